@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any
 
-from ..protocol.ids import AgentKey, of_agent, short_agent
+from ..protocol.ids import AgentKey, agent_log_ids, short_agent
 from ..protocol.redaction import Redactor
 from ..runtime.log.destinations import RotatingFile, Stream, plain_line
 from ..runtime.log.journald import Journal, is_journal
@@ -50,7 +50,7 @@ def opened(
     lines = Direct(*outputs, form=form)
     sink = _Both(lines, Journal("jobscribe-agent")) if ours or journald == "on" else lines
     return Log("agent", redactor, sink).bound(
-        **{**of_agent(key), "host": socket.gethostname(), "agent": short_agent(agent_id)}
+        **{**agent_log_ids(key), "host": socket.gethostname(), "agent": short_agent(agent_id)}
     )
 
 

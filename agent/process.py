@@ -18,7 +18,15 @@ import msgspec
 
 from ..protocol.clusters.cluster import Cluster
 from ..protocol.errors import Refusal
-from ..protocol.ids import AgentKey, Token, about, op_id, parse_agent_key, parse_token, short_op
+from ..protocol.ids import (
+    AgentKey,
+    Token,
+    execution_log_ids,
+    op_id,
+    parse_agent_key,
+    parse_token,
+    short_op,
+)
 from ..protocol.redaction import Redactor
 from ..protocol.version import VERSION
 from ..protocol.wire.messages import (
@@ -279,7 +287,11 @@ class _Agent:
             message, ReadLog | Call | CancelCall | ReadFile | ListFiles | KeepFile | RunAck
         ):
             run_dir = message.spec.run_dir if isinstance(message, Run) else None
-            ids = about(message.token) if isinstance(message, Run) else {"op": short_op(op)}
+            ids = (
+                execution_log_ids(message.token)
+                if isinstance(message, Run)
+                else {"op": short_op(op)}
+            )
             self._log("opName={} o={} runDir={}", op_name(message), short_op(op), run_dir, **ids)
         if isinstance(message, Run):
             failpoints.reached("agent.received")
@@ -298,7 +310,7 @@ class _Agent:
                 exit_.code,
                 exit_.signal,
                 exit_.source,
-                **about(token),
+                **execution_log_ids(token),
             )
         self._do(self._session.learned([execution], time.monotonic()))
 
@@ -329,7 +341,7 @@ class _Agent:
                 exit_.get("code"),
                 exit_.get("signal"),
                 exit_.get("source"),
-                **about(token),
+                **execution_log_ids(token),
             )
             self._held.pop(said["name"], None)
         else:
@@ -507,7 +519,11 @@ class _Agent:
                 )
         except OSError as e:
             self._log.exception(
-                "cannot read {} of {}", op.stream, str(op.token), error=e, **about(op.token)
+                "cannot read {} of {}",
+                op.stream,
+                str(op.token),
+                error=e,
+                **execution_log_ids(op.token),
             )
             self._link.send(
                 OpError(

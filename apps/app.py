@@ -1,15 +1,15 @@
-"""The contract of an app: how a simulation code is prepared, run and read. Plain data and
-functions; no base class.
+"""The app contract: how a simulation code is prepared, run and read. Plain data and functions; no
+base class.
 
 An app is one `App` value. It is found by the entry point group `jobscribe.apps`, or named in the
-setting `apps.also` as `module:attribute` (see `registry`). Its functions run where the computation
-runs: in a job command (`prepare`, `progress`, `result`, `outcome`), in a worker (`frame`, `result`,
-methods), and - `parameters` alone - in the front end, which digests what it returns into the
-computeJobHash. So `parameters` is pure: no files, no clock, no chance.
+setting `apps.also` as `module:attribute` (see `registry`). Most functions run on the machine of the
+computation: `prepare`, `progress`, `result` and `outcome` in a job command, `frame`, `result` and
+the methods in a worker. Only `parameters` runs in the front end, too: its return value is part of
+the computeJobHash. So `parameters` must be pure: no files, no clock, no randomness.
 
-`data` is the simulation as its user has it: `{"simulationType", "simulationId", "report", "models":
-{model: {field: value}}}`. Whatever a function raises is a failure of the app and is told without
-its trace; `AppError` is the app saying no to its user, and its sentence is told as it is.
+`data` is the simulation as its user entered it: `{"simulationType", "simulationId", "report",
+"models": {model: {field: value}}}`. Any exception counts as a failure of the app and is reported
+without its stack trace. `AppError` is a refusal, and its text is shown to the user unchanged.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,16 +22,16 @@ Kind = Literal["sequential", "parallel"]
 Value = str | int | float | bool
 Data = dict[str, Any]
 
-#: How a page draws what a report returns. The shapes stand in docs/apps.md.
+#: How a page draws the data of a report. docs/apps.md describes the formats.
 Picture = Literal["curves", "heatmap", "points"]
 
 
 class AppError(Exception):
-    """The app cannot do what it is asked for; the text is for its user."""
+    """A refusal by the app. The text is for its user."""
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One parameter that a user may set. The type of `default` is its type; numbers have bounds,
+    """One parameter that a user may set. Its type is the type of `default`. Numbers have bounds,
     texts may have choices.
     """
 
@@ -45,8 +45,8 @@ class Field(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One thing to look at: the result of a sequential model, or a series of frames of a parallel
-    one.
+    """One view of a run: the result of a sequential model, or a series of frames of a parallel
+    model.
     """
 
     name: str
@@ -55,8 +55,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A compute model: what one run of the app computes. A sequential one has a result, a parallel
-    one frames.
+    """A compute model: the computation of one run. A sequential model has a result, a parallel
+    model has frames.
     """
 
     name: str
@@ -67,8 +67,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as an app sees it. `lib` is the folder of the files that the user has uploaded for this
-    app (it may not exist).
+    """A run from the point of view of an app. `lib` is the folder of the files that the user
+    uploaded for this app; it may not exist.
     """
 
     run_dir: Path
@@ -78,7 +78,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be executed in the run directory, after `prepare` has filled it. Paths and
+    """The program to execute in the run directory, after `prepare` has filled it. Paths and
     arguments only, never a shell line.
     """
 
@@ -87,42 +87,42 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
-    """Which frame of which report."""
+    """A requested frame: its report and index."""
 
     report: str
     index: int
     args: Data = {}
 
 
-#: A method computes something: of a run (analysis), of the user's library (stateful), of its input
-#: alone (stateless).
+#: Methods compute on request: from a run (analysis), from the user's library (stateful), or from
+#: their input alone (stateless).
 AnalysisMethod = Callable[[Run, Data], Any]
 StatefulMethod = Callable[[Path, Data], Any]
 StatelessMethod = Callable[[Data], Any]
 
 
-def _nothing(run: Run) -> dict[str, Any]:
+def _no_progress(run: Run) -> dict[str, Any]:
     return {}
 
 
-def _said_nothing(run: Run, code: int) -> str | None:
+def _no_sentence(run: Run, code: int) -> str | None:
     return None
 
 
 class App(msgspec.Struct, frozen=True, kw_only=True):
     """One simulation type.
 
-    parameters(data, model): everything that decides the result, checked and completed; raises
-    AppError. Digested, so plain data. prepare(run): fill the run directory and say what to execute.
-    progress(run): `{"frameCount": n, "percentComplete": x, ...}` from what the run has written so
-    far; asked again and again. result(run): of a sequential model, when its run has completed: what
-    a page shows. Plain data. frame(run, frame): of a parallel model; may be asked while it runs.
-    Raises AppError for a frame that is not there (yet). outcome(run, code): the sentence for the
-    user about an end with this code (a signal is negative); None: the usual one. downloads(run):
-    names of the files in the run directory that are worth offering, in order. download(run,
-    suffix): make the file that was asked for and return its name in the run directory; each of
-    `downloads` is a suffix. lib_files(data): names of the library files that the run reads; their
-    digests are part of the computeJobHash.
+    parameters(data, model): return everything that decides the result, checked and complete, as
+    plain data for the hash; raises AppError. prepare(run): fill the run directory and return the
+    program to execute. progress(run): return `{"frameCount": n, "percentComplete": x, ...}` from
+    the files of the run so far; called repeatedly. result(run): return the page data of a completed
+    run of a sequential model. frame(run, frame): return the page data of one frame of a parallel
+    model; may be called during the run; raises AppError for a missing frame. outcome(run, code):
+    return a sentence for the user about an exit with this code (negative for a signal), or None for
+    the default sentence. downloads(run): return the names of files in the run directory to offer,
+    in order. download(run, suffix): create the requested file and return its name in the run
+    directory; each of `downloads` is a suffix. lib_files(data): return the names of the library
+    files that the run reads; their digests are part of the computeJobHash.
     """
 
     name: str
@@ -131,10 +131,10 @@ class App(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[Model, ...]
     parameters: Callable[[Data, str], Data]
     prepare: Callable[[Run], Prepared]
-    progress: Callable[[Run], dict[str, Any]] = _nothing
+    progress: Callable[[Run], dict[str, Any]] = _no_progress
     result: Callable[[Run], Any] | None = None
     frame: Callable[[Run, Frame], Any] | None = None
-    outcome: Callable[[Run, int], str | None] = _said_nothing
+    outcome: Callable[[Run, int], str | None] = _no_sentence
     downloads: Callable[[Run], tuple[str, ...]] = lambda run: ()
     download: Callable[[Run, str], str] | None = None
     lib_files: Callable[[Data], tuple[str, ...]] = lambda data: ()
@@ -143,8 +143,8 @@ class App(msgspec.Struct, frozen=True, kw_only=True):
     stateless: Mapping[str, StatelessMethod] = {}
 
     def model(self, name: str) -> Model | None:
-        """The compute model of this name, or the one that has a report of this name (many reports
-        may share one run).
+        """Return the compute model with this name, or the model that has a report with this name
+        (several reports may share one run).
         """
         for model in self.models:
             if model.name == name or any(r.name == name for r in model.reports):
@@ -153,8 +153,8 @@ class App(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def checked(data: Data, model: Model) -> Data:
-    """The fields of this model out of `data["models"]`, with defaults and bounds. Raises AppError;
-    fields it does not know count not.
+    """Return the fields of this model from `data["models"]`, with defaults, after a check of types
+    and bounds. Unknown fields are ignored. Raises AppError.
     """
     models = data.get("models", {})
     given = models.get(model.name, {}) if isinstance(models, dict) else None

@@ -1,9 +1,8 @@
-"""Which apps there are: those that come along, those that installed packages offer, and those that
-the configuration names.
+"""The registry of apps: built-in apps, apps of installed packages, and apps named in the
+configuration.
 
-Naming them imports none of them; `load` imports the one that is asked for. An app that cannot be
-used is refused with a sentence, and whoever asked for it finds the cause in `__cause__`, for the
-log.
+Listing names imports no app; `load` imports only the requested one. An unusable app is refused with
+a sentence; the exception is in `__cause__`, for the log.
 """
 
 import hashlib
@@ -19,9 +18,9 @@ from ..protocol.errors import Refusal
 from ..protocol.ids import parse
 from .app import App, AppError, Data
 
-#: Where a package offers its apps: `crack = my_apps.crack:app`.
+#: Entry point group in which a package offers apps: `crack = my_apps.crack:app`.
 GROUP = "jobscribe.apps"
-#: Runs an argument vector as it is given; no code of an app is involved.
+#: The simulation type that runs an argument vector without any app.
 COMMAND = "command"
 BUILT_IN = {"heat": f"{__package__}.heat:app", "myapp": f"{__package__}.myapp:app"}
 
@@ -29,27 +28,27 @@ _BLOCK = 1 << 20
 
 
 def names(also: Sequence[str] = ()) -> tuple[str, ...]:
-    """The simulation types there are, sorted; `command` is one. Imports no app. Raises
+    """Return the sorted simulation types, including `command`. Imports no app. Raises
     Refusal("badConfig").
     """
-    return tuple(sorted({COMMAND, *BUILT_IN, *_offered(), *_listed(also)}))
+    return tuple(sorted({COMMAND, *BUILT_IN, *_installed(), *_configured(also)}))
 
 
 def load(name: str, also: Sequence[str] = ()) -> App:
-    """The app of this name. `also`, texts `name=module:attribute`, wins over what comes along, and
-    that over what is installed.
+    """Return the app with this name. `also`, texts `name=module:attribute`, takes precedence over
+    built-in apps, and those over installed ones.
 
-    Raises Refusal: `unknownApp`, which names those there are; `appFailed` where it cannot be
-    imported, or is none.
+    Raises Refusal: `unknownApp`, with the known names; `appFailed` if the app cannot be imported or
+    is invalid.
     """
     return _load(name, tuple(also))
 
 
 def sources(name: str, also: Sequence[str] = ()) -> tuple[str, ...]:
-    """Files of the package that this app is in, as far as they have been imported here. Raises
+    """Return the files of the app's package that this process has imported. Raises
     Refusal("badConfig").
     """
-    target = _listed(also).get(name) or BUILT_IN.get(name) or _offered().get(name, "")
+    target = _configured(also).get(name) or BUILT_IN.get(name) or _installed().get(name, "")
     top = target.partition(":")[0].strip().partition(".")[0]
     found = (
         getattr(m, "__file__", None)
@@ -62,24 +61,24 @@ def sources(name: str, also: Sequence[str] = ()) -> tuple[str, ...]:
 def digest(
     app: App, model_name: str, data: Data, lib: Path | Mapping[str, str] | None = None
 ) -> str:
-    """The computeJobHash: equal where the results would be, so of the app's version, the parameters
-    and the library files they name.
+    """Return the computeJobHash, a digest of the app's version, the parameters and the library
+    files that they name. Equal hashes mean equal results.
 
     lib: the user's library folder, or the sha256 of its files by name. Raises AppError, and
     Refusal("appFailed").
     """
     try:
-        said = {
+        content = {
             "app": app.name,
             "version": app.version,
             "model": model_name,
             "parameters": app.parameters(data, model_name),
             "files": {name: _sha256(lib, name) for name in app.lib_files(data)},
         }
-        text = json.dumps(said, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except AppError:
         raise
-    except Exception as error:  # also of what it returned and JSON cannot carry
+    except Exception as error:  # also if the return value is no JSON
         raise Refusal(
             "appFailed", f"{app.name} failed in parameters: {type(error).__name__}: {error}"
         ) from error
@@ -89,8 +88,8 @@ def digest(
 # ---- inside
 
 
-def _listed(also: Sequence[str]) -> dict[str, str]:
-    """name: module:attribute, as the configuration says it."""
+def _configured(also: Sequence[str]) -> dict[str, str]:
+    """Return name -> module:attribute from the configuration."""
     out = {}
     for text in also:
         name, equals, target = text.partition("=")
@@ -101,39 +100,38 @@ def _listed(also: Sequence[str]) -> dict[str, str]:
     return out
 
 
-def _offered() -> dict[str, str]:
-    """name: module:attribute, as installed packages say it."""
-    from importlib import (
-        metadata,  # costs more than all the rest of this module, and is seldom needed
-    )
+def _installed() -> dict[str, str]:
+    """Return name -> module:attribute from installed packages."""
+    # slower to import than the rest of this module, and rarely needed
+    from importlib import metadata
 
     return {point.name: point.value for point in metadata.entry_points(group=GROUP)}
 
 
 @lru_cache(maxsize=256)
 def _load(name: str, also: tuple[str, ...]) -> App:
-    listed = _listed(also)
+    listed = _configured(also)
     target = listed.get(name) or BUILT_IN.get(name)
     if target is None and name != COMMAND:
-        target = _offered().get(name)
+        target = _installed().get(name)
     if target is None:
-        there = ", ".join(n for n in names(also) if n != COMMAND)
-        raise Refusal("unknownApp", f"there is no app {name!a}; there are: {there}")
-    found = _imported(name, target)
-    wrong = _wrong(found, name)
+        known = ", ".join(n for n in names(also) if n != COMMAND)
+        raise Refusal("unknownApp", f"there is no app {name!a}; the apps are: {known}")
+    found = _import_app(name, target)
+    wrong = _find_error(found, name)
     if wrong is not None:
         raise Refusal("appFailed", f"the app {name} ({target}) cannot be used: {wrong}")
     assert isinstance(found, App)
     return found
 
 
-def _imported(name: str, target: str) -> object:
+def _import_app(name: str, target: str) -> object:
     module, _, attributes = target.partition(":")
     try:
         found: object = importlib.import_module(module.strip())
         for attribute in attributes.split("[")[0].strip().split("."):
             found = getattr(found, attribute)
-    except Exception as error:  # whatever a plug-in raises when it is imported
+    except Exception as error:  # a plug-in may raise anything on import
         raise Refusal(
             "appFailed",
             f"the app {name} ({target}) cannot be imported: {type(error).__name__}: {error}",
@@ -145,12 +143,12 @@ def _imported(name: str, target: str) -> object:
     return found
 
 
-def _wrong(found: object, name: str) -> str | None:
-    """Why this is no app of that name, if it is not one."""
+def _find_error(found: object, name: str) -> str | None:
+    """Return a sentence that says why this is no valid app with that name, or None."""
     if not isinstance(found, App):
         return f"it is {type(found).__name__!r}, not an App"
     if found.name != name:
-        return f"it calls itself {found.name!a}"
+        return f"its name is {found.name!a}"
     if not found.models:
         return "it has no compute models"
     for model in found.models:
@@ -159,16 +157,18 @@ def _wrong(found: object, name: str) -> str | None:
         except Refusal as refusal:
             return refusal.sentence
         if model.kind == "sequential" and found.result is None:
-            return f"{model.name} is sequential, but there is no function result"
+            return f"{model.name} is sequential, but the app has no function result"
         if model.kind == "parallel" and found.frame is None:
-            return f"{model.name} is parallel, but there is no function frame"
+            return f"{model.name} is parallel, but the app has no function frame"
     if len({m.name for m in found.models}) != len(found.models):
         return "two of its compute models have the same name"
     return None
 
 
 def _sha256(lib: Path | Mapping[str, str] | None, name: str) -> str:
-    """Of one library file; raises AppError where the user has none of that name."""
+    """Return the digest of one library file. Raises AppError if the user has no file with that
+    name.
+    """
     missing = AppError(f"there is no file {name!a} in your library; upload it first")
     if not isinstance(lib, Path):
         if lib is None or name not in lib:

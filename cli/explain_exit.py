@@ -71,10 +71,10 @@ def exit_of(code: str) -> "ExitInfo":
     from signal import Signals
 
     from ..diagnosis.causes import CAUSES
-    from ..protocol.jobs.exit_info import BY_SCHEDULER, ExitInfo
+    from ..protocol.jobs.exit_info import SCHEDULER_END_STATES, ExitInfo
 
     state = code.upper()
-    if state in BY_SCHEDULER | _SLURM_STATES:
+    if state in SCHEDULER_END_STATES | _SLURM_STATES:
         return _slurm_exit(state)
     first, colon, second = code.partition(":")
     if colon and first in ("0", "1") and second == str(_SLURM_OOM):

@@ -17,7 +17,7 @@ from typing import Literal
 
 import msgspec
 
-from ..protocol.jobs.exit_info import FAULTS, ExitInfo, Source, number_of_signal, signal_name
+from ..protocol.jobs.exit_info import FAULTS, ExitInfo, Source, signal_name, signal_number
 from . import output_patterns
 from .causes import CAUSES
 from .classification import classify_by_facts
@@ -156,9 +156,9 @@ def reason_of(row: Row, exit_: ExitInfo | None = None) -> str:
     """Return the reason of the row, with {code} and {signal} of this exit, or of the row."""
     codes = row.when.codes if exit_ is None or exit_.code is None else (exit_.code,)
     signals = (
-        [number_of_signal(code, None) for code in codes]
+        [signal_number(code, None) for code in codes]
         if exit_ is None
-        else [number_of_signal(exit_.code, exit_.signal)]
+        else [signal_number(exit_.code, exit_.signal)]
     )
     names = [signal_name(number) for number in signals if number is not None]
     return row.reason.replace("{code}", " or ".join(map(str, codes))).replace(

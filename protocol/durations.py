@@ -1,5 +1,5 @@
-"""Durations as people write them: seconds, a number with a unit, or the time format of Slurm. Pure;
-text in, seconds out.
+"""Durations as people write them: seconds, a number with a unit, or the time format of Slurm. Pure
+text parsing, no clock.
 """
 
 import re
@@ -16,8 +16,8 @@ _DAYS = re.compile(r"([0-9]{1,6})-([01]?[0-9]|2[0-3])(?::([0-5]?[0-9])(?::([0-5]
 
 
 def seconds(text: str) -> float | None:
-    """The seconds that this text means; None if it is no duration. A plain number is seconds here,
-    and minutes in Slurm.
+    """Return the duration in seconds, or None if the text is no duration. A plain number means
+    seconds; in Slurm it means minutes.
     """
     if match := _AMOUNT.fullmatch(text):
         unit = _UNITS.get(match[2].lower())

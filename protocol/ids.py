@@ -1,8 +1,7 @@
-"""Ids and names: their shapes, how they are parsed at the edge, how they are shortened for people.
+"""Ids and names: their shapes, how they are parsed, and how they are shortened for people.
 
-An id is parsed once, where it enters the system; behind that point it is trusted to have its shape.
-All shapes are plain ASCII, so a look-alike from another alphabet, a NUL, a slash or `..` never gets
-past this module.
+An id is parsed once, at the edge of the system, and trusted afterwards. All shapes are plain ASCII,
+so no look-alike from another alphabet, NUL, slash or `..` passes this module.
 """
 
 import hashlib
@@ -28,14 +27,14 @@ OpId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{32}\Z")]
 AgentId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{32}\Z")]
 ReqId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:-]{8,64}\Z")]
 Role = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,31}\Z")]
-#: A file of a library: no separator, no control character, no blank at either end, nothing that
-#: looks like something else.
+#: A file of a library: no separator, no control character, no blank at either end, and no non-ASCII
+#: look-alike.
 LibName = Annotated[
     str, msgspec.Meta(pattern=r"^[A-Za-z0-9_](?:[A-Za-z0-9_.+=@(), -]{0,126}[A-Za-z0-9_.+=@)-])?\Z")
 ]
 Driver = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9]{0,15}\Z")]
 Host = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9.-]{0,252}\Z")]
-#: A word of a command, and the name of a variable in its environment.
+#: A command argument or the value of an environment variable; `EnvName` is the name of a variable.
 Arg = Annotated[str, msgspec.Meta(pattern=r"^[^\0]*\Z", max_length=128 * 1024)]
 EnvName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}\Z")]
 Serial = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
@@ -62,10 +61,11 @@ _SHAPES: dict[str, tuple[Any, str]] = {
 
 
 class Token(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """The fencing token: names one execution of one task, which is started at most once.
+    """The fencing token: identifies one execution of one task. An agent starts a token at most
+    once.
 
-    `str()` of it is `<computeJid>/<serial>/<attempt>/<role>/<index>`; `name` is the same as one
-    file name.
+    `str()` gives `<computeJid>/<serial>/<attempt>/<role>/<index>`; `name` is the same as one file
+    name.
     """
 
     jid: ComputeJid
@@ -83,11 +83,11 @@ class Token(msgspec.Struct, frozen=True, array_like=True, order=True):
 
 
 class AgentKey(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """Who an agent works for: one user and kind on one driver and host. `str()`:
+    """Identifies an agent: one user and kind on one driver and host. `str()` gives
     `<driver>.<kind>.<uid>@<host>`.
 
-    Kind `container` is no process: the place where a user's tasks run in containers of their own.
-    Its driver speaks for it.
+    Kind `container` is no process. It stands for the containers of a user's tasks on that host;
+    their driver reports for it.
     """
 
     driver: Driver
@@ -99,19 +99,19 @@ class AgentKey(msgspec.Struct, frozen=True, array_like=True, order=True):
         return f"{self.driver}.{self.kind}.{self.uid}@{self.host}"
 
 
-def parse(what: str, value: Any) -> str:
-    """Return `value` when it has the shape of a `what` (a key such as "uid"); raises
+def parse(kind: str, value: Any) -> str:
+    """Return `value` if it has the shape of `kind` (a key such as "uid"). Raises
     Refusal("badRequest") otherwise.
     """
-    shape, sentence = _SHAPES[what]
+    shape, sentence = _SHAPES[kind]
     try:
         return str(msgspec.convert(value, shape))
     except msgspec.ValidationError:
-        raise Refusal("badRequest", f"{what} must be {sentence}; got {_quoted(value)}") from None
+        raise Refusal("badRequest", f"{kind} must be {sentence}; got {_quoted(value)}") from None
 
 
 def parse_token(text: str) -> Token:
-    """The token that `str(token)` was made from; raises Refusal("badRequest")."""
+    """Parse the text that `str(token)` gave. Raises Refusal("badRequest")."""
     try:
         jid, serial, attempt, role, index = text.split("/")
         return msgspec.convert(
@@ -125,7 +125,7 @@ def parse_token(text: str) -> Token:
 
 
 def _number(text: str) -> int:
-    """Plain digits only: `int` also takes signs, blanks, underscores and the digits of other
+    """Parse plain digits only: `int` also accepts signs, blanks, underscores and digits of other
     alphabets.
     """
     if not (text.isascii() and text.isdigit()):
@@ -134,7 +134,7 @@ def _number(text: str) -> int:
 
 
 def parse_agent_key(text: str) -> AgentKey:
-    """The key that `str(key)` was made from; raises Refusal("badRequest")."""
+    """Parse the text that `str(key)` gave. Raises Refusal("badRequest")."""
     try:
         driver, kind, rest = text.split(".", 2)
         uid, host = rest.split("@", 1)
@@ -150,32 +150,32 @@ def compute_jid(uid: str, sid: str, model: str) -> str:
 
 
 def split_jid(jid: str) -> tuple[str, str, str]:
-    """(uid, simulationId, computeModel) of a computeJid that was parsed before."""
+    """Split a valid computeJid into (uid, simulationId, computeModel)."""
     uid, sid, model = jid.split("-", 2)
     return uid, sid, model
 
 
 def op_id(token: Token, op: str, number: int = 0) -> str:
-    """The opId of an op about one execution. Derived, so that sending it again is visibly the same
-    op.
+    """Return the opId of an op about one execution. It is derived from its arguments, so a repeated
+    op has the same id.
     """
     return derived_id(f"{token}|{op}|{number}".encode(), key=b"jobscribe op")
 
 
-def about(token: Token) -> dict[str, str]:
-    """What a log line about an execution has as its ids: the job, the op that runs it, and the
-    attempt.
+def execution_log_ids(token: Token) -> dict[str, str]:
+    """Return the ids that a log line about an execution carries: the job, the op that runs it, and
+    the attempt.
     """
     return {"jid": token.jid, "op": short_op(op_id(token, "run")), "attempt": str(token.attempt)}
 
 
-def of_agent(key: AgentKey) -> dict[str, str]:
-    """What a log line about an agent has as its ids."""
+def agent_log_ids(key: AgentKey) -> dict[str, str]:
+    """Return the ids that a log line about an agent carries."""
     return {"uid": key.uid, "driver": key.driver, "host": key.host}
 
 
 def derived_id(data: bytes, *, key: bytes) -> str:
-    """32 letters or digits, a keyed digest of `data`."""
+    """Return a keyed digest of `data` as 32 letters or digits."""
     number = int.from_bytes(hashlib.blake2b(data, digest_size=32, key=key[:64]).digest(), "big")
     out = []
     for _ in range(OP_ID_LENGTH):
@@ -185,7 +185,7 @@ def derived_id(data: bytes, *, key: bytes) -> str:
 
 
 def base62(raw: bytes, length: int) -> str:
-    """`length` letters or digits out of random bytes (give at least as many bytes as letters)."""
+    """Convert random bytes to `length` letters or digits. Pass at least `length` bytes."""
     return "".join(_BASE62[b % 62] for b in raw[:length])
 
 
@@ -210,7 +210,7 @@ _PRINTABLE = re.compile(r"[^\x20-\x7e]")
 
 
 def printable(text: str) -> str:
-    """`text` with control and non-ASCII characters shown as `?`: for names that strangers chose, on
-    their way to a terminal.
+    """Replace control and non-ASCII characters by `?`, so that names from untrusted sources can be
+    printed to a terminal.
     """
     return _PRINTABLE.sub("?", text)

@@ -1,10 +1,11 @@
-"""What may be shown of a value: redaction by key and by value, then truncation. Pure functions over
-plain data.
+"""Redaction and truncation of values before they are logged or shown. Pure functions over plain
+data.
 
-By key: whatever is called a secret is one, in maps, in `NAME=value` strings and after `--name` in
-argument vectors. By value: known secrets are replaced wherever they stand, also inside longer
+By key: the value under a secret-sounding name is hidden, in maps, in `NAME=value` strings and after
+`--name` in argument vectors. By value: known secrets are replaced everywhere, also inside longer
 strings. Truncation keeps logs bounded: strings 8000 characters, collections 30 elements, depth 10,
-3000 elements in all; tracebacks keep their end. Standard library only: the keeper logs too.
+3000 elements in all; tracebacks keep their end. Standard library only, because the keeper imports
+it.
 """
 
 import json
@@ -18,34 +19,34 @@ from urllib.parse import quote
 REDACTED = "<REDACTED>"
 SNIP = "<SNIP>"
 MAX_STRING, MAX_ELEMENTS, MAX_DEPTH, MAX_TOTAL = 8000, 30, 10, 3000
-#: characters that are shown of these ids
+#: Characters of these ids that logs show.
 AGENT_SHORT, OP_SHORT, UID_SHORT = 4, 6, 4
 
-#: Keys whose value is never shown. `compute_jid`-like words with "key" or "token" in them that are
-#: no secret stay visible.
+#: Keys whose value is never shown. Other words that contain "key" or "token", such as those in
+#: `_HARMLESS_KEYS`, stay visible.
 _SECRET_KEY = re.compile(
     r"secret|passw|passphrase|private|credential|cookie|authorization|bearer|api[_-]?key|otp\b|one[_-]?time|"
     r"agent[_-]?id\b|tokens?\b|_hash\b|tokenHash",
     re.IGNORECASE,
 )
 _HARMLESS_KEYS = frozenset({"computeJobHash", "compute_job_hash"})
-#: The fencing token is called `token` everywhere and is no secret. It is known by its form: five
+#: The fencing token is also called `token` and is no secret. It is recognised by its form: five
 #: fields, of which these stand out.
 _FENCING = re.compile(r"[A-Za-z0-9]{8}-[A-Za-z0-9]{8}-\w{1,64}/\d+/\d+/\w{1,32}/\d+", re.ASCII)
 _FLAG = re.compile(r"--?[A-Za-z][\w-]{0,127}", re.ASCII)
 _OPTION = re.compile(r"(-{0,2}[A-Za-z_][\w-]{1,127})=(.+)", re.ASCII | re.DOTALL)
 _TRACEBACK = "Traceback (most recent call last)"
-#: Anything shorter would redact ordinary words.
+#: Minimum length of a secret; shorter ones would redact ordinary words.
 MIN_SECRET = 6
-#: Secrets of letters and digits at least so long are looked up in a set: a thousand agents' tokens
+#: Alphanumeric secrets of at least this length are looked up in a set, so a thousand agents' tokens
 #: cost no more than one.
 _WORD = re.compile(r"[A-Za-z0-9]{16,}")
-#: name of the method by which an object says what logs show of it
-SHOWS_ITSELF = "pkdebug_str"
+#: Name of the method with which an object gives its own text for logs.
+LOG_TEXT_METHOD = "pkdebug_str"
 
 
 class Redactor:
-    """Knows the secrets of this process. `add` them where they are made or read."""
+    """The known secrets of this process. Call `add` wherever a secret is created or read."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._words: set[str] = set()
@@ -54,7 +55,7 @@ class Redactor:
         self._pattern: re.Pattern[str] | None = None
         self._stale = False
         self._longest = 0
-        #: forms of secrets that are known for a while only: by how many holders each is
+        #: Forms of temporary secrets, each with its number of holders.
         self._held: Counter[str] = Counter()
         for s in secrets:
             self.add(s)
@@ -75,24 +76,24 @@ class Redactor:
         return secret
 
     def hold(self, secrets: Iterable[str]) -> Callable[[], None]:
-        """Know these too, until what is returned is called. What was added stays known whoever
-        holds it besides.
+        """Redact these secrets too, until the returned function is called. Secrets from `add` stay
+        known after that.
         """
         forms = {form for secret in secrets if len(secret) >= MIN_SECRET for form in _forms(secret)}
         self._held.update(forms)
         self._stale = True
 
-        def give_back() -> None:
+        def release() -> None:
             nonlocal forms
             self._held.subtract(forms)
             self._held = +self._held
             forms = set()
             self._stale = True
 
-        return give_back
+        return release
 
     def text(self, text: str) -> str:
-        """`text` without the known secrets."""
+        """Return `text` without the known secrets."""
         if self._word_lengths and len(text) >= self._word_lengths[-1]:
             text = _WORD.sub(self._without_words, text)
         if self._stale:
@@ -106,7 +107,7 @@ class Redactor:
         return text if self._pattern is None else self._pattern.sub(REDACTED, text)
 
     def _reach(self) -> int:
-        """Characters of the longest secret there is."""
+        """Return the length of the longest secret, in characters."""
         return max([self._longest, *map(len, self._held.copy())])
 
     def _without_words(self, match: re.Match[str]) -> str:
@@ -123,8 +124,8 @@ class Redactor:
         return "".join(out) + run[start:]
 
     def shown(self, text: str) -> str:
-        """`text` without the known secrets, truncated. No time is spent on, and no half of a secret
-        left of, what is cut away.
+        """Return `text` without the known secrets, truncated. The part that is cut away costs no
+        time, and no partial secret remains at the cut.
         """
         if len(text) <= MAX_STRING:
             return truncated(self.text(text))
@@ -138,7 +139,7 @@ class Redactor:
         return kept[: min(MAX_STRING, len(kept) - longest)] + SNIP
 
     def value(self, value: Any) -> Any:
-        """`value` as plain data that may be shown."""
+        """Return `value` as plain data that is safe to show."""
         return self._value(value, 0, [MAX_TOTAL])
 
     def _value(self, value: Any, depth: int, left: list[int]) -> Any:
@@ -157,8 +158,8 @@ class Redactor:
             return self._sequence(list(value), depth, left)
         if isinstance(value, type):
             return self.shown(str(value))
-        if (says := getattr(value, SHOWS_ITSELF, None)) is not None:
-            return self.shown(says())
+        if (log_text := getattr(value, LOG_TEXT_METHOD, None)) is not None:
+            return self.shown(log_text())
         if not _has_own_str(value) and (fields := _fields(value)):
             return self._map({name: getattr(value, name) for name in fields}, depth, left)
         return self.shown(str(value))
@@ -203,13 +204,13 @@ class Redactor:
 
 
 def _forms(secret: str) -> set[str]:
-    """As it looks after repr(), in JSON and in an address, too."""
+    """Return the secret as it looks plain, after repr(), in JSON and in a URL."""
     in_json = {json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
     return {secret, repr(secret)[1:-1], quote(secret, safe=""), *in_json}
 
 
 def is_secret(key: str, value: Any = "") -> bool:
-    """May the value under this key never be shown?"""
+    """Return whether the value under this key must stay hidden."""
     if key in _HARMLESS_KEYS or value is None or isinstance(value, bool):
         return False
     return _sounds_secret(key) and not _is_fencing_token(value)
@@ -217,7 +218,7 @@ def is_secret(key: str, value: Any = "") -> bool:
 
 @lru_cache(2048)
 def _sounds_secret(key: str) -> bool:
-    """The same few keys are asked for with each request."""
+    """Cached, because every request has the same few keys."""
     return _SECRET_KEY.search(key) is not None
 
 
@@ -237,14 +238,14 @@ def _has_own_str(value: Any) -> bool:
 
 
 def _fields(value: Any) -> tuple[str, ...]:
-    """Names of the fields of a struct or dataclass, whose repr would show every one of them."""
+    """Return the field names of a struct or dataclass. Its repr would show all of their values."""
     return tuple(getattr(value, "__struct_fields__", ())) or tuple(
         getattr(value, "__dataclass_fields__", ())
     )
 
 
 def truncated(text: str, limit: int = MAX_STRING) -> str:
-    """At most `limit` characters; the head is kept, of a traceback the end."""
+    """Return at most `limit` characters: the head, or the end if the text is a traceback."""
     if len(text) <= limit:
         return text
     if _TRACEBACK in text:

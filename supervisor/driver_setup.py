@@ -109,7 +109,7 @@ class DriverSet:
             address=lambda: _address(root),
             log=log,
             redactor=redactor,
-            spokesman=places,
+            reporter=places,
             agent_settings=configuration.agent_settings(settings),
             keeper_settings=configuration.keeper_settings(settings),
         )
@@ -119,7 +119,7 @@ class DriverSet:
         )
         self._watched.append(driver.watch)
         self._first_closed.append(tasks.close)
-        self.owner = driver.unix_users.of
+        self.owner = driver.unix_users.ids
         self.container = lambda key, token: _container(names, key, token, mine)
         return driver
 

@@ -9,7 +9,15 @@ from typing import Any, TypeVar, assert_never
 
 from ..drivers.contracts import AgentDriver, AgentSpec, TaskDriver
 from ..protocol.errors import Refusal
-from ..protocol.ids import AgentKey, about, of_agent, op_id, short_agent, short_op, short_uid
+from ..protocol.ids import (
+    AgentKey,
+    agent_log_ids,
+    execution_log_ids,
+    op_id,
+    short_agent,
+    short_op,
+    short_uid,
+)
 from ..protocol.redaction import Redactor
 from ..protocol.wire.messages import Kill
 from ..runtime.log.logger import Log
@@ -175,8 +183,8 @@ class EffectExecutor:
                     op,
                     effect.spec.run_dir,
                     effect.token.jid,
-                    **about(effect.token),
-                    **of_agent(effect.key),
+                    **execution_log_ids(effect.token),
+                    **agent_log_ids(effect.key),
                 )
                 if (
                     effect.spec.app is not None
@@ -198,8 +206,8 @@ class EffectExecutor:
                     op,
                     len(effect.tasks) - 1,
                     first.jid,
-                    **about(first),
-                    **of_agent(effect.key),
+                    **execution_log_ids(first),
+                    **agent_log_ids(effect.key),
                 )
                 tasks.launch_gang(effect.key, effect.shared, effect.tasks)
             case CheckPorts():
@@ -251,7 +259,7 @@ class EffectExecutor:
             short_uid(effect.key.uid),
             effect.attempt,
             agent=agent_id,
-            **of_agent(effect.key),
+            **agent_log_ids(effect.key),
         )
         driver = self._drivers.get(effect.key.driver)
         try:
@@ -263,7 +271,10 @@ class EffectExecutor:
             handle = await self._timed(effect.key, "start", driver.start(spec))
         except Refusal as e:
             self._log(
-                "{} could not be started: {}", str(effect.key), e.sentence, **of_agent(effect.key)
+                "{} could not be started: {}",
+                str(effect.key),
+                e.sentence,
+                **agent_log_ids(effect.key),
             )
             if e.code == SIGN_IN:
                 self.engine.tell(SignInNeeded(effect.key, effect.attempt, e.sentence))
@@ -271,7 +282,7 @@ class EffectExecutor:
                 self.engine.tell(DriverFailed(effect.key, effect.attempt, e.sentence))
         except OSError as e:
             self._log.exception(
-                "{} could not be started", str(effect.key), error=e, **of_agent(effect.key)
+                "{} could not be started", str(effect.key), error=e, **agent_log_ids(effect.key)
             )
             self.engine.tell(
                 DriverFailed(effect.key, effect.attempt, f"{type(e).__name__}: {e.strerror}")
@@ -293,12 +304,12 @@ class EffectExecutor:
         except Exception as e:
             # a driver's own fault: nobody may be called gone for it
             self._log.exception(
-                "{} cannot be looked for", str(effect.key), error=e, **of_agent(effect.key)
+                "{} cannot be looked for", str(effect.key), error=e, **agent_log_ids(effect.key)
             )
             self.engine.tell(DriverFound(effect.key, "unknown", f"{type(e).__name__}"))
             return
         self._log(
-            "{} is {}: {}", str(effect.key), found.state, found.detail, **of_agent(effect.key)
+            "{} is {}: {}", str(effect.key), found.state, found.detail, **agent_log_ids(effect.key)
         )
         self.engine.tell(DriverFound(effect.key, found.state, found.detail, found.sign_in))
 
@@ -314,7 +325,7 @@ class EffectExecutor:
         elif connection.asked:
             self.engine.tell(EvictionRefused(effect.key, effect.epoch))
         else:
-            self._log("{} is ended: {}", connection, effect.reason, **of_agent(effect.key))
+            self._log("{} is ended: {}", connection, effect.reason, **agent_log_ids(effect.key))
             self.hub.send(effect.key, Kill(reason=effect.reason))
 
     async def _stop(self, effect: StopAgent) -> None:
@@ -324,7 +335,7 @@ class EffectExecutor:
                 await self._timed(effect.key, "stop", driver.stop(effect.handle, STOP_GRACE_SECS))
         except Refusal as e:
             self._log(
-                "{} cannot be stopped: {}", str(effect.key), e.sentence, **of_agent(effect.key)
+                "{} cannot be stopped: {}", str(effect.key), e.sentence, **agent_log_ids(effect.key)
             )
             if e.code == SIGN_IN:
                 self.engine.tell(SignInNeeded(effect.key, None, e.sentence))
@@ -332,7 +343,7 @@ class EffectExecutor:
         except Exception as e:
             # it is asked for again by the core's timer
             self._log.exception(
-                "{} cannot be stopped", str(effect.key), error=e, **of_agent(effect.key)
+                "{} cannot be stopped", str(effect.key), error=e, **agent_log_ids(effect.key)
             )
             return
         self.engine.tell(DriverStopped(effect.key))

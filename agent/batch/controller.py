@@ -17,7 +17,7 @@ import msgspec
 from ...protocol.clusters.batch import ClusterStatus
 from ...protocol.clusters.cluster import Cluster
 from ...protocol.errors import Refusal
-from ...protocol.ids import Token, about
+from ...protocol.ids import Token, execution_log_ids
 from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.wire.messages import Execution, Shared, TaskSpec
 from ...runtime.execution.output_limit import DEFAULT_HEAD, DEFAULT_TAIL, OutputCap
@@ -250,7 +250,7 @@ class BatchController:
             f"{job.first_task.name}/batch.sh",
             job.first_task.token.jid,
             job.first_task.run_dir,
-            **about(job.first_task.token),
+            **execution_log_ids(job.first_task.token),
         )
         self._poll_loop.add(job)
         self._submitter.submit(job)
@@ -289,7 +289,7 @@ class BatchController:
                 "outcome of the submission of {} unknown: {}",
                 str(job.first_task.token),
                 sentence,
-                **about(job.first_task.token),
+                **execution_log_ids(job.first_task.token),
             )
             self._poll_loop.mark_unknown(job, sentence)
         self._poll_loop.query_soon(job)
@@ -332,7 +332,7 @@ class BatchController:
             "{} was launched by an earlier agent as Slurm job {}",
             str(token),
             job.job_id or "(id not known yet)",
-            **about(token),
+            **execution_log_ids(token),
         )
         self._poll_loop.add(job)
         if job.sbatch_runs == 0:

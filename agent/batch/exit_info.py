@@ -14,7 +14,7 @@ import time
 import msgspec
 
 from ...protocol.clusters.batch import BatchState
-from ...protocol.jobs.exit_info import OF_THE_KERNEL, ExitFacts, ExitInfo, number_of_signal
+from ...protocol.jobs.exit_info import KERNEL_SIGNALS, ExitFacts, ExitInfo, signal_number
 from ...runtime.execution.folder import STDERR, STDOUT, from_code, read, with_words, written_code
 from ...runtime.execution.output_limit import OutputCap
 from ..slurm.job_states import merge_exit
@@ -80,7 +80,7 @@ def _facts(exit_: ExitInfo, job: BatchJob) -> ExitFacts | msgspec.UnsetType:
     facts = exit_.facts if isinstance(exit_.facts, ExitFacts) else ExitFacts()
     limit = _MEMORY.search(read(f"{job.first_task.folder}/{BATCH_SCRIPT}") or b"")
     kernel_log_relevant = (
-        exit_.stop_reason is None and number_of_signal(exit_.code, exit_.signal) in OF_THE_KERNEL
+        exit_.stop_reason is None and signal_number(exit_.code, exit_.signal) in KERNEL_SIGNALS
     )
     if (
         exit_.ended_by_scheduler == "CANCELLED"

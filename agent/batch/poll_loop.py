@@ -13,7 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from ...protocol.clusters.cluster import Cluster, fallback_secs
-from ...protocol.ids import about
+from ...protocol.ids import execution_log_ids
 from ...protocol.jobs.exit_info import ExitInfo
 from ...runtime import failpoints
 from ...runtime.execution.output_limit import OutputCap
@@ -213,7 +213,7 @@ class BatchPollLoop:
                 "cannot process {}; the agent retries",
                 str(token),
                 error=error,
-                **about(token),
+                **execution_log_ids(token),
             )
 
     def _apply_observation(self, job: BatchJob, task: Task, observation: Observation) -> None:
@@ -354,7 +354,7 @@ class BatchPollLoop:
                 "Slurm job {} of {} was requeued after its start: canceling it",
                 job.job_id,
                 str(job.first_task.token),
-                **about(job.first_task.token),
+                **execution_log_ids(job.first_task.token),
             )
         await self._stopper.cancel(job)
         self.query_soon(job)
@@ -416,7 +416,7 @@ class BatchPollLoop:
                 "Slurm does not have {}, submitted {:.0f} s ago: submitting it again",
                 str(job.first_task.token),
                 began - job.sbatch_at,
-                **about(job.first_task.token),
+                **execution_log_ids(job.first_task.token),
             )
             self._submitter.submit(job)
 

@@ -16,7 +16,7 @@ from ...protocol.clusters.batch import BatchRequest, BatchState
 from ...protocol.clusters.cluster import Cluster
 from ...protocol.errors import Refusal
 from ...protocol.ids import Token
-from ...protocol.launch.job_script import exports, script
+from ...protocol.launch.job_script import export_lines, script
 from ...protocol.wire.messages import Shared, TaskSpec
 from ...runtime.execution.folder import INPUT, JOB, REPORT, SCRIPT, STDERR, STDOUT, write
 from ..jobs import job_input
@@ -126,7 +126,7 @@ class Preparation:
             write(f"{folder}/{INPUT}", job_input.text(spec.app, spec.run_dir, self.apps).encode())
             write(f"{folder}/{REPORT}", b"")
             spec = job_input.with_job_command(spec, Path(folder), job_input.import_roots())
-        shared = exports(launch.shared.env) if launch.shared is not None else ""
+        shared = export_lines(launch.shared.env) if launch.shared is not None else ""
         # without this machine's environment: on the node, its own login, modules and set-up count
         text = script(token, spec, {}, folder, umask=launch.umask, shared=shared)
         write(f"{folder}/{SCRIPT}", text.encode("utf-8", "surrogateescape"), 0o700)

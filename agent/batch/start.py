@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal
 
 from ...protocol.clusters.cluster import Cluster
-from ...protocol.ids import about
+from ...protocol.ids import execution_log_ids
 from ...runtime import failpoints
 from ...runtime.log.logger import Log
 from ..slurm import output_parser
@@ -100,7 +100,7 @@ class Submitter:
                 "jid={} is Slurm job {}",
                 job.first_task.token.jid,
                 job_id,
-                **about(job.first_task.token),
+                **execution_log_ids(job.first_task.token),
             )
             self._accepted(job)
             return

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from ...protocol.clusters.cluster import Cluster
-from ...protocol.ids import about
+from ...protocol.ids import execution_log_ids
 from ...runtime import failpoints
 from ...runtime.execution.folder import STOP
 from ...runtime.log.logger import Log
@@ -107,7 +107,7 @@ class BatchStopper:
             "{} exited by itself before the stop ({})",
             str(task.token),
             task.stop_reason,
-            **about(task.token),
+            **execution_log_ids(task.token),
         )
         task.signaled = False
         self._write_stop(task)
@@ -148,7 +148,7 @@ class BatchStopper:
                     "cannot stop {} now, will retry: {}",
                     str(job.first_task.token),
                     e.strerror,
-                    **about(job.first_task.token),
+                    **execution_log_ids(job.first_task.token),
                 )
                 done = False
             self._changed(job)

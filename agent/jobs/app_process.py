@@ -19,7 +19,7 @@ import traceback
 from typing import Any, Literal, NoReturn, assert_never
 
 from ...apps.app import App, AppError, Prepared, Run
-from ...apps.json_values import NotPlain, encoded
+from ...apps.json_values import NotPlain, encode
 from ...apps.registry import load
 from ...protocol.errors import Refusal
 from ...protocol.jobs import progress_report
@@ -250,8 +250,8 @@ def _prepared(prepared: Any, *, sequential: bool) -> dict[str, Any]:
 
 
 def _report(said: Any) -> Any:
-    text = encoded(said)
-    wrong = progress_report.wrong(json.loads(text))
+    text = encode(said)
+    wrong = progress_report.find_error(json.loads(text))
     if wrong is not None:
         raise _NotAsked(wrong)
     if len(text) > progress_report.LIMIT:
@@ -270,4 +270,4 @@ def _keep_result(app: App, run: Run) -> None:
     value = app.result(run)
     if not isinstance(value, dict):
         raise _NotAsked(f"a result is an object with fields, not of type {type(value).__name__}")
-    write_atomically(str(run.run_dir / RESULT), encoded(value), points=_POINTS)
+    write_atomically(str(run.run_dir / RESULT), encode(value), points=_POINTS)

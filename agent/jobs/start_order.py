@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ...protocol.errors import Refusal
-from ...protocol.ids import Token, about
-from ...protocol.launch.job_script import exports, script
+from ...protocol.ids import Token, execution_log_ids
+from ...protocol.launch.job_script import export_lines, script
 from ...protocol.wire.messages import Shared, TaskSpec
 from ...runtime.log.logger import Log
 from ..files.output_reader import Evidence
@@ -110,7 +110,7 @@ class Starter:
             f"{token.name}/script.sh",
             token.jid,
             spec.run_dir,
-            **about(token),
+            **execution_log_ids(token),
         )
         self._send(
             {
@@ -128,5 +128,5 @@ class Starter:
 
     def _lines(self, shared: Shared | None) -> str:
         if shared is not self._shared[0]:
-            self._shared = (shared, exports(shared.env) if shared is not None else "")
+            self._shared = (shared, export_lines(shared.env) if shared is not None else "")
         return self._shared[1]

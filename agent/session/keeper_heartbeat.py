@@ -121,7 +121,7 @@ class KeeperHeartbeat:
         After a silence its answer to a second question counts: what ended meanwhile is reported
         before that.
         """
-        self._heart.heard()
+        self._heart.record_receipt()
         if self._said is None:
             return
         self._silent_secs, self._woken = 0.0, False
@@ -136,7 +136,7 @@ class KeeperHeartbeat:
     def look(self, now: float) -> None:
         """Ask, or judge. now: monotonic seconds."""
         ran, self._looked = min(now - self._looked, 2 * self._pace.step), now
-        match self._heart.look(now):
+        match self._heart.check(now):
             case "ask":
                 self._ask()
             case "slept":  # this agent stood still itself: nothing is known
@@ -154,7 +154,11 @@ class KeeperHeartbeat:
         state = self._state()
         stopped, first = state == processes.STOPPED, self._said is None
         if self._said is None or self._said.stopped != stopped:
-            since = time.time() - self._heart.owed(now) if self._said is None else self._said.since
+            since = (
+                time.time() - self._heart.overdue_secs(now)
+                if self._said is None
+                else self._said.since
+            )
             self._said = KeeperReport(answers=False, since=since, stopped=stopped)
             self._changed(self._said)
         if first:
@@ -162,7 +166,7 @@ class KeeperHeartbeat:
             self._log(
                 "the keeper, pid {}, does not answer for {:.1f} s; its state is {}",
                 self._pid,
-                self._heart.owed(now),
+                self._heart.overdue_secs(now),
                 state,
             )
         self._silent_secs += ran

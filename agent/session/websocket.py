@@ -21,7 +21,7 @@ import tornado.netutil
 import tornado.websocket
 
 from ...protocol.wire.codec import MAX_FRAME, Decoder, Encoder, FrameError
-from ...protocol.wire.handshake import HEADER, SiteHello, parsed
+from ...protocol.wire.handshake import HEADER, SiteHello, parse_header
 from ...protocol.wire.heartbeat import Heartbeat, HeartbeatTiming
 from ...protocol.wire.messages import Alive
 from ...runtime.log.logger import Log
@@ -198,10 +198,10 @@ class Link:
         self._outbox.clear()
         self._outbox.put(self._alive)
         self._socket = socket
-        self.site = None if socket.headers is None else parsed(socket.headers.get(HEADER))
+        self.site = None if socket.headers is None else parse_header(socket.headers.get(HEADER))
         loop = asyncio.get_running_loop()
         heart = Heartbeat(pace, loop.time(), ahead=random.random() * pace.interval / 2)
-        socket.on_pong = lambda data: heart.heard()  # type: ignore[method-assign]
+        socket.on_pong = lambda data: heart.record_receipt()  # type: ignore[method-assign]
         helpers = [
             loop.create_task(self._write(socket)),
             loop.create_task(self._watch(socket, heart, pace)),
@@ -210,12 +210,12 @@ class Link:
         self._on_up()
         try:
             while (frame := await socket.read_message()) is not None:
-                if heart.overslept(loop.time()):
+                if heart.was_suspended(loop.time()):
                     self._log(
                         "this agent stood still; what was said to it meanwhile is asked for again"
                     )
                     break
-                heart.heard()
+                heart.record_receipt()
                 if not self._read(decoder, frame):
                     break
         finally:
@@ -238,7 +238,7 @@ class Link:
         """
         while True:
             await asyncio.sleep(pace.step)
-            match heart.look(asyncio.get_running_loop().time()):
+            match heart.check(asyncio.get_running_loop().time()):
                 case "ask":
                     try:
                         socket.ping()

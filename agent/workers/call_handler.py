@@ -16,7 +16,7 @@ import msgspec
 
 from ...apps import registry
 from ...apps.app import App, AppError, Frame, Run
-from ...apps.json_values import NotPlain, encoded
+from ...apps.json_values import NotPlain, encode
 from ...protocol.errors import Refusal
 from ...protocol.ids import short_op
 from ...protocol.jobs.exit_info import signal_name
@@ -119,7 +119,7 @@ class Calls:
             )
 
     def _reply(self, call: Call) -> bytes:
-        return encoded(_value(self.load(call.simulation_type), call))
+        return encode(_value(self.load(call.simulation_type), call))
 
 
 def line(call: Call, outcome: Outcome, secs: float) -> tuple[Any, ...]:

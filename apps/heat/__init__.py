@@ -1,5 +1,5 @@
-"""`heat`: the 2-D heat equation. A parallel model with frames; `__main__` is the program, `plugin`
-all that the system asks of it.
+"""`heat`: the 2-D heat equation. A parallel model with frames. `__main__` is the program, `plugin`
+the app's functions.
 """
 
 from .plugin import app

@@ -1,9 +1,9 @@
-"""The program that a run of `heat` executes: the heat equation on a square plate. Runs by itself,
-as `parameters.py`.
+"""The program that a run of `heat` executes: the heat equation on a square plate. A stand-alone
+file, copied as `parameters.py`.
 
-Reads in.json; writes frames/<number>.npy, each as a whole, then its line in history.csv, and says
-how far it is, as JSON lines, in the file that $JOBSCRIBE_REPORT names. Imports nothing of this
-package: a code knows only its run directory.
+Reads in.json. Writes frames/<number>.npy atomically, then a line to history.csv, and its progress
+as JSON lines to the file that $JOBSCRIBE_REPORT names. Imports nothing of this package: a
+simulation code knows only its run directory.
 """
 
 import json
@@ -16,7 +16,7 @@ import numpy as np
 
 #: Length of an edge, cm.
 EDGE_CM = 10.0
-#: Share of the largest time step with which the scheme is stable.
+#: Fraction of the largest stable time step.
 SAFETY = 0.9
 REPORT_SECS = 0.1
 
@@ -24,23 +24,23 @@ Plate = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def start(size: int, spots: int, temperature: float, seed: int) -> Plate:
-    """A plate at 0 degC with round hot spots; the same for the same seed."""
-    chance = np.random.default_rng(seed)
+    """Return a plate at 0 degC with round hot spots. The same seed gives the same plate."""
+    random = np.random.default_rng(seed)
     y, x = np.mgrid[0:size, 0:size] / size
     plate = np.zeros((size, size))
     for _ in range(spots):
         centre_x, centre_y, radius = (
-            chance.uniform(0.1, 0.9),
-            chance.uniform(0.1, 0.9),
-            chance.uniform(0.02, 0.1),
+            random.uniform(0.1, 0.9),
+            random.uniform(0.1, 0.9),
+            random.uniform(0.02, 0.1),
         )
         plate[(x - centre_x) ** 2 + (y - centre_y) ** 2 <= radius**2] = temperature
     return plate
 
 
 def step(plate: Plate, number: float, *, cold: bool) -> Plate:
-    """One explicit step; number: diffusivity * dt / dx**2, at most 1/4. No heat passes an insulated
-    edge; a cold one is at 0 degC.
+    """Compute one explicit step. number: diffusivity * dt / dx**2, at most 1/4. Insulated edges
+    pass no heat; cold edges are at 0 degC.
     """
     wide = np.pad(plate, 1, mode="constant" if cold else "edge")
     flow = wide[:-2, 1:-1] + wide[2:, 1:-1] + wide[1:-1, :-2] + wide[1:-1, 2:] - 4 * plate
@@ -48,7 +48,7 @@ def step(plate: Plate, number: float, *, cold: bool) -> Plate:
 
 
 class Output:
-    """Frames, their history, and reports."""
+    """Writes frames, their history and progress reports."""
 
     def __init__(self, frames: int) -> None:
         self._frames = frames
@@ -69,7 +69,7 @@ class Output:
         self._report(index + 1)
 
     def _report(self, count: int) -> None:
-        """Often enough to watch, and at the end."""
+        """Report the progress at most every REPORT_SECS, and always at the end."""
         path, now = os.environ.get("JOBSCRIBE_REPORT"), time.monotonic()
         if path is None or (count < self._frames and now - self._reported < REPORT_SECS):
             return

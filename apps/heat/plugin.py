@@ -1,8 +1,8 @@
-"""What the system asks of `heat`: preparing a run, frames and curves of what it has written, an
-analysis, downloads.
+"""The functions of the app `heat`: prepare a run, read its frames and curves, an analysis,
+downloads.
 
-Needs no numpy: the files of its program are simple enough, and frames are read in processes that
-start small and fast.
+Needs no numpy: the program's files have a simple format, and frames are read in processes that must
+start fast.
 """
 
 import csv
@@ -17,7 +17,8 @@ from typing import Any
 
 from ..app import App, AppError, Data, Field, Frame, Model, Prepared, Report, Run, checked
 
-#: Rows and columns of a picture: of a finer plate every n-th is shown, so that a frame stays small.
+#: Maximum number of rows and columns of a picture. A finer plate is subsampled, so that a frame
+#: stays small.
 SHOWN = 160
 HISTORY, FRAMES = "history.csv", "frames"
 
@@ -86,14 +87,14 @@ def prepare(run: Run) -> Prepared:
     given = checked(run.data, MODEL)
     if importlib.util.find_spec("numpy") is None:
         raise AppError(
-            "heat needs numpy where it runs: pip install 'jobscribe[heat]', or numpy in the image that it runs in"
+            "heat needs numpy on the machine of its jobs: pip install 'jobscribe[heat]', or install numpy in the container image"
         )
     (run.run_dir / FRAMES).mkdir()
     (run.run_dir / "in.json").write_text(json.dumps(given, indent=1) + "\n", encoding="utf-8")
     (run.run_dir / "parameters.py").write_bytes(
         Path(__file__).with_name("__main__.py").read_bytes()
     )
-    # the plates are small: threads would only be in each other's way
+    # the plates are small, so threads would slow the program down
     return Prepared(
         command=(sys.executable, "-P", "parameters.py"),
         env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
@@ -104,26 +105,26 @@ def frame(run: Run, asked: Frame) -> Any:
     history = _history(run)
     if not 0 <= asked.index < len(history):
         raise AppError(
-            f"frame {asked.index} is not there; so far there are {len(history)}, numbered from 0"
+            f"frame {asked.index} does not exist; there are {len(history)} so far, numbered from 0"
         )
-    about = {"frameIndex": asked.index, "frameCount": len(history)}
+    position = {"frameIndex": asked.index, "frameCount": len(history)}
     match asked.report:
         case "heatAnimation":
-            return about | _heatmap(run, asked.index, history)
+            return position | _heatmap(run, asked.index, history)
         case "temperatureAnimation":
-            return about | _curves(history[: asked.index + 1])
+            return position | _curves(history[: asked.index + 1])
         case other:
             raise AppError(
-                f"heat has no report {other!a}; there are: {', '.join(r.name for r in MODEL.reports)}"
+                f"heat has no report {other!a}; the reports are: {', '.join(r.name for r in MODEL.reports)}"
             )
 
 
 def hottest(run: Run, args: Data) -> Any:
-    """Analysis: how hot it became at most, when, and the same for the mean."""
+    """Analysis: the highest temperature, its time, and the same for the mean."""
     history = _history(run)
     if not history:
         raise AppError("there are no frames yet")
-    return {what: _highest(history, i) for i, what in ((2, "mean"), (3, "maximum"))}
+    return {quantity: _highest(history, i) for i, quantity in ((2, "mean"), (3, "maximum"))}
 
 
 def download(run: Run, suffix: str) -> str:
@@ -131,7 +132,7 @@ def download(run: Run, suffix: str) -> str:
         return HISTORY
     if suffix != "npy":
         raise AppError(
-            f"there is no download {suffix!a}; there are: csv (temperatures over time), npy (the last frame)"
+            f"there is no download {suffix!a}; the downloads are: csv (temperatures over time), npy (the last frame)"
         )
     history = _history(run)
     if not history:
@@ -139,7 +140,7 @@ def download(run: Run, suffix: str) -> str:
     return f"{FRAMES}/{_name(len(history) - 1)}"
 
 
-# ---- what the program has written
+# ---- files of the program
 
 
 def _name(index: int) -> str:
@@ -147,8 +148,8 @@ def _name(index: int) -> str:
 
 
 def _history(run: Run) -> list[tuple[float, ...]]:
-    """(frame, time, mean, maximum) of every frame there is. A line is written after its frame; the
-    last may be half a line.
+    """Return (frame, time, mean, maximum) of every frame. A line is written after its frame; an
+    incomplete last line is ignored.
     """
     try:
         text = (run.run_dir / HISTORY).read_text(encoding="ascii")
@@ -198,7 +199,7 @@ def _heatmap(run: Run, index: int, history: list[tuple[float, ...]]) -> dict[str
 
 
 def _plate(path: Path) -> "tuple[int, array[float]]":
-    """(cells along an edge, temperatures row by row) of a .npy file as the program writes them."""
+    """Read a .npy file of the program: (cells along an edge, temperatures row by row)."""
     data = path.read_bytes()
     end = 10 + int.from_bytes(data[8:10], "little")
     header = _HEADER.fullmatch(data[10:end])

@@ -1,8 +1,8 @@
-"""The program that a run of `myapp` executes: how tall and heavy a dog is, week by week. Runs by
-itself, as `parameters.py`.
+"""The program that a run of `myapp` executes: height and weight of a dog, week by week. A
+stand-alone file, copied as `parameters.py`.
 
-Reads in.json, writes growth.json, both in its own directory. Imports nothing of this package: a
-code knows only its run directory.
+Reads in.json and writes growth.json, both in its own directory. Imports nothing of this package: a
+simulation code knows only its run directory.
 """
 
 import json
@@ -11,19 +11,19 @@ import os
 import sys
 import time
 
-#: A newborn's share of the height and weight of the grown dog.
+#: Height and weight of a newborn, as fractions of the grown dog.
 NEWBORN_HEIGHT, NEWBORN_WEIGHT = 0.2, 0.015
 WEEKS_A_YEAR = 52
 
 
 def height(week: float, adult: float, weeks_to_grow: float) -> float:
-    """Fast at first, then ever slower: 95 % at `weeks_to_grow`."""
+    """Fast growth that slows down; reaches 95 % at `weeks_to_grow`."""
     rate = -math.log(0.05 / (1 - NEWBORN_HEIGHT)) / weeks_to_grow
     return adult * (1 - (1 - NEWBORN_HEIGHT) * math.exp(-rate * week))
 
 
 def weight(week: float, adult: float, weeks_to_grow: float) -> float:
-    """Gompertz's curve: slow, fast, slow; 95 % at `weeks_to_grow`."""
+    """Gompertz curve: slow, fast, slow; reaches 95 % at `weeks_to_grow`."""
     start = -math.log(NEWBORN_WEIGHT)
     rate = math.log(start / -math.log(0.95)) / weeks_to_grow
     return adult * math.exp(-start * math.exp(-rate * week))
@@ -33,7 +33,7 @@ def main() -> None:
     with open("in.json", encoding="utf-8") as f:
         dog = json.load(f)
     time.sleep(dog["paceSecs"])
-    # bigger dogs take longer
+    # bigger dogs grow for longer
     weeks_to_grow = 30 + 0.5 * dog["adultWeight"]
     weeks = range(round(dog["years"] * WEEKS_A_YEAR) + 1)
     grown: dict[str, list[float]] = {

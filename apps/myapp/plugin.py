@@ -1,9 +1,9 @@
-"""`myapp`: how a dog grows. The smallest app that has something of every kind; docs/apps.md
-explains the contract by it.
+"""`myapp`: how a dog grows. The smallest app that uses every feature of the contract; docs/apps.md
+explains the contract with it.
 
-One sequential model, `heightWeightReport`, whose program (`growth`) is a process of its own that
-needs Python's standard library alone; a stateless, three stateful and an analysis method; a
-download.
+It has one sequential model, `heightWeightReport`, whose program (`growth_program`) is a separate
+process that needs only Python's standard library; a stateless, three stateful and an analysis
+method; and a download.
 """
 
 import csv
@@ -94,13 +94,15 @@ def prepare(run: Run) -> Prepared:
         height, weight = given["adultHeight"], given["adultWeight"]
     else:
         height, weight = BREEDS[str(given["breed"])]
-    said = {
+    program_input = {
         "adultHeight": height,
         "adultWeight": weight,
         "years": given["years"],
         "paceSecs": given["paceSecs"],
     }
-    (run.run_dir / "in.json").write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
+    (run.run_dir / "in.json").write_text(
+        json.dumps(program_input, indent=1) + "\n", encoding="utf-8"
+    )
     (run.run_dir / "parameters.py").write_bytes(Path(growth_program.__file__).read_bytes())
     return Prepared(command=(sys.executable, "-P", "parameters.py"))
 
@@ -128,7 +130,7 @@ def download(run: Run, suffix: str) -> str:
     if suffix in ("json", "growth.json"):
         return "growth.json"
     if suffix not in ("", "csv", CSV):
-        raise AppError(f"there is no download {suffix!a}; there are: csv, json")
+        raise AppError(f"there is no download {suffix!a}; the downloads are: csv, json")
     grown = _grown(run)
     temporary = run.run_dir / f".{CSV}.{os.getpid()}"
     with temporary.open("w", encoding="utf-8", newline="") as f:
@@ -140,16 +142,16 @@ def download(run: Run, suffix: str) -> str:
 
 
 def age_at(run: Run, args: Data) -> Any:
-    """Analysis: the age (weeks) at which a share of the final height and weight is reached."""
+    """Analysis: the age (weeks) at which a fraction of the final height and weight is reached."""
     share = _float(args, "share", 0.95, low=0.0, high=1.0)
     grown = _grown(run)
     return {
-        what: next(
+        quantity: next(
             w
-            for w, v in zip(grown["weeks"], grown[what], strict=True)
-            if v >= share * grown[what][-1]
+            for w, v in zip(grown["weeks"], grown[quantity], strict=True)
+            if v >= share * grown[quantity][-1]
         )
-        for what in ("height", "weight")
+        for quantity in ("height", "weight")
     }
 
 
@@ -157,9 +159,7 @@ def _grown(run: Run) -> dict[str, Any]:
     try:
         grown: dict[str, Any] = json.loads((run.run_dir / "growth.json").read_bytes())
     except FileNotFoundError:
-        raise AppError(
-            "the dog has not grown yet: there is no growth.json in the run directory"
-        ) from None
+        raise AppError("there is no result yet: the run directory has no growth.json") from None
     return grown
 
 
@@ -167,7 +167,7 @@ def _grown(run: Run) -> dict[str, Any]:
 
 
 def ideal_weight(args: Data) -> Any:
-    """Stateless: the weight (kg) of a well-built grown dog of this height (cm)."""
+    """Stateless: the weight (kg) of a well-proportioned grown dog of this height (cm)."""
     height = _float(args, "height", None, low=5.0, high=120.0)
     return {"weight": round(0.0092 * height**2, 2)}
 
@@ -178,7 +178,7 @@ def list_dogs(lib: Path, args: Data) -> Any:
 
 
 def add_dog(lib: Path, args: Data) -> Any:
-    """Stateful: add a dog, or replace the one of this name."""
+    """Stateful: add a dog, or replace the dog with this name."""
     name = args.get("name")
     if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME or not name.isprintable():
         raise AppError(f"name must be a text of 1 to {MAX_NAME} printable characters")
@@ -195,7 +195,7 @@ def add_dog(lib: Path, args: Data) -> Any:
 
 
 def delete_dog(lib: Path, args: Data) -> Any:
-    """Stateful: delete the dog of this name."""
+    """Stateful: delete the dog with this name."""
     with _locked(lib):
         dogs = _dogs(lib)
         gone = _find(dogs, str(args.get("name")))
@@ -203,7 +203,7 @@ def delete_dog(lib: Path, args: Data) -> Any:
 
 
 def _dogs(lib: Path) -> list[dict[str, Any]]:
-    """Its own file, but one that its user may have uploaded: whatever may be in it."""
+    """Read the list of dogs. The user may have uploaded the file, so its content is untrusted."""
     try:
         dogs = json.loads((lib / DOGS).read_bytes())
     except FileNotFoundError:
@@ -242,7 +242,7 @@ def _keep(lib: Path, dogs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @contextmanager
 def _locked(lib: Path) -> Iterator[None]:
-    """Calls of one user run side by side: who changes the list is alone with it."""
+    """Serialise changes of the list, because calls of one user run concurrently."""
     lib.mkdir(parents=True, exist_ok=True, mode=0o700)
     fd = os.open(lib / f".{DOGS}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

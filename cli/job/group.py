@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...protocol.api.job_arrays import Indices, parse_indices, text_of
+from ...protocol.api.job_arrays import Indices, format_indices, parse_indices
 from ...protocol.errors import Refusal
 from ...protocol.ids import split_jid
 from ..session.job_names import resolve_group
@@ -161,7 +161,7 @@ def _summary(runs: "Iterable[GroupRun]") -> list[list[str]]:
 
 
 def _indices(runs: "Sequence[GroupRun]") -> str:
-    numbers = text_of(Indices(tuple(sorted({r.index for r in runs if r.index is not None}))))
+    numbers = format_indices(Indices(tuple(sorted({r.index for r in runs if r.index is not None}))))
     text = ",".join(
         filter(None, [numbers, *(split_jid(r.compute_jid)[2] for r in runs if r.index is None)])
     )

@@ -1,30 +1,30 @@
 #!/bin/bash
-# A pool of Docker hosts on this machine, for the tests: two daemons of Debian's docker.io, each with files, TLS port on loopback and bridge
-# of its own, certificates, and images that are made of Debian packages, so that nothing has to be pulled from anywhere. Needs root.
+# A pool of Docker hosts on this machine, for the tests: two daemons from Debian's docker.io, each with its own files, TLS port on loopback
+# and bridge. Images are built from Debian packages, so that nothing is pulled. Needs root.
 #
-#   docker.sh install             Debian's packages docker.io, iptables, openssl, where they are missing; then `image` and `wheels`
-#   docker.sh check               can this be had here? Nothing is installed; 1 and a sentence if not
-#   docker.sh image               the root file systems in CACHE; made once (this needs Debian's archive), then kept
-#   docker.sh wheels              the packages in CACHE that etc/docker/build.sh fetches; made once, by the pip of PYTHON (python3)
-#   docker.sh agent IMAGE         builds the image with jobscribe's agent by etc/docker/build.sh, of these and base:12, on all hosts
-#   docker.sh up                  both daemons, with certificates, firewall rules and images (again: nothing changes)
-#   docker.sh down                remove all their containers and networks, end the daemons, take the rules away
+#   docker.sh install             install docker.io, iptables, openssl if they are missing; then `image` and `wheels`
+#   docker.sh check               check the requirements; installs nothing; 1 and a sentence if one is missing
+#   docker.sh image               build the root file systems in CACHE, once (downloads from Debian's archive)
+#   docker.sh wheels              download the packages for etc/docker/build.sh to CACHE, once, with the pip of PYTHON (python3)
+#   docker.sh agent IMAGE         build the image with jobscribe's agent on all hosts, with etc/docker/build.sh from these packages and base:12
+#   docker.sh up                  start both daemons, with certificates, firewall rules and images (repeatable)
+#   docker.sh down                remove all their containers and networks, stop the daemons, remove the rules
 #   docker.sh clean               the same, and remove DIR
 #   docker.sh status              a line for each host
-#   docker.sh start|stop|restart|crash HOST    its daemon; crash: SIGKILL. Containers stay as they are (live restore)
-#   docker.sh freeze|thaw HOST    its daemon takes calls and does not answer them
-#   docker.sh cut HOST [drop|reject]           a firewall rule between everybody and that daemon's port; drop: packets vanish
-#   docker.sh mend HOST           take it away
-#   docker.sh well HOST           start, thaw and mend, whatever of that is needed
-#   docker.sh env HOST            what a shell needs so that `docker` talks to that host
+#   docker.sh start|stop|restart|crash HOST    its daemon; crash: SIGKILL. Containers continue (live restore)
+#   docker.sh freeze|thaw HOST    its daemon accepts connections and does not answer
+#   docker.sh cut HOST [drop|reject]           block that daemon's port by a firewall rule; drop: packets vanish
+#   docker.sh mend HOST           remove that rule
+#   docker.sh well HOST           start, thaw and mend as needed
+#   docker.sh env HOST            shell variables with which `docker` uses that host
 #
-# DIR      where everything is (/var/tmp/jobscribe-docker); below it:
-#          tls/HOST/{cacert,cert,key}.pem   as a pool's tlsDir has it
-#          bad/{expired,stranger,otherca}/  the same with an expired certificate, one of another authority, and that with its own cacert
-# CACHE    where the images are kept (/var/cache/jobscribe-docker)
-# HOSTS    names of the hosts ("a b")       PORT  of the first one, the next ones follow (2476)
-# SUBNETS  where gangs' networks are (10.208.0.0/12): its addresses are kept from everything but their own network
-# Two of these with different DIR and PORT do not meet.
+# DIR      folder of all files (/var/tmp/jobscribe-docker); below it:
+#          tls/HOST/{cacert,cert,key}.pem   in the layout of a pool's `tls` folder
+#          bad/{expired,stranger,otherca}/  with an expired certificate, one of another authority, and the latter with its own cacert
+# CACHE    folder of the images (/var/cache/jobscribe-docker)
+# HOSTS    names of the hosts ("a b")       PORT  of the first host; the next ones follow (2476)
+# SUBNETS  addresses of gang networks (10.208.0.0/12): the firewall isolates each network
+# Two of these with different DIR and PORT do not interfere.
 set -euo pipefail
 DIR=${DIR:-/var/tmp/jobscribe-docker} CACHE=${CACHE:-/var/cache/jobscribe-docker} HOSTS=${HOSTS:-a b} PORT=${PORT:-2476}
 SUBNETS=${SUBNETS:-10.208.0.0/12}
@@ -52,7 +52,7 @@ until_true() {  # until_true SECONDS COMMAND...
     done
 }
 
-# ---- what must be here
+# ---- requirements
 
 missing() {
     local command out=()
@@ -61,23 +61,23 @@ missing() {
 }
 
 check() {
-    [[ $(id -u) == 0 ]] || fail "Docker daemons of one's own take root"
-    [[ -z $(missing) ]] || fail "there is no $(missing) here: etc/engines/docker.sh install"
-    iptables -w -n -L INPUT >/dev/null 2>&1 || fail "iptables does not work here (in a container: CAP_NET_ADMIN)"
-    unshare --mount true 2>/dev/null || fail "mounts are not allowed here (in a container: CAP_SYS_ADMIN, and no seccomp profile or AppArmor in the way)"
+    [[ $(id -u) == 0 ]] || fail "only root can start Docker daemons"
+    [[ -z $(missing) ]] || fail "not installed: $(missing); run etc/engines/docker.sh install"
+    iptables -w -n -L INPUT >/dev/null 2>&1 || fail "iptables does not work here (a container needs CAP_NET_ADMIN)"
+    unshare --mount true 2>/dev/null || fail "mounts are not allowed here (a container needs CAP_SYS_ADMIN, without a seccomp or AppArmor profile that forbids it)"
     local name
-    for name in $images; do [[ -s $CACHE/${name%:*}.tar ]] || fail "the images are not made yet: etc/engines/docker.sh install"; done
-    [[ -e $CACHE/wheels/made ]] || fail "the packages of the agent's image are not fetched yet: etc/engines/docker.sh install"
+    for name in $images; do [[ -s $CACHE/${name%:*}.tar ]] || fail "the images are not built yet: run etc/engines/docker.sh install"; done
+    [[ -e $CACHE/wheels/made ]] || fail "the packages of the agent's image are missing: run etc/engines/docker.sh install"
 }
 
 install() {
-    [[ $(id -u) == 0 ]] || fail "Docker daemons of one's own take root"
+    [[ $(id -u) == 0 ]] || fail "only root can start Docker daemons"
     if [[ $(missing) ]]; then
-        command -v apt-get >/dev/null || fail "there is no $(missing) here, and this is not Debian: put it on the PATH"
+        command -v apt-get >/dev/null || fail "not installed: $(missing); this is not Debian, so put it on the PATH"
         echo "installing the Debian packages docker.io, iptables, openssl (once)" >&2
-        apt-get update -qq >&2 || echo "the lists of packages could not be brought up to date; trying with those that are here" >&2
+        apt-get update -qq >&2 || echo "apt-get update failed; continuing with the package lists on this machine" >&2
         DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends docker.io iptables openssl ca-certificates >&2 ||
-            fail "the Debian packages docker.io, iptables and openssl could not be installed; what apt-get said is above"
+            fail "the Debian packages docker.io, iptables and openssl could not be installed; see the output of apt-get above"
     fi
     image
     wheels
@@ -106,7 +106,7 @@ make_images() {
     echo "fetching Debian packages for the tests' images (once)" >&2
     # shellcheck disable=SC2086
     (cd "$work/debs" && { apt-get download -qq $debs || { apt-get update -qq && apt-get download -qq $debs; }; }) >&2 ||
-        fail "the packages for the tests' images could not be fetched from Debian's archive; what apt-get said is above"
+        fail "the packages for the tests' images could not be fetched from Debian's archive; see the output of apt-get above"
     for d in bin sbin lib lib64; do ln -s "usr/$d" "$work/base/$d"; done
     for d in "$work"/debs/*.deb; do dpkg-deb -x "$d" "$work/base"; done
     chroot "$work/base" /bin/busybox --install -s
@@ -136,7 +136,7 @@ wheels() {
     # shellcheck disable=SC2046
     "$PYTHON" -m pip download --quiet --disable-pip-version-check --no-input --only-binary :all: --dest "$CACHE/wheels" --python-version 3.11 \
         --implementation cp "${platforms[@]}" --platform "manylinux2014_$(uname -m)" $(wanted_wheels) >&2 ||
-        fail "the packages of the agent's image could not be fetched; what pip said is above"
+        fail "the packages of the agent's image could not be fetched; see the output of pip above"
     touch "$CACHE/wheels/made"
 }
 
@@ -162,7 +162,7 @@ import() {  # into the daemon of host $1, what it does not have
     done
 }
 
-# ---- certificates: an authority, a pair for each daemon, one for its client; and some that are wrong
+# ---- certificates: an authority, a pair for each daemon and its client, and invalid ones
 
 authority() {  # in folder $1
     mkdir -p "$1"
@@ -208,7 +208,7 @@ port_of() {
         [[ $host != "$1" ]] || { echo $((PORT + n)); return; }
         n=$((n + 1))
     done
-    fail "there is no host $1; there are: $HOSTS"
+    fail "there is no host $1; the hosts are: $HOSTS"
 }
 
 bridge_of() { echo "jsd$(port_of "$1")"; }
@@ -226,7 +226,7 @@ start() {
     fi
     if ! living "$(pid_of "$host")"; then
         rm -f "$DIR/$host/pid"
-        echo '{}' >"$DIR/$host/none.json"  # and not what this machine's own daemon is told
+        echo '{}' >"$DIR/$host/none.json"  # instead of the configuration of this machine's own daemon
         setsid dockerd --data-root "$DIR/$host/data" --exec-root "$DIR/$host/run" --pidfile "$DIR/$host/pid" --config-file "$DIR/$host/none.json" \
             -H "unix://$DIR/$host/sock" -H "tcp://127.0.0.1:$port" --tlsverify --tlscacert "$DIR/server/$host/cacert.pem" \
             --tlscert "$DIR/server/$host/cert.pem" --tlskey "$DIR/server/$host/key.pem" --bridge "$bridge" --live-restore \
@@ -237,7 +237,7 @@ start() {
         started=$(pid_of "$host")
     fi
     until_true "$WAIT_SECS" answers_or_dead "$host" "$started" || true
-    docker_of "$host" info >/dev/null 2>&1 || { tail "$DIR/$host/log" >&2; fail "the daemon of host $host does not come up"; }
+    docker_of "$host" info >/dev/null 2>&1 || { tail "$DIR/$host/log" >&2; fail "the daemon of host $host does not start"; }
 }
 
 stop() {
@@ -246,7 +246,7 @@ stop() {
     living "$pid" || return 0
     kill -CONT "$pid"
     kill "$pid"
-    until_true "$WAIT_SECS" dead "$pid" || fail "the daemon of host $1 (pid $pid) does not end"
+    until_true "$WAIT_SECS" dead "$pid" || fail "the daemon of host $1 (pid $pid) does not stop"
 }
 
 dead() { ! living "$1"; }
@@ -258,7 +258,7 @@ crash() {  # a new one waits for the old one's containerd, which dies with it, a
     pid=$(pid_of "$1")
     children=$(pgrep -P "$pid" -x containerd || true)
     kill -KILL "$pid"
-    for child in $pid $children; do until_true "$WAIT_SECS" reaped "$child" || fail "process $child does not go away"; done
+    for child in $pid $children; do until_true "$WAIT_SECS" reaped "$child" || fail "process $child does not end"; done
     rm -f "$DIR/$1/pid"
 }
 
@@ -275,12 +275,12 @@ thaw() { kill -CONT "$(pid_of "$1")"; }
 # ---- the firewall. docs/docker.md, "Networks and firewall", has the same for a real host
 
 rules() {
-    # what is jumped to is complete: the jumps are made last
+    # jumps are added last, when their target chains are complete
     iptables -w -C INPUT -j "$chain" 2>/dev/null && iptables -w -C FORWARD -j "$chain-F" 2>/dev/null && return
     no_rules
     iptables -w -N "$chain"
     iptables -w -N "$chain-F"
-    # a gang: among itself yes (on one bridge), everything else no: not this machine's addresses, not another network
+    # a gang may only communicate within its bridge: not with this machine's addresses or other networks
     iptables -w -A "$chain" -s "$SUBNETS" ! -i lo -j DROP
     iptables -w -A "$chain-F" -s "$SUBNETS" -m physdev --physdev-is-bridged -j ACCEPT
     iptables -w -A "$chain-F" -s "$SUBNETS" -j DROP
@@ -315,7 +315,7 @@ cut() {
     esac
     # shellcheck disable=SC2086
     iptables -w -I "$chain" -p tcp --dport "$port" -m comment --comment "cut $port" -j $way
-    # of what is refused, the answers must get through: they are from that port
+    # the answers to refused packets come from that port and must pass
     [[ $way != DROP ]] || iptables -w -I "$chain" -p tcp --sport "$port" -m comment --comment "cut $port" -j DROP
 }
 
@@ -327,7 +327,7 @@ mend() {
     done
 }
 
-# ---- all of it
+# ---- everything
 
 up() {
     check

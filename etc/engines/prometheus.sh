@@ -1,11 +1,11 @@
 #!/bin/bash
-# Prometheus and promtool of Debian's package prometheus: unpacked, not installed, so that no service comes up. Needs no root.
+# Prometheus and promtool from Debian's package prometheus: unpacked, not installed, so that no service starts. Needs no root.
 #
-#   prometheus.sh install   fetch and unpack, where it is not here yet
-#   prometheus.sh check     can both be run? 1 and a sentence if not
+#   prometheus.sh install   download and unpack, if missing
+#   prometheus.sh check     run both; 1 and a sentence if that fails
 #   prometheus.sh where     the folder with both programs
 #
-# CACHE   where they are put (/var/cache/jobscribe-prometheus); programs that are on the PATH already are taken as they are
+# CACHE   their folder (/var/cache/jobscribe-prometheus); programs on the PATH take precedence
 set -euo pipefail
 CACHE=${CACHE:-/var/cache/jobscribe-prometheus}
 
@@ -18,7 +18,7 @@ where() {
     elif [[ -x $CACHE/usr/bin/promtool && -x $CACHE/usr/bin/prometheus ]]; then
         echo "$CACHE/usr/bin"
     else
-        fail "there is no prometheus with promtool here: etc/engines/prometheus.sh install"
+        fail "prometheus and promtool are missing: run etc/engines/prometheus.sh install"
     fi
 }
 
@@ -26,10 +26,10 @@ check() { local bin; bin=$(where) || exit 1; "$bin/promtool" --version >/dev/nul
 
 install() {
     if (where) >/dev/null 2>&1; then check; return; fi
-    command -v apt-get >/dev/null || fail "there is no prometheus here, and this is not Debian: put prometheus and promtool on the PATH"
-    mkdir -p "$CACHE" 2>/dev/null && [[ -w $CACHE ]] || fail "$CACHE cannot be written: name another folder in CACHE"
+    command -v apt-get >/dev/null || fail "prometheus is not installed, and this is not Debian: put prometheus and promtool on the PATH"
+    mkdir -p "$CACHE" 2>/dev/null && [[ -w $CACHE ]] || fail "$CACHE is not writable: set CACHE to another folder"
     echo "unpacking the Debian package prometheus into $CACHE (once)" >&2
-    [[ $(id -u) != 0 ]] || apt-get update -qq >&2 || echo "the lists of packages could not be brought up to date; trying with those that are here" >&2
+    [[ $(id -u) != 0 ]] || apt-get update -qq >&2 || echo "apt-get update failed; continuing with the package lists on this machine" >&2
     fresh=$(mktemp -d "$CACHE/fresh.XXXXXX")
     trap 'rm -rf "$fresh"' EXIT
     (cd "$fresh" && apt-get download -qq prometheus >&2 2>apt.log) || { cat "$fresh/apt.log" >&2; fail "the Debian package prometheus could not be fetched"; }

@@ -1,32 +1,32 @@
 #!/bin/bash
-# A Slurm cluster on this machine, for the tests: Debian's slurmctld, slurmdbd with a MariaDB of its own, munged, and nodes that are a slurmd
-# each, with a host name of its own (in a UTS namespace). Everything is on loopback, nothing of Debian's services is used. Needs root.
+# A Slurm cluster on this machine, for the tests: Debian's slurmctld, slurmdbd with its own MariaDB, munged, and one slurmd per node, each with
+# its own host name (in a UTS namespace). Everything listens on loopback; Debian's services are not used. Needs root.
 #
-#   slurm.sh install [SCRIPT...]   Debian's packages, where they are missing; those that all these scripts need (slurm sshd mpi), in one call of apt
-#   slurm.sh check                 can this be had here? Nothing is installed; 1 and a sentence if not
-#   slurm.sh up                    all of it, accounts and QOS included; returns when all nodes are idle (again: what is missing is started)
-#   slurm.sh down                  end all jobs, then all daemons; what they have on disk stays
-#   slurm.sh clean                 kill it all at once, and remove DIR and the cgroups
+#   slurm.sh install [SCRIPT...]   install missing Debian packages of these scripts (slurm sshd mpi) in one call of apt
+#   slurm.sh check                 check the requirements; installs nothing; 1 and a sentence if one is missing
+#   slurm.sh up                    start everything, with accounts and QOS; returns when all nodes are idle (repeatable: starts whatever is missing)
+#   slurm.sh down                  end all jobs, then all daemons; their files stay
+#   slurm.sh clean                 kill everything at once, and remove DIR and the cgroups
 #   slurm.sh status                a line for each daemon; 1 unless all are up
-#   slurm.sh env                   what a shell needs so that sbatch and the others talk to this cluster
-#   slurm.sh reconfigure           write the configuration anew, with the parameters of this call, and let Slurm read it
-#   slurm.sh start|stop|kill|restart DAEMON    one of slurmctld, slurmdbd, mariadb, munged or a node (its slurmd; its jobs go on)
-#   slurm.sh freeze|thaw DAEMON    it takes calls and does not answer them
-#   slurm.sh crash NODE            a power cut: slurmd and all that runs there are gone at once
-#   slurm.sh boot NODE             it is back, and says that it was booted
-#   slurm.sh well                  start and thaw whatever of that is needed; nodes that are down or drained are taken up again
-#   slurm.sh account USER,... NAME,...  unix users, and the accounts that they may charge to; the first one by default
-#   slurm.sh forget USER,...       accounting does not know them any more
+#   slurm.sh env                   shell variables with which sbatch and the other commands use this cluster
+#   slurm.sh reconfigure           rewrite the configuration with the parameters of this call, and let Slurm read it
+#   slurm.sh start|stop|kill|restart DAEMON    one of slurmctld, slurmdbd, mariadb, munged or a node (its slurmd; its jobs continue)
+#   slurm.sh freeze|thaw DAEMON    it accepts connections and does not answer
+#   slurm.sh crash NODE            a power failure: kill slurmd and all processes of the node
+#   slurm.sh boot NODE             start it again, as after a reboot
+#   slurm.sh well                  start and thaw daemons as needed; resume nodes that are down or drained
+#   slurm.sh account USER,... NAME,...  unix users and their accounts; the first account is the default
+#   slurm.sh forget USER,...       remove them from accounting
 #
-# DIR      where everything is (/var/tmp/jobscribe-slurm); DIR/slurm.conf is all that clients need
-# PORT     the first of 2 + NODES on loopback (16900)     NAME  of the cluster (lab)      NODE  names of nodes begin so (n)
-# NODES    how many (3)      CPUS, MEM  of each, whatever the machine has (4, 1000 MiB)   GPUS  of each, pretended (0)
-# CGROUP   1: jobs are tracked, and held to their memory, by cgroups (v1 only); 0: by parentage, without limits. Unset: what the machine has
-# ENFORCE  1: only with an account, and by QOS (1); 0: whoever comes
-# FORGET_SECS  so long after its end squeue forgets a job (300)      EXTRA  more lines for slurm.conf
-# PEOPLE   who may charge to which of the accounts research, chem (which alone may use the partition small) and spent (which has nothing
-#          left): "ann:research,chem bob:research"
-# Later calls need only DIR: what `up` was given is noted there. Two of these with different DIR, PORT and NODE do not meet.
+# DIR      folder of all files (/var/tmp/jobscribe-slurm); clients need only DIR/slurm.conf
+# PORT     the first of 2 + NODES on loopback (16900)     NAME  of the cluster (lab)      NODE  prefix of node names (n)
+# NODES    how many (3)      CPUS, MEM  of each, independent of the machine (4, 1000 MiB)   GPUS  simulated, of each (0)
+# CGROUP   1: track jobs and limit their memory by cgroups (v1 only); 0: by process parentage, without limits. Unset: depends on the machine
+# ENFORCE  1: require an account and apply QOS limits; 0: accept every user (1)
+# FORGET_SECS  time after which squeue forgets an ended job (300)      EXTRA  more lines for slurm.conf
+# PEOPLE   users and their accounts out of research, chem (the only one for the partition small) and spent (whose budget is used up):
+#          "ann:research,chem bob:research"
+# Later calls need only DIR: `up` stores its parameters there. Two of these with different DIR, PORT and NODE do not interfere.
 set -euo pipefail
 DIR=${DIR:-/var/tmp/jobscribe-slurm}
 parameters="PORT NAME NODE NODES CPUS MEM GPUS CGROUP ENFORCE FORGET_SECS EXTRA PEOPLE"
@@ -60,7 +60,7 @@ until_true() {  # until_true SECONDS COMMAND...
     done
 }
 
-# ---- what must be here
+# ---- requirements
 
 missing() {
     local command out=()
@@ -68,13 +68,13 @@ missing() {
     echo "${out[*]}"
 }
 
-lacks() { [[ -z $(missing) ]] || echo "$packages"; }  # Debian packages that are still to be installed
+lacks() { [[ -z $(missing) ]] || echo "$packages"; }  # missing Debian packages
 
 check() {
-    [[ $(id -u) == 0 ]] || fail "a Slurm of one's own takes root"
-    [[ -z $(missing) ]] || fail "there is no $(missing) here: etc/engines/slurm.sh install"
-    unshare --uts --mount true 2>/dev/null || fail "namespaces are not allowed here (in a container: CAP_SYS_ADMIN, and no seccomp profile or AppArmor in the way)"
-    [[ $CGROUP != 1 ]] || cgroups || fail "there are no cgroups v1 with freezer and memory here: CGROUP=0"
+    [[ $(id -u) == 0 ]] || fail "only root can start a Slurm cluster"
+    [[ -z $(missing) ]] || fail "not installed: $(missing); run etc/engines/slurm.sh install"
+    unshare --uts --mount true 2>/dev/null || fail "namespaces are not allowed here (a container needs CAP_SYS_ADMIN, without a seccomp or AppArmor profile that forbids it)"
+    [[ $CGROUP != 1 ]] || cgroups || fail "cgroups v1 with freezer and memory are missing here: set CGROUP=0"
 }
 
 cgroups() { [[ -w /sys/fs/cgroup/freezer/cgroup.procs && -w /sys/fs/cgroup/memory/cgroup.procs ]]; }
@@ -83,12 +83,12 @@ install() {
     local all="" script
     for script in "${@:-slurm}"; do all+=" $("$self/$script.sh" lacks)"; done
     [[ ${all// /} ]] || return 0
-    [[ $(id -u) == 0 ]] || fail "not here, and only root can install them:$all"
-    command -v apt-get >/dev/null || fail "not here, and this is not Debian:$all"
+    [[ $(id -u) == 0 ]] || fail "not installed, and only root can install them:$all"
+    command -v apt-get >/dev/null || fail "not installed, and this is not Debian:$all"
     echo "installing Debian packages (once):$all" >&2
-    apt-get update -qq >&2 || echo "the lists of packages could not be brought up to date; trying with those that are here" >&2
+    apt-get update -qq >&2 || echo "apt-get update failed; continuing with the package lists on this machine" >&2
     quietly "$all"
-    for script in "${@:-slurm}"; do [[ -z $("$self/$script.sh" lacks) ]] || fail "$script: something is still missing"; done
+    for script in "${@:-slurm}"; do [[ -z $("$self/$script.sh" lacks) ]] || fail "$script: some packages are still missing"; done
 }
 
 quietly() {  # install, and start nothing: neither now nor when the machine boots
@@ -102,7 +102,7 @@ quietly() {  # install, and start nothing: neither now nor when the machine boot
     for unit in ssh munge mariadb slurmctld slurmdbd slurmd; do [[ ! -e /lib/systemd/system/$unit.service ]] || before+=" $unit "; done
     # shellcheck disable=SC2086
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=300 $1 >&2 ||
-        fail "these Debian packages could not be installed: $1; what apt-get said is above"
+        fail "these Debian packages could not be installed: $1; see the output of apt-get above"
     for unit in ssh munge mariadb slurmctld slurmdbd slurmd; do
         [[ $before == *" $unit "* ]] || ! command -v systemctl >/dev/null || systemctl disable --quiet "$unit" 2>/dev/null || true
     done
@@ -123,7 +123,7 @@ folders() {
         chown munge: "$DIR/munge/key"
     fi
     local n
-    # what jobs are given as GPUs: Slurm wants devices, and these are nobody's
+    # simulated GPUs: Slurm needs device files, and these belong to no hardware
     for ((n = 0; n < GPUS; n++)); do [[ -e $DIR/gpu/gpu$n ]] || mknod -m 666 "$DIR/gpu/gpu$n" c 1 3; done
 }
 
@@ -133,7 +133,7 @@ configure() {
     [[ $CGROUP == 0 ]] || track=proctrack/cgroup task=task/cgroup gather=jobacct_gather/cgroup ram=yes
     for name in $parameters; do printf '%s=%q\n' "$name" "${!name}"; done >"$DIR/parameters.new"
     mv "$DIR/parameters.new" "$DIR/parameters"
-    # every daemon is on a host whose name is an address of loopback, whatever this machine's name is
+    # every daemon has a host name that resolves to loopback, whatever this machine's name is
     { echo "127.0.0.1 localhost $(nodes | tr '\n' ' ')"; cat /etc/hosts; } >"$DIR/hosts"
     sed 's/^ *//' >"$DIR/slurm.conf.new" <<C
         ClusterName=$NAME
@@ -204,7 +204,7 @@ C
         StorageUser=slurm
         StorageLoc=slurm_accounting
 C
-    # run whenever the server starts. Only what it cannot live without: nobody has to sign in, only root and slurm reach its socket
+    # runs at each start of the server. The minimum: no sign-in, because only root and slurm can access its socket
     { printf '%s\n' "create database if not exists mysql;" "use mysql;"; cat /usr/share/mysql/mysql_system_tables.sql; } >"$DIR/tables.sql"
 }
 
@@ -227,7 +227,7 @@ pid_file() {
         munged) echo "$DIR/munge/pid" ;;
         mariadb) echo "$DIR/db/pid" ;;
         slurmctld | slurmdbd) echo "$DIR/run/$1.pid" ;;
-        *) is_node "$1" || fail "there is no daemon $1; there are: munged mariadb slurmdbd slurmctld $(nodes | tr '\n' ' ')"
+        *) is_node "$1" || fail "there is no daemon $1; the daemons are: munged mariadb slurmdbd slurmctld $(nodes | tr '\n' ' ')"
             echo "$DIR/run/$1.pid" ;;
     esac
 }
@@ -259,8 +259,8 @@ start() {
             (on_host localhost slurmctld)
             until_true "$WAIT_SECS" scontrol ping ;;
         *) slurmd_of "$1" ;;
-    esac || { tail -n 20 "$DIR"/log/"$1".log >&2; fail "$1 does not come up"; }
-    until_true "$WAIT_SECS" up_one "$1" || { tail -n 20 "$DIR"/log/"$1".log >&2; fail "$1 does not stay"; }
+    esac || { tail -n 20 "$DIR"/log/"$1".log >&2; fail "$1 does not start"; }
+    until_true "$WAIT_SECS" up_one "$1" || { tail -n 20 "$DIR"/log/"$1".log >&2; fail "$1 stops again"; }
 }
 
 slurmd_of() {  # NODE [option of slurmd]: on the host where its jobs still are, if there are any
@@ -320,7 +320,7 @@ boot() {
     up_one "$1" && fail "node $1 is up: crash it first"
     crash "$1"
     slurmd_of "$1" -b
-    until_true "$WAIT_SECS" up_one "$1" || fail "the slurmd of $1 does not stay"
+    until_true "$WAIT_SECS" up_one "$1" || fail "the slurmd of $1 stops again"
 }
 
 cgroup_away() {  # its processes are gone; what the kernel still clears away takes a moment
@@ -340,14 +340,14 @@ well() {
     until_true "$WAIT_SECS" scontrol ping
     bad=$(sinfo -hN -p batch -t down,drain,fail,maint -o %N | sort -u | paste -sd,)
     [[ -z $bad ]] || scontrol update "nodename=$bad" state=resume 2>/dev/null || true
-    until_true "$WAIT_SECS" idle || { sinfo -lN >&2; fail "not all nodes are well again"; }
+    until_true "$WAIT_SECS" idle || { sinfo -lN >&2; fail "some nodes do not become idle"; }
 }
 
 # ---- accounts
 
 accounting() {  # sacctmgr waits more than it works, but two of it at once spoil the tree of accounts
     local said
-    said=$(sacctmgr -iQ "$@" 2>&1) || [[ $said == *"Nothing new added"* ]] || fail "accounting does not take '$*': $said"
+    said=$(sacctmgr -iQ "$@" 2>&1) || [[ $said == *"Nothing new added"* ]] || fail "accounting refuses '$*': $said"
 }
 
 all_of() {  # commands, each of which is one word or several; at once
@@ -379,7 +379,7 @@ accounts() {
             done
         done
     } >"$DIR/accounts"
-    until_true "$WAIT_SECS" there || fail "not all of these users are there: $PEOPLE"
+    until_true "$WAIT_SECS" there || fail "some of these users do not exist: $PEOPLE"
     accounting load "file=$DIR/accounts"
 }
 
@@ -387,7 +387,7 @@ first_of() { echo "${1%%,*}"; }
 account() { accounting add user "$1" "account=$2" "defaultaccount=$(first_of "$2")"; }
 forget() { sacctmgr -iQ delete user "$1" >/dev/null 2>&1 || true; }
 
-# ---- all of it
+# ---- everything
 
 up() {
     check
@@ -396,10 +396,10 @@ up() {
     start munged
     start mariadb
     start slurmdbd
-    # the controller tells accounting of the cluster
+    # the controller registers the cluster with accounting
     start slurmctld
     if [[ ! -e $DIR/db/accounts ]]; then all_of accounts slurmds; touch "$DIR/db/accounts"; else slurmds; fi
-    until_true "$WAIT_SECS" idle || { sinfo -lN >&2; tail -n 20 "$DIR"/log/slurmctld.log >&2; fail "not all nodes come up"; }
+    until_true "$WAIT_SECS" idle || { sinfo -lN >&2; tail -n 20 "$DIR"/log/slurmctld.log >&2; fail "some nodes do not start"; }
 }
 
 slurmds() {

@@ -1,33 +1,33 @@
 #!/bin/bash
-# A login node on this machine, for the tests: OpenSSH on loopback with a PAM service and unix users of its own, one for each way to sign in. A
-# second one has another host key, a third one is to be gone through. Needs root.
+# A login node on this machine, for the tests: OpenSSH on loopback with its own PAM service and unix users, one for each way to sign in. A
+# second server has another host key, a third one is a jump host. Needs root.
 #
-#   sshd.sh install        Debian's packages, where they are missing (together with Slurm's: slurm.sh install sshd)
-#   sshd.sh check          can this be had here? Nothing is installed; 1 and a sentence if not
-#   sshd.sh users          the unix users alone, with homes, keys and secrets (what `up` does first)
-#   sshd.sh up             users and all three servers (again: what is missing is started)
-#   sshd.sh down           end the servers and all their sessions; users stay
-#   sshd.sh clean          the same, end all that runs as these users, remove them, the PAM service and DIR
+#   sshd.sh install        install missing Debian packages (the same as slurm.sh install sshd)
+#   sshd.sh check          check the requirements; installs nothing; 1 and a sentence if one is missing
+#   sshd.sh users          only the unix users, with homes, keys and secrets (the first step of `up`)
+#   sshd.sh up             users and all three servers (repeatable: starts whatever is missing)
+#   sshd.sh down           stop the servers and all their sessions; users stay
+#   sshd.sh clean          the same, kill all processes of these users, remove them, the PAM service and DIR
 #   sshd.sh status         a line for each server; 1 unless all are up
-#   sshd.sh start|stop|restart|freeze|thaw SERVER    stop: its sessions go on
-#   sshd.sh sever SERVER [USER]              its sessions (of this user) are gone at once; what was started in them is left alone
-#   sshd.sh cut SERVER [drop|reject]         a firewall rule before its port; drop: packets vanish, of those who are in as well
-#   sshd.sh mend SERVER                      take it away
-#   sshd.sh identity SERVER main|other|jump  it is started again with the host keys of that one
-#   sshd.sh certificate USER SECS [KEY]      a certificate for DIR/client/KEY (key), of the authority that the servers trust, good for so long
-#   sshd.sh well           mend, thaw, start, and everybody's own host key; whatever of that is needed
+#   sshd.sh start|stop|restart|freeze|thaw SERVER    stop: its sessions continue
+#   sshd.sh sever SERVER [USER]              kill its sessions (of this user); processes that they started continue
+#   sshd.sh cut SERVER [drop|reject]         block its port by a firewall rule; drop: packets vanish, also those of open connections
+#   sshd.sh mend SERVER                      remove that rule
+#   sshd.sh identity SERVER main|other|jump  restart it with the host keys of that server
+#   sshd.sh certificate USER SECS [KEY]      a certificate for DIR/client/KEY (key) by the trusted authority, valid for SECS
+#   sshd.sh well           mend, thaw, start and restore host keys as needed
 #
-# Servers: main, other (another key, as behind one name with it), jump. Users, after PREFIX-:
-#   alice bob    key, certificate, password, keyboard-interactive          key, pw, kbd   only that way (kbd: one prompt, the password)
+# Servers: main, other (another key, same name), jump. Users, after PREFIX-:
+#   alice bob    key, certificate, password, keyboard-interactive          key, pw, kbd   only that method (kbd: one prompt, the password)
 #   one          password and code in one prompt      two   password, then code           keycode   key, then code
-#   cert         certificate only                     locked, expired, stale   account locked; expired; password to be changed first
+#   cert         certificate only                     locked, expired, stale   account locked; expired; password must be changed first
 #   noisy        the shell's start-up files write to stdout         nologin   no shell
-# A code is good once. Secrets: DIR/secrets (password, TOTP secret in base32); nothing of them is on anybody's command line.
+# A code is valid once. Secrets: DIR/secrets (password, TOTP secret in base32); they are on no command line.
 #
-# DIR        where everything is (/var/tmp/jobscribe-sshd), homes too; below it client/{key,stranger}, known_hosts, ca.pub, log/
-# PORT       of the first of three servers, on loopback (16950)       PREFIX  of the users, and of nobody else's (js)
-# SLURM_CONF is in the environment of whoever signs in, if it is given
-# Two of these with different DIR, PORT and PREFIX do not meet.
+# DIR        folder of all files (/var/tmp/jobscribe-sshd), with homes; below it client/{key,stranger}, known_hosts, ca.pub, log/
+# PORT       of the first of three servers, on loopback (16950)       PREFIX  of the user names, unused otherwise (js)
+# SLURM_CONF, if set, is passed to the environment of every session
+# Two of these with different DIR, PORT and PREFIX do not interfere.
 set -euo pipefail
 DIR=${DIR:-/var/tmp/jobscribe-sshd} PORT=${PORT:-16950} PREFIX=${PREFIX:-js} SLURM_CONF=${SLURM_CONF:-}
 WAIT_SECS=60
@@ -54,7 +54,7 @@ until_true() {  # until_true SECONDS COMMAND...
     done
 }
 
-# ---- what must be here
+# ---- requirements
 
 missing() {
     local command out=()
@@ -66,9 +66,9 @@ missing() {
 lacks() { [[ -z $(missing) ]] || echo "$packages"; }
 
 check() {
-    [[ $(id -u) == 0 ]] || fail "a login node of one's own takes root"
-    [[ -z $(missing) ]] || fail "there is no $(missing) here: etc/engines/sshd.sh install"
-    iptables -w -n -L INPUT >/dev/null 2>&1 || fail "iptables does not work here (in a container: CAP_NET_ADMIN)"
+    [[ $(id -u) == 0 ]] || fail "only root can start a login node"
+    [[ -z $(missing) ]] || fail "not installed: $(missing); run etc/engines/sshd.sh install"
+    iptables -w -n -L INPUT >/dev/null 2>&1 || fail "iptables does not work here (a container needs CAP_NET_ADMIN)"
 }
 
 install() { "$(dirname "$(readlink -f "$0")")/slurm.sh" install sshd; }
@@ -87,13 +87,13 @@ keys() {
     for path in ca client/key client/stranger host/main host/other host/jump; do
         [[ -s $DIR/$path ]] || ssh-keygen -q -t ed25519 -N '' -C "jobscribe test" -f "$DIR/$path"
     done
-    # a server has keys of several kinds, and clients may know but one of them
+    # a server has keys of several types, and clients may know only one of them
     [[ -s $DIR/host/main.ecdsa ]] || ssh-keygen -q -t ecdsa -N '' -C "jobscribe test" -f "$DIR/host/main.ecdsa"
 }
 
 users() {
-    [[ $(id -u) == 0 ]] || fail "unix users of one's own take root"
-    [[ $PREFIX =~ ^[a-z][a-z0-9]{1,15}$ ]] || fail "PREFIX: small letters and digits, 2 to 16, a letter first"
+    [[ $(id -u) == 0 ]] || fail "only root can create unix users"
+    [[ $PREFIX =~ ^[a-z][a-z0-9]{1,15}$ ]] || fail "PREFIX must have 2 to 16 lower-case letters and digits, starting with a letter"
     command install -d -m 755 "$DIR" "$DIR/home" "$DIR/log" "$DIR/run"
     command install -d -m 700 "$DIR/codes"
     secrets
@@ -134,7 +134,7 @@ port_of() {
         [[ $server != "$1" ]] || { echo $((PORT + n)); return; }
         n=$((n + 1))
     done
-    fail "there is no server $1; there are: $servers"
+    fail "there is no server $1; the servers are: $servers"
 }
 
 pid_of() { cat "$DIR/run/$1.pid" 2>/dev/null || true; }
@@ -142,7 +142,7 @@ pid_of() { cat "$DIR/run/$1.pid" 2>/dev/null || true; }
 pam() {  # all that google's module writes is the file of codes that were used
     local google="pam_google_authenticator.so secret=$DIR/codes/\${USER} user=root allowed_perm=0600"
     sed 's/^ *//' >"/etc/pam.d/$service" <<C
-        # of jobscribe's tests: etc/engines/sshd.sh, which removes it
+        # for the tests of jobscribe; etc/engines/sshd.sh creates and removes this file
         auth [success=4 default=ignore] pam_succeed_if.so quiet user = $PREFIX-keycode
         auth [success=4 default=ignore] pam_succeed_if.so quiet user = $PREFIX-one
         auth requisite pam_unix.so nodelay
@@ -205,12 +205,12 @@ start() {
     local port
     port=$(port_of "$1")
     living "$(pid_of "$1")" && return
-    ! answers "$port" || fail "somebody else listens on port $port: give another PORT"
+    ! answers "$port" || fail "another process listens on port $port: set another PORT"
     rm -f "$DIR/run/$1.pid"
     configure "$1"
     command install -d -m 755 /run/sshd  # sshd does not start without it
-    (cd / && "$DIR/$service" -f "$DIR/run/$1.conf" -E "$DIR/log/$1") || fail "the server $1 does not start; DIR/log/$1 says why"
-    until_true "$WAIT_SECS" up_one "$1" || { tail "$DIR/log/$1" >&2; fail "the server $1 does not come up"; }
+    (cd / && "$DIR/$service" -f "$DIR/run/$1.conf" -E "$DIR/log/$1") || fail "the server $1 does not start; see DIR/log/$1"
+    until_true "$WAIT_SECS" up_one "$1" || { tail "$DIR/log/$1" >&2; fail "the server $1 does not start"; }
 }
 
 answers() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
@@ -224,7 +224,7 @@ stop() {
     echo "$left" >"$DIR/run/$1.left"
     kill -CONT "$pid"
     kill "$pid"
-    until_true "$WAIT_SECS" dead "$pid" || fail "the server $1 (pid $pid) does not end"
+    until_true "$WAIT_SECS" dead "$pid" || fail "the server $1 (pid $pid) does not stop"
 }
 
 dead() { ! living "$1"; }
@@ -282,7 +282,7 @@ cut() {
     esac
     # shellcheck disable=SC2086
     iptables -w -I INPUT -i lo -p tcp --dport "$port" -m comment --comment "$service" -j $way
-    # of what is refused, the answers must get through: they are from that port
+    # the answers to refused packets come from that port and must pass
     [[ $way != DROP ]] || iptables -w -I INPUT -i lo -p tcp --sport "$port" -m comment --comment "$service" -j DROP
 }
 
@@ -295,7 +295,7 @@ mend() {
     done
 }
 
-# ---- all of it
+# ---- everything
 
 up() {
     check
@@ -312,7 +312,7 @@ up() {
         start "$server" &
         pids+=($!)
     done
-    for pid in "${pids[@]}"; do wait "$pid" || fail "not all servers come up"; done
+    for pid in "${pids[@]}"; do wait "$pid" || fail "some servers do not start"; done
 }
 
 cut_key() { local kind key _; read -r kind key _ <"$1"; echo "$kind $key"; }

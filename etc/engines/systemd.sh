@@ -1,18 +1,18 @@
 #!/bin/bash
-# A real systemd as process 1 of a machine of its own, made of namespaces over a throw-away copy of this machine's files: no image, up in a
-# second, and nothing of it is left after `down`. Needs root and the right to make namespaces.
+# A real systemd as process 1 of a separate machine, made of namespaces and a temporary overlay of this machine's files. It needs no image,
+# starts in a second, and leaves nothing behind after `down`. Needs root and the right to create namespaces.
 #
-#   systemd.sh up NAME             start it (again: nothing changes); prints the pid that process 1 has out here
-#   systemd.sh exec NAME COMMAND   in there, as root
-#   systemd.sh status NAME         its pid and state; 1 where it is not up
-#   systemd.sh down NAME           end it with everything in it, and remove its files
-#   systemd.sh check               can it be had here? Installs Debian's `systemd` where that is missing; 1 and a sentence if not
+#   systemd.sh up NAME             start it (repeatable); prints the outer pid of its process 1
+#   systemd.sh exec NAME COMMAND   run a command in it as root
+#   systemd.sh status NAME         its pid and state; 1 if it does not run
+#   systemd.sh down NAME           stop it with all its processes, and remove its files
+#   systemd.sh check               check the requirements; installs Debian's `systemd` if it is missing; 1 and a sentence if one fails
 #
-# DIR   where machines are kept while they are up (/var/tmp/jobscribe-systemd)
-# BIND  paths that are shown in there as they are out here, read-only: needed for what lies in /tmp, or on another file system than /
+# DIR   folder of running machines (/var/tmp/jobscribe-systemd)
+# BIND  paths to bind-mount read-only: needed for files in /tmp or on a file system other than /
 # NET   own: loopback only (the default); host: this machine's network
-# CGROUP  2: nothing but cgroup v2 in there. Otherwise as it is out here.
-# `systemctl reboot` in there works, and keeps the files. Each boot has a boot id of its own.
+# CGROUP  2: only cgroup v2 in the machine. Otherwise the same as outside.
+# `systemctl reboot` works in the machine and keeps its files. Each boot has its own boot id.
 set -euo pipefail
 DIR=${DIR:-/var/tmp/jobscribe-systemd} BIND=${BIND:-} NET=${NET:-own} CGROUP=${CGROUP:-}
 init=/lib/systemd/systemd
@@ -28,19 +28,19 @@ living() {  # is this process there, and more than a zombie?
 first() { [[ -s $DIR/$1/pid ]] && cat "$DIR/$1/pid"; }
 
 check() {
-    [[ $(id -u) == 0 ]] || fail "a systemd of one's own takes root"
+    [[ $(id -u) == 0 ]] || fail "only root can start a systemd machine"
     if [[ ! -x $init ]]; then
-        command -v apt-get >/dev/null || fail "systemd is not here, and this is not Debian: there is no $init"
+        command -v apt-get >/dev/null || fail "systemd is not installed, and this is not Debian: $init is missing"
         echo "installing the Debian package systemd (once)" >&2
-        apt-get update -qq >&2 || echo "the lists of packages could not be brought up to date; trying with those that are here" >&2
+        apt-get update -qq >&2 || echo "apt-get update failed; continuing with the package lists on this machine" >&2
         DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends systemd >&2 ||
-            fail "the Debian package systemd could not be installed; what apt-get said is above"
+            fail "the Debian package systemd could not be installed; see the output of apt-get above"
     fi
     unshare --mount --pid --fork --uts --ipc --net --cgroup --propagation private mount -t tmpfs tmpfs /mnt 2>/dev/null ||
-        fail "namespaces and mounts are not allowed here (in a container: CAP_SYS_ADMIN, and no seccomp profile or AppArmor in the way)"
+        fail "namespaces and mounts are not allowed here (a container needs CAP_SYS_ADMIN, without a seccomp or AppArmor profile that forbids it)"
 }
 
-# ---- cgroups: each machine has one of its own in every hierarchy, so that two of them never meet
+# ---- cgroups: each machine has its own in every hierarchy, so that machines do not interfere
 
 hierarchies() {  # lines: TYPE OPTIONS PLACE
     awk '$3 == "cgroup2" {print $3, "-", $2} $3 == "cgroup" {n = split($4, o, ","); for (i = 1; i <= n; i++)
@@ -85,7 +85,7 @@ mount_cgroups() {  # below $1, in a cgroup namespace of the machine's own
     done <<<"$list"
 }
 
-# ---- the machine, from within its namespaces
+# ---- inside the namespaces of the machine
 
 machine() {  # holds the files, and boots again when it is told to
     local d=$DIR/$1 code bound
@@ -118,7 +118,7 @@ furnish() {  # what must not come from the machine out here: what it starts, who
 
 boot() {
     local d=$DIR/$1 r=$DIR/$1/files/root name number pid _
-    # /proc is still that of the outer namespace: so this is the pid that others must know
+    # /proc still belongs to the outer namespace, so this is the outer pid
     read -r pid _ </proc/self/stat
     mount -t proc proc "$r/proc"
     mount --bind "$r/proc/sys" "$r/proc/sys" && mount -o remount,bind,ro "$r/proc/sys"
@@ -143,7 +143,7 @@ boot() {
         chroot "$r" "$init" --show-status=false --unit=multi-user.target
 }
 
-# ---- from outside
+# ---- outside the machine
 
 up() {
     local d=$DIR/$1 i
@@ -160,7 +160,7 @@ up() {
             sleep .1
         done
     fi
-    status "$1" || { cat "$d/log" >&2; fail "systemd did not come up; what it said is above"; }
+    status "$1" || { cat "$d/log" >&2; fail "systemd did not start; see its output above"; }
 }
 
 inside() {
@@ -177,7 +177,7 @@ status() {
 down() {
     local d=$DIR/$1 pid i
     [[ -d $d ]] || return 0
-    # the one that would boot it again first
+    # first the process that would boot it again
     for pid in "$(cat "$d/machine" 2>/dev/null || true)" "$(first "$1" || true)"; do
         ! living "$pid" || kill -KILL "$pid"
         for ((i = 0; i < 200; i++)); do living "$pid" || break; sleep .05; done
@@ -190,7 +190,7 @@ verb=${1:-} name=${2:-}
 case $verb in
     check) check ;;
     up | exec | status | down | machine | boot)
-        [[ $name =~ ^[a-z0-9-]+$ ]] || fail "a machine's name is small letters, digits and -"
+        [[ $name =~ ^[a-z0-9-]+$ ]] || fail "a machine's name consists of lower-case letters, digits and -"
         shift
         case $verb in exec) inside "$@" ;; *) "$verb" "$name" ;; esac ;;
     *) sed -n '2,/^set /s/^# \{0,1\}//p' "$self" >&2; exit 2 ;;

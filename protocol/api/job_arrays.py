@@ -1,8 +1,7 @@
-"""Arrays: which indices one submission stands for, and the run of each of them.
+"""Job arrays: parse the text of the indices and expand one submission into one run per index.
 
-All runs of an array share one simulation id; the run of index n has the computeModel `<model>_<n>`.
-What they have in common is the *group*, `<uid>-<sid>`: everything below it is found by the
-beginning of its computeJid.
+All runs of an array share one simulation id. The run of index n has the computeModel `<model>_<n>`.
+The computeJids of the *group* all start with `<uid>-<sid>-`.
 """
 
 import re
@@ -14,19 +13,19 @@ from ..errors import Refusal
 from ..ids import compute_jid, printable, split_jid
 from .requests import MAX_BULK, RunSpec
 
-#: The highest index.
+#: The highest allowed index.
 MAX_INDEX = 999_999
-#: Runs of an array at once, at most what `RunSpec.at_once` takes.
+#: Upper limit of concurrent runs of an array, equal to the limit of `RunSpec.at_once`.
 MAX_AT_ONCE = 100_000
-#: Characters of the text of all indices.
+#: Maximum length of the index text, in characters.
 MAX_TEXT = 80_000
-#: The same value under our name and under the one that scripts for Slurm know.
+#: Each value has two names: ours, and the one that Slurm scripts expect.
 _INDEX = ("ARRAY_INDEX", "SLURM_ARRAY_TASK_ID")
 _COUNT = ("ARRAY_COUNT", "SLURM_ARRAY_TASK_COUNT")
 _MIN = ("ARRAY_MIN", "SLURM_ARRAY_TASK_MIN")
 _MAX = ("ARRAY_MAX", "SLURM_ARRAY_TASK_MAX")
 _GROUP = ("SLURM_ARRAY_JOB_ID",)
-#: Variables that an array sets in each of its runs.
+#: Variables that are set in the environment of each run of an array.
 VARIABLES = (*_INDEX, *_COUNT, *_MIN, *_MAX, *_GROUP)
 
 _PART = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?")
@@ -35,8 +34,9 @@ _EXAMPLE = "indices look like 0-9,20,30-40:2%5 (first-last:step, at most 5 at on
 
 
 class Indices(msgspec.Struct, frozen=True):
-    """The indices of an array, ascending, each once. at_once: so many of its runs at a time; None:
-    as many as there is room for.
+    """The indices of an array, in ascending order and without duplicates.
+
+    at_once: the maximum number of concurrent runs; None: no limit of its own.
     """
 
     numbers: tuple[int, ...]
@@ -44,11 +44,11 @@ class Indices(msgspec.Struct, frozen=True):
 
 
 def parse_indices(text: str) -> Indices:
-    """What `0-9,20,30-40:2%5` says. Raises Refusal("badRequest")."""
+    """Parse an index text such as `0-9,20,30-40:2%5`. Raises Refusal("badRequest")."""
     if len(text) > MAX_TEXT:
         raise Refusal(
             "badRequest",
-            f"the text of an array's indices has at most {MAX_TEXT} characters; this one has {len(text)}",
+            f"the index text of an array has at most {MAX_TEXT} characters; this one has {len(text)}",
         )
     listed, percent, limit = text.partition("%")
     at_once = _at_once(limit) if percent else None
@@ -63,8 +63,8 @@ def parse_indices(text: str) -> Indices:
     return Indices(tuple(sorted(numbers)), at_once)
 
 
-def text_of(indices: Indices) -> str:
-    """The shortest text without steps that `parse_indices` makes this of."""
+def format_indices(indices: Indices) -> str:
+    """Format indices as the shortest text without steps that `parse_indices` accepts."""
     parts: list[str] = []
     first = last = -2
     for n in (*indices.numbers, -2):
@@ -78,8 +78,8 @@ def text_of(indices: Indices) -> str:
 
 
 def expand(spec: RunSpec, indices: Indices) -> tuple[RunSpec, ...]:
-    """The run of each index, in their order. Raises Refusal("badRequest") where they cannot be told
-    apart or named.
+    """Return the run of each index, in order. Raises Refusal("badRequest") if an index, a name or a
+    variable is not allowed.
     """
     numbers = indices.numbers
     if not numbers or len(numbers) > MAX_BULK:
@@ -90,7 +90,7 @@ def expand(spec: RunSpec, indices: Indices) -> tuple[RunSpec, ...]:
         if name in spec.env:
             raise Refusal(
                 "badRequest",
-                f"{name} is set for each run of an array; take it out of the environment that is asked for",
+                f"the array itself sets {name} in each run; remove it from the run's environment",
             )
     _check_names(spec, numbers)
     shared = {
@@ -103,7 +103,7 @@ def expand(spec: RunSpec, indices: Indices) -> tuple[RunSpec, ...]:
     return tuple(
         msgspec.structs.replace(
             spec,
-            compute_model=model_of(spec.compute_model, n),
+            compute_model=index_model(spec.compute_model, n),
             env={**spec.env, **shared, **dict.fromkeys(_INDEX, str(n))},
             at_once=at_once,
         )
@@ -111,35 +111,37 @@ def expand(spec: RunSpec, indices: Indices) -> tuple[RunSpec, ...]:
     )
 
 
-def model_of(model: str, index: int) -> str:
-    """The computeModel of one index."""
+def index_model(model: str, index: int) -> str:
+    """Return the computeModel of one index."""
     return f"{model}_{index}"
 
 
-def index_of(jid: str) -> tuple[str, int | None]:
-    """(model, index) of a computeJid; None: it is no array's. The inverse of `model_of`."""
+def parse_index(jid: str) -> tuple[str, int | None]:
+    """Split the computeModel of a computeJid into (model, index). The index is None if the run is
+    not part of an array. The inverse of `index_model`.
+    """
     model = split_jid(jid)[2]
     match = _MODEL.fullmatch(model)
-    if match is None or model_of(match[1], int(match[2])) != model:
+    if match is None or index_model(match[1], int(match[2])) != model:
         return model, None
     return match[1], int(match[2])
 
 
-def prefix_of(uid: str, sid: str) -> str:
-    """What the computeJids of a group begin with, and no others."""
+def group_prefix(uid: str, sid: str) -> str:
+    """Return the prefix that all computeJids of a group share, and no other computeJid has."""
     return f"{uid}-{sid}-"
 
 
 def _check_names(spec: RunSpec, numbers: Iterable[int]) -> None:
-    """The longest name has to be one; no number may be out of range."""
+    """Check the range of the indices, and the length of the longest computeModel."""
     low, high = min(numbers), max(numbers)
     if low < 0 or high > MAX_INDEX:
         raise Refusal(
             "badRequest",
-            f"an index of an array is 0 to {MAX_INDEX}; got {low if low < 0 else high}",
+            f"an array index is 0 to {MAX_INDEX}; got {low if low < 0 else high}",
         )
     try:
-        compute_jid(spec.uid, spec.simulation_id, model_of(spec.compute_model, high))
+        compute_jid(spec.uid, spec.simulation_id, index_model(spec.compute_model, high))
     except Refusal:
         sentence = f"the computeModel {spec.compute_model} is too long for an array: with _{high} it has more than 64 characters"
         raise Refusal("badRequest", sentence) from None
@@ -148,21 +150,21 @@ def _check_names(spec: RunSpec, numbers: Iterable[int]) -> None:
 def _range(part: str) -> range:
     match = _PART.fullmatch(part)
     if match is None:
-        what = (
-            "a piece of it is empty"
+        problem = (
+            "the index text has an empty part"
             if not part
             else f"'{printable(part[:40])}' is neither an index nor a range"
         )
-        raise Refusal("badRequest", f"{what}; {_EXAMPLE}")
+        raise Refusal("badRequest", f"{problem}; {_EXAMPLE}")
     first = int(match[1])
     last = first if match[2] is None else int(match[2])
     step = 1 if match[3] is None else int(match[3])
     if max(first, last) > MAX_INDEX:
-        raise Refusal("badRequest", f"an index of an array is 0 to {MAX_INDEX}; got {part}")
+        raise Refusal("badRequest", f"an array index is 0 to {MAX_INDEX}; got {part}")
     if last < first:
-        raise Refusal("badRequest", f"{part} ends before it begins; the lower index comes first")
+        raise Refusal("badRequest", f"the range {part} is reversed; put the lower index first")
     if step == 0:
-        raise Refusal("badRequest", f"{part} has step 0; a step is 1 or more")
+        raise Refusal("badRequest", f"{part} has step 0; the step must be 1 or more")
     found = range(first, last + 1, step)
     if len(found) > MAX_BULK:
         raise Refusal(
@@ -179,6 +181,6 @@ def _at_once(text: str) -> int:
     ):
         raise Refusal(
             "badRequest",
-            f"after % comes how many runs at once, 1 to {MAX_AT_ONCE}; got '{printable(text[:40])}'",
+            f"after % comes the number of concurrent runs, 1 to {MAX_AT_ONCE}; got '{printable(text[:40])}'",
         )
     return int(text)

@@ -1,8 +1,8 @@
-"""The requests that front ends and the command line send to the supervisor (HTTP, JSON), and what a
-run is made of.
+"""The requests that front ends and the command line send to the supervisor (HTTP, JSON), and the
+specification of a run.
 
-A request names its user (`uid`); the supervisor checks it against the job's. Every request that
-changes something carries a `reqId`, which makes it safe to send again for 24 hours.
+A request names its user (`uid`); the supervisor checks it against the owner of the job. Every
+request that changes state carries a `reqId`, which makes it safe to repeat for 24 hours.
 """
 
 from typing import Annotated, Any, Literal
@@ -31,7 +31,7 @@ Limit = Annotated[float, msgspec.Meta(gt=0, le=366 * 86400)]
 Sentence = Annotated[str, msgspec.Meta(max_length=1000)]
 Hash = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{1,64}\Z")]
 Plan = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}\Z")]
-#: Empty: the one that this house uses first; what is stored names it.
+#: Name of a driver. Empty: the default driver of this site; the stored run names the chosen one.
 AnyDriver = Annotated[str, msgspec.Meta(pattern=r"^([a-z][a-z0-9]{0,15})?\Z")]
 KnownSerial = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
@@ -41,16 +41,17 @@ MAX_BULK = 10_000
 class _Request(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"
 ):
-    """What all requests share: nothing but their form."""
+    """Encoding that all requests share; no fields."""
 
 
 class RunSpec(_Request, frozen=True, kw_only=True):
-    """One run, as it is asked for and as it is stored in the log.
+    """The specification of one run, as submitted and as stored in the log.
 
-    Either `command`, or `roles` for a run of many tasks, or, for an app's run, `data`: the
-    simulation as its user has it (`models`, `report`, ...). hash: computeJobHash; where the caller
-    has none, the supervisor digests type, model, command, wrap, env and data. Times are seconds.
-    `time_limit_secs` counts from the start of the process, `queue_limit_secs` from the submission.
+    The run has a `command`, or `roles` if it has many tasks, or `data` if it is an app's run: the
+    simulation as its user entered it (`models`, `report`, ...). compute_job_hash: if the caller
+    gives none, the supervisor computes a digest of type, model, command, wrap, env and data. Times
+    are seconds. `time_limit_secs` counts from the start of the process, `queue_limit_secs` from the
+    submission.
     """
 
     uid: Uid
@@ -70,23 +71,23 @@ class RunSpec(_Request, frozen=True, kw_only=True):
     core_bytes: Annotated[int, msgspec.Meta(ge=0, le=2**50)] = 0
     sim_name: Sentence | None = None
     roles: Annotated[tuple[TaskRole, ...], msgspec.Meta(max_length=MAX_ROLES)] = ()
-    #: None: nothing is tried again
+    #: None: no retries
     retry: Retry | None = None
-    #: a task that fails by itself is kept so long, with all that it holds, for somebody to look at
+    #: how long the container and resources of a failed task are held for debugging
     debug_secs: Annotated[float, msgspec.Meta(gt=0, le=30 * 86400)] | None = None
     after: Annotated[tuple[After, ...], msgspec.Meta(max_length=1_000)] = ()
-    #: of the runs of this user and simulation, so many at once
+    #: maximum number of concurrent runs with this user and simulation
     at_once: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None = None
-    #: what the user's account was at the submission, in the words of the front end; some plans keep
-    #: their runs for ever
+    #: the plan of the user's account at submission, as the front end names it; runs of some plans
+    #: are never purged
     active_plan: Plan | None = None
-    #: with the driver sbatch: what is asked of the cluster
+    #: resources requested from the cluster; only with the driver sbatch
     batch: BatchRequest | msgspec.UnsetType = msgspec.UNSET
 
 
 class RunSimulation(_Request, frozen=True, kw_only=True):
-    """Start a run, join the one that is live, or get the finished one with the same hash (see the
-    core's `submission`).
+    """Start a run, join the active one, or return the finished one with the same hash (see
+    `supervisor/core/runs`).
     """
 
     req_id: ReqId
@@ -96,8 +97,8 @@ class RunSimulation(_Request, frozen=True, kw_only=True):
 
 
 class RunMany(_Request, frozen=True, kw_only=True):
-    """Many runs in one request, answered when all are durable; the n-th has the reqId
-    `<reqId>.<n>`.
+    """Start many runs with one request. It is answered when all are durable; the n-th run has the
+    reqId `<reqId>.<n>`.
     """
 
     req_id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_:-]{8,56}\Z")]
@@ -105,11 +106,10 @@ class RunMany(_Request, frozen=True, kw_only=True):
 
 
 class RunStatusRequest(_Request, frozen=True, kw_only=True):
-    """Status of the run with this hash and serial (where given); a mismatch is answered as
+    """Return the status of the run with this hash and serial, if given. A mismatch is answered as
     `missing` with the reason.
 
-    wait_secs: answer as soon as the run is over and nothing of it is left, at the latest after so
-    many seconds.
+    wait_secs: answer as soon as the run is over and cleaned up, at the latest after this time.
     """
 
     uid: Uid
@@ -120,7 +120,7 @@ class RunStatusRequest(_Request, frozen=True, kw_only=True):
 
 
 class RunCancel(_Request, frozen=True, kw_only=True):
-    """Cancel exactly the run with this serial (0: whichever is live now). Repeating it is harmless."""
+    """Cancel exactly the run with this serial (0: the active run). Repeating it is harmless."""
 
     req_id: ReqId
     uid: Uid
@@ -130,8 +130,8 @@ class RunCancel(_Request, frozen=True, kw_only=True):
 
 
 class RunRelease(_Request, frozen=True, kw_only=True):
-    """Give back tasks that were kept for debugging: of this role and index, or of the whole run.
-    Repeating it is harmless.
+    """Release tasks that are held for debugging: the task of this role and index, or all of the
+    run. Repeating it is harmless.
     """
 
     uid: Uid
@@ -142,10 +142,10 @@ class RunRelease(_Request, frozen=True, kw_only=True):
 
 
 class JobList(_Request, frozen=True, kw_only=True):
-    """Jobs of one user, or of all when `uid` is absent; newest change first. `before` is a position
-    to page on from.
+    """List the jobs of one user, or of all users if `uid` is absent, latest change first. `before`
+    is the position where the next page starts.
 
-    commands: rows also say what the run does (`command`, shortened) and its name for people.
+    commands: rows also contain the shortened command of the run (`command`) and its display name.
     """
 
     uid: Uid | None = None
@@ -153,17 +153,16 @@ class JobList(_Request, frozen=True, kw_only=True):
     active: bool | None = None
     before: KnownSerial | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
-    # unset where it is not asked for, so that a supervisor of the version before understands the
-    # request
+    # unset by default, so that a supervisor of the previous version accepts the request
     commands: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class JobLog(_Request, frozen=True, kw_only=True):
-    """Bytes of a stream of one attempt (0: the latest) of the current run; refused where that has
-    another serial (0: any).
+    """Read bytes of an output stream of one attempt (0: the latest) of the current run. Refused if
+    that run has another serial (0: any).
 
-    role, index: of this task; without them, of the task whose exit stands for the attempt, or else
-    its first.
+    role, index: the task. Without them, the task whose exit decided the attempt, or else the first
+    one.
     """
 
     uid: Uid
@@ -175,13 +174,13 @@ class JobLog(_Request, frozen=True, kw_only=True):
     stream: Stream = "stdout"
     offset: Offset = 0
     limit: Annotated[int, msgspec.Meta(ge=1, le=512 * 1024)] = 64 * 1024
-    #: negative offset from the end, as `tail -c` has it; wins over `offset`
+    #: read this many bytes from the end, as `tail -c` does; takes precedence over `offset`
     tail: Annotated[int, msgspec.Meta(ge=0, le=512 * 1024)] = 0
     wait_secs: Annotated[float, msgspec.Meta(ge=0, le=30)] = 0.0
 
 
 class JobTasks(_Request, frozen=True, kw_only=True):
-    """The attempts of the current run, and the tasks of one of them (0: the latest)."""
+    """List the attempts of the current run, and the tasks of one attempt (0: the latest)."""
 
     uid: Uid
     compute_jid: ComputeJid
@@ -190,19 +189,19 @@ class JobTasks(_Request, frozen=True, kw_only=True):
 
 
 class JobStory(_Request, frozen=True, kw_only=True):
-    """The events of one job, oldest first."""
+    """List the events of one job, oldest first."""
 
     uid: Uid
     compute_jid: ComputeJid
 
 
 class CallRequest(_Request, frozen=True, kw_only=True):
-    """Have an app compute something now (see messages.Call). Nothing of it is kept; the same
-    request may be sent again.
+    """Let an app compute something now (see messages.Call). No result is stored; the same request
+    may be repeated.
 
-    compute_jid: the job whose run is read, and its serial where it matters (a frame of an older run
-    is refused). Answered with what the app returned, as it is; a failure of the app is `appFailed`
-    and never touches the run.
+    compute_jid: the job whose run is read; compute_job_serial refuses a newer run of it. The answer
+    is the app's return value, unchanged. A failure of the app is `appFailed` and never affects the
+    run.
     """
 
     uid: Uid
@@ -219,15 +218,15 @@ class CallRequest(_Request, frozen=True, kw_only=True):
 
 
 class BeginSession(_Request, frozen=True, kw_only=True):
-    """This user is about to work: have an agent ready. Answered at once."""
+    """Start the agent of a user who is about to work. Answered at once."""
 
     uid: Uid
     driver: AnyDriver = ""
 
 
 class RunFile(_Request, frozen=True, kw_only=True):
-    """A file below the run directory of the current run, `offset` and `length` as a range; answered
-    with its bytes, streamed.
+    """Stream a file below the run directory of the current run. `offset` and `length` are a range
+    in bytes.
     """
 
     uid: Uid
@@ -239,8 +238,8 @@ class RunFile(_Request, frozen=True, kw_only=True):
 
 
 class RunFiles(_Request, frozen=True, kw_only=True):
-    """The regular files below the run directory of the current run: a page of `limit`, after the
-    file `after` ("": the first).
+    """List the regular files below the run directory of the current run: a page of `limit` files
+    after the file `after` ("": from the first).
     """
 
     uid: Uid
@@ -251,9 +250,7 @@ class RunFiles(_Request, frozen=True, kw_only=True):
 
 
 class LibFile(_Request, frozen=True, kw_only=True):
-    """A file of the user's library of an app, `offset` and `length` as a range; answered with its
-    bytes, streamed.
-    """
+    """Stream a file of the user's library of an app. `offset` and `length` are a range in bytes."""
 
     uid: Uid
     simulation_type: SimulationType
@@ -263,8 +260,8 @@ class LibFile(_Request, frozen=True, kw_only=True):
 
 
 class GlobalResources(_Request, frozen=True, kw_only=True):
-    """Ports leased to a simulation: the same ones each time it asks, until `release` or until the
-    lease is over.
+    """Lease ports to a simulation. It gets the same ports each time, until `release` or the end of
+    the lease.
     """
 
     uid: Uid
@@ -275,10 +272,10 @@ class GlobalResources(_Request, frozen=True, kw_only=True):
 
 
 class Trace(_Request, frozen=True, kw_only=True):
-    """Everything known about an id or a prefix of one (computeJid, opId, reqId, Slurm's number,
-    container, agent key or agentId).
+    """Return everything known about an id or a prefix of one (computeJid, opId, reqId, Slurm job
+    number, container, agent key or agentId).
 
-    logs: also what the log files say.
+    logs: also search the log files.
     """
 
     id: Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9_.:@+-]{4,128}|[0-9]{1,3})\Z")]
@@ -287,24 +284,24 @@ class Trace(_Request, frozen=True, kw_only=True):
 
 
 class RunPlan(_Request, frozen=True, kw_only=True):
-    """What would this run be? Nothing is stored; answered with its tasks, where they would be,
-    their commands and environments.
+    """Return a preview of a run: its tasks, their hosts, commands and environments. Nothing is
+    stored.
     """
 
     run: RunSpec
 
 
-#: What may be asked for of a group's runs. failed: over, and not completed.
+#: Status filter for the runs of a group. `failed`: over, and not completed.
 GroupStatus = Literal[
     "pending", "running", "completed", "canceled", "error", "job_run_purged", "failed"
 ]
-#: The text of an array's indices, as `arrays.parse_indices` reads it.
+#: The index text of an array, as `job_arrays.parse_indices` reads it.
 IndexText = Annotated[str, msgspec.Meta(min_length=1, max_length=80_000)]
 
 
 class RunArray(_Request, frozen=True, kw_only=True):
-    """One run for each index (see `arrays`), answered when all are durable; that of index n has the
-    reqId `<reqId>.<n>`.
+    """Start one run for each index of an array (see `job_arrays`). It is answered when all are
+    durable; the run of index n has the reqId `<reqId>.<n>`.
     """
 
     req_id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_:-]{8,56}\Z")]
@@ -313,12 +310,12 @@ class RunArray(_Request, frozen=True, kw_only=True):
 
 
 class JobGroup(_Request, frozen=True, kw_only=True):
-    """How the runs of one simulation stand: counted, and one row each of a page of them (see
-    `arrays` for their order).
+    """Return the status of the runs of one simulation: counts, and one page of rows (see
+    `job_arrays` for their order).
 
-    after: the computeJid of the last row of the page before. limit: rows of a page; 0 for the
-    counts alone, which wait for nothing to be read. wait_secs: answer as soon as nothing is left of
-    any of them, at the latest after so many seconds.
+    after: the computeJid of the last row of the previous page. limit: rows of a page; 0 returns
+    only the counts and reads nothing from disk. wait_secs: answer as soon as all runs are over and
+    cleaned up, at the latest after this time.
     """
 
     uid: Uid
@@ -330,10 +327,11 @@ class JobGroup(_Request, frozen=True, kw_only=True):
 
 
 class GroupCancel(_Request, frozen=True, kw_only=True):
-    """Cancel the runs of one simulation, or some of them. Repeating it is harmless: it never hits a
-    run that came later.
+    """Cancel all or some runs of one simulation. Repeating it is harmless: it never cancels a run
+    that was submitted later.
 
-    indices, models: only these; neither: all. status: only those that are as yet so.
+    indices, models: only these runs; without both, all runs. status: only runs that currently have
+    this status.
     """
 
     req_id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:-]{8,40}\Z")]
@@ -346,10 +344,10 @@ class GroupCancel(_Request, frozen=True, kw_only=True):
 
 
 class RunDescription(_Request, frozen=True, kw_only=True):
-    """All runs of a job description (see protocol.description), submitted in dependency order, or
-    none where anything is wrong with it.
+    """Submit all runs of a job description (see `schema/jobs/description`) in dependency order, or
+    none if the description has an error.
 
-    The same request may be sent again: its runs are those of the first time.
+    The same request may be repeated; it returns the runs of the first time.
     """
 
     req_id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_:-]{8,56}\Z")]
@@ -358,10 +356,11 @@ class RunDescription(_Request, frozen=True, kw_only=True):
 
 
 class JobMetrics(_Request, frozen=True, kw_only=True):
-    """What the tasks of the current run take (refused where it has another serial; 0: any).
+    """Return the resource usage of the tasks of the current run (refused if that run has another
+    serial; 0: any).
 
-    series: with what they took over time, at least those of this role and index; the fewer, the
-    finer.
+    series: include the usage over time, at least for the tasks of this role and index. Fewer tasks
+    give a finer resolution.
     """
 
     uid: Uid
@@ -372,18 +371,17 @@ class JobMetrics(_Request, frozen=True, kw_only=True):
     index: Index | None = None
 
 
-#: What a person types to prove who he is, and a private key with its certificate: never logged,
-#: never kept.
+#: Passwords, one-time codes, private keys and certificates: never logged, never stored.
 _Secret = Annotated[str, msgspec.Meta(max_length=65_536)]
 
 
 class SbatchLogin(_Request, frozen=True, kw_only=True):
-    """Sign this user in to a cluster (None: the first one) as the unix user `username`, with what
-    the site asks for.
+    """Sign a user in to a cluster (None: the first one) as the unix user `username`, with the
+    credentials that the site requires.
 
-    otp: the one-time code; where a site asks for both in one prompt, they are put together.
-    Answered when the user is signed in, or why not (`signInRefused`, `signInUnreachable`). What is
-    here lives in memory only until then.
+    otp: the one-time code; if a site prompts for password and code together, the two are
+    concatenated. The answer comes when the user is signed in, or has the reason why not
+    (`signInRefused`, `signInUnreachable`). The credentials live in memory only until then.
     """
 
     uid: Uid
@@ -398,13 +396,13 @@ class SbatchLogin(_Request, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         return f"SbatchLogin({self.uid})"
 
-    #: what logs show of it
+    #: the text for logs, see protocol.redaction
     pkdebug_str = __repr__
 
 
 class SbatchLoginStatus(_Request, frozen=True, kw_only=True):
-    """Is this user's agent on a cluster (None: the first one) there or on its way, or does the user
-    have to sign in?
+    """Return whether the user's agent on a cluster (None: the first one) is connected or starting,
+    or whether the user must sign in.
     """
 
     uid: Uid
@@ -412,8 +410,8 @@ class SbatchLoginStatus(_Request, frozen=True, kw_only=True):
 
 
 class SbatchLogout(_Request, frozen=True, kw_only=True):
-    """Sign this user out of a cluster (None: the first one): the agent there ends, and the
-    connection with it. Slurm's jobs go on.
+    """Sign the user out of a cluster (None: the first one): end the agent and the connection. Slurm
+    jobs continue.
     """
 
     uid: Uid
@@ -421,34 +419,30 @@ class SbatchLogout(_Request, frozen=True, kw_only=True):
 
 
 class ClusterList(_Request, frozen=True, kw_only=True):
-    """The clusters of this house, with their defaults and limits, and what is known of their
-    partitions.
-    """
+    """List the clusters of this site with their defaults, limits and known partitions."""
 
     uid: Uid
 
 
 class AgentList(_Request, frozen=True, kw_only=True):
-    """The agents of this user; without one, everybody's."""
+    """List the agents of this user, or of all users if `uid` is absent."""
 
     uid: Uid | None = None
 
 
 class AgentStop(_Request, frozen=True, kw_only=True):
-    """End an agent and its keeper. agent: as in AgentLogs; uid: only an agent of this user is
-    meant.
-    """
+    """End an agent and its keeper. agent: as in AgentLogs. uid: match only agents of this user."""
 
     agent: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
     uid: Uid | None = None
 
 
 class AgentLogs(_Request, frozen=True, kw_only=True):
-    """What an agent, or its keeper, wrote about itself. agent: its key, at least four characters of
-    its id, or a job of it.
+    """Read the log of an agent or of its keeper. agent: its key, at least four characters of its
+    id, or a job that it runs.
 
-    uid: only an agent of this user is meant. previous: of the life before its last start, all at
-    once.
+    uid: match only agents of this user. previous: the log of the process before the last restart,
+    in one piece.
     """
 
     agent: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
@@ -457,5 +451,5 @@ class AgentLogs(_Request, frozen=True, kw_only=True):
     previous: bool = False
     offset: Offset = 0
     limit: Annotated[int, msgspec.Meta(ge=1, le=512 * 1024)] = 256 * 1024
-    #: as with JobLog
+    #: as in JobLog
     tail: Annotated[int, msgspec.Meta(ge=0, le=512 * 1024)] = 0

@@ -1,9 +1,8 @@
-"""Short-lived signed tickets: what a page shows to open its stream of news. The server's secret
-signs, who has it can check.
+"""Short-lived signed tickets with which a web page opens its event stream. The server's shared
+secret signs and verifies them.
 
-Pure: the time is an argument. A ticket names a user and the moment until which it opens a stream,
-and nothing else; it is no secret worth stealing after that, and it is sent in a header, never in an
-address.
+Pure: the time is an argument. A ticket names a user and an expiry time, and nothing else. It is
+sent in a header, never in a URL, and is worthless after it expires.
 """
 
 import base64
@@ -14,10 +13,10 @@ import struct
 from ..errors import Refusal
 from ..ids import parse
 
-#: The header that carries it.
+#: The HTTP header that carries the ticket.
 HEADER = "X-Jobscribe-Ticket"
 LIFE_SECS = 30.0
-#: None is good for longer, whatever the clock says.
+#: Upper limit of the remaining lifetime. A ticket with more left is refused.
 LONGEST_SECS = 2 * LIFE_SECS
 
 _END = struct.Struct(">Q")
@@ -25,29 +24,29 @@ _MAC_BYTES = 32
 
 
 def sign(secret: str, uid: str, now: float, life_secs: float = LIFE_SECS) -> str:
-    """A ticket of this user, good until `now + life_secs` (unix seconds)."""
+    """Return a ticket for this user, valid until `now + life_secs` (unix seconds)."""
     body = uid.encode() + _END.pack(int((now + life_secs) * 1000))
     return base64.urlsafe_b64encode(_mac(secret, body) + body).decode()
 
 
-def opened(secret: str, ticket: str, now: float) -> str:
-    """The uid that a ticket names. Raises Refusal("unauthenticated"), in one sentence for all that
-    is wrong with it but its age.
+def verify(secret: str, ticket: str, now: float) -> str:
+    """Return the uid that a valid ticket names. Raises Refusal("unauthenticated"). All defects but
+    the age give the same sentence, so that an attacker learns nothing.
     """
-    no = Refusal("unauthenticated", "this is no ticket of this site; ask for a new one")
+    invalid = Refusal("unauthenticated", "the ticket is not valid for this site; request a new one")
     try:
         raw = base64.b64decode(ticket.encode("ascii"), altchars=b"-_", validate=True)
     except ValueError:
-        raise no from None
+        raise invalid from None
     mac, body = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
     if len(body) <= _END.size or not hmac.compare_digest(mac, _mac(secret, body)):
-        raise no
+        raise invalid
     uid = parse("uid", body[: -_END.size].decode("ascii"))
     left = _END.unpack(body[-_END.size :])[0] - now * 1000
-    if (
-        not 0 <= left <= LONGEST_SECS * 1000
-    ):  # more, and the clock was set back since: it may have been too old before
-        raise Refusal("unauthenticated", "the ticket is too old; ask for a new one")
+    # More than the longest lifetime is left if the clock was set back; the ticket may have expired
+    # before that.
+    if not 0 <= left <= LONGEST_SECS * 1000:
+        raise Refusal("unauthenticated", "the ticket has expired; request a new one")
     return uid
 
 

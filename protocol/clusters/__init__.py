@@ -1,1 +1,3 @@
-"""Clusters: one sentence to be written."""
+"""Configuration of Slurm clusters and of the Docker pool, and what runs request from Slurm. Shapes
+and defaults only; `service/site` reads the files.
+"""

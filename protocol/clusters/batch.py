@@ -1,8 +1,8 @@
-"""Runs that a batch scheduler (Slurm) starts: what can be asked of it, what it says of one job of
-its own, what a cluster offers.
+"""Runs that a batch scheduler (Slurm) starts: requested resources, the state of a Slurm job, and
+the resources of a cluster.
 
-Shapes only. How Slurm is asked and what its words mean stands in `agent/slurm`; which clusters
-there are in `clusters`. Memory is counted in MiB (2**20 bytes), times in seconds, moments in unix
+Shapes only. `agent/slurm` queries Slurm and interprets its answers; `cluster` describes the
+configured clusters. Memory is MiB (2**20 bytes), durations are seconds, points in time are unix
 seconds.
 """
 
@@ -10,24 +10,24 @@ from typing import Annotated, Literal
 
 import msgspec
 
-#: A name that Slurm gives: of a partition, an account, a QOS.
+#: A name that Slurm defines: of a partition, an account or a QOS.
 SlurmName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,127}\Z")]
-#: A name as in the pool of clusters; it is the host of agent keys.
+#: The name of a configured cluster. It is also the host in agent keys.
 ClusterName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,62}\Z")]
-#: `feature&feature`, `[a|b]*2`: what sbatch takes, and nothing that a shell or another directive
-#: could be made of.
+#: `feature&feature`, `[a|b]*2`: what sbatch accepts, without characters that could form a shell
+#: command or another directive.
 Expression = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.,:|&()\[\]*=@+-]{1,256}\Z")]
 #: An environment module: `gcc/12.2`.
 Module = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./+-]{0,127}\Z")]
-#: One more option of sbatch, without its dashes: `exclusive`, `reservation=maint`. Which are
-#: allowed the cluster says. No blank is in it, behind which another option could stand.
+#: One further sbatch option without its dashes: `exclusive`, `reservation=maint`. The cluster
+#: configuration lists the allowed ones. It contains no blank, so no second option can follow.
 Directive = Annotated[
     str,
     msgspec.Meta(
         pattern=r"^[a-z][a-z0-9-]{0,63}(=[A-Za-z0-9_.,:;@%+/=\[\](){}*?&|!~<>^-]{1,256})?\Z"
     ),
 ]
-#: A job id of Slurm's, with the task of an array or the part of a heterogeneous job.
+#: A Slurm job id, with the task of an array or the component of a heterogeneous job.
 SlurmJobId = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,20}([_+][0-9]{1,10})?\Z")]
 #: Unix seconds, without NaN and infinity, which JSON does not have.
 Moment = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
@@ -38,17 +38,17 @@ _Mib = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """What all share: nothing but their form."""
+    """Encoding that all parts share; no fields."""
 
 
 class BatchRequest(_Part, frozen=True, kw_only=True):
-    """What one run asks of its cluster. Where it does not say, the cluster's defaults count, then
-    Slurm's own.
+    """The resources that one run requests from its cluster. Unset fields take the cluster's
+    defaults, then Slurm's own.
 
-    tasks: processes that `srun` starts (ranks); cores: of each of them. memory_mb: of each node.
-    gpus: of each node. The time limit is the run's. setup: lines of sh that come before the
-    command, on the node. signal_secs: so long before the time limit the job gets SIGUSR1. cluster
-    `None`: the first one.
+    tasks: processes that `srun` starts (ranks). cores: of each of these processes. memory_mb, gpus:
+    of each node. setup: lines of sh that run before the command, on the node. signal_secs: the job
+    gets SIGUSR1 this long before its time limit. cluster `None`: the first one. The time limit is a
+    field of the run.
     """
 
     cluster: ClusterName | None = None
@@ -70,13 +70,13 @@ class BatchRequest(_Part, frozen=True, kw_only=True):
 
 
 class BatchState(_Part, frozen=True, kw_only=True, omit_defaults=True):
-    """One job of Slurm's, as it was told last. job_id `None`: it was not accepted yet.
+    """The last known state of one Slurm job. job_id `None`: Slurm has not accepted it yet.
 
-    state: Slurm's word (`PENDING`, `RUNNING`, `NODE_FAIL`...); reason: its reason, as it says it;
-    sentence: what that means, for a person. nodes: as Slurm writes them (`n[1-3]`). starts_at: what
-    it expects. unknown_since: nobody could be asked since then. restarts: how often Slurm has
-    started it again. run_dir: where it runs, if not where the supervisor thinks. node: of these the
-    one where this task is, if it is one of several.
+    state: Slurm's state (`PENDING`, `RUNNING`, `NODE_FAIL`...). reason: Slurm's reason, unchanged.
+    sentence: the reason explained for people. nodes: in Slurm's notation (`n[1-3]`). starts_at:
+    Slurm's estimate. unknown_since: Slurm has not answered since then. restarts: how often Slurm
+    has requeued and started the job again. run_dir: the run directory, if it differs from the
+    supervisor's. node: the one of these nodes that runs this task, if the job has several tasks.
     """
 
     cluster: ClusterName
@@ -91,21 +91,21 @@ class BatchState(_Part, frozen=True, kw_only=True, omit_defaults=True):
     starts_at: Moment | None = None
     unknown_since: Moment | None = None
     restarts: int = 0
-    #: who canceled it, by Slurm's accounting: a unix user's name or number
+    #: the unix user (name or number) who canceled the job, according to Slurm's accounting
     canceled_by: Word = ""
     run_dir: Sentence = ""
     node: Word = ""
 
     @property
     def queued(self) -> bool:
-        """It waits in Slurm's queue, by Slurm's word; also where it was said to run before."""
+        """Return whether the job waits in Slurm's queue, including a requeued job that ran before."""
         return self.state in ("PENDING", "REQUEUED", "REQUEUE_HOLD")
 
 
 class Partition(_Part, frozen=True, kw_only=True):
-    """What a partition allows, by Slurm's word. None: no limit, or it is not said.
+    """The limits of a partition as Slurm reports them. None: no limit, or not reported.
 
-    time_limit_secs: the longest; default_secs: where none is asked for.
+    time_limit_secs: the maximum. default_secs: the limit of jobs that request none.
     """
 
     name: Word
@@ -124,11 +124,11 @@ class Partition(_Part, frozen=True, kw_only=True):
 
 
 class ClusterStatus(_Part, frozen=True, kw_only=True):
-    """What an agent has found out about its cluster. partitions: empty while Slurm cannot be asked,
-    or has none.
+    """What an agent knows about its cluster. partitions: empty if Slurm does not answer or has
+    none.
 
-    accounts, qos: what this user may charge to and ask for, by Slurm's accounting; None: it cannot
-    be asked.
+    accounts, qos: those that this user may use, according to Slurm's accounting; None: the
+    accounting cannot be queried.
     """
 
     cluster: ClusterName

@@ -1,6 +1,6 @@
-"""The clusters that runs can go to, as their file describes them: shapes and defaults only.
+"""The configuration of Slurm clusters: shapes and defaults only.
 
-How it is read is `service/cluster_file`'s business.
+`service/site/cluster_file` reads the file.
 """
 
 import math
@@ -11,21 +11,20 @@ import msgspec
 from .batch import BatchRequest, ClusterName, Directive
 
 Path = Annotated[str, msgspec.Meta(pattern=r"^[/~$][^\0\n]{0,1023}\Z")]
-#: Slurm looks at time limits every 30 s, and waits 30 s (its KillWait) between SIGTERM and SIGKILL.
+#: Slurm checks time limits every 30 s, and waits 30 s (its KillWait) between SIGTERM and SIGKILL.
 LIMIT_SLACK_SECS = 90.0
 _Secs = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """What all share: nothing but their form."""
+    """Encoding that all parts share; no fields."""
 
 
 class LoginHost(_Part, frozen=True, kw_only=True):
-    """One machine to sign in at. key: as in known_hosts, `ssh-ed25519 AAAA...`; several may stand
-    behind one name.
+    """One login host. keys: host keys as in known_hosts, `ssh-ed25519 AAAA...`; several machines
+    may share one name.
 
-    via: the name of another one to go through first (ProxyJump), as `host[:port]`, with keys of its
-    own.
+    via: another login host to connect through first (ProxyJump), with its own keys.
     """
 
     host: str
@@ -35,9 +34,10 @@ class LoginHost(_Part, frozen=True, kw_only=True):
 
 
 class Limits(_Part, frozen=True, kw_only=True):
-    """The most that one run may ask for here, whatever the partition allows. None: the partition's.
+    """The maximum that one run may request here, regardless of the partition. None: the partition's
+    limit.
 
-    cores: of all tasks together. memory_mb, gpus: of each node, as they are asked for.
+    cores: of all tasks together. memory_mb, gpus: of each node, as requested.
     """
 
     nodes: int | None = None
@@ -49,21 +49,29 @@ class Limits(_Part, frozen=True, kw_only=True):
 
 
 class Cluster(_Part, frozen=True, kw_only=True):
-    """One cluster.
+    """The configuration of one cluster.
 
-    access: `account`: the supervisor's own unix user submits everybody's jobs; `sudo`, `runuser`:
-    it becomes the user's own, as `users` says (uid: unix user); `ssh`: users sign in at `login` as
-    themselves. folder: where agent, code, evidence and run directories lie, on the shared file
-    system; `$SCRATCH`, `$HOME`, `~` and `$USER` are the cluster's. A part `jobscribe-<deployment>`
-    is added. user_root: where users' run directories are, if the cluster sees those of the
-    supervisor. pythons: tried in this order; Python 3.11 or later. wheels: folder with wheels for
-    pythons that are unlike the supervisor's. link: how its agents reach the supervisor: `tls` dials
-    out (supervisor: `host:port`, where it is not the listener's own address), `ssh` through the
-    user's own connection, `direct` on this machine. runs, runs_per_user: at once, queued by Slurm
-    or running. poll_secs: Slurm is asked no more often, and at least every poll_max_secs.
-    limit_slack_secs: Slurm ends what is over its time limit; what it has not ended so long after
-    that is ended by us. setup: lines of sh before every command. directives: names of further
-    options of sbatch that runs may ask for.
+    access: how jobs are submitted. `account`: the supervisor's own unix user submits the jobs of
+    all users. `sudo`, `runuser`: the supervisor switches to the user's own account, given by
+    `users` (uid: unix user). `ssh`: users sign in at `login` with their own accounts.
+
+    folder: directory on the shared file system for agent, code, evidence and run directories.
+    `$SCRATCH`, `$HOME`, `~` and `$USER` are expanded on the cluster, and `jobscribe-<deployment>`
+    is appended. user_root: directory of the users' run directories, if the cluster mounts the
+    supervisor's.
+
+    pythons: interpreters to try, in this order; Python 3.11 or later. wheels: directory with wheels
+    for interpreters that differ from the supervisor's. environment: variables of the agent. setup:
+    lines of sh before every command. directives: names of further sbatch options that runs may use.
+
+    link: how agents reach the supervisor. `tls` connects to the supervisor (supervisor:
+    `host:port`, if it is not the listener's own address), `ssh` uses the user's own connection,
+    `direct` is for this machine.
+
+    runs, runs_per_user: maximum number of runs that Slurm queues or runs at once. poll_secs,
+    poll_max_secs: shortest and longest interval between two queries of Slurm. limit_slack_secs:
+    Slurm enforces the time limit; jobscribe ends a run that is still there after this additional
+    time.
     """
 
     name: ClusterName
@@ -96,19 +104,21 @@ class Cluster(_Part, frozen=True, kw_only=True):
 
 
 def fallback_secs(limit_secs: float, slack_secs: float = LIMIT_SLACK_SECS) -> float:
-    """When we end a run of this time limit that Slurm has not ended, in seconds from its start.
-    Slurm counts in full minutes.
+    """Return when jobscribe ends a run that Slurm did not end at its time limit, in seconds from
+    its start. Slurm counts in full minutes.
     """
     return 60.0 * math.ceil(limit_secs / 60) + slack_secs
 
 
 class Clusters(_Part, frozen=True, kw_only=True):
-    """All of them; the first one is meant where a run does not say."""
+    """All configured clusters. The first one is the default."""
 
     clusters: Annotated[tuple[Cluster, ...], msgspec.Meta(min_length=1, max_length=100)]
 
     def named(self, name: str | None) -> Cluster | None:
-        """The first one for None; None where there is no such cluster."""
+        """Return the cluster with this name, the first one for None, or None if there is no such
+        cluster.
+        """
         if name is None:
             return self.clusters[0]
         return next((c for c in self.clusters if c.name == name), None)

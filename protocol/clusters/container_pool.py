@@ -1,7 +1,7 @@
-"""A pool of container hosts, as its file describes it: shapes and defaults only. Sizes are MiB
-(2**20 bytes), CPUs are cores.
+"""The configuration of a pool of container hosts: shapes and defaults only. Sizes are MiB (2**20
+bytes), CPUs are cores.
 
-How the file is read is `service/pool_file`'s business, what is made of it the Docker driver's.
+`service/site/pool_file` reads the file; the Docker driver uses it.
 """
 
 from typing import Annotated, Literal
@@ -10,22 +10,21 @@ import msgspec
 
 from ..ids import Host
 
-#: What a task or agent may be told to connect to: nothing, or a network of that host by its name
-#: (`bridge`, `host` is refused).
+#: The network of a container: none, or a named network of its host (`bridge`; `host` is refused).
 Network = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")]
 Mib = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
 Cores = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """What all share: nothing but their form."""
+    """Encoding that all parts share; no fields."""
 
 
 class Limits(_Part, frozen=True, kw_only=True):
-    """What one container may use. cpus: of all its processes together; nofile: descriptors of each
-    process.
+    """Resource limits of one container. cpus: for all processes together. nofile: file descriptors
+    of each process.
 
-    runs: of an agent: so many runs at once share its container.
+    runs: maximum number of concurrent runs in an agent's container.
     """
 
     cpus: Cores = 1
@@ -38,7 +37,7 @@ class Limits(_Part, frozen=True, kw_only=True):
 
 
 class Volume(_Part, frozen=True, kw_only=True):
-    """A directory of the hosts that tasks may name. target: where containers see it."""
+    """A directory of the hosts that tasks may mount. target: its path in containers."""
 
     source: Annotated[str, msgspec.Meta(pattern=r"^/[^\0:]*\Z")]
     target: Annotated[str, msgspec.Meta(pattern=r"^/[^\0:]*\Z")]
@@ -46,12 +45,13 @@ class Volume(_Part, frozen=True, kw_only=True):
 
 
 class PoolHost(_Part, frozen=True, kw_only=True):
-    """One host. address: `tcp://ip:port`, or `unix:///path` for this machine's own daemon. tls:
-    folder of cacert, cert, key (.pem).
+    """One host of the pool. address: `tcp://ip:port`, or `unix:///path` for the daemon of this
+    machine. tls: directory with the files cacert, cert and key (.pem).
 
-    cpu, memory_mb, gpus, ports: for tasks in containers of their own. agents_mb: memory for agents'
-    containers beside those. sequential, parallel: runs at once in agents. plans: only runs of users
-    with these plans come here; none: everybody else's.
+    cpu, memory_mb, gpus, ports: capacity for tasks in containers of their own. agents_mb:
+    additional memory for agents' containers. sequential, parallel: concurrent runs in agents.
+    plans: only users with one of these plans use this host; empty: users whose plan
+    no host lists.
     """
 
     name: Host
@@ -69,23 +69,22 @@ class PoolHost(_Part, frozen=True, kw_only=True):
 
 
 class Pool(_Part, frozen=True, kw_only=True):
-    """Everything about the hosts of a deployment. image: has jobscribe's agent; tasks without an
-    image of their own run in it, too.
+    """The container hosts of a deployment and their common settings. image: contains jobscribe's
+    agent; also the default image of tasks.
 
-    supervisor: `host:port` by which the hosts reach the supervisor's listener for agents, where it
-    is not the listener's own address. unix_users: first and last number of the unix users that
-    containers run as, one for each user; None: as the supervisor's own. task_subnets: addresses for
-    gangs, a /22 for each; the same ones on every host. registries: file with credentials, 0600.
-    log_driver `auto`: journald where the host has it. keep_failed_secs: containers of failed tasks
-    stay so long; 0: not at all. agent_idle_secs: an agent that nobody needs is ended after so long.
+    supervisor: `host:port` at which the hosts reach the supervisor's listener for agents, if it is
+    not the listener's own address. unix_users: first and last number of the unix users that
+    containers run as, one per user; None: the supervisor's own user. task_subnets: address range
+    for gangs, one /22 each, the same on every host. registries: file with credentials, mode 0600.
+    log_driver `auto`: journald if the host has it. keep_failed_secs: how long containers of failed
+    tasks are kept; 0: removed at once. agent_idle_secs: an unused agent is ended after this time.
     """
 
     hosts: Annotated[tuple[PoolHost, ...], msgspec.Meta(min_length=1, max_length=1_000)]
     image: str
     sequential: Limits = Limits()
     parallel: Limits = Limits(cpus=2, memory_mb=2048, pids=2048)
-    #: pids, descriptors and /tmp of tasks in containers of their own; their CPUs, memory and shm
-    #: stand in their role
+    #: pids, descriptors and /tmp of task containers; CPUs, memory and shm are fields of the role
     tasks: Limits = Limits(pids=4096, tmp_mb=1024)
     network: Network = "none"
     relay_network: Network = "host"

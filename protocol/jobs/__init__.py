@@ -1,1 +1,3 @@
-"""Jobs: one sentence to be written."""
+"""Values that describe a job: status, task roles, exit information and progress reports. No
+decision is made here; `supervisor/core` decides.
+"""

@@ -1,8 +1,8 @@
-"""Runs of more than one task: the roles, what each task needs, when an attempt is decided, what is
-tried again, what comes first.
+"""Runs with several tasks: their roles, resources per task, completion policy, retries and
+dependencies.
 
-Shapes only; what they lead to is decided in `supervisor/core`. Memory is counted in MiB (2**20
-bytes), CPU in cores, time in seconds.
+Shapes only; `supervisor/core` makes the decisions. Memory is MiB (2**20 bytes), CPUs are cores,
+times are seconds.
 """
 
 from typing import Annotated, Literal
@@ -11,28 +11,28 @@ import msgspec
 
 from ..ids import Arg, ComputeJid, EnvName, Host, Role
 
-#: Tasks of one run, and ports of all of them together: what their environments name has to fit into
-#: one message.
+#: Limits of one run: tasks, roles, and ports of all tasks together. The environment names all of
+#: them and must fit into one message.
 MAX_TASKS, MAX_ROLES, MAX_PORTS = 1_000, 100, 4_000
-#: Ports that every task has, whether or not its role asks for them.
+#: Port labels that every task has, in addition to those of its role.
 IMPLIED_PORTS = ("http", "ssh")
-#: Ports below this belong to the machine.
+#: Range of ports that a role may request; lower ports belong to the system.
 FIRST_PORT, LAST_PORT = 1024, 65_535
 
 PortNumber = Annotated[int, msgspec.Meta(ge=1, le=LAST_PORT)]
-#: `[registry[:port]/]name[:tag][@sha256:...]`; whether there is one is found out on the host.
+#: `[registry[:port]/]name[:tag][@sha256:...]`. The host checks whether the image exists.
 Image = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,500}\Z")]
-#: One role's tasks count towards these; None: never.
+#: Number of tasks of one role that decides the attempt; None: never.
 Threshold = Annotated[int, msgspec.Meta(ge=1, le=MAX_TASKS)] | None
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """What all share: nothing but their form."""
+    """Encoding that all parts share; no fields."""
 
 
 class Port(_Part, frozen=True, kw_only=True):
-    """Ports of each task of a role, under one label. begin: the first of `count` in a row; 0: any
-    that are free.
+    """Ports of each task of a role, under one label. begin: the first of `count` consecutive ports;
+    0: any free ports.
     """
 
     label: Role
@@ -41,11 +41,11 @@ class Port(_Part, frozen=True, kw_only=True):
 
 
 class TaskRole(_Part, frozen=True, kw_only=True):
-    """Tasks that run the same command, each with an index of its own, from 0.
+    """Tasks that run the same command. Each has an index, starting at 0.
 
-    cpu, memory_mb, gpu: of each task, held for it on its host. image, volumes: of its container,
-    with drivers that have some. min_failed: so many failed tasks of this role fail the attempt;
-    min_succeeded: so many that succeeded make it succeed.
+    cpu, memory_mb, gpu: reserved for each task on its host. image, volumes: of the task's
+    container, with drivers that use containers. min_failed: the attempt fails when this many tasks
+    of the role failed. min_succeeded: the attempt succeeds when this many succeeded.
     """
 
     name: Role
@@ -63,19 +63,19 @@ class TaskRole(_Part, frozen=True, kw_only=True):
     min_succeeded: Threshold = None
 
     def all_ports(self) -> tuple[Port, ...]:
-        """The ports of each of its tasks: those it asks for, in this order, then the implied ones
-        it does not name.
+        """Return the ports of each task: the requested ones in order, then the implied ones that
+        the role does not name.
         """
         named = {p.label for p in self.ports}
         return (*self.ports, *(Port(label=label) for label in IMPLIED_PORTS if label not in named))
 
 
 class Retry(_Part, frozen=True, kw_only=True):
-    """What is tried again, as a whole new attempt. -1: without end.
+    """Retry policy. A retry is a new attempt of the whole run. -1: unlimited.
 
-    count: after failures of unknown kind (an ordinary exit code); platform: after what the platform
-    did (a lost machine, a signal from outside, ports that were taken). conflict_secs: the shortest
-    wait after resources could not be had in time.
+    count: retries after failures of the program (an ordinary exit code). platform: retries after
+    failures of the platform (a lost machine, a signal from outside, ports in use). conflict_secs:
+    the minimum wait after resources were not available in time.
     """
 
     count: Annotated[int, msgspec.Meta(ge=-1, le=1_000)] = 0
@@ -84,10 +84,10 @@ class Retry(_Part, frozen=True, kw_only=True):
 
 
 class After(_Part, frozen=True, kw_only=True):
-    """This run waits for the end of another one of the same user. on: it completed, ended in
-    whatever way, or did not complete.
+    """A dependency: the run waits for the end of another run of the same user. on: that run must
+    complete (`ok`), end in any way (`any`), or not complete (`failed`).
 
-    serial 0: the run that is there when this one is accepted.
+    serial 0: the run of that job that exists when this run is accepted.
     """
 
     compute_jid: ComputeJid
@@ -96,8 +96,8 @@ class After(_Part, frozen=True, kw_only=True):
 
 
 class TaskPlace(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Where one task of an attempt is, and what it has there. address: what its peers connect to.
-    ports: by label, in order.
+    """The placement of one task of an attempt. address: where other tasks connect to. ports: by
+    label, in order.
     """
 
     role: Role

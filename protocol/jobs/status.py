@@ -1,5 +1,5 @@
-"""Run status, sub-state and the reasons that go with them. A sub-state is a field beside the
-status, never a new status.
+"""Status values of a run, reasons and sub-states. A sub-state is a field beside the status, never a
+new status.
 """
 
 from typing import Final, Literal
@@ -14,17 +14,17 @@ RUNNING: Final = "running"
 COMPLETED: Final = "completed"
 CANCELED: Final = "canceled"
 ERROR: Final = "error"
-#: it ended, and what it wrote was removed since
+#: the run ended, and its files were removed later
 PURGED: Final = "job_run_purged"
 
 ACTIVE: Final = frozenset({PENDING, RUNNING})
 
-#: Why a run was stopped. Written before the first signal is sent, so that an exit can always be
-#: told from its cause. `decided`: the other tasks of its attempt had decided it.
+#: Why jobscribe stopped a run. Recorded before the first signal, so that an exit is never mistaken
+#: for its cause. `decided`: other tasks decided the attempt.
 StopReason = Literal["cancel", "timeLimit", "queueLimit", "lost", "shutdown", "decided"]
 
-#: Why a run ended as it did; `None` when its own exit says it all. `scheduler`: its batch
-#: scheduler, or somebody there, ended it.
+#: Why a run ended; `None` if its exit status is the whole reason. `scheduler`: the batch scheduler,
+#: or an administrator there, ended it.
 EndReason = Literal[
     "exit",
     "signal",
@@ -39,7 +39,7 @@ EndReason = Literal[
     "scheduler",
 ]
 
-#: What a pending, ending or stopping run is doing now.
+#: What a pending, ending or stopping run waits for or does now.
 QueueState = Literal[
     "dependency",
     "agent",

@@ -1,1 +1,3 @@
-"""Launch: one sentence to be written."""
+"""The shell script and the environment variables of one task. Pure text; agents and drivers write
+the files and start the processes.
+"""

@@ -1,12 +1,12 @@
-"""The sh script of one execution: environment, run directory, core limit, the command, and its exit
-code in the script's own hand.
+"""The sh script of one execution: environment, run directory, core limit, the command, and a file
+with its exit code. Pure; others write and run the script.
 
-Pure. Repeating an execution by hand is running this file. Under a keeper, or in a container of its
-own, descriptor 3 is the command's stderr, and the script's own stderr goes to a file where a shell
-says which signal ended the command: that is how a death by SIGKILL is told from `exit 137`. The
-command runs in a subshell that `exec`s it, because dash would say it to the command's stderr
-otherwise, and because a shell's builtins are not the programs of the same names. No process but the
-shell and the command is started.
+Running the file by hand repeats the execution. Under a keeper, or in a container of its own,
+descriptor 3 is the command's stderr. The script's own stderr goes to a file where the shell reports
+the signal that killed the command, which tells a SIGKILL from `exit 137`. The command runs in a
+subshell that `exec`s it, for two reasons: dash would write that report to the command's stderr
+otherwise, and shell builtins differ from the programs of the same names. The script starts no
+process but the shell and the command.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,9 +18,9 @@ from ..wire.messages import TaskSpec
 
 _NAME = _compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _UMASK = _compile(r"[0-7]{1,4}\Z")
-#: Names that some shells refuse to set, or that change how a shell works; `env` hands them to the
-#: command.
-_OF_SHELLS = frozenset(
+#: Variables that some shells refuse to set, or that change how a shell works. The script passes
+#: them to the command with `env`.
+_SHELL_VARIABLES = frozenset(
     (
         "BASHOPTS",
         "BASH_VERSINFO",
@@ -38,18 +38,18 @@ _OF_SHELLS = frozenset(
         "UID",
     )
 )
-#: How the command of a text begins.
+#: Start of the command of a script text.
 _TEXT = ("/bin/bash", "-c")
-#: A block of `ulimit -c`, as POSIX has it.
+#: The unit of `ulimit -c` in bytes, as POSIX defines it.
 _BLOCK = 512
-#: When memory runs out, a job goes before the keeper, the agent and everything else of the machine.
-#: Its processes inherit that.
-_LIKELIER_VICTIM = "{ echo 500 >/proc/self/oom_score_adj; } 2>/dev/null"
+#: When memory runs out, the kernel shall kill a job before the keeper, the agent and the rest of
+#: the machine. Child processes inherit the score.
+_RAISE_OOM_SCORE = "{ echo 500 >/proc/self/oom_score_adj; } 2>/dev/null"
 _PYTHON = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
 
 
-def contract(token: Token, run_dir: str, evidence: object) -> dict[str, str]:
-    """What every job finds in its environment about itself."""
+def identity_variables(token: Token, run_dir: str, evidence: object) -> dict[str, str]:
+    """Return the variables that describe an execution to its own process."""
     return {
         "JOBSCRIBE_TOKEN": str(token),
         "JOBSCRIBE_COMPUTE_JID": token.jid,
@@ -63,8 +63,10 @@ def contract(token: Token, run_dir: str, evidence: object) -> dict[str, str]:
     }
 
 
-def exports(env: Mapping[str, str]) -> str:
-    """Lines that set these variables, whose names are plain: for what many scripts share."""
+def export_lines(env: Mapping[str, str]) -> str:
+    """Return lines that export these variables, for a part that many scripts share. All names must
+    be plain.
+    """
     return "".join(f"export {k}={_quoted(v)}\n" for k, v in env.items())
 
 
@@ -77,15 +79,17 @@ def script(
     umask: str = "0077",
     shared: str = "",
 ) -> str:
-    """env: the login profile's environment; `shared` (lines that export) wins over it, `spec.env`
-    over both, the contract over all.
+    """Return the text of the script.
+
+    env: the environment of the login profile. `shared` (export lines) overrides it, `spec.env`
+    overrides both, and the identity variables override all.
 
     evidence: absolute path (or its text) of the folder for the exit code. Raises
-    Refusal("badRequest") for what no process can be given. With the argument --shell it gives a
-    shell in the directory and environment of the command instead of running it.
+    Refusal("badRequest") for values that no process can have. With the argument --shell, the script
+    starts a shell in the directory and environment of the command instead of the command.
     """
     _check(spec, umask)
-    own = {**spec.env, **contract(token, spec.run_dir, evidence)}
+    own = {**spec.env, **identity_variables(token, spec.run_dir, evidence)}
     before, plain = (
         _plain({k: v for k, v in {**env, **_PYTHON}.items() if k not in own}),
         _plain(own),
@@ -100,28 +104,28 @@ def script(
         command = ["/usr/bin/env", "--", *odd, *command]
     run_dir, words = _quoted(spec.run_dir), _words(command)
     shell = []
-    if spec.command[:2] == _TEXT:  # what a job file's text becomes; not every image has bash
+    if spec.command[:2] == _TEXT:  # script text of a job file; some images have no bash
         shell = [f'[ -x {_TEXT[0]} ] && set -- "$1" "$2" {_TEXT[0]} || set -- "$1" "$2" /bin/sh']
         words = _words(command[: -len(spec.command)]) + '"$3" ' + _words(spec.command[1:])
     lines = [
         "#!/bin/sh",
         f"# {token}",
-        "# Run by hand, this does what the job did; its exit code is kept only when a keeper or an engine runs it.",
-        "# With the argument --shell: a shell with the environment and in the directory of the command.",
+        "# Run this file to repeat the job. The exit code is recorded only if a keeper or an engine runs it.",
+        "# With the argument --shell: start a shell in the environment and directory of the command.",
         'case "${1-}" in --shell) set -- shell ;; *) set -- run ;; esac',
         f'set -- "$1" {_quoted(f"{evidence}/exit-code")}',
         'if ! { true >&3; } 2>/dev/null; then exec 3>&2; set -- "$1" /dev/null; fi',
-        _LIKELIER_VICTIM,
+        _RAISE_OOM_SCORE,
         f"umask {umask}",
-        exports(before) + shared + exports(plain).rstrip("\n"),
+        export_lines(before) + shared + export_lines(plain).rstrip("\n"),
         f'[ -d {run_dir} ] || mkdir -p {run_dir} 2>&3 || {{ echo 126 >"$2"; exit 126; }}',
         f'cd {run_dir} 2>&3 || {{ echo 126 >"$2"; exit 126; }}',
         f'if [ "$1" = shell ]; then exec 3>&-; exec {_words(through)}"${{SHELL:-/bin/sh}}"; fi',
         _core_limit(spec.core_bytes),
         *shell,
-        "# the command gets its signals; this shell has to live until it has written down the end",
+        "# the command gets the signals; this shell must live until it has recorded the exit code",
         "trap : HUP QUIT TERM USR1 USR2",
-        "# no shell tells that SIGINT ended its command: that one reached this shell as well is the only evidence",
+        "# no shell reports that SIGINT killed its command; a SIGINT to this shell is the only evidence",
         "trap 'echo SIGINT >&2' INT",
         f"( exec {words}2>&3 3>&- )",
         "c=$?",
@@ -132,12 +136,12 @@ def script(
 
 
 def _plain(env: Mapping[str, str]) -> dict[str, str]:
-    """What a shell can be told to export."""
-    return {k: v for k, v in env.items() if _NAME.match(k) and k not in _OF_SHELLS}
+    """Return the variables that a shell can export."""
+    return {k: v for k, v in env.items() if _NAME.match(k) and k not in _SHELL_VARIABLES}
 
 
 def _core_limit(size: int) -> str:
-    """As much as was asked for; where the machine allows less, that."""
+    """Set the requested limit, or the highest that the machine allows."""
     return f'ulimit -c {size // _BLOCK} 2>/dev/null || ulimit -S -c "$(ulimit -H -c)" 2>/dev/null'
 
 
@@ -145,7 +149,7 @@ def _check(spec: TaskSpec, umask: str) -> None:
     texts = [*spec.wrap, *spec.command, spec.run_dir, *spec.env, *spec.env.values()]
     if any("\0" in t for t in texts):
         raise Refusal(
-            "badRequest", "a NUL character cannot be part of a command, an environment or a path"
+            "badRequest", "a command, an environment or a path must not contain a NUL character"
         )
     if not spec.command or not (*spec.wrap, *spec.command)[0]:
         raise Refusal("badRequest", "the command is empty")
@@ -155,9 +159,9 @@ def _check(spec: TaskSpec, umask: str) -> None:
         )
     bad = next((n for n in spec.env if not n or "=" in n), None)
     if bad is not None:
-        raise Refusal("badRequest", f"{bad!a} cannot be the name of an environment variable")
+        raise Refusal("badRequest", f"{bad!a} is not a valid name of an environment variable")
     if not _UMASK.match(umask):
-        raise Refusal("badRequest", f"{umask!a} is no umask")
+        raise Refusal("badRequest", f"{umask!a} is not a valid umask")
 
 
 def _words(texts: Sequence[str]) -> str:
@@ -165,5 +169,5 @@ def _words(texts: Sequence[str]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """One word of a shell line, whatever is in it (but NUL)."""
+    """Return the text as one word of a shell line. It may contain any character but NUL."""
     return "'" + text.replace("'", "'\\''") + "'"

@@ -1,10 +1,10 @@
-"""What a task of a run with roles finds in its environment: the `PAI_*` variables, and `job.json`
-with the same for programs.
+"""The environment of a task of a run with roles: the `PAI_*` variables, and `job.json` with the
+same data for programs.
 
-Pure. `shared` is the same for all tasks of an attempt (who its peers are and where each of them
-listens), `own` is one task's. Formats are those of the OpenPAI guides, with the names that newer
-scripts use beside the older ones. Host lists are ordered by index and complete, for all tasks are
-placed before any is started.
+Pure. `shared` returns what all tasks of an attempt have in common (the addresses of all tasks),
+`own` the variables of one task. Formats follow the OpenPAI guides, with the names of newer scripts
+beside the older ones. Host lists are complete and ordered by index, because all tasks are placed
+before any is started.
 """
 
 import re
@@ -17,9 +17,9 @@ from ..ids import Token
 from ..jobs.roles import TaskPlace, TaskRole
 from ..wire.messages import Shared
 
-#: Of an app's run: the app's version in the front end, by which the run was digested.
+#: In an app's run: the version of the app in the front end, which is part of the run's hash.
 APP_VERSION = "JOBSCRIBE_APP_VERSION"
-#: What a run may say itself, in its `env`, and what is there where it does not.
+#: Variables that a run may set in its `env`, with their defaults.
 GIVEN = {
     "PAI_DATA_DIR": "",
     "PAI_OUTPUT_DIR": "",
@@ -27,10 +27,11 @@ GIVEN = {
     "PAI_DEFAULT_FS_URI": "file:///",
     "PAI_JOB_VC_NAME": "default",
 }
-#: Variables besides those that there are for each task or each label: of the run, of each role, of
-#: a task.
+#: Number of variables of the run, of each role and of a task, without those for each task or each
+#: label.
 _OF_RUN, _OF_ROLE, _OWN = 17, 5, 18
-#: Roles whose names begin so, or have a number in the middle, may make two variables of one name.
+#: Role names that start like this, or contain a number between underscores, may give two variables
+#: the same name.
 _DOUBTFUL = re.compile(r"(PORT_LIST|RESOURCE|MIN|TASK_COUNT|TASK_ROLE)_|.*_\d+_")
 
 Pairs = Iterator[tuple[str, str]]
@@ -39,20 +40,20 @@ Pairs = Iterator[tuple[str, str]]
 def shared(
     spec: RunSpec, jid: str, serial: int, attempt: int, places: Sequence[TaskPlace]
 ) -> Shared:
-    """Of all tasks. places: one for each task, in any order; raises ValueError where they are not,
-    or lack a port.
+    """Return what all tasks have in common. places: one for each task, in any order. Raises
+    ValueError if a place or a port is missing.
     """
     ordered = _in_order(spec.roles, places)
-    pairs = [*_of_run(spec, jid, serial, attempt), *_of_peers(spec.roles, ordered)]
+    pairs = [*_run_pairs(spec, jid, serial, attempt), *_peer_pairs(spec.roles, ordered)]
     env = dict(pairs)
     if len(env) != len(pairs):
-        raise ValueError(f"two variables have one name: {clash(spec.roles)}")
+        raise ValueError(f"two variables have the same name: {find_name_conflict(spec.roles)}")
     return Shared(env=env, job=_job_json(spec, jid, serial, attempt, ordered))
 
 
 def own(spec: RunSpec, jid: str, serial: int, attempt: int, place: TaskPlace) -> dict[str, str]:
-    """Of the task at this place, besides what is shared. Raises ValueError where the run has no
-    such task.
+    """Return the variables of the task at this place, without the shared ones. Raises ValueError if
+    the run has no such task.
     """
     role = next(
         (r for r in spec.roles if r.name == place.role and 0 <= place.index < r.tasks), None
@@ -88,8 +89,8 @@ def own(spec: RunSpec, jid: str, serial: int, attempt: int, place: TaskPlace) ->
     return env
 
 
-def clash(roles: Sequence[TaskRole]) -> str | None:
-    """The name of a variable that two roles would give different values."""
+def find_name_conflict(roles: Sequence[TaskRole]) -> str | None:
+    """Return the name of a variable to which two roles would give different values, or None."""
     if not any(_DOUBTFUL.match(r.name) for r in roles):
         return None
     places = tuple(
@@ -104,19 +105,17 @@ def clash(roles: Sequence[TaskRole]) -> str | None:
         for i in range(r.tasks)
     )
     seen: set[str] = set()
-    for name, _ in _of_peers(roles, _in_order(roles, places)):
+    for name, _ in _peer_pairs(roles, _in_order(roles, places)):
         if name in seen:
             return name
         seen.add(name)
     return None
 
 
-def most(roles: Sequence[TaskRole]) -> int:
-    """How many variables a task has, what is shared and its own together, in the role that has the
-    most.
-    """
-    of_peers = sum(_OF_ROLE + r.tasks * (1 + 2 * len(r.all_ports())) for r in roles)
-    return _OF_RUN + of_peers + max(_OWN + len(r.all_ports()) for r in roles)
+def max_variables(roles: Sequence[TaskRole]) -> int:
+    """Return the number of variables, shared and own, of a task of the role that has the most."""
+    peers = sum(_OF_ROLE + r.tasks * (1 + 2 * len(r.all_ports())) for r in roles)
+    return _OF_RUN + peers + max(_OWN + len(r.all_ports()) for r in roles)
 
 
 def job_name(spec: RunSpec) -> str:
@@ -124,15 +123,15 @@ def job_name(spec: RunSpec) -> str:
 
 
 def _in_order(roles: Sequence[TaskRole], places: Sequence[TaskPlace]) -> dict[str, list[TaskPlace]]:
-    """The places of each role, by index."""
+    """Return the places of each role, by index."""
     found = {(p.role, p.index): p for p in places}
     wanted = [(r.name, i) for r in roles for i in range(r.tasks)]
     if len(found) != len(places) or len(wanted) != len(places) or found.keys() != set(wanted):
-        raise ValueError(f"{len(places)} places are not one for each of the {len(wanted)} tasks")
+        raise ValueError(f"{len(places)} places do not match the {len(wanted)} tasks")
     return {r.name: [found[r.name, i] for i in range(r.tasks)] for r in roles}
 
 
-def _of_run(spec: RunSpec, jid: str, serial: int, attempt: int) -> Pairs:
+def _run_pairs(spec: RunSpec, jid: str, serial: int, attempt: int) -> Pairs:
     name = job_name(spec)
     yield "PAI_JOB_NAME", name
     yield "PAI_FRAMEWORK_NAME", f"{spec.uid}~{name}"
@@ -155,7 +154,7 @@ def _of_run(spec: RunSpec, jid: str, serial: int, attempt: int) -> Pairs:
     )
 
 
-def _of_peers(roles: Sequence[TaskRole], places: dict[str, list[TaskPlace]]) -> Pairs:
+def _peer_pairs(roles: Sequence[TaskRole], places: dict[str, list[TaskPlace]]) -> Pairs:
     for role in roles:
         name = role.name
         yield f"PAI_TASK_ROLE_TASK_COUNT_{name}", str(role.tasks)
@@ -174,13 +173,13 @@ def _of_peers(roles: Sequence[TaskRole], places: dict[str, list[TaskPlace]]) -> 
 
 
 def _ports(role: TaskRole, place: TaskPlace) -> Iterable[tuple[str, tuple[int, ...]]]:
-    """Its ports in the order of the role's labels."""
+    """Return the ports of a place in the order of the role's labels."""
     asked = role.all_ports()
     if len(place.ports) != len(asked) or any(
         len(place.ports.get(p.label, ())) != p.count for p in asked
     ):
         raise ValueError(
-            f"the place of {role.name} {place.index} has not the ports that its role asks for"
+            f"the place of {role.name} {place.index} lacks ports that its role requests"
         )
     return [(p.label, place.ports[p.label]) for p in asked]
 
@@ -188,7 +187,7 @@ def _ports(role: TaskRole, place: TaskPlace) -> Iterable[tuple[str, tuple[int, .
 def _job_json(
     spec: RunSpec, jid: str, serial: int, attempt: int, places: dict[str, list[TaskPlace]]
 ) -> str:
-    """One line for each task, so that it can be read by people, too."""
+    """Write one line for each task, so that people can read the file, too."""
     job = {
         "name": job_name(spec),
         "user": spec.uid,
@@ -196,7 +195,7 @@ def _job_json(
         "serial": serial,
         "virtualCluster": _given(spec, "PAI_JOB_VC_NAME"),
     }
-    roles = [_role_told(r) for r in spec.roles]
+    roles = [_role_json(r) for r in spec.roles]
     tasks = [place for r in spec.roles for place in places[r.name]]
     return (
         f'{{\n  "job": {_text(job)},\n  "attempt": {attempt},\n'
@@ -204,7 +203,7 @@ def _job_json(
     )
 
 
-def _role_told(role: TaskRole) -> dict[str, object]:
+def _role_json(role: TaskRole) -> dict[str, object]:
     return {
         "name": role.name,
         "tasks": role.tasks,
@@ -231,7 +230,7 @@ def _given(spec: RunSpec, name: str) -> str:
 
 
 def _for_port(address: str) -> str:
-    """An address as it stands before a colon and a port."""
+    """Return an address as it is written before a colon and a port."""
     return f"[{address}]" if ":" in address else address
 
 

@@ -1,12 +1,12 @@
-"""The one codec: messages <-> binary frames (msgpack).
+"""The codec: messages <-> binary frames (msgpack). No sockets and no retries.
 
-A frame is a map `{v, seq, m: [message...]}`, or a chunk of a frame that would be over the limit:
-`{v, seq, id, i, of, d}`. `seq` counts the frames of one direction of one connection from 1; the
-reader is told of a gap and decides what to do. Limits are checked before anything is built (size)
-or used (depth, number of keys, duplicate keys). Whatever is wrong with a frame is a `FrameError`
-with a code of protocol.errors; nothing else leaves this module, whatever the bytes. What one end
-refuses to read, the other refuses to send: a frame that ended the connection would only be sent
-again.
+A frame is a map `{v, seq, m: [message...]}`, or a chunk of a frame that would exceed the size
+limit: `{v, seq, id, i, of, d}`. `seq` counts the frames of one direction of one connection from 1;
+the decoder counts gaps, and its user reacts to them. The size is checked before anything is built,
+and depth, number of keys and duplicate keys before anything is used. Every defect of a frame is a
+`FrameError` with a code of protocol.errors; no other exception leaves this module. The encoder
+refuses whatever the decoder refuses: a frame that ends the connection would be sent again after
+each reconnect.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,17 +18,16 @@ import msgspec
 from .messages import PROTOCOL_VERSION, UNIONS, Direction
 
 MAX_FRAME = 1024 * 1024
-#: largest message, after its chunks were put together
+#: largest message in bytes, after its chunks are joined
 MAX_MESSAGE = 16 * 1024 * 1024
 MAX_DEPTH = 16
-#: keys of one frame; a full page of a snapshot has 9,000, where each execution has the largest
-#: report
+#: keys of one frame; a full snapshot page with the largest reports has 9,000
 MAX_KEYS = 10_000
 #: elements of one list
 MAX_ITEMS = 100_000
-#: frames between two on one connection
+#: largest gap between two sequence numbers of one connection
 MAX_LOST = 1_000_000
-#: parts of one message
+#: chunks of one message
 MAX_CHUNKS = 65_536
 MAX_BATCH = 256
 _CHUNK_ROOM = 256
@@ -36,10 +35,9 @@ _ENVELOPE_KEYS = 3
 
 
 class FrameError(Exception):
-    """A frame was refused. `close`: the peer cannot be trusted to be in step any more; end the
-    connection.
+    """A refused frame. `close`: the peer may be out of step, so end the connection.
 
-    messages: where only single messages of the frame were refused, the others.
+    messages: the valid messages of the frame if only single ones were refused.
     """
 
     def __init__(
@@ -53,7 +51,7 @@ class FrameError(Exception):
 
 
 class Encoder:
-    """Turns messages into frames for one direction of one connection."""
+    """Encodes messages into frames for one direction of one connection."""
 
     def __init__(self, max_frame: int = MAX_FRAME) -> None:
         self._max_frame = max_frame
@@ -61,9 +59,9 @@ class Encoder:
         self._next_chunked = 0
 
     def frames(self, messages: Sequence[Any]) -> Iterator[bytes]:
-        """Frames that carry `messages` in order.
+        """Yield frames that carry `messages` in order.
 
-        Raises FrameError for a message that the other end would refuse, after the frames of all
+        Raises FrameError for a message that the peer would refuse, after the frames of all messages
         before it.
         """
         batch: list[bytes] = []
@@ -89,8 +87,7 @@ class Encoder:
     def _close(self, batch: list[bytes]) -> Iterator[bytes]:
         if not batch:
             return
-        # An array header, then the packed messages as they are: packing each message once is
-        # enough.
+        # Join an array header and the packed messages, so that each message is packed only once.
         body = _array_header(len(batch)) + b"".join(batch)
         if len(body) <= self._max_frame - _CHUNK_ROOM:
             self._seq += 1
@@ -116,7 +113,7 @@ class Encoder:
 
 
 class Decoder:
-    """Turns frames into messages for one direction of one connection."""
+    """Decodes frames into messages for one direction of one connection."""
 
     def __init__(self, direction: Direction, max_frame: int = MAX_FRAME) -> None:
         self._union = UNIONS[direction]
@@ -124,16 +121,16 @@ class Decoder:
         self._seq = 0
         self._chunks: list[bytes] = []
         self._chunks_size = 0
-        #: (id, of) of the message whose parts are being put together
+        #: (id, of) of the message whose chunks are being joined
         self._chunked: tuple[int, int] | None = None
         self.gaps = 0
 
     def messages(self, frame: bytes) -> list[Any]:
-        """The messages that this frame completes. Raises FrameError. A gap in `seq` only adds to
-        `gaps`.
+        """Return the messages that this frame completes. Raises FrameError. A gap in `seq` only
+        increments `gaps`.
         """
         if not isinstance(frame, bytes | bytearray | memoryview):
-            raise FrameError("malformed", "a text frame; this protocol is binary", close=True)
+            raise FrameError("malformed", "the frame is text; this protocol is binary", close=True)
         if len(frame) > self._max_frame:
             raise FrameError(
                 "tooLarge",
@@ -142,11 +139,11 @@ class Decoder:
             )
         outer = _unpack(frame)
         if not isinstance(outer, dict):
-            raise FrameError("malformed", "a frame is a map", close=True)
+            raise FrameError("malformed", "the frame is not a map", close=True)
         if type(outer.get("v")) is not int or outer["v"] != PROTOCOL_VERSION:
             raise FrameError(
                 "malformed",
-                f"protocol version {_brief(outer.get('v'))}; this end speaks {PROTOCOL_VERSION}",
+                f"protocol version {_brief(outer.get('v'))}; this side uses {PROTOCOL_VERSION}",
                 close=True,
             )
         if not self._next(outer.get("seq")):
@@ -157,16 +154,16 @@ class Decoder:
             body = self._chunk(outer)
             return [] if body is None else self._convert(_unpack(body))
         raise FrameError(
-            "malformed", "a frame has the keys v, seq, m or v, seq, id, i, of, d", close=True
+            "malformed", "a frame needs the keys v, seq, m or v, seq, id, i, of, d", close=True
         )
 
     def _next(self, seq: Any) -> bool:
-        """Is this frame news? One that comes late or again is not: what it says may be older than
-        what is known by now, and the gap that it left behind was told already.
+        """Return whether the frame is newer than all before. Late and repeated frames are dropped:
+        their content may be outdated, and the gap was counted.
         """
         if type(seq) is not int or seq < 1:
             raise FrameError("malformed", "seq is not a positive integer", close=True)
-        if seq > self._seq + MAX_LOST:  # to believe it would be to drop all that follows
+        if seq > self._seq + MAX_LOST:  # accepting it would drop all later frames
             raise FrameError("malformed", f"more than {MAX_LOST} frames were lost", close=True)
         if seq <= self._seq:
             return False
@@ -192,7 +189,7 @@ class Decoder:
             self._forget_chunks()
             self._chunked = number, of
         if (number, of) != self._chunked or index != len(self._chunks):
-            # its beginning was lost: what it carried is asked for again by snapshot
+            # the first chunks were lost; the next snapshot contains their content
             self._forget_chunks()
             return None
         self._chunks.append(data)
@@ -201,7 +198,7 @@ class Decoder:
             self._forget_chunks()
             raise FrameError(
                 "tooLarge",
-                f"more than {MAX_CHUNKS} chunks, or of more than {MAX_MESSAGE} bytes",
+                f"the message has more than {MAX_CHUNKS} chunks or {MAX_MESSAGE} bytes",
                 close=True,
             )
         if index + 1 < of:
@@ -216,7 +213,7 @@ class Decoder:
     def _convert(self, items: Any) -> list[Any]:
         if not isinstance(items, list) or len(items) > MAX_BATCH:
             raise FrameError(
-                "malformed", f"m is a list of at most {MAX_BATCH} messages", close=True
+                "malformed", f"m must be a list of at most {MAX_BATCH} messages", close=True
             )
         out: list[Any] = []
         refused: FrameError | None = None
@@ -239,13 +236,13 @@ class Decoder:
 
 
 def pack_one(message: Any) -> bytes:
-    """One message as msgpack, outside any frame (golden files, fuzzing)."""
+    """Encode one message as msgpack without a frame (for golden files and fuzzing)."""
     return _pack(msgspec.to_builtins(message, builtin_types=(bytes,)))
 
 
 def _body(message: Any) -> tuple[bytes, int]:
-    """The message packed, and how many keys it has. Raises FrameError when it is over a limit of
-    the other end.
+    """Return the packed message and its number of keys. Raises FrameError if the peer would refuse
+    it.
     """
     plain = msgspec.to_builtins(message, builtin_types=(bytes,))
     body, keys = _pack(plain), _keys(plain)
@@ -263,7 +260,7 @@ def _body(message: Any) -> tuple[bytes, int]:
 
 
 def _keys(plain: Any) -> int:
-    """Keys of all maps in it. Raises FrameError for a list that is over the limit."""
+    """Return the number of keys in all nested maps. Raises FrameError for a list over the limit."""
     if isinstance(plain, dict):
         return len(plain) + sum(
             _keys(v) for v in plain.values() if isinstance(v, dict | list | tuple)
@@ -281,7 +278,9 @@ def _pack(value: Any) -> bytes:
     try:
         packed = msgpack.packb(value)
     except (ValueError, TypeError, OverflowError) as e:
-        raise FrameError("malformed", f"cannot be packed: {str(e)[:200]}", close=False) from None
+        raise FrameError(
+            "malformed", f"the message cannot be encoded: {str(e)[:200]}", close=False
+        ) from None
     assert isinstance(packed, bytes)
     return packed
 
@@ -296,7 +295,7 @@ def _map_header(first: dict[str, Any], extra: int) -> bytes:
 
 
 class _Pairs:
-    """Builds maps, refusing duplicate and non-string keys, and counting them against MAX_KEYS."""
+    """Builds maps. Refuses duplicate and non-string keys, and counts keys against MAX_KEYS."""
 
     def __init__(self) -> None:
         self.keys = 0
@@ -317,8 +316,8 @@ def _no_extension(code: int, data: bytes) -> Any:
 
 def _unpack(frame: bytes) -> Any:
     try:
-        # A first pass that builds nothing: headers that promise more than there is would otherwise
-        # get their memory at once.
+        # The first pass allocates nothing. Otherwise a header that announces more elements than
+        # follow would allocate memory for all of them.
         msgspec.msgpack.decode(frame, type=msgspec.Raw)
         value = msgpack.unpackb(
             frame,
@@ -342,18 +341,20 @@ def _unpack(frame: bytes) -> Any:
         RecursionError,
     ) as e:
         raise FrameError("malformed", f"not msgpack: {type(e).__name__}", close=True) from None
-    if not _shallow(value, MAX_DEPTH):
+    if not _within_depth(value, MAX_DEPTH):
         raise FrameError("tooDeep", f"nested deeper than {MAX_DEPTH}", close=True)
     return value
 
 
-def _shallow(value: Any, room: int) -> bool:
+def _within_depth(value: Any, depth: int) -> bool:
     if isinstance(value, dict):
-        return room > 0 and all(
-            _shallow(v, room - 1) for v in value.values() if isinstance(v, dict | list)
+        return depth > 0 and all(
+            _within_depth(v, depth - 1) for v in value.values() if isinstance(v, dict | list)
         )
     if isinstance(value, list):
-        return room > 0 and all(_shallow(v, room - 1) for v in value if isinstance(v, dict | list))
+        return depth > 0 and all(
+            _within_depth(v, depth - 1) for v in value if isinstance(v, dict | list)
+        )
     return True
 
 

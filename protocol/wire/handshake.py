@@ -1,5 +1,4 @@
-"""Headers by which a supervisor and those who connect to it state their versions. Other versions
-ignore them.
+"""Headers in which the supervisor and its clients state their versions. Other versions ignore them.
 
 The supervisor answers an agent's handshake with HEADER. A front end sends FRONT_END with every
 request.
@@ -10,7 +9,7 @@ import json
 import msgspec
 
 HEADER = "X-Jobscribe-Site"
-#: The version of jobscribe that a front end is of.
+#: Request format_header with the version of a front end.
 FRONT_END = "X-Jobscribe-Front-End"
 
 
@@ -21,13 +20,15 @@ class SiteHello(msgspec.Struct, frozen=True):
     apps: tuple[str, ...] = ()
 
 
-def header(hello: SiteHello) -> str:
-    """One line of ASCII."""
+def format_header(hello: SiteHello) -> str:
+    """Encode the header value: one line of ASCII."""
     return json.dumps(msgspec.to_builtins(hello), separators=(",", ":"))
 
 
-def parsed(text: str | None) -> SiteHello | None:
-    """None where the supervisor says nothing, or something else: it is of another version."""
+def parse_header(text: str | None) -> SiteHello | None:
+    """Return the decoded header, or None if the supervisor sent none or an unknown format (another
+    version).
+    """
     try:
         return None if text is None else msgspec.json.decode(text, type=SiteHello)
     except (msgspec.DecodeError, UnicodeEncodeError):

@@ -1,40 +1,39 @@
-"""Is the other end still there? Both ends of a link ask now and then, and give up an end that does
-not answer.
+"""Heartbeats of a connection. Both ends send pings and give up a peer that does not answer.
 
-Pure: the time is an argument, seconds on the monotonic clock; a wall clock that is set means
-nothing here. Whoever looks may itself have stood still (stopped, starved): that is no proof against
-the other end, and it is told apart.
+Pure: the time is an argument, in seconds of the monotonic clock, so changes of the wall clock have
+no effect. If this process itself was suspended or starved, a missing answer proves nothing about
+the peer; this case is reported separately.
 """
 
 from typing import Literal
 
 import msgspec
 
-#: `ask`: send a ping. `gone`: no answer in time. `slept`: this end stood still for so long that the
-#: other has given it up.
+#: `ask`: send a ping. `gone`: the peer did not answer in time. `slept`: this process was suspended
+#: so long that the peer has given up the connection.
 Verdict = Literal["fine", "ask", "gone", "slept"]
 
 
 class HeartbeatTiming(msgspec.Struct, frozen=True):
-    """Asked every `interval`, answered within `timeout` (seconds; at most the interval)."""
+    """A ping every `interval`, answered within `timeout` (seconds; at most the interval)."""
 
     interval: float = 20.0
     timeout: float = 10.0
 
     @property
     def step(self) -> float:
-        """How often to look."""
+        """Return the interval between two checks, in seconds."""
         return min(1.0, self.timeout / 4, self.interval / 4)
 
     @property
     def given_up(self) -> float:
-        """After so long without a word the other end has certainly given up this one."""
+        """Return after how many seconds of silence the peer has certainly given up this end."""
         return self.interval + self.timeout + self.step
 
 
 class Heartbeat:
-    """Of one connection. `ahead`: seconds by which its first question comes earlier, so that many
-    connections do not ask at once.
+    """Heartbeat of one connection. `ahead`: seconds by which the first ping comes earlier, so that
+    many connections do not ping at the same time.
     """
 
     __slots__ = ("_answered", "_asked", "_looked", "_over", "_pace")
@@ -43,23 +42,24 @@ class Heartbeat:
         self._pace, self._asked, self._looked = pace, now - ahead, now
         self._answered, self._over = True, False
 
-    def heard(self) -> None:
-        """Anything came from the other end: an answer, or a message."""
+    def record_receipt(self) -> None:
+        """Record that the peer sent anything: an answer or a message."""
         self._answered = True
 
-    def overslept(self, now: float) -> bool:
-        """Did this end stand still for so long? What is read now was said to one that the other end
-        has given up since.
+    def was_suspended(self, now: float) -> bool:
+        """Return whether this process was ever suspended so long that the peer has given up the
+        connection. Data that is read afterwards is outdated.
         """
         self._over = self._over or now - self._looked > self._pace.given_up
         return self._over
 
-    def owed(self, now: float) -> float:
-        """For how long it owes an answer; 0 where none is owed."""
+    def overdue_secs(self, now: float) -> float:
+        """Return for how many seconds the peer has not answered; 0 if no answer is due."""
         return 0.0 if self._answered else now - self._asked
 
-    def look(self, now: float) -> Verdict:
-        slept, late = self.overslept(now), now - self._looked > self._pace.timeout
+    def check(self, now: float) -> Verdict:
+        """Check the connection now. Call it every `step` seconds."""
+        slept, late = self.was_suspended(now), now - self._looked > self._pace.timeout
         self._looked = now
         if slept:
             return "slept"
@@ -70,7 +70,7 @@ class Heartbeat:
             return "fine"
         elif not late:
             return "gone"
-        # answered and time to ask again; or the answer may lie there unread, because it was this
-        # end that did not run
+        # Ping again because it is time, or because an answer may still be unread: this process did
+        # not run.
         self._asked, self._answered = now, False
         return "ask"

@@ -1,9 +1,9 @@
 """The messages between supervisor and agent: one frozen struct each, one union per direction, a
 literal tag (`op`).
 
-Shapes only; what a message means is decided in `supervisor/core` and `agent/session`. A field that
-is not in its struct is refused, so a typing mistake on either end is found at once; a new optional
-field needs a new protocol version.
+Shapes only; `supervisor/core` and `agent/session` decide how to react. Unknown fields are refused,
+so a typing mistake on either end is found at once. A new optional field needs a new protocol
+version.
 """
 
 from typing import Annotated, Any, Literal
@@ -22,7 +22,7 @@ Text = Annotated[str, msgspec.Meta(max_length=8192)]
 Secs = Annotated[float, msgspec.Meta(gt=0, le=366 * 86400)]
 Offset = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Stream = Literal["stdout", "stderr"]
-#: What an app can be asked to do: read a run's result or a frame, analyse it, make a file of it, or
+#: Commands of an app: read the result or a frame of a run, analyse it, list or export its files, or
 #: compute without a run.
 JobCmd = Literal[
     "sequential_result",
@@ -33,12 +33,12 @@ JobCmd = Literal[
     "stateful_compute",
     "stateless_compute",
 ]
-#: The largest answer of a call, bytes; what does not fit into a frame goes in pieces.
+#: The largest answer of a call, in bytes. Answers that exceed a frame are sent in chunks.
 REPLY_LIMIT = 8 * 1024 * 1024
-#: Data of a simulation, of a call: how deep they may be nested, so that a frame with them is within
-#: the codec's limit.
+#: Maximum nesting of the data of a simulation or call, so that a frame with it stays within the
+#: codec's limit.
 DATA_DEPTH = 10
-#: The largest report of an execution, bytes of JSON.
+#: The largest progress report of an execution, in bytes of JSON.
 REPORT_LIMIT = progress_report.LIMIT
 
 
@@ -50,14 +50,14 @@ class _Message(
     forbid_unknown_fields=True,
     rename="camel",
 ):
-    """What all messages share: nothing but their form."""
+    """Encoding that all messages share; no fields."""
 
 
 class AppInput(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"
 ):
-    """What an app computes: its name, the compute model, and the simulation's data as the user gave
-    them.
+    """The input of an app: its name, the compute model, and the simulation's data as the user
+    entered them.
     """
 
     simulation_type: SimulationType
@@ -68,12 +68,12 @@ class AppInput(
 class ContainerSpec(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"
 ):
-    """The container of one task that its driver launches. image `None`: the pool's own. Sizes are
-    MiB.
+    """The container of one task that a driver launches. image `None`: the default image of the
+    pool. Sizes are MiB.
 
-    address, subnet: where it is in the bridge of its gang (`10.208.0.2`, `10.208.0.0/22`). volumes:
-    names of the pool's, or paths of the user's own directory, which is there anyway. keep: it stays
-    when it failed.
+    address, subnet: the task's place in the bridge network of its gang (`10.208.0.2`,
+    `10.208.0.0/22`). volumes: names of the pool's volumes, or paths in the user's own directory,
+    which is always mounted. keep: keep the container if the task fails.
     """
 
     image: str | None = None
@@ -90,10 +90,10 @@ class ContainerSpec(
 class TaskSpec(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"
 ):
-    """What to execute: `command`, an argument vector, never a shell line; or, where it is empty,
-    the job command of `app`.
+    """What to execute: `command`, an argument vector, never a shell line; or the job command of
+    `app` if `command` is empty.
 
-    `wrap` goes in front of it (a profiler, `mpirun`).
+    `wrap` is put before the command (a profiler, `mpirun`).
     """
 
     command: tuple[str, ...]
@@ -104,11 +104,11 @@ class TaskSpec(
     time_limit_secs: Secs | None = None
     grace_secs: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 3.0
     core_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
-    #: no more than this, where the kernel can be told so
+    #: memory limit, enforced where the kernel supports it
     memory_bytes: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    #: of this task alone: nobody else may listen on them when it starts
+    #: ports of this task; no other process may listen on them when it starts
     ports: tuple[PortNumber, ...] = ()
-    #: only where a driver launches it: no agent is ever told of one
+    #: only for tasks that a driver launches; never sent to agents
     box: ContainerSpec | msgspec.UnsetType = msgspec.UNSET
     #: only where a batch scheduler starts it
     batch: BatchRequest | msgspec.UnsetType = msgspec.UNSET
@@ -117,15 +117,15 @@ class TaskSpec(
 class Execution(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"
 ):
-    """What an agent knows of one execution.
+    """The state of one execution, as its agent knows it.
 
     state: `starting` (accepted, no process yet), `running` (a process started), `ended` (nothing of
-    it is left). `running` with an exit is `ending`: the command's own exit is known for good, and
-    something of the execution is still there (Slurm's COMPLETING, a container that is not removed
-    yet, other processes). It is no state of its own, because older supervisors refuse states that
-    they do not know. pid and start_ticks (field 22 of /proc/pid/stat) name the main process for
-    good. elapsed_secs is counted on the monotonic clock of the machine it runs on. A refused start
-    is `ended` with `exit.source == "start"`.
+    it is left). `running` with an exit means *ending*: the exit of the command is final, and a part
+    of the execution still exists (Slurm's COMPLETING, a container to be removed, other processes).
+    Ending has no state of its own, because older supervisors refuse unknown states. pid and
+    start_ticks (field 22 of /proc/pid/stat) identify the main process uniquely. elapsed_secs is
+    counted on the monotonic clock of its machine. A refused start is `ended` with `exit.source ==
+    "start"`.
     """
 
     token: Token
@@ -141,7 +141,9 @@ class Execution(
 
     @property
     def ending(self) -> bool:
-        """Is the command's own exit known, while something of the execution is still there?"""
+        """Return whether the exit of the command is known while a part of the execution still
+        exists.
+        """
         return self.state == "running" and self.exit is not None
 
 
@@ -159,7 +161,7 @@ class Run(_Message, frozen=True, kw_only=True, tag="run"):
 class TaskRun(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"
 ):
-    """One task of a gang. What it shares with the others comes beside it."""
+    """One task of a gang, without the data that all tasks share."""
 
     op_id: OpId
     token: Token
@@ -167,8 +169,8 @@ class TaskRun(
 
 
 class Shared(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """What all tasks of an attempt have: variables (where each of them is, for instance), and the
-    text of `job.json`.
+    """Data that all tasks of an attempt share: variables (such as the addresses of all tasks) and
+    the text of `job.json`.
     """
 
     env: dict[str, str]
@@ -176,7 +178,7 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class RunTasks(_Message, frozen=True, kw_only=True, tag="run_tasks"):
-    """Start these executions of one attempt, each as `run` does."""
+    """Start these executions of one attempt, each as with `run`."""
 
     op_id: OpId
     shared: Shared
@@ -184,15 +186,15 @@ class RunTasks(_Message, frozen=True, kw_only=True, tag="run_tasks"):
 
 
 class ProbePorts(_Message, frozen=True, kw_only=True, tag="probe_ports"):
-    """Which of these ports can nobody listen on now? Answered by `ports_probed`."""
+    """Find the ports in this list that are in use. Answered by `ports_probed`."""
 
     op_id: OpId
     ports: tuple[PortNumber, ...]
 
 
 class Cancel(_Message, frozen=True, kw_only=True, tag="cancel"):
-    """Stop this execution: SIGTERM, `grace_secs`, SIGKILL of everything. An unknown token is
-    remembered as never to be started.
+    """Stop this execution: SIGTERM, `grace_secs`, then SIGKILL of all its processes. An unknown
+    token is recorded, so that it is never started.
     """
 
     op_id: OpId
@@ -202,20 +204,20 @@ class Cancel(_Message, frozen=True, kw_only=True, tag="cancel"):
 
 
 class RunAck(_Message, frozen=True, kw_only=True, tag="run_ack"):
-    """The end of these executions is durable; the agent may forget them."""
+    """The ends of these executions are durable; the agent may forget them."""
 
     tokens: tuple[Token, ...]
 
 
 class RunStatus(_Message, frozen=True, kw_only=True, tag="run_status"):
-    """Send a snapshot (the supervisor saw a gap, or has doubts)."""
+    """Send a snapshot. The supervisor asks after a gap or an inconsistency."""
 
     op_id: OpId
 
 
 class ReadLog(_Message, frozen=True, kw_only=True, tag="io"):
-    """Read `limit` bytes of a stream from `offset`; where nothing is there yet, wait up to
-    `wait_secs`. Answered by `log_chunk`.
+    """Read `limit` bytes of a stream from `offset`. If there are none yet, wait up to `wait_secs`.
+    Answered by `log_chunk`.
     """
 
     op_id: OpId
@@ -227,12 +229,12 @@ class ReadLog(_Message, frozen=True, kw_only=True, tag="io"):
 
 
 class Call(_Message, frozen=True, kw_only=True, tag="analysis"):
-    """Have an app compute something now, in a worker. Answered by `ok` or `error`, at the latest
+    """Let an app compute something now, in a worker. Answered by `ok` or `error`, at the latest
     after `deadline_secs`.
 
-    run_dir: of the run that is read; None for calls that need none. lib_dir: the user's library of
-    this app. `args` is the method's input (for a frame its index and report, for a download its
-    suffix). reply_limit: bytes of the answer, as JSON.
+    run_dir: of the run that the call reads, or None. lib_dir: the user's library of this app. args:
+    the input of the method (for a frame its index and report, for a download its suffix).
+    reply_limit: maximum size of the answer, in bytes of JSON.
     """
 
     op_id: OpId
@@ -249,7 +251,7 @@ class Call(_Message, frozen=True, kw_only=True, tag="analysis"):
 
 
 class CancelCall(_Message, frozen=True, kw_only=True, tag="cancel_call"):
-    """Nobody waits for this call any more: stop it."""
+    """Stop this call, because no client waits for it any more."""
 
     op_id: OpId
 
@@ -267,8 +269,8 @@ class ReadFile(_Message, frozen=True, kw_only=True, tag="read_file"):
 
 
 class ListFiles(_Message, frozen=True, kw_only=True, tag="list_files"):
-    """List at most `limit` regular files below `run_dir`, ordered by their path components,
-    beginning after the file `after`.
+    """List at most `limit` regular files below `run_dir`, ordered by path components, after the
+    file `after`.
 
     Answered by `file_list` or `error`. An agent of an older version does not answer.
     """
@@ -280,10 +282,10 @@ class ListFiles(_Message, frozen=True, kw_only=True, tag="list_files"):
 
 
 class KeepFile(_Message, frozen=True, kw_only=True, tag="keep_file"):
-    """Keep this piece of a file of the user's library, whose original the agent cannot see.
+    """Store this chunk of a file of the user's library on an agent that cannot see the original.
 
-    Answered by `file_chunk` without data, or `error`.
-    With its last piece it is there, `size` bytes and changed at `mtime_ns`.
+    Answered by `file_chunk` without data, or `error`. The file appears with its last chunk: `size`
+    bytes, modified at `mtime_ns`.
     """
 
     op_id: OpId
@@ -296,7 +298,7 @@ class KeepFile(_Message, frozen=True, kw_only=True, tag="keep_file"):
 
 
 class Kill(_Message, frozen=True, kw_only=True, tag="kill"):
-    """End the agent. Its jobs run on (they are the keeper's), unless `stop_jobs`."""
+    """End the agent. Its jobs continue under the keeper, unless `stop_jobs`."""
 
     reason: Text
     stop_jobs: bool = False
@@ -323,7 +325,7 @@ ToAgent = (
 
 
 class Alive(_Message, frozen=True, kw_only=True, tag="alive"):
-    """First message on every connection."""
+    """The first message on every connection: the identity of the agent."""
 
     agent_id: AgentId
     agent_key: AgentKey
@@ -335,8 +337,8 @@ class Alive(_Message, frozen=True, kw_only=True, tag="alive"):
 
 
 class Snapshot(_Message, frozen=True, kw_only=True, tag="snapshot"):
-    """Every execution the agent knows and may not forget yet, in pages numbered from 0; `last`
-    closes it.
+    """All executions that the agent knows and may not forget yet, in pages numbered from 0; `last`
+    marks the last page.
     """
 
     number: int
@@ -346,16 +348,16 @@ class Snapshot(_Message, frozen=True, kw_only=True, tag="snapshot"):
 
 
 class RunStatusUpdate(_Message, frozen=True, kw_only=True, tag="run_status_update"):
-    """One execution changed. An ended one is repeated until `run_ack`."""
+    """One execution changed. The update of an ended one is repeated until `run_ack`."""
 
     execution: Execution
 
 
 class LogChunk(_Message, frozen=True, kw_only=True, tag="log_chunk"):
-    """Answer to `io`. `data` begins at `offset`; `next_offset` is where to go on; bytes in between
-    that are not there were dropped.
+    """Answer to `io`. `data` begins at `offset`; `next_offset` is where the next read starts.
+    Missing bytes in between were dropped.
 
-    end: the execution is over and nothing follows.
+    end: the execution is over and no bytes follow.
     """
 
     op_id: OpId
@@ -367,15 +369,15 @@ class LogChunk(_Message, frozen=True, kw_only=True, tag="log_chunk"):
 
 
 class CallReply(_Message, frozen=True, kw_only=True, tag="ok"):
-    """Answer to `analysis`: what the app returned, as JSON."""
+    """Answer to `analysis`: the app's return value as JSON."""
 
     op_id: OpId
     reply: bytes
 
 
 class FileChunk(_Message, frozen=True, kw_only=True, tag="file_chunk"):
-    """Answer to `read_file`. `size` and `mtime_ns` are the whole file's: who reads on sees by them
-    whether it has changed.
+    """Answer to `read_file`. `size` and `mtime_ns` are those of the whole file, so that a reader of
+    several chunks can detect a change.
     """
 
     op_id: OpId
@@ -385,7 +387,7 @@ class FileChunk(_Message, frozen=True, kw_only=True, tag="file_chunk"):
 
 
 class ListedFile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """name: relative to the run directory. size: bytes. mtime: unix seconds."""
+    """name: path relative to the run directory. size: bytes. mtime: unix seconds."""
 
     name: Annotated[str, msgspec.Meta(max_length=1024)]
     size: Offset
@@ -393,8 +395,8 @@ class ListedFile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
 
 class FileList(_Message, frozen=True, kw_only=True, tag="file_list"):
-    """Answer to `list_files`. more: files follow the last one. skipped: links, pipes, devices,
-    names that are not UTF-8 or too long.
+    """Answer to `list_files`. more: further files follow. skipped: number of links, pipes, devices,
+    and names that are too long or not UTF-8.
     """
 
     op_id: OpId
@@ -404,8 +406,8 @@ class FileList(_Message, frozen=True, kw_only=True, tag="file_list"):
 
 
 class RunReport(_Message, frozen=True, kw_only=True, tag="run_report"):
-    """How far an execution has come, in its own words (frameCount, percentComplete, ...). Volatile:
-    the newest counts, none is owed.
+    """The progress of an execution, as the job reports it (frameCount, percentComplete, ...).
+    Volatile: only the newest report counts, and a lost one is not repeated.
     """
 
     token: Token
@@ -414,18 +416,19 @@ class RunReport(_Message, frozen=True, kw_only=True, tag="run_report"):
 
 
 class PortsProbed(_Message, frozen=True, kw_only=True, tag="ports_probed"):
-    """Answer to `probe_ports`."""
+    """Answer to `probe_ports`: the ports that are in use."""
 
     op_id: OpId
     busy: tuple[PortNumber, ...]
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True):
-    """What an execution took, all its processes together. None: not known, which is not 0.
+    """Resource usage of an execution, all its processes together. None: not known, which differs
+    from 0.
 
-    cpu_percent: since the sample before, 100 is one core. memory_bytes: now, shared pages counted
-    once. cpu_secs, read_bytes, written_bytes: since its start. gpu_percent: the mean of its cards
-    now.
+    cpu_percent: since the previous sample; 100 is one core. memory_bytes: now, shared pages counted
+    once. cpu_secs, read_bytes, written_bytes: since its start. gpu_percent: the current mean of its
+    GPUs.
     """
 
     token: Token
@@ -441,14 +444,16 @@ class Sample(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Samples(_Message, frozen=True, kw_only=True, tag="samples"):
-    """Volatile: the newest counts, none is owed."""
+    """Resource usage of several executions. Volatile: only the newest counts, and a lost one is not
+    repeated.
+    """
 
     samples: tuple[Sample, ...]
 
 
 class KeeperReport(_Message, frozen=True, kw_only=True, tag="keeper_report"):
-    """Whether the agent's keeper answers. Sent when that changes, and before the snapshot of a
-    connection while it does not.
+    """Whether the agent's keeper answers. Sent when that changes, and before the snapshot of a new
+    connection if the keeper does not answer.
 
     since: unix seconds of the first question without an answer. stopped: a signal has stopped the
     keeper (state T in /proc).
@@ -460,13 +465,15 @@ class KeeperReport(_Message, frozen=True, kw_only=True, tag="keeper_report"):
 
 
 class ClusterReport(_Message, frozen=True, kw_only=True, tag="cluster_report"):
-    """What there is on the agent's cluster. Volatile: the newest counts, none is owed."""
+    """The state of the agent's cluster. Volatile: only the newest report counts, and a lost one is
+    not repeated.
+    """
 
     news: ClusterStatus
 
 
 class OpError(_Message, frozen=True, kw_only=True, tag="error"):
-    """An op failed; `code` is one of protocol.errors.CODES."""
+    """An op failed. `code` is one of protocol.errors.CODES."""
 
     op_id: OpId
     code: Text
@@ -492,10 +499,10 @@ ToSupervisor = (
 Direction = Literal["to_agent", "to_supervisor"]
 UNIONS: dict[str, Any] = {"to_agent": ToAgent, "to_supervisor": ToSupervisor}
 
-#: What is bigger goes in more than one page.
+#: Maximum number of executions in one page of a snapshot.
 SNAPSHOT_PAGE = 100
 
 
 def op_name(message: Any) -> str:
-    """The tag of a message: the opName that logs show."""
+    """Return the tag of a message: the opName in logs."""
     return str(message.__struct_config__.tag)

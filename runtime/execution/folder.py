@@ -127,7 +127,7 @@ def last_lines(path: str) -> str | None:
 def last_report(path: str) -> dict[str, Any] | None:
     """The newest report in a file of them; None where there is none."""
     end = tail(path, 2 * progress_report.LIMIT)
-    return None if end is None else progress_report.newest(end[1], from_start=end[0] == 0)
+    return None if end is None else progress_report.parse_last(end[1], from_start=end[0] == 0)
 
 
 def tail(path: str, limit: int) -> tuple[int, bytes] | None:

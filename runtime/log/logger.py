@@ -23,7 +23,7 @@ from collections.abc import Callable
 from types import CodeType, TracebackType
 from typing import Any, Literal, NamedTuple, Protocol
 
-from ...protocol.redaction import AGENT_SHORT, OP_SHORT, REDACTED, SHOWS_ITSELF, SNIP, Redactor
+from ...protocol.redaction import AGENT_SHORT, LOG_TEXT_METHOD, OP_SHORT, REDACTED, SNIP, Redactor
 
 Form = Literal["text", "json"]
 #: characters of one message; a single argument has its own limit
@@ -194,7 +194,7 @@ class Log:
     def _shown(self, arg: Any) -> Any:
         if isinstance(arg, int | float) and not isinstance(arg, bool):
             return arg
-        if not isinstance(arg, type) and (says := getattr(arg, SHOWS_ITSELF, None)) is not None:
+        if not isinstance(arg, type) and (says := getattr(arg, LOG_TEXT_METHOD, None)) is not None:
             return says()
         return shown_text(self.redactor.value(arg))
 

@@ -14,7 +14,7 @@ from ...protocol.jobs.roles import (
     Port,
     TaskRole,
 )
-from ...protocol.launch.task_environment import clash
+from ...protocol.launch.task_environment import find_name_conflict
 from ...protocol.redaction import is_secret
 from ..fields import Findings, Table, bounds, fits, shown, word
 from .container_rules import (
@@ -176,7 +176,7 @@ def _check_together(findings: Findings, path: str, out: Sequence[TaskRole]) -> N
             f"the tasks have {ports} ports together (each has http and ssh)",
             f"at most {MAX_PORTS}",
         )
-    elif conflict := clash(out):
+    elif conflict := find_name_conflict(out):
         findings.error(
             path,
             f"two roles set {conflict} to different values",

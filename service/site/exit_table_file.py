@@ -15,7 +15,7 @@ from ...diagnosis import pattern_cost
 from ...diagnosis.causes import CAUSES
 from ...diagnosis.exit_table import Behavior, Cause, Row, Table, When
 from ...protocol.errors import Refusal
-from ...protocol.jobs.exit_info import BY_SCHEDULER, Source
+from ...protocol.jobs.exit_info import SCHEDULER_END_STATES, Source
 from ...schema.text.yaml_subset import MAX_BYTES, LocatedMapping, YamlError, parse
 
 SHIPPED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "exit_table.yml")
@@ -297,7 +297,7 @@ def _source(value: Any) -> str:
 
 
 def _slurm(value: Any) -> str:
-    return _one_of(value, tuple(sorted(BY_SCHEDULER)))
+    return _one_of(value, tuple(sorted(SCHEDULER_END_STATES)))
 
 
 def _cause(value: Any) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from ...protocol.errors import Refusal
-from ...protocol.ids import AgentKey, about, of_agent, short_op
+from ...protocol.ids import AgentKey, agent_log_ids, execution_log_ids, short_op
 from ...protocol.version import VERSION
 from ...protocol.wire.messages import (
     Alive,
@@ -52,7 +52,7 @@ class DriverReports:
             keeper_pid=0,
         )
         self._up[place] = epoch, alive
-        self._log("{} is up", str(place), **of_agent(place))
+        self._log("{} is up", str(place), **agent_log_ids(place))
         self._engine.tell(AgentConnected(place, epoch, alive))
 
     def said(self, place: AgentKey, message: ToSupervisor) -> None:
@@ -64,7 +64,7 @@ class DriverReports:
                 self._metering.take(place, message)
             except Refusal as e:
                 self._counters.add(e.code)
-                self._log("{}: {}", str(place), e.sentence, **of_agent(place))
+                self._log("{}: {}", str(place), e.sentence, **agent_log_ids(place))
             return
         self._say(place, message)
         self._engine.tell(AgentMessage(place, there[0], message))
@@ -72,7 +72,7 @@ class DriverReports:
     def down(self, place: AgentKey) -> None:
         there = self._up.pop(place, None)
         if there is not None:
-            self._log("{} cannot be asked now", str(place), **of_agent(place))
+            self._log("{} cannot be asked now", str(place), **agent_log_ids(place))
             self._engine.tell(AgentDisconnected(place, there[0]))
 
     def host(self, driver: str, host: str, state: Literal["up", "down"], detail: str) -> None:
@@ -87,7 +87,9 @@ class DriverReports:
         """The core does not believe this connection any more."""
         there = self._up.get(place)
         if there is not None and there[0] == epoch:
-            self._log("{} is not listened to any more: {}", str(place), reason, **of_agent(place))
+            self._log(
+                "{} is not listened to any more: {}", str(place), reason, **agent_log_ids(place)
+            )
             self.down(place)
 
     def alive(self) -> list[tuple[AgentKey, int, Alive]]:
@@ -107,8 +109,8 @@ class DriverReports:
                     short_op(e.op_id),
                     e.token.jid,
                     e.state,
-                    **about(e.token),
-                    **of_agent(place),
+                    **execution_log_ids(e.token),
+                    **agent_log_ids(place),
                 )
             case Snapshot():
                 self._log(
@@ -116,7 +118,7 @@ class DriverReports:
                     str(place),
                     len(message.executions),
                     message.page,
-                    **of_agent(place),
+                    **agent_log_ids(place),
                 )
             case _:
                 pass

@@ -33,7 +33,7 @@ class HeartbeatMonitor:
         self.start()
         now = asyncio.get_running_loop().time()
         for connection in list(self._hub.connections.values()):
-            match connection.heart.look(now):
+            match connection.heart.check(now):
                 case "ask":
                     _ask(connection)
                 case "gone":

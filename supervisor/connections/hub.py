@@ -18,8 +18,8 @@ import tornado.websocket
 from ...protocol.errors import CODES, Refusal
 from ...protocol.ids import (
     AgentKey,
-    about,
-    of_agent,
+    agent_log_ids,
+    execution_log_ids,
     parse_agent_key,
     short_agent,
     short_op,
@@ -105,7 +105,7 @@ class Connection:
     @property
     def ids(self) -> dict[str, str]:
         """What each line about it has as its ids."""
-        return of_agent(self.key) | ({"agent": self.alive.agent_id} if self.alive else {})
+        return agent_log_ids(self.key) | ({"agent": self.alive.agent_id} if self.alive else {})
 
     def pkdebug_str(self) -> str:
         agent = short_agent(self.alive.agent_id) if self.alive else "?"
@@ -148,7 +148,7 @@ class Connection:
 
     def receive(self, frame: bytes | str) -> None:
         """One frame. A bad one is counted; a peer out of step loses its connection."""
-        self.heart.heard()
+        self.heart.record_receipt()
         self.hub.links.frame("in", len(frame))
         try:
             messages: Sequence[Any] = self._decoder.messages(frame)  # type: ignore[arg-type]
@@ -273,7 +273,7 @@ class Connection:
                 short_op(e.op_id),
                 e.token.jid,
                 "ending" if e.ending else e.state,
-                **about(e.token),
+                **execution_log_ids(e.token),
                 **self.ids,
             )
             if e.state == "ended":
@@ -333,7 +333,7 @@ class Hub:
         )
         self.agent_id = agent_id
         self.pace, self.write_secs = pace, write_secs
-        self.hello = handshake.header(handshake.SiteHello(VERSION, tuple(apps)))
+        self.hello = handshake.format_header(handshake.SiteHello(VERSION, tuple(apps)))
         self.connections: dict[AgentKey, Connection] = {}
         #: who measures them; set by the composition root
         self.links: ConnectionMetrics = NullMetrics()
@@ -411,7 +411,11 @@ class Hub:
             connection.ops.update((task.op_id, "run") for task in message.tasks)
         if op is not None and name not in _QUIET:
             token = getattr(message, "token", None)
-            ids = {**connection.ids, **({} if token is None else about(token)), "op": op}
+            ids = {
+                **connection.ids,
+                **({} if token is None else execution_log_ids(token)),
+                "op": op,
+            }
             self.log("{} _Op({}, {}) {}", connection, name, short_op(op), _about(message), **ids)
         connection.send(message)
         return True

@@ -41,7 +41,7 @@ class Progress:
             self._counters.add("reportOfNothing")
             return
         if (
-            progress_report.wrong(message.report) is not None
+            progress_report.find_error(message.report) is not None
             or len(msgspec.json.encode(message.report)) > REPORT_LIMIT
         ):
             self._counters.add("reportRefused")

@@ -55,7 +55,7 @@ class AgentSocket(tornado.websocket.WebSocketHandler):
 
     def on_pong(self, data: bytes) -> None:
         if self.connection is not None:
-            self.connection.heart.heard()
+            self.connection.heart.record_receipt()
 
     def on_close(self) -> None:
         if self.connection is not None:

@@ -17,8 +17,8 @@ from ...protocol.jobs.exit_info import (
     OUT_OF_MEMORY,
     ExitFacts,
     ExitInfo,
-    number_of_signal,
     signal_name,
+    signal_number,
 )
 from ...protocol.jobs.status import COMPLETED, ERROR, PURGED
 from . import containers
@@ -214,7 +214,7 @@ def _sentence(answer: Answer, run: Run, exit_: ExitInfo | None, found: Classific
             denied = ("canceled by anyone here", "a time limit", "its own exit", *denied)
         case "lost":
             answer["sentence"], denied = (
-                _error(run) or "its end is not known",
+                _error(run) or "exit status unknown",
                 ("a failure that the job reported",),
             )
         case _:
@@ -307,7 +307,7 @@ def _meaning(exit_: ExitInfo | None, found: Classification, exception: str | Non
     if exit_ is None or (exit_.signal is not None and found.cause in _SAY_THEMSELVES):
         return ""
     if found.cause == "exit":
-        number = number_of_signal(exit_.code, None)
+        number = signal_number(exit_.code, None)
         if number is None or found.confidence != "possible":
             return ""
         return f" (a shell says {exit_.code} when {signal_name(number)} ended its command; a program can say so by itself)"

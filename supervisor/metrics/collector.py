@@ -157,7 +157,7 @@ def _connections(sources: CollectorSources) -> Iterable[Metric]:
     owed: dict[tuple[str, ...], float] = {(driver,): 0.0 for driver in sources.drivers}
     inflight: Counter[tuple[str, ...]] = Counter({("run",): 0, ("question",): 0})
     for key, connection in sources.hub.connections.items():
-        owed[(key.driver,)] = max(owed.get((key.driver,), 0.0), connection.heart.owed(now))
+        owed[(key.driver,)] = max(owed.get((key.driver,), 0.0), connection.heart.overdue_secs(now))
         inflight["run",] += len(connection.ops)
         inflight["question",] += len(connection.asked)
     yield _gauge(

@@ -13,7 +13,14 @@ from typing import Any
 import msgspec
 
 from ...db.store.contract import IndexRow, JobCount
-from ...protocol.api.job_arrays import Indices, expand, index_of, parse_indices, prefix_of, text_of
+from ...protocol.api.job_arrays import (
+    Indices,
+    expand,
+    format_indices,
+    group_prefix,
+    parse_index,
+    parse_indices,
+)
 from ...protocol.api.requests import GroupCancel, JobGroup, RunArray, RunCancel, RunSimulation
 from ...protocol.errors import CODES, Refusal
 from ...protocol.ids import derived_id, split_jid
@@ -62,7 +69,7 @@ async def submit_array(desk: RunService, request: RunArray) -> dict[str, Any]:
         "group": f"{request.run.uid}-{request.run.simulation_id}",
         "simulationId": request.run.simulation_id,
         "computeModel": request.run.compute_model,
-        "indices": text_of(indices),
+        "indices": format_indices(indices),
         "count": len(answers),
         "accepted": len(answers) - len(refused),
         "states": Counter(a["state"] for a in answers if not _is_refusal(a)),
@@ -75,7 +82,7 @@ async def group(desk: RunService, request: JobGroup) -> dict[str, Any]:
     """How the runs of a simulation stand: at once, or as soon as nothing is left of them (at the
     latest after wait_secs).
     """
-    prefix = prefix_of(request.uid, request.simulation_id)
+    prefix = group_prefix(request.uid, request.simulation_id)
     tallies = await _tallies_over(desk, prefix, request.wait_secs)
     rows, more = _page(desk, prefix, request)
     counts = Counter(dict.fromkeys(STATUSES, 0))
@@ -96,7 +103,7 @@ async def group(desk: RunService, request: JobGroup) -> dict[str, Any]:
 
 async def cancel_group(desk: RunService, request: GroupCancel) -> dict[str, Any]:
     """Cancel the runs that are asked for; each is canceled durably, or was over. Raises Refusal."""
-    store, prefix = desk.engine.store, prefix_of(request.uid, request.simulation_id)
+    store, prefix = desk.engine.store, group_prefix(request.uid, request.simulation_id)
     if not store.tally(prefix):
         raise _nothing(prefix)
     names = _names(request)
@@ -180,7 +187,7 @@ async def _told(desk: RunService, rows: Iterable[IndexRow]) -> AsyncIterator[dic
         yield {
             "computeJid": row.jid,
             "computeJobSerial": row.serial,
-            "index": index_of(row.jid)[1],
+            "index": parse_index(row.jid)[1],
             "state": row.status,
             "over": not row.busy,
             "reason": row.reason,
@@ -254,7 +261,7 @@ def _names(request: GroupCancel) -> frozenset[str] | frozenset[int] | None:
 
 
 def _meant(names: frozenset[str] | frozenset[int] | None, row: IndexRow) -> bool:
-    return names is None or split_jid(row.jid)[2] in names or index_of(row.jid)[1] in names
+    return names is None or split_jid(row.jid)[2] in names or parse_index(row.jid)[1] in names
 
 
 def _cancels(
@@ -311,7 +318,7 @@ async def _missing(
         return 0
     there: set[str | int | None] = set()
     async for row in _rows(desk, prefix):
-        there |= {split_jid(row.jid)[2], index_of(row.jid)[1]}
+        there |= {split_jid(row.jid)[2], parse_index(row.jid)[1]}
     return len(names - there)
 
 

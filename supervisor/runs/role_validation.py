@@ -57,7 +57,7 @@ def check_roles(
             "badRequest",
             "`simName` has a NUL character in it, which no variable of an environment can have",
         )
-    if clash := task_environment.clash(spec.roles):
+    if clash := task_environment.find_name_conflict(spec.roles):
         raise Refusal(
             "badRequest",
             f"two of the roles would have a variable {clash} each, with different values; rename one of them",
@@ -147,7 +147,11 @@ def _check_totals(spec: RunSpec) -> None:
             f"the tasks of all roles have {ports} ports together, with `http` and `ssh` of each; "
             f"the limit is {MAX_PORTS}",
         )
-    most = max(len(r.env) for r in spec.roles) + len(spec.env) + task_environment.most(spec.roles)
+    most = (
+        max(len(r.env) for r in spec.roles)
+        + len(spec.env)
+        + task_environment.max_variables(spec.roles)
+    )
     if most > MAX_VARIABLES:
         raise Refusal(
             "tooLarge",

@@ -23,7 +23,7 @@ def looks(
     out, now = [], begin
     while now < begin + secs:
         now += pace.step
-        if (verdict := heart.look(now)) != "fine":
+        if (verdict := heart.check(now)) != "fine":
             out.append((now - begin, verdict))
     return out
 
@@ -49,9 +49,9 @@ def test_an_end_that_answers_is_asked_once_an_interval_for_ever(pace: HeartbeatT
     heart, asked, now = Heartbeat(pace, 0.0), 0, 0.0
     for _ in range(2000):
         now += pace.step
-        if (verdict := heart.look(now)) == "ask":
+        if (verdict := heart.check(now)) == "ask":
             asked += 1
-            heart.heard()
+            heart.record_receipt()
         assert verdict in ("ask", "fine")
     assert asked == pytest.approx(now / pace.interval, rel=0.3, abs=1)
 
@@ -62,18 +62,22 @@ def test_who_stood_still_for_long_was_given_up_and_knows_it_for_good(
 ) -> None:
     heart = Heartbeat(pace, 0.0)
     now = pace.step * before
-    heart.look(now)
+    heart.check(now)
     now += pace.given_up * more
-    assert heart.overslept(now) and heart.look(now) == "slept" and heart.overslept(now + pace.step)
+    assert (
+        heart.was_suspended(now)
+        and heart.check(now) == "slept"
+        and heart.was_suspended(now + pace.step)
+    )
 
 
 @pytest.mark.parametrize("pace", PACES[:3], ids=str)
 def test_who_did_not_run_for_a_moment_asks_again_before_it_judges(pace: HeartbeatTiming) -> None:
     """The answer may lie in the socket, unread."""
     heart, now = Heartbeat(pace, 0.0), 0.0
-    while heart.look(now) != "ask":
+    while heart.check(now) != "ask":
         now += pace.step
     now += pace.timeout * 1.2
-    assert heart.look(now) == "ask"
-    heart.heard()
+    assert heart.check(now) == "ask"
+    heart.record_receipt()
     assert [v for _, v in looks(heart, pace, now, pace.interval * 0.7)] == []

@@ -101,7 +101,7 @@ def test_every_door_says_that_memory_ran_out(site: Site) -> None:
     assert "memory ran out" in said["error"] and said["exit"]["lastLines"] == "begins"
     why = site.post("job-why", uid=UID, computeJid=jid_of(run))
     assert why["sentence"].endswith(
-        "memory ran out, and the kernel killed a process of it"
+        "memory ran out, so the kernel killed one of its processes"
     ) and any("memory" in t for t in why["try"])
     assert "memory ran out" in _cli(site, "job", "why", jid_of(run)) and "memory ran out" in _cli(
         site, "job", "status", jid_of(run)
@@ -119,7 +119,7 @@ def test_an_exit_0_whose_child_was_killed_by_the_kernel_is_told(site: Site) -> N
     assert said["exit"]["outOfMemory"] is (True if counts else None)
     why = site.post("job-why", uid=UID, computeJid=jid_of(run))["sentence"]
     assert why == "it completed with exit code 0" + (
-        ", but memory ran out, and the kernel killed a process of it" if counts else ""
+        ", but memory ran out, so the kernel killed one of its processes" if counts else ""
     )
 
 

@@ -209,7 +209,7 @@ def containers(
             address=lambda: {"agentsUrl": "ws://127.0.0.1:9/agent", "agentsCa": None},
             log=log,
             redactor=log.redactor,
-            spokesman=_Nobody(),  # type: ignore[arg-type]
+            reporter=_Nobody(),  # type: ignore[arg-type]
         )
         driver.watch()
         return driver

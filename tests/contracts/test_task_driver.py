@@ -266,7 +266,7 @@ class Containers:
             address=dict,
             log=log,
             redactor=Redactor(),
-            spokesman=self,
+            reporter=self,
         )
         self.ground.tasks = self.tasks = ContainerTaskController(self.driver, log)
         self.driver.watch()

@@ -109,7 +109,7 @@ class House:
                     "pingSecs": 20.0,
                     "pingTimeoutSecs": 10.0,
                 },
-                spokesman=self,
+                reporter=self,
                 keeper_settings={"cgroups": {"use": "auto", "pids": 0}},  # type: ignore[arg-type]
             )
         )
@@ -212,7 +212,7 @@ async def test_two_deployments_have_an_agent_each_of_the_same_name(
     [
         (
             ("kill",),
-            "its container was ended from outside by signal 9 (SIGKILL) (docker kill, docker stop or an administrator)",
+            "its container was killed from outside by signal 9 (SIGKILL) (docker kill, docker stop or an administrator)",
         ),
         (("stop", "-t", "20"), "its keeper ended by itself (exit code 0)"),
     ],

@@ -35,8 +35,8 @@ KILLS = share(2, 50)
 #: A container's whole memory, in MiB.
 MEMORY = 96
 EATS = "tail /dev/zero"
-OUT_OF_MEMORY = "memory ran out, and the kernel killed a process of it"
-OUTSIDE = "its container was ended from outside by signal 9 (SIGKILL) (docker kill, docker stop or an administrator)"
+OUT_OF_MEMORY = "memory ran out, so the kernel killed one of its processes"
+OUTSIDE = "its container was killed from outside by signal 9 (SIGKILL) (docker kill, docker stop or an administrator)"
 REMOVED = "its container was removed from outside"
 SHUTDOWN = "it was ended from outside: its machine was shut down, or the keeper of its jobs was told to end"
 

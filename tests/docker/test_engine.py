@@ -238,7 +238,7 @@ async def test_images_are_pulled_by_tag_and_digest_with_the_pools_credentials(
 ) -> None:
     digest = registry.push(client_of(host_a), BUSYBOX, "team/sim:2")
     async with seen(host_a, watch=False) as s:
-        known = await images(s).have(BUSYBOX)
+        known = await images(s).ensure(BUSYBOX)
         mine = images(s, registries=registry.credentials(tmp_path / "registries.json"))
         for name in (
             f"{registry.host}/team/sim:2",
@@ -246,7 +246,7 @@ async def test_images_are_pulled_by_tag_and_digest_with_the_pools_credentials(
             f"{registry.host}/team/sim:7@{digest}",
         ):
             await forget(s, registry)
-            assert set(await asyncio.gather(*(mine.have(name) for _ in range(5)))) == {known}
+            assert set(await asyncio.gather(*(mine.ensure(name) for _ in range(5)))) == {known}
         assert known in [i["Id"] for i in await s.engine.call("list", lambda c: c.images())]
         await forget(s, registry)
 
@@ -261,7 +261,7 @@ async def test_pulls_that_fail_say_why(host_a: Host, registry: Registry, tmp_pat
 
         async def fault(name: str, **settings: Any) -> str:
             with pytest.raises(ImageFault) as e:
-                await images(s, **settings).have(name)
+                await images(s, **settings).ensure(name)
             assert registry.password not in str(e.value) and "not the password" not in str(e.value)
             return e.value.fault
 
@@ -280,7 +280,7 @@ async def test_pulls_that_fail_say_why(host_a: Host, registry: Registry, tmp_pat
             assert await fault(image, registries=good) == "registryUnreachable"
         finally:
             registry.up()
-        assert await images(s, registries=good).have(image)
+        assert await images(s, registries=good).ensure(image)
         await forget(s, registry)
 
 
@@ -289,7 +289,7 @@ async def test_a_registry_that_never_answers_ends_the_pull_in_time(host_a: Host)
         async with seen(host_a, watch=False) as s:
             began = time.monotonic()
             with pytest.raises(ImageFault) as e:
-                await images(s, pull_secs=1.0).have(
+                await images(s, pull_secs=1.0).ensure(
                     f"127.0.0.1:{silent.getsockname()[1]}/team/sim:1"
                 )
             assert e.value.fault == "pullTimeout" and time.monotonic() - began < 5 * 1.5

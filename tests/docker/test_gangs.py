@@ -519,7 +519,7 @@ def test_images_come_from_a_registry_and_each_fault_is_told_to_who_asked(
     faults = {
         f"{registry.host}/ours:8": ("imageMissing", "has no image"),
         f"{registry.host}/theirs:1": ("imageMissing", "has no image"),
-        f"{wrong}/ours:7": ("pullDenied", "does not give image"),
+        f"{wrong}/ours:7": ("pullDenied", "refuses image"),
         "127.0.0.1:1/ours:7": ("registryUnreachable", "cannot reach registry"),
         f"{deaf}/ours:7": ("pullTimeout", "in 5 s"),
         NOSHELL: ("noShell", "/bin/sh"),
@@ -547,7 +547,7 @@ def test_images_come_from_a_registry_and_each_fault_is_told_to_who_asked(
         assert "docker pull" in why if fault != "noShell" else "/bin/sh" in why, why
         assert "k9TqCanary" not in why + site.log()
     said = types(site, "job", "wait", jid_of(bad[f"{wrong}/ours:7"]), code=125)
-    assert "does not give image" in said[1], said
+    assert "refuses image" in said[1], said
     gone(pool, *good, *bad.values())
     host.docker(
         "rmi", "--force", f"{registry.host}/ours:7", f"{registry.host}/ours@{digest}", code=None

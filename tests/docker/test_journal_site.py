@@ -171,7 +171,7 @@ def test_where_there_is_no_journal_containers_write_to_files_that_have_an_end(
             and logged["Config"]["max-size"]
             and logged["Config"]["max-file"]
         ), (name, logged)
-    assert site.log().count("host b: no journald there") == 1, "it is said once"
+    assert site.log().count("host b: journald is not available") == 1, "it is said once"
     assert [line.split(" ", 1)[1] for line in blind.docker("logs", container).splitlines()] == [
         "begins",
         "has ended with exit code 3",

@@ -266,7 +266,7 @@ def unfit(registry: Registry) -> dict[tuple[str, str, str], tuple[str, ...]]:
             "spelling",
         ),
         (f"{other}/theirs:1", "", "pullDenied"): (
-            "does not give image",
+            "refuses image",
             "docker pull",
             "credentials",
         ),

@@ -47,7 +47,7 @@ def test_a_frame_is_there_when_it_is_whole_and_not_before(app: App, tmp_path: Pa
             assert frame(app, run, "crackAnimation", whole - 1)["y"] == [
                 float(i + whole - 1) for i in (1, 2, 3)
             ], at
-        with pytest.raises(AppError, match=f": {whole} have been written"):
+        with pytest.raises(AppError, match=f": there are {whole} frames"):
             frame(app, run, "crackAnimation", whole)
 
 
@@ -94,5 +94,5 @@ def test_numbers_that_are_none_are_left_out_and_said(app: App, tmp_path: Path) -
 def test_a_dump_that_is_none_is_said_and_not_guessed(app: App, tmp_path: Path) -> None:
     run = run_of(tmp_path)
     (tmp_path / "atoms.dump").write_bytes(b"garbage\n" * 20)
-    with pytest.raises(AppError, match=r"atoms\.dump is not what LAMMPS was told to write"):
+    with pytest.raises(AppError, match=r"atoms\.dump does not have the expected format"):
         app.progress(run)

@@ -168,7 +168,7 @@ def test_the_crack_is_watched_as_it_grows_and_ends_with_its_last_frame(site: Sit
     curve = frame(site, run, "crackEnergyCurveAnimation", 50).json()
     assert curve["x"][-1] == 2500
     missing = frame(site, run, "crackAnimation", 51)
-    assert missing.code == 422 and "51 have been written" in missing.json()["error"]
+    assert missing.code == 422 and "there are 51 frames" in missing.json()["error"]
 
 
 def test_what_stops_lammps_is_the_error_of_the_run(site: Site) -> None:

@@ -542,7 +542,7 @@ def test_cookies_and_tickets_cannot_be_made(site: Site, browser: Browser, victim
             "Connection: close",
             ends=b"\n\n",
         )
-        assert answer.split(b" ")[1] == b"401" and b"no ticket of this site" in answer, (
+        assert answer.split(b" ")[1] == b"401" and b"not valid for this site" in answer, (
             ticket[:100],
             answer[:300],
         )

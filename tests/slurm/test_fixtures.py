@@ -406,4 +406,4 @@ def test_a_machine_without_all_this_says_what_to_do() -> None:
             timeout=60,
             cwd="/",
         )
-        assert done.returncode == 1 and "takes root" in done.stderr, done
+        assert done.returncode == 1 and "only root" in done.stderr, done

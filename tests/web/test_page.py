@@ -233,7 +233,7 @@ def test_what_goes_wrong_is_said_in_sentences(people: People, site: Site) -> Non
     ann.page.locator("#start").click()
     assert (
         ann.until("#notices", "13")
-        == "13 is no number for us.\n\nChange what the message names, then try again.\n\nClose"
+        == "13 is no number for us.\n\nChange the input that the message names, then try again.\n\nClose"
     )
     ann.fill("odd", number="14")
     assert ann.text("#notices") == "", "a refusal of other values is over"

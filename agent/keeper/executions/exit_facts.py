@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..linux.kernel_log import KernelLogReader
     from .state import Execution
 
-#: As protocol.exits.OF_THE_KERNEL, which needs more than the standard library.
+#: As protocol.exits.KERNEL_SIGNALS, which needs more than the standard library.
 _TELLING = frozenset((4, 5, 6, 7, 8, 9, 11, 15, 31))
 #: How bash names a process of its that a signal ended. Other shells say no number.
 _SHELLS_WORDS = re.compile(rb": line \d+: +(\d+) [A-Z]")

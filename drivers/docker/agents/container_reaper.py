@@ -1,5 +1,5 @@
-"""What is kept of an agent's container that ended: first the evidence, into the log and the agent's
-folder, then it is removed.
+"""Reaper of ended agent containers: stores the evidence in the log and the agent's folder, then
+removes the container.
 """
 
 import asyncio
@@ -19,108 +19,108 @@ from ..host.engine import EngineError, HostEngine
 
 FILE = "container.log"
 LINES = 20
-#: What the last so many that ended ended of is known without looking.
+#: Number of ended containers whose reason is cached.
 _REMEMBERED = 2000
-#: A record of a file that is read again for one.
+#: How much of the end of a file is searched for a record, in bytes.
 _READ_BYTES = 64 * 1024
 _LINE_CHARS = 500
-#: One that is called dead is looked at again, so often and after so long each time.
-_DYING_LOOKS, _DYING_SECS = 10, 0.1
+#: A container in state `dead` is inspected again: number of times, and pause in seconds.
+_DEAD_CHECKS, _DEAD_PAUSE_SECS = 10, 0.1
 
 
 class ContainerReaper:
-    """Of agents of one deployment, on all hosts. Nothing of another deployment's is looked at or
-    removed.
+    """Reaper for the agents of one deployment, on all hosts. It never touches containers of other
+    deployments.
     """
 
     def __init__(self, root: Path, deployment: str, log: Log, redactor: Redactor) -> None:
         self._root, self._deployment, self._log, self._redactor = root, deployment, log, redactor
-        self._under_way: dict[str, asyncio.Task[str | None]] = {}
-        self._told: OrderedDict[str, str] = OrderedDict()
+        self._running: dict[str, asyncio.Task[str | None]] = {}
+        self._reasons: OrderedDict[str, str] = OrderedDict()
         self._ooms: OrderedDict[str, int] = OrderedDict()
         self._stopped: OrderedDict[str, None] = OrderedDict()
 
-    def oom(self, id_: str) -> None:
-        """Memory ran out in this container: somebody was killed, not necessarily its main process."""
-        self._ooms[id_] = self._ooms.get(id_, 0) + 1
-        _bound(self._ooms)
-
-    def stops(self, id_: str) -> None:
-        """We are about to end it."""
-        self._stopped[id_] = None
-        _bound(self._stopped)
-
-    async def settle(self, engine: HostEngine, id_: str, key: AgentKey | None = None) -> str | None:
-        """Why this one is not running, as a sentence, with nothing left of it but the evidence;
-        None: it runs. Raises EngineError.
-
-        key: of whom it was, where that is known.
+    def count_oom(self, id_: str) -> None:
+        """Count an OOM event of this container. The killed process is not necessarily its main
+        process.
         """
-        task = self._under_way.get(id_)
-        if (
-            task is None or task.done()
-        ):  # what is over is not waited for: who asks in a loop would never let the loop go on
-            task = self._under_way[id_] = asyncio.get_running_loop().create_task(
-                self._settle(engine, id_, key)
+        self._ooms[id_] = self._ooms.get(id_, 0) + 1
+        _limit_size(self._ooms)
+
+    def expect_stop(self, id_: str) -> None:
+        """Record that the driver is about to stop this container."""
+        self._stopped[id_] = None
+        _limit_size(self._stopped)
+
+    async def reap(self, engine: HostEngine, id_: str, key: AgentKey | None = None) -> str | None:
+        """Remove the container if it has ended, after its evidence is stored. Return a sentence
+        that says why it is not running, or None if it runs. Raises EngineError.
+
+        key: the agent of the container, if known.
+        """
+        task = self._running.get(id_)
+        # A finished task is not awaited: a caller that polls would never yield to the event loop.
+        if task is None or task.done():
+            task = self._running[id_] = asyncio.get_running_loop().create_task(
+                self._reap(engine, id_, key)
             )
-            task.add_done_callback(lambda t: self._settled(id_, t))
+            task.add_done_callback(lambda t: self._reaped(id_, t))
         return await asyncio.shield(task)
 
     async def close(self) -> None:
-        tasks = list(self._under_way.values())
+        tasks = list(self._running.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _settled(self, id_: str, task: asyncio.Task[str | None]) -> None:
-        if self._under_way.get(id_) is task:
-            del self._under_way[id_]
+    def _reaped(self, id_: str, task: asyncio.Task[str | None]) -> None:
+        if self._running.get(id_) is task:
+            del self._running[id_]
         if not task.cancelled():
-            task.exception()  # whoever asked may be gone
+            task.exception()  # the caller may be gone
 
-    async def _settle(self, engine: HostEngine, id_: str, key: AgentKey | None) -> str | None:
-        said = await inspect(engine, id_)
-        for _ in range(_DYING_LOOKS):
-            if said is None or said["State"].get("Status") != "dead":
+    async def _reap(self, engine: HostEngine, id_: str, key: AgentKey | None) -> str | None:
+        container = await inspect(engine, id_)
+        for _ in range(_DEAD_CHECKS):
+            if container is None or container["State"].get("Status") != "dead":
                 break
-            await asyncio.sleep(
-                _DYING_SECS
-            )  # somebody removes it just now, or its engine cannot: the next looks tell
-            said = await inspect(engine, id_)
-        if said is None or not names.is_ours(said["Config"]["Labels"], self._deployment):
+            # Either the container is being removed, or its engine failed to remove it.
+            await asyncio.sleep(_DEAD_PAUSE_SECS)
+            container = await inspect(engine, id_)
+        if container is None or not names.is_ours(container["Config"]["Labels"], self._deployment):
             return (
-                self._told.get(id_)
-                or await asyncio.to_thread(self._written, id_, key)
-                or self._unseen(id_)
+                self._reasons.get(id_)
+                or await asyncio.to_thread(self._read_stored_reason, id_, key)
+                or self._unobserved_reason(id_)
             )
-        if exit_status.running(said["State"]):
+        if exit_status.running(container["State"]):
             return None
-        if id_ not in self._told:
-            self._told[id_] = await self._keep(engine, id_, said)
-            _bound(self._told)
+        if id_ not in self._reasons:
+            self._reasons[id_] = await self._store_evidence(engine, id_, container)
+            _limit_size(self._reasons)
         try:
             await remove(engine, id_)
-        except EngineError as e:  # it has ended all the same; whoever comes by next takes it away
+        except EngineError as e:  # the next call removes it
             self._log(
                 "container {} on host {} has ended and could not be removed: {}",
-                said["Name"].lstrip("/"),
+                container["Name"].lstrip("/"),
                 engine.name,
                 e.sentence,
             )
-        return self._told.get(id_) or exit_status.REMOVED
+        return self._reasons.get(id_) or exit_status.REMOVED
 
-    async def _keep(self, engine: HostEngine, id_: str, said: dict[str, Any]) -> str:
-        """The evidence: all that an engine knows of the end."""
+    async def _store_evidence(self, engine: HostEngine, id_: str, container: dict[str, Any]) -> str:
+        """Store the evidence: everything the engine knows about the end."""
         state, name, key = (
-            said["State"],
-            said["Name"].lstrip("/"),
-            str(said["Config"]["Labels"].get(names.KEY, "")),
+            container["State"],
+            container["Name"].lstrip("/"),
+            str(container["Config"]["Labels"].get(names.KEY, "")),
         )
         lines, unread = (
             ([], None) if exit_status.never_started(state) else await self._last_lines(engine, id_)
         )
         stopped, ooms = id_ in self._stopped, self._ooms.get(id_, 0)
-        sentence = exit_status.of_agent(
+        sentence = exit_status.agent_exit_reason(
             state, ooms=ooms, stopped=stopped, last_line=lines[-1] if lines else ""
         )
         record = {
@@ -131,7 +131,7 @@ class ContainerReaper:
             "sentence": sentence,
             "stopped": stopped,
             "exitCode": state.get("ExitCode"),
-            "signal": exit_status.signal_of(state),
+            "signal": exit_status.exit_signal(state),
             "oomKilled": bool(state.get("OOMKilled")),
             "oomEvents": ooms,
             "error": state.get("Error") or None,
@@ -161,7 +161,7 @@ class ContainerReaper:
         return sentence
 
     async def _last_lines(self, engine: HostEngine, id_: str) -> tuple[list[str], str | None]:
-        """And why there are none to be had."""
+        """Return the last lines of output, and why they could not be read."""
         try:
             raw: bytes = await engine.call(
                 f"the last lines of container {id_[:12]}", lambda c: c.logs(id_, tail=LINES)
@@ -177,8 +177,8 @@ class ContainerReaper:
         folder = self._root / "agent" / str(parse_agent_key(key))
         untrusted_files.append(folder, FILE, json.dumps(record).encode() + b"\n")
 
-    def _written(self, id_: str, key: AgentKey | None) -> str | None:
-        """What an earlier process of ours wrote of it."""
+    def _read_stored_reason(self, id_: str, key: AgentKey | None) -> str | None:
+        """Return the sentence that an earlier supervisor process stored."""
         if key is None:
             return None
         folder = self._root / "agent" / str(key)
@@ -190,13 +190,15 @@ class ContainerReaper:
                 if record["id"] == id_:
                     return str(record["sentence"])[: 2 * _LINE_CHARS]
             except (ValueError, TypeError, KeyError):
-                continue  # the folder is the user's: anything may stand there
+                continue  # the folder belongs to the user, so its content is untrusted
         return None
 
-    def _unseen(self, id_: str) -> str:
-        return exit_status.of_agent(None, ooms=self._ooms.get(id_, 0), stopped=id_ in self._stopped)
+    def _unobserved_reason(self, id_: str) -> str:
+        return exit_status.agent_exit_reason(
+            None, ooms=self._ooms.get(id_, 0), stopped=id_ in self._stopped
+        )
 
 
-def _bound(known: OrderedDict[str, Any]) -> None:
+def _limit_size(known: OrderedDict[str, Any]) -> None:
     while len(known) > _REMEMBERED:
         known.popitem(last=False)

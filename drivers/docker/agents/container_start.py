@@ -1,5 +1,5 @@
-"""Starting an agent's container: what of an earlier start is there, the container, and its
-configuration by its stdin.
+"""Starts an agent's container: checks for an earlier start, creates the container, and passes the
+configuration on its stdin.
 """
 
 import asyncio
@@ -26,16 +26,16 @@ from ..images.image_store import ImageStore
 from .container_reaper import ContainerReaper
 from .relay_container import Relay
 
-#: Where agents in containers read the supervisor's address; their relay writes it.
+#: File in which agents in containers read the supervisor's address; the relay writes it.
 ADDRESS_FILE = f"{specifications.LINKS}/agents.json"
-#: A container that somebody removes just now has its name for a moment longer.
+#: Retries while a container that is being removed still holds its name.
 _NAME_TRIES, _NAME_PAUSE = 50, 0.1
-#: A connection to the host takes at most so long here; whoever needs it tries longer.
+#: Limit for opening a spare connection to the host, in seconds.
 _AGAIN_SECS = 1.0
 
 
 class ContainerStarter:
-    """Of one host."""
+    """Starts agents' containers on one host."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class ContainerStarter:
         deployment: str,
         unix_users: UnixUsers,
         log_drivers: LogDrivers,
-        remains: ContainerReaper,
+        reaper: ContainerReaper,
         agent_settings: dict[str, Any],
         keeper_settings: dict[str, Any],
         log: Log,
@@ -61,18 +61,19 @@ class ContainerStarter:
             deployment,
             unix_users,
         )
-        self._log_drivers, self._remains = log_drivers, remains
+        self._log_drivers, self._reaper = log_drivers, reaper
         self._agent_settings, self._keeper_settings = agent_settings, keeper_settings
         self._log = log
 
     async def start(self, spec: AgentSpec) -> Handle:
-        """One start of a key at a time. Raises Refusal, EngineError, ImageFault and OSError."""
-        # at once: none of them depends on another, and each takes a round trip or a write to the
-        # disk
+        """Start an agent; call it for one start of a key at a time. Raises Refusal, EngineError,
+        ImageFault and OSError.
+        """
+        # Concurrently: the three are independent, and each takes a round trip or a disk write.
         running, user, image = await asyncio.gather(
-            self._of_earlier_start(spec.key),
+            self._find_earlier_start(spec.key),
             asyncio.to_thread(self._folders, spec.key),
-            self._images.have(self._pool.image),
+            self._images.ensure(self._pool.image),
             return_exceptions=True,
         )
         if isinstance(running, dict):
@@ -83,37 +84,37 @@ class ContainerStarter:
         assert isinstance(user, tuple) and isinstance(image, str)
         await self._relay.ensure(image)
         try:
-            return await self._made(spec, image, user)
+            return await self._create_and_start(spec, image, user)
         except EngineError as e:
-            if not self._log_drivers.refused(self._engine.name, e.sentence):
+            if not self._log_drivers.fall_back(self._engine.name, e.sentence):
                 raise
-            return await self._made(spec, image, user)
+            return await self._create_and_start(spec, image, user)
 
-    async def _of_earlier_start(self, key: AgentKey) -> Handle | None:
-        """One that runs is of a start whose outcome nobody heard of: its agent has one of the
-        tokens that are still accepted.
+    async def _find_earlier_start(self, key: AgentKey) -> Handle | None:
+        """Return the handle of a container that already runs. Its start succeeded without an
+        answer, and its agent has one of the accepted tokens.
         """
         filters = names.filters(self._deployment, "agent", key=str(key))
-        there: list[dict[str, Any]] = await self._engine.call(
+        existing: list[dict[str, Any]] = await self._engine.call(
             f"look for {key}", lambda c: c.containers(all=True, filters=filters)
         )
-        for summary in there:
-            if await self._settled(summary["Id"], key) is None:
-                said = await inspect(self._engine, summary["Id"])
-                if said is not None:
+        for summary in existing:
+            if await self._reap_earlier(summary["Id"], key) is None:
+                container = await inspect(self._engine, summary["Id"])
+                if container is not None:
                     return _handle(
                         key,
-                        said["Id"],
-                        said["Name"].lstrip("/"),
-                        int(said["Config"]["Labels"].get(names.STARTED, 0)),
+                        container["Id"],
+                        container["Name"].lstrip("/"),
+                        int(container["Config"]["Labels"].get(names.STARTED, 0)),
                     )
         return None
 
-    async def _settled(self, id_: str, key: AgentKey) -> str | None:
-        sentence = await self._remains.settle(self._engine, id_, key)
+    async def _reap_earlier(self, id_: str, key: AgentKey) -> str | None:
+        sentence = await self._reaper.reap(self._engine, id_, key)
         if sentence is not None:
             self._log(
-                "{}: what was left of an earlier container was removed: {}",
+                "{}: an earlier container was removed: {}",
                 str(key),
                 sentence,
                 uid=key.uid,
@@ -122,12 +123,14 @@ class ContainerStarter:
 
     def _folders(self, key: AgentKey) -> specifications.User:
         for path in (self._folder(key), self._user_dir(key)):
-            self._unix_users.own_folder(path, key.uid)
-        return self._unix_users.of(key.uid)
+            self._unix_users.make_owned_folder(path, key.uid)
+        return self._unix_users.ids(key.uid)
 
-    async def _made(self, spec: AgentSpec, image: str, user: specifications.User) -> Handle:
+    async def _create_and_start(
+        self, spec: AgentSpec, image: str, user: specifications.User
+    ) -> Handle:
         started = time.time()
-        creation, made = await self._create(spec, image, user, started)
+        creation, container_id = await self._create(spec, image, user, started)
         driver = f"DockerDriver(a={short_agent(spec.agent_id)} k={spec.key.kind} u={short_uid(spec.key.uid)} [])"
         self._log(
             "{} running: {}",
@@ -138,54 +141,58 @@ class ContainerStarter:
         )
         line = json.dumps(self._configuration(spec)).encode() + b"\n"
         try:
-            await self._engine.call(f"start {creation.name}", lambda c: _begin(c, made, line))
+            await self._engine.call(
+                f"start {creation.name}", lambda c: _start_with_input(c, container_id, line)
+            )
         except EngineError as e:
-            if e.code in ("refused", "notFound", "conflict"):  # after any other it may well run
+            if e.code in ("refused", "notFound", "conflict"):  # after any other error it may run
                 with contextlib.suppress(EngineError):
-                    await remove(self._engine, made)
+                    await remove(self._engine, container_id)
             raise
-        return _handle(spec.key, made, creation.name, int(started))
+        return _handle(spec.key, container_id, creation.name, int(started))
 
     async def _create(
         self, spec: AgentSpec, image: str, user: specifications.User, started: float
     ) -> tuple[specifications.Creation, str]:
-        """With the plain name, or, where another deployment has it, with ours behind it."""
+        """Create the container with the plain name, or with the deployment appended if another
+        deployment uses that name.
+        """
         suffix: str | None = None
         for n in range(_NAME_TRIES):
             if n > 1:
                 await asyncio.sleep(_NAME_PAUSE)
             creation = self._creation(spec, image, user, started, suffix)
             try:
-                made = await make(self._engine, creation)
+                container_id = await create_container(self._engine, creation)
             except EngineError as e:
                 if e.code != "conflict":
                     raise
                 suffix = await self._name_taken(spec.key, creation.name, suffix)
                 continue
-            return creation, made
+            return creation, container_id
         raise Refusal(
             "agentUnavailable",
-            f"host {self._engine.name}: the name {creation.name} did not become free; look who has it",
+            f"host {self._engine.name}: the container name {creation.name} did not become free; find its user with 'docker ps -a'",
         )
 
     async def _name_taken(self, key: AgentKey, name: str, suffix: str | None) -> str | None:
-        """What to put behind the name for the next try."""
-        there = await inspect(self._engine, name)
-        if there is None:
+        """Return the suffix for the next try."""
+        existing = await inspect(self._engine, name)
+        if existing is None:
             return suffix
-        labels = there["Config"]["Labels"]
+        labels = existing["Config"]["Labels"]
         if names.is_ours(labels, self._deployment):
-            if await self._settled(there["Id"], key) is None:
-                sentence = f"host {self._engine.name}: the name {name} is taken by the agent of {labels.get(names.KEY)}"
+            if await self._reap_earlier(existing["Id"], key) is None:
+                sentence = f"host {self._engine.name}: the container name {name} is used by the agent of {labels.get(names.KEY)}"
                 raise Refusal("agentUnavailable", sentence)
             return suffix
         if suffix is not None:
             raise Refusal(
                 "agentUnavailable",
-                f"host {self._engine.name}: the name {name} is taken by somebody else's container: remove it",
+                f"host {self._engine.name}: the name {name} is used by a container of another owner; remove or rename it",
             )
         self._log(
-            "{}: the name {} is taken by another deployment's container",
+            "{}: the container name {} is used by another deployment",
             str(key),
             name,
             uid=key.uid,
@@ -212,11 +219,11 @@ class ContainerStarter:
             folder=self._folder(key),
             user_dir=self._user_dir(key),
             links=names.links(self._deployment),
-            log_driver=self._log_drivers.of(self._engine.name),
+            log_driver=self._log_drivers.choose(self._engine.name),
         )
 
     def _configuration(self, spec: AgentSpec) -> dict[str, Any]:
-        """What the keeper is told on stdin. The only place that the token goes to."""
+        """Return the keeper's configuration, passed on stdin. The token goes nowhere else."""
         folder = self._folder(spec.key)
         return {
             **self._keeper_settings,
@@ -240,15 +247,15 @@ class ContainerStarter:
         return os.path.join(self._user_root, key.uid)
 
 
-async def make(engine: HostEngine, creation: specifications.Creation) -> str:
-    """The id of the new container. Raises EngineError, with code `conflict` where the name is
+async def create_container(engine: HostEngine, creation: specifications.Creation) -> str:
+    """Create a container and return its id. Raises EngineError, with code `conflict` if the name is
     taken.
     """
-    made = await engine.call(
-        f"make {creation.name}",
+    created = await engine.call(
+        f"create_container {creation.name}",
         lambda c: c.create_container_from_config(creation.config, creation.name),
     )
-    return str(made["Id"])
+    return str(created["Id"])
 
 
 def _handle(key: AgentKey, id_: str, name: str, started: int) -> Handle:
@@ -262,20 +269,19 @@ def _handle(key: AgentKey, id_: str, name: str, started: int) -> Handle:
     }
 
 
-def _begin(client: Any, id_: str, line: bytes) -> None:
-    """In one go, and attached before it starts: so no keeper ever waits for a line that nobody
-    writes.
+def _start_with_input(client: Any, id_: str, line: bytes) -> None:
+    """Start the container and write its configuration. The attachment comes first, so that no
+    keeper waits for a line in vain.
 
-    The connection that this takes is made anew at once: the next one who starts an agent would have
-    to wait for that.
+    Attaching uses up the connection; a new one is opened now, to save time at the next start.
     """
     attached = client.attach_socket(id_, params={"stdin": 1, "stream": 1})
-    connection = getattr(attached, "_sock", attached)  # with TLS it is the connection itself
+    # with TLS, attach_socket returns the connection itself
+    connection = getattr(attached, "_sock", attached)
     try:
         client.start(id_)
-        with contextlib.suppress(
-            BrokenPipeError, ConnectionResetError
-        ):  # it has ended already: that is found out, with its reason
+        # If the container has ended already, the reaper reports the reason.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             connection.sendall(line)
             connection.shutdown(socket.SHUT_WR)
     finally:

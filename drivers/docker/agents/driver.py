@@ -1,9 +1,9 @@
 """Agents in containers on a pool of hosts: the `docker` AgentDriver.
 
-A container for each (uid, kind), from the pool's image, with the keeper as PID 1. They outlive the
-supervisor and its hosts' daemons, and are found again by id and label; when one ends, its reason is
-kept before it is removed. Places of kind `container` are no process: whoever launches tasks in
-containers of their own answers for them.
+Each (uid, kind) has one container, made from the pool's image, with the keeper as PID 1. Containers
+outlive the supervisor and the Docker daemons, and are found again by id and label. When one ends,
+its reason is stored before it is removed. Keys of kind `container` are no process: the task driver
+reports for them.
 """
 
 import asyncio
@@ -29,23 +29,22 @@ from ..images.image_store import ImageFault, ImageStore
 from .container_reaper import ContainerReaper
 from .container_start import ContainerStarter
 from .relay_container import Relay
-from .subnet_check import in_the_way
+from .subnet_check import subnet_conflicts
 
-#: A keeper that was told to end has this long beyond its grace (seconds).
-_KEEPER_SECS = 5.0
-#: After SIGKILL nothing but the engine takes time.
+#: Time beyond the grace period in which a keeper may end, in seconds.
+_KEEPER_EXTRA_SECS = 5.0
+#: Time for the engine to report the end after SIGKILL, in seconds.
 _KILLED_SECS = 30.0
-_LOOK_FIRST, _LOOK_SECS = 0.02, 0.25
-#: SIGTERM is sent again after so long, then after twice as long.
-_AGAIN_SECS = 0.25
+_FIRST_POLL_SECS, _POLL_SECS = 0.02, 0.25
+#: SIGTERM is repeated after this time, in seconds; the pause doubles each time.
+_RESIGNAL_SECS = 0.25
 UNIX_USERS = "unix-users.json"
-#: Of one host. More of them would get in each other's way: each would take so long that it is given
-#: up, and be started again.
+#: Concurrent starts on one host. More would slow each other until they time out and are repeated.
 STARTS_AT_ONCE = 4
 
 
 class PlaceProvider(Protocol):
-    """Who answers for places of kind `container`."""
+    """Reports for keys of kind `container`."""
 
     async def open(self, key: AgentKey) -> Handle: ...
 
@@ -55,7 +54,7 @@ class PlaceProvider(Protocol):
 
 
 class Listener(Protocol):
-    """Who hears what happens on hosts besides the driver: all on the loop. See HostEngine."""
+    """Receives the events of hosts, on the event loop. See HostEngine."""
 
     def on_state(self, host: str, up: bool, detail: str) -> None: ...
 
@@ -65,8 +64,8 @@ class Listener(Protocol):
 
 
 class DockerDriver:
-    """See drivers.driver for what its methods promise. `watch` is called once the loop runs;
-    before, every host is down.
+    """See drivers.contracts for the contract of the methods. Call `watch` once the event loop runs;
+    until then every host counts as down.
     """
 
     name = "docker"
@@ -81,11 +80,13 @@ class DockerDriver:
         address: Callable[[], Mapping[str, Any]],
         log: Log,
         redactor: Redactor,
-        spokesman: PlaceReporter,
+        reporter: PlaceReporter,
         agent_settings: dict[str, Any] | None = None,
         keeper_settings: dict[str, Any] | None = None,
     ) -> None:
-        """address: what the supervisor's agents.json says. Raises Refusal("badConfig")."""
+        """address: returns the content of the supervisor's agents.json. Raises
+        Refusal("badConfig").
+        """
         self.pool, self.root, self.user_root, self.deployment, self.log = (
             pool,
             root,
@@ -93,24 +94,24 @@ class DockerDriver:
             deployment,
             log,
         )
-        self.spokesman = spokesman
+        self.reporter = reporter
         self.capabilities = Capabilities(
             tasks="keeper", same_machine=False, containers=True, volumes=tuple(pool.volumes)
         )
         self.unix_users = UnixUsers(root / UNIX_USERS, pool.unix_users)
         self.log_drivers = LogDrivers(pool.log_driver, log)
-        self.remains = ContainerReaper(root, deployment, log, redactor)
+        self.reaper = ContainerReaper(root, deployment, log, redactor)
         self.engines: dict[str, HostEngine] = {}
         self.images: dict[str, ImageStore] = {}
         self.relays: dict[str, Relay] = {}
         self.places: PlaceProvider | None = None
         self._listeners: list[Listener] = []
-        self._starts: dict[str, ContainerStarter] = {}
-        self._known = {h.name: asyncio.Event() for h in pool.hosts}
-        self._starting: dict[AgentKey, list[asyncio.Lock]] = {}
-        self._at_once = {h.name: asyncio.Semaphore(STARTS_AT_ONCE) for h in pool.hosts}
+        self._starters: dict[str, ContainerStarter] = {}
+        self._state_known = {h.name: asyncio.Event() for h in pool.hosts}
+        self._start_queues: dict[AgentKey, list[asyncio.Lock]] = {}
+        self._start_slots = {h.name: asyncio.Semaphore(STARTS_AT_ONCE) for h in pool.hosts}
         self._ended: dict[str, asyncio.Event] = {}
-        self._work: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
         self._closed = False
         for host in pool.hosts:
             engine = self.engines[host.name] = HostEngine(
@@ -126,7 +127,7 @@ class DockerDriver:
             relay = self.relays[host.name] = Relay(
                 engine, images, pool, deployment, address, self.log_drivers, log
             )
-            self._starts[host.name] = ContainerStarter(
+            self._starters[host.name] = ContainerStarter(
                 engine,
                 images,
                 relay,
@@ -136,18 +137,18 @@ class DockerDriver:
                 deployment=deployment,
                 unix_users=self.unix_users,
                 log_drivers=self.log_drivers,
-                remains=self.remains,
+                reaper=self.reaper,
                 agent_settings=agent_settings or {},
                 keeper_settings=keeper_settings or {},
                 log=log,
             )
 
     def listen(self, listener: Listener) -> None:
-        """It hears everything of all hosts from now on."""
+        """Register a listener for all events of all hosts."""
         self._listeners.append(listener)
 
     def watch(self) -> None:
-        """Begin to look after the hosts."""
+        """Start the connections to all hosts."""
         for engine in self.engines.values():
             engine.start()
 
@@ -159,42 +160,46 @@ class DockerDriver:
             engine = await self._engine_up(key.host)
             if key.kind == "container":
                 if self.places is None:
-                    raise Refusal("agentUnavailable", "nobody launches tasks in containers here")
+                    raise Refusal(
+                        "agentUnavailable", "the task driver for containers is not running"
+                    )
                 return {
                     **await self.places.open(key),
                     "host": key.host,
                     "kind": key.kind,
                     "key": str(key),
                 }
-            with self._turn(key) as turn:
-                async with turn, self._at_once[engine.name]:
-                    return await self._starts[engine.name].start(spec)
+            with self._start_lock(key) as turn:
+                async with turn, self._start_slots[engine.name]:
+                    return await self._starters[engine.name].start(spec)
         except (EngineError, ImageFault) as e:
-            raise Refusal("agentUnavailable", self._of_host(key.host, e.sentence)) from None
+            raise Refusal("agentUnavailable", self._with_host(key.host, e.sentence)) from None
         except OSError as e:
             raise Refusal(
                 "agentUnavailable",
-                f"the folders of {key} cannot be made: {e.filename}: {e.strerror}",
+                f"the folders of {key} cannot be created: {e.filename}: {e.strerror}",
             ) from None
 
     async def find(self, handle: Handle) -> Found:
-        key = _key(handle)
+        key = _handle_key(handle)
         if handle.get("kind") == "container":
             if self.places is None or key is None:
-                return Found(state="unknown", detail="nobody launches tasks in containers here")
+                return Found(
+                    state="unknown", detail="the task driver for containers is not running"
+                )
             return await self.places.find(key, handle)
         engine, id_ = self.engines.get(str(handle.get("host"))), handle.get("id")
         if engine is None or not isinstance(id_, str) or not id_:
             return Found(
                 state="unknown",
-                detail="its handle does not say which container it is, on a host of the pool",
+                detail="its handle names no container on a host of the pool",
             )
-        if self._known[engine.name].is_set() and not engine.up:
-            return Found(state="unknown", detail=self._of_host(engine.name, engine.detail))
+        if self._state_known[engine.name].is_set() and not engine.up:
+            return Found(state="unknown", detail=self._with_host(engine.name, engine.detail))
         try:
-            sentence = await self.remains.settle(engine, id_, key)
+            sentence = await self.reaper.reap(engine, id_, key)
         except EngineError as e:
-            return Found(state="unknown", detail=self._of_host(engine.name, e.sentence))
+            return Found(state="unknown", detail=self._with_host(engine.name, e.sentence))
         if sentence is not None:
             return Found(state="gone", detail=sentence)
         return Found(
@@ -202,8 +207,8 @@ class DockerDriver:
         )
 
     async def stop(self, handle: Handle, grace_secs: float) -> None:
-        """Raises Refusal where nobody can tell whether anything of it is left."""
-        key = _key(handle)
+        """Raises Refusal if the driver cannot tell whether the container is gone."""
+        key = _handle_key(handle)
         if handle.get("kind") == "container":
             if self.places is not None and key is not None:
                 await self.places.close_place(key)
@@ -214,12 +219,12 @@ class DockerDriver:
         if engine is None:
             raise Refusal(
                 "agentUnavailable",
-                f"host {handle.get('host')!a} is not in the pool any more: nobody can tell what is there",
+                f"host {handle.get('host')!a} is no longer in the pool, so the state of its containers is unknown",
             )
         try:
             await self._stop(engine, id_, grace_secs, key)
         except EngineError as e:
-            raise Refusal("agentUnavailable", self._of_host(engine.name, e.sentence)) from None
+            raise Refusal("agentUnavailable", self._with_host(engine.name, e.sentence)) from None
 
     async def evidence(
         self, key: AgentKey, name: str, offset: int, limit: int
@@ -239,19 +244,19 @@ class DockerDriver:
         )
 
     async def check(self) -> list[str]:
-        said = await asyncio.gather(*(self._check(name) for name in self.engines))
+        results = await asyncio.gather(*(self._check(name) for name in self.engines))
         return [
-            self._of_host(name, s)
-            for name, sentences in zip(self.engines, said, strict=True)
+            self._with_host(name, s)
+            for name, sentences in zip(self.engines, results, strict=True)
             for s in sentences
         ]
 
     async def close(self) -> None:
         self._closed = True
-        for task in list(self._work):
+        for task in list(self._background):
             task.cancel()
-        await asyncio.gather(*self._work, return_exceptions=True)
-        await self.remains.close()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self.reaper.close()
         await asyncio.gather(*(e.close() for e in self.engines.values()))
 
     # ---- inside
@@ -260,8 +265,10 @@ class DockerDriver:
         sentences = await self.engines[name].check()
         if not sentences:
             try:
-                await self.images[name].have(self.pool.image)
-                return await in_the_way(self.engines[name], self.pool.task_subnets, self.deployment)
+                await self.images[name].ensure(self.pool.image)
+                return await subnet_conflicts(
+                    self.engines[name], self.pool.task_subnets, self.deployment
+                )
             except (EngineError, ImageFault) as e:
                 return [e.sentence]
         return sentences
@@ -272,30 +279,32 @@ class DockerDriver:
             raise Refusal("agentUnavailable", f"there is no host {host} in the pool")
         if not engine.up:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._known[host].wait(), self.pool.call_secs)
+                await asyncio.wait_for(self._state_known[host].wait(), self.pool.call_secs)
         if not engine.up:
-            raise Refusal("agentUnavailable", self._of_host(host, engine.detail))
+            raise Refusal("agentUnavailable", self._with_host(host, engine.detail))
         return engine
 
     async def _stop(
         self, engine: HostEngine, id_: str, grace_secs: float, key: AgentKey | None
     ) -> None:
-        said = await inspect(engine, id_)
-        if said is not None and not names.is_ours(said["Config"]["Labels"], self.deployment):
+        container = await inspect(engine, id_)
+        if container is not None and not names.is_ours(
+            container["Config"]["Labels"], self.deployment
+        ):
             return
-        if said is not None and exit_status.running(said["State"]):
-            self.remains.stops(id_)
+        if container is not None and exit_status.running(container["State"]):
+            self.reaper.expect_stop(id_)
             ended = self._ended.setdefault(id_, asyncio.Event())
             try:
-                await _end(engine, id_, ended, grace_secs + _KEEPER_SECS)
+                await _terminate(engine, id_, ended, grace_secs + _KEEPER_EXTRA_SECS)
             finally:
                 self._ended.pop(id_, None)
-        await self.remains.settle(engine, id_, key)
+        await self.reaper.reap(engine, id_, key)
 
     @contextlib.contextmanager
-    def _turn(self, key: AgentKey) -> Iterator[asyncio.Lock]:
-        """Of starts of one key, one at a time."""
-        queue = self._starting.setdefault(key, [])
+    def _start_lock(self, key: AgentKey) -> Iterator[asyncio.Lock]:
+        """Give a lock that serialises the starts of one key."""
+        queue = self._start_queues.setdefault(key, [])
         lock = queue[0] if queue else asyncio.Lock()
         queue.append(lock)
         try:
@@ -303,18 +312,18 @@ class DockerDriver:
         finally:
             queue.pop()
             if not queue:
-                del self._starting[key]
+                del self._start_queues[key]
 
-    def _of_host(self, host: str, sentence: str) -> str:
+    def _with_host(self, host: str, sentence: str) -> str:
         return sentence if f"host {host}" in sentence else f"host {host}: {sentence}"
 
-    # ---- what hosts say
+    # ---- events of hosts
 
     def _state(self, host: str, up: bool, detail: str) -> None:
-        self._known[host].set()
+        self._state_known[host].set()
         if not up:
-            self.relays[host].lost()
-        self.spokesman.host(self.name, host, "up" if up else "down", detail)
+            self.relays[host].invalidate()
+        self.reporter.host(self.name, host, "up" if up else "down", detail)
         for listener in self._listeners:
             listener.on_state(host, up, detail)
 
@@ -325,66 +334,66 @@ class DockerDriver:
         id_, action = str(actor.get("ID", "")), event.get("Action")
         part = (actor.get("Attributes") or {}).get(names.PART)
         if part == "relay" and action in ("die", "destroy"):
-            self.log("host {}: the relay of its agents: {}", host, action)
-            self.relays[host].lost()
-            self._spawn(self._look_after_relay(host))
+            self.log("host {}: the agents' relay container: {}", host, action)
+            self.relays[host].invalidate()
+            self._spawn(self._ensure_relay(host))
         if part != "agent":
             return
         if action == "oom":
-            self.remains.oom(id_)
+            self.reaper.count_oom(id_)
         elif action == "die":
             if (ended := self._ended.get(id_)) is not None:
                 ended.set()
             else:
-                self._spawn(self._bury(host, id_))
+                self._spawn(self._reap_ended(host, id_))
 
     def _sync(self, host: str) -> None:
         for listener in self._listeners:
             listener.on_sync(host)
-        self.relays[host].lost()
+        self.relays[host].invalidate()
         self._spawn(self._reconcile(host))
 
     async def _reconcile(self, host: str) -> None:
-        """Events may have been missed: who has ended meanwhile, and what was made and never
-        started? Who runs is left alone.
+        """Reap agents that ended, and containers that were created but not started, while events
+        were missed. Running ones are left alone.
         """
         engine, running = self.engines[host], False
         try:
             filters = names.filters(self.deployment, "agent")
-            there: list[dict[str, Any]] = await engine.call(
+            containers: list[dict[str, Any]] = await engine.call(
                 "list its agents", lambda c: c.containers(all=True, filters=filters)
             )
-            for summary in there:
-                key = _parsed(summary.get("Labels", {}).get(names.KEY))
-                if key in self._starting:
-                    continue  # whoever starts it looks himself
-                if await self.remains.settle(engine, summary["Id"], key) is None:
+            for summary in containers:
+                key = _parse_key(summary.get("Labels", {}).get(names.KEY))
+                if key in self._start_queues:
+                    continue  # the start itself checks the container
+                if await self.reaper.reap(engine, summary["Id"], key) is None:
                     running = True
         except EngineError as e:
-            self.log("the agents of host {} could not be looked at: {}", host, e.sentence)
+            self.log("the agents of host {} could not be listed: {}", host, e.sentence)
             return
         if running or self.relays[host].wanted:
-            await self._look_after_relay(host)
+            await self._ensure_relay(host)
 
-    async def _look_after_relay(self, host: str) -> None:
+    async def _ensure_relay(self, host: str) -> None:
         try:
             await self.relays[host].ensure()
         except (EngineError, ImageFault, Refusal) as e:
             self.log(
                 "{}",
-                self._of_host(
-                    host, f"its relay is not there, so its agents cannot be reached: {e.sentence}"
+                self._with_host(
+                    host, f"its agents cannot be reached, because the relay failed: {e.sentence}"
                 ),
             )
 
-    async def _bury(self, host: str, id_: str) -> None:
+    async def _reap_ended(self, host: str, id_: str) -> None:
         try:
-            await self.remains.settle(self.engines[host], id_)
+            await self.reaper.reap(self.engines[host], id_)
         except EngineError as e:
             self.log(
                 "{}",
-                self._of_host(
-                    host, f"why container {id_[:12]} ended could not be asked: {e.sentence}"
+                self._with_host(
+                    host, f"container {id_[:12]} ended for an unknown reason: {e.sentence}"
                 ),
             )
 
@@ -393,29 +402,31 @@ class DockerDriver:
             work.close()
             return
         task = asyncio.get_running_loop().create_task(work)
-        self._work.add(task)
+        self._background.add(task)
         task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._work.discard(task)
+        self._background.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            self.log.exception("the docker driver's own work failed", error=task.exception())
+            self.log.exception(
+                "a background task of the docker driver failed", error=task.exception()
+            )
 
 
-async def _end(engine: HostEngine, id_: str, ended: asyncio.Event, secs: float) -> None:
-    """SIGTERM, again and again, for a first process that has just started is spared it; after
-    `secs` SIGKILL. Raises EngineError.
+async def _terminate(engine: HostEngine, id_: str, ended: asyncio.Event, secs: float) -> None:
+    """Send SIGTERM repeatedly, because a process that has just started ignores it; after `secs`
+    send SIGKILL. Raises EngineError.
     """
-    deadline, pause = asyncio.get_running_loop().time() + secs, _AGAIN_SECS
+    deadline, pause = asyncio.get_running_loop().time() + secs, _RESIGNAL_SECS
     while (left := deadline - asyncio.get_running_loop().time()) > 0:
         await _signal(engine, id_, signal.SIGTERM)
-        if await _over(engine, id_, ended, min(pause, left)):
+        if await _wait_for_end(engine, id_, ended, min(pause, left)):
             return
         pause *= 2
     await _signal(engine, id_, signal.SIGKILL)
-    if not await _over(engine, id_, ended, _KILLED_SECS):
+    if not await _wait_for_end(engine, id_, ended, _KILLED_SECS):
         raise EngineError(
-            "timeout", f"host {engine.name}: container {id_[:12]} was killed and does not end"
+            "timeout", f"host {engine.name}: container {id_[:12]} does not end after SIGKILL"
         )
 
 
@@ -426,32 +437,32 @@ async def _signal(engine: HostEngine, id_: str, number: int) -> None:
             lambda c: c.kill(id_, int(number)),
         )
     except EngineError as e:
-        if e.code not in ("notFound", "conflict"):  # it has ended already
+        if e.code not in ("notFound", "conflict"):  # it has already ended
             raise
 
 
-async def _over(engine: HostEngine, id_: str, ended: asyncio.Event, secs: float) -> bool:
-    """Waits for its end: for the event, and by asking, for events can be missed."""
+async def _wait_for_end(engine: HostEngine, id_: str, ended: asyncio.Event, secs: float) -> bool:
+    """Wait for the end of the container, by event and by polling, because events can be missed."""
     loop = asyncio.get_running_loop()
-    deadline, pause = loop.time() + secs, _LOOK_FIRST
+    deadline, pause = loop.time() + secs, _FIRST_POLL_SECS
     while True:
-        said = await inspect(engine, id_)
-        if said is None or not exit_status.running(said["State"]):
+        container = await inspect(engine, id_)
+        if container is None or not exit_status.running(container["State"]):
             return True
         if loop.time() > deadline:
             return False
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(ended.wait(), pause)
         if ended.is_set():
-            await asyncio.sleep(_LOOK_FIRST)
-        pause = min(2 * pause, _LOOK_SECS)
+            await asyncio.sleep(_FIRST_POLL_SECS)
+        pause = min(2 * pause, _POLL_SECS)
 
 
-def _key(handle: Handle) -> AgentKey | None:
-    return _parsed(handle.get("key"))
+def _handle_key(handle: Handle) -> AgentKey | None:
+    return _parse_key(handle.get("key"))
 
 
-def _parsed(text: object) -> AgentKey | None:
+def _parse_key(text: object) -> AgentKey | None:
     try:
         return parse_agent_key(text) if isinstance(text, str) else None
     except Refusal:

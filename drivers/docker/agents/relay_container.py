@@ -1,8 +1,8 @@
-"""The relay of a host: one container of ours that carries on what its agents say, and the volume
-with the socket between them.
+"""The relay of a host: one container that forwards the agents' connections to the supervisor, and
+the volume with their socket.
 
-It outlives supervisors. One that was made with another image, or that would tell agents another
-address, is replaced; they dial again.
+It outlives supervisors. A relay with another image or supervisor address is replaced; agents then
+reconnect.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _PORTS = {"ws": 80, "wss": 443}
 
 
 class Relay:
-    """Of one host. address: what the supervisor's own agents.json says."""
+    """The relay of one host. address: returns the content of the supervisor's agents.json."""
 
     def __init__(
         self,
@@ -40,114 +40,117 @@ class Relay:
         self._engine, self._images, self._pool, self._deployment = engine, images, pool, deployment
         self._address, self._log_drivers, self._log = address, log_drivers, log
         self._lock = asyncio.Lock()
-        #: of which image it is, and what it was told, as long as nothing is known to have happened
-        #: to it
+        #: image and settings of the running relay; None if it must be checked again
         self._running: tuple[str, dict[str, Any]] | None = None
         self._image: str | None = None
-        #: did anybody need it? Only then it is looked after
+        #: whether an agent has needed the relay; only then it is kept running
         self.wanted = False
 
-    def lost(self) -> None:
-        """Something happened to it: look again before it is relied on."""
+    def invalidate(self) -> None:
+        """Forget the state of the relay, so that it is checked before the next use."""
         self._running = None
 
     async def ensure(self, image: str | None = None) -> None:
-        """It runs, and tells agents the supervisor's address. Raises EngineError, ImageFault and
-        Refusal.
+        """Make sure that the relay runs and gives agents the supervisor's address. Raises
+        EngineError, ImageFault and Refusal.
 
-        image: the id that it must be of; None: as the last time, for who looks after it now and
-        then must not pull each time.
+        image: the required image id; None: the last one, so that periodic checks do not pull an
+        image.
         """
         self.wanted = True
         async with self._lock:
-            said = await asyncio.to_thread(told, self._address(), self._pool.supervisor)
-            image = image or self._image or await self._images.have(self._pool.image)
-            if self._running == (image, said):
+            settings = await asyncio.to_thread(
+                relay_settings, self._address(), self._pool.supervisor
+            )
+            image = image or self._image or await self._images.ensure(self._pool.image)
+            if self._running == (image, settings):
                 return
-            if not await self._is_there(image, said):
+            if not await self._is_running(image, settings):
                 try:
-                    await self._make(image, said)
+                    await self._make(image, settings)
                 except EngineError as e:
-                    if not self._log_drivers.refused(self._engine.name, e.sentence):
+                    if not self._log_drivers.fall_back(self._engine.name, e.sentence):
                         raise
-                    await self._make(image, said)
-            self._running, self._image = (image, said), image
+                    await self._make(image, settings)
+            self._running, self._image = (image, settings), image
 
-    async def _is_there(self, image: str, said: Mapping[str, Any]) -> bool:
-        """As it should be; one that only stands still is started. What is otherwise is taken away."""
-        there = await inspect(self._engine, names.relay(self._deployment))
-        if there is None:
+    async def _is_running(self, image: str, settings: Mapping[str, Any]) -> bool:
+        """Return whether the relay runs with this image and settings. A stopped one is started, an
+        unsuitable one removed.
+        """
+        container = await inspect(self._engine, names.relay(self._deployment))
+        if container is None:
             return False
-        if not names.is_ours(there["Config"]["Labels"], self._deployment, "relay"):
+        if not names.is_ours(container["Config"]["Labels"], self._deployment, "relay"):
             raise Refusal(
                 "agentUnavailable",
-                f"host {self._engine.name}: {there['Name']} is no relay of ours: rename or remove it",
+                f"host {self._engine.name}: the container {container['Name']} is not a relay of this deployment; rename or remove it",
             )
-        wanted = self._creation(image, said).config
+        wanted = self._creation(image, settings).config
         if (
-            there["Image"] == image
-            and there["Config"]["Cmd"] == wanted["Cmd"]
-            and not exit_status.never_started(there["State"])
+            container["Image"] == image
+            and container["Config"]["Cmd"] == wanted["Cmd"]
+            and not exit_status.never_started(container["State"])
         ):
-            if exit_status.running(there["State"]) or await self._started_again(there["Id"]):
+            if exit_status.running(container["State"]) or await self._restart(container["Id"]):
                 return True
         else:
             self._log(
-                "host {}: its relay is replaced: it is of another image or for another address",
+                "host {}: the relay is replaced, because its image or address has changed",
                 self._engine.name,
             )
-        await remove(self._engine, there["Id"], force=True)
+        await remove(self._engine, container["Id"], force=True)
         return False
 
-    async def _started_again(self, id_: str) -> bool:
+    async def _restart(self, id_: str) -> bool:
         try:
             await self._engine.call("start its relay", lambda c: c.start(id_))
         except EngineError as e:
             if e.code != "refused":
                 raise
-            # after a crash of the daemon, containerd may hold the id of what ran before for taken,
-            # until it is another container's
+            # after a crash of the daemon, containerd may consider the id of the old container
+            # taken; a new container has a new id
             self._log(
-                "host {}: its relay stood still, cannot be started again and is replaced: {}",
+                "host {}: the relay had stopped, cannot be restarted and is replaced: {}",
                 self._engine.name,
                 e.sentence,
             )
             return False
-        self._log("host {}: its relay stood still and was started again", self._engine.name)
+        self._log("host {}: the relay had stopped and was restarted", self._engine.name)
         return True
 
-    async def _make(self, image: str, said: Mapping[str, Any]) -> None:
-        creation, links = self._creation(image, said), names.links(self._deployment)
+    async def _make(self, image: str, settings: Mapping[str, Any]) -> None:
+        creation, links = self._creation(image, settings), names.links(self._deployment)
         labels = {names.DEPLOYMENT: self._deployment}
         await self._engine.call(
             f"make volume {links}", lambda c: c.create_volume(links, labels=labels)
         )
-        made = await self._engine.call(
+        created = await self._engine.call(
             f"make {creation.name}",
             lambda c: c.create_container_from_config(creation.config, creation.name),
         )
         try:
             self._log("running: {}", specifications.docker_run(creation, self._engine.host))
-            await self._engine.call(f"start {creation.name}", lambda c: c.start(made["Id"]))
+            await self._engine.call(f"start {creation.name}", lambda c: c.start(created["Id"]))
         except EngineError:
-            await remove(self._engine, made["Id"], force=True)
+            await remove(self._engine, created["Id"], force=True)
             raise
 
-    def _creation(self, image: str, said: Mapping[str, Any]) -> specifications.Creation:
+    def _creation(self, image: str, settings: Mapping[str, Any]) -> specifications.Creation:
         return specifications.relay_container(
             name=names.relay(self._deployment),
             image=image,
-            said=said,
+            settings=settings,
             labels=names.labels(self._deployment, "relay"),
             network=self._pool.relay_network,
             links=names.links(self._deployment),
-            log_driver=self._log_drivers.of(self._engine.name),
+            log_driver=self._log_drivers.choose(self._engine.name),
         )
 
 
-def told(address: Mapping[str, Any], supervisor: str | None) -> dict[str, Any]:
-    """What a relay is told. supervisor: `host:port`, where that is not in the address of its
-    listener.
+def relay_settings(address: Mapping[str, Any], supervisor: str | None) -> dict[str, Any]:
+    """Return the settings of a relay. supervisor: `host:port`, if that differs from the address of
+    the listener.
     """
     url = str(address["agentsUrl"])
     parts = urlsplit(url)

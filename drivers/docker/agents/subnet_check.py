@@ -1,4 +1,4 @@
-"""Networks of a host whose addresses overlap with those that gangs are given."""
+"""Finds networks of a host whose addresses overlap with the subnets of gangs."""
 
 from ipaddress import IPv4Network
 from typing import Any
@@ -7,14 +7,14 @@ from ..containers import names
 from ..host.engine import HostEngine
 
 
-async def in_the_way(engine: HostEngine, subnets: str, deployment: str) -> list[str]:
-    """Sentences about networks of others on this host that have addresses of these; none: gangs can
-    have all. Raises EngineError.
+async def subnet_conflicts(engine: HostEngine, subnets: str, deployment: str) -> list[str]:
+    """Return a sentence for each foreign network on this host that overlaps with `subnets`. Raises
+    EngineError.
     """
     listed: list[dict[str, Any]] = await engine.call("list networks", lambda c: c.networks())
     return [
-        f"its network {n['Name']} has {c['Subnet']}, out of the pool's taskSubnets {subnets}: a gang that is given these addresses cannot "
-        "start; remove it ('docker network rm'), or give the pool other `taskSubnets`"
+        f"its network {n['Name']} uses {c['Subnet']}, part of the pool's taskSubnets {subnets}: a gang with these addresses cannot "
+        "start; remove the network ('docker network rm'), or change `taskSubnets` of the pool"
         for n in listed
         if not names.is_ours(n.get("Labels"), deployment, "network")
         for c in subnet_configs(n)
@@ -28,7 +28,7 @@ def _overlap(one: str | None, other: str) -> bool:
             IPv4Network(other, strict=False)
         )
     except ValueError:
-        return False  # IPv6, or words of another network driver
+        return False  # IPv6, or the format of another network driver
 
 
 def subnet_configs(network: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,8 +1,7 @@
-"""How our containers, volumes and networks are called on a host, and the labels they are found
-again by. Pure.
+"""Names and labels of our containers, volumes and networks. Pure.
 
-Two deployments may share a host: what is not labelled with our deployment is never touched,
-whatever it is called.
+Two deployments may share a host: objects without the label of this deployment are never touched,
+whatever their names.
 """
 
 import hashlib
@@ -24,91 +23,96 @@ STARTED: Final = "jobscribe.started"
 JID: Final = "jobscribe.jid"
 TOKEN: Final = "jobscribe.token"
 OP: Final = "jobscribe.op"
-#: What journald makes fields of: JOBSCRIBE_JID and so on.
+#: Labels that journald stores as fields: JOBSCRIBE_JID and so on.
 LOGGED: Final = (JID, OP, UID, AGENT)
 
-#: Of the names that are digests: two of a host's that live at a time never meet.
+#: Length of digests in names, in hex digits. Digests of concurrent objects on one host must not
+#: collide.
 _HEX = 12
 _KINDS = {"sequential": "s", "parallel": "p"}
 
 
-def agent(key: AgentKey, of: str | None = None) -> str:
-    """of: the deployment, where another one has the plain name."""
+def agent(key: AgentKey, deployment: str | None = None) -> str:
+    """Return the name of an agent's container. deployment: set only if another deployment uses the
+    plain name.
+    """
     plain = f"srj-{_KINDS[key.kind]}-{key.uid}"
-    return plain if of is None else f"{plain}-{of}"
+    return plain if deployment is None else f"{plain}-{deployment}"
 
 
-def task(uid: str, token: Token, of: str) -> str:
-    return f"srj-t-{uid}-{_digest(f'{token}{of}')}"
+def task(uid: str, token: Token, deployment: str) -> str:
+    return f"srj-t-{uid}-{_digest(f'{token}{deployment}')}"
 
 
-def relay(of: str) -> str:
-    return f"jobscribe-relay-{of}"
+def relay(deployment: str) -> str:
+    return f"jobscribe-relay-{deployment}"
 
 
-def links(of: str) -> str:
-    """The volume with the socket that agents reach the supervisor by."""
-    return f"jobscribe-links-{of}"
+def links(deployment: str) -> str:
+    """Return the name of the volume with the socket through which agents reach the supervisor."""
+    return f"jobscribe-links-{deployment}"
 
 
-def network(token: Token, of: str) -> str:
-    """The bridge of the gang that this task is one of: every attempt has its own."""
-    return f"srj-n-{_digest(f'{token.jid}/{token.serial}/{token.attempt}{of}')}"
+def network(token: Token, deployment: str) -> str:
+    """Return the name of the bridge network of the task's gang. Every attempt has its own."""
+    return f"srj-n-{_digest(f'{token.jid}/{token.serial}/{token.attempt}{deployment}')}"
 
 
-def labels(of: str, part: Part) -> dict[str, str]:
-    """What everything of a deployment has."""
-    return {DEPLOYMENT: of, PART: part}
+def labels(deployment: str, part: Part) -> dict[str, str]:
+    """Return the labels that all objects of a deployment have."""
+    return {DEPLOYMENT: deployment, PART: part}
 
 
-def agent_labels(of: str, key: AgentKey, agent_id: str, started: float) -> dict[str, str]:
-    return labels(of, "agent") | _of_key(key, started) | {AGENT: short_agent(agent_id)}
+def agent_labels(deployment: str, key: AgentKey, agent_id: str, started: float) -> dict[str, str]:
+    return labels(deployment, "agent") | _key_labels(key, started) | {AGENT: short_agent(agent_id)}
 
 
 def task_labels(
-    of: str, place: AgentKey, token: Token, op_id: str, started: float
+    deployment: str, place: AgentKey, token: Token, op_id: str, started: float
 ) -> dict[str, str]:
-    # of what is not said here an image may say what it likes
+    # A label that is not set here could be set by the image.
     return (
-        labels(of, "task")
-        | _of_key(place, started)
+        labels(deployment, "task")
+        | _key_labels(place, started)
         | {JID: token.jid, TOKEN: str(token), OP: short_op(op_id), AGENT: ""}
     )
 
 
-def network_labels(of: str, place: AgentKey, token: Token, started: float) -> dict[str, str]:
-    return labels(of, "network") | _of_key(place, started) | {JID: token.jid}
+def network_labels(
+    deployment: str, place: AgentKey, token: Token, started: float
+) -> dict[str, str]:
+    return labels(deployment, "network") | _key_labels(place, started) | {JID: token.jid}
 
 
-def key_of(labels: Mapping[str, str] | None) -> AgentKey | None:
-    """None: they do not say, or not in our words."""
+def parse_agent_label(labels: Mapping[str, str] | None) -> AgentKey | None:
+    """Return the agent key from the labels, or None if it is missing or malformed."""
     try:
         return parse_agent_key((labels or {}).get(KEY, ""))
     except Refusal:
         return None
 
 
-def token_of(labels: Mapping[str, str] | None) -> Token | None:
-    """The same for the token of a task."""
+def parse_token_label(labels: Mapping[str, str] | None) -> Token | None:
+    """Return the token of a task from the labels, or None if it is missing or malformed."""
     try:
         return parse_token((labels or {}).get(TOKEN, ""))
     except Refusal:
         return None
 
 
-def is_ours(labels: Mapping[str, str] | None, of: str, part: Part = "agent") -> bool:
-    return labels is not None and labels.get(DEPLOYMENT) == of and labels.get(PART) == part
+def is_ours(labels: Mapping[str, str] | None, deployment: str, part: Part = "agent") -> bool:
+    return labels is not None and labels.get(DEPLOYMENT) == deployment and labels.get(PART) == part
 
 
-def filters(of: str, part: Part, **more: str) -> dict[str, list[str]]:
-    """For the engine's lists: what has these labels; `more` by the last part of their names, as
-    `key`.
+def filters(deployment: str, part: Part, **more: str) -> dict[str, list[str]]:
+    """Return a filter for the engine's list calls. `more`: further labels without their common
+    prefix, such as `key`.
     """
-    wanted = {**labels(of, part), **{f"jobscribe.{k}": v for k, v in more.items()}}
+    wanted = {**labels(deployment, part), **{f"jobscribe.{k}": v for k, v in more.items()}}
     return {"label": [f"{k}={v}" for k, v in wanted.items()]}
 
 
-def _of_key(key: AgentKey, started: float) -> dict[str, str]:
+def _key_labels(key: AgentKey, started: float) -> dict[str, str]:
     return {KEY: str(key), UID: key.uid, KIND: key.kind, STARTED: str(int(started))}
 
 

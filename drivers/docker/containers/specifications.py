@@ -1,9 +1,9 @@
-"""What each of our containers is made with: the whole body of POST /containers/create, and the same
-as a `docker run` line. Pure.
+"""The request with which each container is created: the body of POST /containers/create, and the
+same as a `docker run` line. Pure.
 
-What keeps a user's code in its container stands in one place, `_boxed`. Nothing secret is in here:
-`docker inspect` shows all of it. Paths are bound as mounts, not as "binds": one that is not there
-is an error, where the engine would make it as root.
+`_isolated` is the only place that isolates a user's code. Requests contain no secrets, because `docker
+inspect` shows them. Paths are bound as mounts, not as "binds": a missing path is then an error,
+while the engine would create it as root.
 """
 
 import csv
@@ -22,13 +22,13 @@ from ....protocol.ids import Token
 from ....protocol.wire.messages import ContainerSpec
 from . import names
 
-#: Where the socket to the relay is, in relays and agents.
+#: Path of the relay's socket, in relays and agents.
 LINKS: Final = "/run/jobscribe"
-#: Who relays run as: root without a single capability would still be root to the host's sockets.
+#: The unix user of relays. Root would have access to the host's sockets even without capabilities.
 RELAY_USER: Final = (65534, 65534)
 RELAY_LIMITS: Final = Limits(cpus=1, memory_mb=256, shm_mb=1, tmp_mb=1, pids=64, nofile=4096)
-#: Output that an engine keeps itself, where there is no journald: of keepers and agents a few lines
-#: a day.
+#: Limits of the engine's own log files, without journald. Keepers and agents print a few lines a
+#: day.
 _LOG_BYTES, _LOG_FILES = "8m", "2"
 _MIB = 2**20
 
@@ -36,8 +36,8 @@ User = tuple[int, int]
 
 
 class Creation(msgspec.Struct, frozen=True, kw_only=True):
-    """config: the body of the request; it has Image, HostConfig and, where there is a bridge of a
-    gang, NetworkingConfig.
+    """config: the body of the request, with Image, HostConfig and, for a task of a gang,
+    NetworkingConfig.
     """
 
     name: str
@@ -58,12 +58,12 @@ def agent_container(
     links: str,
     log_driver: str,
 ) -> Creation:
-    """A keeper as PID 1, told its configuration on stdin. folder: the agent's own. links: the
-    volume of the relay's socket.
+    """The container of an agent: a keeper as PID 1, which gets its configuration on stdin. folder:
+    the agent's own. links: the volume of the relay's socket.
     """
     mounts = [
-        _bound(folder, folder),
-        _bound(user_dir, user_dir),
+        _bind_mount(folder, folder),
+        _bind_mount(user_dir, user_dir),
         _volume(links, LINKS, read_only=True),
     ]
     config = {
@@ -78,7 +78,7 @@ def agent_container(
         "StdinOnce": True,
         "Tty": False,
         "Healthcheck": {"Test": ["NONE"]},
-        "HostConfig": _boxed(limits, mounts, network, log_driver),
+        "HostConfig": _isolated(limits, mounts, network, log_driver),
     }
     return Creation(name=name, config=config)
 
@@ -87,19 +87,19 @@ def relay_container(
     *,
     name: str,
     image: str,
-    said: Mapping[str, Any],
+    settings: Mapping[str, Any],
     labels: Mapping[str, str],
     network: str,
     links: str,
     log_driver: str,
 ) -> Creation:
-    """Carries the socket of a host's agents on to the supervisor. said: what it is told, as JSON in
-    its command: nothing secret.
+    """The container that forwards the socket of a host's agents to the supervisor. settings: passed
+    as JSON in its command, so without secrets.
     """
-    host = _boxed(RELAY_LIMITS, [_volume(links, LINKS, read_only=False)], network, log_driver)
+    host = _isolated(RELAY_LIMITS, [_volume(links, LINKS, read_only=False)], network, log_driver)
     config = {
         "Image": image,
-        "Cmd": ["relay", json.dumps(said, sort_keys=True, separators=(",", ":"))],
+        "Cmd": ["relay", json.dumps(settings, sort_keys=True, separators=(",", ":"))],
         "Env": [],
         "WorkingDir": "/",
         "Labels": dict(labels),
@@ -129,11 +129,11 @@ def task_container(
     network: str | None = None,
     declared: Sequence[str] = (),
 ) -> Creation:
-    """One task. image: the id to create from. evidence: its folder, with wrapper.sh in it. network:
-    the bridge of its gang.
+    """The container of one task. image: the image id. evidence: its folder, with wrapper.sh in it.
+    network: the bridge of its gang.
 
-    declared: volumes that its image wants. They are in memory, and end with it: an engine would
-    make them on its own disk, without a limit.
+    declared: volumes that the image declares. They are held in memory and end with the container;
+    an engine would put them on its own disk, without a limit.
 
     Raises Refusal("badRequest") for a volume that the pool does not have.
     """
@@ -141,9 +141,9 @@ def task_container(
         pool.tasks, cpus=box.cpu, memory_mb=box.memory_mb, shm_mb=box.shm_mb
     )
     mounts = [
-        _bound(evidence, evidence),
-        _bound(user_dir, user_dir),
-        *_named(box.volumes, pool.volumes, user_dir),
+        _bind_mount(evidence, evidence),
+        _bind_mount(user_dir, user_dir),
+        *_volume_mounts(box.volumes, pool.volumes, user_dir),
     ]
     taken = {m["Target"] for m in mounts} | {"/tmp"}
     mounts += [
@@ -151,10 +151,9 @@ def task_container(
         for path in dict.fromkeys(map(os.path.normpath, declared))
         if path not in taken
     ]
-    host = _boxed(limits, mounts, network or pool.network, log_driver)
-    if (
-        network is not None
-    ):  # names of its gang are known; what else it asks, nobody outside is asked for it
+    host = _isolated(limits, mounts, network or pool.network, log_driver)
+    # The engine resolves names of the gang; other names must not be looked up outside.
+    if network is not None:
         host["Dns"] = ["127.0.0.1"]
     if box.gpus:
         host["DeviceRequests"] = [
@@ -166,14 +165,14 @@ def task_container(
                 "Options": {},
             }
         ]
-    known_as = f"{token.role}-{token.index}".replace("_", "-").lower()
+    alias = f"{token.role}-{token.index}".replace("_", "-").lower()
     config: dict[str, Any] = {
         "Image": image,
         "Entrypoint": ["/bin/sh"],
         "Cmd": [f"{evidence}/wrapper.sh"],
         "Env": [f"HOME={user_dir}"],
         "WorkingDir": "/",
-        "Hostname": known_as,
+        "Hostname": alias,
         "Labels": dict(labels),
         "User": _user(user),
         "AttachStdin": False,
@@ -185,15 +184,13 @@ def task_container(
     }
     if network is not None:
         address = {"IPAMConfig": {"IPv4Address": box.address}} if box.address is not None else {}
-        config["NetworkingConfig"] = {
-            "EndpointsConfig": {network: {**address, "Aliases": [known_as]}}
-        }
+        config["NetworkingConfig"] = {"EndpointsConfig": {network: {**address, "Aliases": [alias]}}}
     return Creation(name=name, config=config)
 
 
 def network_body(*, name: str, subnet: str, labels: Mapping[str, str]) -> dict[str, Any]:
-    """The body of POST /networks/create for the bridge of a gang: no way out of it, not even to its
-    host, which has no address there.
+    """The body of POST /networks/create for the bridge of a gang. The bridge has no route outside,
+    and its host has no address in it.
     """
     return {
         "Name": name,
@@ -208,11 +205,11 @@ def network_body(*, name: str, subnet: str, labels: Mapping[str, str]) -> dict[s
     }
 
 
-def _boxed(
+def _isolated(
     limits: Limits, mounts: Iterable[dict[str, Any]], network: str, log_driver: str
 ) -> dict[str, Any]:
-    """The HostConfig of everything we start. Seccomp is the engine's own default: it is on where
-    nothing is said.
+    """The HostConfig of every container. Seccomp is not set, so that the engine's default profile
+    applies.
     """
     memory = limits.memory_mb * _MIB
     return {
@@ -222,7 +219,7 @@ def _boxed(
         "CgroupnsMode": "private",
         "Init": False,
         "IpcMode": "private",
-        "LogConfig": _logged(log_driver),
+        "LogConfig": _log_config(log_driver),
         "Memory": memory,
         "MemorySwap": memory,
         "Mounts": list(mounts),
@@ -237,7 +234,7 @@ def _boxed(
         "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0},
         "SecurityOpt": ["no-new-privileges:true"],
         "ShmSize": limits.shm_mb * _MIB,
-        # a program that a job compiles there may be run there
+        # jobs may run programs that they compile there
         "Tmpfs": {"/tmp": f"rw,exec,nosuid,nodev,size={limits.tmp_mb}m,mode=1777"},
         "Ulimits": [
             {"Name": "core", "Soft": 0, "Hard": 0},
@@ -246,7 +243,7 @@ def _boxed(
     }
 
 
-def _logged(driver: str) -> dict[str, Any]:
+def _log_config(driver: str) -> dict[str, Any]:
     match driver:
         case "journald":
             return {"Type": driver, "Config": {"labels": ",".join(names.LOGGED)}}
@@ -260,7 +257,7 @@ def _user(user: User) -> str:
     return f"{user[0]}:{user[1]}"
 
 
-def _bound(source: str, target: str, *, read_only: bool = False) -> dict[str, Any]:
+def _bind_mount(source: str, target: str, *, read_only: bool = False) -> dict[str, Any]:
     return {"Type": "bind", "Source": source, "Target": target, "ReadOnly": read_only}
 
 
@@ -276,22 +273,22 @@ def _in_memory(target: str, size_mb: int) -> dict[str, Any]:
     }
 
 
-def _named(
+def _volume_mounts(
     wanted: Iterable[str], offered: Mapping[str, Volume], user_dir: str
 ) -> list[dict[str, Any]]:
-    """The volumes of a role. A path of the user's own directory is there anyway; any other path of
-    the host is nobody's to name.
+    """The mounts of the volumes that a role names. Paths in the user's own directory are mounted
+    anyway; other paths of the host are refused.
     """
     out = []
     for name in dict.fromkeys(wanted):
         if name in offered:
             volume = offered[name]
-            out.append(_bound(volume.source, volume.target, read_only=volume.read_only))
+            out.append(_bind_mount(volume.source, volume.target, read_only=volume.read_only))
         elif not _is_below(name, user_dir):
             known = ", ".join(sorted(offered)) or "none"
             raise Refusal(
                 "badRequest",
-                f"volume {name!a} is neither one of the pool's ({known}) nor a path of the user's own directory",
+                f"volume {name!a} is neither a volume of the pool ({known}) nor a path in the user's own directory",
             )
     return out
 
@@ -302,12 +299,12 @@ def _is_below(path: str, folder: str) -> bool:
     ) == os.path.normpath(folder)
 
 
-# ---- the same by hand
+# ---- the same as a docker run line
 
 
 def docker_run(creation: Creation, host: PoolHost) -> str:
-    """The line that starts the same container by hand. An agent's would wait for its configuration
-    on stdin.
+    """Return the command that starts the same container manually. An agent's container would then
+    wait for its configuration on stdin.
     """
     config = creation.config
     words = [
@@ -319,9 +316,15 @@ def docker_run(creation: Creation, host: PoolHost) -> str:
         "-d",
         "--name",
         creation.name,
-        *_of_host(config["HostConfig"]),
+        *_host_options(config["HostConfig"]),
     ]
-    words += [*_of_network(config), "--user", config["User"], "--workdir", config["WorkingDir"]]
+    words += [
+        *_network_options(config),
+        "--user",
+        config["User"],
+        "--workdir",
+        config["WorkingDir"],
+    ]
     if config.get("Hostname"):
         words += ["--hostname", config["Hostname"]]
     words += [w for e in config["Env"] for w in ("--env", e)]
@@ -346,7 +349,7 @@ def _tls(host: PoolHost) -> list[str]:
     ]
 
 
-def _of_host(c: Mapping[str, Any]) -> list[str]:
+def _host_options(c: Mapping[str, Any]) -> list[str]:
     words = [f"--cap-drop={name}" for name in c["CapDrop"]] + [
         f"--security-opt={o}" for o in c["SecurityOpt"]
     ]
@@ -377,7 +380,7 @@ def _of_host(c: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def _of_network(config: Mapping[str, Any]) -> list[str]:
+def _network_options(config: Mapping[str, Any]) -> list[str]:
     words = [
         "--network",
         config["HostConfig"]["NetworkMode"],
@@ -392,13 +395,13 @@ def _of_network(config: Mapping[str, Any]) -> list[str]:
 
 def _mount(mount: Mapping[str, Any]) -> str:
     if mount["Type"] == "tmpfs":
-        said = mount["TmpfsOptions"]
+        options = mount["TmpfsOptions"]
         return _csv(
             [
                 "type=tmpfs",
                 f"target={mount['Target']}",
-                f"tmpfs-size={said['SizeBytes']}",
-                f"tmpfs-mode={said['Mode']:o}",
+                f"tmpfs-size={options['SizeBytes']}",
+                f"tmpfs-mode={options['Mode']:o}",
             ]
         )
     fields = [f"type={mount['Type']}", f"source={mount['Source']}", f"target={mount['Target']}"]
@@ -406,7 +409,7 @@ def _mount(mount: Mapping[str, Any]) -> str:
 
 
 def _csv(fields: Iterable[str]) -> str:
-    """As the docker command reads the values of some of its options."""
+    """Format values as the docker command parses them in some options."""
     out = io.StringIO()
     csv.writer(out, lineterminator="").writerow(fields)
     return out.getvalue()

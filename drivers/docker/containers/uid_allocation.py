@@ -1,8 +1,8 @@
-"""Which unix user of the hosts each of our users is: one number each, from a span that nobody else
-uses. Never given to a second one.
+"""Allocates one unix user of the hosts to each of our users, from a reserved range. A number is
+never reused.
 
-The numbers stand in a file, for files of users belong to them: whoever loses it has to give every
-tree to its user again.
+The numbers are stored in a file, because files of users belong to them. If the file is lost, all
+trees need a new owner.
 """
 
 import os
@@ -15,7 +15,7 @@ import msgspec
 from ....protocol.errors import Refusal
 from ....runtime.filesystems import write_atomically
 
-#: Below are the systems' own users, 0 among them.
+#: Lower numbers are system users, including root.
 LEAST = 1000
 _MOST = 2**31 - 2
 
@@ -25,10 +25,12 @@ class _Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class UnixUsers:
-    """Use it from any thread. The numbers of users are those of their groups, too."""
+    """The table of unix users. Thread-safe. The group number of a user equals the user number."""
 
     def __init__(self, file: Path, span: tuple[int, int] | None) -> None:
-        """span: first and last; None: all are this process's own user. Raises Refusal("badConfig")."""
+        """span: first and last number; None: all users share this process's own unix user. Raises
+        Refusal("badConfig").
+        """
         self._file, self._span = file, span
         self._lock = threading.Lock()
         self._users: dict[str, int] | None = None
@@ -36,21 +38,21 @@ class UnixUsers:
             if os.geteuid() == 0:
                 raise Refusal(
                     "badConfig",
-                    "as root, containers need unix users of their own: set unix_users in the pool's file",
+                    "the supervisor runs as root, so containers need separate unix users: set unix_users in the pool's file",
                 )
         elif os.geteuid() != 0:
             raise Refusal(
                 "badConfig",
-                f"unix_users is {_said(span)}, but only root can give files to others: leave it out, or run as root",
+                f"unix_users is {_format_span(span)}, but only root can change file owners: remove the setting, or run as root",
             )
         elif not LEAST <= span[0] <= span[1] <= _MOST:
             raise Refusal(
                 "badConfig",
-                f"unix_users is {_said(span)}: it must be a first and a last number, of {LEAST} to {_MOST}",
+                f"unix_users is {_format_span(span)}: it must be a first and a last number between {LEAST} and {_MOST}",
             )
 
-    def of(self, uid: str) -> tuple[int, int]:
-        """The numbers of user and group. Raises Refusal, and OSError where the file cannot be
+    def ids(self, uid: str) -> tuple[int, int]:
+        """Return the numbers of user and group. Raises Refusal, and OSError if the file cannot be
         written.
         """
         if self._span is None:
@@ -65,16 +67,16 @@ class UnixUsers:
                 self._users = users
             return users[uid], users[uid]
 
-    def own(self, path: str, uid: str) -> None:
-        """Give what is at this path to the user; of a link, the link itself."""
+    def chown(self, path: str, uid: str) -> None:
+        """Change the owner of a path to the user. Links are not followed."""
         if self._span is not None:
-            os.chown(path, *self.of(uid), follow_symlinks=False)
+            os.chown(path, *self.ids(uid), follow_symlinks=False)
 
-    def own_folder(self, path: str, uid: str) -> None:
-        """Make a folder that is the user's alone. What this process made in it before it was the
-        user's is given away, too.
+    def make_owned_folder(self, path: str, uid: str) -> None:
+        """Create a folder that only the user can access. Files that this process created in it
+        earlier are given to the user, too.
         """
-        number, group = self.of(uid)
+        number, group = self.ids(uid)
         os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
         try:
             os.mkdir(path, 0o700)
@@ -100,12 +102,12 @@ class UnixUsers:
             except msgspec.DecodeError as e:
                 raise Refusal(
                     "badConfig",
-                    f"{self._file} does not say any more which unix users there are ({e}): restore it",
+                    f"{self._file}, the table of unix users, is damaged ({e}): restore it",
                 ) from None
             if len(set(known.values())) != len(known) or min(known.values(), default=LEAST) < LEAST:
                 raise Refusal(
                     "badConfig",
-                    f"{self._file} gives one number to two users, or one below {LEAST}: restore it",
+                    f"{self._file} assigns one number to two users, or a number below {LEAST}: restore it",
                 )
             self._users = known
         return self._users
@@ -116,19 +118,17 @@ class UnixUsers:
         taken = set(users.values())
         number = next((n for n in range(first, last + 1) if n not in taken), None)
         if number is None:
-            sentence = f"all {last - first + 1} unix users of {_said(self._span)} are taken: make unix_users of the pool's file larger"
+            sentence = f"all {last - first + 1} unix users of {_format_span(self._span)} are taken: extend unix_users in the pool's file"
             raise Refusal("agentUnavailable", sentence)
         return number
 
 
-def _said(span: tuple[int, int]) -> str:
+def _format_span(span: tuple[int, int]) -> str:
     return f"{span[0]} to {span[1]}"
 
 
 def _within(path: str) -> Iterator[tuple[str, int]]:
-    """Everything below, each as a name and the descriptor of the folder that it is in; no link is
-    followed.
-    """
+    """Yield every entry below, as a name and the descriptor of its folder. Links are not followed."""
     for _, folders, files, fd in os.fwalk(path, follow_symlinks=False):
         for name in (*folders, *files):
             yield name, fd

@@ -1,1 +1,3 @@
-"""Host: one sentence to be written."""
+"""Access to a Docker host: client, deadlines, event stream, error mapping. Nothing here knows
+agents or tasks.
+"""

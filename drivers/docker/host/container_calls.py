@@ -1,4 +1,4 @@
-"""Calls on one container that several modules need: inspect and remove."""
+"""Calls on one container that several modules need: inspect and remove. Nothing else belongs here."""
 
 from typing import Any
 
@@ -6,21 +6,21 @@ from .engine import EngineError, HostEngine
 
 
 async def inspect(engine: HostEngine, name_or_id: str) -> dict[str, Any] | None:
-    """None: there is none. Raises EngineError."""
+    """Return the engine's description of a container, or None if there is none. Raises EngineError."""
     try:
-        said: dict[str, Any] = await engine.call(
+        container: dict[str, Any] = await engine.call(
             f"inspect container {name_or_id[:40]}", lambda c: c.inspect_container(name_or_id)
         )
     except EngineError as e:
         if e.code != "notFound":
             raise
         return None
-    return said
+    return container
 
 
 async def remove(engine: HostEngine, id_: str, *, force: bool = False) -> None:
-    """With what volumes its image made for it. One that is gone, or that somebody removes already,
-    is no error.
+    """Remove a container with its anonymous volumes. A container that is gone or being removed is
+    no error.
     """
     try:
         await engine.call(

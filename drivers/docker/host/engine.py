@@ -1,7 +1,7 @@
-"""One Docker host: every call to it goes through here, in a few threads and with deadlines, and
-somebody watches whether it is there.
+"""One Docker host: all calls to it, in a few threads and with deadlines, and the monitoring of its
+state.
 
-Nothing about containers stands here; callers bring what is to be done as a function of the client.
+Nothing here knows containers; callers pass their calls as functions of the client.
 """
 
 import asyncio
@@ -15,35 +15,40 @@ from ....protocol.clusters.container_pool import PoolHost
 from ....runtime.latency_histogram import LatencyHistogram
 from ....runtime.log.logger import Log
 from ....runtime.thread_pool import Closed, Stuck, Threads
-from .client import address_of, certificate_problems, knock, missing_files, new_client, probe
+from .client import (
+    certificate_problems,
+    connect_once,
+    missing_files,
+    new_client,
+    parse_address,
+    probe,
+)
 from .errors import FOREIGN, LEAST_API, EngineError, engine_error, timed_out, too_old
-from .event_stream import Events, Position, api_error, clock_of
+from .event_stream import Events, Position, api_error, server_clock
 
 __all__ = ["EngineError", "HostEngine"]
 
 T = TypeVar("T")
 
-#: calls at once; pulls and other long ones have threads of their own, as have the watch and the
-#: events
+#: concurrent calls; long calls such as pulls, and the watch with the events, have their own threads
 CALLS, LONG_CALLS, WATCHES = 8, 32, 2
-#: a host that is there is asked so often, and has so long to answer
+#: interval of pings to a host that is up, and their timeout
 PING_SECS, PING_TIMEOUT_SECS = 3.0, 5.0
-#: one that is not there is asked after so long, twice as long each time, up to the second
+#: first and last pause before the next try to reach a host that is down; the pause doubles
 FIRST_RETRY_SECS, LAST_RETRY_SECS = 0.5, 10.0
-#: what happened is compared with what should be so often, whether or not anything was missed
+#: interval of reconciliations, even if no event was missed
 RECONCILE_SECS = 30.0
-#: a connection that nobody used for so long is not used again: something between may have forgotten
-#: it without a word
+#: age of an idle connection that is not used again, because a firewall may have dropped it silently
 IDLE_SECS = 60.0
 CLOSE_SECS = 3.0
 
 
 class HostEngine:
-    """All but `call`'s work runs on the loop. on_state comes at edges only; on_sync after each time
-    that events may have been missed.
+    """Access to one host. Everything but the functions passed to `call` runs on the event loop.
+    on_state is called on changes only; on_sync whenever events may have been missed.
 
-    on_event: the daemon's events in their order, each once; the first stream begins with those of
-    the second before, too.
+    on_event: the daemon's events in order, each once. The first stream also contains the events of
+    the second before it.
     """
 
     def __init__(
@@ -59,7 +64,7 @@ class HostEngine:
     ) -> None:
         self.host, self.name = host, host.name
         self.up, self.detail = False, "not asked yet"
-        #: wall time since when it is up or down; of the daemon, once it was asked
+        #: wall time of the last change between up and down; version of the daemon, once known
         self.since: float | None = None
         self.version: str | None = None
         self.timings = LatencyHistogram()
@@ -67,8 +72,7 @@ class HostEngine:
         self._deployment, self._log, self._call_secs = deployment, log, call_secs
         self._on_state, self._on_event, self._on_sync = on_state, on_event, on_sync
         self._api = LEAST_API
-        #: of each thread: for what version of the interface, the client, and when it was used last
-        #: (monotonic)
+        #: per thread: API version, client, and last use (monotonic)
         self._clients: dict[int, tuple[str, Any, float]] = {}
         self._calls = Threads(f"docker-{host.name}", CALLS)
         self._long = Threads(f"docker-long-{host.name}", LONG_CALLS)
@@ -80,29 +84,31 @@ class HostEngine:
         self._watch: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begins to watch. Never raises: what is wrong comes by on_state."""
+        """Start to monitor the host. Never raises; problems are reported by on_state."""
         if self._watch is None:
             self._watch = asyncio.get_running_loop().create_task(
-                self._watching(), name=f"docker-watch-{self.name}"
+                self._monitor(), name=f"docker-watch-{self.name}"
             )
 
-    async def call(self, what: str, work: Callable[[Any], T], secs: float | None = None) -> T:
-        """What `work` makes of a client, in a thread. Raises EngineError; what: for its sentence,
-        e.g. "start srj-p-joe".
+    async def call(self, action: str, work: Callable[[Any], T], secs: float | None = None) -> T:
+        """Run `work` with a client in a thread and return its result. Raises EngineError. what: the
+        action for its sentence, e.g. "start srj-p-joe".
 
-        A call that ended in `timeout` or `unreachable` may have been carried out all the same.
+        A call that ended in `timeout` or `unreachable` may have been carried out.
         """
-        return await self._run(self._calls, what, work, self._call_secs if secs is None else secs)
+        return await self._run(self._calls, action, work, self._call_secs if secs is None else secs)
 
-    async def long_call(self, what: str, work: Callable[[Any], T], secs: float) -> T:
-        """Like `call`, for what takes minutes: it cannot keep the short ones waiting."""
-        return await self._run(self._long, what, work, secs)
+    async def long_call(self, action: str, work: Callable[[Any], T], secs: float) -> T:
+        """Like `call`, for actions that take minutes. They do not delay short calls."""
+        return await self._run(self._long, action, work, secs)
 
     async def check(self) -> list[str]:
-        """Sentences about what is wrong with this host, each with what to do; none: it can be used."""
+        """Return a sentence for each problem of this host, with its solution; empty if the host is
+        usable.
+        """
         problems: list[str] = []
         try:
-            address_of(self.host)
+            parse_address(self.host)
             problems = await self._own.run(lambda: missing_files(self.host), PING_TIMEOUT_SECS)
             if problems:
                 return problems
@@ -119,13 +125,13 @@ class HostEngine:
             return [timed_out(self.host, "connecting").sentence]
         except EngineError as e:
             return [*problems, e.sentence]
-        except OSError as e:  # a file that goes away while it is looked at
+        except OSError as e:  # a file that disappears during the check
             return [*problems, engine_error(self.host, "looking at its certificates", e).sentence]
         return problems
 
     async def close(self) -> None:
-        """Ends the watch and the threads that can be ended. Takes 3 s at most: a daemon that hangs
-        keeps nobody here.
+        """Stop the monitoring and all threads that can be stopped. Takes at most 3 s, even if the
+        daemon hangs.
         """
         if self._watch is not None:
             self._watch.cancel()
@@ -138,34 +144,35 @@ class HostEngine:
         )
         if events is not None:
             events.join(0.2)
-        # of threads that hang, too: closing a session takes no lock of theirs
+        # also for hanging threads: closing a session takes none of their locks
         for _, client, _ in list(self._clients.values()):
             client.close()
         self._clients.clear()
 
     # ---- calls
 
-    async def _run(self, threads: Threads, what: str, work: Callable[[Any], T], secs: float) -> T:
+    async def _run(self, threads: Threads, action: str, work: Callable[[Any], T], secs: float) -> T:
         began, error = time.monotonic(), "canceled"
         try:
-            # requests gives up first and says more; asyncio is there for answers that trickle
-            result = await threads.run(lambda: self._with_client(what, work, secs), secs + 0.5)
+            # The timeout of requests comes first and has a better message; the one of asyncio is
+            # for answers that trickle.
+            result = await threads.run(lambda: self._with_client(action, work, secs), secs + 0.5)
             error = ""
             return result
         except TimeoutError:
             self._wake.set()
             error = "timeout"
-            raise timed_out(self.host, what) from None
+            raise timed_out(self.host, action) from None
         except Stuck as e:
             error = "stuck"
             raise EngineError(
                 "timeout",
-                f"all {e.calls} calls to host {self.name} are waiting for an answer since {e.since:.0f} s; "
-                f"not sent: {what}; look whether its dockerd hangs",
+                f"all {e.calls} calls to host {self.name} have been waiting for an answer for {e.since:.0f} s; "
+                f"not sent: {action}; check whether its dockerd hangs",
             ) from None
         except Closed:
             raise EngineError(
-                "unreachable", f"host {self.name} is not used any more: {what}"
+                "unreachable", f"the connection to host {self.name} is closed: {action}"
             ) from None
         except EngineError as e:
             error = e.code
@@ -175,20 +182,20 @@ class HostEngine:
         finally:
             self.timings.took(time.monotonic() - began, error or None)
 
-    def _with_client(self, what: str, work: Callable[[Any], T], secs: float) -> T:
-        """In a thread, which has a client to itself: so each call has its own deadline, and no
-        connection is shared.
+    def _with_client(self, action: str, work: Callable[[Any], T], secs: float) -> T:
+        """Runs in a thread with its own client, so each call has its own deadline and no connection
+        is shared.
         """
         me = threading.get_ident()
         try:
             client = self._client(me, secs)
-            knock(self.host, secs)
+            connect_once(self.host, secs)
             return work(client)
         except FOREIGN as e:
-            error = engine_error(self.host, what, e)
+            error = engine_error(self.host, action, e)
             if error.code not in ("notFound", "conflict", "refused"):
                 self._forget_client(me)
-                error = self._explained(error)
+                error = self._diagnose(error)
             raise error from e
 
     def _client(self, thread: int, secs: float) -> Any:
@@ -205,15 +212,17 @@ class HostEngine:
         if (known := self._clients.pop(thread, None)) is not None:
             known[1].close()
 
-    def _explained(self, error: EngineError) -> EngineError:
-        """A daemon that refuses our certificate often just breaks off; a second look says why."""
+    def _diagnose(self, error: EngineError) -> EngineError:
+        """A daemon that refuses our certificate often just closes the connection; a probe finds the
+        reason.
+        """
         if error.code == "unreachable" and self.host.tls is not None and "broke" in error.sentence:
             return probe(self.host, 2.0) or error
         return error
 
     # ---- the watch
 
-    async def _watching(self) -> None:
+    async def _monitor(self) -> None:
         retry = FIRST_RETRY_SECS
         while True:
             self._wake.clear()
@@ -224,15 +233,17 @@ class HostEngine:
                 await asyncio.sleep(retry * random.uniform(0.5, 1.0))
                 retry = min(2 * retry, LAST_RETRY_SECS)
                 continue
-            except Exception as e:  # a mistake of ours: the host is not used until it is gone
-                self._log.exception("docker host {} cannot be watched: {}", self.name, e)
-                self._is_down(f"host {self.name} cannot be watched; the log says why")
+            except Exception as e:  # a bug: the host counts as down until it is fixed
+                self._log.exception("docker host {} cannot be monitored: {}", self.name, e)
+                self._is_down(
+                    f"host {self.name} cannot be monitored; see the stack trace in the log"
+                )
                 await asyncio.sleep(LAST_RETRY_SECS)
                 continue
             retry = FIRST_RETRY_SECS
             self._is_up()
             if self._events is None:
-                self._follow(clock_of(date))
+                self._open_stream(server_clock(date))
             elif time.monotonic() - self._synced > RECONCILE_SECS:
                 self._sync()
             await self._next_ping()
@@ -243,11 +254,11 @@ class HostEngine:
                 await self._wake.wait()
         except TimeoutError:
             return
-        # calls that fail in a row must not become pings in a row
+        # Many failing calls must not cause as many pings.
         await asyncio.sleep(0.05)
 
     async def _ping(self) -> str | None:
-        """The date that the daemon says it is."""
+        """Return the daemon's own date."""
         if not self.up:
             return await self._ask_version()
         return await self._run(
@@ -258,12 +269,18 @@ class HostEngine:
         )
 
     async def _ask_version(self) -> str | None:
-        """Finds the version of the interface that both sides speak. Raises EngineError("tooOld")."""
-        date, said = await self._run(self._own, "its version", _version, PING_TIMEOUT_SECS)
-        api, least = str(said.get("ApiVersion", "0")), str(said.get("MinAPIVersion") or LEAST_API)
+        """Choose an API version that both sides support. Raises EngineError("tooOld")."""
+        date, version = await self._run(self._own, "its version", _version, PING_TIMEOUT_SECS)
+        api, least = (
+            str(version.get("ApiVersion", "0")),
+            str(version.get("MinAPIVersion") or LEAST_API),
+        )
         if _numbers(api) < _numbers(LEAST_API):
-            raise too_old(self.host, str(said.get("Version", "?")), api)
-        self._api, self.version = max(LEAST_API, least, key=_numbers), str(said.get("Version", "?"))
+            raise too_old(self.host, str(version.get("Version", "?")), api)
+        self._api, self.version = (
+            max(LEAST_API, least, key=_numbers),
+            str(version.get("Version", "?")),
+        )
         return date
 
     def _is_up(self) -> None:
@@ -275,7 +292,7 @@ class HostEngine:
                 time.time(),
             )
             self._log("docker host {} answers", self.name)
-            self._tell(self._on_state, self.name, True, self.detail)
+            self._notify(self._on_state, self.name, True, self.detail)
 
     def _is_down(self, sentence: str) -> None:
         was, known = self.up, self._known
@@ -286,11 +303,11 @@ class HostEngine:
         if was or not known:
             self.since = time.time()
             self._log("docker host {} is down: {}", self.name, sentence)
-            self._tell(self._on_state, self.name, False, sentence)
+            self._notify(self._on_state, self.name, False, sentence)
 
     # ---- events
 
-    def _follow(self, daemons_clock: float) -> None:
+    def _open_stream(self, daemons_clock: float) -> None:
         loop, self._followed = asyncio.get_running_loop(), time.monotonic()
         events: Events
 
@@ -306,36 +323,36 @@ class HostEngine:
             self._deployment,
             self._position.since(daemons_clock),
             on_open=lambda: on_loop(self._sync),
-            on_event=lambda e: on_loop(self._happened, e),
-            on_end=lambda e: on_loop(self._ended, e),
+            on_event=lambda e: on_loop(self._on_daemon_event, e),
+            on_end=lambda e: on_loop(self._on_stream_end, e),
         )
 
     def _events_client(self) -> Any:
-        knock(self.host, PING_TIMEOUT_SECS)
+        connect_once(self.host, PING_TIMEOUT_SECS)
         return new_client(self.host, self._api, PING_TIMEOUT_SECS)
 
-    def _happened(self, event: dict[str, Any]) -> None:
+    def _on_daemon_event(self, event: dict[str, Any]) -> None:
         if self._position.is_new(event):
-            self._tell(self._on_event, self.name, event)
+            self._notify(self._on_event, self.name, event)
 
-    def _ended(self, error: EngineError | None) -> None:
+    def _on_stream_end(self, error: EngineError | None) -> None:
         self._events = None
         if time.monotonic() - self._followed > PING_SECS:
-            # else the next ping is soon enough, and a daemon that always ends them is not asked all
-            # the time
+            # Otherwise wait for the next ping, so that a daemon that always ends the stream is not
+            # asked in a loop.
             self._wake.set()
         self._log.trace("docker host {}: events ended: {}", self.name, error)
 
     def _sync(self) -> None:
         self._synced = time.monotonic()
-        self._tell(self._on_sync, self.name)
+        self._notify(self._on_sync, self.name)
 
-    def _tell(self, whom: Callable[..., None], *args: Any) -> None:
-        """A mistake of whoever is told must not end the watch."""
+    def _notify(self, callback: Callable[..., None], *args: Any) -> None:
+        """Call a callback. Its bugs must not end the monitoring."""
         try:
-            whom(*args)
+            callback(*args)
         except Exception as e:
-            self._log.exception("docker host {}: what it said was not taken: {}", self.name, e)
+            self._log.exception("docker host {}: the handler of an event failed: {}", self.name, e)
 
 
 def _answer(client: Any, path: str) -> Any:

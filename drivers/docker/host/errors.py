@@ -1,5 +1,5 @@
-"""What can go wrong between us and a Docker host: one error with a code and a sentence, and how
-foreign exceptions become it.
+"""Errors of Docker hosts: one exception with a code and a sentence, and the mapping of foreign
+exceptions to it.
 
 No connection is made here.
 """
@@ -18,11 +18,10 @@ from ....protocol.clusters.container_pool import PoolHost
 ErrorCode = Literal[
     "unreachable", "timeout", "badTls", "unsafe", "tooOld", "notFound", "conflict", "refused"
 ]
-#: the least version of the daemon's interface that has all we use
+#: minimum API version of the daemon
 LEAST_API = "1.41"
 _MAX_WORDS = 600
-#: what a work for a host may raise because of the host; anything else is a mistake of ours and
-#: stays what it is
+#: exceptions of a call that the host may cause; any other is a bug and is not converted
 FOREIGN = (
     requests.RequestException,
     docker.errors.DockerException,
@@ -30,7 +29,7 @@ FOREIGN = (
     http.client.HTTPException,
     OSError,
 )
-#: what OpenSSL calls bytes that are no TLS
+#: OpenSSL's error reasons for data that is no TLS
 _NOT_TLS = (
     "WRONG_VERSION_NUMBER",
     "RECORD_LAYER_FAILURE",
@@ -42,10 +41,10 @@ _EXPIRED, _NOT_YET, _OTHER_NAME = (10,), (9,), (62, 64)
 
 
 class EngineError(Exception):
-    """A call to a Docker host that failed. sentence: for a person, without secrets.
+    """A failed call to a Docker host. sentence: for people, without secrets.
 
-    refused: the daemon said no, in its own words. unsafe: we did not even try. Whether a call that
-    ended in `timeout` or `unreachable` was carried out is not known.
+    refused: the daemon refused, in its own words. unsafe: the call was not sent. After `timeout` or
+    `unreachable` the call may have been carried out.
     """
 
     def __init__(self, code: ErrorCode, sentence: str) -> None:
@@ -54,17 +53,17 @@ class EngineError(Exception):
         self.sentence = sentence
 
 
-def engine_error(host: PoolHost, what: str, error: BaseException) -> EngineError:
-    """`error`, which came out of `what`, as ours."""
+def engine_error(host: PoolHost, action: str, error: BaseException) -> EngineError:
+    """Convert `error`, which the action `what` raised."""
     if isinstance(error, EngineError):
         return error
     if isinstance(error, docker.errors.TLSParameterError):
         return EngineError(
             "badTls",
-            f"host {host.name}: {words(str(error))}; look at the certificates in {host.tls}",
+            f"host {host.name}: {one_line(str(error))}; check the certificates in {host.tls}",
         )
     if isinstance(error, docker.errors.APIError):
-        return _said_no(host, what, error)
+        return _refusal(host, action, error)
     chain = list(_chain(error))
     for e in chain:
         if isinstance(e, ssl.SSLError) and not isinstance(
@@ -74,34 +73,34 @@ def engine_error(host: PoolHost, what: str, error: BaseException) -> EngineError
     for e in chain:
         if isinstance(e, OSError) and e.errno is not None and not isinstance(e, TimeoutError):
             return _unreachable(host, e)
-    # only now: urllib3 calls everything that keeps it from connecting a timeout, too
+    # checked last, because urllib3 reports every connection failure as a timeout, too
     if any(
         isinstance(e, TimeoutError | requests.Timeout | urllib3.exceptions.TimeoutError)
         for e in chain
     ):
-        return timed_out(host, what)
+        return timed_out(host, action)
     if any(isinstance(e, requests.JSONDecodeError | http.client.BadStatusLine) for e in chain):
         if any("closed connection without response" in str(e) for e in chain):
-            return _broke_off(host, what)
+            return _broke_off(host, action)
         return EngineError(
             "refused",
-            f"what answers at {host.address} (host {host.name}) is no Docker daemon; correct its address",
+            f"the server at {host.address} (host {host.name}) is not a Docker daemon; correct its address",
         )
-    return _broke_off(host, what)
+    return _broke_off(host, action)
 
 
-def timed_out(host: PoolHost, what: str) -> EngineError:
-    """What a daemon that hangs, a slow disk or a firewall that swallows packets looks like."""
+def timed_out(host: PoolHost, action: str) -> EngineError:
+    """The error for a daemon that hangs, a slow disk, or a firewall that drops packets."""
     return EngineError(
         "timeout",
-        f"host {host.name} ({host.address}) did not answer in time: {what}; "
-        "look whether its dockerd hangs, or a firewall is in between",
+        f"host {host.name} ({host.address}) did not answer in time: {action}; "
+        "check whether its dockerd hangs or a firewall blocks the connection",
     )
 
 
 def tls_error(host: PoolHost, error: ssl.SSLError, dates: str = "") -> EngineError:
-    """A handshake that failed, or a certificate that was not accepted. dates: how long the server's
-    certificate is valid, where known.
+    """The error for a failed handshake or a refused certificate. dates: validity period of the
+    server's certificate, if known.
     """
     return EngineError(
         "badTls", f"host {host.name} ({host.address}): {_tls_sentence(host, error, dates)}"
@@ -112,91 +111,89 @@ def _tls_sentence(host: PoolHost, error: ssl.SSLError, dates: str) -> str:
     reason = error.reason or str(error)
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in _EXPIRED:
-            return f"the daemon's certificate has expired{dates}; make a new one for dockerd, or set the clocks right"
+            return f"the daemon's certificate has expired{dates}; create a new one for dockerd, or correct the clocks"
         if error.verify_code in _NOT_YET:
-            return f"the daemon's certificate is not yet valid{dates}; set the clocks right, or make a new one for dockerd"
+            return f"the daemon's certificate is not yet valid{dates}; correct the clocks, or create a new one for dockerd"
         if error.verify_code in _OTHER_NAME:
-            return "the daemon's certificate is for another name or address; use one that it names, or make it a new certificate"
+            return "the daemon's certificate is for another name or address; use a name from the certificate, or create a new certificate"
         return (
-            f"the daemon's certificate is not signed by {host.tls}/cacert.pem ({words(error.verify_message)}); "
-            "put the certificate of the authority that signed it there"
+            f"the daemon's certificate is not signed by {host.tls}/cacert.pem ({one_line(error.verify_message)}); "
+            "put the certificate of its authority there"
         )
     if "ALERT" in reason and (
         "CERTIFICATE" in reason or "UNKNOWN_CA" in reason or "ACCESS_DENIED" in reason
     ):
         return (
-            f"the daemon does not accept our certificate, {host.tls}/cert.pem ({words(reason.lower().replace('_', ' '))}); "
+            f"the daemon does not accept our certificate, {host.tls}/cert.pem ({one_line(reason.lower().replace('_', ' '))}); "
             "have it signed by the authority in dockerd's --tlscacert, for the use clientAuth"
         )
     if any(sign in reason for sign in _NOT_TLS):
-        return "it does not speak TLS at this port; start dockerd with --tlsverify there, or correct the port in the pool file"
-    return f"the TLS connection failed: {words(str(error))}; look at the certificates in {host.tls}, and at dockerd's log"
+        return "this port does not use TLS; start dockerd with --tlsverify there, or correct the port in the pool file"
+    return f"the TLS connection failed: {one_line(str(error))}; check the certificates in {host.tls}, and dockerd's log"
 
 
-def words(text: str) -> str:
-    """Foreign words as a part of a sentence of ours: one line, not long, without the dot at the
-    end.
-    """
+def one_line(text: str) -> str:
+    """Format a foreign message for use in a sentence: one line, limited length, no dot at the end."""
     line = " ".join(text.split()).rstrip(".")
     return line if len(line) <= _MAX_WORDS else line[:_MAX_WORDS] + "..."
 
 
 def too_old(host: PoolHost, version: str, api: str) -> EngineError:
-    """For a daemon of this version, whose interface is older than the least."""
+    """The error for a daemon whose API version is below the minimum."""
     return EngineError(
         "tooOld",
-        f"host {host.name} runs Docker {version} with API {api}; {LEAST_API} (Docker 20.10) is the least; update Docker there",
+        f"host {host.name} runs Docker {version} with API {api}; API {LEAST_API} (Docker 20.10) or later is required; update Docker there",
     )
 
 
-def _said_no(host: PoolHost, what: str, error: docker.errors.APIError) -> EngineError:
-    status, said = error.status_code, words(str(error.explanation or error))
-    if status == 400 and "HTTP request to an HTTPS server" in said:
+def _refusal(host: PoolHost, action: str, error: docker.errors.APIError) -> EngineError:
+    status, message = error.status_code, one_line(str(error.explanation or error))
+    if status == 400 and "HTTP request to an HTTPS server" in message:
         return EngineError(
             "badTls",
-            f"host {host.name} speaks TLS at {host.address}, and it has no `tls`; name the folder of certificates",
+            f"host {host.name} uses TLS at {host.address}, but has no `tls` setting; set it to the folder of certificates",
         )
     code: ErrorCode = "notFound" if status == 404 else "conflict" if status == 409 else "refused"
-    return EngineError(code, f"host {host.name}: {what}: {said}")
+    return EngineError(code, f"host {host.name}: {action}: {message}")
 
 
 def _unreachable(host: PoolHost, error: OSError) -> EngineError:
     if isinstance(error, FileNotFoundError) and not host.address.startswith("unix:"):
         return EngineError(
             "badTls",
-            f"host {host.name}: {words(str(error))}; put cacert.pem, cert.pem and key.pem into {host.tls}",
+            f"host {host.name}: {one_line(str(error))}; put cacert.pem, cert.pem and key.pem into {host.tls}",
         )
     return EngineError(
         "unreachable",
-        f"host {host.name} cannot be reached at {host.address}: {_why_not(host, error)}",
+        f"host {host.name} cannot be reached at {host.address}: {_unreachable_reason(host, error)}",
     )
 
 
-def _why_not(host: PoolHost, error: OSError) -> str:
+def _unreachable_reason(host: PoolHost, error: OSError) -> str:
     match error:
         case FileNotFoundError():
-            return "there is no such socket; look whether dockerd runs ('systemctl status docker'), and where its socket is"
+            return "the socket does not exist; check that dockerd runs ('systemctl status docker') and where its socket is"
         case PermissionError() if host.address.startswith("unix:"):
-            return "we may not use this socket; put the supervisor's user into the group it belongs to (usually docker)"
+            return "permission denied; add the supervisor's user to the group of the socket (usually docker)"
         case ConnectionRefusedError():
-            return "the connection is refused; look whether dockerd runs there and listens at this address"
+            return "connection refused; check that dockerd runs there and listens at this address"
         case ConnectionResetError() | BrokenPipeError() | ConnectionAbortedError():
-            return "it broke the connection off; look at dockerd's log, and whether it wants TLS certificates"
+            return "it broke the connection off; read dockerd's log, and check whether it requires TLS certificates"
         case _:
-            return f"{words(error.strerror or str(error))}; look at the address, the network between, and the host"
+            return f"{one_line(error.strerror or str(error))}; check the address, the network and the host"
 
 
-def _broke_off(host: PoolHost, what: str) -> EngineError:
+def _broke_off(host: PoolHost, action: str) -> EngineError:
     return EngineError(
         "unreachable",
-        f"host {host.name} ({host.address}) broke the connection off: {what}; "
-        "look whether dockerd was restarted, or lacks memory",
+        f"host {host.name} ({host.address}) broke the connection off: {action}; "
+        "check whether dockerd was restarted or lacks memory",
     )
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions that one is made of: requests wraps what urllib3 wrapped, some as arguments,
-    some as reason, some as cause.
+    """Yield the exceptions that caused an error. requests and urllib3 wrap them as arguments,
+    reasons or causes.
     """
     seen: set[int] = set()
     todo = [error]

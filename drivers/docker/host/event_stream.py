@@ -1,7 +1,7 @@
-"""Streams of a Docker host: lines of JSON that come for as long as somebody wants them, and the
-stream of its containers' events.
+"""Streams of a Docker host: JSON lines of an open-ended answer, and the stream of container events.
+No decision about containers is made here.
 
-A stream blocks its thread, and can be ended from any other one.
+A stream blocks its thread and can be closed from any other thread.
 """
 
 import json
@@ -17,13 +17,15 @@ import docker.types
 from ....protocol.clusters.container_pool import PoolHost
 from .errors import FOREIGN, EngineError, engine_error
 
-#: An event stream on which nothing comes for so long is opened again: the connection may be dead
-#: without anybody having said so.
+#: An event stream that is silent for this time (seconds) is opened again: the connection may be
+#: dead without a sign.
 IDLE_SECS = 60.0
 
 
 class Stream:
-    """Iterate over it in one thread; `close` may come from any, also before the answer does."""
+    """Iterate over it in one thread. `close` may be called from any thread, also before the answer
+    arrives.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -31,8 +33,8 @@ class Stream:
         self.closed = False
 
     def lines(self, response: Any) -> Iterator[dict[str, Any]]:
-        """The objects of this answer. Raises docker's APIError if the daemon said no, and what
-        requests raises.
+        """Yield the objects of this answer. Raises docker's APIError if the daemon refused, and the
+        exceptions of requests.
         """
         with self._lock:
             self._handle = docker.types.CancellableStream(iter(()), response)
@@ -42,7 +44,7 @@ class Stream:
         if response.status_code >= 400:
             raise api_error(response)
         rest = b""
-        # chunk by chunk as they come: an event must not wait for the next one
+        # Read each chunk as it arrives, so that no event waits for the next one.
         raw = response.raw
         for chunk in (
             raw.read_chunked(decode_content=True)
@@ -55,7 +57,7 @@ class Stream:
                     yield json.loads(line)
 
     def close(self) -> None:
-        """Ends the iteration, in whatever thread it is."""
+        """End the iteration in its thread."""
         with self._lock:
             if not self.closed:
                 self.closed = True
@@ -64,27 +66,27 @@ class Stream:
 
 
 def api_error(response: Any) -> docker.errors.APIError:
-    """What the daemon said no with."""
+    """Return the daemon's refusal as an exception."""
     try:
-        said = str(response.json()["message"])
+        message = str(response.json()["message"])
     except (ValueError, KeyError, TypeError):
-        said = response.text.strip()
-    return docker.errors.APIError(f"{response.status_code}", response=response, explanation=said)
+        message = response.text.strip()
+    return docker.errors.APIError(f"{response.status_code}", response=response, explanation=message)
 
 
 def _shut(handle: Any) -> None:
     try:
         handle.close()
     except (OSError, AttributeError, UnboundLocalError):
-        return  # it has ended by itself
+        return  # the stream has already ended
 
 
 class Events:
-    """One event stream of one host, in a thread of its own. All three callbacks come in that
+    """One event stream of one host, in its own thread. All three callbacks are called in that
     thread.
 
-    on_open: the daemon sends events from now on. on_end: it does not any more; None where `close`
-    was called. since: events from there on (nanoseconds, the daemon's clock).
+    on_open: the daemon sends events from now on. on_end: the stream has ended, with None after
+    `close`. since: the first event time (nanoseconds of the daemon's clock).
     """
 
     def __init__(
@@ -110,7 +112,7 @@ class Events:
         self._stream.close()
 
     def join(self, secs: float) -> None:
-        """Waits for the thread, which ends soon after `close`."""
+        """Wait for the thread, which ends soon after `close`."""
         self._thread.join(secs)
 
     def _follow(self) -> None:
@@ -154,8 +156,8 @@ class Events:
 
 
 class Position:
-    """How far the events of a host were read; survives reconnections, knows which event of the same
-    instant came already.
+    """The position in the events of a host. It survives reconnections and detects repeated events
+    of the same instant.
     """
 
     def __init__(self) -> None:
@@ -163,26 +165,26 @@ class Position:
         self._seen: set[tuple[str, str]] = set()
 
     def since(self, daemons_clock: float) -> int:
-        """Where to go on, given what time it is there. A clock that was set back must not make us
-        wait for the future.
+        """Return where to continue, given the daemon's time. If its clock was set back, the stream
+        must not wait for the future.
         """
         now = int(daemons_clock) * 10**9
         return min(self._at, now) if self._at else now
 
     def is_new(self, event: dict[str, Any]) -> bool:
-        """Was this one not given out before?"""
+        """Return whether this event was not delivered before."""
         at = int(event.get("timeNano") or 0)
-        what = (str(event.get("Actor", {}).get("ID", "")), str(event.get("Action", "")))
-        if at == self._at and what in self._seen:
+        key = (str(event.get("Actor", {}).get("ID", "")), str(event.get("Action", "")))
+        if at == self._at and key in self._seen:
             return False
         if at != self._at:
             self._at, self._seen = at, set()
-        self._seen.add(what)
+        self._seen.add(key)
         return True
 
 
-def clock_of(date: str | None) -> float:
-    """The daemon's clock by the header of an answer; ours where it does not say."""
+def server_clock(date: str | None) -> float:
+    """Return the daemon's time from a Date header, or our own if the header is missing."""
     try:
         return parsedate_to_datetime(date or "").timestamp()
     except (ValueError, TypeError):

@@ -1,1 +1,1 @@
-"""Images: one sentence to be written."""
+"""Images on a host and the credentials of registries. Containers are made elsewhere."""

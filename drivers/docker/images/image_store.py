@@ -1,5 +1,5 @@
-"""Images on one Docker host: found there, or pulled by the pool's policy, each at most once at a
-time and never without an end.
+"""Images on one Docker host: looked up, or pulled according to the pool's policy. Concurrent pulls
+of an image are merged, and each pull has a time limit.
 """
 
 import asyncio
@@ -11,13 +11,13 @@ from typing import Any, Literal
 from ....protocol.clusters.container_pool import Pool
 from ....runtime.log.logger import Log
 from ..host.engine import HostEngine
-from ..host.errors import EngineError, words
+from ..host.errors import EngineError, one_line
 from ..host.event_stream import Stream, api_error
 from . import registry_credentials
 
 Fault = Literal["imageMissing", "pullDenied", "registryUnreachable", "pullTimeout"]
-#: what daemons say when a pull fails, in the order in which they are looked for
-_SAID: tuple[tuple[Fault, re.Pattern[str]], ...] = (
+#: patterns in the errors of failed pulls, in the order of the search
+_PULL_ERRORS: tuple[tuple[Fault, re.Pattern[str]], ...] = (
     (
         "pullDenied",
         re.compile(
@@ -46,8 +46,8 @@ _SAID: tuple[tuple[Fault, re.Pattern[str]], ...] = (
 
 
 class ImageFault(Exception):
-    """An image that containers cannot be made from. fault: what policies and people sort by;
-    sentence: why, and what to do.
+    """An unusable image. fault: the reason code for policies; sentence: the reason and its
+    solution.
     """
 
     def __init__(self, fault: Fault, sentence: str) -> None:
@@ -57,32 +57,31 @@ class ImageFault(Exception):
 
 
 class ImageStore:
-    """Of one host."""
+    """The images of one host."""
 
     def __init__(self, engine: HostEngine, pool: Pool, log: Log) -> None:
         self._engine, self._pool, self._log = engine, pool, log
         self._pulls: dict[str, asyncio.Task[str]] = {}
-        #: by id: the paths that an image wants volumes at
+        #: image id -> the volume paths that the image declares
         self.volumes: dict[str, tuple[str, ...]] = {}
 
-    async def have(self, image: str) -> str:
-        """The id to make containers from. Raises ImageFault, and EngineError where it is the host
-        that fails.
+    async def ensure(self, image: str) -> str:
+        """Return the image id to create containers from. Raises ImageFault, and EngineError if the
+        host fails.
 
-        Who asks while somebody else's pull of it is under way gets what comes of that; who goes
-        away does not end it.
+        A caller joins a pull that is under way. The pull continues if a caller is canceled.
         """
         task = self._pulls.get(image)
         if task is None:
-            if self._pool.pull != "always" and (known := await self._there(image)) is not None:
+            if self._pool.pull != "always" and (known := await self._find(image)) is not None:
                 return known
             if self._pool.pull == "never":
                 raise ImageFault(
                     "imageMissing",
-                    f"image {image} is not on host {self._engine.name}, and the pool says to pull `never`; "
+                    f"image {image} is not on host {self._engine.name}, and the pool has `pull: never`; "
                     f"load it there ('docker load' or 'docker pull {image}'), or set `pull` to `missing`",
                 )
-            # again: somebody may have begun while we looked
+            # check again: another caller may have started a pull meanwhile
             task = self._pulls.get(image)
         if task is None:
             task = self._pulls[image] = asyncio.get_running_loop().create_task(self._pull(image))
@@ -92,11 +91,11 @@ class ImageStore:
     def _pulled(self, image: str, task: asyncio.Task[str]) -> None:
         del self._pulls[image]
         if not task.cancelled():
-            task.exception()  # whoever wanted it may be gone
+            task.exception()  # the caller may be gone
 
-    async def _there(self, image: str) -> str | None:
+    async def _find(self, image: str) -> str | None:
         try:
-            said: dict[str, Any] = await self._engine.call(
+            details: dict[str, Any] = await self._engine.call(
                 f"look for image {image}", lambda c: c.inspect_image(image)
             )
         except EngineError as e:
@@ -104,20 +103,20 @@ class ImageStore:
                 return None
             if e.code == "refused" and "invalid reference" in e.sentence:
                 raise ImageFault(
-                    "imageMissing", f"{image} is no name of an image; correct it"
+                    "imageMissing", f"{image} is not a valid image name; correct it"
                 ) from None
             raise
-        self.volumes[str(said["Id"])] = tuple(
-            sorted((said.get("Config") or {}).get("Volumes") or ())
+        self.volumes[str(details["Id"])] = tuple(
+            sorted((details.get("Config") or {}).get("Volumes") or ())
         )
-        return str(said["Id"])
+        return str(details["Id"])
 
     async def _pull(self, image: str) -> str:
         name, began = registry_credentials.parse_image(image), time.monotonic()
         if name is None:
             raise ImageFault(
                 "imageMissing",
-                f"image {image} is not on host {self._engine.name}, and no name in a registry; correct it",
+                f"image {image} is not on host {self._engine.name}, and its name cannot be in a registry; correct it",
             )
         try:
             auth = registry_credentials.auth_header(
@@ -126,12 +125,12 @@ class ImageStore:
         except registry_credentials.BadCredentials as e:
             raise ImageFault("pullDenied", e.sentence) from None
         self._log("docker host {}: pulling {}", self._engine.name, image)
-        await self._ask_for(image, name, auth)
-        known = await self._there(image)
+        await self._request_pull(image, name, auth)
+        known = await self._find(image)
         if known is None:
             raise ImageFault(
                 "imageMissing",
-                f"image {image} was pulled and is gone from host {self._engine.name}; find out who removes it",
+                f"image {image} was pulled and then removed from host {self._engine.name}; find out what removes it",
             )
         self._log(
             "docker host {}: pulled {} in {} s",
@@ -141,7 +140,7 @@ class ImageStore:
         )
         return known
 
-    async def _ask_for(
+    async def _request_pull(
         self, image: str, name: registry_credentials.ImageName, auth: str | None
     ) -> None:
         stream, secs = Stream(), self._pool.pull_secs
@@ -157,41 +156,41 @@ class ImageStore:
             ) as response:
                 if response.status_code >= 400:
                     return str(api_error(response).explanation)
-                said = [str(line["error"]) for line in stream.lines(response) if "error" in line]
-                return said[-1] if said else None
+                errors = [str(line["error"]) for line in stream.lines(response) if "error" in line]
+                return errors[-1] if errors else None
 
         try:
             async with asyncio.timeout(secs):
                 error = await self._engine.long_call(f"pull {image}", work, secs + 5)
         except TimeoutError:
-            raise self._too_slow(image, name) from None
+            raise self._pull_timeout(image, name) from None
         except json.JSONDecodeError:
             raise EngineError(
                 "refused",
-                f"host {self._engine.name}: pull {image}: no answer of a daemon; look at dockerd's log",
+                f"host {self._engine.name}: pull {image}: the answer is not from a Docker daemon; read dockerd's log",
             ) from None
         finally:
-            # the daemon ends a pull that nobody listens to
+            # the daemon ends a pull whose client disconnects
             stream.close()
         if error is not None:
             raise self._fault(image, name, error)
 
-    def _too_slow(self, image: str, name: registry_credentials.ImageName) -> ImageFault:
+    def _pull_timeout(self, image: str, name: registry_credentials.ImageName) -> ImageFault:
         return ImageFault(
             "pullTimeout",
-            f"image {image} did not come from {name.registry} to host {self._engine.name} in {self._pool.pull_secs:g} s; "
-            "look at the network between, pull it there by hand, or set `pullSecs` higher",
+            f"image {image} was not pulled from {name.registry} to host {self._engine.name} in {self._pool.pull_secs:g} s; "
+            "check the network, pull it there manually, or raise `pullSecs`",
         )
 
-    def _fault(self, image: str, name: registry_credentials.ImageName, said: str) -> Exception:
-        fault = next((f for f, pattern in _SAID if pattern.search(said)), None)
-        host, quoted = self._engine.name, words(self._log.redactor.text(said))
+    def _fault(self, image: str, name: registry_credentials.ImageName, message: str) -> Exception:
+        fault = next((f for f, pattern in _PULL_ERRORS if pattern.search(message)), None)
+        host, quoted = self._engine.name, one_line(self._log.redactor.text(message))
         match fault:
             case "pullDenied":
                 return ImageFault(
                     fault,
-                    f"registry {name.registry} does not give image {image} to host {host} ({quoted}); "
-                    "check the name, and the credentials in the file that `registries` of the pool file names",
+                    f"registry {name.registry} refuses image {image} to host {host} ({quoted}); "
+                    "check the name, and the credentials in the `registries` file of the pool",
                 )
             case "imageMissing":
                 return ImageFault(
@@ -203,7 +202,7 @@ class ImageStore:
                 return ImageFault(
                     fault,
                     f"host {host} cannot reach registry {name.registry} for image {image} ({quoted}); "
-                    "look at the registry, and at the network, proxy and certificates of that host",
+                    "check the registry, and the network, proxy and certificates of that host",
                 )
             case _:
                 return EngineError("refused", f"host {host}: pull {image}: {quoted}")

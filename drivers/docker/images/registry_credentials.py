@@ -1,8 +1,7 @@
-"""Who we are to the registries of images: the names of images taken apart, and the file with the
-credentials.
+"""Credentials for image registries: parses image names and reads the credentials file.
 
-The file is read each time it is needed. What is in it goes to the daemon that pulls and to the
-log's redactor, and nowhere else.
+The file is read each time. Its content goes to the pulling daemon and to the log's redactor, and
+nowhere else.
 """
 
 import base64
@@ -13,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-#: the registry of images whose names do not say one
+#: the registry of image names without a registry
 PUBLIC = "docker.io"
 
 
 class BadCredentials(Exception):
-    """The file cannot be used. sentence: why, and what to do; nothing of its content."""
+    """The file cannot be used. sentence: the reason and its solution, without any of its content."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence)
@@ -27,8 +26,8 @@ class BadCredentials(Exception):
 
 @dataclass(frozen=True)
 class ImageName:
-    """registry: host or host:port. repository: as the daemon wants it, with the registry. wanted:
-    its tag or, after the @, its digest.
+    """registry: host or host:port. repository: with the registry, as the daemon expects it. wanted:
+    the tag or, after the @, the digest.
     """
 
     registry: str
@@ -37,7 +36,9 @@ class ImageName:
 
 
 def parse_image(image: str) -> ImageName | None:
-    """None for what is no image's name, e.g. the bare id of one, which no registry knows."""
+    """Parse an image name. Return None for other texts, such as a bare image id, which no registry
+    knows.
+    """
     rest, _, digest = image.partition("@")
     path, slash, last = rest.rpartition("/")
     last, _, tag = last.partition(":")
@@ -45,13 +46,13 @@ def parse_image(image: str) -> ImageName | None:
     registry = first if slash and ("." in first or ":" in first or first == "localhost") else PUBLIC
     if not last or last == "sha256" or any(c.isspace() or c in "?#&" for c in image):
         return None
-    # with a digest the tag says nothing; without either all tags would be pulled
+    # A digest makes the tag irrelevant. Without either, the daemon would pull all tags.
     return ImageName(registry, f"{path}{slash}{last}", digest or tag or "latest")
 
 
 def problems(file: str | None) -> list[str]:
-    """What is wrong with the file of credentials, for a person; none: it can be used, or none is
-    needed.
+    """Return the problems of the credentials file as sentences; empty if the file is usable or not
+    configured.
     """
     try:
         _read(file)
@@ -61,8 +62,8 @@ def problems(file: str | None) -> list[str]:
 
 
 def auth_header(file: str | None, registry: str, secret: Callable[[str], object]) -> str | None:
-    """The value of X-Registry-Auth for this registry; None: nobody in particular. secret: is told
-    what must never be shown.
+    """Return the value of X-Registry-Auth for this registry, or None for anonymous access. secret:
+    called with each value that must never be shown.
 
     Raises BadCredentials.
     """
@@ -70,8 +71,12 @@ def auth_header(file: str | None, registry: str, secret: Callable[[str], object]
     if known is None:
         return None
     secret(known["password"])
-    said = {"username": known["username"], "password": known["password"], "serveraddress": registry}
-    header = base64.urlsafe_b64encode(json.dumps(said).encode()).decode()
+    login = {
+        "username": known["username"],
+        "password": known["password"],
+        "serveraddress": registry,
+    }
+    header = base64.urlsafe_b64encode(json.dumps(login).encode()).decode()
     secret(header)
     return header
 
@@ -85,36 +90,36 @@ def _read(file: str | None) -> dict[str, dict[str, str]]:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
                 raise BadCredentials(
-                    f"the credentials of registries, {file}, are no file; name one in `registries` of the pool file"
+                    f"the registry credentials {file} are not a regular file; set `registries` of the pool file to one"
                 )
             if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
                 raise BadCredentials(
-                    f"others can read {file}, where passwords of registries are; 'chmod 600' it, and change them"
+                    f"other users can read the registry passwords in {file}; 'chmod 600' the file, and change the passwords"
                 )
             if status.st_uid not in (os.geteuid(), 0):
                 raise BadCredentials(
-                    f"{file}, where passwords of registries are, belongs to another user; 'chown' it to the supervisor's"
+                    f"{file} with registry passwords belongs to another user; 'chown' it to the supervisor's user"
                 )
             content = f.read(1 << 20)
     except OSError as e:
         raise BadCredentials(
-            f"{file} with the passwords of registries cannot be read ({e.strerror}); correct `registries`"
+            f"{file} with registry passwords cannot be read ({e.strerror}); correct `registries`"
         ) from None
-    return _parsed(file, content)
+    return _parse_credentials(file, content)
 
 
-def _parsed(file: str, content: bytes) -> dict[str, dict[str, str]]:
+def _parse_credentials(file: str, content: bytes) -> dict[str, dict[str, str]]:
     form = '{"registry.example.org": {"username": "...", "password": "..."}}'
     try:
-        said: Any = json.loads(content)
+        credentials: Any = json.loads(content)
     except ValueError:
-        said = None
-    if not isinstance(said, dict) or not all(_is_login(v) for v in said.values()):
-        # not a word of what stands there: it may be a password with a quote forgotten
+        credentials = None
+    if not isinstance(credentials, dict) or not all(_is_login(v) for v in credentials.values()):
+        # Quote nothing of the content: it may be a password with a missing quote.
         raise BadCredentials(
-            f"the credentials of registries in {file} are not of the form {form}; correct the file"
+            f"the registry credentials in {file} do not have the form {form}; correct the file"
         )
-    return said
+    return credentials
 
 
 def _is_login(value: Any) -> bool:

@@ -1,1 +1,3 @@
-"""Tasks: one sentence to be written."""
+"""The TaskDriver for containers: starts, observes, stops and recovers the container of each task.
+Containers of agents are in `agents`.
+"""

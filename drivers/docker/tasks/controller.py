@@ -1,9 +1,9 @@
-"""Tasks in containers of their own: the TaskDriver of places of kind `container`, which no agent
-speaks for but this.
+"""Tasks in containers of their own: the TaskDriver for keys of kind `container`, which have no
+agent.
 
-What is known is in memory and in the ledger of each place (see places); what is on a host is asked
-for when it comes up, at each event, and now and then. Nothing is called gone because a host cannot
-be asked.
+State is in memory and in the ledger of each place (see `ledger`). The containers of a host are
+queried when it comes up, at each event, and periodically. No task counts as gone because its host
+cannot be reached.
 """
 
 import asyncio
@@ -39,43 +39,45 @@ from .start import Refused, TaskStarter
 from .state import ContainerPlace, TaskState
 from .stop import ContainerStopper
 
-#: A place that is closed: what runs there has so long.
+#: Grace period of tasks whose place is closed, and the maximum wait for their end, in seconds.
 CLOSE_GRACE_SECS, CLOSE_SECS = 3.0, 30.0
 
 
 class ContainerTaskController:
-    """A TaskDriver, and who answers for the driver's places; see drivers.driver for what its
-    methods promise. Made on the loop.
+    """A TaskDriver, and the PlaceProvider of the driver. See drivers.contracts for the contract of
+    the methods. Create it on the event loop.
     """
 
     def __init__(
         self, driver: DockerDriver, log: Log, *, head: int = DEFAULT_HEAD, tail: int = DEFAULT_TAIL
     ) -> None:
-        """head, tail: bytes of a task's output that stay."""
+        """head, tail: bytes of a task's output that are kept."""
         self._driver, self._log = driver, log
         self._places: dict[AgentKey, ContainerPlace] = {}
-        self._work: set[asyncio.Task[None]] = set()
-        self._looking = ContainerObserver(
-            OutputCap(lambda sentence: log("{}", sentence), head, tail), self._ended, self._runs
+        self._background: set[asyncio.Task[None]] = set()
+        self._observer = ContainerObserver(
+            OutputCap(lambda sentence: log("{}", sentence), head, tail),
+            self._on_ended,
+            self._on_running,
         )
         networks = GangNetworks(driver.deployment, log)
-        self._launching = TaskStarter(driver, log, networks, self._ended, self._began)
-        self._stopping = ContainerStopper(driver, self._look)
+        self._starter = TaskStarter(driver, log, networks, self._on_ended, self._on_started)
+        self._stopper = ContainerStopper(driver, self._observe)
         self._recovery = Recovery(driver, log)
-        self._upkeep = TaskPollLoop(
+        self._poll_loop = TaskPollLoop(
             driver,
             log,
             networks,
             self._places,
-            self._looking,
-            self._say,
+            self._observer,
+            self._send,
             lambda t: self._stop(t, "timeLimit", t.grace),
-            lambda t: self._spawn(self._stopping.clear(t)),
+            lambda t: self._spawn(self._stopper.clear(t)),
         )
         driver.places = _PlaceAdapter(self)
         driver.listen(self)
 
-    # ---- a TaskDriver
+    # ---- TaskDriver
 
     def launch(self, place: AgentKey, token: Token, spec: TaskSpec) -> None:
         self._launch(place, None, [(token, spec)])
@@ -84,46 +86,46 @@ class ContainerTaskController:
         self._launch(place, shared, [(t.token, t.spec) for t in tasks])
 
     def probe(self, place: AgentKey, op_id: OpId, ports: Sequence[int]) -> None:
-        if self._up(place) is not None:  # in a network of their own nobody was before them
-            self._later(place, PortsProbed(op_id=op_id, busy=()))
+        if self._up(place) is not None:  # a gang has its own network, where all ports are free
+            self._send_later(place, PortsProbed(op_id=op_id, busy=()))
 
     def stop(self, place: AgentKey, token: Token, reason: str, grace_secs: float) -> None:
-        there = self._places.get(place)
-        if there is None:
+        found = self._places.get(place)
+        if found is None:
             return
-        task = there.tasks.get(token)
+        task = found.tasks.get(token)
         if task is None:
-            if not there.up:
+            if not found.up:
                 return
-            task = there.tasks[token] = TaskState(there, token)
+            task = found.tasks[token] = TaskState(found, token)
         if task.exit is None:
             self._stop(task, reason, grace_secs)
         else:
-            self._tell(task)
+            self._report(task)
 
     def find(self, place: AgentKey) -> None:
-        there = self._up(place)
-        if there is not None:
-            asyncio.get_running_loop().call_soon(self._snapshot, there)
+        found = self._up(place)
+        if found is not None:
+            asyncio.get_running_loop().call_soon(self._snapshot, found)
 
     def settle(self, place: AgentKey, tokens: tuple[Token, ...]) -> None:
-        there = self._places.get(place)
-        for token in tokens if there is not None else ():
-            assert there is not None
-            task = there.tasks.get(token)
+        found = self._places.get(place)
+        for token in tokens if found is not None else ():
+            assert found is not None
+            task = found.tasks.get(token)
             if task is not None and task.exit is not None:
-                del there.tasks[token]
-                self._upkeep.forget(token)
-                if task.asked is not None:
-                    self._spawn(self._upkeep.settle(task))
+                del found.tasks[token]
+                self._poll_loop.forget(token)
+                if task.request is not None:
+                    self._spawn(self._poll_loop.settle(task))
 
     def release(self, place: AgentKey, token: Token) -> None:
-        there = self._places.get(place)
-        task = there.tasks.get(token) if there is not None else None
-        if task is not None:  # its end is not settled yet
+        found = self._places.get(place)
+        task = found.tasks.get(token) if found is not None else None
+        if task is not None:  # its end is not acknowledged yet
             task.released = True
         else:
-            self._spawn(self._upkeep.release(place, token))
+            self._spawn(self._poll_loop.release(place, token))
 
     async def evidence(
         self, place: AgentKey, token: Token, name: str, offset: int, limit: int
@@ -133,15 +135,15 @@ class ContainerTaskController:
             untrusted_files.read, folder, ("run", token.name, *name.split("/")), offset, limit
         )
 
-    # ---- the driver's Places
+    # ---- PlaceProvider of the driver
 
     async def open(self, key: AgentKey) -> Handle:
-        """Answer for this place from now on. Raises Refusal("agentUnavailable") where it cannot be
-        asked now.
+        """Report for this place from now on. Raises Refusal("agentUnavailable") if its host cannot
+        be queried now.
         """
         place = self._place(key)
         try:
-            await self._answer_for(place)
+            await self._open_place(place)
         except EngineError as e:
             raise Refusal("agentUnavailable", e.sentence) from None
         return {"folder": place.files.folder}
@@ -152,11 +154,11 @@ class ContainerTaskController:
         if engine is None:
             return Found(
                 state="unknown",
-                detail=f"host {key.host} is not in the pool any more: nobody can tell what is there",
+                detail=f"host {key.host} is no longer in the pool, so the state of its containers is unknown",
             )
         if not place.up and engine.up:
             try:
-                await self._answer_for(place)
+                await self._open_place(place)
             except (EngineError, OSError) as e:
                 return Found(
                     state="unknown", detail=e.sentence if isinstance(e, EngineError) else str(e)
@@ -174,22 +176,22 @@ class ContainerTaskController:
         for task in list(place.tasks.values()):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(task.over.wait(), CLOSE_SECS)
-        self._is_down(place)
+        self._mark_down(place)
         del self._places[key]
 
     async def close(self) -> None:
-        """Tasks live on."""
-        self._upkeep.close()
-        for work in list(self._work):
+        """Stop the driver. Tasks continue."""
+        self._poll_loop.close()
+        for work in list(self._background):
             work.cancel()
-        await asyncio.gather(*self._work, return_exceptions=True)
+        await asyncio.gather(*self._background, return_exceptions=True)
 
-    # ---- the driver's Listener
+    # ---- Listener of the driver
 
     def on_state(self, host: str, up: bool, detail: str) -> None:
-        for place in self._of_host(host):
+        for place in self._places_on(host):
             if not up:
-                self._is_down(place)
+                self._mark_down(place)
 
     def on_sync(self, host: str) -> None:
         self._spawn(self._reconcile(host))
@@ -198,16 +200,16 @@ class ContainerTaskController:
         labels = (event.get("Actor") or {}).get("Attributes") or {}
         if labels.get(names.PART) != "task":
             return
-        key, token = names.key_of(labels), names.token_of(labels)
+        key, token = names.parse_agent_label(labels), names.parse_token_label(labels)
         place = self._places.get(key) if key is not None else None
         task = place.tasks.get(token) if place is not None and token is not None else None
         if task is None:
             return
         match event.get("Action"):
             case "oom":
-                task.ooms += 1
+                task.oom_kills += 1
             case "start" | "die" | "destroy":
-                self._spawn(self._look(task))
+                self._spawn(self._observe(task))
 
     # ---- inside: places
 
@@ -223,39 +225,39 @@ class ContainerTaskController:
         place = self._places.get(key)
         return place if place is not None and place.up else None
 
-    def _of_host(self, host: str) -> list[ContainerPlace]:
+    def _places_on(self, host: str) -> list[ContainerPlace]:
         return [p for p in self._places.values() if p.key.host == host]
 
-    async def _answer_for(self, place: ContainerPlace) -> None:
-        """Find out what is there, unless it is known, and say so."""
+    async def _open_place(self, place: ContainerPlace) -> None:
+        """Find the tasks of a place, unless they are known, and report them."""
         async with place.opening:
             if place.up:
                 return
             engine = self._driver.engines[place.key.host]
-            boot_id = await self._recovery.known(place, engine)
+            boot_id = await self._recovery.load(place, engine)
             if not engine.up or self._places.get(place.key) is not place:
                 return
             place.up = True
-            self._driver.spokesman.up(place.key, boot_id)
+            self._driver.reporter.up(place.key, boot_id)
             self._snapshot(place)
             for task in list(place.tasks.values()):
-                self._go_on(task)
-            self._upkeep.start()
+                self._continue(task)
+            self._poll_loop.start()
 
-    def _is_down(self, place: ContainerPlace) -> None:
+    def _mark_down(self, place: ContainerPlace) -> None:
         if place.up:
             place.up = False
-            self._driver.spokesman.down(place.key)
+            self._driver.reporter.down(place.key)
 
     async def _reconcile(self, host: str) -> None:
-        """Events may have been missed: whoever does not run any more, for all that the engine says,
-        is looked at.
+        """Inspect the tasks that the engine does not list as running, because events may have been
+        missed.
         """
         engine = self._driver.engines[host]
         filters = names.filters(self._driver.deployment, "task")
         try:
-            for place in [p for p in self._of_host(host) if not p.up and engine.up]:
-                await self._answer_for(place)
+            for place in [p for p in self._places_on(host) if not p.up and engine.up]:
+                await self._open_place(place)
             running = {
                 c["Id"]
                 for c in await engine.call(
@@ -264,17 +266,20 @@ class ContainerTaskController:
             }
         except (EngineError, OSError) as e:
             self._log(
-                "tasks on host {} could not be looked at: {}",
+                "tasks on host {} could not be listed: {}",
                 host,
                 e.sentence if isinstance(e, EngineError) else str(e),
             )
             return
         for task in [
-            t for p in self._of_host(host) for t in p.tasks.values() if t.begun and t.exit is None
+            t
+            for p in self._places_on(host)
+            for t in p.tasks.values()
+            if t.start_requested and t.exit is None
         ]:
             if task.pid is None or task.container not in running:
-                await self._look(task)
-        await self._upkeep.sweep(engine)
+                await self._observe(task)
+        await self._poll_loop.sweep(engine)
 
     # ---- inside: tasks
 
@@ -290,15 +295,15 @@ class ContainerTaskController:
             if task is None:
                 task = place.tasks[token] = TaskState(place, token, spec)
                 new.append(task)
-            self._tell(task)
+            self._report(task)
         if new:
-            self._spawn(self._begin(place, new, shared))
+            self._spawn(self._start_all(place, new, shared))
 
-    async def _begin(
+    async def _start_all(
         self, place: ContainerPlace, tasks: list[TaskState], shared: Shared | None
     ) -> None:
         try:
-            await self._launching.begin(place, tasks, shared)
+            await self._starter.start_all(place, tasks, shared)
         except Exception as e:
             self._log.exception(
                 "tasks of {} could not be launched",
@@ -306,104 +311,108 @@ class ContainerTaskController:
                 error=e,
                 jid=tasks[0].token.jid,
             )
-            for task in [t for t in tasks if not t.begun]:
-                await self._launching.refuse(
+            for task in [t for t in tasks if not t.start_requested]:
+                await self._starter.fail_start(
                     task,
-                    Refused("the supervisor failed while it was starting it; its log says how"),
+                    Refused(
+                        "the supervisor failed during the start; see the stack trace in its log"
+                    ),
                 )
 
-    def _go_on(self, task: TaskState) -> None:
-        """With what was under way when it was looked at last."""
+    def _continue(self, task: TaskState) -> None:
+        """Continue the work on a recovered task."""
         if task.exit is not None:
             return
-        if task.begun:
-            self._spawn(self._look(task))
+        if task.start_requested:
+            self._spawn(self._observe(task))
         elif task.spec is None and task.container is not None:
-            self._spawn(self._launching.resume(task))
-        if task.stop is not None and task.begun:
-            self._spawn(self._stopping.run(task))
+            self._spawn(self._starter.resume(task))
+        if task.stop is not None and task.start_requested:
+            self._spawn(self._stopper.run(task))
 
     def _stop(self, task: TaskState, reason: str, grace_secs: float) -> None:
-        """The first reason stays, the shortest grace counts."""
+        """Stop a task. The first reason counts, and the shortest grace period."""
         kill_at = time.monotonic() + grace_secs
         first = task.stop is None
         if task.stop is None:
             task.stop = Stop(reason=reason, grace=grace_secs, signaled=False)
         task.kill_at = kill_at if task.kill_at is None else min(task.kill_at, kill_at)
         task.changed.set()
-        if first and not task.begun:
-            self._spawn(self._launching.forbid(task))
+        if first and not task.start_requested:
+            self._spawn(self._starter.bar_start(task))
         elif first:
-            self._spawn(self._stopping.run(task))
+            self._spawn(self._stopper.run(task))
 
-    def _began(self, task: TaskState) -> None:
-        task.begun = True
+    def _on_started(self, task: TaskState) -> None:
+        task.start_requested = True
         if task.stop is not None:
-            self._spawn(self._stopping.run(task))
-        self._spawn(self._look(task))
+            self._spawn(self._stopper.run(task))
+        self._spawn(self._observe(task))
 
-    def _runs(self, task: TaskState) -> None:
+    def _on_running(self, task: TaskState) -> None:
         self._log(
             "{} runs in container {}",
             str(task.token),
             (task.container or "")[:12],
             jid=task.token.jid,
         )
-        self._tell(task)
+        self._report(task)
 
-    def _ended(self, task: TaskState, exit_: ExitInfo) -> None:
+    def _on_ended(self, task: TaskState, exit_: ExitInfo) -> None:
         if task.exit is not None:
             return
         task.exit = exit_
         task.over.set()
         task.changed.set()
         self._log("{} has ended: {}", str(task.token), exit_.sentence(), jid=task.token.jid)
-        self._tell(task)
-        self._spawn(self._upkeep.leave_network(task))
+        self._report(task)
+        self._spawn(self._poll_loop.release_network(task))
 
-    async def _look(self, task: TaskState) -> None:
+    async def _observe(self, task: TaskState) -> None:
         engine: HostEngine = self._driver.engines[task.place.key.host]
         try:
-            await self._looking.look(task, engine)
+            await self._observer.observe(task, engine)
         except EngineError as e:
-            self._log.trace("{} could not be looked at: {}", str(task.token), e.sentence)
+            self._log.trace("{} could not be inspected: {}", str(task.token), e.sentence)
         except OSError as e:
             self._log(
-                "the end of {} cannot be written down: {}; it is tried again",
+                "the exit of {} cannot be written to disk: {}; this is tried again",
                 str(task.token),
                 e.strerror or str(e),
             )
 
-    # ---- inside: saying
+    # ---- inside: reporting
 
     def _snapshot(self, place: ContainerPlace) -> None:
         for page in place.snapshot() if place.up else ():
-            self._driver.spokesman.said(place.key, page)
+            self._driver.reporter.said(place.key, page)
 
-    def _tell(self, task: TaskState) -> None:
-        task.told = time.monotonic()
-        asyncio.get_running_loop().call_soon(self._say, task)
+    def _report(self, task: TaskState) -> None:
+        task.reported_mono = time.monotonic()
+        asyncio.get_running_loop().call_soon(self._send, task)
 
-    def _say(self, task: TaskState) -> None:
+    def _send(self, task: TaskState) -> None:
         if task.place.up:
-            self._driver.spokesman.said(task.place.key, RunStatusUpdate(execution=task.execution()))
+            self._driver.reporter.said(task.place.key, RunStatusUpdate(execution=task.execution()))
 
-    def _later(self, key: AgentKey, message: ToSupervisor) -> None:
-        asyncio.get_running_loop().call_soon(self._driver.spokesman.said, key, message)
+    def _send_later(self, key: AgentKey, message: ToSupervisor) -> None:
+        asyncio.get_running_loop().call_soon(self._driver.reporter.said, key, message)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._work.add(task)
+        self._background.add(task)
         task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._work.discard(task)
+        self._background.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            self._log.exception("work for tasks in containers failed", error=task.exception())
+            self._log.exception(
+                "a background task of the docker task driver failed", error=task.exception()
+            )
 
 
 class _PlaceAdapter:
-    """The driver's `Places`; `find` is another verb there."""
+    """The PlaceProvider of the driver; needed because `find` has another meaning there."""
 
     def __init__(self, tasks: ContainerTaskController) -> None:
         self._tasks = tasks

@@ -1,12 +1,11 @@
-"""The sh script that is process 1 of a task's container: it runs the task's own script, hands on
-signals, and leaves nothing behind. Pure.
+"""The sh script that is PID 1 of a task's container: it runs the task's script, forwards signals,
+and kills leftover processes. Pure.
 
-A shell as process 1 has to say what it does with a signal, or the kernel drops it. So the task runs
-beside it, and it waits. What is started beside a shell ignores SIGINT and SIGQUIT, which a program
-cannot know; where the image has a way to undo that, it is undone. To the container's own output it
-says when that begins and how it ended, and nothing else: what the task writes is in its evidence.
-Nothing but /bin/sh is needed; without `sleep` there is no time limit from within, and the driver's
-holds alone.
+The kernel drops signals to PID 1 that have no handler. So the task runs in the background, and this
+shell waits for it. A shell starts background processes with SIGINT and SIGQUIT ignored; if the
+image has a suitable program, the script undoes that. It prints its start and exit to the
+container's output and nothing else: the output of the task is in its evidence folder. It needs only
+/bin/sh; without `sleep` the inner time limit is missing, and only the driver's applies.
 """
 
 import math
@@ -15,20 +14,22 @@ import posixpath
 from ....runtime.execution.folder import EXIT_CODE, JOB, SCRIPT, SIGNAL, STDERR, STDOUT
 
 WRAPPER = "wrapper.sh"
-#: Is there when it is to be stopped, before it is told so: a signal that comes before the trap is
-#: dropped.
+#: This file tells the script to stop. It is created before the signal, because a signal before the
+#: trap is dropped.
 STOP_MARK = "stop"
 STARTED_MARK = "started"
-#: What the wrapper leaves: that the limit ended it, and how many processes outlived the main one.
+#: Files that the script writes: the time limit ended the task; number of processes that outlived
+#: the main one.
 LIMIT_MARK, SURVIVORS = "limit", "survivors"
-#: The driver's own time limit comes first; the wrapper's is for when nobody watches.
+#: Seconds by which the script's time limit is later than the driver's. It applies only if the
+#: driver does not run.
 LIMIT_SLACK_SECS = 2
-#: Python itself ignores two more, SIGPIPE and SIGXFSZ.
+#: Python also ignores SIGPIPE and SIGXFSZ.
 _BY_PYTHON = f'import os, signal as s; [s.signal(n, s.SIG_DFL) for n in (2, 3, 13, 25)]; os.execv("/bin/sh", ["/bin/sh", "./{SCRIPT}"])'
 _BY_PERL = f'$SIG{{INT}} = $SIG{{QUIT}} = "DEFAULT"; exec "/bin/sh", "./{SCRIPT}"'
-#: pass: everything gets SIGTERM once; a program that was executed or made since is something new,
-#: for between fork and exec a shell may have taken the signal for its own. each: the variables of
-#: one line of the process table; `n` of `others` counts what is left.
+#: pass: send SIGTERM once to every process; a new process, or one that has executed a new program,
+#: gets it again, because between fork and exec the shell may have received the signal. each: parse
+#: one line of the process table. others: set `n` to the number of remaining processes.
 _FUNCTIONS = (
     "each() {",
     "  pid=${1#/proc/}; parent=; line=",
@@ -52,27 +53,27 @@ _FUNCTIONS = (
     "    done",
     "  done",
     "}",
-    "# not before it runs: who is told to stop earlier never starts",
+    "# without $main yet: a task that is stopped earlier never starts",
     'pass() { told=1; if [ -n "$main" ] && [ -z "$teller" ]; then tell 2>/dev/null & teller=$!; fi; }',
 )
 
 
-def wrapper(evidence: str, run_dir: str, *, limit_secs: float | None, grace_secs: float) -> str:
-    """evidence, run_dir: absolute paths."""
+def init_script(evidence: str, run_dir: str, *, limit_secs: float | None, grace_secs: float) -> str:
+    """Return the text of the script. evidence, run_dir: absolute paths."""
     limit = (
         []
         if limit_secs is None
-        else _limit(math.ceil(limit_secs) + LIMIT_SLACK_SECS, math.ceil(grace_secs))
+        else _time_limit_lines(math.ceil(limit_secs) + LIMIT_SLACK_SECS, math.ceil(grace_secs))
     )
     lines = [
         "#!/bin/sh",
-        "# Process 1 of a task's container. What the task does is in script.sh; run that by hand to repeat it.",
-        "# it signals everything it can reach, which is its container as long as it is process 1 of that",
-        '[ "$$" -eq 1 ] || { echo "this is for process 1 of a container; to repeat what the task did, run script.sh" >&2; exit 125; }',
+        "# Process 1 of a task's container. The task itself is script.sh; run that file to repeat the task.",
+        "# This script sends signals to all processes, so it must only run as process 1 of a container.",
+        '[ "$$" -eq 1 ] || { echo "this script must be process 1 of a container; to repeat the task, run script.sh" >&2; exit 125; }',
         f"cd {_quoted(evidence)} || exit 126",
         f"exec 4>&1 0</dev/null 1>>{STDOUT} 2>>{SIGNAL} 3>>{STDERR}",
         f"say() {{ printf '%s %s\\n' {_quoted(posixpath.basename(evidence))} \"$1\" >&4; }} 2>/dev/null",
-        "# an engine can start a container again; a task runs once",
+        "# an engine can restart a container, but a task runs only once",
         f"( set -C; : >{STARTED_MARK} ) 2>/dev/null || exit 125",
         "main=; clock=; teller=; told=",
         *_FUNCTIONS,
@@ -81,7 +82,7 @@ def wrapper(evidence: str, run_dir: str, *, limit_secs: float | None, grace_secs
         f'  echo 143 >{EXIT_CODE}; echo stopped >&2; say "was stopped before it began"; exit 143',
         "fi",
         'say "begins"',
-        *_given(run_dir),
+        *_run_directory_lines(run_dir),
         "if env --default-signal=INT,QUIT true 2>/dev/null; then",
         f"  env --default-signal=INT,QUIT /bin/sh ./{SCRIPT} 4>&- & main=$!",
         'elif [ -n "${BASH_VERSION-}" ] && set -m 2>/dev/null; then',
@@ -96,12 +97,12 @@ def wrapper(evidence: str, run_dir: str, *, limit_secs: float | None, grace_secs
         "fi",
         f'if [ -e {STOP_MARK} ] || [ -n "$told" ]; then pass; fi',
         *limit,
-        "# a signal ends the wait, not the task",
+        "# a signal interrupts the wait, not the task",
         'while :; do wait "$main"; c=$?; kill -0 "$main" 2>/dev/null || break; done',
-        "# hit before its script could write it down",
+        "# the script was killed before it could write the exit code",
         f'if [ ! -s {EXIT_CODE} ]; then [ "$c" -le 128 ] || echo "its script was ended by a signal" >&2; echo "$c" >{EXIT_CODE}; fi',
         'if [ -n "$told" ]; then',
-        "  # what is left has the rest of its grace, after which everything is killed from outside, or by the clock",
+        "  # other processes have the rest of the grace period; then the driver or the clock kills them",
         '  others; while [ "$n" -gt 0 ]; do sleep 0.1 2>/dev/null || sleep 1 2>/dev/null || break; others; done',
         "else",
         '  if [ -n "$clock" ]; then kill -TERM "$clock" 2>/dev/null; wait "$clock"; clock=; fi',
@@ -115,9 +116,9 @@ def wrapper(evidence: str, run_dir: str, *, limit_secs: float | None, grace_secs
     return "\n".join(lines) + "\n"
 
 
-def _given(run_dir: str) -> list[str]:
-    """What the task finds in its run directory, made as its user: what all tasks are told, and the
-    way to its evidence.
+def _run_directory_lines(run_dir: str) -> list[str]:
+    """Lines that create files in the run directory as the task's user: job.json, and a link to the
+    evidence folder.
     """
     to = _quoted(run_dir)
     return [
@@ -129,7 +130,7 @@ def _given(run_dir: str) -> list[str]:
     ]
 
 
-def _limit(secs: int, grace: int) -> list[str]:
+def _time_limit_lines(secs: int, grace: int) -> list[str]:
     return [
         "(",
         "  trap 'kill \"$s\"; exit' TERM",

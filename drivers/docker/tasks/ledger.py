@@ -1,13 +1,12 @@
-"""What is on disk of a user's tasks on one host: who was launched, what is owed, how each ended.
-Everything here blocks.
+"""The records on disk of a user's tasks on one host: launches, stops and exits. All functions block.
 
-    <root>/agent/<place>/ledger/<name>/   ours alone: one folder per task that is not settled, or whose container is kept
-        task.json, container.json         what it was asked for; the id of its container, written before that is started
-        stop.json, exit.json, settled     that it is to end, and why; how it ended; that this is durable elsewhere
-    <root>/agent/<place>/run/<name>/      its evidence (see runtime.evidence), the user's; making it consumes the fencing token
+    <root>/agent/<place>/ledger/<name>/   private: a folder per task that is not acknowledged, or whose container is kept
+        task.json, container.json         the request; the id of the container, written before the start
+        stop.json, exit.json, settled     the stop and its reason; the exit; the acknowledgement that the exit is durable
+    <root>/agent/<place>/run/<name>/      the evidence (see runtime.execution), owned by the user; creating it uses the token
 
-A user's code can write to the evidence, so that is written anew and never through what lies there,
-and nothing is believed that is only there, but the exit code and what the task says of itself.
+A user's code can write to the evidence folder. So files there are replaced, never opened for
+writing, and only the exit code and the task's own reports are read from there.
 """
 
 import contextlib
@@ -29,8 +28,8 @@ TASK, CONTAINER, SETTLED = "task.json", "container.json", "settled"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What has to be known of a task after a restart. network: the bridge of its gang."""
+class TaskRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The facts about a task that a restart needs. network: the bridge of its gang."""
 
     token: str
     run_dir: str
@@ -41,7 +40,9 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True):
-    """signaled: a signal was about to be sent; notes of an older version do not say so."""
+    """A requested stop. signaled: a signal was sent or about to be sent; records of older versions
+    lack the field.
+    """
 
     reason: str
     grace: float
@@ -49,12 +50,12 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One folder of the ledger. settled: the container may go at that time (unix seconds); None: it
-    is not settled.
+    """One folder of the ledger. settled: unix seconds after which the container may be removed;
+    None: not acknowledged yet.
     """
 
     token: Token
-    asked: Asked
+    request: TaskRequest
     container: str | None = None
     stop: Stop | None = None
     exit: ExitInfo | None = None
@@ -62,8 +63,8 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContainerLedger:
-    """Of one place. Its folder is the supervisor's; nothing in it but a task's own evidence is seen
-    by a container.
+    """The ledger of one place. Its folder belongs to the supervisor; containers see only the
+    evidence folder of their own task.
     """
 
     def __init__(self, folder: str) -> None:
@@ -77,9 +78,9 @@ class ContainerLedger:
     def evidence(self, token: Token) -> str:
         return f"{self.runs}/{token.name}"
 
-    def take(self, asked: Asked, token: Token) -> bool:
-        """From here on this token counts as launched; False: it was before. Raises OSError. Call
-        `sync` before its container is made.
+    def take_token(self, request: TaskRequest, token: Token) -> bool:
+        """Record that this token is launched. Return False if it was launched before. Raises
+        OSError. Call `sync` before the container is created.
         """
         entry = f"{self.ledger}/{token.name}"
         try:
@@ -87,7 +88,7 @@ class ContainerLedger:
         except FileExistsError:
             return False
         try:
-            self._write(token, TASK, msgspec.to_builtins(asked))
+            self._write(token, TASK, msgspec.to_builtins(request))
             os.mkdir(self.evidence(token), 0o700)
         except OSError as e:
             shutil.rmtree(entry)
@@ -104,46 +105,48 @@ class ContainerLedger:
         self._write(token, CONTAINER, {"id": id_}, sync=True)
 
     def note_stop(self, token: Token, stop: Stop, mark: str | None = None) -> None:
-        """With the mark for its wrapper before the first signal. Of its evidence nothing is left
-        where it wants that.
+        """Record the stop, and optionally create the mark for the init script before the first
+        signal. A missing evidence folder is no error.
         """
         self._write(token, STOP, msgspec.to_builtins(stop), sync=True)
         if mark is not None:
             with contextlib.suppress(OSError):
-                put(self.evidence(token), mark, b"")
+                replace_file(self.evidence(token), mark, b"")
 
     def withdraw_stop(self, token: Token) -> None:
-        """The stop came after the exit."""
+        """Remove the record of a stop that came after the exit."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{self.ledger}/{token.name}/{STOP}")
 
     def note_exit(self, token: Token, exit_: ExitInfo) -> None:
-        """For us, then for readers."""
-        said = {k: v for k, v in msgspec.to_builtins(exit_).items() if v is not None}
-        self._write(token, EXIT, said, sync=True)
+        """Record the exit in the ledger, then in the evidence folder."""
+        content = {k: v for k, v in msgspec.to_builtins(exit_).items() if v is not None}
+        self._write(token, EXIT, content, sync=True)
         with contextlib.suppress(OSError):
-            put(self.evidence(token), EXIT, json.dumps(said).encode())
+            replace_file(self.evidence(token), EXIT, json.dumps(content).encode())
 
     def settle(self, token: Token, until: float) -> None:
         self._write(token, SETTLED, {"until": until})
 
     def settled_until(self, token: Token) -> float | None:
-        """None: it is not settled. One that is not in the ledger is settled since ever."""
+        """Return the time of removal, or None if the task is not acknowledged. A task without a
+        ledger entry counts as acknowledged long ago.
+        """
         entry = self._entry(token.name) if os.path.isdir(f"{self.ledger}/{token.name}") else None
         return 0.0 if entry is None else entry.settled
 
-    def strike(self, token: Token) -> None:
-        """Nothing of it is left anywhere but its evidence."""
+    def remove_entry(self, token: Token) -> None:
+        """Remove the ledger entry. Only the evidence remains."""
         shutil.rmtree(f"{self.ledger}/{token.name}", ignore_errors=True)
 
-    def give_back(self, token: Token) -> None:
-        """It was taken, and nothing was made of it. What says so goes last."""
+    def release_token(self, token: Token) -> None:
+        """Release a token that was taken, but not used. The ledger entry is removed last."""
         shutil.rmtree(self.evidence(token), ignore_errors=True)
-        self.strike(token)
+        self.remove_entry(token)
 
     def entries(self) -> list[LedgerEntry]:
-        """All of the ledger, in order of names. One that was not finished was never launched: it is
-        taken away.
+        """Return all entries, ordered by name. An incomplete entry was never launched and is
+        removed.
         """
         out = []
         for name in sorted(os.listdir(self.ledger)):
@@ -155,31 +158,34 @@ class ContainerLedger:
     def _entry(self, name: str) -> LedgerEntry | None:
         folder = f"{self.ledger}/{name}"
         try:
-            asked = msgspec.convert(read_json(f"{folder}/{TASK}"), Asked)
-            token = parse_token(asked.token)
+            request = msgspec.convert(read_json(f"{folder}/{TASK}"), TaskRequest)
+            token = parse_token(request.token)
         except (msgspec.ValidationError, Refusal):
             shutil.rmtree(folder, ignore_errors=True)
             return None
-        os.makedirs(
-            self.evidence(token), mode=0o700, exist_ok=True
-        )  # it is used, whatever became of it
+        # The token is used, even if the folder was deleted.
+        os.makedirs(self.evidence(token), mode=0o700, exist_ok=True)
         stop, exit_, settled = (read_json(f"{folder}/{n}") for n in (STOP, EXIT, SETTLED))
         return LedgerEntry(
             token=token,
-            asked=asked,
+            request=request,
             container=(read_json(f"{folder}/{CONTAINER}") or {}).get("id"),
             stop=None if stop is None else msgspec.convert(stop, Stop),
             exit=None if exit_ is None else msgspec.convert(exit_, ExitInfo),
             settled=None if settled is None else float(settled["until"]),
         )
 
-    def _write(self, token: Token, name: str, said: dict[str, Any], *, sync: bool = False) -> None:
-        write_atomically(f"{self.ledger}/{token.name}/{name}", json.dumps(said).encode(), sync=sync)
+    def _write(
+        self, token: Token, name: str, content: dict[str, Any], *, sync: bool = False
+    ) -> None:
+        write_atomically(
+            f"{self.ledger}/{token.name}/{name}", json.dumps(content).encode(), sync=sync
+        )
 
 
-def put(folder: str, name: str, data: bytes, mode: int = 0o600) -> None:
-    """Create or replace a file in a folder that belongs to a user: whatever is there is neither
-    followed nor waited for. Raises OSError.
+def replace_file(folder: str, name: str, data: bytes, mode: int = 0o600) -> None:
+    """Create or replace a file in a folder that a user owns. An existing link or pipe is neither
+    followed nor opened. Raises OSError.
     """
     above = os.open(folder, _FOLDER)
     try:
@@ -211,22 +217,22 @@ def put(folder: str, name: str, data: bytes, mode: int = 0o600) -> None:
         os.close(above)
 
 
-def make_below(top: str, path: str, owner: tuple[int, int]) -> None:
-    """Make the folders from `top` (which is there) to `path`, each the owner's. Raises OSError,
-    also where a link is in the way.
+def make_folders_below(top: str, path: str, owner: tuple[int, int]) -> None:
+    """Create the folders from `top` (which exists) to `path`, each with this owner. Raises OSError,
+    also for a symbolic link in the path.
     """
     fd = os.open(top, _FOLDER)
     try:
         for part in os.path.relpath(path, top).split("/"):
             try:
                 os.mkdir(part, 0o700, dir_fd=fd)
-                made = True
+                created = True
             except FileExistsError:
-                made = False
+                created = False
             below = os.open(part, _FOLDER, dir_fd=fd)
             os.close(fd)
             fd = below
-            if made and os.geteuid() == 0:
+            if created and os.geteuid() == 0:
                 os.fchown(fd, *owner)
     finally:
         os.close(fd)

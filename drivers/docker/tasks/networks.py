@@ -1,9 +1,9 @@
-"""Networks of gangs: one bridge for all tasks of an attempt, made by who comes first, taken away
-when the last is over.
+"""Networks of gangs: one bridge for all tasks of an attempt, created with the first task and
+removed after the last.
 
-A daemon may say for a while that somebody is in one whose containers are removed already, and after
-a crash for good. The addresses of such a network are given to the next gang all the same, so
-whoever needs them takes it away first.
+A daemon may list removed containers as members of a network for a while, and after a crash for
+ever. The scheduler gives the addresses of such a network to the next gang, which then removes the
+network first.
 """
 
 import asyncio
@@ -19,32 +19,30 @@ from ..host.container_calls import inspect
 from ..host.engine import EngineError, HostEngine
 from .state import TaskState
 
-#: A network that is still in use is asked for again after so long each time; then who is not there
-#: any more is taken out by force.
+#: Pauses before each retry to remove a network in use, in seconds. After that, members without a
+#: container are disconnected by force.
 PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6)
 
 
 class SubnetTaken(Exception):
-    """The addresses of a gang belong to somebody else on that host."""
+    """Another network on that host uses the addresses of a gang."""
 
     def __init__(self, subnet: str, error: EngineError) -> None:
         super().__init__(subnet)
-        self.sentence = (
-            f"the subnet {subnet} is used by something else on that host: {error.sentence}"
-        )
+        self.sentence = f"another network of that host uses the subnet {subnet}: {error.sentence}"
 
 
 class GangNetworks:
-    """Of one deployment, on all hosts."""
+    """The networks of one deployment, on all hosts."""
 
     def __init__(self, deployment: str, log: Log) -> None:
         self._deployment, self._log = deployment, log
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def have(self, task: TaskState, engine: HostEngine) -> None:
-        """The one of this task is there. Raises EngineError, SubnetTaken."""
-        assert task.asked is not None
-        name, subnet = task.asked.network, task.box.subnet
+    async def ensure(self, task: TaskState, engine: HostEngine) -> None:
+        """Create the network of this task if it does not exist. Raises EngineError, SubnetTaken."""
+        assert task.request is not None
+        name, subnet = task.request.network, task.box.subnet
         if name is None or subnet is None:
             return
         lock = self._locks.setdefault(name, asyncio.Lock())
@@ -58,19 +56,18 @@ class GangNetworks:
             try:
                 await self._make(name, body, engine)
             except SubnetTaken:
-                await self._drop_left(subnet, engine)
-                await self._make(
-                    name, body, engine
-                )  # also where nothing was left: it may have gone meanwhile
+                await self._remove_stale(subnet, engine)
+                # Try again even if no network was removed: the other one may be gone meanwhile.
+                await self._make(name, body, engine)
 
-    async def drop(self, name: str, engine: HostEngine) -> bool:
-        """Take it away. False: somebody is in it, or the host cannot be asked; the next sweep comes
-        by.
+    async def remove(self, name: str, engine: HostEngine) -> bool:
+        """Remove a network. Return False if it is in use or the host cannot be reached; the next
+        sweep tries again.
         """
         for pause in (*PAUSES, None):
             try:
                 if pause is None:
-                    await self._free(name, engine)
+                    await self._disconnect_missing(name, engine)
                 await engine.call(f"remove network {name}", lambda c: c.remove_network(name))
                 return True
             except EngineError as e:
@@ -87,8 +84,8 @@ class GangNetworks:
                 await asyncio.sleep(pause)
         raise AssertionError("the last one returns")
 
-    async def of_deployment(self, engine: HostEngine) -> list[dict[str, Any]]:
-        """As the daemon lists them. Raises EngineError."""
+    async def list_networks(self, engine: HostEngine) -> list[dict[str, Any]]:
+        """Return the networks of this deployment, as the daemon lists them. Raises EngineError."""
         filters = names.filters(self._deployment, "network")
         listed: list[dict[str, Any]] = await engine.call(
             "list networks", lambda c: c.networks(filters=filters)
@@ -106,47 +103,49 @@ class GangNetworks:
             if e.code != "conflict":
                 raise
 
-    async def _drop_left(self, subnet: str, engine: HostEngine) -> None:
-        """Those of ours that have these addresses: who was given them anew knows that no task of
-        theirs is left.
+    async def _remove_stale(self, subnet: str, engine: HostEngine) -> None:
+        """Remove our networks that have these addresses. The scheduler has assigned the addresses
+        anew, so no task uses them.
         """
         left = [
             n["Name"]
-            for n in await self.of_deployment(engine)
+            for n in await self.list_networks(engine)
             if any(c.get("Subnet") == subnet for c in subnet_configs(n))
         ]
         for name in left:
             self._log(
-                "network {} on host {} is left of a gang that is over, and in the way: it is removed",
+                "network {} on host {} belongs to an ended gang and blocks a subnet: it is removed",
                 name,
                 engine.name,
             )
-        await asyncio.gather(*(self.drop(name, engine) for name in left))
+        await asyncio.gather(*(self.remove(name, engine) for name in left))
 
-    async def _free(self, name: str, engine: HostEngine) -> None:
-        """Take out of it whoever the daemon has no container of any more; one that is there stays,
-        whatever it does. Raises EngineError.
+    async def _disconnect_missing(self, name: str, engine: HostEngine) -> None:
+        """Disconnect members whose container no longer exists. Existing containers stay, in any
+        state. Raises EngineError.
         """
-        said: dict[str, Any] = await engine.call(
+        network: dict[str, Any] = await engine.call(
             f"inspect network {name}", lambda c: c.inspect_network(name)
         )
-        for who in [
-            str(endpoint.get("Name") or "") for endpoint in (said.get("Containers") or {}).values()
+        for member in [
+            str(endpoint.get("Name") or "")
+            for endpoint in (network.get("Containers") or {}).values()
         ]:
-            if who and await inspect(engine, who) is None:
+            if member and await inspect(engine, member) is None:
                 self._log(
-                    "{} is in network {} on host {} and has no container: it is taken out",
-                    who,
+                    "{} is a member of network {} on host {} without a container: it is disconnected",
+                    member,
                     name,
                     engine.name,
                 )
                 await engine.call(
-                    f"take {who} out of network {name}", partial(_take_out, who=who, network=name)
+                    f"take {member} out of network {name}",
+                    partial(_disconnect, member=member, network=name),
                 )
 
 
-def _take_out(client: Any, *, who: str, network: str) -> None:
-    client.disconnect_container_from_network(who, network, force=True)
+def _disconnect(client: Any, *, member: str, network: str) -> None:
+    client.disconnect_container_from_network(member, network, force=True)
 
 
 def _post(client: Any, path: str, body: dict[str, Any]) -> Any:

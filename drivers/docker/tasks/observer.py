@@ -1,5 +1,5 @@
-"""What became of a task's container: it runs, it has ended (then the evidence is put together,
-once), or it is gone.
+"""Observes the container of a task: it runs, it has ended (then the exit information is collected,
+once), or it is gone. Decisions are made elsewhere.
 """
 
 import asyncio
@@ -28,17 +28,17 @@ from ..host.engine import HostEngine
 from .init_script import LIMIT_MARK, SURVIVORS
 from .state import TaskState
 
-#: A container goes with its command mostly within this time (seconds); else the exit is told before
-#: the end.
+#: Seconds after the exit of a command in which its container normally ends; later the exit is
+#: reported before the end.
 ENDING_SECS = 0.4
-#: Nobody can have more processes.
+#: The kernel's upper limit of process ids.
 _MOST = 2**22
-#: Of one that was over before anybody looked: what it was in its own container.
+#: The pid of a task that ended before it was inspected: the one in its own container.
 _UNSEEN_PID = 1
 
 
 class ContainerObserver:
-    """ended(task, exit), runs(task): what is new."""
+    """Reports changes: ended(task, exit), runs(task)."""
 
     def __init__(
         self,
@@ -46,55 +46,58 @@ class ContainerObserver:
         ended: Callable[[TaskState, ExitInfo], Any],
         runs: Callable[[TaskState], Any],
     ) -> None:
-        self._cap, self._ended, self._runs = cap, ended, runs
+        self._cap, self._on_ended, self._on_running = cap, ended, runs
 
-    async def look(self, task: TaskState, engine: HostEngine) -> None:
-        """Ask the engine, and tell what is new. Raises EngineError and OSError: then nothing is
-        known, and nothing is told.
+    async def observe(self, task: TaskState, engine: HostEngine) -> None:
+        """Inspect the container and report changes. Raises EngineError and OSError; then nothing is
+        reported.
         """
         async with task.looking:
-            if task.exit is not None or task.container is None or not task.begun:
+            if task.exit is not None or task.container is None or not task.start_requested:
                 return
-            there = await inspect(engine, task.container)
-            state: dict[str, Any] | None = None if there is None else there["State"]
+            container = await inspect(engine, task.container)
+            state: dict[str, Any] | None = None if container is None else container["State"]
             if state is not None and exit_status.running(state):
                 if task.pid is None:
                     task.runs(int(state.get("Pid") or 0), exit_status.started_at(state))
-                    self._runs(task)
+                    self._on_running(task)
                 return
-            limit = None if there is None else (there.get("HostConfig") or {}).get("Memory")
-            exit_ = await asyncio.to_thread(self._written_down, task, state, limit)
+            limit = None if container is None else (container.get("HostConfig") or {}).get("Memory")
+            exit_ = await asyncio.to_thread(self._collect_exit, task, state, limit)
             if task.pid is None and exit_.source != "start" and exit_.started_at is not None:
                 task.runs(_UNSEEN_PID, exit_.started_at)
-            self._ended(task, exit_)
+            self._on_ended(task, exit_)
 
     def cap(self, tasks: list[TaskState]) -> None:
-        """Of those that run. Blocks."""
+        """Limit the output of running tasks. Blocks."""
         for task in tasks:
             self._cap.apply(task)
 
-    def _written_down(
+    def _collect_exit(
         self, task: TaskState, state: dict[str, Any] | None, limit: int | None
     ) -> ExitInfo:
-        """Blocks. Raises OSError."""
+        """Collect and store the exit information. Blocks. Raises OSError."""
         folder = task.folder
-        exit_ = exit_status.of_task(
-            state, ooms=task.ooms, written=_written(folder), stop_reason=_stop_reason(task)
+        exit_ = exit_status.task_exit(
+            state,
+            ooms=task.oom_kills,
+            recorded=_recorded_exit(folder),
+            stop_reason=_stop_reason(task),
         )
         self._cap.remember(task)
         self._cap.apply(task, last=True)
         words = with_words(folder, {"code": exit_.code})
         began = exit_.started_at if exit_.started_at is not None else task.began
-        # an engine notes a start when it has happened, which can be after a short task has ended
+        # an engine records a start afterwards, which can be later than the end of a short task
         ended = max(time.time() if exit_.ended_at is None else exit_.ended_at, began or 0.0)
         exit_ = msgspec.structs.replace(
             exit_,
-            facts=exit_status.facts_of(
+            facts=exit_status.exit_facts(
                 exit_,
                 peak=task.memory_peak,
                 limit=limit or None,
-                ooms=task.ooms,
-                said=words.get("facts") or {},
+                ooms=task.oom_kills,
+                reported=words.get("facts") or {},
             ),
             survivors_killed=_survivors(folder),
             termination_message=words.get("terminationMessage"),
@@ -110,18 +113,18 @@ class ContainerObserver:
         return exit_
 
 
-def exits(tasks: list[TaskState], now: float) -> list[TaskState]:
-    """Those whose command has ended for some time while their container has not: `exited` is set.
-    Blocks. now: monotonic seconds.
+def find_exited(tasks: list[TaskState], now: float) -> list[TaskState]:
+    """Return the tasks whose command has exited for some time while the container still exists, and
+    set their `exited`. Blocks. now: monotonic seconds.
     """
     out = []
     for task in tasks:
-        with contextlib.suppress(OSError):  # the next look tells
-            written = _written(task.folder)
-            if written is not None and task.exit_seen is None:
+        with contextlib.suppress(OSError):  # the next poll tries again
+            recorded = _recorded_exit(task.folder)
+            if recorded is not None and task.exit_seen is None:
                 task.exit_seen = now
             elif (
-                written is not None
+                recorded is not None
                 and task.exit_seen is not None
                 and now - task.exit_seen >= ENDING_SECS
             ):
@@ -131,29 +134,31 @@ def exits(tasks: list[TaskState], now: float) -> list[TaskState]:
                     started_at=task.began,
                     ended_at=max(ended, task.began or 0.0),
                 )
-                task.exited = exit_status.as_written(known, written)
+                task.exited = exit_status.script_exit(known, recorded)
                 out.append(task)
     return out
 
 
-def _written(folder: str) -> exit_status.Written | None:
-    """What the wrapper wrote of the end. Raises OSError."""
+def _recorded_exit(folder: str) -> exit_status.RecordedExit | None:
+    """Return the exit that the init script recorded. Raises OSError."""
     code = written_code(folder)
     if code is None:
         return None
-    said = from_code(folder, code)
-    return exit_status.Written(
-        code=said.get("code"), signal=said.get("signal"), core_dumped=said.get("coreDumped", False)
+    exit_info = from_code(folder, code)
+    return exit_status.RecordedExit(
+        code=exit_info.get("code"),
+        signal=exit_info.get("signal"),
+        core_dumped=exit_info.get("coreDumped", False),
     )
 
 
 def _stop_reason(task: TaskState) -> str | None:
-    """A stop that was never signaled did nothing."""
+    """A stop without a signal had no effect, so it is no reason."""
     if task.stop is not None and task.stop.signaled:
         return task.stop.reason
     return "timeLimit" if read(f"{task.folder}/{LIMIT_MARK}", 16) else None
 
 
 def _survivors(folder: str) -> int:
-    said = (read(f"{folder}/{SURVIVORS}", 16) or b"").strip()
-    return min(int(said), _MOST) if said.isdigit() else 0
+    count = (read(f"{folder}/{SURVIVORS}", 16) or b"").strip()
+    return min(int(count), _MOST) if count.isdigit() else 0

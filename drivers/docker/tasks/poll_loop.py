@@ -1,5 +1,5 @@
-"""What goes on beside tasks in containers: output is capped, limits hold, what they take is told,
-what is over is removed.
+"""Periodic work on tasks in containers: limit output, enforce time limits, sample resource usage,
+repeat reports, remove ended containers.
 """
 
 import asyncio
@@ -16,24 +16,25 @@ from ..host.container_calls import remove
 from ..host.engine import EngineError, HostEngine
 from .ledger import ContainerLedger
 from .networks import GangNetworks
-from .observer import ContainerObserver, exits
+from .observer import ContainerObserver, find_exited
 from .sampler import EVERY_SECS, Sampling
 from .state import ContainerPlace, TaskState
 
 TICK_SECS, CAP_SECS, SWEEP_SECS = 0.5, 2.0, 30.0
-#: What starts is told so often, and an end as long as it is not settled.
+#: Intervals at which a starting task is reported again, and an end that is not acknowledged.
 STARTING_SECS, ENDED_SECS = 10.0, 5.0
-#: A container whose command has ended by itself is killed after so long, again and again.
-LEFT_SECS = 5.0
-#: The container of a failed task that asked to stay, unless it is released before (a week).
+#: Time after which a container is killed whose command has exited by itself; repeated until it
+#: ends.
+LEFTOVER_SECS = 5.0
+#: How long the container of a failed task is held for debugging, unless it is released (one week).
 KEEP_SECS = 604_800.0
-#: Of so many tasks one message tells.
-_TOLD_AT_ONCE = 200
+#: Maximum number of samples in one message.
+_SAMPLES_PER_MESSAGE = 200
 
 
 class TaskPollLoop:
-    """say: a task again. late: it is over its time limit. clear: its command has ended, and its
-    container runs on.
+    """Callbacks: say reports a task again; late handles a task over its time limit; clear handles a
+    container that outlives its command.
     """
 
     def __init__(
@@ -42,17 +43,17 @@ class TaskPollLoop:
         log: Log,
         networks: GangNetworks,
         places: Mapping[AgentKey, ContainerPlace],
-        looking: ContainerObserver,
+        observer: ContainerObserver,
         say: Callable[[TaskState], None],
         late: Callable[[TaskState], None],
         clear: Callable[[TaskState], None],
     ) -> None:
-        self._driver, self._log, self._networks, self._places, self._looking = (
+        self._driver, self._log, self._networks, self._places, self._observer = (
             driver,
             log,
             networks,
             places,
-            looking,
+            observer,
         )
         self._say, self._late, self._clear = say, late, clear
         self._sampling = Sampling()
@@ -84,18 +85,18 @@ class TaskPollLoop:
         self._sampling.forget(token)
 
     async def settle(self, task: TaskState) -> None:
-        """Its end is durable elsewhere: nothing of it stays but its evidence, and, where that is
-        wanted, its container for a while.
+        """The end is durable elsewhere: remove everything but the evidence, and a container that is
+        kept for a while.
         """
         until = self._kept_until(task)
         await asyncio.to_thread(task.place.files.settle, task.token, until)
         task.place.kept[task.token] = until, task.container
         if until <= time.time():
-            await self._drop(task.place, task.token)
+            await self._remove_container(task.place, task.token)
 
     async def release(self, key: AgentKey, token: Token) -> None:
-        """It need not stay any longer than other failed ones do; where its place is closed or its
-        host away, the next sweep comes by.
+        """Stop holding a container for debugging; it stays as long as other failed ones. If its
+        place is closed or its host is down, the next sweep removes it.
         """
         place, files = (
             self._places.get(key),
@@ -108,13 +109,13 @@ class TaskPollLoop:
         if until is not None and place is not None and token in place.kept:
             place.kept[token] = until, place.kept[token][1]
             if until <= time.time():
-                await self._drop(place, token)
+                await self._remove_container(place, token)
 
-    async def leave_network(self, task: TaskState) -> None:
-        """It is over; the last of its attempt takes the bridge away."""
-        name = task.asked.network if task.asked is not None else None
+    async def release_network(self, task: TaskState) -> None:
+        """Remove the network after the last task of the attempt."""
+        name = task.request.network if task.request is not None else None
         if name is None or any(
-            t.exit is None and t.asked is not None and t.asked.network == name
+            t.exit is None and t.request is not None and t.request.network == name
             for t in task.place.tasks.values()
         ):
             return
@@ -124,22 +125,22 @@ class TaskPollLoop:
             if t.exit is None and _attempt(t.token) == _attempt(task.token)
         ]
         if not same:
-            await self._networks.drop(name, self._driver.engines[task.place.key.host])
+            await self._networks.remove(name, self._driver.engines[task.place.key.host])
 
     async def sweep(self, engine: HostEngine) -> None:
-        """Remove what is due, of places that nobody has opened since the supervisor was started,
-        too.
+        """Remove containers and networks that are due, including places that were not opened since
+        the supervisor started.
         """
         if not engine.up:
             return
         for place in [p for p in self._places.values() if p.key.host == engine.name]:
             for token in [t for t, (until, _) in place.kept.items() if until <= time.time()]:
-                await self._drop(place, token)
+                await self._remove_container(place, token)
         try:
-            await self._sweep_strangers(engine)
+            await self._sweep_orphans(engine)
             await self._sweep_networks(engine)
         except EngineError as e:
-            self._log.trace("host {} could not be tidied: {}", engine.name, e.sentence)
+            self._log.trace("host {} could not be cleaned up: {}", engine.name, e.sentence)
 
     # ---- inside
 
@@ -149,17 +150,17 @@ class TaskPollLoop:
             try:
                 await work()
             except Exception as e:
-                self._log.exception("the upkeep of tasks in containers failed", error=e)
+                self._log.exception("periodic work on tasks in containers failed", error=e)
 
-    def _end_what_is_left(self, task: TaskState, now: float) -> None:
-        """Of a task whose command has ended by itself. A job may have written its exit code and
-        gone on.
+    def _kill_leftover_container(self, task: TaskState, now: float) -> None:
+        """Kill a container whose command has exited by itself. A job may have written its own exit
+        code and continued.
         """
         if (
             task.exit is None
             and task.stop is None
             and task.exit_seen is not None
-            and now - task.exit_seen >= LEFT_SECS
+            and now - task.exit_seen >= LEFTOVER_SECS
         ):
             task.exit_seen = now
             self._clear(task)
@@ -175,20 +176,23 @@ class TaskPollLoop:
     async def _tick(self) -> None:
         now = time.monotonic()
         running = [t for t in self._tasks() if t.state == "running" and t.exited is None]
-        for task in await asyncio.to_thread(exits, running, now) if running else ():
+        for task in await asyncio.to_thread(find_exited, running, now) if running else ():
             self._log(
-                "the command of {} has ended, and its container is still there",
+                "the command of {} has exited, but its container still exists",
                 str(task.token),
                 jid=task.token.jid,
             )
             self._say(task)
         for task in self._tasks():
-            self._end_what_is_left(task, now)
+            self._kill_leftover_container(task, now)
             quiet = {"starting": STARTING_SECS, "ended": ENDED_SECS}.get(task.state)
-            if quiet is not None and now - task.told >= quiet:
-                task.told = now
+            if quiet is not None and now - task.reported_mono >= quiet:
+                task.reported_mono = now
                 self._say(task)
-            limit, elapsed = task.asked.limit if task.asked is not None else None, task.elapsed()
+            limit, elapsed = (
+                task.request.limit if task.request is not None else None,
+                task.elapsed(),
+            )
             runs = task.state == "running" and task.exit_seen is None and task.stop is None
             if runs and limit is not None and elapsed is not None and elapsed >= limit:
                 self._late(task)
@@ -196,16 +200,16 @@ class TaskPollLoop:
     async def _cap(self) -> None:
         running = [t for t in self._tasks() if t.state == "running"]
         if running:
-            await asyncio.to_thread(self._looking.cap, running)
+            await asyncio.to_thread(self._observer.cap, running)
 
     async def _sample(self, host: str) -> None:
         running = [t for t in self._tasks(host) if t.state == "running"]
-        found = await self._sampling.look(self._driver.engines[host], running) if running else []
+        found = await self._sampling.sample(self._driver.engines[host], running) if running else []
         for place in {t.place for t, _ in found}:
             mine = [s for t, s in found if t.place is place]
-            for n in range(0, len(mine), _TOLD_AT_ONCE):
-                self._driver.spokesman.said(
-                    place.key, Samples(samples=tuple(mine[n : n + _TOLD_AT_ONCE]))
+            for n in range(0, len(mine), _SAMPLES_PER_MESSAGE):
+                self._driver.reporter.said(
+                    place.key, Samples(samples=tuple(mine[n : n + _SAMPLES_PER_MESSAGE]))
                 )
 
     def _kept_until(self, task: TaskState) -> float:
@@ -218,30 +222,35 @@ class TaskPollLoop:
             or task.container is None
         ):
             return 0.0
-        if task.asked is not None and task.asked.keep and not task.released:
+        if task.request is not None and task.request.keep and not task.released:
             secs = KEEP_SECS
         return 0.0 if secs == 0 else (exit_.ended_at or time.time()) + secs
 
-    async def _drop(self, place: ContainerPlace, token: Token) -> None:
-        """Container first: what is not in the ledger any more is nobody's."""
+    async def _remove_container(self, place: ContainerPlace, token: Token) -> None:
+        """Remove the container, then the ledger entry: a container without an entry would be an
+        orphan.
+        """
         if token not in place.kept:
-            return  # somebody else dropped it meanwhile
+            return  # removed meanwhile
         _, container = place.kept[token]
         try:
             if container is not None:
                 await remove(self._driver.engines[place.key.host], container, force=True)
         except EngineError:
-            return  # the next sweep comes by
-        await asyncio.to_thread(place.files.strike, token)
+            return  # the next sweep tries again
+        await asyncio.to_thread(place.files.remove_entry, token)
         place.kept.pop(token, None)
 
-    async def _sweep_strangers(self, engine: HostEngine) -> None:
+    async def _sweep_orphans(self, engine: HostEngine) -> None:
         filters = names.filters(self._driver.deployment, "task")
         listed: list[dict[str, Any]] = await engine.call(
             "list tasks", lambda c: c.containers(all=True, filters=filters)
         )
         for summary in listed:
-            key, token = names.key_of(summary.get("Labels")), names.token_of(summary.get("Labels"))
+            key, token = (
+                names.parse_agent_label(summary.get("Labels")),
+                names.parse_token_label(summary.get("Labels")),
+            )
             if (
                 key is None
                 or token is None
@@ -253,14 +262,14 @@ class TaskPollLoop:
             until = await asyncio.to_thread(files.settled_until, token)
             if until is not None and until <= time.time() and key not in self._places:
                 await remove(engine, summary["Id"], force=True)
-                await asyncio.to_thread(files.strike, token)
+                await asyncio.to_thread(files.remove_entry, token)
 
     async def _sweep_networks(self, engine: HostEngine) -> None:
-        """Of gangs that are over. Those of places that nobody has opened yet stay, for what is
-        there may run.
+        """Remove the networks of ended gangs. Networks of unopened places stay, because their tasks
+        may run.
         """
-        for network in await self._networks.of_deployment(engine):
-            key = names.key_of(network.get("Labels"))
+        for network in await self._networks.list_networks(engine):
+            key = names.parse_agent_label(network.get("Labels"))
             place = self._places.get(key) if key is not None else None
             jid = (network.get("Labels") or {}).get(names.JID)
             if (
@@ -268,7 +277,7 @@ class TaskPollLoop:
                 and place.up
                 and not any(t.exit is None and t.token.jid == jid for t in place.tasks.values())
             ):
-                await self._networks.drop(network["Name"], engine)
+                await self._networks.remove(network["Name"], engine)
 
 
 def _attempt(token: Token) -> tuple[str, int, int]:

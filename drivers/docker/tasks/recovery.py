@@ -1,5 +1,5 @@
-"""Finding out what is there of a user's tasks on a host that has come up: the ledger against the
-containers of this place.
+"""Recovers a user's tasks on a host that has come up: compares the ledger with the containers of
+the place.
 """
 
 import asyncio
@@ -15,16 +15,16 @@ from ..host.engine import HostEngine
 from .ledger import LedgerEntry
 from .state import ContainerPlace, TaskState
 
-NEVER_MADE = "the supervisor was restarted before its container was made"
+NEVER_MADE = "the supervisor was restarted before its container was created"
 
 
 class Recovery:
     def __init__(self, driver: DockerDriver, log: Log) -> None:
         self._driver, self._log = driver, log
 
-    async def known(self, place: ContainerPlace, engine: HostEngine) -> str:
-        """Everything of this place is in it afterwards. What names the life of its host. Raises
-        EngineError, and OSError.
+    async def load(self, place: ContainerPlace, engine: HostEngine) -> str:
+        """Load all tasks of this place into its state. Return an id for the life of its host.
+        Raises EngineError and OSError.
         """
         filters = names.filters(self._driver.deployment, "task", key=str(place.key))
         entries = await asyncio.to_thread(_entries, place)
@@ -32,44 +32,46 @@ class Recovery:
         listed: list[dict[str, Any]] = await engine.call(
             "list its tasks", lambda c: c.containers(all=True, filters=filters)
         )
-        there = {
+        containers = {
             token: summary
             for summary in listed
-            if (token := names.token_of(summary.get("Labels"))) is not None
+            if (token := names.parse_token_label(summary.get("Labels"))) is not None
         }
         ours = {e.token for e in entries} | place.tasks.keys()
-        for token in there.keys() - ours:
-            # its end was settled, and the supervisor was ended before it had removed it
+        for token in containers.keys() - ours:
+            # Its end was acknowledged, and the supervisor stopped before it removed the container.
             self._log(
-                "container {} of {} is nobody's any more and is removed",
-                there[token]["Id"][:12],
+                "container {} of {} is an orphan and is removed",
+                containers[token]["Id"][:12],
                 str(token),
                 jid=token.jid,
             )
-            await remove(engine, there[token]["Id"], force=True)
+            await remove(engine, containers[token]["Id"], force=True)
         for entry in entries:
             if entry.token in place.tasks:
                 continue
             if entry.settled is not None:
                 place.kept[entry.token] = entry.settled, entry.container
             elif (
-                entry.token not in there
+                entry.token not in containers
                 and entry.container is None
                 and entry.exit is None
                 and entry.stop is None
             ):
-                # only what is noted is ever started: nothing of it ran, and who asks again begins
-                # anew
-                await asyncio.to_thread(place.files.give_back, entry.token)
+                # Only recorded containers are started, so nothing ran; a repeated request starts
+                # from the beginning.
+                await asyncio.to_thread(place.files.release_token, entry.token)
             else:
-                place.tasks[entry.token] = await self._task(place, entry, there.get(entry.token))
+                place.tasks[entry.token] = await self._task(
+                    place, entry, containers.get(entry.token)
+                )
         return str(info.get("ID") or place.key.host)
 
     async def _task(
         self, place: ContainerPlace, entry: LedgerEntry, summary: dict[str, Any] | None
     ) -> TaskState:
         task = TaskState(place, entry.token)
-        task.asked, task.stop, task.exit = entry.asked, entry.stop, entry.exit
+        task.request, task.stop, task.exit = entry.request, entry.stop, entry.exit
         task.container = entry.container or (summary["Id"] if summary is not None else None)
         if entry.stop is not None:
             task.kill_at = time.monotonic() + entry.stop.grace
@@ -83,9 +85,8 @@ class Recovery:
             await asyncio.to_thread(place.files.note_exit, task.token, task.exit)
             task.over.set()
         else:
-            # made and not started it may be started; one that is gone was started, for all that is
-            # known
-            task.begun = summary is None or summary.get("State") != "created"
+            # A created container may be started. A missing one must count as started.
+            task.start_requested = summary is None or summary.get("State") != "created"
             if entry.container is None and task.container is not None:
                 await asyncio.to_thread(place.files.note_container, task.token, task.container)
         return task

@@ -1,5 +1,5 @@
-"""What running tasks take of their hosts, asked of the engines every few seconds. Volatile: the
-newest counts, none is owed.
+"""Samples the resource usage of running tasks from the engines every few seconds. Volatile: only
+the newest sample counts, and a lost one is not repeated.
 """
 
 import asyncio
@@ -13,20 +13,21 @@ from ..host.engine import EngineError, HostEngine
 from .state import TaskState
 
 EVERY_SECS = 5.0
-#: Questions to one host at a time, and how long each may take: a host that is slow is asked less.
+#: Concurrent calls to one host, and the timeout of each in seconds; a slow host is asked less
+#: often.
 AT_ONCE, CALL_SECS = 2, 4.0
 
 
 class Sampling:
-    """Of all tasks; remembers what it saw last, for what was taken since."""
+    """Samples tasks, and remembers the last CPU time of each for the usage since then."""
 
     def __init__(self) -> None:
         self._last: dict[Token, tuple[float, float]] = {}
 
-    async def look(
+    async def sample(
         self, engine: HostEngine, tasks: Sequence[TaskState]
     ) -> list[tuple[TaskState, Sample]]:
-        """What could be found out."""
+        """Return the samples of the tasks that could be read."""
         turns = asyncio.Semaphore(AT_ONCE)
 
         async def one(task: TaskState) -> tuple[TaskState, Sample] | None:
@@ -43,20 +44,20 @@ class Sampling:
         if id_ is None or not engine.up:
             return None
         try:
-            said = await engine.call(
+            stats = await engine.call(
                 "what a task takes",
                 lambda c: c.stats(id_, decode=None, stream=False, one_shot=True),
                 CALL_SECS,
             )
         except EngineError:
             return None
-        if task.state != "running" or not said.get("cpu_stats", {}).get("cpu_usage"):
+        if task.state != "running" or not stats.get("cpu_stats", {}).get("cpu_usage"):
             return None
-        task.memory_peak = max(task.memory_peak or 0, memory_peak(said) or 0) or None
-        mono, cpu = time.monotonic(), cpu_secs(said)
-        # at its start it had taken nothing
+        task.memory_peak = max(task.memory_peak or 0, memory_peak(stats) or 0) or None
+        mono, cpu = time.monotonic(), cpu_secs(stats)
+        # its usage at the start was 0
         before = self._last.get(task.token) or (
-            None if task.began_mono is None else (task.began_mono, 0.0)
+            None if task.started_mono is None else (task.started_mono, 0.0)
         )
         self._last[task.token] = mono, cpu
         percent = (
@@ -64,53 +65,50 @@ class Sampling:
             if before is None or mono <= before[0]
             else 100 * max(0.0, cpu - before[1]) / (mono - before[0])
         )
-        return task, sample(task.token, said, percent)
+        return task, sample(task.token, stats, percent)
 
 
-def cpu_secs(said: Mapping[str, Any]) -> float:
-    return float(said["cpu_stats"]["cpu_usage"].get("total_usage", 0)) / 1e9
+def cpu_secs(stats: Mapping[str, Any]) -> float:
+    return float(stats["cpu_stats"]["cpu_usage"].get("total_usage", 0)) / 1e9
 
 
-def sample(token: Token, said: Mapping[str, Any], percent: float | None) -> Sample:
-    """said: of the engine's `stats`. processes are what the kernel counts towards the limit,
-    threads among them.
+def sample(token: Token, stats: Mapping[str, Any], percent: float | None) -> Sample:
+    """Convert the engine's `stats`. processes: the number that the kernel counts towards the limit,
+    including threads.
     """
-    read, written = (_moved(said, word) for word in ("read", "write"))
+    read, written = (_moved(stats, word) for word in ("read", "write"))
     return Sample(
         token=token,
         at=max(0.0, time.time()),
         cpu_percent=None if percent is None else round(percent, 1),
-        cpu_secs=round(cpu_secs(said), 2),
-        memory_bytes=_memory(said.get("memory_stats") or {}),
+        cpu_secs=round(cpu_secs(stats), 2),
+        memory_bytes=_memory(stats.get("memory_stats") or {}),
         read_bytes=read,
         written_bytes=written,
-        processes=(said.get("pids_stats") or {}).get("current"),
+        processes=(stats.get("pids_stats") or {}).get("current"),
         gpu_percent=None,
         gpu_memory_bytes=None,
     )
 
 
-def _memory(said: Mapping[str, Any]) -> int | None:
-    """Without files that are only kept in memory as long as nobody needs it: as `docker stats`
-    shows it.
-    """
-    if "usage" not in said:
+def _memory(stats: Mapping[str, Any]) -> int | None:
+    """Return the memory without the reclaimable page cache, as `docker stats` shows it."""
+    if "usage" not in stats:
         return None
-    details = said.get("stats") or {}
-    spare = details.get(
-        "total_inactive_file", details.get("inactive_file", 0)
-    )  # the first with cgroups of version 1
-    return max(0, int(said["usage"]) - int(spare))
+    details = stats.get("stats") or {}
+    # cgroups of version 1 have the first name
+    spare = details.get("total_inactive_file", details.get("inactive_file", 0))
+    return max(0, int(stats["usage"]) - int(spare))
 
 
-def memory_peak(said: Mapping[str, Any]) -> int | None:
-    """The most until now where the engine tells (with cgroups of version 1), else what it has now."""
-    memory = said.get("memory_stats") or {}
+def memory_peak(stats: Mapping[str, Any]) -> int | None:
+    """Return the peak if the engine reports it (cgroups of version 1), otherwise the current value."""
+    memory = stats.get("memory_stats") or {}
     return int(memory["max_usage"]) if memory.get("max_usage") else _memory(memory)
 
 
-def _moved(said: Mapping[str, Any], word: str) -> int | None:
-    rows = (said.get("blkio_stats") or {}).get("io_service_bytes_recursive")
+def _moved(stats: Mapping[str, Any], word: str) -> int | None:
+    rows = (stats.get("blkio_stats") or {}).get("io_service_bytes_recursive")
     return (
         None
         if rows is None

@@ -1,6 +1,4 @@
-"""What is known of tasks in containers of their own, by place: data only, and how it is said in the
-words of the wire.
-"""
+"""State of tasks in containers, by place, and its conversion to wire messages. Data only; no I/O."""
 
 import asyncio
 import time
@@ -8,44 +6,44 @@ import time
 from ....protocol.ids import AgentKey, Token, op_id
 from ....protocol.jobs.exit_info import ExitInfo
 from ....protocol.wire.messages import SNAPSHOT_PAGE, ContainerSpec, Execution, Snapshot, TaskSpec
-from .ledger import Asked, ContainerLedger, Stop
+from .ledger import ContainerLedger, Stop, TaskRequest
 
 
 class TaskState:
-    """One task, from its launch (or from what was found of it) until it is settled.
+    """One task, from its launch or recovery until its end is acknowledged.
 
-    asked: what is on disk of it; None: its token is not used yet, or was before. container: its id,
-    once there is one. told: when it was reported last, monotonic. folder, token, dropped, sizes:
-    what OutputCap needs.
+    request: its ledger record; None: its token is not used yet, or was used before. container: its
+    id, once created. reported_mono: time of the last report (monotonic). folder, token, dropped,
+    sizes: read by OutputCap.
     """
 
     def __init__(self, place: "ContainerPlace", token: Token, spec: TaskSpec | None = None) -> None:
         self.place, self.token, self.spec = place, token, spec
         self.folder = place.files.evidence(token)
-        self.asked: Asked | None = None
+        self.request: TaskRequest | None = None
         self.container: str | None = None
         self.pid: int | None = None
         self.began: float | None = None
-        self.began_mono: float | None = None
+        self.started_mono: float | None = None
         self.stop: Stop | None = None
-        #: monotonic; from then on it is killed
+        #: SIGKILL from this time on (monotonic)
         self.kill_at: float | None = None
-        #: its container was told to start, once for all
-        self.begun = False
-        #: nobody wants to look at what failed (any more)
+        #: its container was started, or may have been
+        self.start_requested = False
+        #: its container need not be held for debugging
         self.released = False
-        self.ooms = 0
-        #: the most memory that it was seen to have
+        self.oom_kills = 0
+        #: highest memory sample, in bytes
         self.memory_peak: int | None = None
-        #: the command's own exit, while its container is still there; and since when it is seen
+        #: exit of the command while its container still exists; and since when it is known
         #: (monotonic)
         self.exited: ExitInfo | None = None
         self.exit_seen: float | None = None
         self.exit: ExitInfo | None = None
-        self.told = float("-inf")
+        self.reported_mono = float("-inf")
         self.dropped: dict[str, int] = {}
         self.sizes: dict[str, int] = {}
-        #: one at a time uses its token, one at a time looks; whoever stops it waits for its end
+        #: locks for the use of its token and for inspections; events for changes and for its end
         self.using, self.looking = asyncio.Lock(), asyncio.Lock()
         self.changed, self.over = asyncio.Event(), asyncio.Event()
 
@@ -56,7 +54,7 @@ class TaskState:
 
     @property
     def grace(self) -> float:
-        return self.asked.grace if self.asked is not None else 0.0
+        return self.request.grace if self.request is not None else 0.0
 
     @property
     def state(self) -> str:
@@ -65,17 +63,19 @@ class TaskState:
         )
 
     def runs(self, pid: int, began: float | None) -> None:
-        """began: by the clock of its host, from which it is told how long ago that was only once."""
+        """Record that the task runs. began: unix seconds of its host's clock; converted once to
+        this process's clock.
+        """
         wall, mono = time.time(), time.monotonic()
         self.pid, self.began = pid, wall if began is None else began
-        self.began_mono = mono - max(0.0, wall - self.began)
+        self.started_mono = mono - max(0.0, wall - self.began)
 
     def elapsed(self) -> float | None:
-        return None if self.began_mono is None else max(0.0, time.monotonic() - self.began_mono)
+        return None if self.started_mono is None else max(0.0, time.monotonic() - self.started_mono)
 
     def execution(self) -> Execution:
-        # a container's process has no start time that can be seen from here; when it was started
-        # names it as well
+        # The start time of the process is not visible here; the start of the container identifies
+        # it as well.
         ticks = None if self.began is None else int(self.began * 100)
         op = op_id(self.token, "run")
         if self.exit is not None:
@@ -103,8 +103,8 @@ class TaskState:
 
 
 class ContainerPlace:
-    """A user's tasks on one host. up: its host is there, and what is there is known. kept:
-    containers of settled tasks, until when.
+    """The tasks of a user on one host. up: the host is up and its tasks are known. kept: containers
+    of acknowledged tasks, each with the time of its removal.
     """
 
     def __init__(self, key: AgentKey, files: ContainerLedger) -> None:
@@ -119,7 +119,7 @@ class ContainerPlace:
         self._snapshots += 1
         known, now = list(self.tasks.values()), time.monotonic()
         for task in known:
-            task.told = now
+            task.reported_mono = now
         pages = [known[i : i + SNAPSHOT_PAGE] for i in range(0, len(known), SNAPSHOT_PAGE)] or [[]]
         return [
             Snapshot(

@@ -1,5 +1,5 @@
-"""Ending tasks in containers: SIGTERM to all of one, its grace, SIGKILL of the container, again and
-again until nothing is left.
+"""Stops tasks in containers: SIGTERM to all processes, the grace period, then SIGKILL of the
+container until it has ended. Why a task is stopped is decided elsewhere.
 """
 
 import asyncio
@@ -16,64 +16,65 @@ from ..host.engine import EngineError, HostEngine
 from .init_script import STOP_MARK
 from .state import TaskState
 
-#: Between two SIGKILLs, or two tries to reach the host.
+#: Pause between two SIGKILLs, or two tries to reach the host, in seconds.
 AGAIN_SECS = 2.0
 
 
 class ContainerStopper:
-    def __init__(self, driver: DockerDriver, look: Callable[[TaskState], Awaitable[None]]) -> None:
-        self._driver, self._look = driver, look
+    def __init__(
+        self, driver: DockerDriver, observe: Callable[[TaskState], Awaitable[None]]
+    ) -> None:
+        self._driver, self._observe = driver, observe
 
     async def run(self, task: TaskState) -> None:
-        """Of a task whose container was started; returns when it is over. While its host is away
-        that waits.
+        """Stop a task whose container was started, and return when it has ended. Waits while the
+        host is down.
 
-        The stop is on record before its signal. One that comes after the command's own exit is too
-        late, and is taken back.
+        The stop is recorded before its signal. A stop that comes after the exit of the command is
+        withdrawn.
         """
         assert task.stop is not None
         if not task.stop.signaled:
-            with contextlib.suppress(
-                OSError
-            ):  # a job that has filled the disk is ended all the same; who asked for it stands in the log
+            # A job that has filled the disk is stopped without the record; the log has the reason.
+            with contextlib.suppress(OSError):
                 await asyncio.to_thread(task.place.files.note_stop, task.token, task.stop)
         engine = self._driver.engines[task.place.key.host]
-        told = False
+        terminated = False
         while task.exit is None:
             left = (task.kill_at or 0.0) - time.monotonic()
             try:
-                if not task.stop.signaled and not await self._still_wanted(task, engine):
+                if not task.stop.signaled and not await self._prepare_first_signal(task, engine):
                     return
                 if left <= 0:
                     await _signal(engine, task, signal.SIGKILL)
-                elif not told:
+                elif not terminated:
                     await _signal(engine, task, signal.SIGTERM)
-                    told = True
+                    terminated = True
             except EngineError:
-                await self._changes(task, AGAIN_SECS)
+                await self._wait_for_change(task, AGAIN_SECS)
                 continue
-            await self._changes(task, min(left, AGAIN_SECS) if left > 0 else AGAIN_SECS)
+            await self._wait_for_change(task, min(left, AGAIN_SECS) if left > 0 else AGAIN_SECS)
             if left <= 0 and task.exit is None:
-                await self._look(task)  # its end may have been missed
+                await self._observe(task)  # the event of its end may have been missed
 
     async def clear(self, task: TaskState) -> None:
-        """Its command has ended, and its container runs on: that is over now, as what outlives a
-        command is everywhere.
+        """Kill a container whose command has exited by itself: processes never outlive their
+        command.
         """
         engine = self._driver.engines[task.place.key.host]
         with contextlib.suppress(EngineError):
             await _signal(engine, task, signal.Signals.SIGKILL)
-            await self._look(task)
+            await self._observe(task)
 
-    async def _still_wanted(self, task: TaskState, engine: HostEngine) -> bool:
-        """Before the first signal: False where the command has ended by itself. Raises EngineError
-        while no signal can be sent.
+    async def _prepare_first_signal(self, task: TaskState, engine: HostEngine) -> bool:
+        """Called before the first signal. Return False if the command has exited by itself. Raises
+        EngineError while no signal can be sent.
         """
         assert task.stop is not None
         if await asyncio.to_thread(written_code, task.folder) is not None:
             task.stop = task.kill_at = None
             await asyncio.to_thread(task.place.files.withdraw_stop, task.token)
-            await self._look(task)
+            await self._observe(task)
             return False
         if not engine.up:
             raise EngineError("unreachable", engine.detail)
@@ -82,8 +83,8 @@ class ContainerStopper:
             await asyncio.to_thread(task.place.files.note_stop, task.token, task.stop, STOP_MARK)
         return True
 
-    async def _changes(self, task: TaskState, secs: float) -> None:
-        """It ended, or it has less time than before."""
+    async def _wait_for_change(self, task: TaskState, secs: float) -> None:
+        """Wait until the task has ended or its grace period was shortened."""
         task.changed.clear()
         if task.exit is None:
             with contextlib.suppress(TimeoutError):
@@ -99,5 +100,5 @@ async def _signal(engine: HostEngine, task: TaskState, number: signal.Signals) -
             f"send {number.name} to task {id_[:12]}", lambda c: c.kill(id_, int(number))
         )
     except EngineError as e:
-        if e.code not in ("notFound", "conflict"):  # it has ended already
+        if e.code not in ("notFound", "conflict"):  # it has already ended
             raise

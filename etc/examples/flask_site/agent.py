@@ -1,5 +1,5 @@
-"""This site's own `agent`: the person who looks after a customer. jobscribe's folder of that name
-is `jobscribe.agent`.
+"""This site's own module `agent`: the shop assistant of a customer. jobscribe's package of that
+name is `jobscribe.agent`.
 """
 
 import zlib
@@ -8,5 +8,5 @@ _AGENTS = ("Ada", "Grace", "Katherine")
 
 
 def of(uid: str) -> str:
-    """Always the same one for the same customer."""
+    """Return the assistant of a customer, always the same one."""
     return _AGENTS[zlib.crc32(uid.encode()) % len(_AGENTS)]

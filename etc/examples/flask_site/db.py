@@ -1,5 +1,5 @@
-"""This site's own `db`: its customers, in SQLite. jobscribe's folder of that name is
-`jobscribe.db`, and the two never meet.
+"""This site's own module `db`: its customers, in SQLite. jobscribe's package of that name is
+`jobscribe.db`; the two do not conflict.
 """
 
 import secrets
@@ -14,8 +14,8 @@ _TABLE = "CREATE TABLE IF NOT EXISTS customer (name TEXT PRIMARY KEY, uid TEXT U
 
 
 class Customer(NamedTuple):
-    """uid: who it is for jobscribe. plate: the simulation id of the customer's plate. Both are 8
-    letters and digits.
+    """uid: the customer's id in jobscribe. plate: the simulation id of the customer's plate. Both
+    are 8 letters and digits.
     """
 
     name: str
@@ -39,8 +39,8 @@ class Customers:
         return customer
 
     def signed_in(self, name: str, password: str) -> Customer | None:
-        """The customer, if that is the password. A name that nobody has takes as long as one with
-        another password.
+        """Return the customer if the password is correct. An unknown name takes as long as a wrong
+        password.
         """
         found = self._one("name", name)
         right = check_password_hash(found[1] if found else _NOBODY, password)

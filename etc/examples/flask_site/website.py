@@ -1,5 +1,5 @@
-"""Hot Plates, a shop whose customers watch their plates get warm. All of its pages; the computing
-is jobscribe's blueprint.
+"""Hot Plates, a shop whose customers watch their plates get warm. This module has all pages;
+jobscribe's blueprint runs the computations.
 
     flask --app website add-customer ada    the password is read from stdin
     python website.py                       serve on $PORT (8080)
@@ -26,7 +26,7 @@ def create_app() -> flask.Flask:
     site.config.update(SESSION_COOKIE_SAMESITE="Lax", SESSION_COOKIE_HTTPONLY=True)
     customers = db.Customers(os.environ.get("SITE_DB", "customers.sqlite"))
 
-    # all that jobscribe needs to know of this site: who is it?
+    # `user` is all that jobscribe needs to know about this site
     jobs = create_blueprint(
         supervisor=os.environ["JOBSCRIBE_ROOT"], user=lambda request: flask.session.get("uid")
     )
@@ -34,7 +34,9 @@ def create_app() -> flask.Flask:
 
     @site.before_request
     def from_our_own_pages() -> None:
-        """jobscribe's routes see to that themselves; this is for the two forms below."""
+        """Refuse forms of other sites. jobscribe's routes have their own check; this one protects
+        the two forms below.
+        """
         if (
             flask.request.method == "POST"
             and flask.request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin"

@@ -41,7 +41,7 @@ async def live(h: Handler) -> Any:
 
 
 def _wish(h: Handler) -> Subscription:
-    uid = tickets.opened(
+    uid = tickets.verify(
         h.services.secret, h.request.headers.get(tickets.HEADER, ""), h.desk.now().wall
     )
     jids = tuple(dict.fromkeys(parse("computeJid", jid) for jid in h.arguments("computeJid")))

@@ -301,7 +301,7 @@ def _with_last_word(turn: Transaction, token: Token, exit_: ExitInfo) -> ExitInf
 
 def _writable(turn: Transaction, exit_: ExitInfo) -> ExitInfo:
     """Without a report that is none: NaN in it would be one thing in memory and another in the log."""
-    wrong = None if exit_.report is None else progress_report.wrong(exit_.report)
+    wrong = None if exit_.report is None else progress_report.find_error(exit_.report)
     if wrong is None:
         return exit_
     turn.ask(IncrementCounter("reportRefused", wrong))

@@ -56,7 +56,7 @@ def wishes(spec: RunSpec, host: str) -> BatchRequest:
 
 def too_large(spec: RunSpec) -> str | None:
     """Why this gang could not be told to an agent in one message, of which one batch job is made."""
-    names, chars = task_environment.most(spec.roles), 0
+    names, chars = task_environment.max_variables(spec.roles), 0
     for role in spec.roles:
         env = len(spec.env) + len(role.env) + len(role.all_ports())
         names += role.tasks * (_NAMES + env)

@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from jobscribe.protocol.ids import about, parse_agent_key, parse_token
+from jobscribe.protocol.ids import execution_log_ids, parse_agent_key, parse_token
 
 KEY, TOKEN = "local.sequential.qsOpzxM9@localhost", "qsOpzxM9-Wd3xLq8B-model/1795250119/2/main/0"
 AGENT = """
 import json, sys
 from jobscribe.agent.log_setup import opened
-from jobscribe.protocol.ids import about, parse_agent_key, parse_token
+from jobscribe.protocol.ids import execution_log_ids, parse_agent_key, parse_token
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime.log import journald as journal
 journal.SOCKET = sys.argv[2]
 log = opened(sys.argv[1], parse_agent_key(sys.argv[4]), "m2cW" + "x" * 28, Redactor(["TOPSECRET"]), json.loads(sys.argv[3]))
-log("hello {}", "TOPSECRET", **about(parse_token(sys.argv[5])))
+log("hello {}", "TOPSECRET", **execution_log_ids(parse_token(sys.argv[5])))
 """
 KEEPER = """
 import json, sys
@@ -89,7 +89,7 @@ def test_what_goes_where_and_nothing_twice(
     out, file, journal = agent_says(tmp_path, how, named=named)
     assert out.count("\n") == lines and file.count("\n") == 1 and len(journal) == records
     assert "hello <REDACTED>" in file and "TOPSECRET" not in out + file
-    op = about(parse_token(TOKEN))["op"].encode()
+    op = execution_log_ids(parse_token(TOKEN))["op"].encode()
     for record in journal:
         fields = set(record.splitlines())
         assert {
@@ -120,7 +120,7 @@ def test_lines_of_json_have_all_ids(tmp_path: Path) -> None:
         "driver": "local",
         "host": socket.gethostname(),
         "agent": "m2cW",
-        **about(parse_token(TOKEN)),
+        **execution_log_ids(parse_token(TOKEN)),
     }
     assert parse_agent_key(KEY).uid == said["uid"]
 

@@ -12,7 +12,7 @@ import jobscribe
 from jobscribe.apps import app, registry
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.jobs import progress_report
-from jobscribe.protocol.launch.job_script import contract
+from jobscribe.protocol.launch.job_script import identity_variables
 from jobscribe.protocol.wire import messages
 
 TEXT = (Path(jobscribe.__file__).parent / "docs" / "apps.md").read_text(encoding="utf-8")
@@ -29,7 +29,7 @@ def test_every_picture_has_its_shape(picture: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "variable", list(contract(Token("user1234-sim12345-x", 1, 1, "main", 0), "/r", "/e"))
+    "variable", list(identity_variables(Token("user1234-sim12345-x", 1, 1, "main", 0), "/r", "/e"))
 )
 def test_every_variable_is_named(variable: str) -> None:
     assert f"`{variable}`" in TEXT or f"`{variable.removeprefix('JOBSCRIBE')}`" in TEXT

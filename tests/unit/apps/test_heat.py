@@ -16,7 +16,7 @@ from jobscribe.apps import heat
 from jobscribe.apps.app import AppError, Frame, Run
 from jobscribe.apps.heat import __main__ as program
 from jobscribe.apps.heat import plugin
-from jobscribe.apps.json_values import encoded
+from jobscribe.apps.json_values import encode
 from jobscribe.protocol.jobs import progress_report
 
 Runner = Callable[..., Run]
@@ -95,10 +95,10 @@ def test_a_frame_is_what_numpy_wrote(ran: Runner) -> None:
 
 
 def test_a_frame_of_the_usual_size_is_small_and_one_of_the_largest_not_large(ran: Runner) -> None:
-    assert 40_000 < len(encoded(frame(ran("a", frames=2), 1))) < 130_000
+    assert 40_000 < len(encode(frame(ran("a", frames=2), 1))) < 130_000
     large = frame(ran("b", frames=2, size=1000, steps=1), 1)
     assert len(large["zMatrix"]) == len(large["zMatrix"][0]) <= plugin.SHOWN
-    assert len(encoded(large)) < 400_000
+    assert len(encode(large)) < 400_000
 
 
 def test_curves_lead_up_to_the_frame(ran: Runner) -> None:
@@ -113,9 +113,9 @@ def test_curves_lead_up_to_the_frame(ran: Runner) -> None:
 @pytest.mark.parametrize(
     ("index", "report", "said"),
     [
-        (6, "heatAnimation", "so far there are 6"),
-        (-1, "heatAnimation", "frame -1 is not there"),
-        (0, "coldAnimation", "there are: heatAnimation, temperatureAnimation"),
+        (6, "heatAnimation", "there are 6 so far"),
+        (-1, "heatAnimation", "frame -1 does not exist"),
+        (0, "coldAnimation", "the reports are: heatAnimation, temperatureAnimation"),
     ],
 )
 def test_a_frame_that_is_not_there_is_refused(
@@ -127,10 +127,10 @@ def test_a_frame_that_is_not_there_is_refused(
 
 def test_a_run_that_has_just_begun_has_no_frames(tmp_path: Path) -> None:
     run = Run(run_dir=tmp_path, lib=tmp_path, model="heatAnimation", data={})
-    with pytest.raises(AppError, match="so far there are 0"):
+    with pytest.raises(AppError, match="there are 0 so far"):
         frame(run, 0)
     (tmp_path / "history.csv").write_text("frame,time,mean,maximum\n0,0,1,2")
-    with pytest.raises(AppError, match="so far there are 0"):
+    with pytest.raises(AppError, match="there are 0 so far"):
         frame(run, 0)
 
 
@@ -169,7 +169,7 @@ def test_a_frame_that_somebody_spoiled_is_said(ran: Runner) -> None:
 def test_the_program_says_how_far_it_is(ran: Runner, tmp_path: Path) -> None:
     ran(frames=5, size=10, steps=1)
     said = [
-        progress_report.parsed(line) for line in (tmp_path / "reports").read_bytes().splitlines()
+        progress_report.parse(line) for line in (tmp_path / "reports").read_bytes().splitlines()
     ]
     assert said[0] == {"frameCount": 1, "percentComplete": 20.0} and said[-1] == {
         "frameCount": 5,
@@ -187,7 +187,7 @@ def test_analysis_and_downloads(ran: Runner) -> None:
         == ["history.csv"]
     )
     assert (run.run_dir / plugin.download(run, "npy")).name == "00004.npy"
-    with pytest.raises(AppError, match="there are: csv"):
+    with pytest.raises(AppError, match="the downloads are: csv"):
         plugin.download(run, "exe")
 
 
@@ -223,4 +223,4 @@ def test_the_parameters_are_complete_and_plain() -> None:
         "size": 50,
         "diffusivity": 2.0,
     }
-    assert json.loads(encoded(given)) == given
+    assert json.loads(encode(given)) == given

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jobscribe.apps.json_values import MAX_DEPTH, NotPlain, encoded
+from jobscribe.apps.json_values import MAX_DEPTH, NotPlain, encode
 
 
 class Colour(enum.IntEnum):
@@ -38,7 +38,7 @@ class Colour(enum.IntEnum):
     ],
 )
 def test_what_json_can_carry_is_sent(value: Any, plain: Any) -> None:
-    assert json.loads(encoded(value)) == (value if plain is None else plain)
+    assert json.loads(encode(value)) == (value if plain is None else plain)
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,8 @@ def test_what_json_can_carry_is_sent(value: Any, plain: Any) -> None:
         ({"a b": {"c/d": object()}}, "['a b']['c/d'] is an object"),
         ({"a": {1: 2}}, "a has the key 1, which is not text"),
         ([2**64], "[0] is an integer of more than 64 bits"),
-        ({"a": ["\ud800"]}, "a[0] is text with half a character in it"),
-        ({"\ud800": 1}, "a key of the value is text with half a character in it"),
+        ({"a": ["\ud800"]}, "a[0] is text with half of a surrogate pair"),
+        ({"\ud800": 1}, "a key of the value is text with half of a surrogate pair"),
         ({"a": np.array([[1.0, np.nan]])}, "a[0][1] is NaN"),
         ([np.float64("nan")], "[0] is NaN"),
         (np.array([1j]), "the value is an array of complex128"),
@@ -65,7 +65,7 @@ def test_what_json_can_carry_is_sent(value: Any, plain: Any) -> None:
 )
 def test_what_json_cannot_carry_is_named_with_its_place(value: Any, said: str) -> None:
     with pytest.raises(NotPlain) as e:
-        encoded(value)
+        encode(value)
     assert str(e.value) == said
 
 
@@ -75,5 +75,5 @@ def test_what_contains_itself_is_refused_with_a_short_path() -> None:
     with pytest.raises(
         NotPlain, match=f"is nested deeper than {MAX_DEPTH}, or contains itself"
     ) as e:
-        encoded(value)
+        encode(value)
     assert len(str(e.value)) < 300

@@ -83,14 +83,14 @@ def test_the_downloads(tmp_path: Path) -> None:
     for offered in plugin.app.downloads(run):
         assert plugin.download(run, offered) == offered and (run.run_dir / offered).exists()
     assert plugin.app.downloads(prepared(tmp_path / "run")) == ()
-    with pytest.raises(AppError, match="there are: csv, json"):
+    with pytest.raises(AppError, match="the downloads are: csv, json"):
         plugin.download(run, "exe")
 
 
 def test_the_analysis(tmp_path: Path) -> None:
     ages = plugin.age_at(ran(tmp_path), {})
     assert set(ages) == {"height", "weight"} and 30 < ages["height"] < 60
-    with pytest.raises(AppError, match="not grown yet"):
+    with pytest.raises(AppError, match="no result yet"):
         plugin.age_at(prepared(tmp_path / "run"), {})
 
 

@@ -88,7 +88,7 @@ def test_an_unknown_app_is_refused_and_the_known_ones_are_named(name: str) -> No
     with pytest.raises(Refusal) as e:
         registry.load(name, ["other=no_such_module:app"])
     assert (e.value.code, e.value.http) == ("unknownApp", 404)
-    assert e.value.sentence == f"there is no app {name!a}; there are: heat, myapp, other"
+    assert e.value.sentence == f"there is no app {name!a}; the apps are: heat, myapp, other"
 
 
 @pytest.mark.parametrize("text", ["", "x", "x=", "x=module", "x=:app", "=module:app", "x=module:"])
@@ -106,18 +106,18 @@ def test_a_list_that_is_none_is_a_matter_of_the_configuration(text: str) -> None
         ("def app(:", "cannot be imported: SyntaxError"),
         ("other = 1", "cannot be imported: AttributeError"),
         ("app = {}", "cannot be used: it is 'dict', not an App"),
-        ("from jobscribe.apps.myapp.plugin import app", "cannot be used: it calls itself 'myapp'"),
+        ("from jobscribe.apps.myapp.plugin import app", "cannot be used: its name is 'myapp'"),
         (
             "import msgspec\nfrom jobscribe.apps import myapp\napp = msgspec.structs.replace(myapp.app, name='bad', models=())",
             "it has no compute models",
         ),
         (
             "import msgspec\nfrom jobscribe.apps import myapp\napp = msgspec.structs.replace(myapp.app, name='bad', result=None)",
-            "heightWeightReport is sequential, but there is no function result",
+            "heightWeightReport is sequential, but the app has no function result",
         ),
         (
             "import msgspec\nfrom jobscribe.apps import heat\napp = msgspec.structs.replace(heat.app, name='bad', frame=None)",
-            "heatAnimation is parallel, but there is no function frame",
+            "heatAnimation is parallel, but the app has no function frame",
         ),
         (
             "import msgspec\nfrom jobscribe.apps import myapp\napp = msgspec.structs.replace(myapp.app, name='bad', models=myapp.app.models * 2)",

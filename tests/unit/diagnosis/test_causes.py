@@ -14,7 +14,7 @@ from jobscribe.diagnosis.causes import BY_REASON, BY_SLURM, BY_STOP, CAUSES, WHO
 from jobscribe.diagnosis.classification import classify_by_facts, classify_exit, classify_run
 from jobscribe.diagnosis.exit_table import Table, agrees, diagnose
 from jobscribe.protocol.clusters.batch import BatchState
-from jobscribe.protocol.jobs.exit_info import BY_SCHEDULER, FAULTS, ExitFacts, ExitInfo
+from jobscribe.protocol.jobs.exit_info import FAULTS, SCHEDULER_END_STATES, ExitFacts, ExitInfo
 from jobscribe.protocol.jobs.status import EndReason, QueueState, Status, StopReason
 from jobscribe.service.site.exit_table_file import load
 
@@ -155,7 +155,7 @@ def test_each_cause_can_be_reached() -> None:
 
 def test_every_word_of_status_scheduler_and_stop_is_in_the_table() -> None:
     assert set(get_args(QueueState)) <= set(CAUSES)
-    assert set(BY_SLURM) == BY_SCHEDULER and set(BY_STOP) == set(get_args(StopReason))
+    assert set(BY_SLURM) == SCHEDULER_END_STATES and set(BY_STOP) == set(get_args(StopReason))
     # of these the exit says more
     assert set(get_args(EndReason)) - set(BY_REASON) == {
         "exit",
@@ -294,7 +294,9 @@ def every_end() -> Iterator[ExitInfo]:
         for n in range(1, 256)
         for f in (ExitFacts(), SHELL, NO_SHELL, ExitFacts(calls_timeout=True))
     )
-    yield from (in_slurm(mine, state) for mine in (None, True, False) for state in BY_SCHEDULER)
+    yield from (
+        in_slurm(mine, state) for mine in (None, True, False) for state in SCHEDULER_END_STATES
+    )
     yield from (ExitInfo(code=0, stop_reason=word) for word in get_args(StopReason))
     yield from (
         ExitInfo(source="start", fault=f, detail=d)

@@ -353,7 +353,7 @@ def test_everything_is_told_at_once_with_its_path() -> None:
         (roles(env={"PAI_DATA_DIR": "1"}), "roles.worker.env.PAI_DATA_DIR", ["PAI_"]),
         (job(array=3), "array", ["a text"]),
         (job(array="0-9%0"), "array", ["%"]),
-        (job(array="9-0"), "array", ["ends before it begins"]),
+        (job(array="9-0"), "array", ["is reversed"]),
         (job(array="0-99999999"), "array", []),
         (job(after="y"), "after", ["a list"]),
         (job(after=[3]), "after[0]", ["it is 3"]),

@@ -1,4 +1,4 @@
-// Starts `heat`, asks how it stands as often as it is told to, and draws the newest frame. Plain fetch; nothing to build.
+// Starts `heat`, polls its status at the interval of each reply, and draws the newest frame. Plain fetch, no build step.
 const canvas = document.getElementById("plate"), said = document.getElementById("said"), cancel = document.getElementById("cancel");
 const simulation = { simulationType: "heat", simulationId: canvas.dataset.plate, report: "heatAnimation" };
 let asking = 0, next = null;

@@ -1,4 +1,4 @@
-"""LAMMPS as a simulation type of jobscribe. All it needs of jobscribe is the contract,
+"""LAMMPS as a simulation type of jobscribe. From jobscribe it needs only the app contract,
 `jobscribe.apps.app`.
 """
 

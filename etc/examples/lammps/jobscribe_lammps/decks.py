@@ -1,8 +1,7 @@
-"""Debian's example decks: what of each may be set, and which words of it that changes. No files are
-read here.
+"""Debian's example decks: their fields, and the words of the deck that each field changes. No files
+are read here.
 
-The decks compute in Lennard-Jones units; lengths of their geometry, and velocities, are in lattice
-spacings.
+The decks compute in Lennard-Jones units. Geometric lengths and velocities are in lattice spacings.
 """
 
 import math
@@ -14,7 +13,7 @@ from jobscribe.apps.app import AppError, Field, Model, Report
 from .rewriting import Edit, Insert, Values
 
 LOG, DUMP = "log.lammps", "atoms.dump"
-#: The columns of the log, as `thermo_style custom` is told them: name, what it is.
+#: The columns of the log for `thermo_style custom`: name and meaning.
 COLUMNS = {
     "step": "step",
     "temp": "temperature",
@@ -33,13 +32,13 @@ CURVES = {
 #: The columns of a dump's rows.
 ATOM = ("id", "type", "x", "y", "vx", "vy", "c_watched")
 _ROW_BYTES = 52
-#: More than this of atom positions is taken for a mistake.
+#: Maximum size of the atom positions of a run; more is probably a mistake.
 _MOST_BYTES = 4_000_000_000
 
 
 class Deck(NamedTuple):
-    """speed: the component of the velocity that is worth a look. atoms: about how many. lift: how
-    far the upper edge will travel.
+    """One input deck. speed: the velocity component to show. atoms: the approximate number of
+    atoms. lift: how far the upper edge moves, in sigma.
     """
 
     name: str
@@ -57,7 +56,7 @@ class Deck(NamedTuple):
 
     @property
     def coloured(self) -> dict[str, tuple[str, str]]:
-        """Reports that draw atoms: what the colour is, and its column in the dump."""
+        """Reports that draw atoms: the meaning of the colour, and its column in the dump."""
         return {
             self.report(""): ("type", "type"),
             self.report("Energy"): ("potential energy", "c_watched"),
@@ -67,7 +66,7 @@ class Deck(NamedTuple):
     @property
     def curves(self) -> dict[str, tuple[str, tuple[str, ...]]]:
         """Reports that draw the log: title and columns."""
-        return {self.report(name + "Curve"): said for name, said in CURVES.items()}
+        return {self.report(name + "Curve"): curve for name, curve in CURVES.items()}
 
     @property
     def model(self) -> Model:
@@ -86,11 +85,11 @@ class Deck(NamedTuple):
             reports=atoms + curves,
         )
 
-    def report(self, what: str) -> str:
-        return f"{self.name}{what}Animation"
+    def report(self, suffix: str) -> str:
+        return f"{self.name}{suffix}Animation"
 
     def checked(self, values: Values) -> None:
-        """What bounds of single fields cannot say."""
+        """Check conditions that involve several fields. Raises AppError."""
         if "crackLength" in values and not values["crackLength"] < values["width"]:  # type: ignore[operator]
             raise AppError("the crack (crackLength) must be shorter than the plate (width)")
         frames = int(values["steps"]) // int(values["dumpEvery"]) + 1
@@ -98,13 +97,13 @@ class Deck(NamedTuple):
         if size > _MOST_BYTES:
             raise AppError(
                 f"{frames} frames of about {self.atoms(values):.0f} atoms would be {size / 1e9:.0f} GB of positions; "
-                f"{_MOST_BYTES / 1e9:.0f} GB are allowed: write them less often (dumpEvery), or run fewer steps"
+                f"{_MOST_BYTES / 1e9:.0f} GB are allowed: increase dumpEvery, or run fewer steps"
             )
 
     @property
     def inserts(self) -> tuple[Insert, ...]:
-        """Columns of our choice in the log, which is written at once; and the positions, by id, so
-        that frames can be compared.
+        """Commands for our own columns in the log, flushed at once, and for the positions, sorted
+        by id so that frames can be compared.
         """
         return (
             Insert(
@@ -232,7 +231,7 @@ _RUN = (
 
 
 def _spacing(values: Values) -> float:
-    """From row to row of unit cells of the hexagonal lattice, in sigma."""
+    """Return the distance between rows of unit cells of the hexagonal lattice, in sigma."""
     return math.sqrt(3) * math.sqrt(2 / (math.sqrt(3) * float(values["density"])))
 
 

@@ -1,9 +1,9 @@
-"""The positions that LAMMPS writes while it runs: where each frame begins and ends, so that one is
-read without the others.
+"""The positions that LAMMPS writes during the run, with an index of frames, so that one frame can
+be read without the others.
 
-The places are kept beside the dump, in a file of fixed records. Only the job command writes it, at
-its own pace (`extend`); readers take what is there, and look for themselves at what the dump has
-grown since. A frame that is not whole yet is not there.
+The index is a file of fixed records beside the dump. Only the job command writes it (`extend`).
+Readers use it, and scan only the part of the dump that is not indexed yet. An incomplete frame does
+not count.
 """
 
 import os
@@ -19,12 +19,12 @@ from .decks import ATOM, DUMP
 INDEX = "atoms.index"
 _RECORD = struct.Struct("<QQQ")
 _BLOCK = 1 << 18
-#: Lines of a frame before its atoms.
+#: Number of header lines of a frame.
 _HEAD = 9
 
 
 class Span(NamedTuple):
-    """Bytes `start` to `end` of the dump are the frame of this time step."""
+    """The frame of this time step is at bytes `start` to `end` of the dump."""
 
     step: int
     start: int
@@ -32,8 +32,8 @@ class Span(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """One frame. x, y: the box. words: what stands of each atom, one atom after the other; one is
-    shown of every `stride`.
+    """One frame. x, y: the box. words: the values of all atoms, one atom after the other. One of
+    every `stride` atoms is shown.
     """
 
     step: int
@@ -48,7 +48,7 @@ class Snapshot(NamedTuple):
 
 
 def extend(folder: Path) -> int:
-    """Write down the frames that have come since the last time; returns how many there are."""
+    """Add the new frames to the index. Return the number of indexed frames."""
     fresh = b"".join(_RECORD.pack(*span) for span in _scan(folder, _end(folder)))
     if fresh:
         with (folder / INDEX).open("ab") as file:
@@ -61,7 +61,7 @@ def count(folder: Path) -> int:
 
 
 def frame(folder: Path, index: int) -> Span | None:
-    """Where frame number `index` is; None: not there (yet)."""
+    """Return the position of frame number `index`, or None if it does not exist (yet)."""
     known = _size(folder)
     if index < 0:
         return None
@@ -73,8 +73,8 @@ def frame(folder: Path, index: int) -> Span | None:
 
 
 def read(folder: Path, span: Span, most: int) -> Snapshot:
-    """The frame, or every n-th atom of it if there are more than `most`. The same atoms in every
-    frame: they are sorted by id.
+    """Read the frame, or every n-th atom if it has more than `most`. The atoms are the same in
+    every frame, because they are sorted by id.
     """
     with (folder / DUMP).open("rb") as file:
         file.seek(span.start)
@@ -88,7 +88,7 @@ def read(folder: Path, span: Span, most: int) -> Snapshot:
 
 
 def box(folder: Path) -> tuple[tuple[float, float], tuple[float, float]]:
-    """The bounds in x and y of the first frame."""
+    """Return the bounds in x and y of the first frame."""
     with (folder / DUMP).open("rb") as file:
         lines = [file.readline() for _ in range(_HEAD)]
     return _bounds(lines[5]), _bounds(lines[6])
@@ -100,7 +100,7 @@ def _bounds(line: bytes) -> tuple[float, float]:
 
 
 def _size(folder: Path) -> int:
-    """How many frames are written down."""
+    """Return the number of indexed frames."""
     try:
         return (folder / INDEX).stat().st_size // _RECORD.size
     except FileNotFoundError:
@@ -114,13 +114,13 @@ def _record(folder: Path, number: int) -> Span:
 
 
 def _end(folder: Path) -> int:
-    """Up to where the dump is written down."""
+    """Return the end of the indexed part of the dump, in bytes."""
     known = _size(folder)
     return _record(folder, known - 1).end if known else 0
 
 
 def _scan(folder: Path, at: int) -> Iterator[Span]:
-    """The whole frames from this byte on."""
+    """Yield the complete frames from this byte on."""
     try:
         file = (folder / DUMP).open("rb")
     except FileNotFoundError:
@@ -134,19 +134,18 @@ def _scan(folder: Path, at: int) -> Iterator[Span]:
 def _next(file: BinaryIO, at: int) -> Span | None:
     file.seek(at)
     head = [file.readline() for _ in range(_HEAD)]
-    if not all(
-        line.endswith(b"\n") for line in head
-    ):  # it is being written, perhaps between two of these reads
+    # LAMMPS is writing the header, perhaps between two of these reads.
+    if not all(line.endswith(b"\n") for line in head):
         return None
     wanted = b"ITEM: ATOMS " + " ".join(ATOM).encode()
     if head[0] != b"ITEM: TIMESTEP\n" or head[-1].strip() != wanted:
-        raise AppError(f"{DUMP} is not what LAMMPS was told to write: no frame begins at byte {at}")
+        raise AppError(f"{DUMP} does not have the expected format: no frame begins at byte {at}")
     end = _after_lines(file, at + sum(len(line) for line in head), int(head[3]))
     return None if end is None else Span(int(head[1]), at, end)
 
 
 def _after_lines(file: BinaryIO, at: int, lines: int) -> int | None:
-    """The byte after so many lines; None: the file ends before."""
+    """Return the position after this number of lines, or None if the file ends before."""
     file.seek(at, os.SEEK_SET)
     while lines:
         block = file.read(_BLOCK)

@@ -1,7 +1,7 @@
-"""What a page is shown of a run: atoms of one moment, and curves of the log up to that moment.
+"""The page data of a run: the atoms of one frame, and curves of the log up to that frame.
 
-A frame never changes once it is there, because pages and proxies keep it: so a curve ends at its
-own frame's time step.
+A frame never changes once it exists, because pages and proxies cache it. So a curve ends at the
+time step of its own frame.
 """
 
 import math
@@ -15,12 +15,12 @@ from . import dump, thermo
 from .decks import COLUMNS, Deck
 from .rewriting import Values
 
-#: At most so many atoms and rows: a reply stays below 250 KB.
+#: Maximum number of atoms and rows, so that a reply stays below 250 KB.
 MOST_ATOMS, MOST_ROWS = 11_000, 4_000
 
 
-def there(folder: Path, known: int, every: int) -> int:
-    """How many of the `known` frames of the dump can be asked for: LAMMPS writes a step's positions
+def available(folder: Path, known: int, every: int) -> int:
+    """Return how many of the `known` frames are available. LAMMPS writes the positions of a step
     before its row of the log.
     """
     last = dump.frame(folder, known - 1)
@@ -28,11 +28,11 @@ def there(folder: Path, known: int, every: int) -> int:
 
 
 def frame(run: Run, asked: Frame, deck: Deck, values: Values) -> dict[str, Any]:
-    """Raises AppError for a frame that is not there."""
+    """Return the page data of a frame. Raises AppError for a frame that does not exist."""
     span = dump.frame(run.run_dir, asked.index)
     if span is None or not _logged(run.run_dir, span.step, int(values["thermoEvery"])):
         frames = dump.count(run.run_dir)
-        raise AppError(f"frame {asked.index} is not there (yet): {frames} have been written")
+        raise AppError(f"frame {asked.index} does not exist (yet): there are {frames} frames")
     if asked.report in deck.coloured:
         picture = _atoms(run.run_dir, span, deck, values, *deck.coloured[asked.report])
     else:
@@ -46,7 +46,7 @@ def frame(run: Run, asked: Frame, deck: Deck, values: Values) -> dict[str, Any]:
 
 
 def curves(title: str, rows: Iterable[tuple[float, ...]], columns: Sequence[str]) -> dict[str, Any]:
-    """These columns over the step."""
+    """Return these columns over the step."""
     at = [list(COLUMNS).index(c) for c in columns]
     picked = [(int(row[0]), *(row[n] for n in at)) for row in rows]
     finite = [row for row in picked if all(math.isfinite(v) for v in row)]
@@ -92,25 +92,25 @@ def _atoms(
 
 
 def _logged(folder: Path, step: int, every: int) -> bool:
-    """Has the log come as far as this step's row, if it has one."""
+    """Return whether the log has reached the row of this step, if the step has a row."""
     last = thermo.last_step(folder)
     return last is not None and last >= step - step % every
 
 
 def _outer(one: tuple[float, float], other: tuple[float, float]) -> list[float]:
-    """A range that holds both: the picture of a box that grows must not jump."""
+    """Return a range that contains both, so that the picture of a growing box does not jump."""
     low, high = min(one[0], other[0]), max(one[1], other[1])
     return [math.floor(low * 100) / 100, math.ceil(high * 100) / 100]
 
 
-def _notes(stride: int, what: str, odd: int) -> str:
-    notes = [f"1 of {stride} {what}s shown"] if stride > 1 else []
-    notes += [f"{odd} {what}{'s' * (odd > 1)} without a number left out"] if odd else []
+def _notes(stride: int, noun: str, odd: int) -> str:
+    notes = [f"1 of {stride} {noun}s shown"] if stride > 1 else []
+    notes += [f"{odd} {noun}{'s' * (odd > 1)} without a number left out"] if odd else []
     return f" ({', '.join(notes)})" if notes else ""
 
 
 def columns(asked: Any, usual: Sequence[str]) -> Sequence[str]:
-    """Names of columns of the log, as a page asks for them; the usual ones if it does not."""
+    """Check the names of log columns in a request. Return the usual columns if there are none."""
     names = [c for c in COLUMNS if c != "step"]
     if asked is None:
         return usual

@@ -1,5 +1,5 @@
-"""The app: how LAMMPS is prepared, run and read. The decks are in `decks`, the reading in `dump`,
-`thermo` and `pictures`.
+"""The app: prepares, runs and reads LAMMPS. The decks are in `decks`; `dump`, `thermo` and
+`pictures` read the output.
 """
 
 import shutil
@@ -16,8 +16,8 @@ BINARY = "lmp"
 EXAMPLES = Path("/usr/share/lammps/examples")
 _INSTALL = "an administrator installs it with: apt-get install lammps lammps-examples"
 _BY_MODEL = {deck.model.name: deck for deck in DECKS}
-#: The MPI it was built with otherwise looks for ssh at its start, and fails where there is none. A
-#: job has one core.
+#: Without the first setting, the MPI library looks for ssh at its start and fails if there is none.
+#: A job has one core.
 _ENV = {"OMPI_MCA_ess_singleton_isolated": "1", "OMP_NUM_THREADS": "1"}
 _UNSTABLE = ("lost atoms", "non-numeric", "domain too large", "out of range atoms")
 
@@ -35,10 +35,10 @@ def prepare(run: Run) -> Prepared:
     binary = shutil.which(BINARY)
     if binary is None:
         raise AppError(
-            f"LAMMPS ({BINARY}, Debian package lammps) is not installed where this runs; {_INSTALL}"
+            f"LAMMPS ({BINARY}, Debian package lammps) is not installed on this machine; {_INSTALL}"
         )
     (run.run_dir / deck.file).write_text(text, encoding="utf-8")
-    # stdbuf: LAMMPS keeps its output back in blocks when it writes to a file
+    # stdbuf: LAMMPS buffers its output when it writes to a file
     return Prepared(command=("stdbuf", "-oL", binary, "-in", deck.file, "-log", LOG), env=_ENV)
 
 
@@ -47,7 +47,7 @@ def progress(run: Run) -> dict[str, Any]:
     known = dump.extend(run.run_dir)
     step = thermo.last_step(run.run_dir) or 0
     return {
-        "frameCount": pictures.there(run.run_dir, known, int(values["thermoEvery"])),
+        "frameCount": pictures.available(run.run_dir, known, int(values["thermoEvery"])),
         "percentComplete": min(100.0, round(100 * step / int(values["steps"]), 1)),
         "step": step,
     }
@@ -58,16 +58,16 @@ def frame(run: Run, asked: Frame) -> dict[str, Any]:
 
 
 def outcome(run: Run, code: int) -> str | None:
-    """LAMMPS' own error, if it said one."""
-    said = thermo.error(run.run_dir) if code > 0 else None
-    if said is None:
+    """Return LAMMPS' own error message, if any."""
+    message = thermo.error(run.run_dir) if code > 0 else None
+    if message is None:
         return None
     advice = (
         "; a smaller time step or slower motion may help"
-        if any(w in said.lower() for w in _UNSTABLE)
+        if any(w in message.lower() for w in _UNSTABLE)
         else ""
     )
-    return f"LAMMPS stopped: {said}{advice}"
+    return f"LAMMPS stopped: {message}{advice}"
 
 
 def downloads(run: Run) -> tuple[str, ...]:
@@ -75,7 +75,7 @@ def downloads(run: Run) -> tuple[str, ...]:
 
 
 def download(run: Run, suffix: str) -> str:
-    """By name, or by what kind of file it is; the log, if nothing is said."""
+    """Find the file by name or by type; the log by default."""
     names = {"": LOG, "log": LOG, "dump": DUMP, "in": _deck(run.model).file}
     name = names.get(suffix, suffix)
     if name not in downloads(run):
@@ -86,13 +86,13 @@ def download(run: Run, suffix: str) -> str:
 
 
 def thermodynamics(run: Run, args: Data) -> dict[str, Any]:
-    """Analysis `thermodynamics`, args `{"columns": [...]}`: the log so far, as curves."""
+    """Analysis `thermodynamics`, args `{"columns": [...]}`: curves of the log so far."""
     chosen = pictures.columns(args.get("columns"), ("temp", "epair", "etotal", "press"))
     return pictures.curves("Thermodynamics", thermo.rows(run.run_dir), chosen)
 
 
 def input_deck(data: Data) -> dict[str, Any]:
-    """Stateless `deck`, given `{"report", "models"}`: the input as LAMMPS would get it."""
+    """Stateless `deck`, args `{"report", "models"}`: the input that LAMMPS would get."""
     model = app.model(str(data.get("report", "")))
     if model is None:
         raise AppError(f"report must be one of: {', '.join(_BY_MODEL)}")
@@ -108,7 +108,7 @@ def _text(deck: Deck, values: Values) -> str:
         text = (EXAMPLES / deck.path).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise AppError(
-            f"the deck {deck.path} (Debian package lammps-examples) is not installed where this runs; {_INSTALL}"
+            f"the deck {deck.path} (Debian package lammps-examples) is not installed on this machine; {_INSTALL}"
         ) from None
     return rewritten(text, deck.edits, deck.inserts, values)
 

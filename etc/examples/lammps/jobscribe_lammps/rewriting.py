@@ -1,5 +1,5 @@
-"""An input deck of LAMMPS with other numbers in it. What is put in is a number and nothing else, so
-it cannot become a command.
+"""Replaces numbers in an input deck of LAMMPS. Only numbers are inserted, so a value cannot become
+a command.
 """
 
 import math
@@ -12,7 +12,9 @@ Values = Mapping[str, Value]
 
 
 class Edit(NamedTuple):
-    """Word number `at` of the one command that begins with `words` becomes `value` of the fields."""
+    """Replace word number `at` of the single command that begins with `words` by `value` of the
+    fields.
+    """
 
     words: str
     at: int
@@ -20,8 +22,8 @@ class Edit(NamedTuple):
 
 
 class Insert(NamedTuple):
-    """More commands, before or after the one command that begins with `words`. Their `{}` are
-    filled with `values`.
+    """Add commands before or after the single command that begins with `words`. `values` fill their
+    `{}`.
     """
 
     words: str
@@ -31,8 +33,8 @@ class Insert(NamedTuple):
 
 
 def rewritten(deck: str, edits: Sequence[Edit], inserts: Sequence[Insert], values: Values) -> str:
-    """Raises AppError where the deck is not the one that the edits were written for; nothing is
-    edited by guess.
+    """Return the edited deck. Raises AppError if the deck differs from the one that the edits were
+    written for.
     """
     lines = deck.splitlines()
     for edit in edits:
@@ -40,7 +42,7 @@ def rewritten(deck: str, edits: Sequence[Edit], inserts: Sequence[Insert], value
         words = _words(lines[row])
         if edit.at >= len(words):
             raise AppError(
-                f"this LAMMPS has another deck: its command '{edit.words}' has no word number {edit.at}"
+                f"this version of LAMMPS has a different deck: its command '{edit.words}' has no word number {edit.at}"
             )
         words[edit.at] = number(edit.value(values))
         lines[row] = " ".join(words)
@@ -54,9 +56,9 @@ def rewritten(deck: str, edits: Sequence[Edit], inserts: Sequence[Insert], value
 
 
 def number(value: float) -> str:
-    """As LAMMPS reads it."""
+    """Format a number for LAMMPS. Raises AppError for NaN, infinity and other types."""
     if type(value) not in (int, float) or not math.isfinite(value):
-        raise AppError(f"{value!r} is not a number that LAMMPS can be given")
+        raise AppError(f"{value!r} is not a valid number for LAMMPS")
     return repr(value)
 
 
@@ -69,6 +71,6 @@ def _only(lines: list[str], words: str) -> int:
     found = [n for n, line in enumerate(lines) if _words(line)[: len(wanted)] == wanted]
     if len(found) != 1:
         raise AppError(
-            f"this LAMMPS has another deck: the command '{words}' stands in it {len(found)} times, and not once"
+            f"this version of LAMMPS has a different deck: it has the command '{words}' {len(found)} times instead of once"
         )
     return found[0]

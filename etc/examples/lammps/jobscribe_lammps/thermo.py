@@ -1,4 +1,4 @@
-"""The log that LAMMPS writes: its rows of thermodynamics, and its word about why it stopped."""
+"""Reads the log of LAMMPS: its rows of thermodynamic data, and its error message."""
 
 import re
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ _COMMAND = re.compile(r"^Last command: (.*)$", re.MULTILINE)
 
 
 def rows(folder: Path, until: float = float("inf")) -> Iterator[tuple[float, ...]]:
-    """The rows up to and with this step, in order. A row that is not whole yet is not there."""
+    """Yield the rows up to and including this step, in order. An incomplete row is ignored."""
     try:
         file = (folder / LOG).open(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -28,7 +28,9 @@ def rows(folder: Path, until: float = float("inf")) -> Iterator[tuple[float, ...
 
 
 def last_step(folder: Path) -> int | None:
-    """The step of the last row. Reads the end of the log alone: this is asked twice a second."""
+    """Return the step of the last row. Reads only the end of the log, because it is called twice a
+    second.
+    """
     steps = [
         int(row[0])
         for line in _tail(folder).splitlines(keepends=True)[1:]
@@ -36,19 +38,19 @@ def last_step(folder: Path) -> int | None:
     ]
     if steps:
         return steps[-1]
-    # what LAMMPS says at its end is shorter than the tail: nothing has been computed yet, or rows
-    # lie under many warnings
+    # LAMMPS' final output is shorter than the tail. So either nothing is computed yet, or many
+    # warnings follow the last row.
     return max((int(row[0]) for row in rows(folder)), default=None)
 
 
 def error(folder: Path) -> str | None:
-    """LAMMPS' own last error, with the command that it was about."""
+    """Return LAMMPS' last error message and the command that caused it."""
     tail = _tail(folder)
-    said: list[str] = _ERROR.findall(tail)
+    errors: list[str] = _ERROR.findall(tail)
     command: list[str] = _COMMAND.findall(tail)
-    if not said:
+    if not errors:
         return None
-    return said[-1] + (f" (at the command '{command[-1]}')" if command else "")
+    return errors[-1] + (f" (at the command '{command[-1]}')" if command else "")
 
 
 def _row(line: str) -> tuple[float, ...] | None:

@@ -282,7 +282,7 @@ def test_by_hand_the_script_does_the_same(runs: Runs, keeper: Keeper) -> None:
         ("no_app", "the app no_app (bad_apps:no_app) cannot be used: it is 'dict', not an App"),
         (
             "misnamed",
-            "the app misnamed (bad_apps:misnamed) cannot be used: it calls itself 'somebody_else'",
+            "the app misnamed (bad_apps:misnamed) cannot be used: its name is 'somebody_else'",
         ),
     ],
 )
@@ -330,7 +330,7 @@ def test_a_run_that_was_digested_by_another_version_of_its_app_is_refused_by_nam
             "ghost=bad_apps:nothing",
             "the app ghost (bad_apps:nothing) cannot be imported: AttributeError: module 'bad_apps' has no attribute 'nothing'",
         ),
-        ("other=bad_apps:good", "there is no app 'ghost'; there are: heat, myapp, other"),
+        ("other=bad_apps:good", "there is no app 'ghost'; the apps are: heat, myapp, other"),
     ],
 )
 def test_an_app_that_cannot_be_had_is_said(runs: Runs, also: str, said: str) -> None:
@@ -463,11 +463,11 @@ def test_progress_is_reported_while_it_runs(runs: Runs, keeper: Keeper) -> None:
         (
             "progress_has_many_keys",
             "progress_has_many_keys failed in progress: what it returned is not what was asked for: "
-            "a report has at most 64 keys, not 100",
+            "a report may have at most 64 keys, not 100",
         ),
         (
             "progress_is_a_list",
-            "progress_is_a_list failed in progress: what it returned is not what was asked for: a report is an object",
+            "progress_is_a_list failed in progress: what it returned is not what was asked for: a report must be an object",
         ),
     ],
 )

@@ -179,7 +179,7 @@ async def test_a_huge_file_costs_no_more_than_a_small_one(watched: Watched) -> N
     ],
 )
 def test_what_cannot_be_sent_is_no_report(line: bytes) -> None:
-    assert rules.parsed(line) is None
+    assert rules.parse(line) is None
 
 
 @pytest.mark.parametrize(
@@ -193,15 +193,15 @@ def test_what_cannot_be_sent_is_no_report(line: bytes) -> None:
     ],
 )
 def test_what_can_be_sent_is_one(report: dict[str, object]) -> None:
-    assert rules.parsed(json.dumps(report).encode()) == report
+    assert rules.parse(json.dumps(report).encode()) == report
 
 
 def test_the_newest_whole_report_counts() -> None:
     text = b'{"a": 1}\n{"a": 2}\nnoise\n{"a": 3}'
-    assert rules.newest(text, from_start=True) == {"a": 2}
-    assert rules.newest(b'"b": 0}\nnoise\n', from_start=False) is None
-    assert rules.newest(b'{"b": 0}\n', from_start=False) is None  # its beginning may be missing
-    assert rules.newest(b"", from_start=True) is None
+    assert rules.parse_last(text, from_start=True) == {"a": 2}
+    assert rules.parse_last(b'"b": 0}\nnoise\n', from_start=False) is None
+    assert rules.parse_last(b'{"b": 0}\n', from_start=False) is None  # its beginning may be missing
+    assert rules.parse_last(b"", from_start=True) is None
 
 
 def test_a_whole_page_of_executions_with_the_largest_reports_can_be_sent() -> None:

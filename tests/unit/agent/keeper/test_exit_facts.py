@@ -21,7 +21,7 @@ from jobscribe.agent.keeper.linux import cgroup_memory
 from jobscribe.agent.keeper.linux.kernel_log import ABSENT, FORBIDDEN, KernelLogReader
 from jobscribe.diagnosis.classification import classify_by_facts
 from jobscribe.protocol.ids import Token
-from jobscribe.protocol.jobs.exit_info import OF_THE_KERNEL, ExitFacts, ExitInfo
+from jobscribe.protocol.jobs.exit_info import KERNEL_SIGNALS, ExitFacts, ExitInfo
 from jobscribe.protocol.launch.job_script import script
 from jobscribe.protocol.wire.messages import TaskSpec
 from jobscribe.runtime.execution.folder import from_code, of_text, via_shell
@@ -261,7 +261,7 @@ def _command(pid: int) -> bytes:
 
 
 def test_the_keeper_knows_the_same_signals_as_the_protocol() -> None:
-    assert keeping_facts._TELLING == OF_THE_KERNEL
+    assert keeping_facts._TELLING == KERNEL_SIGNALS
 
 
 @pytest.mark.parametrize(

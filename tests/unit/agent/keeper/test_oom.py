@@ -104,7 +104,7 @@ def test_the_main_process_is_killed(keeper: Keeper) -> None:
     assert (exit_.signal, exit_.stop_reason, exit_.out_of_memory) == (signal.SIGKILL, None, True)
     assert (
         exit_.sentence()
-        == "ended by signal 9 (SIGKILL); memory ran out, and the kernel killed a process of it"
+        == "ended by signal 9 (SIGKILL); memory ran out, so the kernel killed one of its processes"
     )
 
 
@@ -259,13 +259,13 @@ def test_what_an_older_version_wrote_is_not_known() -> None:
     [
         (
             ExitInfo(code=0, out_of_memory=True),
-            "exit code 0; memory ran out, and the kernel killed a process of it",
+            "exit code 0; memory ran out, so the kernel killed one of its processes",
         ),
         (ExitInfo(code=0, out_of_memory=False), "exit code 0"),
         (ExitInfo(signal=9), "ended by signal 9 (SIGKILL)"),
         (
             ExitInfo(source="lost", detail="nobody saw it", out_of_memory=True),
-            "its end is not known: nobody saw it; memory ran out, and the kernel killed a process of it",
+            "exit status unknown: nobody saw it; memory ran out, so the kernel killed one of its processes",
         ),
     ],
 )

@@ -78,7 +78,7 @@ def test_refused_indices_are_named_and_the_others_submitted(run: Run, fake: Fake
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
-        (["--array", "9-0", "--", "x"], 125, "ends before it begins"),
+        (["--array", "9-0", "--", "x"], 125, "is reversed"),
         (["--array", "0-9"], 2, "COMMAND"),
         (["--array", "0-9", "--from", "/dev/null"], 2, "--array"),
         (["--group", "i9btqxdR", "--", "x"], 2, "--array"),

@@ -20,7 +20,7 @@ import tornado.httpserver
 import tornado.netutil
 import tornado.web
 
-from jobscribe.protocol.api.job_arrays import index_of, parse_indices
+from jobscribe.protocol.api.job_arrays import parse_index, parse_indices
 from jobscribe.protocol.api.requests import RunSpec
 from jobscribe.protocol.errors import CODES
 from jobscribe.schema.fields import InvalidDocument
@@ -308,7 +308,7 @@ class FakeSupervisor:
                 {
                     "computeJid": jid,
                     "computeJobSerial": j["serial"],
-                    "index": index_of(jid)[1],
+                    "index": parse_index(jid)[1],
                     "state": j["state"],
                     "over": j["over"],
                     "reason": j["reason"],
@@ -321,7 +321,9 @@ class FakeSupervisor:
 
     def _group_cancel(self, body: dict[str, Any]) -> dict[str, Any]:
         named = None if body["indices"] is None else set(parse_indices(body["indices"]).numbers)
-        found = [jid for jid in self._of_group(body) if named is None or index_of(jid)[1] in named]
+        found = [
+            jid for jid in self._of_group(body) if named is None or parse_index(jid)[1] in named
+        ]
         states = {"pending", "running"} if body["status"] is None else {body["status"]}
         hit = [jid for jid in found if self.jobs[jid]["state"] in states]
         for jid in hit:

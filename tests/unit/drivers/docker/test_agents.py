@@ -79,7 +79,7 @@ class House:
             address=lambda: self.address,
             log=log,
             redactor=log.redactor,
-            spokesman=self,
+            reporter=self,
             agent_settings={"apps": ["myapp"]},  # type: ignore[arg-type]
             keeper_settings={
                 "outputCap": {"head": 1, "tail": 2},
@@ -238,7 +238,7 @@ async def test_starts_of_many_users_take_their_turn(
     wait behind them all.
     """
     driver, now, most = house.driver(), 0, 0
-    made = container_start.make
+    made = container_start.create_container
 
     async def counted(*args: Any) -> str:
         nonlocal now, most
@@ -249,7 +249,7 @@ async def test_starts_of_many_users_take_their_turn(
         finally:
             now -= 1
 
-    monkeypatch.setattr(container_start, "make", counted)
+    monkeypatch.setattr(container_start, "create_container", counted)
     keys = [
         AgentKey("docker", "sequential", f"User{n:04d}", "a") for n in range(4 * STARTS_AT_ONCE)
     ]
@@ -290,7 +290,7 @@ async def test_one_that_was_made_and_never_started_is_removed(house: House) -> N
     )
     handle = await house.driver().start(spec())
     assert handle["id"] != left.id and house.agents() == {NAME: "running"}
-    assert "its container was made, but never started" in house.log
+    assert "its container was created, but never started" in house.log
 
 
 async def test_a_name_that_another_deployment_has_gets_ours_behind_it(house: House) -> None:
@@ -301,7 +301,7 @@ async def test_a_name_that_another_deployment_has_gets_ours_behind_it(house: Hou
         NAME: "running",
         f"{NAME}-depl0001": "running",
     }
-    assert "the name srj-s-User0001 is taken by another deployment's container" in house.log
+    assert "the container name srj-s-User0001 is used by another deployment" in house.log
     assert await driver.start(spec()) == handle
     house.fake.vanish(theirs.id)
     assert await house.driver().start(spec()) == handle, "there are two of them now"
@@ -367,8 +367,8 @@ async def test_a_check_says_which_networks_of_others_have_addresses_of_gangs(hou
     said = await driver.check()
     assert (
         len(said) == 2
-        and "within has 10.208.0.0/24" in said[0]
-        and "around has 10.0.0.0/8" in said[1]
+        and "within uses 10.208.0.0/24" in said[0]
+        and "around uses 10.0.0.0/8" in said[1]
     )
     assert all("host a" in s and "`taskSubnets`" in s for s in said), said
 
@@ -416,7 +416,7 @@ async def test_a_host_without_journald_is_told_once_and_remembered(house: House)
         "json-file",
         "json-file",
     ]  # the relay twice, then both agents
-    assert house.log.count("no journald there") == 1
+    assert house.log.count("journald is not available") == 1
 
 
 async def test_a_host_with_journald_has_the_ids_as_fields(house: House) -> None:
@@ -461,7 +461,7 @@ async def test_why_it_died_is_kept_the_moment_it_dies(house: House) -> None:
         "stopped": False,
         "lastLines": ["one", "two <REDACTED>"],
     }
-    sentence = "memory ran out, and the kernel killed a process of it: its keeper was hit; its last line: two <REDACTED>"
+    sentence = "memory ran out, so the kernel killed one of its processes: the keeper; its last line: two <REDACTED>"
     assert end["sentence"] == sentence and sentence in house.log
     assert await driver.find(handle) == Found(state="gone", detail=sentence)
     later = house.driver()
@@ -480,7 +480,7 @@ async def test_evidence_comes_before_the_removal(house: House) -> None:
     async with asyncio.timeout(WAIT_SECS):
         while house.agents():  # each look tries it again
             assert await driver.find(handle) == Found(
-                state="gone", detail="another keeper has its folder (exit code 3)"
+                state="gone", detail="another keeper uses its folder (exit code 3)"
             )
     assert len(house.ends()) == 1 and "could not be removed" in house.log
     calls = house.fake.calls
@@ -495,7 +495,7 @@ async def test_a_look_that_is_over_is_no_news(house: House) -> None:
     handle = await driver.start(spec())
     over: asyncio.Task[str | None] = asyncio.create_task(asyncio.sleep(0, "old news"))
     await over
-    driver.remains._under_way[handle["id"]] = over
+    driver.reaper._running[handle["id"]] = over
     assert (await driver.find(handle)).state == "alive"
 
 
@@ -615,7 +615,7 @@ async def test_a_stop_begins_with_sigterm(house: House, obedient: FakeDocker) ->
 async def test_who_does_not_listen_is_killed_after_its_grace(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobscribe.drivers.docker.agents.driver._KEEPER_SECS", 0.2)
+    monkeypatch.setattr("jobscribe.drivers.docker.agents.driver._KEEPER_EXTRA_SECS", 0.2)
     driver = house.driver()
     handle = await driver.start(spec())
     c = house.fake.get(NAME)
@@ -775,8 +775,8 @@ async def test_looking_after_a_relay_pulls_nothing(house: House) -> None:
     pulls = len(house.fake.pulls)
     assert pulls == 1
     for _ in range(3):
-        driver.relays["a"].lost()
-        await driver._look_after_relay("a")
+        driver.relays["a"].invalidate()
+        await driver._ensure_relay("a")
     assert len(house.fake.pulls) == pulls and house.fake.called(f"GET /containers/{RELAY}/json")
     await driver.start(spec(AgentKey("docker", "parallel", "User0001", "a")))
     assert len(house.fake.pulls) == pulls + 1
@@ -837,7 +837,7 @@ async def test_places_of_containers_are_somebody_elses(house: House) -> None:
 
     key = AgentKey("docker", "container", "User0001", "a")
     driver = house.driver()
-    with pytest.raises(Refusal, match="nobody launches tasks in containers here"):
+    with pytest.raises(Refusal, match="the task driver for containers is not running"):
         await driver.start(spec(key))
     driver.places = Places()
     handle = await driver.start(spec(key))

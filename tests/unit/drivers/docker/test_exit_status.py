@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from jobscribe.drivers.docker.containers import exit_status
-from jobscribe.drivers.docker.containers.exit_status import Written
+from jobscribe.drivers.docker.containers.exit_status import RecordedExit
 from jobscribe.protocol.jobs.exit_info import OUT_OF_MEMORY
 
 STARTED, FINISHED = "2026-11-21T10:00:00.123456789Z", "2026-11-21T10:00:02.5Z"
@@ -36,19 +36,21 @@ def state(
     }
 
 
-KILLED = "its container was ended from outside by signal 9 (SIGKILL) (docker kill, docker stop or an administrator)"
-TOLD = "its container was ended from outside by signal 15 (SIGTERM) (docker kill, docker stop or an administrator)"
+KILLED = "its container was killed from outside by signal 9 (SIGKILL) (docker kill, docker stop or an administrator)"
+TOLD = "its container was killed from outside by signal 15 (SIGTERM) (docker kill, docker stop or an administrator)"
 
 #: state, memory events, what the wrapper wrote, our stop -> (source, code, signal, out_of_memory,
 #: detail)
-TASKS: list[tuple[str, dict[str, Any] | None, int, Written | None, str | None, tuple[Any, ...]]] = [
-    ("success", state(0), 0, Written(code=0), None, ("script", 0, None, False, None)),
-    ("its own failure", state(3), 0, Written(code=3), None, ("script", 3, None, False, None)),
+TASKS: list[
+    tuple[str, dict[str, Any] | None, int, RecordedExit | None, str | None, tuple[Any, ...]]
+] = [
+    ("success", state(0), 0, RecordedExit(code=0), None, ("script", 0, None, False, None)),
+    ("its own failure", state(3), 0, RecordedExit(code=3), None, ("script", 3, None, False, None)),
     (
         "main process out of memory",
         state(137, oom=True),
         1,
-        Written(signal=9),
+        RecordedExit(signal=9),
         None,
         ("script", None, 9, True, None),
     ),
@@ -73,7 +75,7 @@ TASKS: list[tuple[str, dict[str, Any] | None, int, Written | None, str | None, t
         "a child out of memory, success all the same",
         state(0, oom=True),
         1,
-        Written(code=0),
+        RecordedExit(code=0),
         None,
         ("script", 0, None, True, None),
     ),
@@ -81,7 +83,7 @@ TASKS: list[tuple[str, dict[str, Any] | None, int, Written | None, str | None, t
         "a child out of memory, and it noticed",
         state(3, oom=True),
         1,
-        Written(code=3),
+        RecordedExit(code=3),
         None,
         ("script", 3, None, True, None),
     ),
@@ -93,7 +95,7 @@ TASKS: list[tuple[str, dict[str, Any] | None, int, Written | None, str | None, t
         0,
         None,
         None,
-        ("engine", None, 11, False, "its container was ended from outside by signal 11 (SIGSEGV)"),
+        ("engine", None, 11, False, "its container was killed from outside by signal 11 (SIGSEGV)"),
     ),
     (
         "a code that no signal of process 1 can be",
@@ -108,7 +110,7 @@ TASKS: list[tuple[str, dict[str, Any] | None, int, Written | None, str | None, t
         "our stop, with SIGTERM",
         state(143),
         0,
-        Written(signal=15),
+        RecordedExit(signal=15),
         "cancel",
         ("script", None, 15, False, None),
     ),
@@ -117,7 +119,7 @@ TASKS: list[tuple[str, dict[str, Any] | None, int, Written | None, str | None, t
         "our stop, and it exited 0",
         state(0),
         0,
-        Written(code=0),
+        RecordedExit(code=0),
         "timeout",
         ("script", 0, None, False, None),
     ),
@@ -125,7 +127,7 @@ TASKS: list[tuple[str, dict[str, Any] | None, int, Written | None, str | None, t
         "killed when the command was over",
         state(137),
         0,
-        Written(code=0),
+        RecordedExit(code=0),
         None,
         ("script", 0, None, False, None),
     ),
@@ -133,7 +135,7 @@ TASKS: list[tuple[str, dict[str, Any] | None, int, Written | None, str | None, t
         "exit 137 of its own",
         state(137),
         0,
-        Written(code=137),
+        RecordedExit(code=137),
         None,
         ("script", 137, None, False, None),
     ),
@@ -180,7 +182,7 @@ TASKS: list[tuple[str, dict[str, Any] | None, int, Written | None, str | None, t
         0,
         None,
         "cancel",
-        ("start", None, None, None, "its container was made, but never started"),
+        ("start", None, None, None, "its container was created, but never started"),
     ),
     (
         "the host went down",
@@ -193,14 +195,14 @@ TASKS: list[tuple[str, dict[str, Any] | None, int, Written | None, str | None, t
             None,
             None,
             False,
-            "its engine or host went down while it ran, and nobody saw its end",
+            "its engine or host went down while it ran, so its exit was not recorded",
         ),
     ),
     (
         "the host went down when it was over",
         state(255),
         0,
-        Written(code=0),
+        RecordedExit(code=0),
         None,
         ("script", 0, None, False, None),
     ),
@@ -215,7 +217,7 @@ TASKS: list[tuple[str, dict[str, Any] | None, int, Written | None, str | None, t
             None,
             None,
             False,
-            "its engine could not take its container down in order: device busy",
+            "its engine could not remove its container cleanly: device busy",
         ),
     ),
     (
@@ -246,7 +248,7 @@ TASKS: list[tuple[str, dict[str, Any] | None, int, Written | None, str | None, t
         "removed from outside when it was over",
         None,
         0,
-        Written(code=7),
+        RecordedExit(code=7),
         None,
         ("script", 7, None, None, None),
     ),
@@ -254,18 +256,18 @@ TASKS: list[tuple[str, dict[str, Any] | None, int, Written | None, str | None, t
 
 
 @pytest.mark.parametrize(
-    ("said", "ooms", "written", "stop", "expected"),
+    ("said", "ooms", "recorded", "stop", "expected"),
     [row[1:] for row in TASKS],
     ids=[row[0] for row in TASKS],
 )
 def test_how_a_task_ended(
     said: dict[str, Any] | None,
     ooms: int,
-    written: Written | None,
+    recorded: RecordedExit | None,
     stop: str | None,
     expected: tuple[Any, ...],
 ) -> None:
-    out = exit_status.of_task(said, ooms=ooms, written=written, stop_reason=stop)
+    out = exit_status.task_exit(said, ooms=ooms, recorded=recorded, stop_reason=stop)
     assert (out.source, out.code, out.signal, out.out_of_memory, out.detail) == expected
     assert out.stop_reason == stop
     assert out.fault == ("noShell" if out.detail is not None and "no shell" in out.detail else None)
@@ -276,14 +278,14 @@ def test_what_was_seen_around_an_end() -> None:
         said: dict[str, Any] | None,
         *,
         ooms: int = 0,
-        written: Written | None = None,
+        recorded: RecordedExit | None = None,
         stop: str | None = None,
     ) -> Any:
-        exit_ = exit_status.of_task(said, ooms=ooms, written=written, stop_reason=stop)
-        return exit_status.facts_of(exit_, peak=70, limit=100, ooms=ooms, said={})
+        exit_ = exit_status.task_exit(said, ooms=ooms, recorded=recorded, stop_reason=stop)
+        return exit_status.exit_facts(exit_, peak=70, limit=100, ooms=ooms, reported={})
 
     assert (
-        seen(state(0), written=Written(code=0)) is msgspec.UNSET
+        seen(state(0), recorded=RecordedExit(code=0)) is msgspec.UNSET
         and seen(state(status="created")) is msgspec.UNSET
     )
     killed = seen(state(137, oom=True), ooms=2)
@@ -292,21 +294,23 @@ def test_what_was_seen_around_an_end() -> None:
         killed.memory_limit_bytes,
         killed.memory_kills,
         killed.kernel_unread,
-    ) == (70, 100, 2, exit_status.NOT_FROM_HERE)
+    ) == (70, 100, 2, exit_status.KERNEL_LOG_UNREADABLE)
     # the engine says that memory ran out, and nobody counted how often
     assert seen(state(137, oom=True)).memory_kills is None and seen(state(137)).memory_kills == 0
-    assert seen(state(3), written=Written(code=3)).kernel_unread is None
+    assert seen(state(3), recorded=RecordedExit(code=3)).kernel_unread is None
     assert seen(state(137), stop="cancel").kernel_unread is None
-    assert seen(state(137), written=Written(code=137)).kernel_unread == exit_status.NOT_FROM_HERE
+    assert (
+        seen(state(137), recorded=RecordedExit(code=137)).kernel_unread == exit_status.KERNEL_LOG_UNREADABLE
+    )
 
 
 def test_a_child_out_of_memory_is_a_warning_where_the_run_succeeded() -> None:
-    out = exit_status.of_task(state(0, oom=True), ooms=1, written=Written(code=0))
+    out = exit_status.task_exit(state(0, oom=True), ooms=1, recorded=RecordedExit(code=0))
     assert out.succeeded and OUT_OF_MEMORY in out.sentence()
 
 
 def test_times_are_the_engines() -> None:
-    out = exit_status.of_task(state(0), written=Written(code=0))
+    out = exit_status.task_exit(state(0), recorded=RecordedExit(code=0))
     assert (out.started_at, out.ended_at) == (AT + 0.123456, AT + 2.5)
     for text, expected in (
         ("2026-11-21T10:00:00Z", AT),
@@ -316,10 +320,10 @@ def test_times_are_the_engines() -> None:
         (None, None),
     ):
         assert (
-            exit_status.of_task(state(0, StartedAt=text), written=Written(code=0)).started_at
+            exit_status.task_exit(state(0, StartedAt=text), recorded=RecordedExit(code=0)).started_at
             == expected
         )
-    never = exit_status.of_task(state(127, status="created", error="x"))
+    never = exit_status.task_exit(state(127, status="created", error="x"))
     assert (never.started_at, never.ended_at) == (None, None)
 
 
@@ -327,9 +331,9 @@ def test_times_are_the_engines() -> None:
 def test_what_runs_has_no_end(status: str) -> None:
     assert exit_status.running(state(status=status))
     with pytest.raises(ValueError, match="not ended"):
-        exit_status.of_task(state(status=status))
+        exit_status.task_exit(state(status=status))
     with pytest.raises(ValueError, match="not ended"):
-        exit_status.of_agent(state(status=status))
+        exit_status.agent_exit_reason(state(status=status))
 
 
 @pytest.mark.parametrize("status", ["exited", "created", "dead", "removing"])
@@ -342,36 +346,36 @@ AGENTS: list[tuple[dict[str, Any] | None, dict[str, Any], str]] = [
     (
         state(2),
         {"last_line": "jobscribe keeper: no JSON"},
-        "its keeper was given no configuration that it understands (exit code 2); its last line: jobscribe keeper: no JSON",
+        "its keeper received an invalid configuration (exit code 2); its last line: jobscribe keeper: no JSON",
     ),
-    (state(3), {}, "another keeper has its folder (exit code 3)"),
+    (state(3), {}, "another keeper uses its folder (exit code 3)"),
     (
         state(137),
         {"last_line": "agent/process.py: what it happened to do"},
-        "its container was ended from outside by signal 9 (SIGKILL) (docker kill, docker stop or an administrator)",
+        "its container was killed from outside by signal 9 (SIGKILL) (docker kill, docker stop or an administrator)",
     ),
-    (state(4), {}, "its keeper could not get an agent going (exit code 4)"),
+    (state(4), {}, "its keeper could not start an agent (exit code 4)"),
     (state(5), {}, "its keeper could not use its folder (exit code 5)"),
     (state(77), {}, "its keeper ended (exit code 77)"),
-    (state(137, oom=True), {}, f"{OUT_OF_MEMORY}: its keeper was hit"),
-    (state(137), {"ooms": 3}, f"{OUT_OF_MEMORY}: its keeper was hit"),
+    (state(137, oom=True), {}, f"{OUT_OF_MEMORY}: the keeper"),
+    (state(137), {"ooms": 3}, f"{OUT_OF_MEMORY}: the keeper"),
     (state(0, oom=True), {}, f"its keeper ended by itself (exit code 0); {OUT_OF_MEMORY}"),
     (state(137), {}, KILLED),
     (state(143), {}, TOLD),
     (state(137), {"stopped": True}, "it was stopped, by signal 9 (SIGKILL)"),
     (state(0), {"stopped": True, "last_line": "bye"}, "it was stopped"),
-    (state(255), {}, "its engine or host went down while it ran, and nobody saw its end"),
+    (state(255), {}, "its engine or host went down while it ran, so its exit was not recorded"),
     (
         state(0, status="dead", error="busy"),
         {},
-        "its engine could not take its container down in order: busy",
+        "its engine could not remove its container cleanly: busy",
     ),
     (
         state(127, status="created", error="exec: no such file"),
         {},
         "its container could not be started: exec: no such file",
     ),
-    (state(status="created"), {}, "its container was made, but never started"),
+    (state(status="created"), {}, "its container was created, but never started"),
     (None, {}, "its container was removed from outside"),
     (None, {"ooms": 1}, f"its container was removed from outside; {OUT_OF_MEMORY}"),
     (None, {"stopped": True}, "its container was stopped and removed"),
@@ -388,11 +392,11 @@ AGENTS: list[tuple[dict[str, Any] | None, dict[str, Any], str]] = [
 def test_why_an_agent_is_gone(
     said: dict[str, Any] | None, more: dict[str, Any], expected: str
 ) -> None:
-    assert exit_status.of_agent(said, **more) == expected
+    assert exit_status.agent_exit_reason(said, **more) == expected
 
 
 def test_an_engine_that_talks_much_is_cut_short() -> None:
-    out = exit_status.of_agent(state(1, error="x" * 10_000), last_line="y" * 10_000)
+    out = exit_status.agent_exit_reason(state(1, error="x" * 10_000), last_line="y" * 10_000)
     assert len(out) < 1000 and "\n" not in out
 
 

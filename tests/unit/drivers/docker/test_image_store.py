@@ -61,14 +61,14 @@ async def images(
 async def fault_of(fake: FakeDocker, image: str, **pool: Any) -> ImageFault:
     async with images(fake, **pool) as i:
         with pytest.raises(ImageFault) as e:
-            await i.have(image)
+            await i.ensure(image)
         return e.value
 
 
 async def test_an_image_that_is_there_is_used_and_nobody_is_asked(fake: FakeDocker) -> None:
     async with images(fake) as i:
-        assert await i.have("lab:1") == ID
-        assert await i.have(ID) == ID
+        assert await i.ensure("lab:1") == ID
+        assert await i.ensure(ID) == ID
     assert not fake.pulls
 
 
@@ -77,8 +77,8 @@ async def test_one_that_is_missing_is_pulled_by_tag_or_digest(fake: FakeDocker) 
     fake.pullable = {"reg.example.org:5000/team/sim:2": OTHER, digest: OTHER, "plain:latest": OTHER}
     fake.images["plain"] = ""
     async with images(fake) as i:
-        assert await i.have("reg.example.org:5000/team/sim:2") == OTHER
-        assert await i.have(digest) == OTHER
+        assert await i.ensure("reg.example.org:5000/team/sim:2") == OTHER
+        assert await i.ensure(digest) == OTHER
     assert [p for p, _ in fake.pulls] == ["reg.example.org:5000/team/sim:2", digest]
 
 
@@ -115,8 +115,8 @@ def test_what_is_no_name_in_a_registry_is_told(image: str) -> None:
 async def test_always_asks_the_registry_each_time(fake: FakeDocker) -> None:
     fake.pullable["lab:1"] = OTHER
     async with images(fake, pull="always") as i:
-        assert await i.have("lab:1") == OTHER
-        assert await i.have("lab:1") == OTHER
+        assert await i.ensure("lab:1") == OTHER
+        assert await i.ensure("lab:1") == OTHER
     assert len(fake.pulls) == 2
 
 
@@ -130,7 +130,7 @@ async def test_many_who_want_one_image_share_one_pull(fake: FakeDocker) -> None:
     fake.pullable["sim:2"] = OTHER
     fake.trouble("POST /images/create", "slow", secs=0.5)
     async with images(fake) as i:
-        assert set(await asyncio.gather(*(i.have("sim:2") for _ in range(30)))) == {OTHER}
+        assert set(await asyncio.gather(*(i.ensure("sim:2") for _ in range(30)))) == {OTHER}
         assert len(fake.pulls) == 1
 
 
@@ -138,7 +138,7 @@ async def test_who_goes_away_does_not_end_the_pull_of_others(fake: FakeDocker) -
     fake.pullable["sim:2"] = OTHER
     fake.trouble("POST /images/create", "slow", secs=0.5)
     async with images(fake) as i:
-        first, second = (asyncio.create_task(i.have("sim:2")) for _ in range(2))
+        first, second = (asyncio.create_task(i.ensure("sim:2")) for _ in range(2))
         deadline = time.monotonic() + 10
         while not fake.called("images/create"):
             assert time.monotonic() < deadline
@@ -150,9 +150,9 @@ async def test_who_goes_away_does_not_end_the_pull_of_others(fake: FakeDocker) -
 async def test_a_pull_that_failed_is_tried_again_for_the_next(fake: FakeDocker) -> None:
     async with images(fake) as i:
         with pytest.raises(ImageFault):
-            await i.have("sim:2")
+            await i.ensure("sim:2")
         fake.pullable["sim:2"] = OTHER
-        assert await i.have("sim:2") == OTHER
+        assert await i.ensure("sim:2") == OTHER
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ async def test_a_disk_that_is_full_is_the_hosts_trouble_not_the_images(fake: Fak
     fake.pullable["sim:2"] = Exception("write /var/lib/docker/tmp/x: no space left on device")
     async with images(fake) as i:
         with pytest.raises(EngineError, match="no space left on device"):
-            await i.have("sim:2")
+            await i.ensure("sim:2")
 
 
 async def test_a_registry_that_hangs_ends_the_pull_in_time(fake: FakeDocker) -> None:
@@ -298,8 +298,8 @@ async def test_credentials_go_to_their_registry_only(
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     fake.pullable = {"r.example.org/sim:2": ID, "other.example.org/sim:2": OTHER}
     async with images(fake, registries=credentials(tmp_path)) as i:
-        await i.have("r.example.org/sim:2")
-        await i.have("other.example.org/sim:2")
+        await i.ensure("r.example.org/sim:2")
+        await i.ensure("other.example.org/sim:2")
     (_, theirs), (_, others) = fake.pulls
     assert theirs is not None and others is None
     assert json.loads(base64.urlsafe_b64decode(theirs)) == {
@@ -314,7 +314,7 @@ async def test_a_password_never_shows(fake: FakeDocker, tmp_path: Path) -> None:
     fake.pullable["r.example.org/sim:2"] = Exception(f"unauthorized: joe:{PASSWORD} is wrong")
     async with images(fake, output, registries=credentials(tmp_path)) as i:
         with pytest.raises(ImageFault) as e:
-            await i.have("r.example.org/sim:2")
+            await i.ensure("r.example.org/sim:2")
         i._log.exception("it failed: {} {}", e.value, fake.pulls, error=e.value)
     assert "unauthorized" in e.value.sentence and REDACTED in e.value.sentence
     header = fake.pulls[0][1]
@@ -331,15 +331,15 @@ async def test_a_password_never_shows(fake: FakeDocker, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "mode", "words"),
     [
-        (None, 0o640, "others can read"),
-        (None, 0o604, "others can read"),
+        (None, 0o640, "other users can read"),
+        (None, 0o604, "other users can read"),
         (
             '{"r.example.org": {"username": "joe", "password": "correct horse battery}}',
             0o600,
-            "not of the form",
+            "do not have the form",
         ),
-        ({"r.example.org": "joe:" + PASSWORD}, 0o600, "not of the form"),
-        ({"r.example.org": {"username": "joe", "pass": PASSWORD}}, 0o600, "not of the form"),
+        ({"r.example.org": "joe:" + PASSWORD}, 0o600, "do not have the form"),
+        ({"r.example.org": {"username": "joe", "pass": PASSWORD}}, 0o600, "do not have the form"),
     ],
 )
 async def test_a_file_of_credentials_that_cannot_be_used_is_refused(
@@ -359,7 +359,7 @@ def test_a_file_that_is_not_there_or_is_none_is_told(tmp_path: Path) -> None:
     )
     assert "No such file" in registry_credentials.problems(str(tmp_path / "none"))[0]
     os.mkfifo(tmp_path / "pipe", 0o600)
-    assert "are no file" in registry_credentials.problems(str(tmp_path / "pipe"))[0]
+    assert "are not a regular file" in registry_credentials.problems(str(tmp_path / "pipe"))[0]
     assert registry_credentials.problems(str(tmp_path))
 
 

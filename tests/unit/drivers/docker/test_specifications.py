@@ -69,7 +69,7 @@ def relay() -> Creation:
     return specifications.relay_container(
         name="jobscribe-relay-depl0001",
         image="sha256:1",
-        said={"url": "ws://s:1/agent", "connect": "s:1", "ca": None},
+        settings={"url": "ws://s:1/agent", "connect": "s:1", "ca": None},
         labels=names.labels("depl0001", "relay"),
         network="host",
         links="jobscribe-links-depl0001",
@@ -302,7 +302,7 @@ def test_the_same_relay_is_told_the_same_words() -> None:
     again = specifications.relay_container(
         name="n",
         image="i",
-        said=dict(reversed(said.items())),
+        settings=dict(reversed(said.items())),
         labels={},
         network="host",
         links="l",
@@ -347,7 +347,7 @@ def test_a_volume_outside_the_users_tree_is_refused(volume: str) -> None:
         task(ContainerSpec(volumes=(volume,)))
     assert refused.value.code == "badRequest"
     assert refused.value.sentence == (
-        f"volume {volume!r} is neither one of the pool's (data, scratch) nor a path of the user's own directory"
+        f"volume {volume!r} is neither a volume of the pool (data, scratch) nor a path in the user's own directory"
     )
 
 

@@ -17,8 +17,8 @@ from docker_tasks import KEY, Life, token_of
 from fake_docker import Container, FakeDocker
 
 from jobscribe.drivers.docker.tasks import networks, poll_loop, start, stop
-from jobscribe.drivers.docker.tasks.init_script import wrapper
-from jobscribe.drivers.docker.tasks.ledger import ContainerLedger, make_below, put
+from jobscribe.drivers.docker.tasks.init_script import init_script
+from jobscribe.drivers.docker.tasks.ledger import ContainerLedger, make_folders_below, replace_file
 from jobscribe.drivers.docker.tasks.sampler import Sampling, memory_peak, sample
 from jobscribe.protocol.ids import Token, op_id
 from jobscribe.protocol.jobs.exit_info import ExitFacts
@@ -218,7 +218,7 @@ async def test_a_settled_token_is_not_launched_again_in_this_life_or_the_next(
         life.heard.clear()
         life.launch(token=token)
         exit_ = await life.end_of(token)
-        assert (exit_.source, exit_.detail) == ("start", "it was started before")
+        assert (exit_.source, exit_.detail) == ("start", "the task was started before")
         life.tasks.settle(KEY, (token,))
         life = await new_life()
     assert len(fake.called(CREATED)) == 1 and (life.evidence(token) / "exit.json").exists()
@@ -325,7 +325,7 @@ async def test_who_is_in_a_network_and_has_no_container_is_taken_out(
     end(fake, life, token)
     await life.until(lambda: not fake.networks, "the network is gone")
     assert [b["Container"] for c, b in fake.bodies if c.endswith("/disconnect")] == ["ghost"]
-    assert any("ghost is in network" in line and "taken out" in line for line in life.lines)
+    assert any("ghost is a member of network" in line and "disconnected" in line for line in life.lines)
 
 
 async def test_a_network_that_is_left_in_the_way_of_the_next_gang_is_removed(
@@ -342,7 +342,7 @@ async def test_a_network_that_is_left_in_the_way_of_the_next_gang_is_removed(
     await life.reported(token, "running")
     assert len(fake.networks) == 1 and left not in fake.networks
     assert any(
-        f"network {left} on host a is left of a gang that is over, and in the way" in line
+        f"network {left} on host a belongs to an ended gang and blocks a subnet" in line
         for line in life.lines
     )
 
@@ -545,7 +545,7 @@ async def test_a_container_that_runs_on_after_its_command_is_killed(
     life: Life, fake: FakeDocker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job that wrote its own exit code does not escape from its time limit."""
-    monkeypatch.setattr(poll_loop, "LEFT_SECS", 0.3)
+    monkeypatch.setattr(poll_loop, "LEFTOVER_SECS", 0.3)
     token = life.launch()
     await life.reported(token, "running")
     exits(life, token, 0)
@@ -764,7 +764,7 @@ async def test_the_most_memory_that_was_seen_is_in_the_exit_and_whether_a_shell_
     task = life.tasks._places[KEY].tasks[token]
     engine = life.tasks._driver.engines["a"]
     for _ in range(2):
-        await Sampling().look(engine, [task])
+        await Sampling().sample(engine, [task])
     (life.evidence(token) / "stderr.log").write_text("run.sh: line 3: 17 Killed sim\n")
     end(fake, life, token, 137)
     exit_ = await life.end_of(token)
@@ -774,7 +774,7 @@ async def test_the_most_memory_that_was_seen_is_in_the_exit_and_whether_a_shell_
         0,
         True,
     )
-    assert exit_.facts.kernel_unread == "the kernel log of its host cannot be seen from here"
+    assert exit_.facts.kernel_unread == "the kernel log of its host cannot be read from here"
 
 
 async def test_a_snapshot_has_pages_and_a_probe_is_answered_with_nothing(life: Life) -> None:
@@ -803,8 +803,8 @@ def test_what_is_put_into_a_users_folder_goes_through_nothing_that_lies_there(
     folder.mkdir()
     (folder / "exit.json").symlink_to(secret)
     os.mkfifo(folder / "stop")
-    put(str(folder), "exit.json", b"{}")
-    put(str(folder), "stop", b"")
+    replace_file(str(folder), "exit.json", b"{}")
+    replace_file(str(folder), "stop", b"")
     assert (
         secret.read_text() == "mine"
         and (folder / "exit.json").read_text() == "{}"
@@ -813,7 +813,7 @@ def test_what_is_put_into_a_users_folder_goes_through_nothing_that_lies_there(
     assert sorted(os.listdir(folder)) == ["exit.json", "stop"]
     (tmp_path / "link").symlink_to(folder)
     with pytest.raises(OSError):
-        put(str(tmp_path / "link"), "x", b"")
+        replace_file(str(tmp_path / "link"), "x", b"")
 
 
 def test_a_run_directory_is_never_made_through_a_link(tmp_path: Path) -> None:
@@ -821,7 +821,7 @@ def test_a_run_directory_is_never_made_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "user" / "run").symlink_to(tmp_path / "etc")
     with pytest.raises(OSError):
-        make_below(
+        make_folders_below(
             str(tmp_path / "user"),
             str(tmp_path / "user" / "run" / "x"),
             (os.geteuid(), os.getegid()),
@@ -842,7 +842,7 @@ def test_the_wrapper_runs_as_process_1_only(tmp_path: Path) -> None:
     """
     lines = [
         line
-        for line in wrapper(str(tmp_path), "/r", limit_secs=3.0, grace_secs=1.0).splitlines()
+        for line in init_script(str(tmp_path), "/r", limit_secs=3.0, grace_secs=1.0).splitlines()
         if not line.startswith("#")
     ]
     assert lines[0].startswith('[ "$$" -eq 1 ] || {') and lines[0].endswith("exit 125; }")

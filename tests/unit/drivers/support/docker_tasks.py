@@ -72,7 +72,7 @@ class Life:
             address=dict,
             log=log,
             redactor=Redactor(),
-            spokesman=self,
+            reporter=self,
         )
         self.tasks = ContainerTaskController(self.driver, log, head=64 * 1024, tail=64 * 1024)
 
@@ -87,7 +87,7 @@ class Life:
         await self.tasks.close()
         await self.driver.close()
 
-    # ---- the spokesman
+    # ---- the reporter
 
     def up(self, place: AgentKey, boot_id: str) -> None:
         self.is_up = True

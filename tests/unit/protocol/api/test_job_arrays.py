@@ -7,11 +7,11 @@ import pytest
 from jobscribe.protocol.api.job_arrays import (
     Indices,
     expand,
-    index_of,
-    model_of,
+    format_indices,
+    group_prefix,
+    index_model,
+    parse_index,
     parse_indices,
-    prefix_of,
-    text_of,
 )
 from jobscribe.protocol.api.requests import MAX_BULK, RunSpec
 from jobscribe.protocol.errors import Refusal
@@ -43,7 +43,7 @@ def test_a_text_says_which_indices(
     text: str, numbers: tuple[int, ...], at_once: int | None
 ) -> None:
     assert parse_indices(text) == Indices(numbers, at_once)
-    assert parse_indices(text_of(parse_indices(text))) == Indices(numbers, at_once)
+    assert parse_indices(format_indices(parse_indices(text))) == Indices(numbers, at_once)
 
 
 @pytest.mark.parametrize(
@@ -64,16 +64,16 @@ def test_a_text_says_which_indices(
         ("\u0663", "neither"),
         ("1\n", "neither"),
         ("1_0", "neither"),
-        ("9-3", "ends before it begins"),
+        ("9-3", "is reversed"),
         ("1-9:0", "step 0"),
         ("1000000", "0 to 999999"),
         ("0-1000000:500000", "0 to 999999"),
-        ("1%", "how many runs at once"),
-        ("1%0", "how many runs at once"),
-        ("1%-1", "how many runs at once"),
-        ("1%100001", "how many runs at once"),
-        ("1%2%3", "how many runs at once"),
-        ("1%x", "how many runs at once"),
+        ("1%", "number of concurrent runs"),
+        ("1%0", "number of concurrent runs"),
+        ("1%-1", "number of concurrent runs"),
+        ("1%100001", "number of concurrent runs"),
+        ("1%2%3", "number of concurrent runs"),
+        ("1%x", "number of concurrent runs"),
         ("0-10000", "at most 10000"),
         ("0-999999", "at most 10000"),
         ("0-9999,10000", "at most 10000"),
@@ -125,8 +125,8 @@ def test_without_a_number_at_once_that_of_the_run_counts() -> None:
 @pytest.mark.parametrize(
     ("run", "indices", "said"),
     [
-        (spec(env={"ARRAY_INDEX": "1"}), Indices((0,)), "ARRAY_INDEX is set"),
-        (spec(env={"SLURM_ARRAY_TASK_ID": "1"}), Indices((0,)), "SLURM_ARRAY_TASK_ID is set"),
+        (spec(env={"ARRAY_INDEX": "1"}), Indices((0,)), "sets ARRAY_INDEX"),
+        (spec(env={"SLURM_ARRAY_TASK_ID": "1"}), Indices((0,)), "sets SLURM_ARRAY_TASK_ID"),
         (spec(), Indices(()), "1 to 10000"),
         (spec(), Indices(tuple(range(MAX_BULK + 1))), "1 to 10000"),
         (spec(), Indices((-1, 3)), "got -1"),
@@ -161,10 +161,10 @@ def test_a_name_that_just_fits_is_taken() -> None:
 def test_the_index_is_read_back_from_a_name_that_was_made_of_one(
     model: str, index: tuple[str, int | None]
 ) -> None:
-    assert index_of(f"user0001-simarr01-{model}") == index
+    assert parse_index(f"user0001-simarr01-{model}") == index
     if index[1] is not None:
-        assert model_of(index[0], index[1]) == model
+        assert index_model(index[0], index[1]) == model
 
 
 def test_a_group_is_told_from_another_that_begins_like_it() -> None:
-    assert prefix_of("user0001", "simarr01") == "user0001-simarr01-"
+    assert group_prefix("user0001", "simarr01") == "user0001-simarr01-"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import Token
-from jobscribe.protocol.launch.job_script import exports, script
+from jobscribe.protocol.launch.job_script import export_lines, script
 from jobscribe.protocol.wire.messages import TaskSpec
 
 TOKEN = Token("user1234-sim12345-command", 17, 2, "worker", 3)
@@ -435,7 +435,7 @@ def test_with_any_other_argument_it_does_what_the_job_did(
 def test_shared_lines_win_over_the_login_and_not_over_the_task(
     shell: list[str], evidence: Path
 ) -> None:
-    lines = exports({"A": "shared 'a'", "B": "shared", "C": "$HOME"})
+    lines = export_lines({"A": "shared 'a'", "B": "shared", "C": "$HOME"})
     spec = TaskSpec(command=("env", "-0"), run_dir=str(evidence.parent), env={"B": "own"})
     (evidence / "s").write_text(
         script(

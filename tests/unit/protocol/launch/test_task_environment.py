@@ -302,7 +302,7 @@ def test_a_place_of_no_task(wrong):
 @pytest.mark.parametrize("name", RUNS)
 def test_how_many_there_are_is_known_before(name):
     run = RUNS[name]
-    assert task_environment.most(run[0].roles) == len(shared(run).env) + max(
+    assert task_environment.max_variables(run[0].roles) == len(shared(run).env) + max(
         len(own(run, n)) for n in range(len(run[1]))
     )
 
@@ -324,7 +324,7 @@ def labeled(name, *labels):
     ],
 )
 def test_two_variables_of_one_name(roles, name):
-    assert task_environment.clash(roles) == name
+    assert task_environment.find_name_conflict(roles) == name
     places = [place(r.name, 0, "10.0.0.5", **{p.label: (1,) for p in r.all_ports()}) for r in roles]
     if name is None:
         assert task_environment.shared(spec(*roles), JID, SERIAL, ATTEMPT, places)
@@ -364,9 +364,9 @@ def test_names_that_look_alike_are_told_apart_before_anything_is_counted():
                 ]
                 try:
                     task_environment.shared(spec(*roles), JID, SERIAL, ATTEMPT, places)
-                    assert task_environment.clash(roles) is None, (first, second)
+                    assert task_environment.find_name_conflict(roles) is None, (first, second)
                 except ValueError:
-                    assert task_environment.clash(roles), (first, second)
+                    assert task_environment.find_name_conflict(roles), (first, second)
                     found += 1
     assert found > 10
 

@@ -14,7 +14,7 @@ from jobscribe.diagnosis import pattern_cost
 from jobscribe.diagnosis.exit_table import LINE_CHARS, SEEN_CHARS, Row, Table, classified, diagnose
 from jobscribe.protocol.clusters.batch import BatchState
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.jobs.exit_info import BY_SCHEDULER, FAULTS, ExitInfo
+from jobscribe.protocol.jobs.exit_info import FAULTS, SCHEDULER_END_STATES, ExitInfo
 from jobscribe.protocol.jobs.status import StopReason
 from jobscribe.schema.text.yaml_subset import DEPTH, MAX_BYTES, YamlError, parse
 from jobscribe.service.settings.settings import ExitSettings, Settings, SupervisorSettings
@@ -38,7 +38,7 @@ EVERY_EXIT = [
         ExitInfo(
             code=n, signal=s, source=w, batch=BatchState(cluster="hpc", job_id="1", state=word)
         )
-        for word in (*sorted(BY_SCHEDULER), "FAILED", "COMPLETED", "RUNNING", "A_NEW_WORD")
+        for word in (*sorted(SCHEDULER_END_STATES), "FAILED", "COMPLETED", "RUNNING", "A_NEW_WORD")
         for n, s, w in (
             (None, None, "scheduler"),
             (None, 15, "scheduler"),

@@ -153,7 +153,7 @@ def test_a_store_that_cannot_be_written_is_not_an_agent_that_is_silent(kit):
             "lost",
             "lost",
             "unknown",
-            "its end is not known: gone",
+            "exit status unknown: gone",
         ),
         (
             ExitInfo(code=0, stop_reason="timeLimit"),
@@ -251,7 +251,7 @@ def test_its_agent_could_not_be_started(stage, kit):
     [
         ("startFailed", "it could not be started"),
         ("agentStartFailed", "its agent could not be started"),
-        ("lost", "its end is not known"),
+        ("lost", "exit status unknown"),
         ("exit", "it failed"),
     ],
 )
@@ -297,7 +297,7 @@ def test_a_run_of_before_is_not_explained_by_the_run_of_now(stage, kit):
         ),
         (
             ExitInfo(code=0, out_of_memory=True),
-            "it completed with exit code 0, but memory ran out, and the kernel killed a process of it",
+            "it completed with exit code 0, but memory ran out, so the kernel killed one of its processes",
             "memory ran out",
             "",
         ),
@@ -412,7 +412,7 @@ def test_a_container_that_was_killed_by_somebody_else(kit):
         ),
         (
             ExitInfo(code=0, source="engine", out_of_memory=True),
-            "but memory ran out, and the kernel killed a process of it",
+            "but memory ran out, so the kernel killed one of its processes",
             True,
         ),
     ],
@@ -473,7 +473,7 @@ def test_an_image_in_a_command_is_quoted_for_a_shell(kit):
 def test_a_container_that_was_removed(kit):
     answer = contained(kit, ExitInfo(source="lost", detail="its container was removed from h1"))
     assert answer["cause"] == "lost" and answer["sentence"].endswith(
-        "its end is not known: its container was removed from h1"
+        "exit status unknown: its container was removed from h1"
     )
     assert (
         any(t.startswith("docker events") for t in answer["try"])
@@ -749,7 +749,7 @@ def test_the_first_line_of_a_lost_task_says_what_was_lost(kit):
     answer = ask(stage)
     assert (
         answer["sentence"]
-        == "task a/0: its end is not known: its container was removed from outside"
+        == "task a/0: exit status unknown: its container was removed from outside"
     )
     assert any("FailedTaskCount" in line for line in answer["evidence"])
 

@@ -127,8 +127,8 @@ def test_what_was_measured_decides_and_stands_in_the_evidence(kit):
         "certain",
     )
     assert answer["evidence"] == [
-        "exit: exit code 137; memory ran out, and the kernel killed a process of it (said by the keeper)",
-        "memory ran out, and the kernel killed a process of it (the kernel's own count in its cgroup rose by 1 while it ran)",
+        "exit: exit code 137; memory ran out, so the kernel killed one of its processes (said by the keeper)",
+        "memory ran out, so the kernel killed one of its processes (the kernel's own count in its cgroup rose by 1 while it ran)",
         "its memory peaked at 1.00 GiB of the 1.00 GiB that it may have",
         f"the kernel's log names it: {OOM}",
     ]

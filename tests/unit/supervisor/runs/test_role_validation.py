@@ -231,7 +231,7 @@ def names(n, start="E"):
 
 def test_as_many_variables_as_a_task_can_be_told(kit):
     roles = (role(tasks=100),)
-    room = MAX_VARIABLES - task_environment.most(roles)
+    room = MAX_VARIABLES - task_environment.max_variables(roles)
     check(kit, *roles, env=names(room))
     assert refused(kit, *roles, env=names(room + 1)).code == "tooLarge"
     e = refused(kit, role(tasks=100, env=names(room)), env=names(1, "R"))
@@ -273,7 +273,7 @@ def test_whatever_is_accepted_gets_to_the_agent(kit, roles):
     """With as many variables of its own as there may be: what an agent refuses to read would end
     its connection, again and again.
     """
-    room = MAX_VARIABLES - task_environment.most(roles)
+    room = MAX_VARIABLES - task_environment.max_variables(roles)
     assert room > 0
     env = names(room)
     spec = kit.spec(command=(), roles=roles, env=env)

@@ -64,8 +64,8 @@ def test_what_was_ended_for_being_unknown_was_canceled_by_nobody(fields):
             ExitInfo(code=0, source="start", detail="d"),
             ("error", "startFailed", "could not be started: d"),
         ),
-        (ExitInfo(code=0, source="lost", detail="d"), ("error", "lost", "its end is not known: d")),
-        (ExitInfo(), ("error", "exit", "how it ended is not known")),
+        (ExitInfo(code=0, source="lost", detail="d"), ("error", "lost", "exit status unknown: d")),
+        (ExitInfo(), ("error", "exit", "exit status unknown")),
         (
             ExitInfo(source="scheduler", detail="Slurm reports that it failed"),
             ("error", "exit", "Slurm reports that it failed"),

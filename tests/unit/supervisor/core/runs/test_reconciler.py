@@ -96,19 +96,19 @@ def test_running_without_a_pid_starts_nothing_in_the_books(kit):
             "startFailed",
             "could not be started: x",
         ),
-        (ExitInfo(source="lost", detail="gone"), "error", "lost", "its end is not known: gone"),
+        (ExitInfo(source="lost", detail="gone"), "error", "lost", "exit status unknown: gone"),
         (
             ExitInfo(source="lost", code=0, detail="gone"),
             "error",
             "lost",
-            "its end is not known: gone",
+            "exit status unknown: gone",
         ),
         (ExitInfo(source="script", code=0), "completed", "exit", None),
         (
             None,
             "error",
             "lost",
-            "its end is not known: the agent reported its end and nothing else",
+            "exit status unknown: the agent reported its end and nothing else",
         ),
     ],
 )
