@@ -1,16 +1,18 @@
-"""A warm process that forks keepers, so that a new agent need not wait for an interpreter to start
-and to import.
+"""The fork server: a process with all imports done that forks keepers, so that new agents start
+fast.
 
     python -m jobscribe.agent.fork_server --root ROOT PADDING              fd 0: a SOCK_SEQPACKET socket to the local driver
 
-One JSON object a packet. `{"id", "keeper": {configuration}}` is answered by `{"id", "pid",
-"startTicks"}` as soon as keeper and agent are there, `{"id", "ping": true}` by `{"id", "pong":
-true}`, anything that cannot be done by `{"id", "error": sentence}`: in the keeper's own words,
-where it still had some. It ends when the other end does; keepers and agents do not. PADDING only
-makes room for the title that this process and its children show in `ps`.
+Each packet is one JSON object. Requests and answers:
 
-What is forked here must not have run an event loop or a thread before: nothing but imports happens
-in this process.
+    {"id", "keeper": {configuration}}     {"id", "pid", "startTicks"} when keeper and agent have started
+    {"id", "ping": true}                  {"id", "pong": true}
+    any request that fails                {"id", "error": sentence}, from the keeper if it reported one
+
+It ends when the other end closes; keepers and agents continue. PADDING makes room for the title
+that this process and its children show in `ps`.
+
+A process to fork from must not have run an event loop or a thread: this one only imports.
 """
 
 import contextlib
@@ -49,7 +51,7 @@ def main() -> int:
 
 
 class _Begun(NamedTuple):
-    """A keeper that was forked for a request and has not said yet how it went."""
+    """A forked keeper that has not reported its start yet."""
 
     number: int
     pid: int
@@ -91,7 +93,7 @@ def _send(driver: socket.socket, answer: dict[str, Any]) -> None:
 
 
 def _bury(begun: dict[int, _Begun], ended: dict[int, int]) -> None:
-    """Reap every child that is over; how it ended is kept for those that somebody waits for."""
+    """Reap ended children; keep the exit status of keepers whose request is unanswered."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -104,18 +106,18 @@ def _bury(begun: dict[int, _Begun], ended: dict[int, int]) -> None:
 
 
 def _went(fd: int, keeper: _Begun, ended: dict[int, int]) -> dict[str, Any]:
-    """The answer to who wanted this keeper: it has spoken, or its end of the pipe is closed."""
+    """Return the answer for a keeper that has reported or closed its end of the pipe."""
     words = os.read(fd, _PACKET)
     os.close(fd)
     if not words:
         status = ended.pop(keeper.pid, None)
         if status is None:
-            status = os.waitpid(keeper.pid, 0)[1]  # the pipe is closed by its very end
+            status = os.waitpid(keeper.pid, 0)[1]  # the pipe closes when the process ends
         code = os.waitstatus_to_exitcode(status)
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         return {
             "id": keeper.number,
-            "error": f"its keeper ended {how} before it had started an agent; the reason may stand in its log",
+            "error": f"the keeper ended {how} before it had started an agent; its log may hold the reason",
         }
     ended.pop(keeper.pid, None)
     failed = json.loads(words)
@@ -127,18 +129,18 @@ def _went(fd: int, keeper: _Begun, ended: dict[int, int]) -> dict[str, Any]:
 def _answered(
     packet: bytes, root: str, begun: dict[int, _Begun], poll: select.poll
 ) -> dict[str, Any] | None:
-    """None where the answer has to wait for the keeper."""
+    """Handle one request; return None if the answer has to wait for the keeper."""
     try:
         request = json.loads(packet)
         number = request["id"]
     except (ValueError, TypeError, KeyError):
-        return {"id": 0, "error": "the template process was sent something that is no request"}
+        return {"id": 0, "error": "the fork server got a packet that is not a request"}
     config = request.get("keeper")
     if isinstance(config, dict) and isinstance(config.get("folder"), str):
         try:
             hears, tells = os.pipe2(os.O_CLOEXEC)
         except OSError as error:
-            return {"id": number, "error": f"no keeper can be started: {error.strerror}"}
+            return {"id": number, "error": f"cannot start a keeper: {error.strerror}"}
         try:
             pid = os.fork()
         except OSError as error:
@@ -146,7 +148,7 @@ def _answered(
             os.close(tells)
             return {
                 "id": number,
-                "error": f"no keeper can be forked: {fault(error, spawning=True)[1]}",
+                "error": f"cannot fork a keeper: {fault(error, spawning=True)[1]}",
             }
         if pid == 0:
             _be_keeper({"root": root, **config}, tells)
@@ -158,25 +160,28 @@ def _answered(
         return {"id": number, "pong": True}
     return {
         "id": number,
-        "error": "the template process knows only 'keeper' (with a folder) and 'ping'",
+        "error": "the fork server accepts only 'keeper' (with a folder) and 'ping'",
     }
 
 
 def _warm() -> None:
-    """Import what agents need, once for all of them. What cannot be imported now is said by the
-    agent that needs it.
+    """Import the agent's modules once for all agents. A failed import is reported by the agent that
+    needs it.
     """
     try:
         importlib.import_module(_AGENT, __package__)
     except ImportError as error:
-        sys.stderr.write(f"jobscribe template: agents will start slowly or not at all: {error}\n")
+        sys.stderr.write(
+            f"jobscribe fork server: the agent's modules cannot be imported; agents start slowly or fail: {error}\n"
+        )
     gc.collect()
-    gc.freeze()  # what is shared now stays shared: the collector would write to it
+    gc.freeze()  # keeps pages shared with children: the collector would write to them
 
 
 def _be_keeper(config: dict[str, Any], tells: int) -> NoReturn:
-    """In the forked child. It must never come back to the loop above, whatever happens. tells: who
-    wanted it listens there, once.
+    """Run a keeper in the forked child. Never returns to the caller's loop.
+
+    tells: pipe to the fork server, for one report.
     """
     code = 1
 
@@ -184,7 +189,7 @@ def _be_keeper(config: dict[str, Any], tells: int) -> NoReturn:
         nonlocal tells
         fd, tells = tells, -1
         if fd >= 0:
-            with contextlib.suppress(OSError):  # nobody listens any more
+            with contextlib.suppress(OSError):  # the reader has ended
                 os.write(fd, json.dumps(failed).encode())
             os.close(fd)
 
@@ -197,7 +202,7 @@ def _be_keeper(config: dict[str, Any], tells: int) -> NoReturn:
         code = process.run(config, lambda sock: _fork_agent(sock, config["root"]), tell)
     except BaseException as error:
         sys.excepthook(*sys.exc_info())
-        tell(f"its keeper ended with exit code 1: {type(error).__name__}: {error}")
+        tell(f"the keeper ended with exit code 1: {type(error).__name__}: {error}")
     finally:
         os._exit(code)
 
@@ -210,7 +215,7 @@ def _fork_agent(sock: socket.socket, root: str) -> int:
 
 
 def _be_agent(fd: int, root: str) -> NoReturn:
-    """In the child of a keeper: nothing of the keeper's is left, neither locks nor signal handlers."""
+    """Run the agent in a child of the keeper, without its locks and signal handlers."""
     code = 1
     try:
         os.setsid()
@@ -232,8 +237,8 @@ def _be_agent(fd: int, root: str) -> NoReturn:
 
 
 def _leave_behind(keep: int) -> None:
-    """Close every inherited descriptor but stdout, stderr and `keep`: a lock or socket of the
-    parent must not live on in here.
+    """Close all inherited descriptors except stdout, stderr and `keep`: a lock or socket of the
+    parent must not stay open here.
     """
     null = os.open("/dev/null", os.O_RDWR)
     os.dup2(null, 0)

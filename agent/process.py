@@ -1,8 +1,8 @@
-"""The agent's composition root: keeper link, session, websocket, evidence. `run_agent` is what the
-keeper's child runs.
+"""The agent's composition root: keeper socket, session, websocket, evidence. The keeper's child calls
+`run_agent`.
 
-Standard library, tornado, msgpack, msgspec and psutil only. The agent holds no truth: executions
-are the keeper's, and an agent that ends is replaced by one that is told everything again.
+Standard library, tornado, msgpack, msgspec and psutil only. The agent is not the source of truth:
+the keeper owns executions, and a new agent receives all state again.
 """
 
 import asyncio
@@ -77,22 +77,21 @@ if TYPE_CHECKING:
     from .batch.controller import BatchController
 
 TICK_SECS = 2.0
-#: While it has nothing to do it looks after its loop this often: a machine may have a thousand idle
-#: agents.
+#: Interval (seconds) of event loop checks while idle: a machine may have a thousand idle agents.
 LOOK_SECS = 2.0
-#: Readers served at once; one more is told to come back.
+#: Readers served at once; more are refused with "tooManyRequests".
 MAX_READERS = 256
-#: Of these, so many read files of run directories at the same time.
+#: Of these, readers of run directories at once.
 READ_AT_ONCE = 4
-#: Starts within the last tenth of a second from which on news of a start waits a little: most of
-#: these jobs are over by then, and one message says both. A single start is told at once.
+#: Burst of starts: after BUSY_STARTS starts within BUSY_SECS, a report waits HOLD_SECS. Most of
+#: these jobs end meanwhile, so one message reports both. A single start is reported at once.
 BUSY_STARTS, BUSY_SECS, HOLD_SECS = 4, 0.1, 0.005
-#: For jobs that are to end with their agent.
+#: Grace period of jobs that are stopped with their agent.
 QUIT_GRACE_SECS = 3.0
 
 
 def run_agent(keeper_fd: int, root: str) -> None:
-    """Serve until the keeper goes away or the supervisor says so."""
+    """Run until the keeper ends or the supervisor orders it."""
     processes.set_title("jobscribe agent", root)
     lag = LoopLag(idle_secs=LOOK_SECS)
     lag.run(_serve(keeper_fd, root, lag))
@@ -113,7 +112,7 @@ class _Agent:
         self._held: dict[str, dict[str, Any]] = {}
         self._readers: dict[str, asyncio.Task[None]] = {}
         self._quitting: asyncio.Task[None] | None = None
-        #: who reads what is on a disk of this machine, and what may be on a slow one
+        #: readers of local evidence run one by one, readers of run directories a few at once
         self._one_by_one, self._few_threads = asyncio.Semaphore(1), asyncio.Semaphore(READ_AT_ONCE)
         self._hello: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._link: Link
@@ -127,18 +126,18 @@ class _Agent:
         self._reports: Reports
         self._samples: UsageSampler
         self._paths = Paths(())
-        #: None: a keeper of an older version, which answers no pings
+        #: None: a keeper of an older version, which does not answer pings
         self._watch: KeeperHeartbeat | None = None
-        #: where runs are jobs of a batch scheduler's, not the keeper's
+        #: set if a batch scheduler runs the jobs instead of the keeper
         self._batch: BatchController | None = None
-        #: what the keeper said before there was anybody to hear it; None from then on
+        #: keeper messages that arrived before startup was complete; None afterwards
         self._early: list[dict[str, Any]] | None = []
 
     async def serve(self) -> None:
         self._keeper.start()
         hello = await self._hello
         self._compose(hello)
-        self._keeper.send({"do": "here"})  # the keeper waits for a sign of life
+        self._keeper.send({"do": "here"})  # reports a successful start to the keeper
         self._starter.prepare()
         if self._batch is not None:
             self._do(self._session.learned(await self._batch.start(), time.monotonic()))
@@ -225,9 +224,8 @@ class _Agent:
     def _batch_tasks(
         self, folder: Path, login: LoginEnvironment, config: dict[str, Any]
     ) -> "BatchController":
-        from .batch.controller import (
-            BatchController,  # few agents need it, and there may be many agents
-        )
+        # imported here: few agents need it, and there may be many agents
+        from .batch.controller import BatchController
 
         cluster = msgspec.convert(config["cluster"], Cluster)
         return BatchController(
@@ -260,7 +258,7 @@ class _Agent:
             self._link.send(ClusterReport(news=news))
 
     def _use_apps(self, also: tuple[str, ...]) -> None:
-        """The supervisor was started anew, with another list of apps than this agent was."""
+        """Use the app list of a restarted supervisor."""
         self._log("apps.also is now: {}", ", ".join(also) or "empty")
         self._apps = self._starter.apps = also
         self._workers.renew(also)
@@ -273,8 +271,7 @@ class _Agent:
 
     def _received(self, message: Any) -> None:
         op = getattr(message, "op_id", None)
-        # a call has its line when it is answered; that an end was taken says nothing that its own
-        # line does not
+        # not logged here: calls are logged when answered, acknowledgements repeat a logged end
         if not isinstance(
             message, ReadLog | Call | CancelCall | ReadFile | ListFiles | KeepFile | RunAck
         ):
@@ -342,7 +339,7 @@ class _Agent:
         self._do(self._session.keeper_said(said, time.monotonic()))
 
     def _look_for_exits(self) -> None:
-        """Report the exits that executions wrote down while their keeper is silent."""
+        """Report exits found in the evidence while the keeper is silent."""
         self._do(
             self._session.learned(
                 self._evidence.exits(self._session.executions()), time.monotonic()
@@ -350,7 +347,7 @@ class _Agent:
         )
 
     def _catch_up(self, executions: list[dict[str, Any]]) -> None:
-        """What the keeper has, and what it has said since it said so."""
+        """Handle the executions of the keeper's hello, and its messages since."""
         for e in executions:
             if e["state"] == "running":
                 self._reports.follow(parse_token(e["token"]))
@@ -362,7 +359,7 @@ class _Agent:
             self._keeper_said(said)
 
     def _busy(self) -> bool:
-        """Many starts just now? Counts this one."""
+        """Count this start; return whether there are many at the moment."""
         now = time.monotonic()
         self._starts.append(now)
         return len(self._starts) == BUSY_STARTS and now - self._starts[0] < BUSY_SECS
@@ -373,9 +370,9 @@ class _Agent:
             self._do(self._session.keeper_said(said, time.monotonic()))
 
     def _keeper_gone(self) -> None:
-        """Jobs run on without it; whoever starts the next keeper starts the next agent with it."""
+        """End: jobs continue, and the next keeper starts the next agent."""
         if not self._hello.done():
-            raise SystemExit("the keeper ended before it said hello")
+            raise SystemExit("the keeper ended before it sent hello")
         self._log("the keeper is gone")
         self._over.set()
 
@@ -390,9 +387,7 @@ class _Agent:
                 else now - self._away_since
             )
             if may_leave(away, self._away_secs, self._session.executions()):
-                self._do(
-                    [Quit(f"no supervisor for {away:.0f} s, and nothing runs", stop_jobs=False)]
-                )
+                self._do([Quit(f"no supervisor for {away:.0f} s and no job runs", stop_jobs=False)])
 
     # ---- out
 
@@ -434,7 +429,7 @@ class _Agent:
                         op, self._result(op) if isinstance(op, Call) else self._fetch(op)
                     )
                 case Quit():
-                    self._log("told to end: {}", output.reason)
+                    self._log("ends: {}", output.reason)
                     self._quitting = asyncio.get_running_loop().create_task(
                         self._quit(stop_jobs=output.stop_jobs)
                     )
@@ -442,8 +437,8 @@ class _Agent:
                     assert_never(output)
 
     def _launch(self, launch: Launch, outputs: Sequence[Output]) -> None:
-        """By the keeper, or the batch scheduler: there the tasks of a gang go together, with the
-        first of them.
+        """Launch by the keeper or the batch scheduler, which gets the tasks of a gang together with
+        the first of them.
         """
         if self._batch is None:
             self._starter.start(launch.token, launch.spec, launch.shared)
@@ -475,7 +470,7 @@ class _Agent:
                 OpError(
                     op_id=op.op_id,
                     code="tooManyRequests",
-                    error=f"{MAX_READERS} readers are served already",
+                    error=f"the agent serves {MAX_READERS} readers already; try again later",
                 )
             )
             return
@@ -486,9 +481,8 @@ class _Agent:
     async def _answer(self, op: ReadLog) -> None:
         name, over = op.token.name, lambda: self._session.over(op.token)
         try:
-            if (
-                op.wait_secs
-            ):  # many may wait: none of them has a large answer in his hands meanwhile
+            # waiting readers hold no large answer: only a byte is read until data arrives
+            if op.wait_secs:
                 await self._evidence.read(name, op.stream, op.offset, 1, op.wait_secs, over)
             async with self._one_by_one:
                 await self._link.room()
@@ -513,17 +507,17 @@ class _Agent:
                 OpError(
                     op_id=op.op_id,
                     code="agentUnavailable",
-                    error=f"the output cannot be read: {e.strerror}",
+                    error=f"cannot read the output: {e.strerror}",
                 )
             )
 
     async def _probe(self, op: ProbePorts) -> None:
-        # what listens on a login node says nothing of the nodes that jobs run on
+        # ports of a login node say nothing about the nodes where jobs run
         busy = await asyncio.to_thread(port_probe.taken, op.ports) if self._batch is None else []
         self._link.send(PortsProbed(op_id=op.op_id, busy=tuple(busy)))
 
     async def _fetch(self, op: ReadFile | ListFiles | KeepFile) -> None:
-        """In a thread, because run directories may lie on a network file system."""
+        """Answer in a thread: run directories may lie on a network file system."""
         try:
             async with self._few_threads:
                 await self._link.room()
@@ -552,7 +546,7 @@ class _Agent:
         )
 
     async def _result(self, op: Call) -> None:
-        """Of a sequential run: a file, for which no process has to be made."""
+        """Answer with the stored result of a sequential run; needs no worker process."""
         began = time.monotonic()
         async with self._few_threads:
             await self._link.room()

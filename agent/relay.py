@@ -1,16 +1,16 @@
-"""The relay of one host: carries the bytes of its agents, which have no network, to the
-supervisor's listener and back.
+"""The relay of one host: forwards bytes between agents without a network and the supervisor's
+listener.
 
     python -m jobscribe.agent.relay JSON          {"url", "connect": "host:port", "ca": PEM or null, "pingSecs", "pingTimeoutSecs"}
 
-Agents find its socket, and the address that they dial through it, in FOLDER (a volume that they see
-read-only). What is said is not known here: with `wss` the agents hold the certificate against the
-name in `url`, end to end. Jobs can open the socket as well as agents, so every unix user has a
-share of connections and of dials, and nobody can make this process hold more than its buffers.
+Agents find the relay's socket, and the URL to dial through it, in FOLDER (a volume that they see
+read-only). The relay does not interpret the bytes: with `wss` the agents verify the certificate
+against the host in `url`, end to end. Jobs can open the socket as well as agents, so each Unix user
+has limits on connections and dials, and buffers are bounded.
 
-May be in the JSON: "folder"; "connections", "connectionsOfUser": at once, in all and of one unix
-user. SIGTERM ends it. Standard library only; runs as process 1, without capabilities, on a
-read-only root.
+Optional in the JSON: "folder"; "connections" and "connectionsOfUser": limits on open connections,
+in total and per Unix user. SIGTERM ends it. Standard library only; runs as process 1, without
+capabilities, on a read-only root.
 """
 
 import asyncio
@@ -34,40 +34,36 @@ from ..runtime.log.logger import Direct, Log
 FOLDER = "/run/jobscribe"
 ADDRESS, CA, SOCKET = "agents.json", "ca.pem", "link.sock"
 CONNECTIONS, CONNECTIONS_OF_USER = 1024, 32
-#: A user who had no more dials than its share lately gets them at once; the share comes back within
-#: so many seconds.
+#: Time (seconds) in which a user's used-up quota of dials refills; until then dials are refused.
 REFILL_SECS = 8.0
 DIAL_SECS = 10.0
-#: So long (seconds) a connection may go without a first byte from the supervisor; and what is left
-#: of one whose one half ended.
+#: Seconds until the supervisor's first byte, and until the end of a half-closed connection.
 FIRST_BYTE_SECS, HALF_SECS = 15.0, 30.0
-#: Bytes that are read at once, and that wait for a side that does not take them before the other
-#: side is not read any more.
+#: Size of a read, and of the write buffer above which reading from the other side pauses.
 READ_BYTES, WAITING_BYTES = 32 * 1024, 32 * 1024
-#: What happens often is told as a sum, in a line every so many seconds.
+#: Interval (seconds) of log lines that count repeated events.
 SAY_SECS = 10.0
-#: One that ends has this long for its last bytes (seconds).
+#: Time to flush the last bytes of a closing connection (seconds).
 _LAST_SECS = 5.0
 _BACKLOG = 256
 _SPARE_DESCRIPTORS = 32
 _PEER = struct.Struct("3i")
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
 
-#: Reading and writing take turns in one thread, and what is read is copied before the next read:
-#: one buffer serves all.
+#: One buffer serves all connections: there is one thread, and data is copied before the next read.
 _BUFFER = bytearray(READ_BYTES)
 
 
 class Settings:
-    """What the JSON says. Raises ValueError with a sentence."""
+    """The settings in the JSON argument. Raises ValueError."""
 
     def __init__(self, text: str) -> None:
         try:
             said = json.loads(text)
         except ValueError as e:
-            raise ValueError(f"the argument is no JSON: {e}") from None
+            raise ValueError(f"the argument is not JSON: {e}") from None
         if not isinstance(said, dict):
-            raise ValueError("the argument is no JSON object")
+            raise ValueError("the argument is not a JSON object")
         self.folder = str(said.get("folder", FOLDER))
         host, _, port = str(said.get("connect", "")).rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
@@ -75,7 +71,7 @@ class Settings:
         self.host, self.port = host.strip("[]"), int(port)
         self.url, self.ca = said.get("url"), said.get("ca")
         if not isinstance(self.url, str) or not self.url.startswith(("ws://", "wss://")):
-            raise ValueError(f'"url" must be that of a websocket, not {self.url!a}')
+            raise ValueError(f'"url" must be a websocket URL, not {self.url!a}')
         if not isinstance(self.ca, str | None):
             raise ValueError('"ca" must be a PEM text or null')
         self.pace = {k: said[k] for k in ("pingSecs", "pingTimeoutSecs") if k in said}
@@ -85,7 +81,7 @@ class Settings:
         )
 
     def address(self) -> dict[str, Any]:
-        """What the agents read, in the form of the supervisor's own file."""
+        """Return the address file for agents, in the form of the supervisor's own."""
         ca = None if self.ca is None else f"{self.folder}/{CA}"
         return {
             "agentsUrl": self.url,
@@ -116,7 +112,7 @@ class Relay:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        """Listen, and only then tell the agents where. Raises OSError."""
+        """Listen, then write the address file for the agents. Raises OSError."""
         folder = self.settings.folder
         self._server = await asyncio.get_running_loop().create_unix_server(
             lambda: _Side(self), sock=_listening(folder)
@@ -144,15 +140,15 @@ class Relay:
         self._tell()
 
     def begin(self, near: "_Side") -> None:
-        """A connection was made: carry it, or end it at once."""
+        """Forward a new connection, or refuse it if a limit is reached."""
         assert near.transport is not None
         user = _peer(near.transport)
         share = self._shares.setdefault(user, _Share(self.settings.of_user))
         refusal = None
         if len(self._open) >= self._most:
-            refusal = f"all {self._most} connections are taken"
+            refusal = f"all {self._most} connections are in use"
         elif share.open >= self.settings.of_user:
-            refusal = f"unix user {user} has its {self.settings.of_user} connections already"
+            refusal = f"unix user {user} has {self.settings.of_user} connections, its limit"
         elif not share.may_dial(time.monotonic()):
             refusal = f"unix user {user} dials more often than {share.rate:g} times a second"
         if refusal is not None:
@@ -169,7 +165,7 @@ class Relay:
         self._forget(carried.user)
 
     def count(self, sentence: str) -> None:
-        """Say it, in sum with its like: the first at once, then every SAY_SECS."""
+        """Log an event: the first at once, repeated ones as a count every SAY_SECS."""
         self._sums[sentence] = self._sums.get(sentence, 0) + 1
         if self._teller is None:
             self._tell()
@@ -187,16 +183,14 @@ class Relay:
             self._teller = asyncio.get_running_loop().call_later(SAY_SECS, self._tell_again)
 
     def _forget(self, user: int) -> None:
-        """Who has nothing here any more and all its dials again needs no record: there may be many
-        users.
-        """
+        """Drop the share of a user without connections and with a full quota of dials."""
         for known in [user] if len(self._shares) < 1000 else list(self._shares):
             if self._shares[known].idle(time.monotonic()):
                 del self._shares[known]
 
 
 class _Share:
-    """Of one unix user."""
+    """Connections and dial quota of one Unix user."""
 
     def __init__(self, most: int) -> None:
         self.open, self._most = 0, float(most)
@@ -228,8 +222,8 @@ class _Carried:
         self._over = False
         loop = asyncio.get_running_loop()
         near.carried = self
-        # nothing is taken from it before there is somebody to give it to; some Pythons forget a
-        # pause that comes before this turn is over
+        # no data is read before the supervisor is connected; some Python versions ignore a pause
+        # in the turn that made the connection
         loop.call_soon(near.pause)
         self._timer = loop.call_later(FIRST_BYTE_SECS, self._late)
         self._dialing: asyncio.Task[None] | None = loop.create_task(self._dial())
@@ -271,20 +265,20 @@ class _Carried:
         self._near.resume()
 
     def heard(self, side: "_Side") -> None:
-        """The supervisor answers: whoever this is knows how to talk to it. (Told of each first
-        byte.)
+        """Handle the first byte of a side. Once the supervisor answers, the client has proved that
+        it speaks the protocol, so its time limit ends.
         """
         if side is not self._near and not self._near.eof and not side.eof:
             self._timer.cancel()
 
     def _late(self) -> None:
         self._relay.count(
-            f"ended: unix user {self.user} was not answered by the supervisor within {FIRST_BYTE_SECS:g} s"
+            f"ended: the supervisor did not answer unix user {self.user} within {FIRST_BYTE_SECS:g} s"
         )
         self.end()
 
     def half(self) -> None:
-        """One side has said all. The other may finish."""
+        """Handle EOF of one side: the other may finish."""
         if self._near.eof and self._far is not None and self._far.eof:
             self.end()
             return
@@ -292,7 +286,7 @@ class _Carried:
         self._timer = asyncio.get_running_loop().call_later(HALF_SECS, self.end)
 
     def end(self) -> None:
-        """Close both: what they were given already is still written, for a while."""
+        """Close both sides; buffered bytes are still written, for a limited time."""
         if self._over:
             return
         self._over = True
@@ -306,7 +300,7 @@ class _Carried:
 
 
 class _Side(asyncio.BufferedProtocol):
-    """One end of a connection. The near one is made by accepting, and says so to the relay."""
+    """One end of a connection. The near one is accepted and registers itself with the relay."""
 
     def __init__(self, relay: Relay | None) -> None:
         self._relay = relay
@@ -352,7 +346,7 @@ class _Side(asyncio.BufferedProtocol):
                 self.other.transport.write_eof()
         if self.carried is not None:
             self.carried.half()
-        return True  # the other direction goes on
+        return True  # keeps the other direction open
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.carried is not None:
@@ -371,12 +365,12 @@ class _Side(asyncio.BufferedProtocol):
         if transport is None:
             return
         transport.close()
-        if transport.get_write_buffer_size():  # somebody who reads nothing must not keep them
+        if transport.get_write_buffer_size():  # do not wait forever for a peer that does not read
             asyncio.get_running_loop().call_later(_LAST_SECS, transport.abort)
 
 
 def _listening(folder: str) -> socket.socket:
-    """Takes the place of an earlier relay's socket in one step. Every unix user may connect."""
+    """Listen on a new socket that replaces an earlier relay's. Every Unix user may connect."""
     path = f"{folder}/{SOCKET}"
     fresh = f"{folder}/.{SOCKET}.{os.getpid()}"
     with contextlib.suppress(FileNotFoundError):
@@ -395,7 +389,7 @@ def _listening(folder: str) -> socket.socket:
 
 
 def _peer(transport: asyncio.Transport) -> int:
-    """The unix user at the other end."""
+    """Return the Unix user of the other end."""
     raw = transport.get_extra_info("socket").getsockopt(
         socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size
     )
@@ -403,24 +397,22 @@ def _peer(transport: asyncio.Transport) -> int:
 
 
 async def serve(settings: Settings, log: Log) -> None:
-    """Until SIGTERM or SIGINT. Raises OSError where the folder cannot be used."""
+    """Serve until SIGTERM or SIGINT. Raises OSError if the folder cannot be used."""
     over = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (
-        signal.SIGTERM,
-        signal.SIGINT,
-    ):  # process 1 is spared those that it has no handler for
+    # process 1 gets no signal without a handler
+    for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, over.set)
     relay = Relay(settings, log)
     await relay.start()
     await over.wait()
-    log("told to end")
+    log("ends by signal")
     relay.close()
 
 
 def main() -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    os.umask(0o022)  # whoever the agents run as, they read what is written here
+    os.umask(0o022)  # agents of any Unix user must be able to read the written files
     log = Log("relay", Redactor([]), Direct(Stream(sys.stdout)))
     try:
         if len(sys.argv) != 2:
@@ -432,7 +424,7 @@ def main() -> int:
     try:
         asyncio.run(serve(settings, log))
     except OSError as e:
-        log("jobscribe relay: {} cannot be used: {}", settings.folder, str(e))
+        log("jobscribe relay: cannot use {}: {}", settings.folder, str(e))
         return 3
     return 0
 

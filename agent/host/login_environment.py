@@ -1,8 +1,7 @@
-"""What a login profile does to an otherwise clean environment: found out once, cached by the files
-it depends on.
+"""The environment that a login profile makes of a clean one, cached by the files it depends on.
 
-Nothing of our own process environment gets in. A profile that hangs or fails costs its own effects,
-not the job: then the clean default environment is used, and a sentence says so.
+No variable of our own environment gets in. If a profile hangs or fails, jobs still run: they get
+the clean default environment, and a sentence reports that.
 """
 
 import asyncio
@@ -20,25 +19,24 @@ from typing import Any, NamedTuple
 
 from ...runtime.filesystems import write_atomically
 
-#: A profile may take this long (seconds) where nobody says, what it leaves running has so long to
-#: end before it is killed, and its environment may be this large (bytes).
+#: Default time limit of a profile (seconds); time for its background processes to end before they
+#: are killed; size limit of its environment (bytes).
 TIMEOUT_SECS, _LEAVE_SECS = 10.0, 1.0
 _MAX_BYTES = 4 << 20
-#: A profile may depend on more than the files below: the cache is not believed for longer than this
-#: (seconds).
+#: Maximum age of the cache (seconds): a profile may depend on more files than those below.
 _MAX_AGE_SECS = 3600.0
 _UMASK = "0077"
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _ROOT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SYSTEM = ("/etc/profile", "/etc/profile.d", "/etc/bash.bashrc", "/etc/bashrc", "/etc/environment")
 _OWN = (".bash_profile", ".bash_login", ".profile", ".bashrc")
-#: What the shell that prints the environment sets for itself.
+#: Variables that the shell sets for itself, not the profile.
 _OF_THE_SHELL = ("_", "SHLVL", "PWD", "OLDPWD", "TERM")
 
 
 class Snapshot(NamedTuple):
-    """sentence: why this is only the default environment; None where the profile was run. umask: as
-    a shell prints it.
+    """sentence: why this is the default environment; None if the profile was run. umask: as a shell
+    prints it.
     """
 
     env: dict[str, str]
@@ -52,7 +50,7 @@ class Account(NamedTuple):
     home: str
 
     def clean(self) -> dict[str, str]:
-        """What `login` would start a shell with."""
+        """Return the environment in which `login` would start a shell."""
         shell = shell_path()
         path = _ROOT_PATH if self.uid == 0 else _PATH
         return {
@@ -68,8 +66,7 @@ class LoginEnvironment:
     """The environment of this agent's jobs. `known` is None until `find_out` has returned once;
     `sentence` as in Snapshot.
 
-    timeout_secs: how long a profile may take; 0: none is run, and the default environment is what
-    is wanted.
+    timeout_secs: time limit of the profile; 0: run none and use the default environment.
     """
 
     def __init__(
@@ -84,10 +81,10 @@ class LoginEnvironment:
         self.sentence: str | None = None
 
     async def find_out(self) -> None:
-        """From the cache, or by running the profile (in a thread; once, however many ask)."""
+        """Read the cache or run the profile (in a thread; once for all callers)."""
         if self._finding is None:
             self._finding = asyncio.create_task(asyncio.to_thread(self._snapshot))
-        # whoever gives up waiting must not take it away from the others
+        # one canceled caller must not cancel the others
         snapshot = await asyncio.shield(self._finding)
         self.known, self.umask, self.sentence = snapshot
 
@@ -100,16 +97,16 @@ class LoginEnvironment:
             return cached
         snapshot = run_profile(self._account, self._timeout)
         said = {"key": key, "at": time.time(), **snapshot._asdict()}
-        with contextlib.suppress(OSError):  # without a cache the next agent asks the profile again
+        with contextlib.suppress(OSError):  # without a cache the next agent runs the profile again
             write_atomically(str(self._cache), json.dumps(said).encode())
         return snapshot
 
 
 def this_account(home: str | None = None) -> Account:
-    """The account this process runs as; one that is in no table is called by its number.
+    """Return the account of this process; its number serves as name if it is in no table.
 
-    home: its directory, where that is known better than by the table: that of a container's image
-    knows nothing of its users.
+    home: its home directory if it is known better than in the table: a container image does not
+    contain the site's users.
     """
     uid = os.getuid()
     try:
@@ -124,7 +121,7 @@ def shell_path() -> str:
 
 
 def run_profile(account: Account, timeout_secs: float = TIMEOUT_SECS) -> Snapshot:
-    """Let a login shell print what it has. Never raises for what a profile does."""
+    """Run a login shell that prints its environment. Never raises, whatever the profile does."""
     mark = os.urandom(16).hex()
     clean = account.clean()
     command = f"printf '%s\\n' {mark}; umask; exec env -0"
@@ -137,8 +134,8 @@ def run_profile(account: Account, timeout_secs: float = TIMEOUT_SECS) -> Snapsho
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             restore_signals=True,
-            # and the agent's session: by that the keeper knows whose it was, should the agent be
-            # gone before it
+            # in the agent's session, by which the keeper recognises the shell if the agent ends
+            # first
             process_group=0,
         )
     except OSError as error:
@@ -155,14 +152,14 @@ def run_profile(account: Account, timeout_secs: float = TIMEOUT_SECS) -> Snapsho
     umask, newline, entries = rest.partition(b"\n")
     if not found or not newline or not entries.endswith(b"\0"):
         return _default(
-            clean, "the login profile ended the shell before it could say its environment"
+            clean, "the login profile ended the shell before it could print its environment"
         )
     return Snapshot(_parsed(entries), umask.decode("ascii", "replace"), None)
 
 
 def _end(shell: subprocess.Popen[bytes]) -> None:
-    """It, and what it left in the background. They are asked first: a profile may hold a lock of
-    its user's, and remove it when it ends.
+    """End the shell and its background processes. SIGTERM first: a profile may hold a lock of its
+    user and remove it at its end.
     """
     until = time.monotonic() + _LEAVE_SECS
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -176,8 +173,8 @@ def _end(shell: subprocess.Popen[bytes]) -> None:
 
 
 def _output(shell: subprocess.Popen[bytes], timeout_secs: float) -> bytes | None:
-    """Everything up to the shell's end (not the end of what it left in the background); None where
-    that takes too long.
+    """Return all output up to the shell's end (its background processes may continue); None after
+    the time limit.
     """
     assert shell.stdout is not None
     fd = shell.stdout.fileno()
@@ -185,7 +182,7 @@ def _output(shell: subprocess.Popen[bytes], timeout_secs: float) -> bytes | None
     out = bytearray()
     until = time.monotonic() + timeout_secs
     while time.monotonic() < until and len(out) < _MAX_BYTES:
-        over = shell.poll() is not None  # before the read: what it printed is in the pipe by then
+        over = shell.poll() is not None  # before the read: then all its output is in the pipe
         data = _read(fd)
         if data:
             out += data
@@ -193,7 +190,7 @@ def _output(shell: subprocess.Popen[bytes], timeout_secs: float) -> bytes | None
             return bytes(out)
         elif data is None:
             select.select([fd], [], [], 0.02)
-        else:  # it closed its output, and is about to end
+        else:  # it closed its output and is about to end
             time.sleep(0.002)
     return None
 
@@ -219,7 +216,7 @@ def _default(clean: dict[str, str], why: str) -> Snapshot:
 
 
 def _depends_on(account: Account) -> str:
-    """A digest of the account and of size and time of every file that login shells read."""
+    """Return a digest of the account and of size and time of every file that login shells read."""
     files = [*_SYSTEM, *(os.path.join(account.home, n) for n in _OWN)]
     with contextlib.suppress(OSError):
         files += sorted(entry.path for entry in os.scandir("/etc/profile.d"))
@@ -232,7 +229,7 @@ def _depends_on(account: Account) -> str:
 
 
 def _cached(path: Path, key: str) -> Snapshot | None:
-    """The cached snapshot, if it is ours, private, of the same files and not old."""
+    """Return the cached snapshot if it is ours, private, recent and made from the same files."""
     try:
         with path.open("rb") as f:
             status = os.fstat(f.fileno())

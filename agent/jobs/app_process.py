@@ -1,9 +1,8 @@
-"""The app's side of a job command: its functions run in a forked process, so that nothing they do
-ends the one that has to tell.
+"""The app's functions in a forked process, so that a crash there does not end the job command.
 
-One JSON line a question, one an answer, over a socket that nothing else gets. The process is
-started by the first question, and anew after it died. It prints to the job's output; a trace of
-what an app raises goes to the job's stderr.
+Questions and answers are JSON lines over a private socket. The first question starts the process; a
+question after its death starts it again. It prints to the job's output; tracebacks go to the job's
+stderr.
 """
 
 import contextlib
@@ -32,13 +31,13 @@ from .job_input import RunInput
 Question = Literal["prepare", "progress", "outcome", "result"]
 _PIECE = 65536
 _POINTS = ("result.written", "result.renamed")
-#: A process whose socket is closed is over within this (seconds), or is ended.
+#: Time (seconds) for a process to end after its socket closed; then it is killed.
 _DEATH_SECS = 1.0
 
 
 class Failed(Exception):
-    """The app could not answer. `sentence` is for its user; signal: what ended its process; late:
-    it did not answer in time.
+    """The app failed. `sentence` is for the user; signal: the signal that killed its process; late:
+    it exceeded its time limit.
     """
 
     def __init__(self, sentence: str, *, signal: int | None = None, late: bool = False) -> None:
@@ -47,11 +46,11 @@ class Failed(Exception):
 
 
 class _NotAsked(Exception):
-    """The app returned something else than its contract says."""
+    """The app returned a value that violates its contract."""
 
 
 class AppSide:
-    """woken: a descriptor that gets readable when a child of this process has ended."""
+    """Asks the app's functions. woken: a descriptor that is readable when a child has ended."""
 
     def __init__(self, given: RunInput, woken: int) -> None:
         self._given, self._woken = given, woken
@@ -59,7 +58,7 @@ class AppSide:
         self._socket: socket.socket | None = None
 
     def ask(self, question: Question, *, code: int = 0, timeout_secs: float | None = None) -> Any:
-        """What the app answers. Raises Failed."""
+        """Call a function of the app and return its value. Raises Failed."""
         where = f"{self._given.simulation_type} failed in {question}"
         if self._socket is None:
             self._start()
@@ -69,9 +68,7 @@ class AppSide:
             line = self._line(None if timeout_secs is None else time.monotonic() + timeout_secs)
         except TimeoutError:
             self.close()
-            raise Failed(
-                f"{where}: it did not return within {timeout_secs:g} s", late=True
-            ) from None
+            raise Failed(f"{where}: no answer within {timeout_secs:g} s", late=True) from None
         except (BrokenPipeError, ConnectionResetError):
             line = b""
         if not line:
@@ -82,7 +79,7 @@ class AppSide:
         return answer["value"]
 
     def close(self) -> None:
-        """End its process. What it has to say it has said."""
+        """Kill its process."""
         if self._socket is not None:
             self._end()
 
@@ -100,7 +97,7 @@ class AppSide:
         self._pid, self._socket = pid, ours
 
     def _line(self, until: float | None) -> bytes:
-        """Its answer; b"" where its process has ended without one. Raises TimeoutError."""
+        """Return its answer, or b"" if the process ended without one. Raises TimeoutError."""
         assert self._socket is not None
         got = bytearray()
         while not got.endswith(b"\n"):
@@ -113,9 +110,7 @@ class AppSide:
                 if not piece:
                     return b""
                 got += piece
-            elif (
-                ready and self._over()
-            ):  # nothing to read, and nobody who could write any more but what it has forked
+            elif ready and self._over():  # only processes that it has forked could still write
                 return b""
         return bytes(got)
 
@@ -126,29 +121,29 @@ class AppSide:
 
     def _died(self, where: str) -> Failed:
         until = time.monotonic() + _DEATH_SECS
-        while (
-            not self._over() and time.monotonic() < until
-        ):  # its socket is closed a little earlier
+        # its socket closes a little before it ends
+        while not self._over() and time.monotonic() < until:
             select.select([self._woken], [], [], 0.05)
         code = self._end()
         if code >= 0:
             return Failed(f"{where}: its process ended with exit code {code}")
         return Failed(
-            f"{where}: its process ended by signal {-code} ({signal_name(-code)})", signal=-code
+            f"{where}: its process was killed by signal {-code} ({signal_name(-code)})",
+            signal=-code,
         )
 
     def _end(self) -> int:
-        """Its exit code; a signal is negative."""
+        """Kill and reap it; return its exit code, negative for a signal."""
         assert self._socket is not None
         self._socket.close()
         self._socket = None
-        os.kill(self._pid, signal.SIGKILL)  # nothing to one that is over
+        os.kill(self._pid, signal.SIGKILL)  # no effect if it has ended
         _, status = os.waitpid(self._pid, 0)
         return os.waitstatus_to_exitcode(status)
 
 
 def drain(woken: int) -> None:
-    """Read what signals have written."""
+    """Empty the wakeup descriptor."""
     with contextlib.suppress(BlockingIOError):
         while os.read(woken, _PIECE):
             pass
@@ -158,7 +153,7 @@ def drain(woken: int) -> None:
 
 
 def _serve(asked: socket.socket, given: RunInput) -> NoReturn:
-    """Answer until nobody asks. It must never come back to what this process was forked from."""
+    """Answer until the socket closes. Never returns to the caller's code."""
     try:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM):
@@ -182,15 +177,15 @@ def _answer(question: Question, code: int, given: RunInput) -> dict[str, Any]:
     try:
         return {"value": _asked(question, code, given)}
     except AppError as error:
-        return {"failed": one_line(str(error)) or f"{where}, and does not say why"}
-    except Refusal as error:  # it could not be loaded
+        return {"failed": one_line(str(error)) or f"{where} without a message"}
+    except Refusal as error:  # the app cannot be loaded
         if error.__cause__ is not None:
             traceback.print_exception(error.__cause__)
         return {"failed": error.sentence}
     except NotPlain as error:
-        return {"failed": f"{where}: what it returned cannot be sent: {error}"}
+        return {"failed": f"{where}: the returned value cannot be sent: {error}"}
     except _NotAsked as error:
-        return {"failed": f"{where}: what it returned is not what was asked for: {error}"}
+        return {"failed": f"{where}: the returned value is invalid: {error}"}
     except SystemExit as error:
         return {"failed": f"{where}: it called exit({one_line(repr(error.code))})"}
     except BaseException as error:
@@ -203,7 +198,7 @@ def _asked(question: Question, code: int, given: RunInput) -> Any:
     model = app.model(given.compute_model)
     if model is None:
         raise AppError(
-            f"{app.name} has no compute model {given.compute_model!a}; there are: {', '.join(m.name for m in app.models)}"
+            f"{app.name} has no compute model {given.compute_model!a}; it has: {', '.join(m.name for m in app.models)}"
         )
     run = Run(run_dir=given.run_dir, lib=given.lib, model=model.name, data=given.data)
     match question:
@@ -221,14 +216,14 @@ def _asked(question: Question, code: int, given: RunInput) -> Any:
 
 
 def _check_version(app: App) -> None:
-    """Raises AppError where the front end digested this run by another version: its result would
-    count as that one's.
+    """Raise AppError if the front end digested this run with another version of the app, for which
+    the result would count.
     """
     wanted = os.environ.get(APP_VERSION, app.version)
     if wanted != app.version:
         raise AppError(
-            f"the front end has {app.name} {wanted}, and {os.uname().nodename} has {app.name} {app.version}, so nothing was run: "
-            "install the same version everywhere, restart the front end ('jobscribe server', or 'jobscribe up'), and run it again"
+            f"the front end has {app.name} {wanted}, but {os.uname().nodename} has {app.name} {app.version}, so nothing was run: "
+            "install the same version everywhere, restart the front end ('jobscribe server', or 'jobscribe up'), and submit the run again"
         )
 
 
@@ -241,11 +236,11 @@ def _prepared(prepared: Any, *, sequential: bool) -> dict[str, Any]:
         or not command
         or not all(isinstance(a, str) and "\0" not in a for a in command)
     ):
-        raise _NotAsked("command is not a tuple of texts, the program first")
+        raise _NotAsked("command is not a tuple of strings that starts with the program")
     if not isinstance(env, dict) or not all(
         isinstance(t, str) and "\0" not in t for pair in env.items() for t in pair
     ):
-        raise _NotAsked("env is not texts by name")
+        raise _NotAsked("env does not map strings to strings")
     return {"command": command, "env": env, "sequential": sequential}
 
 
@@ -261,7 +256,7 @@ def _report(said: Any) -> Any:
 
 def _sentence(said: Any) -> str | None:
     if said is not None and not isinstance(said, str):
-        raise _NotAsked(f"it is of type {type(said).__name__}, not a sentence")
+        raise _NotAsked(f"it is of type {type(said).__name__}, not str")
     return said
 
 
@@ -269,5 +264,5 @@ def _keep_result(app: App, run: Run) -> None:
     assert app.result is not None
     value = app.result(run)
     if not isinstance(value, dict):
-        raise _NotAsked(f"a result is an object with fields, not of type {type(value).__name__}")
+        raise _NotAsked(f"a result must be a dict, not of type {type(value).__name__}")
     write_atomically(str(run.run_dir / RESULT), encoded(value), points=_POINTS)

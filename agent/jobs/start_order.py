@@ -1,6 +1,4 @@
-"""From a task as it was asked for to the keeper's order to start it: its script, its input, its
-place in the login environment.
-"""
+"""Conversion of a task into the keeper's start order: script, input, login environment."""
 
 import asyncio
 import contextlib
@@ -17,12 +15,12 @@ from ..host.login_environment import LoginEnvironment
 from ..host.port_probe import taken
 from . import job_input
 
-#: failed(token, sentence, fault): the agent itself could not hand it to the keeper
+#: failed(token, sentence, fault): the agent could not send the order to the keeper
 Failed = Callable[[Token, str, str | None], None]
 
 
 class Starter:
-    """send: to the keeper."""
+    """Starts tasks by the keeper. send: sends an order to the keeper."""
 
     def __init__(
         self,
@@ -42,17 +40,17 @@ class Starter:
             failed,
         )
         self._later: set[asyncio.Task[None]] = set()
-        #: what the tasks of a gang share, as lines of a script: they come one after the other
+        #: the shared data of the last gang, as script lines: its tasks arrive in sequence
         self._shared: tuple[Shared | None, str] = (None, "")
 
     def prepare(self) -> None:
-        """Find out the login environment now: whoever starts an agent soon starts something by it."""
+        """Read the login environment in advance: a new agent usually starts a job soon."""
         task = asyncio.get_running_loop().create_task(self._find_out())
         self._later.add(task)
         task.add_done_callback(self._later.discard)
 
     def start(self, token: Token, spec: TaskSpec, shared: Shared | None) -> None:
-        """Give it to the keeper; the login profile's environment is found out before the first one."""
+        """Send the start order; read the login environment first if it is unknown."""
         if self._login.known is not None:
             self._start(token, spec, shared)
             return
@@ -65,7 +63,7 @@ class Starter:
             task.cancel()
 
     async def _find_out(self) -> None:
-        with contextlib.suppress(Refusal):  # said to those who need it
+        with contextlib.suppress(Refusal):  # reported to the tasks that need it
             await self._login.find_out()
 
     async def _start_later(self, token: Token, spec: TaskSpec, shared: Shared | None) -> None:
@@ -81,7 +79,7 @@ class Starter:
     def _start(self, token: Token, spec: TaskSpec, shared: Shared | None) -> None:
         busy = taken(spec.ports)
         if busy:
-            sentence = f"somebody listens on its port{'s' * (len(busy) > 1)} {', '.join(map(str, busy))} already"
+            sentence = f"port{'s' * (len(busy) > 1)} {', '.join(map(str, busy))} already in use on this host"
             self._failed(token, sentence, "portTaken")
             return
         order: dict[str, Any] = {}

@@ -1,5 +1,6 @@
-"""The keeper's agent: started, given all that is known, and replaced when it ends. Jobs are not
-touched by any of that.
+"""The keeper's agent process: started, sent the keeper's state, and restarted when it ends.
+
+Jobs are not affected when an agent ends.
 """
 
 from __future__ import annotations
@@ -24,26 +25,28 @@ if TYPE_CHECKING:
     from .executions.state import Execution
     from .loop.event_loop import Loop
 
-#: Pause before the next start: it doubles with every agent that did not live long.
+#: Pause (seconds) before a restart: doubles with every agent that ended before `_LONG_LIFE`.
 _FIRST_PAUSE, _LONGEST_PAUSE, _LONG_LIFE = 0.1, 5.0, 30.0
-#: An agent that neither spoke nor lived this long did not really start; after so many of these
-#: there is no hope.
+#: An agent that sent nothing and ended before this time (seconds) counts as a failed start. The
+#: start is reported as failed after `_TRIES` of them.
 _NO_LIFE_SECS, _TRIES = 1.0, 3
-#: An agent that closed its end of the socket has this long to end by itself (seconds).
+#: Time in seconds for an agent to end after it closed its end of the socket.
 _LAST_WORDS_SECS = 2.0
-#: What it leaves is asked to end, for a user's login profile may hold a lock; looked at so often,
-#: and killed after so long (seconds).
+#: Processes left by the agent get SIGTERM first: a user's login profile may hold a lock. Check
+#: interval, and time until SIGKILL (seconds).
 _LOOK_SECS, _GOODBYE_SECS = 0.02, 1.0
 
 
 class AgentChild:
-    """spawn(socket) starts an agent with that end of the socket pair and returns its pid. It leads
-    a session of its own.
+    """Starts, replaces and ends the agent of a keeper.
 
-    born: the first one, where it was started before there was this seat: its pid, and our end.
+    `spawn(socket)` starts an agent, as leader of its own session, with that end of the socket pair,
+    and returns its pid.
 
-    first: called once, with None as soon as an agent is there, or with the reason why none gets
-    that far. life_secs: one that has lived so long is there, if it has spoken or not.
+    born: pid and socket of an agent that was started before the keeper was.
+
+    first: called once, with None as soon as an agent has started, or with the reason why none can
+    start. life_secs: an agent that lives this long counts as started even if it sends nothing.
     """
 
     def __init__(
@@ -74,8 +77,8 @@ class AgentChild:
         self._born, self._life_secs = born, life_secs
         if born is not None:
             kin.agent_pid = born[0]
-        #: set when the keeper is to end: there is no next agent, and this is called when there is
-        #: none left
+        #: set when the keeper ends: no agent is started any more, and this is called when the agent
+        #: has ended
         self._when_gone: Callable[[], None] | None = None
 
     @property
@@ -89,7 +92,7 @@ class AgentChild:
             say(f"the agent cannot be started: {error.strerror}")
             self._again()
             self._never_there(
-                f"its agent cannot be started: {error.strerror}"
+                f"the agent cannot be started: {error.strerror}"
                 + (f": {error.filename}" if error.filename else "")
             )
             return
@@ -101,7 +104,7 @@ class AgentChild:
         self._channel.send(self._hello())
         if self._first is not None:
             self._loop.at("agent there", time.monotonic() + self._life_secs, self._there)
-        if was_born:  # its end may have come before anybody heard of such things
+        if was_born:  # it may have ended before SIGCHLD was handled
             self.child_changed()
 
     def _spawned(self) -> tuple[int, socket.socket]:
@@ -115,8 +118,9 @@ class AgentChild:
             theirs.close()
 
     def tell(self, what: str, e: Execution) -> None:
-        """Report one execution. While the agent does not read, only the names that changed are
-        kept, not the messages.
+        """Report a change of one execution to the agent.
+
+        While the agent does not read, only the names of changed executions are kept.
         """
         if self._channel is None or self._channel.closed:
             return  # the next agent's hello has it
@@ -127,7 +131,7 @@ class AgentChild:
 
     def _heard(self, message: dict[str, Any]) -> None:
         match message.get("do"):
-            case "failed":  # its last words
+            case "failed":  # the reason of a failed startup
                 self._words = str(message.get("why"))[:2000]
             case "here":
                 self._there()
@@ -153,8 +157,10 @@ class AgentChild:
             first(sentence)
 
     def end(self, grace: float, when_gone: Callable[[], None]) -> None:
-        """End the agent for good: it reads what there is to read and then the end; a signal follows
-        only if that is not enough.
+        """End the agent for good, then call `when_gone`.
+
+        The agent reads the remaining messages and EOF. SIGTERM and SIGKILL follow if it does not
+        end.
         """
         self._when_gone = when_gone
         self._loop.cancel("agent start")
@@ -172,7 +178,7 @@ class AgentChild:
             os.kill(self.pid, signal.SIGTERM)
 
     def child_changed(self) -> None:
-        """SIGCHLD came. An ended agent takes its own processes with it, and has a successor."""
+        """Handle SIGCHLD: if the agent has ended, kill its process group and start a successor."""
         pid = self.pid
         if pid is None:
             return
@@ -187,8 +193,10 @@ class AgentChild:
             self._ended(pid, time.monotonic() + _GOODBYE_SECS, frozenset())
 
     def _ended(self, pid: int, kill_at: float, asked: frozenset[tuple[int, int]]) -> None:
-        """Once what it left has ended. While the agent is a zombie, its pid and session, by which
-        that is known, cannot be another's.
+        """End the processes the agent left, then reap the agent and restart it.
+
+        The agent stays a zombie until then, so its pid and session, which identify those processes,
+        cannot be reused.
         """
         now, left = time.monotonic(), self._left()
         for p in left:
@@ -206,7 +214,7 @@ class AgentChild:
         self._kin.agent_pid = None
         if self._channel is not None:
             if self._when_gone is None:
-                self._channel.drain()  # its last words may lie there yet
+                self._channel.drain()  # may hold the reason of a failed startup
             self._channel.close()
         if self._when_gone is not None:
             self._when_gone()
@@ -217,7 +225,7 @@ class AgentChild:
         )
         say(f"the agent, pid {pid}, ended {ended}")
         self._again()
-        self._never_there(f"its agent ended as soon as it was started, {ended}")
+        self._never_there(f"the agent ended right after its start, {ended}")
 
     def _again(self) -> None:
         lived = time.monotonic() - self._since
@@ -233,7 +241,7 @@ class AgentChild:
         ]
 
     def _lost(self) -> None:
-        """The agent closed its end: it is on its way out, or of no use any more."""
+        """Handle EOF: the agent is ending or has failed. Kill it if it does not end in time."""
         if (
             self.pid is not None
             and not self._loop.has_timer("agent kill")
@@ -243,7 +251,7 @@ class AgentChild:
 
     def _kill(self) -> None:
         if self.pid is not None:
-            say(f"the agent, pid {self.pid}, does not end: killed")
+            say(f"the agent, pid {self.pid}, did not end in time: killed")
             os.kill(self.pid, signal.SIGKILL)
 
     def _catch_up(self) -> None:
@@ -257,8 +265,9 @@ class AgentChild:
 
 
 def _go_on(pid: int) -> None:
-    """Jobs are the same unix user as their agent and may stop it, lest it ends them. In a container
-    nobody else does.
+    """Continue an agent that was stopped by SIGSTOP.
+
+    Jobs have the same Unix user and may stop their agent. In a container nothing else continues it.
     """
     if os.getpid() == 1 and os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG) is not None:
         os.kill(pid, signal.SIGCONT)

@@ -1,9 +1,9 @@
-"""A keeper on this machine, started by a command that ends: detached, found again, ended. One per
-agent key across machines, by its lease.
+"""Control of a keeper on this machine: start detached, find, stop. A lease allows one keeper per
+agent key across machines.
 
-    <base>/job_agent.log                  what keepers and agents say, appended
-    <base>/agent/<key>/agents.json        where the agent finds the supervisor; ca.pem beside it, where there is one to hold it against
-    <base>/agent/<key>/started.json       what was started last: nothing secret
+    <base>/job_agent.log                  log of keepers and agents, appended
+    <base>/agent/<key>/agents.json        the supervisor's address; ca.pem beside it, if there is a certificate to verify against
+    <base>/agent/<key>/started.json       the last start: holds no secret
 
 Standard library only.
 """
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     Request = dict[str, Any]
 
 LOG = "job_agent.log"
-#: How an agent calls itself in its arguments. Jobs are children of keepers, too.
+#: Start of an agent's process title. It tells agents from jobs, which are children of keepers too.
 _AGENT_TITLE = b"jobscribe agent "
-#: So much of a log is shown.
+#: Limit of returned log bytes.
 _LOG_BYTES = 1 << 20
 NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -55,13 +55,14 @@ _PASSED_ON = (
     "VIRTUAL_ENV",
     "SLURM_CONF",
 )
-#: What was killed is gone within this long (seconds).
+#: Time (seconds) within which a killed process is gone.
 _KILLED_SECS = 5.0
 
 
 def start(request: Request) -> dict[str, Any]:
-    """Blocks until an agent is there: its keeper's handle; else the sentence why there is none, and
-    in both cases what the log says.
+    """Start a keeper or find the running one. Blocks until its agent has started.
+
+    Returns the keeper's handle or an error sentence, with the new log output in both cases.
     """
     base, folder = request["base"], f"{request['base']}/agent/{request['key']}"
     own_folder(base)
@@ -83,13 +84,13 @@ def start(request: Request) -> dict[str, Any]:
         "output": _text(_from(log, began)),
     }
     if error is not None:
-        there, lives = leases.lives(f"{folder}/lease", left_secs)  # it lost against another start
+        there, lives = leases.lives(f"{folder}/lease", left_secs)  # another start may have won
         if there is not None and lives:
             return {**out, **_handle(folder, there), "started": False}
         return {**out, "error": error}
     there = leases.newest(f"{folder}/lease")
     if there is None:
-        return {**out, "error": "its keeper has gone again"}
+        return {**out, "error": "the keeper ended right after its start"}
     handle = _handle(folder, there)
     write_json(f"{folder}/started.json", {**handle, "code": request.get("code")})
     return {**out, **handle, "started": True}
@@ -103,7 +104,7 @@ def _handle(folder: str, seen: leases.SeenLease) -> dict[str, Any]:
 
 
 def _address(folder: str, request: Request) -> None:
-    """Where the agent dials from now on: it looks before each try."""
+    """Write the supervisor's address; the agent reads it before each attempt."""
     address = dict(request["address"])
     if request.get("ca") is not None:
         write_atomically(f"{folder}/ca.pem", request["ca"].encode())
@@ -112,7 +113,7 @@ def _address(folder: str, request: Request) -> None:
 
 
 def _detached(request: Request, folder: str, log: str, over: int) -> str | None:
-    """Why there is no agent now; None: there is one."""
+    """Start a detached keeper. Returns None when its agent has started, or why not."""
     python = request.get("python") or sys.executable
     told, tell = os.pipe()
     config = {
@@ -124,8 +125,7 @@ def _detached(request: Request, folder: str, log: str, over: int) -> str | None:
     }
     package = __package__.partition(".")[0]
     try:
-        # a job may have put anything there: nobody waits for the reader of a pipe, and no link is
-        # followed
+        # a job may have replaced the log: do not block on a pipe, and follow no link
         with open(os.open(log, _APPEND, 0o600), "ab") as out:
             os.fchmod(out.fileno(), 0o600)
             keeper = subprocess.Popen(
@@ -149,7 +149,7 @@ def _detached(request: Request, folder: str, log: str, over: int) -> str | None:
             )
     except OSError as e:
         os.close(told)
-        return f"its keeper cannot be started: {e.strerror}: {e.filename}"
+        return f"the keeper cannot be started: {e.strerror}: {e.filename}"
     finally:
         os.close(tell)
     assert keeper.stdin is not None
@@ -159,20 +159,20 @@ def _detached(request: Request, folder: str, log: str, over: int) -> str | None:
     words = _heard(told, secs)
     if words is None:
         keeper.kill()
-        return f"its keeper did not have an agent within {secs:g} s and was ended"
+        return f"the keeper did not start an agent within {secs:g} s and was killed"
     if words:
         said = json.loads(words)
         if said is None:
             return None
         with contextlib.suppress(subprocess.TimeoutExpired):
-            keeper.wait(_KILLED_SECS)  # or the lease that it still has would be taken for another's
+            keeper.wait(_KILLED_SECS)  # so that its lease is not taken for another keeper's
         return str(said)
     code = keeper.wait()
-    return f"its keeper ended {f'by signal {-code}' if code < 0 else f'with exit code {code}'}; {LOG} says why"
+    return f"the keeper ended {f'by signal {-code}' if code < 0 else f'with exit code {code}'}; see {LOG}"
 
 
 def _heard(fd: int, secs: float) -> bytes | None:
-    """The line that the keeper says; empty where it ended before, None where nothing came in time."""
+    """Return the keeper's line; empty if it ended before, None after the time limit."""
     until, out = time.monotonic() + secs, b""
     try:
         while not out.endswith(b"\n"):
@@ -188,10 +188,10 @@ def _heard(fd: int, secs: float) -> bytes | None:
 
 
 def find(request: Request) -> dict[str, Any]:
-    """Is the keeper that the handle names still there? Blocks while only watching its lease tells."""
+    """Return whether the keeper named by the handle lives. May block to watch its lease."""
     folder, handle = request["folder"], request["handle"]
     if handle.get("pid") is None or handle.get("startTicks") is None:
-        return {"state": "unknown", "detail": "its handle does not say which process it is"}
+        return {"state": "unknown", "detail": "the handle has no pid"}
     if handle.get("bootId") == processes.boot_id() and processes.alive(
         handle["pid"], handle["startTicks"]
     ):
@@ -203,30 +203,29 @@ def find(request: Request) -> dict[str, Any]:
         }
     seen = leases.newest(f"{folder}/lease")
     if seen is None or not seen.is_of(handle):
-        return {"state": "gone", "detail": "its keeper has left, and another one may have come"}
+        return {"state": "gone", "detail": "the keeper has ended; another one may have started"}
     if request.get("move") and seen.owner_lives() is None:
-        # it cannot come through the connection that ends here; a start has it end there before
-        # anything else
+        # its connection through that machine is gone; a start ends it there first
         return {
             "state": "gone",
-            "detail": f"its keeper runs on {seen.host}, from where no connection leads to the supervisor any more",
+            "detail": f"the keeper runs on {seen.host}, which has no connection to the supervisor any more",
         }
     seen, lives = leases.lives(f"{folder}/lease", float(request.get("leftSecs", leases.LEFT_SECS)))
     if seen is None or not seen.is_of(handle) or not lives:
-        return {"state": "gone", "detail": "its keeper is not there any more"}
+        return {"state": "gone", "detail": "the keeper has ended"}
     _freshened(folder, request)
     return {"state": "alive", "detail": f"keeper pid {handle['pid']} on {seen.host}"}
 
 
 def reach(request: Request) -> dict[str, Any]:
-    """For an agent that waits for its way to the supervisor."""
+    """Set the supervisor's address for an agent that waits to connect."""
     own_folder(request["folder"])
     _address(request["folder"], request)
     return {}
 
 
 def _freshened(folder: str, request: Request) -> None:
-    """The supervisor may listen elsewhere than when this agent was started."""
+    """Write the current address: the supervisor may have moved since the agent's start."""
     if request.get("address") is not None:
         with contextlib.suppress(OSError):
             _address(folder, request)
@@ -239,7 +238,7 @@ def stop(request: Request) -> dict[str, Any]:
         return {}
     if handle.get("bootId") == processes.boot_id() and processes.alive(pid, ticks):
         processes.send_signal(pid, ticks, signal.SIGTERM)
-        processes.send_signal(pid, ticks, signal.SIGCONT)  # a stopped keeper does not act on it
+        processes.send_signal(pid, ticks, signal.SIGCONT)  # a stopped keeper would not react
         if not _gone(pid, ticks, grace + 5):
             processes.send_signal(pid, ticks, signal.SIGKILL)
             _gone(pid, ticks, _KILLED_SECS)
@@ -251,7 +250,7 @@ def stop(request: Request) -> dict[str, Any]:
         f"{folder}/lease", seen, float(request.get("leftSecs", leases.LEFT_SECS)), grace + 30
     ):
         return {
-            "error": f"its keeper runs on {seen.host} and has not ended; end it there: pid {pid}"
+            "error": f"the keeper runs on {seen.host} and has not ended; end it there: kill {pid}"
         }
     return {}
 
@@ -273,7 +272,7 @@ def _size(path: str) -> int:
 
 
 def _from(path: str, begin: int) -> bytes | None:
-    """What was appended since then, or the end of it."""
+    """Return what was appended since then, or the end of it."""
     end = last_bytes(path, _LOG_BYTES)
     return None if end is None else end[1][max(0, begin - end[0]) :]
 

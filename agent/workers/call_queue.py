@@ -1,9 +1,8 @@
-"""Calls of apps, from the message to its answer: a place in the queue, a fork of the worker
-process, a deadline, an end.
+"""Calls of apps, from message to answer: queue, fork of the worker process, deadline, end.
 
-Every call is answered exactly once, whatever the app, its process or the worker process does; one
-that was canceled is not. The processes are in `worker`, reached through `worker_link`; what a call
-does there is in `answer`.
+Every call is answered exactly once, whatever the app, its process or the worker process does; a
+canceled call is not answered. The processes are in `worker_process`, reached through
+`worker_channel`; `call_handler` computes the answer there.
 """
 
 import asyncio
@@ -25,32 +24,30 @@ from .call_handler import Outcome, garbage, line, message, unanswered, what
 from .worker_channel import Fork, WorkerLink
 from .worker_process import WorkerEvent, WorkerOrder
 
-#: Calls that may wait; one more is told to come back.
+#: Limit of waiting calls; more are refused with "tooManyRequests".
 QUEUE_LIMIT = 64
-#: Forks made ahead, so that a call need not wait for one.
+#: Forks created in advance, so that a call need not wait for one.
 SPARES = 2
-#: A call that is killed is answered after this long (seconds) at the latest, whether its end was
-#: seen or not.
+#: A killed call is answered after at most this long (seconds), even if its end was not seen.
 KILL_SECS = 1.0
-#: An import in the worker process may take so long (seconds); a call has shown before that it comes
-#: to an end.
+#: Time limit of an import in the worker process (seconds); a call has done it before.
 LOAD_SECS = 60.0
-#: What a call prints: this much is kept for the log; beyond so much the call is stopped (bytes).
+#: A call's printed output: bytes kept for the log, and bytes after which the call is stopped.
 PRINTED_KEPT, PRINTED_LIMIT = 8000, 64 * 1024 * 1024
 _AT_ONCE = 1 << 20
 _READ = 256 * 1024
 _LENGTH_BYTES = 4
-#: What an outcome may have besides its reply, bytes: imported modules, sentence, trace.
+#: Size limit of an outcome without its reply (bytes): imported modules, sentence, traceback.
 _BESIDES = 1024 * 1024
 
 _outcome = msgspec.msgpack.Decoder(Outcome)
 _encode = msgspec.msgpack.encode
-#: The verdict over a call that nobody wants to have answered.
+#: The outcome of a canceled call, which is not sent.
 _CANCELED = Outcome(sentence="canceled")
 
 
 class _Work:
-    """One call on its way. verdict: why it is being stopped. again: it begins a second time."""
+    """One call. verdict: the outcome of a call that is being stopped. again: it is retried."""
 
     __slots__ = (
         "again",
@@ -79,13 +76,11 @@ class _Work:
 
 
 class _AppTrace(Exception):
-    """A trace from another process, for the log."""
+    """A traceback from another process, for the log."""
 
 
 class CallQueue:
-    """folder: for the working directories of calls; whatever is in there is removed. reply: takes
-    the answers.
-    """
+    """folder: for working directories of calls; emptied at each start. reply: sends the answers."""
 
     def __init__(
         self,
@@ -123,10 +118,10 @@ class CallQueue:
         self._fatal: set[str] = set()
         self._null = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
 
-    # ---- asked from outside
+    # ---- public
 
     def call(self, call: Call) -> None:
-        """Answer this, whatever it takes. One that is known already is answered once."""
+        """Queue a call. A repeated call is answered once."""
         if call.op_id in self._works:
             return
         if len(self._queue) >= QUEUE_LIMIT:
@@ -134,7 +129,7 @@ class CallQueue:
                 OpError(
                     op_id=call.op_id,
                     code="tooManyRequests",
-                    error=f"{QUEUE_LIMIT} calls wait for a worker already",
+                    error=f"{QUEUE_LIMIT} calls wait for a worker already; try again later",
                 )
             )
             return
@@ -148,19 +143,19 @@ class CallQueue:
         self._advance()
 
     def cancel(self, op_id: str) -> None:
-        """Stop it. There is no answer; a call that is not known (any more) is none."""
+        """Stop a call without an answer; no-op if it is unknown or answered."""
         self._stop(op_id, _CANCELED)
 
     def renew(self, also: tuple[str, ...]) -> None:
-        """Import apps anew, with this list of them, as soon as no call is under way; calls that
-        have not begun wait for that.
+        """Restart the worker process with this app list when no call runs; waiting calls start
+        afterwards.
         """
         self._also = also
         self._stale = self._stale or self._link is not None or self._starting is not None
         self._advance()
 
     def close(self) -> None:
-        """End the worker process and with it every call. Nothing is answered."""
+        """End the worker process and every call without answers."""
         if self._starting is not None:
             self._starting.cancel()
         if self._link is not None:
@@ -180,10 +175,10 @@ class CallQueue:
     # ---- queue and forks
 
     def _advance(self) -> None:
-        """Begin what can begin, and have as many forks made as will be needed."""
+        """Start waiting calls on spare forks, and order the forks that will be needed."""
         if self._stale:
             if self._link is not None and not self._busy:
-                self._link.kill()  # its end begins the next one
+                self._link.kill()  # its end starts the next one
             return
         while self._queue and self._spares and len(self._busy) < self._at_once:
             self._begin(self._queue.popleft(), self._spares.popleft())
@@ -215,8 +210,8 @@ class CallQueue:
             return
         error = task.exception()
         if error is not None:
-            self._log.exception("no worker process can be started", error=error)
-            self._give_up(f"no worker process can be started: {error}")
+            self._log.exception("cannot start a worker process", error=error)
+            self._give_up(f"cannot start a worker process: {error}")
         self._advance()
 
     def _told(self, news: WorkerEvent, fork: Fork | None) -> None:
@@ -238,21 +233,21 @@ class CallQueue:
         self._advance()
 
     def _give_up(self, sentence: str) -> None:
-        """Nobody can begin now: who waits is told."""
+        """Fail all waiting calls: none can start now."""
         for work in list(self._queue):
             self._finish(work, Outcome("agentUnavailable", sentence))
 
     def _ended(self, how: str) -> None:
-        """The worker process is dead, and its forks with it."""
+        """Handle the end of the worker process, and of its forks with it."""
         self._log(
             "the worker process ended: {}",
-            "it had apps as they were before" if self._stale else how,
+            "restarted to load changed apps" if self._stale else how,
         )
         self._link, was_stale, self._stale = None, self._stale, False
         if was_stale:
             self._fatal.clear()
             self._last_load = set()
-        if self._loading is not None:  # perhaps it died of that; it is not asked for again
+        if self._loading is not None:  # the import may have killed it: do not retry that
             self._loading.cancel()
             self._loading = None
             self._fatal |= self._last_load
@@ -265,7 +260,7 @@ class CallQueue:
                 self._finish(work, work.verdict or Outcome("agentUnavailable", sentence))
         if not self._proven and not was_stale:
             self._give_up(
-                f"the worker process ended ({how}) before it could do anything; the agent's log has more"
+                f"the worker process ended ({how}) before it created a process for a call; see the agent's log"
             )
         self._advance()
 
@@ -284,13 +279,13 @@ class CallQueue:
         data = len(body).to_bytes(_LENGTH_BYTES) + body
         try:
             sent = fork.socket.send(data)
-        except OSError:  # it is dead, and its end will be told
+        except OSError:  # it has ended, which will be reported
             return
         if sent < len(data):
             work.sending = self._loop.create_task(_send_rest(fork, data[sent:]))
 
     def _heard(self, work: _Work) -> None:
-        """Something came from the fork, or its end."""
+        """Read from the fork's socket."""
         while work.fork is not None:
             try:
                 data = work.fork.socket.recv(_READ)
@@ -298,7 +293,7 @@ class CallQueue:
                 return
             except ConnectionResetError:
                 data = b""
-            if not data:  # how it ended is told by the worker process
+            if not data:  # the worker process reports how it ended
                 self._loop.remove_reader(work.fork.socket)
                 return
             work.heard += data
@@ -325,15 +320,15 @@ class CallQueue:
         self._advance()
 
     def _again(self, work: _Work) -> None:
-        """Its app was changed on disk since the worker process imported it."""
+        """Retry a call whose app was changed on disk since the worker process imported it."""
         work.again, work.heard = True, bytearray()
         self._let_go(work)
         self._queue.appendleft(work)
         self.renew(self._also)
 
     def _printing(self, work: _Work) -> None:
-        """The call prints. The first bytes are kept, the rest is thrown away, and who does not stop
-        is stopped.
+        """Read printed output: keep the first bytes, discard the rest, stop a call that exceeds the
+        limit.
         """
         fork = work.fork
         if fork is None:
@@ -370,12 +365,12 @@ class CallQueue:
                 op_id,
                 Outcome(
                     "deadline",
-                    f"{what(work.call)} did not come to an end within {secs} and was stopped",
+                    f"{what(work.call)} did not finish within {secs} and was stopped",
                 ),
             )
 
     def _stop(self, op_id: str, verdict: Outcome) -> None:
-        """The first verdict stays. It is answered when nothing of the call is left."""
+        """Kill a call; it is answered with the first verdict when no process of it is left."""
         work = self._works.get(op_id)
         if work is None or work.verdict is not None:
             return
@@ -391,7 +386,7 @@ class CallQueue:
         work = self._works[op_id]
         assert work.verdict is not None
         self._log(
-            "o={} is killed, but its end was not seen within {} s",
+            "o={} was killed, but its end was not seen within {} s",
             short_op(op_id),
             KILL_SECS,
             op=short_op(op_id),
@@ -400,19 +395,19 @@ class CallQueue:
         self._advance()
 
     def _over(self, pid: int, status: int) -> None:
-        """A fork is dead, with everything it has started."""
+        """Handle the end of a fork and all its processes."""
         work = self._busy.get(pid)
         if work is None:
             for fork in [f for f in self._spares if f.pid == pid]:
                 self._spares.remove(fork)
                 fork.close()
             return
-        self._heard(work)  # its last word may lie in the socket still
+        self._heard(work)  # the socket may still hold its answer
         if work.call.op_id in self._works:
             self._finish(work, work.verdict or unanswered(work.call, status))
 
     def _finish(self, work: _Work, outcome: Outcome) -> None:
-        """Out of all books, into the log, and to who waits."""
+        """Remove a call, log it and send its answer."""
         call = work.call
         work.deadline.cancel()
         self._works.pop(call.op_id, None)
@@ -446,7 +441,7 @@ class CallQueue:
         self._busy.pop(fork.pid, None)
         self._loop.remove_reader(fork.socket)
         self._loop.remove_reader(fork.output)
-        with contextlib.suppress(BlockingIOError):  # what it printed last
+        with contextlib.suppress(BlockingIOError):  # read the last printed bytes
             if len(work.printed) < PRINTED_KEPT:
                 data = os.read(fork.output, PRINTED_KEPT - len(work.printed))
                 work.printed += data
@@ -456,10 +451,12 @@ class CallQueue:
             )
         fork.close()
 
-    # ---- what later calls need not import
+    # ---- imports for later calls
 
     def _load(self, app: str, outcome: Outcome) -> None:
-        """Each name once: what fails there would fail again."""
+        """Order the worker process to import what a call imported. Each name once: an import that
+        fails would fail again.
+        """
         modules = tuple(m for m in outcome.imported if m not in self._loads)
         app_too = f"app {app}" not in self._loads
         if self._link is None or self._loading is not None or not (modules or app_too):
@@ -470,20 +467,20 @@ class CallQueue:
         self._loading = self._loop.call_later(LOAD_SECS, self._link.kill)
 
     def _loaded(self, failure: str) -> None:
-        """Forks from before do not have it; the next ones do."""
+        """Replace the spare forks: those made earlier lack the new modules."""
         if self._loading is not None:
             self._loading.cancel()
             self._loading = None
         if failure:
             self._log(
-                "worker process: what a call imported cannot be imported for the next ones: {}",
+                "worker process: cannot import for later calls what a call has imported: {}",
                 failure,
             )
         self._drop_spares()
 
 
 async def _send_rest(fork: Fork, data: bytes) -> None:
-    with contextlib.suppress(OSError):  # it is dead, and its end will be told
+    with contextlib.suppress(OSError):  # it has ended, which will be reported
         await asyncio.get_running_loop().sock_sendall(fork.socket, data)
 
 

@@ -345,7 +345,7 @@ def test_when_making_one_fails_jobs_start_without_and_it_is_said_once(
     (_families(keeper)[0] / "cgroup.max.descendants").write_text("0")
     for code in (5, 6):
         assert keeper.run(f"exit {code}").code == code
-    assert keeper.log().count("no cgroup can be made") == 1
+    assert keeper.log().count("cannot create a cgroup") == 1
 
 
 def test_where_no_process_can_be_made_inside_it_moves_itself_in(
@@ -363,7 +363,7 @@ def test_where_no_process_can_be_made_inside_it_moves_itself_in(
         token, "script.sh"
     )
     assert keeper.run("exit 6").code == 6
-    assert keeper.log().count("each one moves itself in") == 1
+    assert keeper.log().count("each job moves itself in") == 1
 
 
 def test_the_script_by_hand_does_the_same_without_the_cgroup(keeper: Keeper) -> None:

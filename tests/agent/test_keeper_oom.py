@@ -276,15 +276,15 @@ def test_the_sentence(exit_: ExitInfo, sentence: str) -> None:
 @pytest.mark.parametrize(
     ("number", "spawning", "shell", "word", "said"),
     [
-        (errno.EAGAIN, True, True, "noProcesses", "no further process can be made"),
+        (errno.EAGAIN, True, True, "noProcesses", "cannot create another process"),
         (errno.EMFILE, True, True, "noDescriptors", "Too many open files"),
-        (errno.ENFILE, False, True, "noDescriptors", "this machine has no descriptor left"),
+        (errno.ENFILE, False, True, "noDescriptors", "this machine has no file descriptor left"),
         (errno.ENOMEM, True, True, "noMemory", "Cannot allocate memory"),
         (errno.ENOSPC, False, True, "diskFull", "No space left on device: /x"),
         (errno.EDQUOT, False, True, "diskFull", "quota"),
         (errno.EROFS, False, True, "notWritable", "read-only"),
         (errno.EACCES, False, True, "notWritable", "Permission denied: /x"),
-        (errno.ENOENT, True, False, "noShell", "no shell to run its script with"),
+        (errno.ENOENT, True, False, "noShell", "the shell for its script cannot be run"),
         (errno.ENOENT, True, True, None, "No such file or directory: /x"),
         (errno.EIO, False, True, None, "Input/output error: /x"),
     ],

@@ -271,7 +271,7 @@ def test_elsewhere_numbers_of_processes_mean_nothing_and_cgroups_do(
         (errno.EACCES, FORBIDDEN),
         (errno.ENOENT, ABSENT),
         (errno.ENXIO, ABSENT),
-        (errno.EMFILE, "the kernel log cannot be read: Too many open files"),
+        (errno.EMFILE, "cannot read the kernel log: Too many open files"),
     ],
 )
 def test_why_it_cannot_be_read_is_said(

@@ -29,14 +29,14 @@ def test_it_has_its_name_with_the_last_piece_and_the_old_one_is_gone_with_the_fi
 
 def test_a_piece_out_of_order_is_refused(tmp_path: Path) -> None:
     keep(str(tmp_path), "x", 0, b"12", 6, AT)
-    with pytest.raises(Refusal, match="sent twice, or a piece of it was lost"):
+    with pytest.raises(Refusal, match="sent twice, or a piece of it is missing"):
         keep(str(tmp_path), "x", 4, b"56", 6, AT)
     assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", ".jobscribe", "nul\0"])
 def test_what_is_no_name_of_a_file_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(Refusal, match="is no name"):
+    with pytest.raises(Refusal, match="is not a valid library file name"):
         keep(str(tmp_path), name, 0, b"1", 1, AT)
 
 

@@ -525,7 +525,7 @@ async def test_who_connects_anew_is_told_soon(
 ) -> None:
     monkeypatch.setattr(samples_module, "FIRST_SECS", 0.05)
     agent.samples.again()
-    assert agent.samples._timer is None, "nothing runs"
+    assert agent.samples._timer is None, "no job runs"
     agent.start()
     await agent.hears(1)
     now = asyncio.get_running_loop().time

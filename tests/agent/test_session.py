@@ -334,7 +334,7 @@ def test_an_older_serial_is_refused_and_reported_until_it_is_acknowledged():
     outputs = s.received(run(old), 0.0)
     assert is_update(outputs, "ended", old)
     exit_ = outputs[0].message.execution.exit
-    assert (exit_.source, exit_.detail) == ("start", "a newer run of this job was here before")
+    assert (exit_.source, exit_.detail) == ("start", "a newer run of this job was started before")
     assert is_update(s.received(run(old), 0.0), "ended", old)
     assert s.received(RunAck(tokens=(old,)), 0.0) == [Forget((old,))]
     assert is_update(s.received(run(old), 0.0), "ended", old), "and again after that"

@@ -129,8 +129,8 @@ def test_a_port_that_somebody_listens_on_fails_the_start_in_a_word(tmp_path: Pat
         ground.starter.start(token(1), ground.spec(ports=(ports[1],)), None)
     ground.starter.start(token(2), ground.spec(ports=tuple(ports)), SHARED)
     assert ground.failures == [
-        (token(0), f"somebody listens on its ports {ports[0]}, {ports[1]} already", "portTaken"),
-        (token(1), f"somebody listens on its port {ports[1]} already", "portTaken"),
+        (token(0), f"ports {ports[0]}, {ports[1]} already in use on this host", "portTaken"),
+        (token(1), f"port {ports[1]} already in use on this host", "portTaken"),
     ]
     assert [o["name"] for o in ground.orders] == [token(2).name]
 

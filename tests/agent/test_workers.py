@@ -382,7 +382,7 @@ async def test_calls_of_one_app_have_different_random_numbers(pool: Pool) -> Non
         ("leave_by_exit", {"code": None}, "appFailed", "exit(None)"),
         ("leave_at_once", {"code": 0}, "appFailed", "exit code 0 instead of returning"),
         ("leave_at_once", {"code": 5}, "appFailed", "exit code 5 instead of returning"),
-        ("die", {"signal": 9}, "appFailed", "SIGKILL; perhaps the machine was out of memory"),
+        ("die", {"signal": 9}, "appFailed", "SIGKILL; the machine may have run out of memory"),
         ("die", {"signal": 15}, "appFailed", "SIGTERM"),
         ("crash", {}, "appFailed", "SIGSEGV"),
         ("returns", {"what": "set"}, "appFailed", "x.y is a set"),
@@ -391,8 +391,8 @@ async def test_calls_of_one_app_have_different_random_numbers(pool: Pool) -> Non
         ("returns", {"what": "self"}, "appFailed", "deep"),
         ("returns", {"what": "object"}, "appFailed", "is an object"),
         ("returns", {"what": "half"}, "appFailed", "half"),
-        ("scribble", {"hex": "ffffffff" * 4}, "appFailed", "the channel of its own answer"),
-        ("scribble", {"hex": "00000001c1"}, "appFailed", "the channel of its own answer"),
+        ("scribble", {"hex": "ffffffff" * 4}, "appFailed", "the socket of its own answer"),
+        ("scribble", {"hex": "00000001c1"}, "appFailed", "the socket of its own answer"),
         ("write", {"bytes": 1 << 30}, "appFailed", "printed more than 64 MiB"),
         ("write", {"bytes": 1 << 30, "fd": 2}, "appFailed", "printed more than 64 MiB"),
     ],
@@ -641,7 +641,7 @@ async def test_a_worker_process_that_cannot_start_is_no_loop(
 ) -> None:
     monkeypatch.setattr("sys.executable", "/nonexistent/python")
     code, error = await pool.refusal("find")
-    assert code == "agentUnavailable" and "no worker process can be started" in error
+    assert code == "agentUnavailable" and "cannot start a worker process" in error
     monkeypatch.setattr("sys.executable", "/bin/false")
     code, error = await pool.refusal("find")
     assert code == "agentUnavailable" and "exit code 1" in error
@@ -689,11 +689,7 @@ async def test_an_import_that_goes_wrong_in_the_worker_process_is_not_tried_agai
     assert await pool.value("late_import_of_a_trap", args) == f"trap_{how}"
     await until(
         lambda: (
-            (
-                "the worker process ended"
-                if how != "exits"
-                else "cannot be imported for the next ones"
-            )
+            ("the worker process ended" if how != "exits" else "cannot import for later calls")
             in pool.log.text
         )
     )

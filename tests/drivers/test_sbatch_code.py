@@ -200,13 +200,16 @@ def test_what_a_scratch_file_system_took_away_is_sent_again(base: Path) -> None:
     "files", [{**GOOD, "../x": b"x"}, {**GOOD, "/tmp/x": b"x"}, {**GOOD, "d.py": b"x"}]
 )
 def test_only_what_was_announced_is_unpacked(base: Path, files: dict[str, bytes]) -> None:
-    assert "no file of the code" in unpack(base, archive(files))["error"]
-    assert "no file of the code" in unpack(base, archive({"c.py": b""}, tarfile.SYMTYPE))["error"]
+    assert "does not belong to the code" in unpack(base, archive(files))["error"]
+    assert (
+        "does not belong to the code"
+        in unpack(base, archive({"c.py": b""}, tarfile.SYMTYPE))["error"]
+    )
 
 
 def test_nothing_is_put_where_others_can_write(base: Path) -> None:
     base.parent.chmod(0o777)
-    assert "can be written to by everybody" in unpack(base, archive(GOOD))["error"]
+    assert "is writable by everybody" in unpack(base, archive(GOOD))["error"]
     base.parent.chmod(0o700)
     shutil.rmtree(base)
     base.mkdir(mode=0o777)

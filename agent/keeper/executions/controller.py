@@ -1,5 +1,5 @@
-"""The executions in a keeper's care: each is started once, watched, stopped when told or late, and
-remembered until forgotten.
+"""All executions of a keeper: each is started once, watched, stopped by order or time limit, and
+remembered until the agent forgets it.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from ..loop.event_loop import Loop
     from .process_tracker import ProcessTracker
 
-#: How often output sizes (and main processes that cannot be waited for) are looked at; sooner while
-#: output pours.
+#: Seconds between checks of output sizes and of main processes that are not children; the short
+#: interval applies while output grows fast.
 _TICK_SECS, _FAST_TICK_SECS = 0.3, 0.05
-#: Starts that failed without leaving evidence: so many names are remembered.
+#: Limit of remembered names whose start failed without leaving evidence.
 _REFUSED_KEPT = 10_000
 
 
 class ExecutionController:
-    """`known` is every execution that the agent has not forgotten, `running` those that are not
-    over.
+    """Executes orders. `known` holds every execution that the agent has not forgotten, `running`
+    those that have not ended.
 
-    `tell("started" or "ended", execution)` is called for every change and for every order that
+    `tell("started" or "ended", execution)` is called for every change, and for every order that
     changes nothing.
     """
 
@@ -81,13 +81,13 @@ class ExecutionController:
             self._kernel,
         )
         self._refused: dict[str, None] = {}
-        #: set when the keeper is to end: nothing is started any more; called when nothing runs
+        #: set when the keeper ends: nothing is started any more; called when nothing runs
         self.when_idle: Callable[[], None] | None = None
 
-    # ---- orders; each raises ValueError where it is none
+    # ---- orders; each raises ValueError if the order is invalid
 
     def start(self, order: dict[str, Any]) -> None:
-        """Start it, unless its token was used before; then say what became of it."""
+        """Start an execution unless its token was used before, then report its state."""
         e = self._found(order)
         if e is not None:
             self._tell_state(e)
@@ -105,7 +105,7 @@ class ExecutionController:
         self._tell("started", e)
 
     def stop(self, order: dict[str, Any]) -> None:
-        """Stop it. What has not started yet never will."""
+        """Stop an execution. If it has not started yet, it will never start."""
         reason, grace = str(order["reason"]), float(order["grace"])
         e = self._found(order)
         if e is None:
@@ -127,7 +127,7 @@ class ExecutionController:
             self.ending.stop(e, reason, grace)
 
     def forget(self, names: list[str]) -> None:
-        """The end of these is known where it counts. Their evidence stays."""
+        """Forget ended executions, which the agent has stored. Their evidence stays."""
         for name in names:
             e = self.known.get(name)
             if e is not None and e.ended:
@@ -140,11 +140,11 @@ class ExecutionController:
             self.ending.stop(e, reason, grace)
 
     def recover(self) -> None:
-        """Take over what an earlier keeper left."""
+        """Take over the executions of an earlier keeper."""
         for name, token in self._layout.entries():
             if os.path.isdir(self._layout.evidence(name)):
                 self._take_over(name, token)
-            else:  # that keeper ended before it took the token: nothing was started
+            else:  # that keeper ended before it consumed the token: nothing was started
                 self._layout.strike(name)
         if self.running:
             self._kernel.read(AT_FIRST_SECS)
@@ -154,7 +154,7 @@ class ExecutionController:
     # ---- inside
 
     def _found(self, order: dict[str, Any]) -> Execution | None:
-        """The execution an order is about, if there ever was one."""
+        """Return the execution of an order, or None if it is unknown."""
         name = order.get("name")
         if not is_name(name):
             raise ValueError(f"{name!r} does not name an execution")
@@ -165,18 +165,18 @@ class ExecutionController:
             return self._take_over(name, str(order.get("token") or name))
         if name in self._refused:
             e = Execution(name, str(order.get("token") or name), self._layout.evidence(name))
-            e.over(exit_info.never("its start failed before and is not tried again"))
+            e.over(exit_info.never("an earlier start failed; it is not tried again"))
             self.known[name] = e
             return e
         return None
 
     def _accept(self, e: Execution, order: dict[str, Any]) -> None:
-        """Take what the order says. Raises StartFailed, nothing consumed."""
+        """Copy the order's settings. Raises StartFailed (not consumed) if one is invalid."""
         run_dir, script, limit, grace = (
             order.get(k) for k in ("runDir", "script", "limit", "grace")
         )
         if self.when_idle is not None:
-            raise StartFailed("its keeper is about to end", consumed=False)
+            raise StartFailed("the keeper is about to end", consumed=False)
         if (
             not isinstance(run_dir, str)
             or not run_dir.startswith("/")
@@ -184,32 +184,30 @@ class ExecutionController:
             or not isinstance(script, str)
         ):
             raise StartFailed(
-                "its start order is not complete: an absolute run directory and a script are needed",
+                "the start order needs an absolute run directory and a script",
                 consumed=False,
             )
         if not isinstance(order.get("input"), str | None):
-            raise StartFailed("its start order holds an input that is no text", consumed=False)
+            raise StartFailed("the input in the start order is not text", consumed=False)
         if not isinstance(order.get("memory"), int | None):
-            raise StartFailed(
-                "its start order holds a limit of memory that is no number", consumed=False
-            )
+            raise StartFailed("the memory limit in the start order is not a number", consumed=False)
         if not isinstance(order.get("job"), str | None):
-            raise StartFailed(
-                "its start order holds a description of its job that is no text", consumed=False
-            )
+            raise StartFailed("the job description in the start order is not text", consumed=False)
         if (
             "\0" in e.token
             or not (limit is None or isinstance(limit, int | float))
             or not isinstance(grace, int | float | None)
         ):
-            raise StartFailed("its start order holds a wrong token, limit or grace", consumed=False)
+            raise StartFailed(
+                "the start order has an invalid token, limit or grace period", consumed=False
+            )
         e.run_dir, e.limit = run_dir, limit
         e.grace = e.grace if grace is None else float(grace)
 
     def _never(
         self, e: Execution, detail: str, *, consumed: bool, fault: str | None = None
     ) -> None:
-        """It did not start, and will not."""
+        """Record and report a start that failed for good."""
         exit_ = exit_info.never(detail, e.stop_reason, fault)
         if consumed:
             self.owed.write(f"{e.folder}/{EXIT}", exit_)
@@ -232,7 +230,7 @@ class ExecutionController:
             return e
         say(
             f"{e.token} was started by an earlier keeper; "
-            + ("its main process is over" if e.main_over else f"it runs, pid {e.pid}")
+            + ("its main process has ended" if e.main_over else f"it runs, pid {e.pid}")
         )
         if not e.main_over:
             self._launcher.note(e)
@@ -262,9 +260,7 @@ class ExecutionController:
             self._loop.at("tick", time.monotonic() + _FAST_TICK_SECS, self._tick)
 
     def _watch(self, e: Execution) -> None:
-        """Notice the end of a process that is not our child; where the kernel cannot say it,
-        `_tick` looks.
-        """
+        """Watch for the end of a process that is not a child. Kernels without pidfd: `_tick` polls."""
         assert e.pid is not None and e.ticks is not None
         try:
             e.pidfd = os.pidfd_open(e.pid)

@@ -1,8 +1,7 @@
-"""Finding out what became of an execution that an earlier keeper started, from its evidence and the
-process table.
+"""Recovery of executions that an earlier keeper started, from evidence and the process table.
 
-A pid counts only together with its start time and boot: another process that has the number now is
-neither taken for the job nor ever signalled.
+A pid counts only together with its start time and boot. A process that reuses the number is neither
+taken for the job nor signalled.
 """
 
 from __future__ import annotations
@@ -26,25 +25,24 @@ if TYPE_CHECKING:
     from ..linux.cgroups import Cgroups
     from .ledger import KeeperLedger
 
-#: How long a locked execution without a known process is searched for: a child between fork and
-#: exec shows no mark yet.
+#: How long to search for the process of a locked execution (seconds): a child between fork and exec
+#: shows no mark yet.
 _SEARCH_SECS = 0.5
 
 
 def recovered(
     name: str, token: str, layout: KeeperLedger, boot_id: str, life_id: str, cgroups: Cgroups
 ) -> Execution:
-    """What is known of it: ended (`exit` is set), running (`pid` is alive), or `main_over` with
-    perhaps something left.
+    """Return the execution: ended (`exit` is set), running (`pid` is alive), or with `main_over` set
+    and perhaps processes left.
     """
     folder = layout.evidence(name)
     e = Execution(name, token, folder)
     e.own = e.alone = False
     start = read_json(f"{folder}/{START}")
     stop = read_json(f"{folder}/{STOP}")
-    if stop is not None and stop.get(
-        "signaled", True
-    ):  # notes of an older version say nothing about signals
+    # older versions do not record whether a signal was sent
+    if stop is not None and stop.get("signaled", True):
         e.stop_reason = str(stop.get("reason"))
     if start is not None:
         _take_over(e, start)
@@ -56,13 +54,10 @@ def recovered(
         e.over(final)
     elif start is None:
         _search(e)
-    elif (
-        start.get("bootId") != boot_id or start.get("life", life_id) != life_id
-    ):  # notes of an older version say no life
-        e.main_over, e.started_mono = (
-            True,
-            None,
-        )  # that clock counted from the start of another boot, or ran on when it was over
+    # older versions do not record "life"
+    elif start.get("bootId") != boot_id or start.get("life", life_id) != life_id:
+        # the recorded monotonic time is useless: its clock belongs to another boot or container
+        e.main_over, e.started_mono = True, None
         why = (
             exit_info.RESTARTED
             if start.get("bootId") != boot_id
@@ -75,7 +70,7 @@ def recovered(
 
 
 def stop_under_way(e: Execution) -> tuple[str, float] | None:
-    """Reason and grace of the stop that the earlier keeper had noted, whether or not it sent a
+    """Return reason and grace of a stop that the earlier keeper recorded, whether or not it sent a
     signal.
     """
     stop = read_json(f"{e.folder}/{STOP}")
@@ -94,7 +89,7 @@ def _take_over(e: Execution, start: dict[str, Any]) -> None:
 
 
 def _search(e: Execution) -> None:
-    """The keeper ended between taking the token and noting the process."""
+    """Search the process of a keeper that ended between consuming the token and recording the pid."""
     until = time.monotonic() + _SEARCH_SECS
     found = _seen(e)
     while not found and _locked(e) and time.monotonic() < until:
@@ -106,14 +101,13 @@ def _search(e: Execution) -> None:
         e.began(main.pid, main.ticks, time.time() - age, time.monotonic() - age)
         return
     e.main_over = True
-    if not found and not os.path.exists(
-        f"{e.folder}/{STDERR}"
-    ):  # the last thing that is made before the script runs
+    # this file is the last one created before the script runs
+    if not found and not os.path.exists(f"{e.folder}/{STDERR}"):
         e.over(exit_info.never(exit_info.NEVER_SPAWNED, e.stop_reason))
 
 
 def _seen(e: Execution) -> list[Process]:
-    """What carries its mark, and what is in its cgroup."""
+    """Return the processes that carry its mark or are in its cgroup."""
     there = processes.table()
     found = {p.pid: p for p in marked(e, there.values())}
     inside = e.cgroup.pids() if e.cgroup is not None else []
@@ -133,7 +127,7 @@ def _runs_script(pid: int, e: Execution) -> bool:
 
 
 def _locked(e: Execution) -> bool:
-    """Does any process still hold its lock?"""
+    """Return whether any process still holds its lock."""
     try:
         fd = os.open(f"{e.folder}/{LOCK}", os.O_RDWR | os.O_CLOEXEC)
     except OSError:

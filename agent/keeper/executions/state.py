@@ -1,4 +1,4 @@
-"""What the keeper knows of one execution, and how it says it to the agent. Data only."""
+"""The keeper's record of one execution, and its report to the agent. Data only."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 
 class ProcessSamples:
-    """numbers: of processes and threads, the newest last. weighed: the most memory, in bytes.
-    again: when to look again (monotonic).
+    """Samples of an execution's processes.
 
-    limits: of one process, lower than the keeper's own, as "ulimit -t 1".
+    numbers: process and thread ids, the newest last. weighed: peak memory in bytes. again: time of
+    the next sample (monotonic); pause: seconds between samples. limits: process limits lower than
+    the keeper's own, as "ulimit -t 1".
     """
 
     __slots__ = ("again", "limits", "numbers", "pause", "weighed")
@@ -32,13 +33,11 @@ class ProcessSamples:
 
 
 class Execution:
-    """One execution of one task, from its start order (or from what was found of it) until the
-    agent forgets it.
+    """One execution of one task, from its start order or its recovery until the agent forgets it.
 
-    own: is its main process a child of this keeper? (Otherwise an earlier keeper started it.)
-    main_over: its main process has ended; only what is left of it keeps the execution from being
-    over. Times called `mono` are seconds on the monotonic clock, which all processes of one boot
-    share.
+    own: the main process is a child of this keeper; otherwise an earlier keeper started it.
+    main_over: the main process has ended, but other processes of the execution may still run.
+    Times named `mono` are seconds on the monotonic clock, which all processes of one boot share.
     """
 
     __slots__ = (
@@ -87,37 +86,37 @@ class Execution:
         self.started_at: float | None = None
         self.started_mono: float | None = None
         self.elapsed: float | None = None
-        #: when its main process ended (see `verdict.ended_mono`)
+        #: when its main process ended (see `exit_info.ended_mono`)
         self.ended_mono: float | None = None
         self.exit: dict[str, Any] | None = None
-        #: the exit of its main process, as the agent was told it while something of it was left
+        #: exit of the main process, as reported to the agent while other processes still ran
         self.exited: dict[str, Any] | None = None
         self.own = True
-        #: its cgroup, where it has one
+        #: its cgroup, if it has one
         self.cgroup: Cgroup | None = None
-        #: the counters of kills for want of memory around it when it started (see `shortage`)
+        #: out-of-memory counters at its start (see `oom_detection`)
         self.counted: dict[str, Any] | None = None
-        #: did no other execution of this keeper run while it did?
+        #: no other execution of this keeper ran at the same time
         self.alone = True
         self.lock_fd = self.pidfd = -1
         self.main_over = False
-        #: what wait4 said of the main process, where this keeper is its parent
+        #: result of wait4 for the main process, if this keeper is its parent
         self.main_status: tuple[int, resource.struct_rusage] | None = None
-        #: what waitid said of it before
+        #: result of waitid for the main process, taken before it is reaped
         self.main_seen: os.waitid_result | None = None
         self.stop_reason: str | None = None
-        #: monotonic time from which on everything of it is killed
+        #: monotonic time from which all its processes are killed
         self.kill_at: float | None = None
-        #: what was sent SIGTERM (pid, ticks, image), and what was killed after the main process had
-        #: ended (pid, ticks)
+        #: processes that got SIGTERM (pid, ticks, image), and processes killed after the main
+        #: process had ended (pid, ticks)
         self.terminated: set[tuple[int, int, int]] = set()
         self.survivors: set[tuple[int, int]] = set()
-        #: is it being killed; how often it was looked at since; and the pause until the next look
+        #: it is being killed; rounds of killing so far; pause until the next round (seconds)
         self.killing, self.rounds, self.pause = False, 0, 0.0
-        #: per stream: where the dropped middle ends, and the size when it was looked at last
+        #: per stream: where the dropped middle ends, and the size at the last check
         self.dropped: dict[str, int] = {}
         self.sizes: dict[str, int] = {}
-        #: what was seen of it while it ran
+        #: samples of its processes while it ran
         self.sight = ProcessSamples()
 
     @property
@@ -125,8 +124,9 @@ class Execution:
         return self.exit is not None
 
     def mark(self) -> dict[bytes, bytes]:
-        """Environment entries that every process of it inherits. The path is in there because a
-        token is unique in one root only.
+        """Return environment entries that every process of the execution inherits.
+
+        The path is included because a token is unique in one root only.
         """
         message = os.fsencode(f"{self.folder}/{MESSAGE}")
         return {b"JOBSCRIBE_TOKEN": self.token.encode(), b"JOBSCRIBE_TERMINATION_MESSAGE": message}
@@ -135,7 +135,7 @@ class Execution:
         self.pid, self.ticks, self.started_at, self.started_mono = pid, ticks, wall, mono
 
     def over(self, exit_: dict[str, Any]) -> None:
-        """Nothing of it is left; this is its end."""
+        """Record the end of the execution; no process of it is left."""
         began, ended = self.started_at, exit_.get("endedAt")
         self.elapsed = max(0.0, ended - began) if began is not None and ended is not None else None
         self.exit = exit_
@@ -148,8 +148,10 @@ class Execution:
         )
 
     def said(self) -> dict[str, Any]:
-        """The form that the agent gets. One that runs and has an exit is ending: its main process
-        is over, and something of it is left.
+        """Return the report to the agent.
+
+        A running execution with an exit is ending: its main process has ended, other processes of
+        it still run.
         """
         elapsed = self.elapsed
         if elapsed is None and self.started_mono is not None:

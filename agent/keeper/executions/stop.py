@@ -1,9 +1,9 @@
-"""The way to an end: an execution is over when its main process is over *and* nothing of it is
-left.
+"""Stop and end of executions: an execution ends when its main process has ended and no other
+process of it is left.
 
-What outlives the main process is killed; in a stop everything gets SIGTERM first and has its grace.
-Looking and signalling is repeated until nothing is found, because a job may fork while it is looked
-at. A zombie is nothing that is left.
+Processes that outlive the main process are killed. A stop sends SIGTERM to all processes first and
+waits for the grace period. Searching and signalling repeat until no process is found, because a job
+may fork meanwhile. Zombies do not count.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ if TYPE_CHECKING:
     from .process_tracker import ProcessTracker
     from .state import Execution
 
-assert (
-    resource
-)  # os.wait4 imports it when it is called first; a keeper must need nothing but memory by then
+# os.wait4 imports it on its first call, which must not fail for lack of memory or descriptors
+assert resource
 
-#: Pauses (seconds) between two looks: the first while it has its grace, the first while it is
-#: killed, and the longest.
+#: Pauses (seconds) between rounds: the first during the grace period, the first while killing, and
+#: the longest.
 _TERM_PAUSE, _KILL_PAUSE, _LONGEST_PAUSE = 0.02, 0.001, 0.2
-#: What is left of an execution after its main process is mostly gone within this time (seconds);
-#: else its exit is told before its end.
+#: Processes left by the main process usually end within this time (seconds); after it, the exit is
+#: reported before the end.
 _ENDING_SECS = 0.05
-#: A cgroup that cannot be taken away is tried again after this long at most.
+#: Longest pause (seconds) between attempts to remove a cgroup.
 _SELDOM_SECS = 60.0
-#: Rounds of killing adopted children without a pause, for those that fork as fast as they are
+#: Rounds of killing adopted children without a pause, against jobs that fork as fast as they are
 #: killed.
 _QUICK_ROUNDS = 50
-#: After so many looks it is said that something does not die.
+#: Rounds of killing after which surviving processes are logged.
 _SAY_AFTER = 50
 
 
 class Terminator:
-    """`running`: executions that are not over, by name; this is who takes them out. `finished` is
-    told of each.
+    """Brings executions to their end.
 
-    exited: told of one whose main process is over while something else of it takes its time to end.
+    running: executions that have not ended, by name; the terminator removes them. finished: called
+    for each that ended. exited: called for each whose main process has ended while other processes
+    of it take time to end.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Terminator:
         self._running, self._finished = running, finished
 
     def children_changed(self) -> None:
-        """SIGCHLD came: main processes may be over, orphans may have arrived or ended."""
+        """Handle SIGCHLD: main processes may have ended, orphans may have arrived or ended."""
         for e in self._running.values():
             self._notice(e)
         self.look()
@@ -88,34 +88,32 @@ class Terminator:
                 self.step(e)
 
     def _notice(self, e: Execution) -> None:
-        """Has the main process of our own child ended?"""
-        # not waited for yet: for as long as the zombie stays, its pid, group and session cannot be
-        # another's
+        """Record the end of the main process if it is our child and has ended."""
+        # not reaped yet: while the zombie stays, its pid, group and session cannot be reused
         if e.own and not e.main_over:
             e.main_seen = os.waitid(os.P_PID, _pid(e), os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if e.main_seen is not None:
                 self.main_ended(e)
 
     def main_ended(self, e: Execution) -> None:
-        """Its main process has ended: noticed just now. Its time limit does not count any more."""
+        """Record that the main process has just ended, and cancel its time limit."""
         self._loop.cancel(("limit", e.name))
         e.main_over = True
         e.ended_mono = exit_info.ended_mono(e, self._loop.since)
 
     def look(self) -> None:
-        """Meet orphans, bury the dead. What no job can have left behind any more is killed."""
+        """Adopt orphans, reap ended ones, and kill those that no running job can have left."""
         self._kin.look({_pid(e) for e in self._running.values() if e.own}, self._running.values())
         if not self._running:
             for pid in self._kin.orphans(None):
-                say(f"process {pid} belongs to no job that still runs: killed")
+                say(f"process {pid} belongs to no running job: killed")
                 self._kin.kill_child(pid)
 
     def stop(self, e: Execution, reason: str, grace: float) -> None:
-        """SIGTERM to all of it, `grace` seconds, SIGKILL to all of it. The first reason stays; the
-        shortest grace counts.
+        """Send SIGTERM to all processes of it, and SIGKILL after `grace` seconds.
 
-        A stop that comes after the exit is too late: what is left of it is killed as after any
-        exit, and no reason is kept.
+        The first reason is kept; the shortest grace period applies. After the exit of the main
+        process no reason is recorded: remaining processes are killed as after any exit.
         """
         now = time.monotonic()
         if e.kill_at is None:
@@ -127,8 +125,9 @@ class Terminator:
         self.step(e)
 
     def _noted(self, e: Execution, reason: str, grace: float) -> bool:
-        """Write down why it is stopped, and then that it gets a signal. False: its exit was there
-        before, and it gets none.
+        """Store the reason of the stop, and then that it gets a signal.
+
+        Returns False if it had exited before; then it gets none.
         """
         path, note = f"{e.folder}/{STOP}", {"reason": reason, "grace": grace, "at": time.time()}
         self._owed.write(path, {**note, "signaled": False})
@@ -142,7 +141,7 @@ class Terminator:
         return True
 
     def step(self, e: Execution) -> None:
-        """Bring an execution that is to end closer to its end, and come again until it is over."""
+        """Advance the end of an execution by one round; schedule the next until it has ended."""
         if e.ended:
             return
         left = self._members(e)
@@ -165,8 +164,9 @@ class Terminator:
         self._loop.at(("step", e.name), when, lambda: self.step(e))
 
     def _one_got_away(self, e: Execution) -> bool:
-        """A process that forks and ends all the time may be missed by who walks through /proc; as
-        our child it is not.
+        """Return whether an orphan is left that a walk through /proc missed.
+
+        A process that forks and exits all the time may be missed there, but not among our children.
         """
         if not e.own:
             return False
@@ -178,12 +178,11 @@ class Terminator:
         return e.pause
 
     def _terminate(self, e: Execution, left: list[Process]) -> None:
-        """Everything of it gets SIGTERM once, also what appeared since the last look; a stopped one
-        has to wake up for it.
+        """Send SIGTERM once to each process, also to new ones; SIGCONT wakes stopped ones for it.
 
-        A program that was executed since is something new: between fork and exec a shell may have
-        taken the signal for its own. Parents come first: a shell that sees its command die first
-        would call that an ordinary exit.
+        A process that has called exec since gets it again: between fork and exec a shell may have
+        handled the signal. Parents come first: a shell that sees its command die first would report
+        an ordinary exit.
         """
         for p in left:
             told = (p.pid, p.ticks, processes.image(p.pid))
@@ -198,7 +197,7 @@ class Terminator:
         if e.cgroup is not None:
             e.cgroup.kill()
         if e.own:
-            # the whole group at once: nothing in it can fork away
+            # the whole group at once: no member can escape by forking
             os.killpg(_pid(e), signal.SIGKILL)
         for p in left:
             if not processes.send_signal(p.pid, p.ticks, signal.SIGKILL):
@@ -208,12 +207,12 @@ class Terminator:
         e.rounds += 1
         if e.rounds == _SAY_AFTER:
             say(
-                f"{len(left)} processes of {e.token} do not die, the first is {left[0].pid if left else None}; still trying"
+                f"{len(left)} processes of {e.token} survive SIGKILL, the first is {left[0].pid if left else None}; retrying"
             )
 
     def _kill_orphans(self, e: Execution) -> None:
-        """What is killed leaves its children to us, and so does what forks and exits to get away;
-        that is met right here.
+        """Kill orphans in quick rounds: children of a killed process become ours, and so do those
+        of a process that forks and exits to escape.
         """
         for _ in range(_QUICK_ROUNDS):
             orphans = self._orphans(e)
@@ -234,22 +233,21 @@ class Terminator:
         return bool(self._orphans(e))
 
     def _is_last(self, e: Execution) -> bool:
-        """Is it the last one running? Then what belongs to nobody is its, or one's that is over
-        already.
+        """Return whether it is the last running execution.
+
+        Then orphans without an owner belong to it or to an ended execution.
         """
         return len(self._running) == 1 and e.name in self._running
 
     def clear(self, cgroup: Cgroup, pause: float = _TERM_PAUSE) -> None:
-        """End what an earlier life left in it, if anything, and take it away; try again ever more
-        seldom.
-        """
+        """Kill what an earlier keeper left in this cgroup and remove it; retry with growing pauses."""
         if cgroup.name in self._running:
             return
         if not cgroup.remove():
             left = cgroup.pids()
             if left:
                 say(
-                    f"{len(left)} processes were left in the cgroup of {cgroup.name}, which is over: killed"
+                    f"{len(left)} processes were left in the cgroup of {cgroup.name}, which has ended: killed"
                 )
                 cgroup.kill()
             longer = min(2 * pause, _SELDOM_SECS)
@@ -260,7 +258,7 @@ class Terminator:
             )
 
     def _leave(self, e: Execution) -> None:
-        """Its cgroup is taken away; where a process is still on its way out, a little later."""
+        """Remove its cgroup; retry later if a process is still exiting."""
         cgroup, e.cgroup = e.cgroup, None
         if cgroup is not None and not cgroup.remove():
             self._loop.at(
@@ -268,16 +266,15 @@ class Terminator:
             )
 
     def _out_of_memory(self, e: Execution, exit_: dict[str, Any]) -> dict[str, Any]:
-        """What is to be said of it."""
+        """Return the exit info fields about memory."""
         now = counted(None)
         if (
             e.counted is not None
             and now["machine"] is not None
             and now["machine"] == e.counted.get("machine")
         ):
-            return {
-                "outOfMemory": False
-            }  # nobody's process on the whole machine was killed for that: the usual case costs one read
+            # no process on the whole machine was killed: the usual case costs one read
+            return {"outOfMemory": False}
         own = e.cgroup.out_of_memory_kills() if e.cgroup is not None else None
         after = now if own is not None else counted(self._cgroups.around)
         found = out_of_memory(
@@ -292,19 +289,19 @@ class Terminator:
         return {"outOfMemory": found}
 
     def _facts(self, e: Execution, exit_: dict[str, Any]) -> dict[str, Any]:
-        """What was seen around an end that is no success. It is told without where that goes wrong."""
+        """Return facts about a failed exit; none if they cannot be collected."""
         if exit_.get("code") == 0:
             return {}
         try:
             return {"facts": exit_facts.found(e, exit_, self._cgroups.around, self._kernel)}
         except (OSError, ValueError) as error:
-            say(f"what was around the end of {e.token} could not be found out: {error}")
+            say(f"cannot collect facts about the end of {e.token}: {error}")
             return {}
 
     def _finish(self, e: Execution) -> None:
-        """Nothing of it is left."""
+        """Reap the main process, write the exit info and report the end."""
         if e.own:
-            if e.main_status is None:  # it may be, where what follows failed once
+            if e.main_status is None:  # set if a later step failed before
                 _, status, usage = os.wait4(_pid(e), 0)
                 e.main_status = (status, usage)
             exit_ = exit_info.from_parent(e)
@@ -340,8 +337,9 @@ class Terminator:
 
 
 def _enclosed() -> bool:
-    """Is this the first process of a container? Then nothing is in its cgroup but the keeper, the
-    agent and executions.
+    """Return whether the keeper is process 1 of a container.
+
+    Then its cgroup holds only the keeper, the agent and executions.
     """
     return os.getpid() == 1
 

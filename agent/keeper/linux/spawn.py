@@ -1,9 +1,8 @@
-"""Making the shell of an execution: by posix_spawn, or right inside a cgroup of version 2.
+"""Creation of an execution's shell: by posix_spawn, or directly inside a cgroup of version 2.
 
-What is made inside one is never outside it, not even for its first instruction, and nothing has to
-be moved: that would take a lock of the whole machine. No C library offers it everywhere, so the
-kernel is called by number, and the child does by hand what posix_spawn does: between here and
-`execve` there is nothing but that.
+A process created inside a cgroup never runs outside of it, and need not be moved: a move would take
+a lock of the whole machine. Not every C library offers this, so the system call is made by number,
+and the child does by hand what posix_spawn does. No other code may run there before `execve`.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    #: (number, path, flags, mode): what is open in the child
+    #: (descriptor, path, flags, mode) of a file open in the child
     Opened = tuple[int, str, int, int]
 
-_SYS_CLONE3 = 435  # the same on every machine
+_SYS_CLONE3 = 435  # the same number on every architecture
 _CLONE_VFORK, _CLONE_INTO_CGROUP = 0x4000, 0x2_0000_0000
 _ARGUMENTS = struct.Struct("11Q")
 _FAILED = 127
@@ -34,7 +33,7 @@ _syscall.argtypes = [ctypes.c_long, ctypes.c_char_p, ctypes.c_size_t]
 
 
 class NotInside(Exception):
-    """This kernel, or who guards it, makes no process inside a cgroup; nothing was made."""
+    """The kernel or its policy does not allow creating a process inside a cgroup; none was made."""
 
 
 def spawned(
@@ -46,7 +45,7 @@ def spawned(
     lock_as: int,
     ignored: Sequence[int],
 ) -> int:
-    """The pid of a new session's leader with these files and default signals. Raises OSError."""
+    """Spawn a session leader with these files and default signals; return its pid. Raises OSError."""
     actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, *file) for file in opened]
     actions.append((os.POSIX_SPAWN_DUP2, lock_fd, lock_as))
     return os.posix_spawn(
@@ -70,7 +69,7 @@ def spawned_inside(
     lock_as: int,
     ignored: Sequence[int],
 ) -> int:
-    """The same, born in this cgroup's folder. Raises OSError as `spawned` does, and NotInside."""
+    """Do the same as `spawn` inside this cgroup folder. Raises OSError, or NotInside."""
     folder = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     failed, fails = os.pipe2(os.O_CLOEXEC)
     # a signal between here and execve would run the keeper's handlers in the child
@@ -103,9 +102,8 @@ def _cloned(folder: int) -> int:
         return pid
     number = ctypes.get_errno()
     error = OSError(number, os.strerror(number))
-    if (
-        isinstance(error, BlockingIOError) or number == 12
-    ):  # no processes or no memory left: moving in would not help
+    # EAGAIN or ENOMEM, no processes or memory left: moving a process in would fail as well
+    if isinstance(error, BlockingIOError) or number == 12:
         raise error
     raise NotInside(error.strerror)
 
@@ -120,7 +118,7 @@ def _become(
     lock_as: int,
     ignored: Sequence[int],
 ) -> None:
-    """In the child. Never returns."""
+    """Set up the child and execute the program. Never returns."""
     try:
         os.setsid()
         for fd, path, flags, mode in opened:

@@ -1,7 +1,6 @@
-"""Notes of what happened that the disk did not take: kept in memory and written as soon as it does.
+"""Pending writes: JSON files that could not be written, kept in memory and retried.
 
-What the agent is told does not wait for that. Only when the keeper itself ends first is such a note
-lost.
+Reports to the agent do not wait for them. A pending write is lost only if the keeper ends first.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ if TYPE_CHECKING:
     from .event_loop import Loop
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
-#: More notes than this are not kept: the oldest is given up.
+#: Limit of pending writes: beyond it the oldest is dropped.
 _MOST = 10_000
 
 
 class WriteRetryQueue:
-    """`write` is tried at once, and again until it works. A newer value for the same path takes the
-    older one's place.
+    """Writes JSON files; retries until the write succeeds. A newer value for a path replaces the
+    pending one.
     """
 
     def __init__(self, loop: Loop) -> None:
@@ -35,7 +34,7 @@ class WriteRetryQueue:
         self._pause = _FIRST_PAUSE
 
     def write(self, path: str, value: dict[str, Any]) -> None:
-        """Never raises."""
+        """Write now, or later if that fails. Never raises."""
         if self._written(path, value, first=path not in self._notes):
             self._notes.pop(path, None)
             return
@@ -46,13 +45,13 @@ class WriteRetryQueue:
             self._loop.at("owed", time.monotonic() + self._pause, self._again)
 
     def withdraw(self, path: str) -> None:
-        """Take a note back."""
+        """Drop the pending write and delete the file."""
         self._notes.pop(path, None)
         with contextlib.suppress(OSError):
             os.unlink(path)
 
     def settle(self) -> None:
-        """Try all of them a last time."""
+        """Try all pending writes a last time."""
         for path, value in self._notes.items():
             self._written(path, value, first=False)
 
@@ -64,17 +63,17 @@ class WriteRetryQueue:
                 return
             del self._notes[path]
         self._pause = _FIRST_PAUSE
-        say("the notes that the disk had not taken are written")
+        say("all pending writes are done")
 
     def _written(self, path: str, value: dict[str, Any], *, first: bool) -> bool:
-        """True also where there is nothing any more to write it into."""
+        """Return whether the write is done; also True if its folder no longer exists."""
         try:
             write_json(path, value)
         except (FileNotFoundError, NotADirectoryError) as error:
-            say(f"{path} cannot be written: {error.strerror}")
+            say(f"cannot write {path}: {error.strerror}")
             return True
         except OSError as error:
             if first:
-                say(f"{path} cannot be written: {error.strerror}; it is tried again")
+                say(f"cannot write {path}: {error.strerror}; retrying")
             return False
         return True
