@@ -3,11 +3,12 @@
 import gc
 
 from ..runtime import processes
-from .keeper.startup_failure import last_words
+from .keeper.startup_failure import report_startup_failure
 
 
 def main() -> None:
-    import argparse  # imported here: the first agent of a container calls `serve` and saves the time
+    # imported here: the first agent of a container calls `serve`, without this import
+    import argparse
 
     parser = argparse.ArgumentParser(
         prog="jobscribe agent",
@@ -31,7 +32,7 @@ def serve(root: str, keeper_fd: int) -> None:
         gc.enable()
         run_agent(keeper_fd, root)
     except Exception as error:
-        last_words(keeper_fd, error)
+        report_startup_failure(keeper_fd, error)
         raise
 
 

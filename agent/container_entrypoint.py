@@ -13,7 +13,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .keeper.process import Born
+    from .keeper.process import StartedAgent
 
 
 def main() -> int:
@@ -22,20 +22,20 @@ def main() -> int:
         signal.signal(number, lambda *_: os._exit(0))
     os.umask(0o077)
     gc.disable()  # imported objects stay: there is no garbage yet
-    born = None
+    started_agent = None
     if len(sys.argv) == 5 and sys.argv[1] == "--root":
         ours, theirs = socket.socketpair()
-        born = _forked(ours)
-        if born is None:
+        started_agent = _forked(ours)
+        if started_agent is None:
             return _agent(sys.argv[2], theirs)
         theirs.close()
     from .keeper import process  # while the agent imports its modules
 
     gc.enable()
-    return process.main(born)
+    return process.main(started_agent)
 
 
-def _forked(ours: socket.socket) -> "Born | None":
+def _forked(ours: socket.socket) -> "StartedAgent | None":
     """Fork; return pid and socket in the parent, None in the agent's process."""
     pid = os.fork()
     if pid:

@@ -28,8 +28,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from ..runtime import processes
 from .keeper import process
-from .keeper.linux.oom_detection import fault
-from .keeper.startup_failure import last_words
+from .keeper.linux.oom_detection import describe_fault
+from .keeper.startup_failure import report_startup_failure
 
 _PACKET = 256 * 1024
 _AGENT = ".process"
@@ -148,7 +148,7 @@ def _answered(
             os.close(tells)
             return {
                 "id": number,
-                "error": f"cannot fork a keeper: {fault(error, spawning=True)[1]}",
+                "error": f"cannot fork a keeper: {describe_fault(error, spawning=True)[1]}",
             }
         if pid == 0:
             _be_keeper({"root": root, **config}, tells)
@@ -231,7 +231,7 @@ def _be_agent(fd: int, root: str) -> NoReturn:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException as error:
         sys.excepthook(*sys.exc_info())
-        last_words(fd, error)
+        report_startup_failure(fd, error)
     finally:
         os._exit(code)
 

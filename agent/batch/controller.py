@@ -23,7 +23,7 @@ from ...runtime.execution.output_limit import DEFAULT_HEAD, DEFAULT_TAIL, Output
 from ...runtime.log.logger import Log
 from ..files.output_reader import Evidence
 from ..host.login_environment import LoginEnvironment, this_account
-from ..keeper.linux.oom_detection import fault
+from ..keeper.linux.oom_detection import describe_fault
 from . import cluster_facts
 from .command_runner import Commands, Run, environment
 from .exit_info import NEVER_TO_START, never
@@ -164,7 +164,8 @@ class BatchController:
                 self._ledger.consume(token, token.name)
             except OSError as e:
                 self._end_unlaunched(
-                    token, never(f"{NEVER_TO_START}, but {fault(e)[1]}", stop_reason=reason)
+                    token,
+                    never(f"{NEVER_TO_START}, but {describe_fault(e)[1]}", stop_reason=reason),
                 )
                 return
             self._end_consumed(token, never(NEVER_TO_START, stop_reason=reason))
@@ -216,7 +217,7 @@ class BatchController:
                 self._ledger.consume(token, job.lead.name)
                 consumed.append(token)
         except OSError as e:
-            word, sentence = fault(e)
+            word, sentence = describe_fault(e)
             exit_ = never(f"its evidence cannot be written: {sentence}", fault=word)
             for token, _ in tasks:
                 (self._end_consumed if token in consumed else self._end_unlaunched)(token, exit_)

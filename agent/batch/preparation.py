@@ -21,7 +21,7 @@ from ...protocol.launch.job_script import exports, script
 from ...protocol.wire.messages import Shared, TaskSpec
 from ...runtime.execution.folder import INPUT, JOB, REPORT, SCRIPT, STDERR, STDOUT, write
 from ..jobs import job_input
-from ..keeper.linux.oom_detection import fault
+from ..keeper.linux.oom_detection import describe_fault
 from ..slurm.batch_script import Step, Submission, batch_script, comment, job_name
 from ..slurm.script_markers import BATCH_SCRIPT
 from .ledger import BatchLedger
@@ -95,7 +95,7 @@ class Preparation:
         except Refusal as e:
             raise Unprepared(e.sentence, e.code if e.code == "batchRefused" else None) from None
         except OSError as e:
-            word, sentence = fault(e)
+            word, sentence = describe_fault(e)
             raise Unprepared(f"its evidence cannot be written: {sentence}", word) from None
 
     def _submission(self, job: BatchJob, asked: Asked) -> Submission:

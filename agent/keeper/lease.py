@@ -45,15 +45,15 @@ class SeenLease:
             said = json.loads(raw) if raw else {}
         except ValueError:
             said = {}
-        self.said: dict[str, Any] = said if isinstance(said, dict) else {}
+        self.fields: dict[str, Any] = said if isinstance(said, dict) else {}
 
     @property
     def host(self) -> str:
-        return str(self.said.get("host") or "another machine")
+        return str(self.fields.get("host") or "another machine")
 
-    def owner_lives(self) -> bool | None:
+    def is_owner_alive(self) -> bool | None:
         """Return whether the owner lives, or None if only watching the count can tell."""
-        said = self.said
+        said = self.fields
         if said.get("state") == RELEASED:
             return False
         if said.get("life") == processes.life_id():
@@ -62,10 +62,10 @@ class SeenLease:
             return False  # that machine was rebooted
         return None
 
-    def is_of(self, handle: dict[str, Any]) -> bool:
+    def belongs_to(self, handle: dict[str, Any]) -> bool:
         """Return whether the keeper named by `handle` took this lease."""
         return all(
-            name not in handle or handle[name] == self.said.get(name)
+            name not in handle or handle[name] == self.fields.get(name)
             for name in ("number", "bootId", "pid", "startTicks")
         )
 
@@ -77,7 +77,7 @@ class Lease:
         self.number = number
         self._folder, self._count, self._state = folder, 0, HELD
         me = os.getpid()
-        self.said: dict[str, Any] = {
+        self.fields: dict[str, Any] = {
             "number": number,
             "pid": me,
             "startTicks": processes.start_ticks(me),
@@ -94,12 +94,12 @@ class Lease:
         Returns HELD, ASKED (another process wants the owner to end) or TAKEN (this process has lost
         the lease).
         """
-        there = _read(self._path())
-        if (there is not None and there.said.get("state") == TAKEN) or max(
+        current = _read(self._path())
+        if (current is not None and current.fields.get("state") == TAKEN) or max(
             numbers(self._folder), default=0
         ) > self.number:
             return TAKEN
-        asked = there is not None and there.said.get("state") == ASKED
+        asked = current is not None and current.fields.get("state") == ASKED
         self._count += 1
         self._write()
         return ASKED if asked else HELD
@@ -114,7 +114,7 @@ class Lease:
         return f"{self._folder}/{self.number}"
 
     def _write(self) -> None:
-        _put(self._path(), {**self.said, "state": self._state, "count": self._count})
+        _write_line(self._path(), {**self.fields, "state": self._state, "count": self._count})
 
 
 def take(folder: str, over: int) -> Lease | None:
@@ -136,10 +136,10 @@ def take(folder: str, over: int) -> Lease | None:
         return None
     lease._write()
     before = _read(f"{folder}/{over}")
-    if before is not None and before.said.get("state") != RELEASED:
+    if before is not None and before.fields.get("state") != RELEASED:
         # only a hint: a former owner that still lives also finds the higher number
         with contextlib.suppress(OSError):
-            _put(f"{folder}/{over}", {**before.said, "state": TAKEN})
+            _write_line(f"{folder}/{over}", {**before.fields, "state": TAKEN})
     for number in numbers(folder):
         if number < over:
             with contextlib.suppress(FileNotFoundError):
@@ -156,11 +156,11 @@ def newest(folder: str) -> SeenLease | None:
     return None
 
 
-def lives(
+def check_owner(
     folder: str,
     left_secs: float = LEFT_SECS,
     *,
-    look: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> tuple[SeenLease | None, bool]:
     """Return the current lease and whether its owner lives.
@@ -168,17 +168,17 @@ def lives(
     Blocks until this is certain: at most `left_secs` without a renewal.
     """
     first = newest(folder)
-    since = look()
+    since = clock()
     while True:
         seen = newest(folder)
         if seen is None:
             return None, False
-        known = seen.owner_lives()
+        known = seen.is_owner_alive()
         if known is not None:
             return seen, known
         if first is None or (seen.number, _count(seen)) != (first.number, _count(first)):
             return seen, True
-        if look() - since >= left_secs:
+        if clock() - since >= left_secs:
             return seen, False
         pause(_LOOK_SECS)
 
@@ -194,15 +194,15 @@ def ask_to_end(
     until = time.monotonic() + patience_secs + left_secs
     since, last = time.monotonic(), _count(seen)
     while time.monotonic() < until:
-        there = newest(folder)
-        if there is None or there.number != seen.number or there.owner_lives() is False:
+        current = newest(folder)
+        if current is None or current.number != seen.number or current.is_owner_alive() is False:
             return True
-        if _count(there) != last:
-            since, last = time.monotonic(), _count(there)
+        if _count(current) != last:
+            since, last = time.monotonic(), _count(current)
         elif time.monotonic() - since >= left_secs:
             return True
-        if there.said.get("state") == HELD:  # ask again: the owner may have overwritten it
-            _put(f"{folder}/{seen.number}", {**there.said, "state": ASKED})
+        if current.fields.get("state") == HELD:  # ask again: the owner may have overwritten it
+            _write_line(f"{folder}/{seen.number}", {**current.fields, "state": ASKED})
         time.sleep(_LOOK_SECS)
     return False
 
@@ -227,10 +227,10 @@ def this_machine() -> str:
 
 
 def _count(seen: SeenLease) -> object:
-    return seen.said.get("count", seen.raw)
+    return seen.fields.get("count", seen.raw)
 
 
-def _put(path: str, said: dict[str, Any]) -> None:
+def _write_line(path: str, said: dict[str, Any]) -> None:
     line = json.dumps(said).encode()
     fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:

@@ -9,7 +9,7 @@ import os
 import time
 
 from . import lease as leases
-from .loop.log import say
+from .loop.log import log
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class LeaseRenewal:
         self._ending = self._failing = False
 
     def start(self) -> None:
-        self._loop.at("lease", time.monotonic() + self._secs, self._renew)
+        self._loop.call_at("lease", time.monotonic() + self._secs, self._renew)
 
     def _renew(self) -> None:
         self.start()
@@ -43,7 +43,7 @@ class LeaseRenewal:
             state = self._lease.renew()
         except OSError as error:  # keep the agent: ending it would help nobody
             if not self._failing:
-                say(f"cannot renew the lease: {error.strerror}; another keeper may take it")
+                log(f"cannot renew the lease: {error.strerror}; another keeper may take it")
             self._failing = True
             return
         self._failing = False
@@ -51,7 +51,7 @@ class LeaseRenewal:
             self._loop.cancel("lease")
         if state != leases.HELD and not self._ending:
             self._ending = True
-            say(
+            log(
                 "another keeper has taken the lease; this keeper ends"
                 if state == leases.TAKEN
                 else "a keeper on another machine asked this keeper to end; it ends"

@@ -42,9 +42,9 @@ from .executions.ledger import KeeperLedger
 from .executions.process_tracker import ProcessTracker
 from .lease_renewal import LeaseRenewal
 from .linux.cgroups import AUTO, Cgroups
-from .linux.oom_detection import fault
+from .linux.oom_detection import describe_fault
 from .loop.event_loop import Loop
-from .loop.log import keep_in, say
+from .loop.log import log, open_log_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 
     Config = dict[str, Any]
     Spawn = Callable[[socket.socket], int]
-    First = Callable[[str | None], None]
-    Born = tuple[int, socket.socket]
+    OnStarted = Callable[[str | None], None]
+    StartedAgent = tuple[int, socket.socket]
 
 BAD_CONFIG, ANOTHER_KEEPER, NO_AGENT, CANNOT_BEGIN = 2, 3, 4, 5
 TITLE = "jobscribe keeper"
@@ -87,17 +87,18 @@ _PASSED_ON = (
 _USAGE = "usage: python -m jobscribe.agent.keeper --root ROOT --folder FOLDER, its configuration in one line on stdin"
 
 
-def main(born: Born | None = None) -> int:
+def main(started_agent: StartedAgent | None = None) -> int:
     """Run a keeper with its configuration from stdin and the agent as a new interpreter.
 
-    Returns the exit code. born: pid and socket of an agent that was started before (container).
+    Returns the exit code. started_agent: pid and socket of an agent that was started before, in a
+    container.
     """
     if sys.argv[1:] in (["--help"], ["-h"]):
         sys.stdout.write(_USAGE + "\n")
         return 0
     try:
         root, folder = _arguments(sys.argv[1:])
-        config = json.loads(_line(_CONFIG_SECS if born is not None else None))
+        config = json.loads(_read_line(_CONFIG_SECS if started_agent is not None else None))
         if not isinstance(config, dict) or not isinstance(config.get("agent"), dict):
             raise ValueError("the configuration on stdin is no JSON object with an 'agent' object")
     except ValueError as error:
@@ -106,20 +107,23 @@ def main(born: Born | None = None) -> int:
     config |= {"root": root, "folder": folder}
     processes.set_title(TITLE, root)
     # a container without an agent has no use: it ends if no agent can be started
-    first = _telling(config) if born is None else lambda failed: None
-    return run(config, lambda sock: _exec_agent(config, sock), first, born)
+    on_started = _startup_reporter(config) if started_agent is None else lambda failed: None
+    return run(config, lambda sock: _exec_agent(config, sock), on_started, started_agent)
 
 
 def run(
-    config: Config, spawn_agent: Spawn, first: First | None = None, born: Born | None = None
+    config: Config,
+    spawn_agent: Spawn,
+    on_started: OnStarted | None = None,
+    started_agent: StartedAgent | None = None,
 ) -> int:
     """Run the keeper until it is told to end; return the exit code.
 
     The calling process becomes the keeper.
 
-    first: called once, with None when an agent has started, or with the reason why none can start.
-    In the second case the keeper ends if it has no jobs. born: the pid of an agent that was started
-    before, and the keeper's end of its socket pair.
+    on_started: called once, with None when an agent has started, or with the reason why none can
+    start. In the second case the keeper ends if it has no jobs. started_agent: the pid of an agent
+    that was started before, and the keeper's end of its socket pair.
     """
     _become_keeper()
     try:
@@ -133,18 +137,22 @@ def run(
             None if wanted is None else leases.take(f"{layout.folder}/lease", int(wanted["over"]))
         )
     except OSError as error:
-        return _cannot_begin(
-            f"the keeper cannot use its folder: {fault(error)[1]}", CANNOT_BEGIN, first
+        return _fail_startup(
+            f"the keeper cannot use its folder: {describe_fault(error)[1]}",
+            CANNOT_BEGIN,
+            on_started,
         )
     if lock is None and lease is None:
-        return _cannot_begin(
-            f"another keeper uses {layout.folder}; this keeper ends", ANOTHER_KEEPER, first
+        return _fail_startup(
+            f"another keeper uses {layout.folder}; this keeper ends", ANOTHER_KEEPER, on_started
         )
-    keep_in(f"{layout.folder}/keeper.log", config)
+    open_log_file(f"{layout.folder}/keeper.log", config)
     try:
-        return _Keeper(config, layout, spawn_agent, first, born, lease).run()
+        return _Keeper(config, layout, spawn_agent, on_started, started_agent, lease).run()
     except OSError as error:
-        return _cannot_begin(f"the keeper cannot start: {fault(error)[1]}", CANNOT_BEGIN, first)
+        return _fail_startup(
+            f"the keeper cannot start: {describe_fault(error)[1]}", CANNOT_BEGIN, on_started
+        )
     finally:
         if lease is not None:
             with contextlib.suppress(OSError):  # the lease then expires
@@ -153,10 +161,10 @@ def run(
             os.close(lock)
 
 
-def _cannot_begin(sentence: str, code: int, first: First | None) -> int:
-    say(sentence)
-    if first is not None:
-        first(f"the keeper ended with exit code {code}: {sentence}")
+def _fail_startup(sentence: str, code: int, on_started: OnStarted | None) -> int:
+    log(sentence)
+    if on_started is not None:
+        on_started(f"the keeper ended with exit code {code}: {sentence}")
     return code
 
 
@@ -166,8 +174,8 @@ class _Keeper:
         config: Config,
         layout: KeeperLedger,
         spawn_agent: Spawn,
-        first: First | None,
-        born: Born | None,
+        on_started: OnStarted | None,
+        started_agent: StartedAgent | None,
         lease: leases.Lease | None,
     ) -> None:
         cap = config.get("outputCap") or {}
@@ -177,31 +185,31 @@ class _Keeper:
         self._cgroups = Cgroups(
             layout.folder, groups.get("use", AUTO), groups.get("pids", 0), earlier.get("cgroups")
         )
-        self._loop, self._kin = Loop(), ProcessTracker(self._cgroups)
+        self._loop, self._tracker = Loop(), ProcessTracker(self._cgroups)
         self._jobs = ExecutionController(
             layout,
             self._loop,
-            self._kin,
-            OutputCap(say, cap.get("head", DEFAULT_HEAD), cap.get("tail", DEFAULT_TAIL)),
+            self._tracker,
+            OutputCap(log, cap.get("head", DEFAULT_HEAD), cap.get("tail", DEFAULT_TAIL)),
             self._cgroups,
-            lambda what, e: self._seat.tell(what, e),
+            lambda what, e: self._agent.report(what, e),
         )
-        self._first = first
-        self._seat = AgentChild(
+        self._on_started = on_started
+        self._agent = AgentChild(
             self._loop,
-            self._kin,
+            self._tracker,
             spawn_agent,
             self._hello,
-            self._obey,
+            self._execute,
             self._jobs.known,
-            self._heard_first if first else None,
-            born,
+            self._report_startup if on_started else None,
+            started_agent,
             **({"life_secs": float(config["lifeSecs"])} if "lifeSecs" in config else {}),
         )
         self._ending = False
         renew_secs = float((config.get("lease") or {}).get("renewSecs", leases.RENEW_SECS))
         self._lease = (
-            None if lease is None else LeaseRenewal(lease, self._loop, renew_secs, self._give_way)
+            None if lease is None else LeaseRenewal(lease, self._loop, renew_secs, self._hand_over)
         )
 
     def run(self) -> int:
@@ -223,23 +231,23 @@ class _Keeper:
         self._jobs.recover()
         if self._lease is not None:
             self._lease.start()
-        self._seat.start()
+        self._agent.start()
         try:
             return self._loop.run()
         finally:
-            self._jobs.owed.settle()
+            self._jobs.pending_writes.flush()
             self._loop.close()
             self._cgroups.close()
 
-    def _heard_first(self, failed: str | None) -> None:
+    def _report_startup(self, failed: str | None) -> None:
         """Report to the process that started the keeper whether an agent has started.
 
         End the keeper if no agent can be started and no job runs.
         """
-        assert self._first is not None
-        self._first(failed)
+        assert self._on_started is not None
+        self._on_started(failed)
         if failed is not None:
-            say(failed)
+            log(failed)
             if not self._jobs.running:
                 self._loop.stop(NO_AGENT)
 
@@ -252,14 +260,14 @@ class _Keeper:
             "keeperPid": os.getpid(),
             "cgroups": self._cgroups.state,
             "pings": True,
-            "executions": [e.said() for e in self._jobs.known.values()],
+            "executions": [e.report() for e in self._jobs.known.values()],
         }
 
     def _children_changed(self) -> None:
-        self._jobs.ending.children_changed()
-        self._seat.child_changed()
+        self._jobs.terminator.children_changed()
+        self._agent.child_changed()
 
-    def _obey(self, order: dict[str, Any]) -> None:
+    def _execute(self, order: dict[str, Any]) -> None:
         """Execute one order from the agent. Log and ignore an invalid order."""
         try:
             match order.get("do"):
@@ -274,17 +282,17 @@ class _Keeper:
                 case other:
                     raise ValueError(f"unknown order {other!r}")
         except (ValueError, TypeError, KeyError) as error:
-            say(f"invalid order from the agent ignored: {type(error).__name__}: {error}")
+            log(f"invalid order from the agent ignored: {type(error).__name__}: {error}")
         except OSError as error:
             # a resource is exhausted; the agent waits for an answer, so the order is kept
-            say(f"an order failed and is retried in {_AGAIN_SECS:g} s: {error}")
-            self._loop.at(
+            log(f"an order failed and is retried in {_AGAIN_SECS:g} s: {error}")
+            self._loop.call_at(
                 ("order", order.get("do"), str(order.get("name"))),
                 time.monotonic() + _AGAIN_SECS,
-                lambda: self._obey(order),
+                lambda: self._execute(order),
             )
 
-    def _give_way(self) -> None:
+    def _hand_over(self) -> None:
         self._quit(stop_jobs=False, grace=_TERM_GRACE)
 
     def _quit(self, *, stop_jobs: bool, grace: float) -> None:
@@ -293,7 +301,7 @@ class _Keeper:
         def end_agent() -> None:
             if not self._ending:
                 self._ending = True
-                self._seat.end(grace, lambda: self._loop.stop(0))
+                self._agent.end(grace, lambda: self._loop.stop(0))
 
         self._jobs.when_idle = end_agent
         if stop_jobs:
@@ -315,7 +323,7 @@ def _become_keeper() -> None:
     os.umask(0o077)
     processes.set_dumpable(False)
     if not processes.become_subreaper():
-        say(
+        log(
             "this kernel has no subreapers: processes that leave a job's session may be found late or never"
         )
     if os.getsid(0) != os.getpid():
@@ -355,7 +363,7 @@ def _lock(path: str) -> int | None:
             time.sleep(0.02)
 
 
-def _telling(config: Config) -> First | None:
+def _startup_reporter(config: Config) -> OnStarted | None:
     """Return a function that reports the start to the pipe `tellFd`, or None without a pipe.
 
     The process that started the keeper reads the other end, or has ended.
@@ -365,15 +373,15 @@ def _telling(config: Config) -> First | None:
         return None
     os.set_inheritable(fd, False)
 
-    def tell(failed: str | None) -> None:
+    def report(failed: str | None) -> None:
         with contextlib.suppress(OSError):
             os.write(fd, json.dumps(failed).encode() + b"\n")
         os.close(fd)
 
-    return tell
+    return report
 
 
-def _line(patience: float | None) -> bytes:
+def _read_line(patience: float | None) -> bytes:
     """Return the first line of stdin, or everything up to EOF; then make stdin /dev/null.
 
     patience: seconds to wait; None waits forever. Raises ValueError if the line does not arrive in

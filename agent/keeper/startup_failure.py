@@ -10,7 +10,7 @@ import json
 import os
 
 
-def last_words(keeper_fd: int, error: BaseException) -> None:
+def report_startup_failure(keeper_fd: int, error: BaseException) -> None:
     """Write the error as one line to the keeper's socket. Never raises: the socket may be closed."""
     said = {"do": "failed", "why": f"{type(error).__name__}: {error}"[:2000]}
     with contextlib.suppress(OSError):

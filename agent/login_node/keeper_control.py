@@ -68,8 +68,8 @@ def start(request: Request) -> dict[str, Any]:
     own_folder(base)
     own_folder(folder)
     left_secs = float(request.get("leftSecs", leases.LEFT_SECS))
-    seen, lives = leases.lives(f"{folder}/lease", left_secs)
-    if seen is not None and lives and request.get("move") and seen.owner_lives() is None:
+    seen, lives = leases.check_owner(f"{folder}/lease", left_secs)
+    if seen is not None and lives and request.get("move") and seen.is_owner_alive() is None:
         lives = not leases.ask_to_end(f"{folder}/lease", seen, left_secs)
     if seen is not None and lives:
         _address(folder, request)
@@ -84,14 +84,16 @@ def start(request: Request) -> dict[str, Any]:
         "output": _text(_from(log, began)),
     }
     if error is not None:
-        there, lives = leases.lives(f"{folder}/lease", left_secs)  # another start may have won
-        if there is not None and lives:
-            return {**out, **_handle(folder, there), "started": False}
+        current, lives = leases.check_owner(
+            f"{folder}/lease", left_secs
+        )  # another start may have won
+        if current is not None and lives:
+            return {**out, **_handle(folder, current), "started": False}
         return {**out, "error": error}
-    there = leases.newest(f"{folder}/lease")
-    if there is None:
+    current = leases.newest(f"{folder}/lease")
+    if current is None:
         return {**out, "error": "the keeper ended right after its start"}
-    handle = _handle(folder, there)
+    handle = _handle(folder, current)
     write_json(f"{folder}/started.json", {**handle, "code": request.get("code")})
     return {**out, **handle, "started": True}
 
@@ -99,7 +101,10 @@ def start(request: Request) -> dict[str, Any]:
 def _handle(folder: str, seen: leases.SeenLease) -> dict[str, Any]:
     return {
         "folder": folder,
-        **{name: seen.said.get(name) for name in ("number", "pid", "startTicks", "bootId", "host")},
+        **{
+            name: seen.fields.get(name)
+            for name in ("number", "pid", "startTicks", "bootId", "host")
+        },
     }
 
 
@@ -202,16 +207,18 @@ def find(request: Request) -> dict[str, Any]:
             "detail": f"keeper pid {handle['pid']} on {os.uname().nodename}{woken}",
         }
     seen = leases.newest(f"{folder}/lease")
-    if seen is None or not seen.is_of(handle):
+    if seen is None or not seen.belongs_to(handle):
         return {"state": "gone", "detail": "the keeper has ended; another one may have started"}
-    if request.get("move") and seen.owner_lives() is None:
+    if request.get("move") and seen.is_owner_alive() is None:
         # its connection through that machine is gone; a start ends it there first
         return {
             "state": "gone",
             "detail": f"the keeper runs on {seen.host}, which has no connection to the supervisor any more",
         }
-    seen, lives = leases.lives(f"{folder}/lease", float(request.get("leftSecs", leases.LEFT_SECS)))
-    if seen is None or not seen.is_of(handle) or not lives:
+    seen, lives = leases.check_owner(
+        f"{folder}/lease", float(request.get("leftSecs", leases.LEFT_SECS))
+    )
+    if seen is None or not seen.belongs_to(handle) or not lives:
         return {"state": "gone", "detail": "the keeper has ended"}
     _freshened(folder, request)
     return {"state": "alive", "detail": f"keeper pid {handle['pid']} on {seen.host}"}
@@ -244,7 +251,7 @@ def stop(request: Request) -> dict[str, Any]:
             _gone(pid, ticks, _KILLED_SECS)
         return {}
     seen = leases.newest(f"{folder}/lease")
-    if seen is None or not seen.is_of(handle) or seen.owner_lives() is not None:
+    if seen is None or not seen.belongs_to(handle) or seen.is_owner_alive() is not None:
         return {}
     if not leases.ask_to_end(
         f"{folder}/lease", seen, float(request.get("leftSecs", leases.LEFT_SECS)), grace + 30

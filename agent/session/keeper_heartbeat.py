@@ -40,8 +40,8 @@ def pace_of(ping_timeout_secs: float) -> HeartbeatTiming:
 class KeeperHeartbeat:
     """Watches the keeper with this pid. Only time in which the agent itself ran counts as silence.
 
-    kill_secs: seconds of silence after which the keeper is killed; 0: never. send: sends an order to
-    the keeper. changed: called when the keeper stops answering, answers again, or is seen stopped.
+    kill_secs: seconds of silence after which the keeper is killed; 0: never. send: sends an order
+    to the keeper. changed: called when the keeper stops answering, answers again, or is seen stopped.
     during: called at each check while the keeper is silent.
     """
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from ...runtime import processes
 from ...runtime.execution.folder import LOCK, MESSAGE
-from ..keeper.linux.cgroups import Cgroup, of_process
+from ..keeper.linux.cgroups import Cgroup, cgroup_of_process
 from . import proc_counters
 from .proc_counters import Process
 
@@ -84,7 +84,7 @@ class ProcessMembership:
             found[e.pid] = main
             # the job moves itself into the cgroup, a moment after its start
             if not main.over and e.cgroup is None:
-                e.cgroup = of_process(e.pid, e.name)
+                e.cgroup = cgroup_of_process(e.pid, e.name)
             if main.parent != self._keeper_pid:  # an earlier keeper's: its orphans are elsewhere
                 _add(found, (p.pid for p in self._all().values() if p.session == e.pid))
         if e.cgroup is not None:

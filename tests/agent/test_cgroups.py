@@ -79,7 +79,7 @@ def test_who_is_in_is_told_and_killed_and_then_it_can_be_removed(cgroups: Cgroup
     assert cgroup is not None and cgroup.pids() == []
     process = _entered(cgroup, "sh", "-c", "trap '' TERM; sleep 86400 & sleep 86400")
     until(lambda: len(cgroup.pids()) == 3)
-    assert not cgroup.remove() and cgroups.name_of(process.pid) == "a-1"
+    assert not cgroup.remove() and cgroups.execution_of(process.pid) == "a-1"
     cgroup.kill()
     assert process.wait(5) == -signal.SIGKILL
     until(cgroup.remove)
@@ -94,7 +94,7 @@ def test_those_that_a_job_made_below_its_own_are_part_of_it(cgroups: Cgroups) ->
     inner = Cgroup("x", cgroup.version, str(below), None)
     process = _entered(inner, "sleep", "86400")
     assert cgroup.pids() == [process.pid] and not cgroup.remove()
-    assert cgroups.name_of(process.pid) == "a-1"
+    assert cgroups.execution_of(process.pid) == "a-1"
     cgroup.kill()
     process.wait(5)
     until(cgroup.remove)
@@ -117,7 +117,7 @@ def test_a_forged_note_leads_nowhere(cgroups: Cgroups, tmp_path: Path) -> None:
     cgroup = cgroups.make("a-1")
     assert cgroup is not None
     other = str(Path(cgroup.folder).parents[1])
-    noted = cgroup.said()
+    noted = cgroup.record()
     assert cgroups.found("a-1", noted) is not None and cgroups.found("a-2", noted) is None
     elsewhere = tmp_path / os.path.basename(os.path.dirname(cgroup.folder)) / "job-a-2"
     elsewhere.mkdir(parents=True)
@@ -141,7 +141,13 @@ def test_a_forged_note_leads_nowhere(cgroups: Cgroups, tmp_path: Path) -> None:
 
 def test_where_none_may_be_made_there_are_none(tmp_path: Path) -> None:
     off = Cgroups(str(tmp_path), "off")
-    assert (off.make("a-1"), off.families, off.left(), off.state, off.name_of(os.getpid())) == (
+    assert (
+        off.make("a-1"),
+        off.families,
+        off.left(),
+        off.state,
+        off.execution_of(os.getpid()),
+    ) == (
         None,
         [],
         [],

@@ -303,7 +303,7 @@ def test_a_run_that_was_digested_by_another_version_of_its_app_is_refused_by_nam
     ended, token = runs.run(
         "myapp", "heightWeightReport", task_env={"JOBSCRIBE_APP_VERSION": "0.9"}
     )
-    assert ended.code == 1 and "the front end has myapp 0.9, and " in (
+    assert ended.code == 1 and "the front end has myapp 0.9, but " in (
         ended.termination_message or ""
     )
     assert "has myapp 1, so nothing was run" in (
@@ -338,7 +338,7 @@ def test_a_model_that_the_app_does_not_have_is_said(runs: Runs) -> None:
     end, _ = runs.run("good", "otherReport")
     assert (end.code, end.termination_message) == (
         1,
-        "good has no compute model 'otherReport'; there are: testReport",
+        "good has no compute model 'otherReport'; it has: testReport",
     )
 
 

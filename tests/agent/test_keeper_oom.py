@@ -243,7 +243,7 @@ def test_what_the_counters_say(
     ],
 )
 def test_whose_end_was_a_kill(exit_: dict[str, Any], by_us: bool, said: bool) -> None:
-    assert oom_detection.died_killed(exit_, by_us=by_us) is said
+    assert oom_detection.was_killed(exit_, by_us=by_us) is said
 
 
 def test_what_an_older_version_wrote_is_not_known() -> None:
@@ -298,7 +298,7 @@ def test_a_start_that_fails_has_a_word_and_a_sentence(
     said: str,
 ) -> None:
     monkeypatch.setattr(os, "access", lambda path, _: shell or path != "/bin/sh")
-    found, sentence = oom_detection.fault(
+    found, sentence = oom_detection.describe_fault(
         OSError(number, os.strerror(number), "/x"), spawning=spawning
     )
     assert found == word and said in sentence

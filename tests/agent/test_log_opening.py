@@ -28,8 +28,8 @@ log("hello {}", "TOPSECRET", **about(parse_token(sys.argv[5])))
 KEEPER = """
 import json, sys
 from jobscribe.agent.keeper.loop import log as say
-say.keep_in(sys.argv[1], json.loads(sys.argv[2]))
-say.say("a cgroup is gone")
+say.open_log_file(sys.argv[1], json.loads(sys.argv[2]))
+say.log("a cgroup is gone")
 """
 
 

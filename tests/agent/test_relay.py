@@ -310,7 +310,7 @@ async def test_a_user_has_its_share_of_connections_and_nobody_elses(there: Runni
         assert there.descriptors() < 16 + 2 * 16 + 10
     await there.until(
         lambda: (
-            f"refused: unix user {SOMEBODY_ELSE} has its 16 connections already" in there.words()
+            f"refused: unix user {SOMEBODY_ELSE} has 16 connections, its limit" in there.words()
         ),
         "it is not said",
     )

@@ -182,7 +182,7 @@ def test_what_may_not_be_read_is_said(run_dir: Path, monkeypatch: pytest.MonkeyP
     assert refused(run_dir, "frames/deep/1 é.csv")[0] == "forbidden"
     assert refused(run_dir, "out.json") == (
         "agentUnavailable",
-        "'out.json' cannot be read: Input/output error",
+        "cannot read 'out.json': Input/output error",
     )
 
 

@@ -571,7 +571,7 @@ async def test_a_look_that_fails_is_said_and_tried_again(
     async with asyncio.timeout(10):
         while len(agent.lines.lines) < 2:
             await asyncio.sleep(0.01)
-    assert "tried again" in agent.lines.lines[0]
+    assert "retrying" in agent.lines.lines[0]
     monkeypatch.undo()
     await agent.hears(1)
 

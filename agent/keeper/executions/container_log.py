@@ -12,7 +12,7 @@ from ....runtime.execution.folder import tail
 _BYTES, _CHARS = 64 * 1024, 500
 
 
-def sentence(path: str, since: float | None) -> str | None:
+def end_reason(path: str, since: float | None) -> str | None:
     """Return the sentence about the first end after `since` (unix seconds): the end of the container
     that ran at that time. None if there is none.
     """

@@ -11,7 +11,7 @@ import resource
 
 from ....runtime.execution.folder import SIGNAL, STDERR, tail
 from ..linux import cgroup_memory
-from ..linux.oom_detection import counted, rose
+from ..linux.oom_detection import has_risen, read_oom_counters
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,16 +27,16 @@ _SHELLS_WORDS = re.compile(rb": line \d+: +(\d+) [A-Z]")
 _WORDS_BYTES = 2048
 
 
-def found(
+def collect_exit_facts(
     e: Execution, exit_: dict[str, Any], around: str | None, kernel: KernelLogReader
 ) -> dict[str, Any]:
     """Return the facts. around: the cgroup that contains the keeper and all its processes."""
     out: dict[str, Any] = {
         "memoryPeakBytes": _peak(e, exit_),
-        "memoryLimitBytes": _limit(e, around),
+        "memoryLimitBytes": _memory_limit(e, around),
         "memoryKills": _kills(e, exit_, around),
     }
-    if e.sight.limits:
+    if e.samples.limits:
         out["ulimits"] = _limits(e)
     number = exit_.get("signal") or (exit_.get("code") or 0) - 128
     if (
@@ -46,7 +46,7 @@ def found(
         and e.started_mono is not None
     ):
         killed = number == 9 and bool(out["memoryKills"] or exit_.get("outOfMemory"))
-        lines, unread = kernel.about(_numbers(e), _cgroup(e), e.started_mono, expected=killed)
+        lines, unread = kernel.lines_about(_numbers(e), _cgroup(e), e.started_mono, expected=killed)
         out |= {"kernel": lines, "kernelUnread": unread}
     return out
 
@@ -56,19 +56,23 @@ def _peak(e: Execution, exit_: dict[str, Any]) -> int | None:
     peak or that of its largest process.
     """
     own = cgroup_memory.peak(e.cgroup.memory) if e.cgroup is not None else None
-    return own if own is not None else max(e.sight.weighed, exit_.get("maxRssBytes") or 0) or None
+    return (
+        own
+        if own is not None
+        else max(e.samples.peak_memory, exit_.get("maxRssBytes") or 0) or None
+    )
 
 
 def _limits(e: Execution) -> list[str]:
     """Return the sampled process limits; a soft limit equal to the hard one is left out."""
     return [
         text
-        for text in e.sight.limits
-        if text.replace("-S ", "") == text or text.replace("-S ", "") not in e.sight.limits
+        for text in e.samples.limits
+        if text.replace("-S ", "") == text or text.replace("-S ", "") not in e.samples.limits
     ]
 
 
-def _limit(e: Execution, around: str | None) -> int | None:
+def _memory_limit(e: Execution, around: str | None) -> int | None:
     folder = e.cgroup.memory if e.cgroup is not None and e.cgroup.memory is not None else around
     limits = [
         cgroup_memory.limit(folder),
@@ -85,10 +89,10 @@ def _kills(e: Execution, exit_: dict[str, Any], around: str | None) -> int | Non
     own = e.cgroup.out_of_memory_kills() if e.cgroup is not None else None
     if own is not None or exit_.get("outOfMemory") is not False:
         return own
-    after = counted(around)
+    after = read_oom_counters(around)
     return (
         0
-        if any(rose(e.counted, after, which) is False for which in ("machine", "around"))
+        if any(has_risen(e.oom_counters, after, which) is False for which in ("machine", "around"))
         else None
     )
 
@@ -99,7 +103,7 @@ def _numbers(e: Execution) -> set[int]:
     told = {int(word) for text in said for word in _SHELLS_WORDS.findall(text)}
     return (
         told
-        | set(e.sight.numbers)
+        | set(e.samples.ids)
         | {pid for pid, _, _ in e.terminated}
         | ({e.pid} if e.pid is not None else set())
     )

@@ -43,7 +43,7 @@ def from_parent(e: Execution) -> dict[str, Any]:
     assert e.main_status is not None
     status, usage = e.main_status
     code = None if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-    out = _of_shell(e, code, os.WTERMSIG(status), os.WCOREDUMP(status))
+    out = _from_shell(e, code, os.WTERMSIG(status), os.WCOREDUMP(status))
     out |= {"userSecs": round(usage.ru_utime, 6), "systemSecs": round(usage.ru_stime, 6)}
     # a spawned process starts with the peak of the keeper, which hides a lower peak of its own
     if usage.ru_maxrss * 1024 > _own_peak():
@@ -61,14 +61,14 @@ def _own_peak() -> int:
     return int(found[1]) * 1024 if found is not None else 0
 
 
-def while_ending(e: Execution) -> dict[str, Any] | None:
+def from_ended_main(e: Execution) -> dict[str, Any] | None:
     """Return the exit info of an ended main process while other processes of it are left.
 
     Returns None if the exit status is lost.
     """
     if e.main_seen is not None:
         code = e.main_seen.si_status if e.main_seen.si_code == os.CLD_EXITED else None
-        out = _of_shell(e, code, e.main_seen.si_status, e.main_seen.si_code == os.CLD_DUMPED)
+        out = _from_shell(e, code, e.main_seen.si_status, e.main_seen.si_code == os.CLD_DUMPED)
     else:
         out = from_evidence(e, "")
     return (
@@ -78,7 +78,7 @@ def while_ending(e: Execution) -> dict[str, Any] | None:
     )
 
 
-def _of_shell(e: Execution, code: int | None, number: int, dumped: bool) -> dict[str, Any]:
+def _from_shell(e: Execution, code: int | None, number: int, dumped: bool) -> dict[str, Any]:
     """Return the exit info of the script's shell. code: None if signal `number` killed the shell."""
     out: dict[str, Any] = {"source": "keeper", "startedAt": e.started_at}
     if code is None:  # the command may have ended before its shell was killed
@@ -112,7 +112,9 @@ def container_ended(why: str | None) -> str:
     return CONTAINER_ENDED + (f": {why}" if why else "")
 
 
-def never(detail: str, stop_reason: str | None = None, fault: str | None = None) -> dict[str, Any]:
+def never_started(
+    detail: str, stop_reason: str | None = None, fault: str | None = None
+) -> dict[str, Any]:
     """Return the exit info of an execution that never started. fault: code of the missing resource."""
     return {
         "source": "start",
@@ -123,7 +125,7 @@ def never(detail: str, stop_reason: str | None = None, fault: str | None = None)
     }
 
 
-def with_evidence(e: Execution, exit_: dict[str, Any], dropped_bytes: int) -> dict[str, Any]:
+def with_final_fields(e: Execution, exit_: dict[str, Any], dropped_bytes: int) -> dict[str, Any]:
     """Add the fields that are final only when no process of the execution is left."""
     out = (
         {"endedAt": _ended_at(e)}

@@ -17,7 +17,7 @@ from ....runtime.execution.folder import read, write
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,249}\Z")
 
 
-def is_name(name: object) -> bool:
+def is_valid_name(name: object) -> bool:
     """Return whether `name` is a valid name of an evidence folder."""
     return isinstance(name, str) and _NAME.match(name) is not None
 
@@ -40,18 +40,18 @@ class KeeperLedger:
     def evidence(self, name: str) -> str:
         return f"{self.runs}/{name}"
 
-    def enter(self, name: str, token: str) -> None:
+    def add_entry(self, name: str, token: str) -> None:
         """Write the ledger's entry."""
         write(f"{self.ledger}/{name}", token.encode())
 
-    def strike(self, name: str) -> None:
+    def remove_entry(self, name: str) -> None:
         """Delete the entry, if there is one."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{self.ledger}/{name}")
 
     def entries(self) -> list[tuple[str, str]]:
         """Return (name, token) of every entry, sorted by name."""
-        names = sorted(n for n in os.listdir(self.ledger) if is_name(n))
+        names = sorted(n for n in os.listdir(self.ledger) if is_valid_name(n))
         return [
             (n, (read(f"{self.ledger}/{n}", 4096) or b"").decode("utf-8", "replace")) for n in names
         ]

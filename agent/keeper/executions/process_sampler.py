@@ -35,52 +35,52 @@ _ULIMITS = {
 }
 
 
-def look_around(running: Iterable[Execution]) -> None:
+def sample_executions(running: Iterable[Execution]) -> None:
     """Sample the executions that are due, longest waiting first. Never raises."""
     now = time.monotonic()
     for e in sorted(
-        (e for e in running if e.sight.again <= now and not e.main_over),
-        key=lambda e: e.sight.again,
+        (e for e in running if e.samples.next_at <= now and not e.main_over),
+        key=lambda e: e.samples.next_at,
     ):
-        e.sight.pause = min(_LONGEST_PAUSE, max(_FIRST_PAUSE, 2 * e.sight.pause))
-        e.sight.again = now + e.sight.pause
+        e.samples.pause = min(_LONGEST_PAUSE, max(_FIRST_PAUSE, 2 * e.samples.pause))
+        e.samples.next_at = now + e.samples.pause
         try:
-            _look(e)
+            _sample(e)
         except (OSError, ValueError, IndexError):  # it is ending, or descriptors are exhausted
             continue
         if time.monotonic() - now > _ROUND_SECS:
             return
 
 
-def _look(e: Execution) -> None:
+def _sample(e: Execution) -> None:
     if e.cgroup is not None:
-        _remember(e, e.cgroup.threads())
+        _record_ids(e, e.cgroup.threads())
         family = e.cgroup.pids()[:_WALKED]
-        _limit(e, family)
+        _record_limits(e, family)
         if e.cgroup.memory is None:
-            _weigh(e, family)
+            _record_memory(e, family)
         return
-    family = _below(e)
-    _limit(e, family)
-    _weigh(e, family)
-    _remember(e, [*family, *(thread for pid in family for thread in _threads(pid))])
+    family = _descendants(e)
+    _record_limits(e, family)
+    _record_memory(e, family)
+    _record_ids(e, [*family, *(thread for pid in family for thread in _threads(pid))])
 
 
-def _remember(e: Execution, numbers: list[int]) -> None:
+def _record_ids(e: Execution, numbers: list[int]) -> None:
     """Remember the newest ids."""
     for number in numbers[-_REMEMBERED:]:
-        e.sight.numbers.pop(number, None)
-        e.sight.numbers[number] = None
-    while len(e.sight.numbers) > _REMEMBERED:
-        del e.sight.numbers[next(iter(e.sight.numbers))]
+        e.samples.ids.pop(number, None)
+        e.samples.ids[number] = None
+    while len(e.samples.ids) > _REMEMBERED:
+        del e.samples.ids[next(iter(e.samples.ids))]
 
 
-def _weigh(e: Execution, family: list[int]) -> None:
+def _record_memory(e: Execution, family: list[int]) -> None:
     """Record the sum of private memory: shared memory would count several times."""
-    e.sight.weighed = max(e.sight.weighed, sum(map(_private, family)))
+    e.samples.peak_memory = max(e.samples.peak_memory, sum(map(_private_bytes, family)))
 
 
-def _limit(e: Execution, family: list[int]) -> None:
+def _record_limits(e: Execution, family: list[int]) -> None:
     """Record process limits lower than the keeper's: the job has set them itself."""
     for pid in family[-_LIMITED:]:
         try:
@@ -90,7 +90,7 @@ def _limit(e: Execution, family: list[int]) -> None:
             continue
         for line in lines:
             if (known := _ULIMITS.get(line[:26].rstrip())) is None or len(
-                e.sight.limits
+                e.samples.limits
             ) >= _LIMITS:
                 continue
             option, unit, number = known
@@ -98,12 +98,12 @@ def _limit(e: Execution, family: list[int]) -> None:
                 zip(line[26:].split()[:2], resource.getrlimit(number), strict=False)
             ):
                 if word.isdigit() and (own == resource.RLIM_INFINITY or int(word) < own):
-                    e.sight.limits[
+                    e.samples.limits[
                         f"ulimit {'' if hard else '-S '}{option.format(int(word) // unit)}"
                     ] = None
 
 
-def _below(e: Execution) -> list[int]:
+def _descendants(e: Execution) -> list[int]:
     """Return the pids of the main process and its descendants, as far as the kernel shows them."""
     out = [] if e.pid is None else [e.pid]
     for pid in out:  # grows while it is walked
@@ -134,7 +134,7 @@ def _threads(pid: int) -> list[int]:
         return []
 
 
-def _private(pid: int) -> int:
+def _private_bytes(pid: int) -> int:
     try:
         fd = os.open(f"/proc/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

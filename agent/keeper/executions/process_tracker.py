@@ -14,7 +14,7 @@ import signal
 
 from ....runtime import processes
 from ....runtime.execution.folder import LOCK
-from ..loop.log import say
+from ..loop.log import log
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,38 +42,38 @@ class ProcessTracker:
         #: pid (and session) of the agent while it runs
         self.agent_pid: int | None = None
         #: (pid, ticks) of processes that may not be signalled
-        self._beyond: set[tuple[int, int]] = set()
+        self._unkillable: set[tuple[int, int]] = set()
         #: processes seen below an execution, to identify them as orphans: pid -> (ticks, name)
         self._lineage: dict[int, tuple[int, str]] = {}
 
-    def look(self, known: Collection[int], live: Collection[Execution]) -> None:
+    def reap_children(self, known: Collection[int], live: Collection[Execution]) -> None:
         """Adopt new children and reap ended ones.
 
         known: pids of main processes that are children. live: executions that have not ended.
         """
         for _ in range(_PASSES):
             # reaping may have left us children that are not in the list yet
-            if not self._look_once(known, live):
+            if not self._reap_once(known, live):
                 return
 
-    def _look_once(self, known: Collection[int], live: Collection[Execution]) -> bool:
+    def _reap_once(self, known: Collection[int], live: Collection[Execution]) -> bool:
         """Return True if a child was reaped."""
         buried = False
         there = processes.children()
         for pid in [p for p in self.adopted if p not in there]:
-            self._beyond.discard((pid, self.adopted.pop(pid)[0]))
+            self._unkillable.discard((pid, self.adopted.pop(pid)[0]))
         for pid in there:
             if pid in known or pid == self.agent_pid:
                 continue
-            if self._reaped(pid):
+            if self._reap(pid):
                 buried = True
             elif pid not in self.adopted:
                 met = processes.find(pid)
                 if met is not None:
-                    self.adopted[pid] = (met.ticks, self._owner(met, live))
+                    self.adopted[pid] = (met.ticks, self._owner_of(met, live))
         return buried
 
-    def _reaped(self, pid: int) -> bool:
+    def _reap(self, pid: int) -> bool:
         try:
             done = os.waitpid(pid, os.WNOHANG)[0] == pid
         except ChildProcessError:
@@ -82,8 +82,8 @@ class ProcessTracker:
             self.adopted.pop(pid, None)
         return done
 
-    def _owner(self, p: Process, live: Collection[Execution]) -> str | None:
-        by_cgroup = self._cgroups.name_of(p.pid)
+    def _owner_of(self, p: Process, live: Collection[Execution]) -> str | None:
+        by_cgroup = self._cgroups.execution_of(p.pid)
         if by_cgroup is not None:  # certain: the kernel reports it
             return by_cgroup
         by_lineage = self._lineage.get(p.pid)
@@ -105,31 +105,31 @@ class ProcessTracker:
         own = [e.name for e in live if e.own]
         return own[0] if len(own) == 1 else None
 
-    def orphans(self, name: str | None) -> list[int]:
+    def adopted_of(self, name: str | None) -> list[int]:
         """Return the adopted children of this execution (None: of unknown owner)."""
         return [
             pid
             for pid, (ticks, owner) in self.adopted.items()
-            if owner == name and (pid, ticks) not in self._beyond
+            if owner == name and (pid, ticks) not in self._unkillable
         ]
 
-    def kill_child(self, pid: int) -> None:
+    def kill_adopted(self, pid: int) -> None:
         """Send SIGKILL to an adopted child. It has not been reaped, so its pid is not reused."""
         try:
             os.kill(pid, signal.SIGKILL)
         except PermissionError:
-            self.check_reach(pid, self.adopted[pid][0])
+            self.ignore_if_foreign(pid, self.adopted[pid][0])
 
-    def check_reach(self, pid: int, ticks: int) -> None:
+    def ignore_if_foreign(self, pid: int, ticks: int) -> None:
         """Log and ignore a process that runs as another user (a set-user-id program): the keeper
         cannot kill it.
         """
         try:
             os.kill(pid, 0)
         except PermissionError:
-            if processes.alive(pid, ticks) and (pid, ticks) not in self._beyond:
-                say(f"process {pid} runs as another user; the keeper cannot kill it and ignores it")
-                self._beyond.add((pid, ticks))
+            if processes.alive(pid, ticks) and (pid, ticks) not in self._unkillable:
+                log(f"process {pid} runs as another user; the keeper cannot kill it and ignores it")
+                self._unkillable.add((pid, ticks))
         except ProcessLookupError:
             return
 
@@ -142,9 +142,9 @@ class ProcessTracker:
         found = processes.table()
         if e.own:
             roots = [e.pid] if e.pid is not None else []
-            roots += self.orphans(e.name) + (self.orphans(None) if with_unknown else [])
+            roots += self.adopted_of(e.name) + (self.adopted_of(None) if with_unknown else [])
         else:
-            roots = [p.pid for p in _anywhere(e, found)]
+            roots = [p.pid for p in _search_table(e, found)]
         if e.cgroup is not None:
             roots += e.cgroup.pids()
         family = [
@@ -152,7 +152,9 @@ class ProcessTracker:
         ]
         for p in family:
             self._lineage[p.pid] = (p.ticks, e.name)
-        return [p for p in family if p.pid != os.getpid() and (p.pid, p.ticks) not in self._beyond]
+        return [
+            p for p in family if p.pid != os.getpid() and (p.pid, p.ticks) not in self._unkillable
+        ]
 
     def forget(self, name: str) -> None:
         """Drop the lineage of an ended execution."""
@@ -161,12 +163,12 @@ class ProcessTracker:
         }
 
 
-def _anywhere(e: Execution, found: dict[int, Process]) -> list[Process]:
+def _search_table(e: Execution, found: dict[int, Process]) -> list[Process]:
     """Return the processes of an execution that an earlier keeper started, from the whole table.
 
     Its session counts only while its main process lives: afterwards the number may be reused.
     """
-    out = marked(e, found.values())
+    out = with_mark(e, found.values())
     seen = {p.pid for p in out}
     main = found.get(e.pid) if e.pid is not None else None
     main_lives = main is not None and main.ticks == e.ticks and not main.over
@@ -178,7 +180,7 @@ def _anywhere(e: Execution, found: dict[int, Process]) -> list[Process]:
     return out
 
 
-def marked(e: Execution, candidates: Iterable[Process]) -> list[Process]:
+def with_mark(e: Execution, candidates: Iterable[Process]) -> list[Process]:
     """Return the candidates that carry its mark, the main process first."""
-    out = processes.marked([k + b"=" + v for k, v in e.mark().items()], candidates)
+    out = processes.marked([k + b"=" + v for k, v in e.environment_mark().items()], candidates)
     return sorted(out, key=lambda p: (p.session != p.pid, p.ticks))

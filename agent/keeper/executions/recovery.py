@@ -13,8 +13,8 @@ import time
 from ....runtime import processes
 from ....runtime.execution.folder import EXIT, LOCK, SCRIPT, START, STDERR, STOP, read_json
 from . import exit_info
-from .container_log import sentence
-from .process_tracker import marked
+from .container_log import end_reason
+from .process_tracker import with_mark
 from .state import Execution
 
 TYPE_CHECKING = False
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _SEARCH_SECS = 0.5
 
 
-def recovered(
+def recover_execution(
     name: str, token: str, layout: KeeperLedger, boot_id: str, life_id: str, cgroups: Cgroups
 ) -> Execution:
     """Return the execution: ended (`exit` is set), running (`pid` is alive), or with `main_over` set
@@ -51,9 +51,9 @@ def recovered(
         e.cgroup.thaw()
     final = read_json(f"{folder}/{EXIT}")
     if final is not None:
-        e.over(final)
+        e.finish(final)
     elif start is None:
-        _search(e)
+        _search_processes(e)
     # older versions do not record "life"
     elif start.get("bootId") != boot_id or start.get("life", life_id) != life_id:
         # the recorded monotonic time is useless: its clock belongs to another boot or container
@@ -61,15 +61,15 @@ def recovered(
         why = (
             exit_info.RESTARTED
             if start.get("bootId") != boot_id
-            else exit_info.container_ended(sentence(layout.container_log, e.started_at))
+            else exit_info.container_ended(end_reason(layout.container_log, e.started_at))
         )
-        e.over(exit_info.with_evidence(e, exit_info.from_evidence(e, why), 0))
+        e.finish(exit_info.with_final_fields(e, exit_info.from_evidence(e, why), 0))
     else:
         e.main_over = e.pid is None or e.ticks is None or not processes.alive(e.pid, e.ticks)
     return e
 
 
-def stop_under_way(e: Execution) -> tuple[str, float] | None:
+def recorded_stop(e: Execution) -> tuple[str, float] | None:
     """Return reason and grace of a stop that the earlier keeper recorded, whether or not it sent a
     signal.
     """
@@ -85,31 +85,31 @@ def _take_over(e: Execution, start: dict[str, Any]) -> None:
         start.get("grace", e.grace),
         start.get("runDir"),
     )
-    e.counted = start.get("counted") if isinstance(start.get("counted"), dict) else None
+    e.oom_counters = start.get("counted") if isinstance(start.get("counted"), dict) else None
 
 
-def _search(e: Execution) -> None:
+def _search_processes(e: Execution) -> None:
     """Search the process of a keeper that ended between consuming the token and recording the pid."""
     until = time.monotonic() + _SEARCH_SECS
-    found = _seen(e)
+    found = _find_processes(e)
     while not found and _locked(e) and time.monotonic() < until:
         time.sleep(0.01)
-        found = _seen(e)
+        found = _find_processes(e)
     main = next((p for p in found if p.session == p.pid and _runs_script(p.pid, e)), None)
     if main is not None:
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - main.ticks / os.sysconf("SC_CLK_TCK")
-        e.began(main.pid, main.ticks, time.time() - age, time.monotonic() - age)
+        e.record_main(main.pid, main.ticks, time.time() - age, time.monotonic() - age)
         return
     e.main_over = True
     # this file is the last one created before the script runs
     if not found and not os.path.exists(f"{e.folder}/{STDERR}"):
-        e.over(exit_info.never(exit_info.NEVER_SPAWNED, e.stop_reason))
+        e.finish(exit_info.never_started(exit_info.NEVER_SPAWNED, e.stop_reason))
 
 
-def _seen(e: Execution) -> list[Process]:
+def _find_processes(e: Execution) -> list[Process]:
     """Return the processes that carry its mark or are in its cgroup."""
     there = processes.table()
-    found = {p.pid: p for p in marked(e, there.values())}
+    found = {p.pid: p for p in with_mark(e, there.values())}
     inside = e.cgroup.pids() if e.cgroup is not None else []
     return list(
         (

@@ -26,9 +26,9 @@ from ....runtime.execution.folder import (
     STDOUT,
     write,
 )
-from ..linux.oom_detection import counted, fault
-from ..linux.spawn import NotInside, spawned, spawned_inside
-from ..loop.log import say
+from ..linux.oom_detection import describe_fault, read_oom_counters
+from ..linux.spawn import NotInside, spawn, spawn_in_cgroup
+from ..loop.log import log
 from .ledger import KeeperLedger
 from .state import Execution
 
@@ -70,9 +70,9 @@ class Launcher:
         boot_id: str,
         life_id: str,
         cgroups: Cgroups,
-        owed: WriteRetryQueue,
+        writes: WriteRetryQueue,
     ) -> None:
-        self._layout, self._cgroups, self._owed = layout, cgroups, owed
+        self._layout, self._cgroups, self._writes = layout, cgroups, writes
         self._boot_id, self._life_id = boot_id, life_id
         self._said: set[str] = set()
         catchable = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
@@ -81,12 +81,12 @@ class Launcher:
     def consume(self, e: Execution) -> None:
         """Mark the token as started. Raises StartFailed (not consumed)."""
         try:
-            self._layout.enter(e.name, e.token)
+            self._layout.add_entry(e.name, e.token)
             os.mkdir(e.folder, 0o700)
         except OSError as error:
             if not isinstance(error, FileExistsError):  # then another execution owns the entry
-                self._layout.strike(e.name)
-            word, sentence = fault(error)
+                self._layout.remove_entry(e.name)
+            word, sentence = describe_fault(error)
             raise StartFailed(
                 f"its evidence cannot be written: {sentence}", consumed=False, fault=word
             ) from None
@@ -106,15 +106,15 @@ class Launcher:
             if e.cgroup is not None:
                 e.cgroup.remove()
             word, sentence = (
-                fault(error, spawning=spawning)
+                describe_fault(error, spawning=spawning)
                 if isinstance(error, OSError)
                 else (None, str(error))
             )
             raise StartFailed(sentence, consumed=True, fault=word) from None
-        self.note(e)
+        self.record_start(e)
         failpoints.reached("keeper.noted")
 
-    def note(self, e: Execution) -> None:
+    def record_start(self, e: Execution) -> None:
         """Write the pid and settings for the next keeper, which must search without them."""
         said = {
             "token": e.token,
@@ -127,15 +127,15 @@ class Launcher:
             "limit": e.limit,
             "grace": e.grace,
             "runDir": e.run_dir,
-            "counted": e.counted,
-            "cgroup": None if e.cgroup is None else e.cgroup.said(),
+            "counted": e.oom_counters,
+            "cgroup": None if e.cgroup is None else e.cgroup.record(),
         }
-        self._owed.write(f"{e.folder}/{START}", said)
+        self._writes.write(f"{e.folder}/{START}", said)
 
     def _prepare(self, e: Execution, order: dict[str, Any]) -> None:
         e.cgroup = self._cgroup(e.name)
-        self._limit(e, order.get("memory"))
-        moves_in = e.cgroup is not None and not self._inside(e.cgroup)
+        self._limit_memory(e, order.get("memory"))
+        moves_in = e.cgroup is not None and not self._starts_inside(e.cgroup)
         _write_script(e, order["script"], moves_in=moves_in)
         if order.get("input") is not None:
             write(f"{e.folder}/{INPUT}", order["input"].encode())
@@ -158,26 +158,26 @@ class Launcher:
         try:
             return self._cgroups.make(name)
         except OSError as error:
-            self._once(
+            self._log_once(
                 "made",
                 f"cannot create a cgroup for {name}: {error.strerror}; jobs start without one and are tracked by other means",
             )
             return None
 
-    def _limit(self, e: Execution, memory: int | None) -> None:
+    def _limit_memory(self, e: Execution, memory: int | None) -> None:
         """Limit the memory of its cgroup to what the job requested, if the kernel supports that."""
         if memory is None or e.cgroup is None:
             return
         try:
             e.cgroup.limit_memory(memory)
         except OSError as error:
-            self._once(
+            self._log_once(
                 "memory",
                 f"cannot limit the memory of {e.name}: {error.strerror}; jobs start without a limit",
             )
 
-    def _inside(self, cgroup: Cgroup) -> bool:
-        return cgroup.version == 2 and self._cgroups.born_inside
+    def _starts_inside(self, cgroup: Cgroup) -> bool:
+        return cgroup.version == 2 and self._cgroups.can_spawn_inside
 
     def _spawn(self, e: Execution, text: str) -> None:
         folder = e.folder
@@ -190,33 +190,33 @@ class Launcher:
         how = (
             SHELL,
             ["sh", f"{folder}/{SCRIPT}"],
-            e.mark(),
+            e.environment_mark(),
             opened,
             e.lock_fd,
             LOCK_FD,
             self._ignored,
         )
         counts_itself = e.cgroup is not None and e.cgroup.memory is not None
-        e.counted = counted(None if counts_itself else self._cgroups.around)
+        e.oom_counters = read_oom_counters(None if counts_itself else self._cgroups.around)
         wall, mono = time.time(), time.monotonic()
         pid = 0
-        if e.cgroup is not None and self._inside(e.cgroup):
+        if e.cgroup is not None and self._starts_inside(e.cgroup):
             try:
-                pid = spawned_inside(e.cgroup.folder, *how)
+                pid = spawn_in_cgroup(e.cgroup.folder, *how)
             except NotInside as error:
-                self._cgroups.born_inside = False
-                self._once(
+                self._cgroups.can_spawn_inside = False
+                self._log_once(
                     "inside",
                     f"cannot create a process inside a cgroup ({error}); each job moves itself in",
                 )
                 _write_script(e, text, moves_in=True)
-        pid = pid or spawned(*how)
-        e.began(pid, processes.start_ticks(pid), wall, mono)
+        pid = pid or spawn(*how)
+        e.record_main(pid, processes.start_ticks(pid), wall, mono)
 
-    def _once(self, what: str, sentence: str) -> None:
+    def _log_once(self, what: str, sentence: str) -> None:
         if what not in self._said:
             self._said.add(what)
-            say(sentence)
+            log(sentence)
 
 
 def _write_script(e: Execution, text: str, *, moves_in: bool) -> None:
@@ -253,4 +253,6 @@ def _link(e: Execution) -> None:
                 os.symlink(e.folder, temporary)
                 os.rename(temporary, f"{own}/{name}")
     except OSError as error:
-        say(f"cannot link the run directory of {e.token} to its evidence: {fault(error)[1]}")
+        log(
+            f"cannot link the run directory of {e.token} to its evidence: {describe_fault(error)[1]}"
+        )

@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 class ProcessSamples:
     """Samples of an execution's processes.
 
-    numbers: process and thread ids, the newest last. weighed: peak memory in bytes. again: time of
+    ids: of processes and threads, the newest last. peak_memory: bytes. next_at: time of
     the next sample (monotonic); pause: seconds between samples. limits: process limits lower than
     the keeper's own, as "ulimit -t 1".
     """
 
-    __slots__ = ("again", "limits", "numbers", "pause", "weighed")
+    __slots__ = ("ids", "limits", "next_at", "pause", "peak_memory")
 
     def __init__(self) -> None:
-        self.numbers: dict[int, None] = {}
+        self.ids: dict[int, None] = {}
         self.limits: dict[str, None] = {}
-        self.weighed = 0
-        self.again = self.pause = 0.0
+        self.peak_memory = 0
+        self.next_at = self.pause = 0.0
 
 
 class Execution:
@@ -43,7 +43,6 @@ class Execution:
     __slots__ = (
         "alone",
         "cgroup",
-        "counted",
         "dropped",
         "elapsed",
         "ended_mono",
@@ -52,6 +51,7 @@ class Execution:
         "folder",
         "grace",
         "kill_at",
+        "kill_rounds",
         "killing",
         "limit",
         "lock_fd",
@@ -59,13 +59,13 @@ class Execution:
         "main_seen",
         "main_status",
         "name",
+        "oom_counters",
         "own",
         "pause",
         "pid",
         "pidfd",
-        "rounds",
         "run_dir",
-        "sight",
+        "samples",
         "sizes",
         "started_at",
         "started_mono",
@@ -95,7 +95,7 @@ class Execution:
         #: its cgroup, if it has one
         self.cgroup: Cgroup | None = None
         #: out-of-memory counters at its start (see `oom_detection`)
-        self.counted: dict[str, Any] | None = None
+        self.oom_counters: dict[str, Any] | None = None
         #: no other execution of this keeper ran at the same time
         self.alone = True
         self.lock_fd = self.pidfd = -1
@@ -112,18 +112,18 @@ class Execution:
         self.terminated: set[tuple[int, int, int]] = set()
         self.survivors: set[tuple[int, int]] = set()
         #: it is being killed; rounds of killing so far; pause until the next round (seconds)
-        self.killing, self.rounds, self.pause = False, 0, 0.0
+        self.killing, self.kill_rounds, self.pause = False, 0, 0.0
         #: per stream: where the dropped middle ends, and the size at the last check
         self.dropped: dict[str, int] = {}
         self.sizes: dict[str, int] = {}
         #: samples of its processes while it ran
-        self.sight = ProcessSamples()
+        self.samples = ProcessSamples()
 
     @property
     def ended(self) -> bool:
         return self.exit is not None
 
-    def mark(self) -> dict[bytes, bytes]:
+    def environment_mark(self) -> dict[bytes, bytes]:
         """Return environment entries that every process of the execution inherits.
 
         The path is included because a token is unique in one root only.
@@ -131,15 +131,15 @@ class Execution:
         message = os.fsencode(f"{self.folder}/{MESSAGE}")
         return {b"JOBSCRIBE_TOKEN": self.token.encode(), b"JOBSCRIBE_TERMINATION_MESSAGE": message}
 
-    def began(self, pid: int, ticks: int | None, wall: float, mono: float) -> None:
+    def record_main(self, pid: int, ticks: int | None, wall: float, mono: float) -> None:
         self.pid, self.ticks, self.started_at, self.started_mono = pid, ticks, wall, mono
 
-    def over(self, exit_: dict[str, Any]) -> None:
+    def finish(self, exit_: dict[str, Any]) -> None:
         """Record the end of the execution; no process of it is left."""
         began, ended = self.started_at, exit_.get("endedAt")
         self.elapsed = max(0.0, ended - began) if began is not None and ended is not None else None
         self.exit = exit_
-        self.terminated, self.survivors, self.dropped, self.sizes, self.sight = (
+        self.terminated, self.survivors, self.dropped, self.sizes, self.samples = (
             set(),
             set(),
             {},
@@ -147,7 +147,7 @@ class Execution:
             ProcessSamples(),
         )
 
-    def said(self) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         """Return the report to the agent.
 
         A running execution with an exit is ending: its main process has ended, other processes of

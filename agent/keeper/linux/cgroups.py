@@ -46,7 +46,7 @@ class Cgroup:
             others,
         )
 
-    def said(self) -> dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         """Return the stored form for the next keeper."""
         return {
             "version": self.version,
@@ -179,10 +179,10 @@ class Cgroups:
         #: folder with the kernel's memory counters of this process's own cgroup
         self.around: str | None = None
         #: processes can be created inside a cgroup (found out by trying)
-        self.born_inside = True
+        self.can_spawn_inside = True
         self.state = "not wanted"
         with contextlib.suppress(OSError):
-            self._look_around(wanted)
+            self._detect(wanted)
         self._earlier = [
             p for p in _list(earlier) if self._is_family(p) and p not in self._families.values()
         ]
@@ -200,15 +200,15 @@ class Cgroups:
         if not self._families:
             return None
         try:
-            return self._made(name)
+            return self._create(name)
         except FileNotFoundError:
             # systemd removes empty cgroups below a unit when it restarts the unit, also this
             # keeper's families
             self._families = {}
-            self._look_around(self._wanted)
+            self._detect(self._wanted)
             if not self._families:  # logged by the caller; from now on there are no cgroups
                 raise
-            return self._made(name)
+            return self._create(name)
 
     def found(self, name: str, said: object) -> Cgroup | None:
         """Return the cgroup of an execution that an earlier keeper started, from its record or by
@@ -234,7 +234,7 @@ class Cgroups:
                     return noted
         if not self._families:
             return None
-        here = self._named(name)
+        here = self._cgroup_named(name)
         return here if os.path.isdir(here.folder) else None
 
     def left(self) -> list[Cgroup]:
@@ -254,9 +254,9 @@ class Cgroups:
             for n in os.listdir(f)
             if n.startswith(_JOB)
         ]
-        return [*(self._named(name) for name in names), *strays]
+        return [*(self._cgroup_named(name) for name in names), *strays]
 
-    def name_of(self, pid: int) -> str | None:
+    def execution_of(self, pid: int) -> str | None:
         """Return the execution in whose cgroup this process is."""
         if not self._families:
             return None
@@ -278,8 +278,8 @@ class Cgroups:
 
     # ---- inside
 
-    def _made(self, name: str) -> Cgroup:
-        cgroup = self._named(name)
+    def _create(self, name: str) -> Cgroup:
+        cgroup = self._cgroup_named(name)
         for folder in cgroup._folders():
             with contextlib.suppress(FileExistsError):
                 os.mkdir(folder, 0o755)
@@ -287,7 +287,7 @@ class Cgroups:
             _write(f"{self._families['pids']}/{_JOB}{name}/pids.max", str(self._pids).encode())
         return cgroup
 
-    def _named(self, name: str) -> Cgroup:
+    def _cgroup_named(self, name: str) -> Cgroup:
         where = {k: f"{family}/{_JOB}{name}" for k, family in self._families.items()}
         others = tuple(v for k, v in where.items() if k not in ("", "memory"))
         return Cgroup(name, self._version, where[""], where.get("memory"), others)
@@ -304,7 +304,7 @@ class Cgroups:
             return False
         return any(path.startswith(f"{m.point}/") for m in mounts())
 
-    def _look_around(self, wanted: str) -> None:
+    def _detect(self, wanted: str) -> None:
         own, all_ = own_paths(), mounts()
         there = {
             c: d
@@ -385,7 +385,7 @@ class Cgroups:
         return {"": family} | {c: family for c in ("memory", "pids") if c.encode() in enabled}
 
 
-def of_process(pid: int, name: str) -> Cgroup | None:
+def cgroup_of_process(pid: int, name: str) -> Cgroup | None:
     """Return the cgroup of this execution if the kernel says that this process is in it."""
     with contextlib.suppress(OSError):
         for line in os.fsdecode(read(f"/proc/{pid}/cgroup")).splitlines():

@@ -43,7 +43,7 @@ class KernelLogReader:
         #: process ids in the log are valid in this pid namespace
         self._same_pids = processes.in_first_namespace()
         try:
-            self._fd = _opened(path, device)
+            self._fd = _open(path, device)
         except OSError as error:
             self.unread = _sentence(error)
 
@@ -53,7 +53,7 @@ class KernelLogReader:
             try:
                 os.lseek(self._fd, 0, os.SEEK_END)
             except OSError as error:
-                self._lose(error)
+                self._close_failed(error)
 
     def read(self, secs: float = BESIDE_SECS) -> bool:
         """Read new records for at most `secs`. Never raises.
@@ -63,13 +63,13 @@ class KernelLogReader:
         until = time.monotonic() + secs
         while self._fd >= 0:
             try:
-                found = kernel_log_parser.record(os.read(self._fd, _RECORD_BYTES))
+                found = kernel_log_parser.parse_record(os.read(self._fd, _RECORD_BYTES))
             except BlockingIOError:
                 return True
             except OSError as error:
                 # the others mean an overrun: reading continues with the oldest record left
                 if error.errno not in (errno.EPIPE, errno.EINTR, errno.EINVAL):
-                    self._lose(error)
+                    self._close_failed(error)
                 found = None
             if found is not None:
                 self._records.append(found)
@@ -77,7 +77,7 @@ class KernelLogReader:
                 return False
         return False
 
-    def about(
+    def lines_about(
         self, pids: Collection[int], cgroup: str | None, since: float, *, expected: bool
     ) -> tuple[tuple[str, ...], str | None]:
         """Return (lines, why more lines may be missing) about an execution that started at `since`
@@ -94,16 +94,16 @@ class KernelLogReader:
         return lines, None if complete else self.unread or TOO_LONG
 
     def _lines(self, pids: Collection[int], cgroup: str | None, since: float) -> tuple[str, ...]:
-        return kernel_log_parser.about(
+        return kernel_log_parser.lines_about(
             self._records, pids if self._same_pids else (), cgroup, since, time.monotonic()
         )
 
-    def _lose(self, error: OSError) -> None:
+    def _close_failed(self, error: OSError) -> None:
         os.close(self._fd)
         self._fd, self.unread = -1, _sentence(error)
 
 
-def _opened(path: str, device: int) -> int:
+def _open(path: str, device: int) -> int:
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NOCTTY)
     found = os.fstat(fd)
     if not stat.S_ISCHR(found.st_mode) or found.st_rdev != device:

@@ -53,7 +53,7 @@ class Record:
         self.at, self.text, self.pid = at, text, pid
 
 
-def record(raw: bytes) -> Record | None:
+def parse_record(raw: bytes) -> Record | None:
     """Return the record, or None if it is not about a process or not written by the kernel."""
     if _WORTH_IT.search(raw) is None:
         return None
@@ -67,7 +67,7 @@ def record(raw: bytes) -> Record | None:
     ):
         return None
     text = rest.split(b"\n", 1)[0].decode("ascii", "backslashreplace")
-    pid = named(text)
+    pid = pid_of(text)
     return (
         None
         if pid is None and not _KILLED_IN.match(text)
@@ -75,7 +75,7 @@ def record(raw: bytes) -> Record | None:
     )
 
 
-def named(text: str) -> int | None:
+def pid_of(text: str) -> int | None:
     """Return the pid of the process whose death this line reports."""
     for pattern in _ABOUT_ONE:
         match = pattern.match(text)
@@ -84,7 +84,7 @@ def named(text: str) -> int | None:
     return None
 
 
-def about(
+def lines_about(
     records: Iterable[Record], pids: Collection[int], cgroup: str | None, since: float, until: float
 ) -> tuple[str, ...]:
     """Return the newest lines, logged between `since` and `until` (monotonic), about one of these
@@ -109,7 +109,7 @@ def about(
         for r in window
         if r.pid in own or (inside is not None and inside.search(_victims(r.text)) is not None)
     ]
-    return tuple(_cut(line) for line in lines[-MOST_LINES:])
+    return tuple(_shorten(line) for line in lines[-MOST_LINES:])
 
 
 def _victims(text: str) -> str:
@@ -121,7 +121,7 @@ def _victims(text: str) -> str:
     return text[begin:] if begin >= 0 else text.partition(" killed as a result of limit of ")[0]
 
 
-def _cut(line: str) -> str:
+def _shorten(line: str) -> str:
     """Shorten a long line in its middle."""
     return (
         line

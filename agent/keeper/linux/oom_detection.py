@@ -34,7 +34,7 @@ _WORDS = {
 }
 
 
-def counted(around: str | None) -> dict[str, int | None]:
+def read_oom_counters(around: str | None) -> dict[str, int | None]:
     """Return the current values of the two counters that several executions share."""
     machine = cgroups.machine_oom_kills()
     return {"machine": machine, "around": cgroups.oom_kills(around)}
@@ -50,7 +50,7 @@ def out_of_memory(
 ) -> bool | None:
     """Return whether memory was the cause of the end; None if that cannot be known.
 
-    before, after: see `oom_counters`; own: the counter of its own cgroup, which started at 0.
+    before, after: see `read_oom_counters`; own: the counter of its own cgroup, which started at 0.
     killed: a SIGKILL ended it that was not ours. alone: `around` belongs to a container and no
     other execution ran meanwhile; the kernel prefers jobs there over keeper and agent.
 
@@ -58,9 +58,9 @@ def out_of_memory(
     """
     if own:
         return True
-    if rose(before, after, "machine") is False or own == 0:
+    if has_risen(before, after, "machine") is False or own == 0:
         return False
-    match rose(before, after, "around"):
+    match has_risen(before, after, "around"):
         case False:
             return False
         case True if killed or alone:
@@ -69,18 +69,20 @@ def out_of_memory(
             return None
 
 
-def died_killed(exit_: dict[str, Any], *, by_us: bool) -> bool:
+def was_killed(exit_: dict[str, Any], *, by_us: bool) -> bool:
     """Return whether SIGKILL (not sent by us) ended it, or, by its exit code, its last child."""
     return not by_us and (exit_.get("signal") == signal.SIGKILL or exit_.get("code") == _KILLED)
 
 
-def rose(before: dict[str, Any] | None, after: dict[str, int | None], which: str) -> bool | None:
+def has_risen(
+    before: dict[str, Any] | None, after: dict[str, int | None], which: str
+) -> bool | None:
     """Return whether this counter has risen; None if it cannot be read."""
     was, is_ = (before or {}).get(which), after.get(which)
     return None if not isinstance(was, int) or is_ is None else is_ > was
 
 
-def fault(error: OSError, *, spawning: bool = False) -> tuple[str | None, str]:
+def describe_fault(error: OSError, *, spawning: bool = False) -> tuple[str | None, str]:
     """Return (error code or None, sentence) for a failed start.
 
     spawning: the call that creates the process failed.

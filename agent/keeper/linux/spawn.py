@@ -36,7 +36,7 @@ class NotInside(Exception):
     """The kernel or its policy does not allow creating a process inside a cgroup; none was made."""
 
 
-def spawned(
+def spawn(
     program: str,
     arguments: list[str],
     environment: Mapping[bytes, bytes],
@@ -59,7 +59,7 @@ def spawned(
     )
 
 
-def spawned_inside(
+def spawn_in_cgroup(
     cgroup: str,
     program: str,
     arguments: list[str],
@@ -75,9 +75,9 @@ def spawned_inside(
     # a signal between here and execve would run the keeper's handlers in the child
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
-        pid = _cloned(folder)
+        pid = _clone(folder)
         if pid == 0:
-            _become(fails, program, arguments, environment, opened, lock_fd, lock_as, ignored)
+            _exec_child(fails, program, arguments, environment, opened, lock_fd, lock_as, ignored)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(fails)
         fails = -1
@@ -93,7 +93,7 @@ def spawned_inside(
                 os.close(fd)
 
 
-def _cloned(folder: int) -> int:
+def _clone(folder: int) -> int:
     arguments = _ARGUMENTS.pack(
         _CLONE_VFORK | _CLONE_INTO_CGROUP, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, folder
     )
@@ -108,7 +108,7 @@ def _cloned(folder: int) -> int:
     raise NotInside(error.strerror)
 
 
-def _become(
+def _exec_child(
     fails: int,
     program: str,
     arguments: list[str],

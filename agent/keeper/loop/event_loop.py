@@ -14,7 +14,7 @@ import socket
 import time
 import traceback
 
-from .log import say
+from .log import log
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ class Loop:
         self._timers: dict[Hashable, tuple[float, Callable[[], None]]] = {}
         self._signals: dict[int, Callable[[], None]] = {}
         self._failures: dict[str, int] = {}
-        self._over: int | None = None
+        self._exit_code: int | None = None
         #: monotonic start of the previous turn: every event noticed in this turn happened after it
-        self.since = self._turn = time.monotonic()
+        self.since = self._turn_started = time.monotonic()
         self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)
         self._waker.setblocking(False)
@@ -55,7 +55,7 @@ class Loop:
     def unwatch(self, fd: int) -> None:
         self._selector.unregister(fd)
 
-    def at(self, key: Hashable, when: float, callback: Callable[[], None]) -> None:
+    def call_at(self, key: Hashable, when: float, callback: Callable[[], None]) -> None:
         """Call `callback` once at monotonic time `when`."""
         self._timers[key] = (when, callback)
 
@@ -73,8 +73,8 @@ class Loop:
 
     def run(self) -> int:
         """Run until `stop`; return its code."""
-        while self._over is None:
-            self.since, self._turn = self._turn, time.monotonic()
+        while self._exit_code is None:
+            self.since, self._turn_started = self._turn_started, time.monotonic()
             timeout = None
             if self._timers:
                 timeout = max(
@@ -83,10 +83,10 @@ class Loop:
             for key, events in self._selector.select(timeout):
                 self._call(key.data, events)
             self._run_timers()
-        return self._over
+        return self._exit_code
 
     def stop(self, code: int) -> None:
-        self._over = code
+        self._exit_code = code
 
     def close(self) -> None:
         """Release all descriptors; no callback runs afterwards."""
@@ -98,9 +98,9 @@ class Loop:
     def _on_signals(self, _: int) -> None:
         came = set(self._woken.recv(4096))
         for number in self._signals.keys() & came:
-            self._call_until_it_works(("signal", number), self._signals[number])
+            self._call_with_retry(("signal", number), self._signals[number])
 
-    def _call_until_it_works(self, key: Hashable, callback: Callable[[], None]) -> None:
+    def _call_with_retry(self, key: Hashable, callback: Callable[[], None]) -> None:
         if not self._call(callback):
             self._timers.setdefault(key, (time.monotonic() + _AGAIN_SECS, callback))
 
@@ -109,18 +109,18 @@ class Loop:
             callback(*args)
         except Exception as error:
             with contextlib.suppress(Exception):  # logging may fail for lack of memory too
-                self._complain(error)
+                self._log_failure(error)
             return False
         return True
 
-    def _complain(self, error: Exception) -> None:
+    def _log_failure(self, error: Exception) -> None:
         text = "".join(traceback.format_exception(error))
         times = self._failures.get(text, 0)
         if times == 0 and len(self._failures) >= _FAILURES_KEPT:
             self._failures.clear()
         self._failures[text] = times + 1
         if times % _SAY_EVERY == 0:
-            say(text if times == 0 else f"seen {times + 1} times: {text}")
+            log(text if times == 0 else f"seen {times + 1} times: {text}")
 
     def _run_timers(self) -> None:
         now = time.monotonic()
@@ -129,4 +129,4 @@ class Loop:
             # an earlier callback may have moved or canceled it
             if timer is not None and timer[0] <= now:
                 del self._timers[key]
-                self._call_until_it_works(key, timer[1])
+                self._call_with_retry(key, timer[1])

@@ -31,10 +31,10 @@ class Channel:
         loop: Loop,
         on_message: Callable[[dict[str, Any]], None],
         on_eof: Callable[[], None],
-        on_room: Callable[[], None],
+        on_drained: Callable[[], None],
     ) -> None:
         self._sock, self._loop = sock, loop
-        self._on_message, self._on_eof, self._on_room = on_message, on_eof, on_room
+        self._on_message, self._on_eof, self._on_drained = on_message, on_eof, on_drained
         self._in, self._out = bytearray(), bytearray()
         self._full = self._writing = self._finishing = False
         sock.setblocking(False)
@@ -91,14 +91,14 @@ class Channel:
         except OSError:
             self._end()
             return
-        self._want_to_write(bool(self._out))
+        self._watch_writable(bool(self._out))
         if self._finishing:
             self.finish()
         if self._full and len(self._out) < _OUT_BYTES // 2:
             self._full = False
-            self._on_room()
+            self._on_drained()
 
-    def _want_to_write(self, wanted: bool) -> None:
+    def _watch_writable(self, wanted: bool) -> None:
         if wanted != self._writing:
             self._writing = wanted
             self._loop.watch(
@@ -126,7 +126,7 @@ class Channel:
         self._in = lines.pop()
         for line in lines:
             if line and not self.closed:
-                self._on_message(_parsed(line))
+                self._on_message(_parse(line))
         return True
 
     def _end(self) -> None:
@@ -134,7 +134,7 @@ class Channel:
         self._on_eof()
 
 
-def _parsed(line: bytes | bytearray) -> dict[str, Any]:
+def _parse(line: bytes | bytearray) -> dict[str, Any]:
     """Return the message, or an empty one (refused as an unknown order) if the line is invalid."""
     try:
         value = json.loads(line)

@@ -23,7 +23,7 @@ _file: RotatingFile | None = None
 _ids: dict[str, str] | None = None
 
 
-def keep_in(path: str, config: dict[str, Any]) -> None:
+def open_log_file(path: str, config: dict[str, Any]) -> None:
     """Also write log lines to this file, in the format that the configuration sets."""
     global _file, _ids  # one keeper is one process
     if (config.get("log") or {}).get("format") == "json":
@@ -36,10 +36,10 @@ def keep_in(path: str, config: dict[str, Any]) -> None:
             "host": host,
             "agent": str(agent.get("agentId", ""))[:4],
         }
-    _file = RotatingFile(path, _FILE_BYTES, _FILES, _own)
+    _file = RotatingFile(path, _FILE_BYTES, _FILES, _own_line)
 
 
-def say(sentence: str) -> None:
+def log(sentence: str) -> None:
     """Log one line in the common format. Never raises."""
     frame = sys._getframe(1)
     code = frame.f_code
@@ -73,6 +73,6 @@ def _line(where: str, text: str) -> str:
     )
 
 
-def _own(sentence: str) -> str:
+def _own_line(sentence: str) -> str:
     """Format a line that the log file writes about itself."""
     return sentence + "\n" if _ids is None else _line("agent/keeper/loop/log.py:0:file", sentence)

@@ -10,7 +10,7 @@ import os
 import time
 
 from ....runtime.execution.folder import write_json
-from .log import say
+from .log import log
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,50 +30,50 @@ class WriteRetryQueue:
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._notes: dict[str, dict[str, Any]] = {}
+        self._pending: dict[str, dict[str, Any]] = {}
         self._pause = _FIRST_PAUSE
 
     def write(self, path: str, value: dict[str, Any]) -> None:
         """Write now, or later if that fails. Never raises."""
-        if self._written(path, value, first=path not in self._notes):
-            self._notes.pop(path, None)
+        if self._try_write(path, value, first=path not in self._pending):
+            self._pending.pop(path, None)
             return
-        self._notes[path] = value
-        if len(self._notes) > _MOST:
-            del self._notes[next(iter(self._notes))]
-        if not self._loop.has_timer("owed"):
-            self._loop.at("owed", time.monotonic() + self._pause, self._again)
+        self._pending[path] = value
+        if len(self._pending) > _MOST:
+            del self._pending[next(iter(self._pending))]
+        if not self._loop.has_timer("pending writes"):
+            self._loop.call_at("pending writes", time.monotonic() + self._pause, self._again)
 
-    def withdraw(self, path: str) -> None:
+    def delete(self, path: str) -> None:
         """Drop the pending write and delete the file."""
-        self._notes.pop(path, None)
+        self._pending.pop(path, None)
         with contextlib.suppress(OSError):
             os.unlink(path)
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Try all pending writes a last time."""
-        for path, value in self._notes.items():
-            self._written(path, value, first=False)
+        for path, value in self._pending.items():
+            self._try_write(path, value, first=False)
 
     def _again(self) -> None:
-        for path in list(self._notes):
-            if not self._written(path, self._notes[path], first=False):
+        for path in list(self._pending):
+            if not self._try_write(path, self._pending[path], first=False):
                 self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-                self._loop.at("owed", time.monotonic() + self._pause, self._again)
+                self._loop.call_at("pending writes", time.monotonic() + self._pause, self._again)
                 return
-            del self._notes[path]
+            del self._pending[path]
         self._pause = _FIRST_PAUSE
-        say("all pending writes are done")
+        log("all pending writes are done")
 
-    def _written(self, path: str, value: dict[str, Any], *, first: bool) -> bool:
+    def _try_write(self, path: str, value: dict[str, Any], *, first: bool) -> bool:
         """Return whether the write is done; also True if its folder no longer exists."""
         try:
             write_json(path, value)
         except (FileNotFoundError, NotADirectoryError) as error:
-            say(f"cannot write {path}: {error.strerror}")
+            log(f"cannot write {path}: {error.strerror}")
             return True
         except OSError as error:
             if first:
-                say(f"cannot write {path}: {error.strerror}; retrying")
+                log(f"cannot write {path}: {error.strerror}; retrying")
             return False
         return True
