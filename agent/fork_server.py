@@ -45,12 +45,12 @@ def main() -> int:
     processes.set_title("jobscribe template", root)
     processes.set_dumpable(False)
     os.umask(0o077)
-    _warm()
+    _import_modules()
     with socket.socket(fileno=0) as driver:
         return _serve(driver, root)
 
 
-class _Begun(NamedTuple):
+class _StartingKeeper(NamedTuple):
     """A forked keeper that has not reported its start yet."""
 
     number: int
@@ -62,7 +62,7 @@ def _serve(driver: socket.socket, root: str) -> int:
     wake, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waker)
-    begun: dict[int, _Begun] = {}
+    starting: dict[int, _StartingKeeper] = {}
     ended: dict[int, int] = {}
     poll = select.poll()
     for fd in (driver.fileno(), wake):
@@ -72,16 +72,16 @@ def _serve(driver: socket.socket, root: str) -> int:
             for fd, _ in poll.poll():
                 if fd == wake:
                     os.read(wake, 4096)
-                    _bury(begun, ended)
-                elif fd in begun:
+                    _reap(starting, ended)
+                elif fd in starting:
                     poll.unregister(fd)
-                    keeper = begun.pop(fd)
-                    _send(driver, _went(fd, keeper, ended))
+                    keeper = starting.pop(fd)
+                    _send(driver, _start_result(fd, keeper, ended))
                 else:
                     packet = driver.recv(_PACKET)
                     if not packet:
                         return 0
-                    answer = _answered(packet, root, begun, poll)
+                    answer = _handle_request(packet, root, starting, poll)
                     if answer is not None:
                         _send(driver, answer)
     except (BrokenPipeError, ConnectionResetError):
@@ -92,7 +92,7 @@ def _send(driver: socket.socket, answer: dict[str, Any]) -> None:
     driver.send(json.dumps(answer).encode())
 
 
-def _bury(begun: dict[int, _Begun], ended: dict[int, int]) -> None:
+def _reap(starting: dict[int, _StartingKeeper], ended: dict[int, int]) -> None:
     """Reap ended children; keep the exit status of keepers whose request is unanswered."""
     while True:
         try:
@@ -101,11 +101,11 @@ def _bury(begun: dict[int, _Begun], ended: dict[int, int]) -> None:
             return
         if pid == 0:
             return
-        if any(keeper.pid == pid for keeper in begun.values()):
+        if any(keeper.pid == pid for keeper in starting.values()):
             ended[pid] = status
 
 
-def _went(fd: int, keeper: _Begun, ended: dict[int, int]) -> dict[str, Any]:
+def _start_result(fd: int, keeper: _StartingKeeper, ended: dict[int, int]) -> dict[str, Any]:
     """Return the answer for a keeper that has reported or closed its end of the pipe."""
     words = os.read(fd, _PACKET)
     os.close(fd)
@@ -126,8 +126,8 @@ def _went(fd: int, keeper: _Begun, ended: dict[int, int]) -> dict[str, Any]:
     return {"id": keeper.number, "pid": keeper.pid, "startTicks": keeper.ticks}
 
 
-def _answered(
-    packet: bytes, root: str, begun: dict[int, _Begun], poll: select.poll
+def _handle_request(
+    packet: bytes, root: str, starting: dict[int, _StartingKeeper], poll: select.poll
 ) -> dict[str, Any] | None:
     """Handle one request; return None if the answer has to wait for the keeper."""
     try:
@@ -138,23 +138,23 @@ def _answered(
     config = request.get("keeper")
     if isinstance(config, dict) and isinstance(config.get("folder"), str):
         try:
-            hears, tells = os.pipe2(os.O_CLOEXEC)
+            reader, writer = os.pipe2(os.O_CLOEXEC)
         except OSError as error:
             return {"id": number, "error": f"cannot start a keeper: {error.strerror}"}
         try:
             pid = os.fork()
         except OSError as error:
-            os.close(hears)
-            os.close(tells)
+            os.close(reader)
+            os.close(writer)
             return {
                 "id": number,
                 "error": f"cannot fork a keeper: {describe_fault(error, spawning=True)[1]}",
             }
         if pid == 0:
-            _be_keeper({"root": root, **config}, tells)
-        os.close(tells)
-        begun[hears] = _Begun(number, pid, processes.start_ticks(pid))
-        poll.register(hears, select.POLLIN)
+            _run_keeper({"root": root, **config}, writer)
+        os.close(writer)
+        starting[reader] = _StartingKeeper(number, pid, processes.start_ticks(pid))
+        poll.register(reader, select.POLLIN)
         return None
     if request.get("ping"):
         return {"id": number, "pong": True}
@@ -164,7 +164,7 @@ def _answered(
     }
 
 
-def _warm() -> None:
+def _import_modules() -> None:
     """Import the agent's modules once for all agents. A failed import is reported by the agent that
     needs it.
     """
@@ -178,16 +178,16 @@ def _warm() -> None:
     gc.freeze()  # keeps pages shared with children: the collector would write to them
 
 
-def _be_keeper(config: dict[str, Any], tells: int) -> NoReturn:
+def _run_keeper(config: dict[str, Any], writer: int) -> NoReturn:
     """Run a keeper in the forked child. Never returns to the caller's loop.
 
-    tells: pipe to the fork server, for one report.
+    writer: pipe to the fork server, for one report.
     """
     code = 1
 
     def tell(failed: str | None) -> None:
-        nonlocal tells
-        fd, tells = tells, -1
+        nonlocal writer
+        fd, writer = writer, -1
         if fd >= 0:
             with contextlib.suppress(OSError):  # the reader has ended
                 os.write(fd, json.dumps(failed).encode())
@@ -196,7 +196,7 @@ def _be_keeper(config: dict[str, Any], tells: int) -> NoReturn:
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        _leave_behind(keep=tells)
+        _close_inherited(keep=writer)
         os.setsid()
         processes.set_title(process.TITLE, config["root"])
         code = process.run(config, lambda sock: _fork_agent(sock, config["root"]), tell)
@@ -210,11 +210,11 @@ def _be_keeper(config: dict[str, Any], tells: int) -> NoReturn:
 def _fork_agent(sock: socket.socket, root: str) -> int:
     pid = os.fork()
     if pid == 0:
-        _be_agent(sock.fileno(), root)
+        _run_agent(sock.fileno(), root)
     return pid
 
 
-def _be_agent(fd: int, root: str) -> NoReturn:
+def _run_agent(fd: int, root: str) -> NoReturn:
     """Run the agent in a child of the keeper, without its locks and signal handlers."""
     code = 1
     try:
@@ -223,7 +223,7 @@ def _be_agent(fd: int, root: str) -> NoReturn:
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        _leave_behind(keep=fd)
+        _close_inherited(keep=fd)
         run_agent = importlib.import_module(_AGENT, __package__).run_agent
         run_agent(fd, root)
         code = 0
@@ -236,7 +236,7 @@ def _be_agent(fd: int, root: str) -> NoReturn:
         os._exit(code)
 
 
-def _leave_behind(keep: int) -> None:
+def _close_inherited(keep: int) -> None:
     """Close all inherited descriptors except stdout, stderr and `keep`: a lock or socket of the
     parent must not stay open here.
     """

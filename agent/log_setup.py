@@ -32,7 +32,7 @@ class _Both:
         self._journal.put(record)
 
 
-def opened(
+def open_log(
     folder: str, key: AgentKey, agent_id: str, redactor: Redactor, how: dict[str, Any] | None
 ) -> Log:
     """Return the agent's log with its ids bound. how: settings from the keeper."""

@@ -22,7 +22,7 @@ from ...protocol.wire.messages import Execution, Shared, TaskSpec
 from ...runtime.execution.output_limit import DEFAULT_HEAD, DEFAULT_TAIL, OutputCap
 from ...runtime.log.logger import Log
 from ..files.output_reader import Evidence
-from ..host.login_environment import LoginEnvironment, this_account
+from ..host.login_environment import LoginEnvironment, current_account
 from ..keeper.linux.oom_detection import describe_fault
 from . import cluster_facts
 from .command_runner import Commands, Run, environment
@@ -77,7 +77,7 @@ class BatchController:
             log,
             say,
         )
-        self._user = user or this_account().name
+        self._user = user or current_account().name
         self._run = run or Commands(lambda: environment(login.known or {}, cluster.environment))
         self._on_news = on_news
         self._news: ClusterStatus | None = None
@@ -229,7 +229,7 @@ class BatchController:
 
     async def _prepare(self, job: BatchJob, asked: Asked) -> None:
         try:
-            await self._login.find_out()
+            await self._login.load()
             if not job.stopping:
                 await asyncio.to_thread(
                     self._preparing.lay_out, job, asked._replace(umask=self._login.umask)
@@ -372,7 +372,7 @@ class BatchController:
     async def _logged_in(self) -> None:
         """Slurm's commands may be found, and its cluster be named, by the login environment alone."""
         with contextlib.suppress(Refusal):
-            await self._login.find_out()
+            await self._login.load()
 
     async def _tell_news(self) -> None:
         await self._logged_in()

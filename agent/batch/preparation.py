@@ -122,7 +122,10 @@ class Preparation:
     def _task(self, task: Task, token: Token, spec: TaskSpec, asked: Asked) -> None:
         folder = task.folder
         if spec.app is not None:
-            write(f"{folder}/{INPUT}", job_input.text(spec.app, spec.run_dir, self.apps).encode())
+            write(
+                f"{folder}/{INPUT}",
+                job_input.input_json(spec.app, spec.run_dir, self.apps).encode(),
+            )
             write(f"{folder}/{REPORT}", b"")
             spec = job_input.with_job_command(spec, Path(folder), job_input.import_roots())
         shared = exports(asked.shared.env) if asked.shared is not None else ""

@@ -18,11 +18,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Change:
-    """Set by any change in the folder since `clear`. told: the kernel reports changes."""
+    """Set by any change in the folder since `clear`. notified: the kernel reports changes."""
 
-    def __init__(self, *, told: bool) -> None:
+    def __init__(self, *, notified: bool) -> None:
         self._event = asyncio.Event()
-        self.told = told
+        self.notified = notified
 
     def clear(self) -> None:
         self._event.clear()
@@ -38,7 +38,7 @@ class Change:
             return
         with contextlib.suppress(TimeoutError):
             # Python 3.11's wait_for may swallow a cancellation
-            async with asyncio.timeout(secs if self.told else min(secs, POLL_SECS)):
+            async with asyncio.timeout(secs if self.notified else min(secs, POLL_SECS)):
                 await self._event.wait()
 
 
@@ -54,7 +54,7 @@ class Folders:
     def watching(self, folder: str) -> Iterator[Change]:
         """Yield a Change that is set from now on."""
         watch = self._add(folder)
-        change = Change(told=watch is not None)
+        change = Change(notified=watch is not None)
         if watch is None:
             yield change
             return

@@ -17,7 +17,9 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _ON = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def keep(lib_dir: str, name: str, offset: int, data: bytes, size: int, mtime_ns: int) -> Piece:
+def store_piece(
+    lib_dir: str, name: str, offset: int, data: bytes, size: int, mtime_ns: int
+) -> Piece:
     """Store one piece; blocks. Raises Refusal (badRequest, conflict, agentUnavailable)."""
     if (
         not lib_dir.startswith("/")

@@ -101,21 +101,21 @@ class Evidence:
         offset: int,
         limit: int,
         wait_secs: float,
-        is_over: Callable[[], bool],
+        has_ended: Callable[[], bool],
     ) -> Chunk:
         """Return up to `limit` bytes of "stdout" or "stderr" from `offset`; without new data wait up
         to `wait_secs`.
 
         Dropped bytes are skipped and counted. `end` is true only if the execution has ended (by
-        `is_over`, or by its final evidence) and everything was read, so the last line is never
+        `has_ended`, or by its final evidence) and everything was read, so the last line is never
         lost. Raises OSError.
         """
         limit = max(1, min(limit, MAX_READ))
-        chunk = self._look(name, stream, offset, limit, is_over)
+        chunk = self._read_now(name, stream, offset, limit, has_ended)
         until = time.monotonic() + wait_secs
-        while not _worth_telling(chunk) and time.monotonic() < until:
+        while not _is_news(chunk) and time.monotonic() < until:
             with self.folders.watching(str(self.folder / name)) as change:
-                chunk = await self._wait(change, name, stream, offset, limit, until, is_over)
+                chunk = await self._wait(change, name, stream, offset, limit, until, has_ended)
         return chunk
 
     async def _wait(
@@ -126,26 +126,26 @@ class Evidence:
         offset: int,
         limit: int,
         until: float,
-        is_over: Callable[[], bool],
+        has_ended: Callable[[], bool],
     ) -> Chunk:
         """Check, wait for a change, check again. Returns early if the folder was created meanwhile
         and can be watched.
         """
         while True:
             change.clear()
-            chunk = self._look(name, stream, offset, limit, is_over)
+            chunk = self._read_now(name, stream, offset, limit, has_ended)
             left = until - time.monotonic()
-            if _worth_telling(chunk) or left <= 0:
+            if _is_news(chunk) or left <= 0:
                 return chunk
             await change.wait(min(left, _LOOK_AGAIN_SECS))
-            if not change.told:
-                return self._look(name, stream, offset, limit, is_over)
+            if not change.notified:
+                return self._read_now(name, stream, offset, limit, has_ended)
 
-    def _look(
-        self, name: str, stream: str, offset: int, limit: int, is_over: Callable[[], bool]
+    def _read_now(
+        self, name: str, stream: str, offset: int, limit: int, has_ended: Callable[[], bool]
     ) -> Chunk:
         # checked before the size: all output was written before the end
-        over = is_over() or self.path(name, _FINAL).exists()
+        over = has_ended() or self.path(name, _FINAL).exists()
         path = self.path(name, f"{stream}.log")
         try:
             # a job can replace the file: follow no link, and do not block on a pipe
@@ -164,7 +164,7 @@ class Evidence:
         return Chunk(data, begin, following, begin - offset, over and following >= size)
 
 
-def _worth_telling(chunk: Chunk) -> bool:
+def _is_news(chunk: Chunk) -> bool:
     return bool(chunk.data) or chunk.dropped > 0 or chunk.end
 
 

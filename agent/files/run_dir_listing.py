@@ -20,7 +20,7 @@ NAME_CHARS = 1024
 MOST_ENTRIES, MOST_DEPTH = 200_000, 64
 
 
-def answer(op: ListFiles) -> FileList:
+def list_files(op: ListFiles) -> FileList:
     """Answer a request; blocks. Raises Refusal: badRequest, notFound, forbidden, agentUnavailable,
     tooLarge.
     """

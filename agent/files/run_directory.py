@@ -45,28 +45,28 @@ def read(run_dir: str, name: str, offset: int, limit: int) -> Piece:
             return Piece(b"", 0, os.fstat(fd).st_mtime_ns)
         finally:
             os.close(fd)
-    with opened(run_dir, name) as fd:
+    with open_file(run_dir, name) as fd:
         data = read_all(fd, offset, limit)
         status = os.fstat(fd)
         return Piece(data, status.st_size, status.st_mtime_ns)
 
 
 @contextlib.contextmanager
-def opened(run_dir: str, name: str) -> Iterator[int]:
+def open_file(run_dir: str, name: str) -> Iterator[int]:
     """Open this regular file for the duration of the block. Raises Refusal."""
-    parts = checked(name)
+    parts = check_name(name)
     top = open_run_dir(run_dir)
     fd = os.dup(top)
     try:
         for i, part in enumerate(parts[:-1]):
-            fd = _replaced(fd, _open(part, _FOLDER, fd, "/".join(parts[: i + 1])))
-        fd = _replaced(fd, _open(parts[-1], _LOOK, fd, name))
+            fd = _replace(fd, _open(part, _FOLDER, fd, "/".join(parts[: i + 1])))
+        fd = _replace(fd, _open(parts[-1], _LOOK, fd, name))
         _check_kind(fd, name)
         _check_names(top, fd, name)
-        fd = _replaced(fd, _open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC, None, name))
+        fd = _replace(fd, _open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC, None, name))
         yield fd
     except OSError as e:
-        raise _said(e, name) from e
+        raise _refusal(e, name) from e
     finally:
         os.close(fd)
         os.close(top)
@@ -83,7 +83,7 @@ def read_all(fd: int, offset: int, limit: int) -> bytes:
     return bytes(data)
 
 
-def checked(name: str) -> list[str]:
+def check_name(name: str) -> list[str]:
     """Return the components of a name inside the run directory. Raises Refusal("badRequest")."""
     parts = name.split("/")
     if "\0" in name:
@@ -121,17 +121,17 @@ def open_run_dir(path: str) -> int:
                 "notFound",
                 "the run directory is gone; a symbolic link is in its place",
             ) from None
-        raise _said(e, "the run directory") from e
+        raise _refusal(e, "the run directory") from e
 
 
 def _open(part: str, flags: int, folder: int | None, shown: str) -> int:
     try:
         return os.open(part, flags, dir_fd=folder)
     except OSError as e:
-        raise _said(e, shown) from e
+        raise _refusal(e, shown) from e
 
 
-def _replaced(old: int, new: int) -> int:
+def _replace(old: int, new: int) -> int:
     os.close(old)
     return new
 
@@ -157,7 +157,7 @@ def _check_names(top: int, fd: int, name: str) -> None:
         )
 
 
-def _said(error: OSError, name: str) -> Refusal:
+def _refusal(error: OSError, name: str) -> Refusal:
     match error.errno:
         case errno.ENOENT | errno.ENAMETOOLONG:
             return Refusal("notFound", f"there is no file {_shown(name)} in the run directory")

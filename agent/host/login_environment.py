@@ -31,7 +31,7 @@ _ROOT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SYSTEM = ("/etc/profile", "/etc/profile.d", "/etc/bash.bashrc", "/etc/bashrc", "/etc/environment")
 _OWN = (".bash_profile", ".bash_login", ".profile", ".bashrc")
 #: Variables that the shell sets for itself, not the profile.
-_OF_THE_SHELL = ("_", "SHLVL", "PWD", "OLDPWD", "TERM")
+_SHELL_VARIABLES = ("_", "SHLVL", "PWD", "OLDPWD", "TERM")
 
 
 class Snapshot(NamedTuple):
@@ -63,7 +63,7 @@ class Account(NamedTuple):
 
 
 class LoginEnvironment:
-    """The environment of this agent's jobs. `known` is None until `find_out` has returned once;
+    """The environment of this agent's jobs. `known` is None until `load` has returned once;
     `sentence` as in Snapshot.
 
     timeout_secs: time limit of the profile; 0: run none and use the default environment.
@@ -73,36 +73,36 @@ class LoginEnvironment:
         self, cache_folder: Path, account: Account | None = None, timeout_secs: float = TIMEOUT_SECS
     ) -> None:
         self._cache = cache_folder / "login-environment.json"
-        self._account = account or this_account()
+        self._account = account or current_account()
         self._timeout = timeout_secs
-        self._finding: asyncio.Task[Snapshot] | None = None
+        self._loading_task: asyncio.Task[Snapshot] | None = None
         self.known: dict[str, str] | None = None
         self.umask = _UMASK
         self.sentence: str | None = None
 
-    async def find_out(self) -> None:
+    async def load(self) -> None:
         """Read the cache or run the profile (in a thread; once for all callers)."""
-        if self._finding is None:
-            self._finding = asyncio.create_task(asyncio.to_thread(self._snapshot))
+        if self._loading_task is None:
+            self._loading_task = asyncio.create_task(asyncio.to_thread(self._snapshot))
         # one canceled caller must not cancel the others
-        snapshot = await asyncio.shield(self._finding)
+        snapshot = await asyncio.shield(self._loading_task)
         self.known, self.umask, self.sentence = snapshot
 
     def _snapshot(self) -> Snapshot:
         if not self._timeout:
             return Snapshot(self._account.clean(), _UMASK, None)
-        key = _depends_on(self._account)
-        cached = _cached(self._cache, key)
+        key = _cache_key(self._account)
+        cached = _read_cache(self._cache, key)
         if cached is not None:
             return cached
         snapshot = run_profile(self._account, self._timeout)
-        said = {"key": key, "at": time.time(), **snapshot._asdict()}
+        fields = {"key": key, "at": time.time(), **snapshot._asdict()}
         with contextlib.suppress(OSError):  # without a cache the next agent runs the profile again
-            write_atomically(str(self._cache), json.dumps(said).encode())
+            write_atomically(str(self._cache), json.dumps(fields).encode())
         return snapshot
 
 
-def this_account(home: str | None = None) -> Account:
+def current_account(home: str | None = None) -> Account:
     """Return the account of this process; its number serves as name if it is in no table.
 
     home: its home directory if it is known better than in the table: a container image does not
@@ -141,23 +141,23 @@ def run_profile(account: Account, timeout_secs: float = TIMEOUT_SECS) -> Snapsho
     except OSError as error:
         return _default(clean, f"no login shell can be started: {error.strerror}")
     try:
-        said = _output(shell, timeout_secs)
+        fields = _read_output(shell, timeout_secs)
     finally:
-        _end(shell)
+        _end_shell(shell)
         assert shell.stdout is not None
         shell.stdout.close()
-    if said is None:
+    if fields is None:
         return _default(clean, f"the login profile did not end within {timeout_secs:g} s")
-    _, found, rest = said.rpartition(mark.encode() + b"\n")
+    _, found, rest = fields.rpartition(mark.encode() + b"\n")
     umask, newline, entries = rest.partition(b"\n")
     if not found or not newline or not entries.endswith(b"\0"):
         return _default(
             clean, "the login profile ended the shell before it could print its environment"
         )
-    return Snapshot(_parsed(entries), umask.decode("ascii", "replace"), None)
+    return Snapshot(_parse(entries), umask.decode("ascii", "replace"), None)
 
 
-def _end(shell: subprocess.Popen[bytes]) -> None:
+def _end_shell(shell: subprocess.Popen[bytes]) -> None:
     """End the shell and its background processes. SIGTERM first: a profile may hold a lock of its
     user and remove it at its end.
     """
@@ -172,7 +172,7 @@ def _end(shell: subprocess.Popen[bytes]) -> None:
     shell.wait()
 
 
-def _output(shell: subprocess.Popen[bytes], timeout_secs: float) -> bytes | None:
+def _read_output(shell: subprocess.Popen[bytes], timeout_secs: float) -> bytes | None:
     """Return all output up to the shell's end (its background processes may continue); None after
     the time limit.
     """
@@ -202,11 +202,11 @@ def _read(fd: int) -> bytes | None:
         return None
 
 
-def _parsed(entries: bytes) -> dict[str, str]:
+def _parse(entries: bytes) -> dict[str, str]:
     out = {}
     for entry in entries.split(b"\0"):
         name, equals, value = entry.decode("utf-8", "surrogateescape").partition("=")
-        if equals and name and name not in _OF_THE_SHELL:
+        if equals and name and name not in _SHELL_VARIABLES:
             out[name] = value
     return out
 
@@ -215,28 +215,28 @@ def _default(clean: dict[str, str], why: str) -> Snapshot:
     return Snapshot(clean, _UMASK, f"{why}; jobs start from the default environment")
 
 
-def _depends_on(account: Account) -> str:
+def _cache_key(account: Account) -> str:
     """Return a digest of the account and of size and time of every file that login shells read."""
     files = [*_SYSTEM, *(os.path.join(account.home, n) for n in _OWN)]
     with contextlib.suppress(OSError):
         files += sorted(entry.path for entry in os.scandir("/etc/profile.d"))
-    said: list[Any] = [list(account), shell_path()]
+    fields: list[Any] = [list(account), shell_path()]
     for path in files:
         with contextlib.suppress(OSError):
             status = os.stat(path)
-            said.append([path, status.st_size, status.st_mtime_ns, status.st_ino])
-    return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+            fields.append([path, status.st_size, status.st_mtime_ns, status.st_ino])
+    return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
 
 
-def _cached(path: Path, key: str) -> Snapshot | None:
+def _read_cache(path: Path, key: str) -> Snapshot | None:
     """Return the cached snapshot if it is ours, private, recent and made from the same files."""
     try:
         with path.open("rb") as f:
             status = os.fstat(f.fileno())
-            said = json.loads(f.read())
-        fresh = said["key"] == key and 0 <= time.time() - said["at"] <= _MAX_AGE_SECS
+            fields = json.loads(f.read())
+        fresh = fields["key"] == key and 0 <= time.time() - fields["at"] <= _MAX_AGE_SECS
         if not fresh or status.st_uid != os.getuid() or status.st_mode & 0o077:
             return None
-        return Snapshot(dict(said["env"]), said["umask"], said["sentence"])
+        return Snapshot(dict(fields["env"]), fields["umask"], fields["sentence"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -5,12 +5,12 @@ import socket
 from collections.abc import Iterable
 
 
-def taken(ports: Iterable[int]) -> list[int]:
+def ports_in_use(ports: Iterable[int]) -> list[int]:
     """Return the ports that cannot be bound now. A port whose server has just ended is free."""
-    return [port for port in ports if not _free(port)]
+    return [port for port in ports if not _is_free(port)]
 
 
-def _free(port: int) -> bool:
+def _is_free(port: int) -> bool:
     with contextlib.closing(socket.socket()) as tried:
         # without it, connections of an ended server would block its port for a minute; servers set
         # it too

@@ -45,34 +45,36 @@ class Failed(Exception):
         self.sentence, self.signal, self.late = sentence, signal, late
 
 
-class _NotAsked(Exception):
+class _InvalidValue(Exception):
     """The app returned a value that violates its contract."""
 
 
 class AppSide:
     """Asks the app's functions. woken: a descriptor that is readable when a child has ended."""
 
-    def __init__(self, given: RunInput, woken: int) -> None:
-        self._given, self._woken = given, woken
+    def __init__(self, run_input: RunInput, woken: int) -> None:
+        self._input, self._woken = run_input, woken
         self._pid = 0
         self._socket: socket.socket | None = None
 
     def ask(self, question: Question, *, code: int = 0, timeout_secs: float | None = None) -> Any:
         """Call a function of the app and return its value. Raises Failed."""
-        where = f"{self._given.simulation_type} failed in {question}"
+        where = f"{self._input.simulation_type} failed in {question}"
         if self._socket is None:
             self._start()
         assert self._socket is not None
         try:
             self._socket.sendall(json.dumps({"ask": question, "code": code}).encode() + b"\n")
-            line = self._line(None if timeout_secs is None else time.monotonic() + timeout_secs)
+            line = self._read_answer(
+                None if timeout_secs is None else time.monotonic() + timeout_secs
+            )
         except TimeoutError:
             self.close()
             raise Failed(f"{where}: no answer within {timeout_secs:g} s", late=True) from None
         except (BrokenPipeError, ConnectionResetError):
             line = b""
         if not line:
-            raise self._died(where)
+            raise self._death(where)
         answer = json.loads(line)
         if "failed" in answer:
             raise Failed(answer["failed"])
@@ -81,7 +83,7 @@ class AppSide:
     def close(self) -> None:
         """Kill its process."""
         if self._socket is not None:
-            self._end()
+            self._kill()
 
     # ---- inside
 
@@ -92,11 +94,11 @@ class AppSide:
         pid = os.fork()
         if pid == 0:
             ours.close()
-            _serve(theirs, self._given)
+            _serve(theirs, self._input)
         theirs.close()
         self._pid, self._socket = pid, ours
 
-    def _line(self, until: float | None) -> bytes:
+    def _read_answer(self, until: float | None) -> bytes:
         """Return its answer, or b"" if the process ended without one. Raises TimeoutError."""
         assert self._socket is not None
         got = bytearray()
@@ -110,21 +112,21 @@ class AppSide:
                 if not piece:
                     return b""
                 got += piece
-            elif ready and self._over():  # only processes that it has forked could still write
+            elif ready and self._has_ended():  # only processes that it has forked could still write
                 return b""
         return bytes(got)
 
-    def _over(self) -> bool:
+    def _has_ended(self) -> bool:
         drain(self._woken)
         found = os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         return found is not None
 
-    def _died(self, where: str) -> Failed:
+    def _death(self, where: str) -> Failed:
         until = time.monotonic() + _DEATH_SECS
         # its socket closes a little before it ends
-        while not self._over() and time.monotonic() < until:
+        while not self._has_ended() and time.monotonic() < until:
             select.select([self._woken], [], [], 0.05)
-        code = self._end()
+        code = self._kill()
         if code >= 0:
             return Failed(f"{where}: its process ended with exit code {code}")
         return Failed(
@@ -132,7 +134,7 @@ class AppSide:
             signal=-code,
         )
 
-    def _end(self) -> int:
+    def _kill(self) -> int:
         """Kill and reap it; return its exit code, negative for a signal."""
         assert self._socket is not None
         self._socket.close()
@@ -152,7 +154,7 @@ def drain(woken: int) -> None:
 # ---- in the forked process
 
 
-def _serve(asked: socket.socket, given: RunInput) -> NoReturn:
+def _serve(asked: socket.socket, run_input: RunInput) -> NoReturn:
     """Answer until the socket closes. Never returns to the caller's code."""
     try:
         signal.set_wakeup_fd(-1)
@@ -162,7 +164,7 @@ def _serve(asked: socket.socket, given: RunInput) -> NoReturn:
         with asked.makefile("rb") as questions:
             for line in questions:
                 question = json.loads(line)
-                answer = _answer(question["ask"], question["code"], given)
+                answer = _answer(question["ask"], question["code"], run_input)
                 sys.stdout.flush()
                 asked.sendall(json.dumps(answer).encode() + b"\n")
     except BaseException:
@@ -172,10 +174,10 @@ def _serve(asked: socket.socket, given: RunInput) -> NoReturn:
         os._exit(70)
 
 
-def _answer(question: Question, code: int, given: RunInput) -> dict[str, Any]:
-    where = f"{given.simulation_type} failed in {question}"
+def _answer(question: Question, code: int, run_input: RunInput) -> dict[str, Any]:
+    where = f"{run_input.simulation_type} failed in {question}"
     try:
-        return {"value": _asked(question, code, given)}
+        return {"value": _call_app(question, code, run_input)}
     except AppError as error:
         return {"failed": one_line(str(error)) or f"{where} without a message"}
     except Refusal as error:  # the app cannot be loaded
@@ -184,7 +186,7 @@ def _answer(question: Question, code: int, given: RunInput) -> dict[str, Any]:
         return {"failed": error.sentence}
     except NotPlain as error:
         return {"failed": f"{where}: the returned value cannot be sent: {error}"}
-    except _NotAsked as error:
+    except _InvalidValue as error:
         return {"failed": f"{where}: the returned value is invalid: {error}"}
     except SystemExit as error:
         return {"failed": f"{where}: it called exit({one_line(repr(error.code))})"}
@@ -193,24 +195,24 @@ def _answer(question: Question, code: int, given: RunInput) -> dict[str, Any]:
         return {"failed": f"{where}: {type(error).__name__}: {one_line(str(error))}"}
 
 
-def _asked(question: Question, code: int, given: RunInput) -> Any:
-    app = load(given.simulation_type, given.also)
-    model = app.model(given.compute_model)
+def _call_app(question: Question, code: int, run_input: RunInput) -> Any:
+    app = load(run_input.simulation_type, run_input.also)
+    model = app.model(run_input.compute_model)
     if model is None:
         raise AppError(
-            f"{app.name} has no compute model {given.compute_model!a}; it has: {', '.join(m.name for m in app.models)}"
+            f"{app.name} has no compute model {run_input.compute_model!a}; it has: {', '.join(m.name for m in app.models)}"
         )
-    run = Run(run_dir=given.run_dir, lib=given.lib, model=model.name, data=given.data)
+    run = Run(run_dir=run_input.run_dir, lib=run_input.lib, model=model.name, data=run_input.data)
     match question:
         case "prepare":
             _check_version(app)
-            return _prepared(app.prepare(run), sequential=model.kind == "sequential")
+            return _check_prepared(app.prepare(run), sequential=model.kind == "sequential")
         case "progress":
-            return _report(app.progress(run))
+            return _check_report(app.progress(run))
         case "outcome":
-            return _sentence(app.outcome(run, code))
+            return _check_sentence(app.outcome(run, code))
         case "result":
-            return _keep_result(app, run)
+            return _store_result(app, run)
         case _:
             assert_never(question)
 
@@ -227,42 +229,42 @@ def _check_version(app: App) -> None:
         )
 
 
-def _prepared(prepared: Any, *, sequential: bool) -> dict[str, Any]:
+def _check_prepared(prepared: Any, *, sequential: bool) -> dict[str, Any]:
     if not isinstance(prepared, Prepared):
-        raise _NotAsked(f"it is of type {type(prepared).__name__}, not Prepared")
+        raise _InvalidValue(f"it is of type {type(prepared).__name__}, not Prepared")
     command, env = prepared.command, prepared.env
     if (
         not isinstance(command, tuple | list)
         or not command
         or not all(isinstance(a, str) and "\0" not in a for a in command)
     ):
-        raise _NotAsked("command is not a tuple of strings that starts with the program")
+        raise _InvalidValue("command is not a tuple of strings that starts with the program")
     if not isinstance(env, dict) or not all(
         isinstance(t, str) and "\0" not in t for pair in env.items() for t in pair
     ):
-        raise _NotAsked("env does not map strings to strings")
+        raise _InvalidValue("env does not map strings to strings")
     return {"command": command, "env": env, "sequential": sequential}
 
 
-def _report(said: Any) -> Any:
-    text = encoded(said)
+def _check_report(value: Any) -> Any:
+    text = encoded(value)
     wrong = progress_report.wrong(json.loads(text))
     if wrong is not None:
-        raise _NotAsked(wrong)
+        raise _InvalidValue(wrong)
     if len(text) > progress_report.LIMIT:
-        raise _NotAsked(f"a report has at most {progress_report.LIMIT} bytes, not {len(text)}")
+        raise _InvalidValue(f"a report has at most {progress_report.LIMIT} bytes, not {len(text)}")
     return json.loads(text)
 
 
-def _sentence(said: Any) -> str | None:
-    if said is not None and not isinstance(said, str):
-        raise _NotAsked(f"it is of type {type(said).__name__}, not str")
-    return said
+def _check_sentence(value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise _InvalidValue(f"it is of type {type(value).__name__}, not str")
+    return value
 
 
-def _keep_result(app: App, run: Run) -> None:
+def _store_result(app: App, run: Run) -> None:
     assert app.result is not None
     value = app.result(run)
     if not isinstance(value, dict):
-        raise _NotAsked(f"a result must be a dict, not of type {type(value).__name__}")
+        raise _InvalidValue(f"a result must be a dict, not of type {type(value).__name__}")
     write_atomically(str(run.run_dir / RESULT), encoded(value), points=_POINTS)

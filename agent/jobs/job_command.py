@@ -50,30 +50,30 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGUSR1, lambda number, frame: None)
     # find the user's modules, but never instead of our own
     sys.path += [p for p in os.environ.get("PYTHONPATH", "").split(":") if os.path.isabs(p)]
-    woken = _wake_by_signals()
-    given = job_input.read(Path(arguments[0]))
-    app = AppSide(given, woken)
+    woken = _wakeup_descriptor()
+    run_input = job_input.read(Path(arguments[0]))
+    app = AppSide(run_input, woken)
     try:
-        _empty(given.run_dir)
-        code = _Computation(given, app, woken).run()
+        _empty_run_dir(run_input.run_dir)
+        code = _Computation(run_input, app, woken).run()
     except Failed as failed:
-        _leave_message(failed.sentence)
+        _write_message(failed.sentence)
         code = FAILED if failed.signal is None else -failed.signal
     finally:
         app.close()
     if code < 0:
-        _end_by(-code)
+        _end_by_signal(-code)
     return code
 
 
 class _Computation:
-    def __init__(self, given: RunInput, app: AppSide, woken: int) -> None:
-        self._given, self._app, self._woken = given, app, woken
+    def __init__(self, run_input: RunInput, app: AppSide, woken: int) -> None:
+        self._input, self._app, self._woken = run_input, app, woken
         self._reported: Any = {}
         self._asking = True
         self._stopped = False
         #: an error of the app that does not end the computation
-        self._trouble: str | None = None
+        self._app_error: str | None = None
 
     def run(self) -> int:
         """Return the exit code, negative for a signal. Raises Failed if the app failed."""
@@ -88,12 +88,12 @@ class _Computation:
         if code == 0:
             if prepared["sequential"]:
                 self._app.ask("result")
-            self._alert(said or self._trouble)
+            self._alert(said or self._app_error)
         elif said:
-            _leave_message(said)
+            _write_message(said)
         elif code < 0:
-            _leave_message(
-                f"the program of {self._given.simulation_type} was killed by signal {-code} ({signal_name(-code)})",
+            _write_message(
+                f"the program of {self._input.simulation_type} was killed by signal {-code} ({signal_name(-code)})",
                 over=False,
             )
         return code
@@ -105,14 +105,14 @@ class _Computation:
         every process of the job.
         """
         signal.signal(signal.SIGTERM, self._stop)
-        started_with = _started_with()
+        started_with = _initial_environment()
         ours = {k: v for k, v in started_with.items() if k.startswith("JOBSCRIBE_")}
         try:
             # every process of the execution must inherit its lock, so descriptors are not closed;
             # all others are close-on-exec
             code = subprocess.Popen(
                 command,
-                cwd=self._given.run_dir,
+                cwd=self._input.run_dir,
                 env={**started_with, **env, **ours},
                 stdin=subprocess.DEVNULL,
                 close_fds=False,
@@ -120,7 +120,7 @@ class _Computation:
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise Failed(
-                f"the program of {self._given.simulation_type}, {command[0]}, cannot be run: {why}"
+                f"the program of {self._input.simulation_type}, {command[0]}, cannot be run: {why}"
             ) from None
         with code:
             self._watch(code)
@@ -131,7 +131,7 @@ class _Computation:
         """Wait for the code; ask for progress whenever the run directory changed."""
         seen: object = None
         while code.poll() is None:
-            now = _look(self._given.run_dir)
+            now = _directory_state(self._input.run_dir)
             if now is None or now != seen:
                 seen = now
                 self._progress()
@@ -150,7 +150,7 @@ class _Computation:
         try:
             report = self._app.ask("progress", timeout_secs=PROGRESS_PATIENCE_SECS)
         except Failed as failed:
-            self._trouble = self._trouble or failed.sentence
+            self._app_error = self._app_error or failed.sentence
             self._asking = not failed.late
             return
         if report and report != self._reported:
@@ -161,7 +161,7 @@ class _Computation:
         try:
             said: str | None = self._app.ask("outcome", code=code)
         except Failed as failed:  # the exit of the code is valid in spite of the app's error
-            self._trouble = self._trouble or failed.sentence
+            self._app_error = self._app_error or failed.sentence
             return None
         return said
 
@@ -174,11 +174,11 @@ class _Computation:
                     "alert": sentence,
                 }
             )
-        if self._trouble:
-            _leave_message(self._trouble, over=False)
+        if self._app_error:
+            _write_message(self._app_error, over=False)
 
 
-def _wake_by_signals() -> int:
+def _wakeup_descriptor() -> int:
     """Return a descriptor that becomes readable with every handled signal, to end waits at once."""
     reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
@@ -186,7 +186,7 @@ def _wake_by_signals() -> int:
     return reading
 
 
-def _started_with() -> dict[str, str]:
+def _initial_environment() -> dict[str, str]:
     """Return the environment of this process as started; the interpreter adds variables (LC_CTYPE
     without a locale).
     """
@@ -202,7 +202,7 @@ def _started_with() -> dict[str, str]:
 # ---- files
 
 
-def _empty(run_dir: Path) -> None:
+def _empty_run_dir(run_dir: Path) -> None:
     """Delete the files of an earlier run without following links. Raises Failed."""
     try:
         with os.scandir(run_dir) as entries:
@@ -219,7 +219,7 @@ def _empty(run_dir: Path) -> None:
         ) from None
 
 
-def _look(run_dir: Path) -> object:
+def _directory_state(run_dir: Path) -> object:
     """Return a value that changes with the directory; None if it has too many entries."""
     seen: list[tuple[str, int, int]] = []
     with contextlib.suppress(OSError), os.scandir(run_dir) as entries:
@@ -249,7 +249,7 @@ def _append_report(report: dict[str, Any]) -> None:
         sys.stderr.write(f"cannot write a report: {error.strerror}\n")
 
 
-def _leave_message(sentence: str, *, over: bool = True) -> None:
+def _write_message(sentence: str, *, over: bool = True) -> None:
     """Write the termination message, one line. over: replace a message that the code wrote."""
     sys.stderr.write(sentence + "\n")
     path = os.environ.get("JOBSCRIBE_TERMINATION_MESSAGE")
@@ -268,7 +268,7 @@ def _leave_message(sentence: str, *, over: bool = True) -> None:
         sys.stderr.write(f"cannot write the termination message: {error.strerror}\n")
 
 
-def _end_by(number: int) -> NoReturn:
+def _end_by_signal(number: int) -> NoReturn:
     """End by the code's signal, without a core file: the code has written its own."""
     sys.stdout.flush()
     sys.stderr.flush()

@@ -37,7 +37,7 @@ class RunInput(NamedTuple):
     also: tuple[str, ...]
 
 
-def text(app: AppInput, run_dir: str, also: Sequence[str]) -> str:
+def input_json(app: AppInput, run_dir: str, also: Sequence[str]) -> str:
     """Return the content of the input file. lib is the user's folder of this app: <user>/<simulation
     type>/lib.
     """
@@ -55,15 +55,15 @@ def text(app: AppInput, run_dir: str, also: Sequence[str]) -> str:
 
 
 def read(path: Path) -> RunInput:
-    """Read an input file written by `text`."""
-    said = json.loads(path.read_bytes())
+    """Read an input file written by `input_json`."""
+    fields = json.loads(path.read_bytes())
     return RunInput(
-        said["simulationType"],
-        said["computeModel"],
-        said["data"],
-        Path(said["runDir"]),
-        Path(said["lib"]),
-        tuple(said["also"]),
+        fields["simulationType"],
+        fields["computeModel"],
+        fields["data"],
+        Path(fields["runDir"]),
+        Path(fields["lib"]),
+        tuple(fields["also"]),
     )
 
 

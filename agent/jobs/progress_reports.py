@@ -21,7 +21,7 @@ LOOK_AGAIN_SECS = 5.0
 
 
 class Reports:
-    """Follows executions of apps from `follow` to `leave`. send: sends to the supervisor; drops
+    """Follows executions of apps from `follow` to `unfollow`. send: sends to the supervisor; drops
     without a connection.
     """
 
@@ -38,21 +38,21 @@ class Reports:
         if token not in self._following and os.path.exists(self._evidence.path(token.name, INPUT)):
             self._following[token] = asyncio.get_running_loop().create_task(self._follow(token))
 
-    def leave(self, token: Token) -> None:
+    def unfollow(self, token: Token) -> None:
         """Stop following an ended execution."""
         task = self._following.pop(token, None)
         if task is not None:
             task.cancel()
         self._newest.pop(token, None)
 
-    def again(self) -> None:
+    def resend(self) -> None:
         """Send the newest reports on a new connection."""
         for report in self._newest.values():
             self._send(report)
 
     def close(self) -> None:
         for token in list(self._following):
-            self.leave(token)
+            self.unfollow(token)
 
     async def _follow(self, token: Token) -> None:
         path = str(self._evidence.path(token.name, REPORT))
@@ -62,12 +62,12 @@ class Reports:
                 now = _stamp(path)
                 if now != seen:
                     seen = now
-                    self._tell(token, path)
+                    self._send_newest(token, path)
                 else:
                     await change.wait(LOOK_AGAIN_SECS)
             await asyncio.sleep(GAP_SECS)
 
-    def _tell(self, token: Token, path: str) -> None:
+    def _send_newest(self, token: Token, path: str) -> None:
         said: dict[str, Any] | None = last_report(path)
         before = self._newest.get(token)
         if said is None or (before is not None and said == before.report):

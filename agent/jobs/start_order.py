@@ -12,7 +12,7 @@ from ...protocol.wire.messages import Shared, TaskSpec
 from ...runtime.log.logger import Log
 from ..files.output_reader import Evidence
 from ..host.login_environment import LoginEnvironment
-from ..host.port_probe import taken
+from ..host.port_probe import ports_in_use
 from . import job_input
 
 #: failed(token, sentence, fault): the agent could not send the order to the keeper
@@ -39,15 +39,15 @@ class Starter:
             send,
             failed,
         )
-        self._later: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         #: the shared data of the last gang, as script lines: its tasks arrive in sequence
         self._shared: tuple[Shared | None, str] = (None, "")
 
     def prepare(self) -> None:
         """Read the login environment in advance: a new agent usually starts a job soon."""
-        task = asyncio.get_running_loop().create_task(self._find_out())
-        self._later.add(task)
-        task.add_done_callback(self._later.discard)
+        task = asyncio.get_running_loop().create_task(self._load_login())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def start(self, token: Token, spec: TaskSpec, shared: Shared | None) -> None:
         """Send the start order; read the login environment first if it is unknown."""
@@ -55,20 +55,20 @@ class Starter:
             self._start(token, spec, shared)
             return
         task = asyncio.get_running_loop().create_task(self._start_later(token, spec, shared))
-        self._later.add(task)
-        task.add_done_callback(self._later.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def close(self) -> None:
-        for task in self._later:
+        for task in self._tasks:
             task.cancel()
 
-    async def _find_out(self) -> None:
+    async def _load_login(self) -> None:
         with contextlib.suppress(Refusal):  # reported to the tasks that need it
-            await self._login.find_out()
+            await self._login.load()
 
     async def _start_later(self, token: Token, spec: TaskSpec, shared: Shared | None) -> None:
         try:
-            await self._login.find_out()
+            await self._login.load()
         except Refusal as e:
             self._failed(token, e.sentence, None)
             return
@@ -77,7 +77,7 @@ class Starter:
         self._start(token, spec, shared)
 
     def _start(self, token: Token, spec: TaskSpec, shared: Shared | None) -> None:
-        busy = taken(spec.ports)
+        busy = ports_in_use(spec.ports)
         if busy:
             sentence = f"port{'s' * (len(busy) > 1)} {', '.join(map(str, busy))} already in use on this host"
             self._failed(token, sentence, "portTaken")
@@ -85,7 +85,7 @@ class Starter:
         order: dict[str, Any] = {}
         evidence = self._evidence.folder / token.name
         if spec.app is not None:
-            order["input"] = job_input.text(spec.app, spec.run_dir, self.apps)
+            order["input"] = job_input.input_json(spec.app, spec.run_dir, self.apps)
             spec = job_input.with_job_command(spec, evidence, job_input.import_roots())
         if shared is not None:
             order["job"] = shared.job
@@ -98,7 +98,7 @@ class Starter:
                 self._login.known or {},
                 evidence,
                 umask=self._login.umask,
-                shared=self._lines(shared),
+                shared=self._script_lines(shared),
             )
         except Refusal as e:
             self._failed(token, e.sentence, None)
@@ -124,7 +124,7 @@ class Starter:
             }
         )
 
-    def _lines(self, shared: Shared | None) -> str:
+    def _script_lines(self, shared: Shared | None) -> str:
         if shared is not self._shared[0]:
             self._shared = (shared, exports(shared.env) if shared is not None else "")
         return self._shared[1]

@@ -33,7 +33,7 @@ from ...runtime import processes
 from ...runtime.filesystems import network_file_system
 from . import keeper_control
 from .checks import check
-from .code_unpacker import MARK, own_folder
+from .code_unpacker import MARK, ensure_private_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,20 +78,20 @@ def _verb(given: list[str]) -> Any:
 
 
 def probe(request: dict[str, Any]) -> dict[str, Any]:
-    own_folder(request["base"])
+    ensure_private_folder(request["base"])
     return {
         "version": VERSION,
         "host": os.uname().nodename,
         "user": pwd.getpwuid(os.geteuid()).pw_name,
         "bootId": processes.boot_id(),
         "python": ".".join(map(str, sys.version_info[:3])),
-        "missing": missing(),
+        "missing": missing_package(),
         "clock": time.time(),
         "network": network_file_system(request["base"]),
     }
 
 
-def missing() -> str | None:
+def missing_package() -> str | None:
     """Return a sentence about the first needed package that cannot be imported, or None."""
     for name in _NEEDED:
         try:

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import time
 
-from .code_unpacker import own_folder
+from .code_unpacker import ensure_private_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def check(request: dict[str, Any]) -> dict[str, Any]:
 
 def _folder(base: str) -> Iterator[str]:
     try:
-        own_folder(base)
+        ensure_private_folder(base)
         _try_to_write(base)
         room = os.statvfs(base)
     except ValueError as e:
@@ -121,11 +121,11 @@ def _slurm(
     }
     for command, (argv, sentence) in asked.items():
         if command not in absent:
-            words = _failed(argv, environment, secs)
+            words = _failure_of(argv, environment, secs)
             yield command, [] if words is None else [f"{sentence}: {words}"]
 
 
-def _failed(argv: list[str], environment: dict[str, str], secs: float) -> str | None:
+def _failure_of(argv: list[str], environment: dict[str, str], secs: float) -> str | None:
     """Run a command; return its error output if it fails, otherwise None."""
     try:
         ran = subprocess.run(

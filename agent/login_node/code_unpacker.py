@@ -31,7 +31,7 @@ def main() -> int:
     os.umask(0o077)
     try:
         request = json.loads(sys.stdin.buffer.readline())
-        have = unpacked(
+        have = ensure_code(
             request["base"], request["digest"], request["sizes"], send=bool(request.get("sent"))
         )
         answer: dict[str, object] = {"have": have}
@@ -45,13 +45,13 @@ def main() -> int:
     return 0
 
 
-def unpacked(base: str, digest: str, sizes: "dict[str, int]", *, send: bool) -> bool:
+def ensure_code(base: str, digest: str, sizes: "dict[str, int]", *, send: bool) -> bool:
     """Return whether the code is complete. send: if not, read it from stdin first."""
-    own_folder(base)
+    ensure_private_folder(base)
     code = f"{base}/code"
-    own_folder(code)
+    ensure_private_folder(code)
     there = f"{code}/{digest}"
-    if not _whole(there, sizes):
+    if not _is_complete(there, sizes):
         if not send:
             return False
         _unpack(code, there, sizes)
@@ -61,7 +61,7 @@ def unpacked(base: str, digest: str, sizes: "dict[str, int]", *, send: bool) -> 
     return True
 
 
-def _whole(folder: str, sizes: "dict[str, int]") -> bool:
+def _is_complete(folder: str, sizes: "dict[str, int]") -> bool:
     """Return whether all files exist: scratch file systems delete unused files one by one."""
     try:
         return all(os.stat(f"{folder}/{name}").st_size == size for name, size in sizes.items())
@@ -82,9 +82,9 @@ def _unpack(code: str, there: str, sizes: "dict[str, int]") -> None:
                 assert source is not None
                 with open(f"{new}/{member.name}", "xb") as f:
                     shutil.copyfileobj(source, f)
-        if not _whole(new, sizes):
+        if not _is_complete(new, sizes):
             raise ValueError("the received code is incomplete")
-        if _whole(there, sizes):  # another process was faster
+        if _is_complete(there, sizes):  # another process was faster
             return
         # damaged; processes that run from it have its files open, or fail either way
         if os.path.lexists(there):
@@ -92,7 +92,7 @@ def _unpack(code: str, there: str, sizes: "dict[str, int]") -> None:
         try:
             os.rename(new, there)
         except OSError:
-            if not _whole(there, sizes):  # otherwise another process was faster
+            if not _is_complete(there, sizes):  # otherwise another process was faster
                 raise
     finally:
         shutil.rmtree(new, ignore_errors=True)
@@ -112,13 +112,13 @@ def prune(base: str, digest: str) -> None:
     old = [name for at, name in entries if time.time() - at > OLD_SECS and name not in spared]
     if not old:
         return
-    texts = _texts(base)
+    texts = _references(base)
     for name in old:
         if not any(name.encode() in text for text in texts):
             shutil.rmtree(f"{code}/{name}", ignore_errors=True)
 
 
-def _texts(base: str) -> "list[bytes]":
+def _references(base: str) -> "list[bytes]":
     """Return all files that name code in use: of agents, and of jobs without a known end."""
     out = []
     agents = f"{base}/agent"
@@ -143,7 +143,7 @@ def _texts(base: str) -> "list[bytes]":
 # ---- folders
 
 
-def own_folder(path: str) -> None:
+def ensure_private_folder(path: str) -> None:
     """Create a folder and its parents, private to this user, or check an existing one. Raises
     ValueError, OSError.
     """
@@ -162,10 +162,10 @@ def own_folder(path: str) -> None:
     above = os.path.realpath(path)
     while above != "/":
         above = os.path.dirname(above)
-        _trust(above)
+        _check_parent(above)
 
 
-def _trust(folder: str) -> None:
+def _check_parent(folder: str) -> None:
     """Check that no other user can replace an entry of this folder, unless it is sticky."""
     status = os.stat(folder)
     why = None
@@ -175,7 +175,7 @@ def _trust(folder: str) -> None:
         return
     elif status.st_mode & stat.S_IWOTH:
         why = "is writable by everybody"
-    elif status.st_mode & stat.S_IWGRP and not _private(status.st_gid):
+    elif status.st_mode & stat.S_IWGRP and not _is_private_group(status.st_gid):
         why = f"is writable by a group (number {status.st_gid})"
     if why is not None:
         raise ValueError(
@@ -183,7 +183,7 @@ def _trust(folder: str) -> None:
         )
 
 
-def _private(gid: int) -> bool:
+def _is_private_group(gid: int) -> bool:
     """Return whether it is root's group or the user's private group."""
     if gid == 0:
         return True

@@ -26,7 +26,7 @@ from ...runtime.execution.folder import tail as last_bytes
 from ...runtime.execution.folder import write_json
 from ...runtime.filesystems import write_atomically
 from ..keeper import lease as leases
-from .code_unpacker import own_folder
+from .code_unpacker import ensure_private_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,23 +65,23 @@ def start(request: Request) -> dict[str, Any]:
     Returns the keeper's handle or an error sentence, with the new log output in both cases.
     """
     base, folder = request["base"], f"{request['base']}/agent/{request['key']}"
-    own_folder(base)
-    own_folder(folder)
+    ensure_private_folder(base)
+    ensure_private_folder(folder)
     left_secs = float(request.get("leftSecs", leases.LEFT_SECS))
     seen, lives = leases.check_owner(f"{folder}/lease", left_secs)
     if seen is not None and lives and request.get("move") and seen.is_owner_alive() is None:
         lives = not leases.ask_to_end(f"{folder}/lease", seen, left_secs)
     if seen is not None and lives:
-        _address(folder, request)
+        _write_address(folder, request)
         return {**_handle(folder, seen), "started": False}
     log = f"{base}/{LOG}"
     before = last_bytes(log, _LOG_BYTES)
     began = _size(log)
-    _address(folder, request)
-    error = _detached(request, folder, log, 0 if seen is None else seen.number)
+    _write_address(folder, request)
+    error = _start_detached(request, folder, log, 0 if seen is None else seen.number)
     out: dict[str, Any] = {
         "before": _text(None if before is None else before[1]),
-        "output": _text(_from(log, began)),
+        "output": _text(_appended_since(log, began)),
     }
     if error is not None:
         current, lives = leases.check_owner(
@@ -108,7 +108,7 @@ def _handle(folder: str, seen: leases.SeenLease) -> dict[str, Any]:
     }
 
 
-def _address(folder: str, request: Request) -> None:
+def _write_address(folder: str, request: Request) -> None:
     """Write the supervisor's address; the agent reads it before each attempt."""
     address = dict(request["address"])
     if request.get("ca") is not None:
@@ -117,7 +117,7 @@ def _address(folder: str, request: Request) -> None:
     write_json(f"{folder}/agents.json", address)
 
 
-def _detached(request: Request, folder: str, log: str, over: int) -> str | None:
+def _start_detached(request: Request, folder: str, log: str, over: int) -> str | None:
     """Start a detached keeper. Returns None when its agent has started, or why not."""
     python = request.get("python") or sys.executable
     told, tell = os.pipe()
@@ -161,7 +161,7 @@ def _detached(request: Request, folder: str, log: str, over: int) -> str | None:
     with contextlib.suppress(BrokenPipeError), keeper.stdin as line:
         line.write(json.dumps(config).encode() + b"\n")
     secs = float(request["secs"])
-    words = _heard(told, secs)
+    words = _read_report(told, secs)
     if words is None:
         keeper.kill()
         return f"the keeper did not start an agent within {secs:g} s and was killed"
@@ -176,7 +176,7 @@ def _detached(request: Request, folder: str, log: str, over: int) -> str | None:
     return f"the keeper ended {f'by signal {-code}' if code < 0 else f'with exit code {code}'}; see {LOG}"
 
 
-def _heard(fd: int, secs: float) -> bytes | None:
+def _read_report(fd: int, secs: float) -> bytes | None:
     """Return the keeper's line; empty if it ended before, None after the time limit."""
     until, out = time.monotonic() + secs, b""
     try:
@@ -200,7 +200,7 @@ def find(request: Request) -> dict[str, Any]:
     if handle.get("bootId") == processes.boot_id() and processes.alive(
         handle["pid"], handle["startTicks"]
     ):
-        _freshened(folder, request)
+        _update_address(folder, request)
         woken = processes.wake(handle["pid"], handle["startTicks"], _AGENT_TITLE)
         return {
             "state": "alive",
@@ -220,22 +220,22 @@ def find(request: Request) -> dict[str, Any]:
     )
     if seen is None or not seen.belongs_to(handle) or not lives:
         return {"state": "gone", "detail": "the keeper has ended"}
-    _freshened(folder, request)
+    _update_address(folder, request)
     return {"state": "alive", "detail": f"keeper pid {handle['pid']} on {seen.host}"}
 
 
 def reach(request: Request) -> dict[str, Any]:
     """Set the supervisor's address for an agent that waits to connect."""
-    own_folder(request["folder"])
-    _address(request["folder"], request)
+    ensure_private_folder(request["folder"])
+    _write_address(request["folder"], request)
     return {}
 
 
-def _freshened(folder: str, request: Request) -> None:
+def _update_address(folder: str, request: Request) -> None:
     """Write the current address: the supervisor may have moved since the agent's start."""
     if request.get("address") is not None:
         with contextlib.suppress(OSError):
-            _address(folder, request)
+            _write_address(folder, request)
 
 
 def stop(request: Request) -> dict[str, Any]:
@@ -278,7 +278,7 @@ def _size(path: str) -> int:
         return 0
 
 
-def _from(path: str, begin: int) -> bytes | None:
+def _appended_since(path: str, begin: int) -> bytes | None:
     """Return what was appended since then, or the end of it."""
     end = last_bytes(path, _LOG_BYTES)
     return None if end is None else end[1][max(0, begin - end[0]) :]

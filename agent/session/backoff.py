@@ -59,7 +59,7 @@ class Backoff:
         return _jittered(pause, chance)
 
 
-def may_leave(away: float, away_secs: float, known: Sequence[Execution]) -> bool:
+def may_end(away: float, away_secs: float, known: Sequence[Execution]) -> bool:
     """Return whether an agent, with its keeper, may end after `away` seconds without a supervisor.
 
     Never while a job runs or waits.

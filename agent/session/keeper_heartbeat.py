@@ -31,7 +31,7 @@ _FIRST_PROCESS = 1
 _DISK = "D"
 
 
-def pace_of(ping_timeout_secs: float) -> HeartbeatTiming:
+def heartbeat_timing(ping_timeout_secs: float) -> HeartbeatTiming:
     """Return the timing for a keeper whose agent must answer the supervisor in this time (seconds)."""
     interval = max(_SHORTEST_SECS, ping_timeout_secs / 2)
     return HeartbeatTiming(interval, _MISSED * interval)
@@ -62,17 +62,17 @@ class KeeperHeartbeat:
         self._ticks = processes.start_ticks(pid) if ticks is None else ticks
         self._send, self._changed, self._during = send, changed, during
         self._heart = Heartbeat(pace, time.monotonic())
-        self._looked = time.monotonic()
+        self._checked_at = time.monotonic()
         self._number = 0
         #: while it is silent: the last report, the seconds of silence, and the actions taken
-        self._said: KeeperReport | None = None
+        self._report: KeeperReport | None = None
         self._silent_secs = 0.0
         self._woken = self._killed = False
         #: number of the ping whose answer ends the silence
         self._awaited: int | None = None
 
     @classmethod
-    def of(
+    def from_hello(
         cls,
         hello: dict[str, Any],
         log: Log,
@@ -93,7 +93,7 @@ class KeeperHeartbeat:
         kill_secs = float(config.get("keeperSilentSecs", _KILL_SECS))
         return cls(
             hello["keeperPid"],
-            pace_of(address.ping_timeout_secs),
+            heartbeat_timing(address.ping_timeout_secs),
             kill_secs,
             log,
             send=send,
@@ -102,9 +102,9 @@ class KeeperHeartbeat:
         )
 
     @property
-    def silent(self) -> KeeperReport | None:
+    def last_report(self) -> KeeperReport | None:
         """The last report while the keeper does not answer."""
-        return self._said
+        return self._report
 
     async def run(self) -> None:
         """Run until canceled."""
@@ -119,7 +119,7 @@ class KeeperHeartbeat:
         executions that ended meanwhile.
         """
         self._heart.heard()
-        if self._said is None:
+        if self._report is None:
             return
         self._silent_secs, self._woken = 0.0, False
         if self._awaited is None:
@@ -127,12 +127,12 @@ class KeeperHeartbeat:
             self._awaited = self._number
         elif message.get("is") == "pong" and int(message.get("n") or 0) >= self._awaited:
             self._log("the keeper, pid {}, answers again", self._pid)
-            self._said = self._awaited = None
+            self._report = self._awaited = None
             self._changed(KeeperReport(answers=True))
 
     def look(self, now: float) -> None:
         """Send a ping or check for silence. now: monotonic seconds."""
-        ran, self._looked = min(now - self._looked, 2 * self._pace.step), now
+        ran, self._checked_at = min(now - self._checked_at, 2 * self._pace.step), now
         match self._heart.look(now):
             case "ask":
                 self._ask()
@@ -140,7 +140,7 @@ class KeeperHeartbeat:
                 self._heart = Heartbeat(self._pace, now, ahead=self._pace.interval)
             case "gone":
                 self._unanswered(now, ran)
-        if self._said is not None:
+        if self._report is not None:
             self._during()
 
     def _ask(self) -> None:
@@ -149,11 +149,13 @@ class KeeperHeartbeat:
 
     def _unanswered(self, now: float, ran: float) -> None:
         state = self._state()
-        stopped, first = state == processes.STOPPED, self._said is None
-        if self._said is None or self._said.stopped != stopped:
-            since = time.time() - self._heart.owed(now) if self._said is None else self._said.since
-            self._said = KeeperReport(answers=False, since=since, stopped=stopped)
-            self._changed(self._said)
+        stopped, first = state == processes.STOPPED, self._report is None
+        if self._report is None or self._report.stopped != stopped:
+            since = (
+                time.time() - self._heart.owed(now) if self._report is None else self._report.since
+            )
+            self._report = KeeperReport(answers=False, since=since, stopped=stopped)
+            self._changed(self._report)
         if first:
             self._silent_secs, self._woken, self._awaited = 0.0, False, None
             self._log(

@@ -10,7 +10,7 @@ from ...protocol.wire.messages import CallReply, FileChunk, FileList, LogChunk, 
 MAX_WAITING = 20_000
 #: Limit of waiting answer bytes; an answer beyond it is refused. Readers that can wait do so above
 #: ROOM_BYTES.
-MAX_BYTES, ROOM_BYTES = 64 * 1024 * 1024, 2 * 1024 * 1024
+MAX_BYTES, LOW_WATER_BYTES = 64 * 1024 * 1024, 2 * 1024 * 1024
 #: Bytes sent at once.
 _PORTION = 1024 * 1024
 
@@ -18,8 +18,10 @@ _PORTION = 1024 * 1024
 class Outbox:
     """The send queue of one connection."""
 
-    def __init__(self, *, max_bytes: int = MAX_BYTES, room_bytes: int = ROOM_BYTES) -> None:
-        self._max_bytes, self._room_bytes = max_bytes, room_bytes
+    def __init__(
+        self, *, max_bytes: int = MAX_BYTES, low_water_bytes: int = LOW_WATER_BYTES
+    ) -> None:
+        self._max_bytes, self._low_water_bytes = max_bytes, low_water_bytes
         self._waiting: deque[Any] = deque()
         #: bytes waiting, and of these the bytes being sent
         self._bytes = self._sending = 0
@@ -56,9 +58,9 @@ class Outbox:
             self._sending += _size(portion[-1])
         return portion
 
-    async def room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         """Wait until few answer bytes are queued."""
-        while self._bytes > self._room_bytes:
+        while self._bytes > self._low_water_bytes:
             self._sent.clear()
             await self._sent.wait()
 

@@ -198,7 +198,7 @@ class Session:
             refused = Execution(token=op.token, state="ended", op_id=op.op_id, exit=exit_)
             self._known[op.token] = _Known(refused, mono)
             return [self._report(self._known[op.token], mono)]
-        self._learn(Execution(token=op.token, state="starting", op_id=op.op_id), mono)
+        self._store(Execution(token=op.token, state="starting", op_id=op.op_id), mono)
         return [Launch(op.token, op.spec, shared)]
 
     def _cancel(self, op: Cancel, mono: float) -> list[Output]:
@@ -207,7 +207,7 @@ class Session:
             return [self._report(known, mono)]
         if known is None:
             # its `run` may still arrive; the keeper remembers that it must not start
-            self._learn(
+            self._store(
                 Execution(token=op.token, state="starting", op_id=op_id(op.token, "run")), mono
             )
         return [Stop(op.token, op.reason, op.grace_secs)]
@@ -222,7 +222,7 @@ class Session:
 
     def _snapshot(self, mono: float) -> list[Output]:
         self._snapshots += 1
-        all_ = [self._now(k, mono) for k in self._known.values()]
+        all_ = [self._current(k, mono) for k in self._known.values()]
         pages = [all_[i : i + SNAPSHOT_PAGE] for i in range(0, len(all_), SNAPSHOT_PAGE)] or [[]]
         for k in self._known.values():
             k.reported = mono
@@ -240,22 +240,22 @@ class Session:
     def keeper_hello(self, executions: list[dict[str, Any]], mono: float) -> list[Output]:
         """Handle the executions of a keeper: at the start, or after a new one took over."""
         for e in executions:
-            self._learn(_execution(e), mono)
+            self._store(_parse_execution(e), mono)
         return self._snapshot(mono) if self._up else []
 
-    def keeper_said(self, said: dict[str, Any], mono: float) -> list[Output]:
+    def keeper_reported(self, report: dict[str, Any], mono: float) -> list[Output]:
         """Handle a keeper's report. An execution that is `running` and has an exit is ending (see
         messages.Execution).
         """
-        return self.learned([_execution(said)], mono)
+        return self.record_states([_parse_execution(report)], mono)
 
-    def learned(self, executions: Sequence[Execution], mono: float) -> list[Output]:
+    def record_states(self, executions: Sequence[Execution], mono: float) -> list[Output]:
         """Record and report new states from the keeper or batch scheduler. An end is final."""
         out: list[Output] = []
         for execution in executions:
             known = self._known.get(execution.token)
             if known is None or known.execution.state != "ended":
-                known = self._learn(execution, mono)
+                known = self._store(execution, mono)
                 out += [self._report(known, mono)] if self._up else []
         return out
 
@@ -269,12 +269,12 @@ class Session:
         there = self._known.get(token)
         if there is not None and there.execution.state != "starting":
             return []
-        known = self._learn(_failed(token, detail, fault), mono)
+        known = self._store(_start_failure(token, detail, fault), mono)
         return [self._report(known, mono)]
 
     # ---- questions
 
-    def over(self, token: Token) -> bool:
+    def has_ended(self, token: Token) -> bool:
         """Return whether it has ended. False for unknown tokens: they may be on their way here, or
         were acknowledged and have final evidence.
         """
@@ -289,7 +289,7 @@ class Session:
 
     # ---- inside
 
-    def _learn(self, execution: Execution, mono: float) -> _Known:
+    def _store(self, execution: Execution, mono: float) -> _Known:
         known = self._known[execution.token] = _Known(execution, mono)
         jid, serial = execution.token.jid, execution.token.serial
         self._serials[jid] = max(serial, self._serials.get(jid, 0))
@@ -300,16 +300,16 @@ class Session:
 
     def _report(self, known: _Known, mono: float) -> Send:
         known.reported = mono
-        return Send(RunStatusUpdate(execution=self._now(known, mono)))
+        return Send(RunStatusUpdate(execution=self._current(known, mono)))
 
-    def _now(self, known: _Known, mono: float) -> Execution:
+    def _current(self, known: _Known, mono: float) -> Execution:
         e = known.execution
         if e.state != "running" or e.elapsed_secs is None or e.ending:
             return e
         return msgspec.structs.replace(e, elapsed_secs=e.elapsed_secs + mono - known.seen)
 
 
-def _execution(e: dict[str, Any]) -> Execution:
+def _parse_execution(e: dict[str, Any]) -> Execution:
     """Convert a keeper's report. Raises Refusal or msgspec.ValidationError if it is invalid."""
     token = parse_token(e["token"])
     state = e["state"]
@@ -328,7 +328,7 @@ def _execution(e: dict[str, Any]) -> Execution:
     )
 
 
-def _failed(token: Token, detail: str, fault: str | None) -> Execution:
+def _start_failure(token: Token, detail: str, fault: str | None) -> Execution:
     return Execution(
         token=token,
         state="ended",

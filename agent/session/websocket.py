@@ -103,9 +103,9 @@ class Link:
             self._outbox.clear()
             self._socket.close(1000, "the agent's send queue is full")
 
-    async def room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         """Wait until few answers are queued; called before a large answer is made."""
-        await self._outbox.room()
+        await self._outbox.wait_for_capacity()
 
     async def run(self) -> None:
         """Connect and serve forever."""
@@ -120,16 +120,16 @@ class Link:
                 tornado.websocket.WebSocketError,
                 tornado.iostream.StreamClosedError,
             ) as e:
-                self._say_failure(backoff, e)
+                self._log_failure(backoff, e)
                 pause = backoff.failed(_outcome(e), random.random())
             else:
                 begun = loop.time()
                 await self._serve(socket, pace)
                 pause = backoff.ended(loop.time() - begun, random.random())
-            if await self._has_new_address(pause):
+            if await self._wait_for_new_address(pause):
                 backoff = Backoff()
 
-    async def _has_new_address(self, secs: float) -> bool:
+    async def _wait_for_new_address(self, secs: float) -> bool:
         """Wait for `secs`; return True early if the address file changed. Then the supervisor has
         restarted or found this agent.
         """
@@ -141,7 +141,7 @@ class Link:
                 return True
         return False
 
-    def _say_failure(self, backoff: Backoff, e: Exception) -> None:
+    def _log_failure(self, backoff: Backoff, e: Exception) -> None:
         if backoff.failures % SAY_EVERY == 0:
             longest = (
                 LONGEST_LATE
@@ -171,7 +171,7 @@ class Link:
         # no pings or timeouts of Tornado's: they use the wall clock, and would pause for a day when
         # the clock is set back by one
         async with asyncio.timeout(1.5 * DIAL_SECS):
-            resolver = None if address.link is None else _Through(address.link)
+            resolver = None if address.link is None else _RelayResolver(address.link)
             socket = await tornado.websocket.websocket_connect(
                 request,
                 max_message_size=MAX_FRAME,
@@ -273,7 +273,7 @@ class Link:
             socket.close()
 
 
-class _Through:
+class _RelayResolver:
     """A resolver for Tornado that returns one Unix socket for every host."""
 
     def __init__(self, path: str) -> None:

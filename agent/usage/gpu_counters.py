@@ -43,23 +43,23 @@ class Gpus:
         """Return every card that answers; none if the library is unavailable."""
         if self._load is not None:
             load, self._load = self._load, None
-            self._library = _begun(load)
+            self._library = _load_library(load)
         if self._library is None:
             return ()
-        count = _asked(self._library.nvmlDeviceGetCount)
+        count = _ask(self._library.nvmlDeviceGetCount)
         cards = (self._card(n) for n in range(count or 0))
         return tuple(card for card in cards if card is not None)
 
     def _card(self, number: int) -> Card | None:
-        handle = _asked(self._library.nvmlDeviceGetHandleByIndex, number)
+        handle = _ask(self._library.nvmlDeviceGetHandleByIndex, number)
         found = (
             None
             if handle is None
-            else _asked(self._library.nvmlDeviceGetComputeRunningProcesses, handle)
+            else _ask(self._library.nvmlDeviceGetComputeRunningProcesses, handle)
         )
         if found is None:
             return None
-        rates = _asked(self._library.nvmlDeviceGetUtilizationRates, handle)
+        rates = _ask(self._library.nvmlDeviceGetUtilizationRates, handle)
         return Card(
             None if rates is None else float(rates.gpu), {p.pid: p.usedGpuMemory for p in found}
         )
@@ -82,7 +82,7 @@ def use(cards: tuple[Card, ...], pids: frozenset[int]) -> Use:
     )
 
 
-def _begun(load: Callable[[], Any]) -> Any:
+def _load_library(load: Callable[[], Any]) -> Any:
     try:
         library = load()
         library.nvmlInit()
@@ -91,7 +91,7 @@ def _begun(load: Callable[[], Any]) -> Any:
     return library
 
 
-def _asked(question: Callable[..., Any], *arguments: Any) -> Any:
+def _ask(question: Callable[..., Any], *arguments: Any) -> Any:
     """Return the library's answer, or None if it fails."""
     try:
         return question(*arguments)

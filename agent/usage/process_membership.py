@@ -47,7 +47,7 @@ class ProcessMembership:
         self._keeper_pid = keeper_pid
         #: adopted children of the keeper without an owner (pid: ticks), so that each is examined
         #: once
-        self._strangers: dict[int, int] = {}
+        self._unowned: dict[int, int] = {}
         self._table: dict[int, processes.Process] | None = None
 
     def look(self, executions: Sequence[Execution]) -> None:
@@ -62,10 +62,12 @@ class ProcessMembership:
     def _children(self, p: Process) -> list[int]:
         below = proc_counters.children(p)
         return (
-            [q.pid for q in self._all().values() if q.parent == p.pid] if below is None else below
+            [q.pid for q in self._process_table().values() if q.parent == p.pid]
+            if below is None
+            else below
         )
 
-    def _all(self) -> dict[int, processes.Process]:
+    def _process_table(self) -> dict[int, processes.Process]:
         """Return the whole process table: for kernels that do not list children, and for orphans of
         an earlier keeper's executions.
         """
@@ -86,7 +88,7 @@ class ProcessMembership:
             if not main.over and e.cgroup is None:
                 e.cgroup = cgroup_of_process(e.pid, e.name)
             if main.parent != self._keeper_pid:  # an earlier keeper's: its orphans are elsewhere
-                _add(found, (p.pid for p in self._all().values() if p.session == e.pid))
+                _add(found, (p.pid for p in self._process_table().values() if p.session == e.pid))
         if e.cgroup is not None:
             with contextlib.suppress(OSError):  # it is being removed
                 _add(found, e.cgroup.pids())
@@ -106,7 +108,7 @@ class ProcessMembership:
     ) -> dict[str, list[Process]]:
         """Return new children of the keeper that are no main process, by execution name."""
         known = {pid for e in executions for pid in (e.pid, *e.seen)} | {os.getpid()}
-        strangers, self._strangers = self._strangers, {}
+        strangers, self._unowned = self._unowned, {}
         out: dict[str, list[Process]] = {}
         for pid in adopted:
             p = None if pid in known else proc_counters.process(pid)
@@ -114,7 +116,7 @@ class ProcessMembership:
                 continue
             owner = None if strangers.get(pid) == p.ticks else _owner(p, executions)
             if owner is None:
-                self._strangers[pid] = p.ticks
+                self._unowned[pid] = p.ticks
             else:
                 out.setdefault(owner, []).append(p)
         return out

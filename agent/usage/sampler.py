@@ -32,7 +32,7 @@ TOLD_AT_ONCE = 200
 
 
 class UsageSampler:
-    """Samples executions from `follow` to `leave`. folder: parent of their evidence folders. send:
+    """Samples executions from `follow` to `unfollow`. folder: parent of their evidence folders. send:
     drops without a connection.
     """
 
@@ -50,7 +50,7 @@ class UsageSampler:
         self._following: dict[Token, SampledExecution] = {}
         self._timer: asyncio.TimerHandle | None = None
         #: the executions that are being sampled now
-        self._looking: Sequence[SampledExecution] | None = None
+        self._sampling: Sequence[SampledExecution] | None = None
         #: loop time before which no other sample is taken
         self._earliest = 0.0
 
@@ -65,19 +65,19 @@ class UsageSampler:
         execution = Execution(token.name, str(token), str(self._folder / token.name), pid, ticks)
         began = time.monotonic() - elapsed if elapsed is not None and elapsed < EVERY_SECS else None
         self._following[token] = SampledExecution(token, execution, began)
-        if self._looking is None:
-            self._plan(asyncio.get_running_loop().time() + FIRST_SECS)
+        if self._sampling is None:
+            self._schedule(asyncio.get_running_loop().time() + FIRST_SECS)
 
-    def leave(self, token: Token) -> None:
+    def unfollow(self, token: Token) -> None:
         """Stop sampling an ended execution."""
         self._following.pop(token, None)
         if not self._following:
             self._cancel()
 
-    def again(self) -> None:
+    def resend(self) -> None:
         """Sample soon on a new connection: the supervisor has no counts yet."""
-        if self._following and self._looking is None:
-            self._plan(asyncio.get_running_loop().time() + FIRST_SECS)
+        if self._following and self._sampling is None:
+            self._schedule(asyncio.get_running_loop().time() + FIRST_SECS)
 
     def close(self) -> None:
         self._following.clear()
@@ -88,42 +88,44 @@ class UsageSampler:
             self._timer.cancel()
             self._timer = None
 
-    def _plan(self, at: float) -> None:
+    def _schedule(self, at: float) -> None:
         """Take a sample at this loop time or earlier."""
         at = max(at, self._earliest)
         if self._timer is None or self._timer.when() > at:
             self._cancel()
-            self._timer = asyncio.get_running_loop().call_at(at, self._begin)
+            self._timer = asyncio.get_running_loop().call_at(at, self._start_sample)
 
-    def _begin(self) -> None:
-        self._timer, self._looking = None, tuple(self._following.values())
+    def _start_sample(self) -> None:
+        self._timer, self._sampling = None, tuple(self._following.values())
         try:
             # no thread pool: a sample that hangs in the kernel must not keep the agent from ending
             threading.Thread(
-                target=self._look,
-                args=(self._looking, asyncio.get_running_loop()),
+                target=self._sample_in_thread,
+                args=(self._sampling, asyncio.get_running_loop()),
                 name="samples",
                 daemon=True,
             ).start()
         except RuntimeError as e:  # no thread can be created now
-            self._looked([], e, LONGEST_SECS)
+            self._sampled([], e, LONGEST_SECS)
 
-    def _look(self, watched: Sequence["SampledExecution"], loop: asyncio.AbstractEventLoop) -> None:
+    def _sample_in_thread(
+        self, watched: Sequence["SampledExecution"], loop: asyncio.AbstractEventLoop
+    ) -> None:
         """Take a sample in the thread."""
         began = time.thread_time()
         found: list[Sample] = []
         error: Exception | None = None
         try:
-            found = look(watched, self._members, self._gpus)
+            found = take_samples(watched, self._members, self._gpus)
         except Exception as e:
             error = e
         cost = time.thread_time() - began
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
             loop.call_soon_threadsafe(
-                self._looked, found, error, pause_after(cost) if error is None else LONGEST_SECS
+                self._sampled, found, error, pause_after(cost) if error is None else LONGEST_SECS
             )
 
-    def _looked(self, found: Sequence[Sample], error: Exception | None, pause: float) -> None:
+    def _sampled(self, found: Sequence[Sample], error: Exception | None, pause: float) -> None:
         if error is not None:
             self._log.exception(
                 "cannot sample the resource usage of jobs; retrying in {:g} s",
@@ -131,14 +133,14 @@ class UsageSampler:
                 error=error,
             )
         now = asyncio.get_running_loop().time()
-        looked, self._looking = self._looking or (), None
+        looked, self._sampling = self._sampling or (), None
         self._earliest = now + (FIRST_SECS if pause <= EVERY_SECS else pause)
         live = [s for s in found if s.token in self._following]
         for n in range(0, len(live), TOLD_AT_ONCE):
             self._send(messages.Samples(samples=tuple(live[n : n + TOLD_AT_ONCE])))
         if self._following:
             met = set(self._following.values()) <= set(looked)
-            self._plan(now + (pause if met else FIRST_SECS))
+            self._schedule(now + (pause if met else FIRST_SECS))
 
 
 def pause_after(cost: float) -> float:
@@ -161,7 +163,7 @@ class SampledExecution:
         self.lost_traffic = Traffic(0, 0)
 
 
-def look(
+def take_samples(
     watched: Sequence[SampledExecution], members: ProcessMembership, cards: Gpus
 ) -> list[Sample]:
     """Return one sample of each execution that has processes. Blocks."""
@@ -210,7 +212,7 @@ def _cpu(w: SampledExecution) -> float:
 def _traffic(w: SampledExecution) -> Traffic | None:
     """Return bytes read and written since its start; None if a process hides its counts."""
     before, now, was = w.execution.before, w.execution.seen, w.traffic
-    w.traffic = dict(_told(now, was))
+    w.traffic = dict(_disk_traffic(now, was))
     both = [pid for pid in w.traffic if pid in was]
     w.lost_traffic = Traffic(
         *(
@@ -231,7 +233,9 @@ def _traffic(w: SampledExecution) -> Traffic | None:
     return Traffic(*(sum(t[i] for t in w.traffic.values()) + w.lost_traffic[i] for i in (0, 1)))
 
 
-def _told(now: Mapping[int, Process], was: Mapping[int, Traffic]) -> Iterator[tuple[int, Traffic]]:
+def _disk_traffic(
+    now: Mapping[int, Process], was: Mapping[int, Traffic]
+) -> Iterator[tuple[int, Traffic]]:
     for pid, p in now.items():
         told = proc_counters.traffic(pid)
         if told is not None:

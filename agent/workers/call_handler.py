@@ -97,22 +97,23 @@ class Calls:
             )
         except AppError as e:
             return Outcome(
-                "appRefused", _short(_text(e)) or f"{what(call)} was refused without a message"
+                "appRefused", _short(_text(e)) or f"{describe(call)} was refused without a message"
             )
         except NotPlain as e:
             return Outcome(
-                "appFailed", f"the value returned by {what(call)} cannot be sent: {_short(str(e))}"
+                "appFailed",
+                f"the value returned by {describe(call)} cannot be sent: {_short(str(e))}",
             )
         except SystemExit as e:
             return Outcome(
                 "appFailed",
-                f"{what(call)} called exit({one_line(repr(e.code))})",
+                f"{describe(call)} called exit({one_line(repr(e.code))})",
                 trace=_trace(e),
             )
         except BaseException as e:
             return Outcome(
                 "appFailed",
-                f"{what(call)} failed: {type(e).__name__}: {one_line(_text(e))}",
+                f"{describe(call)} failed: {type(e).__name__}: {one_line(_text(e))}",
                 trace=_trace(e),
             )
 
@@ -120,7 +121,7 @@ class Calls:
         return encoded(_value(self.load(call.simulation_type), call))
 
 
-def line(call: Call, outcome: Outcome, secs: float) -> tuple[Any, ...]:
+def log_line(call: Call, outcome: Outcome, secs: float) -> tuple[Any, ...]:
     """Return format and arguments of the log line for an answered call."""
     if outcome.sentence or outcome.code is not None:
         said = f"{outcome.code}: {outcome.sentence}" if outcome.code else outcome.sentence
@@ -147,7 +148,7 @@ def message(call: Call, outcome: Outcome) -> CallReply | OpError:
     return CallReply(op_id=call.op_id, reply=outcome.reply)
 
 
-def what(call: Call) -> str:
+def describe(call: Call) -> str:
     """Return the function of a call in words, such as `the frame of heat`."""
     app = call.simulation_type
     match call.job_cmd:
@@ -183,11 +184,11 @@ def _whole(text: str) -> str:
 # ---- outcomes of a fork that did not answer
 
 
-def garbage(call: Call) -> Outcome:
+def invalid_answer(call: Call) -> Outcome:
     """Return the outcome for a call whose app wrote to the answer's socket."""
     return Outcome(
         "appFailed",
-        f"{what(call)} wrote to the socket of its own answer, so the answer is unreadable",
+        f"{describe(call)} wrote to the socket of its own answer, so the answer is unreadable",
     )
 
 
@@ -197,10 +198,10 @@ def unanswered(call: Call, status: int) -> Outcome:
     if code >= 0:
         return Outcome(
             "appFailed",
-            f"{what(call)} ended its process with exit code {code} instead of returning",
+            f"{describe(call)} ended its process with exit code {code} instead of returning",
         )
     memory = "; the machine may have run out of memory" if -code == signal.SIGKILL else ""
-    return Outcome("appFailed", f"{what(call)} was killed by {signal_name(-code)}{memory}")
+    return Outcome("appFailed", f"{describe(call)} was killed by {signal_name(-code)}{memory}")
 
 
 # ---- the seven kinds
@@ -295,7 +296,7 @@ def stored_result(call: Call) -> Outcome:
 def _stored(call: Call) -> bytes:
     run_dir = str(_run_dir(call))
     run_directory.read(run_dir, "", 0, 0)
-    with run_directory.opened(run_dir, RESULT) as fd:
+    with run_directory.open_file(run_dir, RESULT) as fd:
         size = os.fstat(fd).st_size
         if size > call.reply_limit:
             raise _too_large(size, call)
@@ -322,7 +323,7 @@ def _within(reply: bytes, call: Call) -> Outcome:
 
 def _too_large(size: int, call: Call) -> Refusal:
     return Refusal(
-        "replyTooLarge", f"{what(call)} has {size:,} bytes; the limit is {call.reply_limit:,}"
+        "replyTooLarge", f"{describe(call)} has {size:,} bytes; the limit is {call.reply_limit:,}"
     )
 
 

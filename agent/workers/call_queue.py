@@ -20,7 +20,7 @@ from ...protocol.ids import short_op
 from ...protocol.wire.messages import Call, CallReply, OpError
 from ...runtime.log.logger import Log
 from ..host.login_environment import LoginEnvironment
-from .call_handler import Outcome, garbage, line, message, unanswered, what
+from .call_handler import Outcome, describe, invalid_answer, log_line, message, unanswered
 from .worker_channel import Fork, WorkerLink
 from .worker_process import WorkerEvent, WorkerOrder
 
@@ -136,7 +136,7 @@ class CallQueue:
         work = _Work(
             call,
             time.monotonic(),
-            self._loop.call_later(call.deadline_secs, self._late, call.op_id),
+            self._loop.call_later(call.deadline_secs, self._deadline_passed, call.op_id),
         )
         self._works[call.op_id] = work
         self._queue.append(work)
@@ -146,7 +146,7 @@ class CallQueue:
         """Stop a call without an answer; no-op if it is unknown or answered."""
         self._stop(op_id, _CANCELED)
 
-    def renew(self, also: tuple[str, ...]) -> None:
+    def reload_apps(self, also: tuple[str, ...]) -> None:
         """Restart the worker process with this app list when no call runs; waiting calls start
         afterwards.
         """
@@ -163,7 +163,7 @@ class CallQueue:
             self._link = None
         for work in self._works.values():
             work.deadline.cancel()
-            self._let_go(work)
+            self._release(work)
         self._works.clear()
         self._queue.clear()
         self._drop_spares()
@@ -192,11 +192,11 @@ class CallQueue:
             self._starting.add_done_callback(self._started)
 
     async def _start(self) -> None:
-        await self._login.find_out()
+        await self._login.load()
         if self._login.sentence:
             self._log("login profile: {}", self._login.sentence)
-        await asyncio.to_thread(_emptied, self._folder)
-        link = WorkerLink(self._told, self._ended)
+        await asyncio.to_thread(_empty_folder, self._folder)
+        link = WorkerLink(self._handle_event, self._ended)
         self._ordered, self._proven = 0, False
         link.start(
             self._root, self._login.known or {}, self._folder, int(self._login.umask, 8), self._also
@@ -214,7 +214,7 @@ class CallQueue:
             self._give_up(f"cannot start a worker process: {error}")
         self._advance()
 
-    def _told(self, news: WorkerEvent, fork: Fork | None) -> None:
+    def _handle_event(self, news: WorkerEvent, fork: Fork | None) -> None:
         match news.said:
             case "forked":
                 self._ordered -= 1
@@ -222,7 +222,7 @@ class CallQueue:
                 if fork is not None:
                     self._spares.append(fork)
             case "ended":
-                self._over(news.pid, news.status)
+                self._fork_ended(news.pid, news.status)
             case "loaded":
                 self._loaded(news.sentence)
             case _:
@@ -254,9 +254,11 @@ class CallQueue:
         self._loads = set(self._fatal)
         self._drop_spares()
         for work in list(self._busy.values()):
-            self._heard(work)
+            self._read_answer(work)
             if work.call.op_id in self._works:
-                sentence = f"the worker process ended ({how}) before {what(work.call)} was answered"
+                sentence = (
+                    f"the worker process ended ({how}) before {describe(work.call)} was answered"
+                )
                 self._finish(work, work.verdict or Outcome("agentUnavailable", sentence))
         if not self._proven and not was_stale:
             self._give_up(
@@ -273,7 +275,7 @@ class CallQueue:
     def _begin(self, work: _Work, fork: Fork) -> None:
         work.fork = fork
         self._busy[fork.pid] = work
-        self._loop.add_reader(fork.socket, self._heard, work)
+        self._loop.add_reader(fork.socket, self._read_answer, work)
         self._loop.add_reader(fork.output, self._printing, work)
         body = _encode(work.call)
         data = len(body).to_bytes(_LENGTH_BYTES) + body
@@ -284,7 +286,7 @@ class CallQueue:
         if sent < len(data):
             work.sending = self._loop.create_task(_send_rest(fork, data[sent:]))
 
-    def _heard(self, work: _Work) -> None:
+    def _read_answer(self, work: _Work) -> None:
         """Read from the fork's socket."""
         while work.fork is not None:
             try:
@@ -299,7 +301,7 @@ class CallQueue:
             work.heard += data
             size = int.from_bytes(work.heard[:_LENGTH_BYTES])
             if len(work.heard) >= _LENGTH_BYTES and size > work.call.reply_limit + _BESIDES:
-                self._stop(work.call.op_id, garbage(work.call))
+                self._stop(work.call.op_id, invalid_answer(work.call))
                 return
             if len(work.heard) >= _LENGTH_BYTES + size:
                 self._answered(work, memoryview(work.heard)[_LENGTH_BYTES : _LENGTH_BYTES + size])
@@ -309,7 +311,7 @@ class CallQueue:
         try:
             outcome = _outcome.decode(body)
         except msgspec.DecodeError:
-            self._stop(work.call.op_id, garbage(work.call))
+            self._stop(work.call.op_id, invalid_answer(work.call))
             return
         if outcome.outdated and work.verdict is None and not work.again:
             self._again(work)
@@ -322,9 +324,9 @@ class CallQueue:
     def _again(self, work: _Work) -> None:
         """Retry a call whose app was changed on disk since the worker process imported it."""
         work.again, work.heard = True, bytearray()
-        self._let_go(work)
+        self._release(work)
         self._queue.appendleft(work)
-        self.renew(self._also)
+        self.reload_apps(self._also)
 
     def _printing(self, work: _Work) -> None:
         """Read printed output: keep the first bytes, discard the rest, stop a call that exceeds the
@@ -349,23 +351,23 @@ class CallQueue:
                     work.call.op_id,
                     Outcome(
                         "appFailed",
-                        f"{what(work.call)} printed more than {limit} MiB and was stopped",
+                        f"{describe(work.call)} printed more than {limit} MiB and was stopped",
                     ),
                 )
 
-    def _late(self, op_id: str) -> None:
+    def _deadline_passed(self, op_id: str) -> None:
         work = self._works[op_id]
         secs = f"{work.call.deadline_secs:g} s"
         if work.fork is None:
             self._stop(
-                op_id, Outcome("deadline", f"{what(work.call)} waited {secs} for a free worker")
+                op_id, Outcome("deadline", f"{describe(work.call)} waited {secs} for a free worker")
             )
         else:
             self._stop(
                 op_id,
                 Outcome(
                     "deadline",
-                    f"{what(work.call)} did not finish within {secs} and was stopped",
+                    f"{describe(work.call)} did not finish within {secs} and was stopped",
                 ),
             )
 
@@ -394,7 +396,7 @@ class CallQueue:
         self._finish(work, work.verdict)
         self._advance()
 
-    def _over(self, pid: int, status: int) -> None:
+    def _fork_ended(self, pid: int, status: int) -> None:
         """Handle the end of a fork and all its processes."""
         work = self._busy.get(pid)
         if work is None:
@@ -402,7 +404,7 @@ class CallQueue:
                 self._spares.remove(fork)
                 fork.close()
             return
-        self._heard(work)  # the socket may still hold its answer
+        self._read_answer(work)  # the socket may still hold its answer
         if work.call.op_id in self._works:
             self._finish(work, work.verdict or unanswered(work.call, status))
 
@@ -413,8 +415,8 @@ class CallQueue:
         self._works.pop(call.op_id, None)
         if work.fork is None:
             self._queue.remove(work)
-        self._let_go(work)
-        op, said = short_op(call.op_id), line(call, outcome, time.monotonic() - work.since)
+        self._release(work)
+        op, said = short_op(call.op_id), log_line(call, outcome, time.monotonic() - work.since)
         if outcome.trace:
             self._log.exception(*said, op=op, error=_AppTrace(outcome.trace))
         else:
@@ -430,7 +432,7 @@ class CallQueue:
         if outcome is not _CANCELED:
             self._reply(message(call, outcome))
 
-    def _let_go(self, work: _Work) -> None:
+    def _release(self, work: _Work) -> None:
         if work.backstop is not None:
             work.backstop.cancel()
         if work.sending is not None:
@@ -484,6 +486,6 @@ async def _send_rest(fork: Fork, data: bytes) -> None:
         await asyncio.get_running_loop().sock_sendall(fork.socket, data)
 
 
-def _emptied(folder: Path) -> None:
+def _empty_folder(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -78,7 +78,7 @@ class WorkerLink:
                     _PADDING,
                 ],
                 stdin=theirs.fileno(),
-                env=_with_our_path(env),
+                env=_with_own_path(env),
                 cwd="/",
                 start_new_session=True,
             )
@@ -115,8 +115,8 @@ class WorkerLink:
     def close(self) -> None:
         """Close the socket: the worker ends every call and itself. on_end is not called."""
         self._disconnect()
-        self._on_end = _nobody_asks
-        self._bury()
+        self._on_end = _ignore
+        self._reap()
 
     def _disconnect(self) -> None:
         if self._socket is not None:
@@ -136,7 +136,7 @@ class WorkerLink:
             if not packet:
                 self._disconnect()
                 self._process.kill()  # it closed its end or has ended
-                self._bury()
+                self._reap()
                 return
             news = self._news.decode(packet)
             fork = Fork(news.pid, socket.socket(fileno=fds[0]), fds[1]) if len(fds) == 2 else None
@@ -145,19 +145,19 @@ class WorkerLink:
                 os.set_blocking(fork.output, False)
             self._on_news(news, fork)
 
-    def _bury(self) -> None:
+    def _reap(self) -> None:
         code = self._process.poll()
         if code is None:
-            self._loop.call_later(_BURY_SECS, self._bury)
+            self._loop.call_later(_BURY_SECS, self._reap)
         else:
             self._on_end(f"signal {-code}" if code < 0 else f"exit code {code}")
 
 
-def _nobody_asks(how: str) -> None:
+def _ignore(how: str) -> None:
     return
 
 
-def _with_our_path(env: dict[str, str]) -> dict[str, str]:
+def _with_own_path(env: dict[str, str]) -> dict[str, str]:
     """Add the agent's PYTHONPATH, so that this package is found; the worker removes it again."""
     own = os.environ.get("PYTHONPATH")
     if not own:

@@ -88,9 +88,9 @@ class _Worker:
         self._cleaners: set[int] = set()
         #: (pid, start time) of processes that cannot be killed: they run as another user or hang in
         #: the kernel
-        self._beyond: set[tuple[int, int]] = set()
+        self._unkillable: set[tuple[int, int]] = set()
         #: names of the modules that forks inherit
-        self._there = frozenset(sys.modules)
+        self._inherited_modules = frozenset(sys.modules)
         self._made = 0
         self._orders = msgspec.msgpack.Decoder(WorkerOrder)
         self._poll = select.poll()
@@ -116,31 +116,31 @@ class _Worker:
         ready = {fd for fd, _ in self._poll.poll()}
         if self._woken.fileno() in ready:
             self._woken.recv(4096)
-            self._bury()
+            self._reap()
         if self._agent.fileno() not in ready:
             return True
         packet = self._agent.recv(_PACKET)
         if packet:
-            self._do(self._orders.decode(packet))
+            self._execute(self._orders.decode(packet))
         return bool(packet)
 
-    def _do(self, order: WorkerOrder) -> None:
+    def _execute(self, order: WorkerOrder) -> None:
         match order.do:
             case "fork":
                 self._fork()
             case "kill":
                 self._kill(order.pid)
-                self._bury()
+                self._reap()
             case "load":
                 self._load(order)
             case _:
-                self._tell(
+                self._send_event(
                     WorkerEvent(
                         "trouble", sentence=f"unknown order to the worker process: {order.do!a}"
                     )
                 )
 
-    def _tell(self, news: WorkerEvent, fds: tuple[int, ...] = ()) -> None:
+    def _send_event(self, news: WorkerEvent, fds: tuple[int, ...] = ()) -> None:
         packet = msgspec.msgpack.encode(news)
         if fds:
             socket.send_fds(self._agent, [packet], list(fds))
@@ -163,15 +163,15 @@ class _Worker:
         except OSError as e:
             for fd in fds:
                 os.close(fd)
-            self._tell(
+            self._send_event(
                 WorkerEvent("trouble", sentence=f"cannot create a process for a call: {e.strerror}")
             )
             return
         if pid == 0:
-            _be_fork(theirs, write_end, folder, self._calls, self._there)
+            _run_fork(theirs, write_end, folder, self._calls, self._inherited_modules)
         self._forks[pid] = folder
         try:
-            self._tell(WorkerEvent("forked", pid), (ours, read_end))
+            self._send_event(WorkerEvent("forked", pid), (ours, read_end))
         finally:
             for fd in fds:
                 os.close(fd)
@@ -183,31 +183,31 @@ class _Worker:
         if pid in self._forks:
             os.kill(pid, signal.SIGKILL)
 
-    def _bury(self) -> None:
+    def _reap(self) -> None:
         """Reap ended forks, kill what ended calls left, then report the ends."""
-        ended = self._buried()
+        ended = self._reap_forks()
         folders = [self._forks.pop(pid) for pid, _ in ended]
         for folder in folders:
             self._clean(folder)
         for pid, status in ended:
-            self._tell(WorkerEvent("ended", pid, status))
+            self._send_event(WorkerEvent("ended", pid, status))
 
-    def _buried(self) -> list[tuple[int, int]]:
+    def _reap_forks(self) -> list[tuple[int, int]]:
         """Return ended forks with their status; all their processes are gone by then."""
         ended: list[tuple[int, int]] = []
         # reaping may have left us children that were not in the list yet
         for _ in range(_LOOKS):
-            buried = dict(iter(_reaped, (0, 0)))
+            buried = dict(iter(_wait_child, (0, 0)))
             self._cleaners -= buried.keys()
             ended += [(pid, status) for pid, status in buried.items() if pid in self._forks]
-            if self._strangers():
-                if processes.kill_until_gone(self._strangers, _KILL_SECS):
-                    self._beyond.update((p.pid, p.ticks) for p in self._strangers())
+            if self._unknown_children():
+                if processes.kill_until_gone(self._unknown_children, _KILL_SECS):
+                    self._unkillable.update((p.pid, p.ticks) for p in self._unknown_children())
             elif not buried:
                 break
         return ended
 
-    def _strangers(self) -> list[processes.Process]:
+    def _unknown_children(self) -> list[processes.Process]:
         """Return the children that this process did not fork."""
         strangers = [
             pid
@@ -215,7 +215,7 @@ class _Worker:
             if pid not in self._forks and pid not in self._cleaners
         ]
         found = [p for p in map(processes.find, strangers) if p is not None]
-        return [p for p in found if not p.over and (p.pid, p.ticks) not in self._beyond]
+        return [p for p in found if not p.over and (p.pid, p.ticks) not in self._unkillable]
 
     def _clean(self, folder: str) -> None:
         """Remove a call's folder; use a child process if it is not empty, as that may take long."""
@@ -254,11 +254,11 @@ class _Worker:
                 self._calls.load(order.app)
         except BaseException as e:
             failed = e
-        self._there = frozenset(sys.modules)
+        self._inherited_modules = frozenset(sys.modules)
         gc.collect()
         gc.freeze()  # keeps pages shared with the forks: the collector would write to them
         processes.end_with_parent(0)
-        self._tell(
+        self._send_event(
             WorkerEvent(
                 "loaded",
                 sentence="" if failed is None else f"{type(failed).__name__}: {failed}"[:500],
@@ -272,11 +272,11 @@ class _Worker:
         for pid in self._forks:
             os.kill(pid, signal.SIGKILL)
         self._forks.clear()  # so that they are reaped as strangers
-        self._buried()
+        self._reap_forks()
         shutil.rmtree(self._setting.folder, ignore_errors=True)
 
 
-def _reaped() -> tuple[int, int]:
+def _wait_child() -> tuple[int, int]:
     """Return pid and status of an ended child, or (0, 0)."""
     try:
         return os.waitpid(-1, os.WNOHANG)
@@ -287,15 +287,17 @@ def _reaped() -> tuple[int, int]:
 # ---- inside a fork
 
 
-def _be_fork(agent: int, output: int, folder: str, calls: Calls, there: frozenset[str]) -> NoReturn:
+def _run_fork(
+    agent: int, output: int, folder: str, calls: Calls, inherited: frozenset[str]
+) -> NoReturn:
     """Serve one call in the fork. Never returns to the parent's loop. If the parent has ended, the
     agent's socket is closed.
     """
     code = 1
     try:
         processes.end_with_parent(signal.SIGKILL)
-        _leave_behind(agent, output, folder)
-        _serve_one(agent, calls, there)
+        _drop_inherited(agent, output, folder)
+        _serve_one(agent, calls, inherited)
         code = 0
     except BaseException:
         sys.excepthook(*sys.exc_info())
@@ -303,7 +305,7 @@ def _be_fork(agent: int, output: int, folder: str, calls: Calls, there: frozense
         os._exit(code)
 
 
-def _leave_behind(agent: int, output: int, folder: str) -> None:
+def _drop_inherited(agent: int, output: int, folder: str) -> None:
     """Drop all state of the worker process except its modules."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -322,27 +324,27 @@ def _leave_behind(agent: int, output: int, folder: str) -> None:
         sys.modules["numpy.random"].seed()
 
 
-def _serve_one(agent: int, calls: Calls, there: frozenset[str]) -> None:
+def _serve_one(agent: int, calls: Calls, inherited: frozenset[str]) -> None:
     request = _request(agent)
     if request is None:
         return
     outcome = calls.outcome(_call.decode(request))
-    outcome.imported = _imported(there)
+    outcome.imported = _imported(inherited)
     _flush()
     _send(agent, outcome)
 
 
-def _imported(there: frozenset[str]) -> tuple[str, ...]:
+def _imported(inherited: frozenset[str]) -> tuple[str, ...]:
     """Return the modules imported by this call, in order; none if threads run now, because a fork
     would not have them.
     """
-    if len(sys.modules) == len(there) or len(os.listdir("/proc/self/task")) != 1:
+    if len(sys.modules) == len(inherited) or len(os.listdir("/proc/self/task")) != 1:
         return ()
     try:
         return tuple(
             n
             for n, m in list(sys.modules.items())
-            if n not in there and getattr(m, "__spec__", None) is not None
+            if n not in inherited and getattr(m, "__spec__", None) is not None
         )
     except Exception:  # sys.modules may hold anything
         return ()
@@ -395,12 +397,12 @@ def main() -> int:
     if not packet:
         return 0
     setting = msgspec.msgpack.decode(packet, type=Setting)
-    _settle(setting)
+    _prepare(setting)
     _Worker(agent, setting).serve()
     return 0
 
 
-def _settle(setting: Setting) -> None:
+def _prepare(setting: Setting) -> None:
     """Prepare this process, from which calls are forked."""
     if setting.path is None:
         os.environ.pop("PYTHONPATH", None)

@@ -80,7 +80,7 @@ class Runs:
             grace=2.0,
             core=0,
             script=script(token, spec, LOGIN | {"NAP": keeper.nap}, evidence),
-            input=job_input.text(asked, str(run_dir), names),
+            input=job_input.input_json(asked, str(run_dir), names),
         )
         return token
 

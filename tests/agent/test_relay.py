@@ -167,7 +167,7 @@ async def test_what_is_said_while_the_supervisor_is_dialed_is_not_lost(there: Ru
     await there.listen(_echo)
     await there.start(
         through=_with(
-            "d = relay._Carried._dial", "relay._Carried._dial = lambda self: _late(d, self)"
+            "d = relay._Connection._dial", "relay._Connection._dial = lambda self: _late(d, self)"
         )
     )
     assert await _answer(there, b"said at once")

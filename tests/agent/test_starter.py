@@ -29,7 +29,7 @@ class Login:
         self.umask, self.sentence, self._env, self._refusal = "0077", None, env, refusal
         self.may_go_on = asyncio.Event()
 
-    async def find_out(self) -> None:
+    async def load(self) -> None:
         await self.may_go_on.wait()
         if self._refusal is not None:
             raise self._refusal
@@ -154,7 +154,7 @@ async def test_tasks_of_two_gangs_that_wait_for_the_login_profile_keep_their_own
     await asyncio.sleep(0)
     assert not ground.orders
     ground.login.may_go_on.set()
-    await asyncio.gather(*ground.starter._later)
+    await asyncio.gather(*ground.starter._tasks)
     assert [ground.env_of(o)["OURS"] for o in ground.orders] == [
         "it's\n$shared",
         "other",
@@ -167,7 +167,7 @@ async def test_a_profile_that_cannot_be_asked_fails_each_of_them(tmp_path: Path)
     for n in range(3):
         ground.starter.start(token(n), ground.spec(), SHARED)
     ground.login.may_go_on.set()
-    await asyncio.gather(*ground.starter._later)
+    await asyncio.gather(*ground.starter._tasks)
     assert (
         ground.failures == [(token(n), "no profile", None) for n in range(3)] and not ground.orders
     )

@@ -259,7 +259,7 @@ def test_no_process_left_is_told_by_the_template(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(os, "fork", fork)
     packet = json.dumps({"id": 7, "keeper": {"folder": "/nowhere", "agent": {}}}).encode()
     before = len(os.listdir("/proc/self/fd"))
-    answer = template_module._answered(packet, "/", {}, select.poll())
+    answer = template_module._handle_request(packet, "/", {}, select.poll())
     assert answer is not None and answer["id"] == 7
     assert answer["error"].startswith("cannot fork a keeper: cannot create another process")
     assert len(os.listdir("/proc/self/fd")) == before

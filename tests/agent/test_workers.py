@@ -704,13 +704,13 @@ async def test_an_import_that_goes_wrong_in_the_worker_process_is_not_tried_agai
 async def test_a_worker_process_with_old_apps_is_replaced_when_no_call_is_under_way(
     pool: Pool,
 ) -> None:
-    pool.workers.renew(("probe=probe_app:app",))
+    pool.workers.reload_apps(("probe=probe_app:app",))
     assert pool.workers.worker_pid is None, "none is started for nothing"
     await pool.well()
     old = psutil.Process(pool.workers.worker_pid)
     under_way = pool.ask("nap", {"secs": 0.3})
     await until(lambda: pool.workers._busy)
-    pool.workers.renew(("probe=probe_app:app", "other=probe_app:app"))
+    pool.workers.reload_apps(("probe=probe_app:app", "other=probe_app:app"))
     waits = pool.ask("nap", {"secs": 0})
     assert pool.workers.worker_pid == old.pid and pool.workers._also[1] == "other=probe_app:app"
     assert isinstance(await under_way, CallReply), "it goes on as it began"

@@ -445,4 +445,4 @@ class Keeper:
         agent = self.agent
         if agent is not None:
             said = {"is": what, **self.said(e)}
-            agent.life.after(WAY_SECS, lambda: agent.keeper_said(said))
+            agent.life.after(WAY_SECS, lambda: agent.keeper_reported(said))
