@@ -187,8 +187,8 @@ def _read_kept(fd: int, path: Path, offset: int, limit: int) -> tuple[int, bytes
 
 def _dropped(path: Path) -> tuple[int, int]:
     """Return the dropped range of this log; an empty one if there is none or its record is invalid."""
-    said = read_json(f"{path}{DROPPED}") or {}
-    first, behind = said.get("from"), said.get("to")
+    record = read_json(f"{path}{DROPPED}") or {}
+    first, behind = record.get("from"), record.get("to")
     if (
         not isinstance(first, int)
         or not isinstance(behind, int)

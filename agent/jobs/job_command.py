@@ -84,13 +84,13 @@ class _Computation:
         if self._stopped:
             return code or -signal.SIGTERM
         self._progress()
-        said = self._outcome(code)
+        sentence = self._outcome(code)
         if code == 0:
             if prepared["sequential"]:
                 self._app.ask("result")
-            self._alert(said or self._app_error)
-        elif said:
-            _write_message(said)
+            self._alert(sentence or self._app_error)
+        elif sentence:
+            _write_message(sentence)
         elif code < 0:
             _write_message(
                 f"the program of {self._input.simulation_type} was killed by signal {-code} ({signal_name(-code)})",
@@ -159,11 +159,11 @@ class _Computation:
 
     def _outcome(self, code: int) -> str | None:
         try:
-            said: str | None = self._app.ask("outcome", code=code)
+            sentence: str | None = self._app.ask("outcome", code=code)
         except Failed as failed:  # the exit of the code is valid in spite of the app's error
             self._app_error = self._app_error or failed.sentence
             return None
-        return said
+        return sentence
 
     def _alert(self, sentence: str | None) -> None:
         """Report a sentence to the user of a completed run."""

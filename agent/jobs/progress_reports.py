@@ -68,15 +68,15 @@ class Reports:
             await asyncio.sleep(GAP_SECS)
 
     def _send_newest(self, token: Token, path: str) -> None:
-        said: dict[str, Any] | None = last_report(path)
+        newest: dict[str, Any] | None = last_report(path)
         before = self._newest.get(token)
-        if said is None or (before is not None and said == before.report):
+        if newest is None or (before is not None and newest == before.report):
             return
         try:
             at = os.stat(path).st_mtime
         except OSError:  # the job removed the file or made its folder unreadable
             return
-        report = self._newest[token] = RunReport(token=token, report=said, at=max(0.0, at))
+        report = self._newest[token] = RunReport(token=token, report=newest, at=max(0.0, at))
         self._send(report)
 
 

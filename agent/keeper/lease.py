@@ -37,15 +37,15 @@ HELD, RELEASED, ASKED, TAKEN = "held", "released", "asked", "taken"
 
 
 class SeenLease:
-    """A lease as read from its file. said: empty if its owner has not written it yet."""
+    """A lease as read from its file. fields: empty if its owner has not written it yet."""
 
     def __init__(self, number: int, raw: bytes) -> None:
         self.number, self.raw = number, raw
         try:
-            said = json.loads(raw) if raw else {}
+            fields = json.loads(raw) if raw else {}
         except ValueError:
-            said = {}
-        self.fields: dict[str, Any] = said if isinstance(said, dict) else {}
+            fields = {}
+        self.fields: dict[str, Any] = fields if isinstance(fields, dict) else {}
 
     @property
     def host(self) -> str:
@@ -53,12 +53,12 @@ class SeenLease:
 
     def is_owner_alive(self) -> bool | None:
         """Return whether the owner lives, or None if only watching the count can tell."""
-        said = self.fields
-        if said.get("state") == RELEASED:
+        fields = self.fields
+        if fields.get("state") == RELEASED:
             return False
-        if said.get("life") == processes.life_id():
-            return processes.alive(int(said["pid"]), int(said["startTicks"]))
-        if said.get("machine") == this_machine() and said.get("bootId") != processes.boot_id():
+        if fields.get("life") == processes.life_id():
+            return processes.alive(int(fields["pid"]), int(fields["startTicks"]))
+        if fields.get("machine") == this_machine() and fields.get("bootId") != processes.boot_id():
             return False  # that machine was rebooted
         return None
 
@@ -230,8 +230,8 @@ def _count(seen: SeenLease) -> object:
     return seen.fields.get("count", seen.raw)
 
 
-def _write_line(path: str, said: dict[str, Any]) -> None:
-    line = json.dumps(said).encode()
+def _write_line(path: str, fields: dict[str, Any]) -> None:
+    line = json.dumps(fields).encode()
     fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         os.pwrite(fd, line.ljust(_LINE_BYTES - 1) + b"\n", 0)

@@ -12,6 +12,6 @@ import os
 
 def report_startup_failure(keeper_fd: int, error: BaseException) -> None:
     """Write the error as one line to the keeper's socket. Never raises: the socket may be closed."""
-    said = {"do": "failed", "why": f"{type(error).__name__}: {error}"[:2000]}
+    message = {"do": "failed", "why": f"{type(error).__name__}: {error}"[:2000]}
     with contextlib.suppress(OSError):
-        os.write(keeper_fd, json.dumps(said).encode() + b"\n")
+        os.write(keeper_fd, json.dumps(message).encode() + b"\n")

@@ -120,11 +120,11 @@ def _write_address(folder: str, request: Request) -> None:
 def _start_detached(request: Request, folder: str, log: str, over: int) -> str | None:
     """Start a detached keeper. Returns None when its agent has started, or why not."""
     python = request.get("python") or sys.executable
-    told, tell = os.pipe()
+    read_end, write_end = os.pipe()
     config = {
         **request["config"],
         "python": python,
-        "tellFd": tell,
+        "tellFd": write_end,
         "lifeSecs": 2 * float(request["secs"]),
         "lease": {**request["config"].get("lease", {}), "over": over},
     }
@@ -149,29 +149,29 @@ def _start_detached(request: Request, folder: str, log: str, over: int) -> str |
                 stderr=out,
                 cwd="/",
                 start_new_session=True,
-                pass_fds=(tell,),
+                pass_fds=(write_end,),
                 env={k: os.environ[k] for k in _PASSED_ON if k in os.environ},
             )
     except OSError as e:
-        os.close(told)
+        os.close(read_end)
         return f"the keeper cannot be started: {e.strerror}: {e.filename}"
     finally:
-        os.close(tell)
+        os.close(write_end)
     assert keeper.stdin is not None
     with contextlib.suppress(BrokenPipeError), keeper.stdin as line:
         line.write(json.dumps(config).encode() + b"\n")
     secs = float(request["secs"])
-    words = _read_report(told, secs)
-    if words is None:
+    report = _read_report(read_end, secs)
+    if report is None:
         keeper.kill()
         return f"the keeper did not start an agent within {secs:g} s and was killed"
-    if words:
-        said = json.loads(words)
-        if said is None:
+    if report:
+        failure = json.loads(report)
+        if failure is None:
             return None
         with contextlib.suppress(subprocess.TimeoutExpired):
             keeper.wait(_KILLED_SECS)  # so that its lease is not taken for another keeper's
-        return str(said)
+        return str(failure)
     code = keeper.wait()
     return f"the keeper ended {f'by signal {-code}' if code < 0 else f'with exit code {code}'}; see {LOG}"
 

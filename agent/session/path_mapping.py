@@ -27,13 +27,13 @@ class Paths:
 
     def __init__(self, pairs: Sequence[Sequence[str]]) -> None:
         known = {
-            there.rstrip("/"): here.rstrip("/")
-            for there, here in pairs
-            if there.rstrip("/") != here.rstrip("/")
+            remote.rstrip("/"): local.rstrip("/")
+            for remote, local in pairs
+            if remote.rstrip("/") != local.rstrip("/")
         }
         self._known = dict(sorted(known.items(), key=lambda pair: -len(pair[0])))
         # match whole names: /data/user matches neither in /data/users nor in /more/data/user
-        names = "|".join(re.escape(there) for there in self._known)
+        names = "|".join(re.escape(remote) for remote in self._known)
         self._inside = (
             re.compile(rf"(?<![A-Za-z0-9_./-])({names})(?![A-Za-z0-9_.-])") if names else None
         )
@@ -44,9 +44,9 @@ class Paths:
         return self._inside is None
 
     def path(self, path: str) -> str:
-        for there, here in self._known.items():
-            if path == there or path.startswith(there + "/"):
-                return here + path[len(there) :]
+        for remote, local in self._known.items():
+            if path == remote or path.startswith(remote + "/"):
+                return local + path[len(remote) :]
         return path
 
     def text(self, text: str) -> str:

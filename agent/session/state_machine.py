@@ -266,8 +266,8 @@ class Session:
 
         fault: see exits.FAULTS.
         """
-        there = self._known.get(token)
-        if there is not None and there.execution.state != "starting":
+        known = self._known.get(token)
+        if known is not None and known.execution.state != "starting":
             return []
         known = self._store(_start_failure(token, detail, fault), mono)
         return [self._report(known, mono)]

@@ -90,10 +90,10 @@ def traffic(pid: int) -> Traffic | None:
     count.
     """
     raw = _read(f"/proc/{pid}/io")
-    said = dict(line.split(b": ", 1) for line in (raw or b"").splitlines())
+    fields = dict(line.split(b": ", 1) for line in (raw or b"").splitlines())
     return (
-        Traffic(int(said[b"read_bytes"]), int(said[b"write_bytes"]))
-        if b"write_bytes" in said
+        Traffic(int(fields[b"read_bytes"]), int(fields[b"write_bytes"]))
+        if b"write_bytes" in fields
         else None
     )
 

@@ -237,9 +237,9 @@ def _disk_traffic(
     now: Mapping[int, Process], was: Mapping[int, Traffic]
 ) -> Iterator[tuple[int, Traffic]]:
     for pid, p in now.items():
-        told = proc_counters.traffic(pid)
-        if told is not None:
-            yield pid, told
+        disk_traffic = proc_counters.traffic(pid)
+        if disk_traffic is not None:
+            yield pid, disk_traffic
         elif (there := proc_counters.process(pid)) is None or there.ticks != p.ticks:
             # it has just ended: the next sample finds which process inherited its counts
             yield pid, was.get(pid, Traffic(0, 0))

@@ -214,21 +214,21 @@ class CallQueue:
             self._give_up(f"cannot start a worker process: {error}")
         self._advance()
 
-    def _handle_event(self, news: WorkerEvent, fork: Fork | None) -> None:
-        match news.said:
+    def _handle_event(self, event: WorkerEvent, fork: Fork | None) -> None:
+        match event.said:
             case "forked":
                 self._ordered -= 1
                 self._proven = True
                 if fork is not None:
                     self._spares.append(fork)
             case "ended":
-                self._fork_ended(news.pid, news.status)
+                self._fork_ended(event.pid, event.status)
             case "loaded":
-                self._loaded(news.sentence)
+                self._loaded(event.sentence)
             case _:
-                self._log("worker process: {}", news.sentence)
+                self._log("worker process: {}", event.sentence)
                 self._ordered = 0
-                self._give_up(news.sentence)
+                self._give_up(event.sentence)
                 return  # the next call tries again
         self._advance()
 
@@ -416,11 +416,14 @@ class CallQueue:
         if work.fork is None:
             self._queue.remove(work)
         self._release(work)
-        op, said = short_op(call.op_id), log_line(call, outcome, time.monotonic() - work.since)
+        op, log_fields = (
+            short_op(call.op_id),
+            log_line(call, outcome, time.monotonic() - work.since),
+        )
         if outcome.trace:
-            self._log.exception(*said, op=op, error=_AppTrace(outcome.trace))
+            self._log.exception(*log_fields, op=op, error=_AppTrace(outcome.trace))
         else:
-            self._log(*said, op=op)
+            self._log(*log_fields, op=op)
         if work.printed:
             self._log(
                 "o={} printed {} bytes: {}",

@@ -138,12 +138,12 @@ class WorkerLink:
                 self._process.kill()  # it closed its end or has ended
                 self._reap()
                 return
-            news = self._news.decode(packet)
-            fork = Fork(news.pid, socket.socket(fileno=fds[0]), fds[1]) if len(fds) == 2 else None
+            event = self._news.decode(packet)
+            fork = Fork(event.pid, socket.socket(fileno=fds[0]), fds[1]) if len(fds) == 2 else None
             if fork is not None:
                 fork.socket.setblocking(False)
                 os.set_blocking(fork.output, False)
-            self._on_news(news, fork)
+            self._on_news(event, fork)
 
     def _reap(self) -> None:
         code = self._process.poll()

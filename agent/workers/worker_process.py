@@ -197,13 +197,13 @@ class _Worker:
         ended: list[tuple[int, int]] = []
         # reaping may have left us children that were not in the list yet
         for _ in range(_LOOKS):
-            buried = dict(iter(_wait_child, (0, 0)))
-            self._cleaners -= buried.keys()
-            ended += [(pid, status) for pid, status in buried.items() if pid in self._forks]
+            reaped = dict(iter(_wait_child, (0, 0)))
+            self._cleaners -= reaped.keys()
+            ended += [(pid, status) for pid, status in reaped.items() if pid in self._forks]
             if self._unknown_children():
                 if processes.kill_until_gone(self._unknown_children, _KILL_SECS):
                     self._unkillable.update((p.pid, p.ticks) for p in self._unknown_children())
-            elif not buried:
+            elif not reaped:
                 break
         return ended
 

@@ -44,7 +44,7 @@ def version(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def cgroups(version: str, tmp_path: Path) -> Iterator[Cgroups]:
     made = Cgroups(str(tmp_path), version)
     yield made
-    until(lambda: all(c.remove() for c in made.left()))
+    until(lambda: all(c.remove() for c in made.existing()))
     made.close()
     assert not any(os.path.exists(f) for f in made.families)
 
@@ -66,7 +66,9 @@ def _jobs(keeper: Keeper) -> list[str]:
 
 def _entered(cgroup: Cgroup, *command: str) -> subprocess.Popen[bytes]:
     """A process in there, as the script of a job would get there."""
-    process = subprocess.Popen(["/bin/sh", "-c", cgroup.entry() + 'exec "$@"', "sh", *command])
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", cgroup.enter_command() + 'exec "$@"', "sh", *command]
+    )
     until(lambda: process.pid in cgroup.pids())
     return process
 
@@ -83,7 +85,7 @@ def test_who_is_in_is_told_and_killed_and_then_it_can_be_removed(cgroups: Cgroup
     cgroup.kill()
     assert process.wait(5) == -signal.SIGKILL
     until(cgroup.remove)
-    assert cgroup.pids() == [] and cgroups.left() == []
+    assert cgroup.pids() == [] and cgroups.existing() == []
 
 
 def test_those_that_a_job_made_below_its_own_are_part_of_it(cgroups: Cgroups) -> None:
@@ -118,7 +120,7 @@ def test_a_forged_note_leads_nowhere(cgroups: Cgroups, tmp_path: Path) -> None:
     assert cgroup is not None
     other = str(Path(cgroup.folder).parents[1])
     noted = cgroup.record()
-    assert cgroups.found("a-1", noted) is not None and cgroups.found("a-2", noted) is None
+    assert cgroups.find("a-1", noted) is not None and cgroups.find("a-2", noted) is None
     elsewhere = tmp_path / os.path.basename(os.path.dirname(cgroup.folder)) / "job-a-2"
     elsewhere.mkdir(parents=True)
     forged = [
@@ -134,8 +136,8 @@ def test_a_forged_note_leads_nowhere(cgroups: Cgroups, tmp_path: Path) -> None:
         "x",
     ]
     for said in forged:
-        assert cgroups.found("a-2", said) is None, said
-        found = cgroups.found("a-1", said)  # by its name
+        assert cgroups.find("a-2", said) is None, said
+        found = cgroups.find("a-1", said)  # by its name
         assert found is None or found.folder == cgroup.folder, said
 
 
@@ -144,7 +146,7 @@ def test_where_none_may_be_made_there_are_none(tmp_path: Path) -> None:
     assert (
         off.make("a-1"),
         off.families,
-        off.left(),
+        off.existing(),
         off.state,
         off.execution_of(os.getpid()),
     ) == (
@@ -219,7 +221,7 @@ def test_a_job_that_the_earlier_keeper_left_frozen_goes_on(
     token = keeper.started("sleep NAP; exit 3")
     until(lambda: len(keeper.naps()) == 2)
     keeper.kill()
-    cgroup = Cgroups(str(keeper.folder), version).found(token.name, None)
+    cgroup = Cgroups(str(keeper.folder), version).find(token.name, None)
     assert cgroup is not None
     cgroup._freeze(True)
     following = new_keeper(cgroups={"use": version})

@@ -19,10 +19,10 @@ def end_reason(path: str, since: float | None) -> str | None:
     found = tail(path, _BYTES)
     for line in found[1].splitlines() if found is not None else []:
         try:
-            said = json.loads(line)
-            at, words = said["at"], said["sentence"]
+            entry = json.loads(line)
+            at, reason = entry["at"], entry["sentence"]
             if since is None or at >= since:
-                return str(words)[:_CHARS]
+                return str(reason)[:_CHARS]
         except (ValueError, TypeError, KeyError, RecursionError):
             continue
     return None

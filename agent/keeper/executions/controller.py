@@ -148,7 +148,7 @@ class ExecutionController:
                 self._layout.remove_entry(name)
         if self.running:
             self._kernel.read(AT_FIRST_SECS)
-        for cgroup in self._cgroups.left():
+        for cgroup in self._cgroups.existing():
             self.terminator.remove_cgroup(cgroup)
 
     # ---- inside

@@ -99,10 +99,10 @@ def _kills(e: Execution, exit_: dict[str, Any], around: str | None) -> int | Non
 
 def _numbers(e: Execution) -> set[int]:
     """Return the known process and thread ids of the execution."""
-    said = [(tail(f"{e.folder}/{name}", _WORDS_BYTES) or (0, b""))[1] for name in (SIGNAL, STDERR)]
-    told = {int(word) for text in said for word in _SHELLS_WORDS.findall(text)}
+    texts = [(tail(f"{e.folder}/{name}", _WORDS_BYTES) or (0, b""))[1] for name in (SIGNAL, STDERR)]
+    from_shell = {int(word) for text in texts for word in _SHELLS_WORDS.findall(text)}
     return (
-        told
+        from_shell
         | set(e.samples.ids)
         | {pid for pid, _, _ in e.terminated}
         | ({e.pid} if e.pid is not None else set())

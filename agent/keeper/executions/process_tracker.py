@@ -58,7 +58,7 @@ class ProcessTracker:
 
     def _reap_once(self, known: Collection[int], live: Collection[Execution]) -> bool:
         """Return True if a child was reaped."""
-        buried = False
+        reaped = False
         there = processes.children()
         for pid in [p for p in self.adopted if p not in there]:
             self._unkillable.discard((pid, self.adopted.pop(pid)[0]))
@@ -66,12 +66,12 @@ class ProcessTracker:
             if pid in known or pid == self.agent_pid:
                 continue
             if self._reap(pid):
-                buried = True
+                reaped = True
             elif pid not in self.adopted:
                 met = processes.find(pid)
                 if met is not None:
                     self.adopted[pid] = (met.ticks, self._owner_of(met, live))
-        return buried
+        return reaped
 
     def _reap(self, pid: int) -> bool:
         try:

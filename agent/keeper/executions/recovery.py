@@ -46,7 +46,7 @@ def recover_execution(
         e.stop_reason = str(stop.get("reason"))
     if start is not None:
         _take_over(e, start)
-    e.cgroup = cgroups.found(name, (start or {}).get("cgroup"))
+    e.cgroup = cgroups.find(name, (start or {}).get("cgroup"))
     if e.cgroup is not None:
         e.cgroup.thaw()
     final = read_json(f"{folder}/{EXIT}")

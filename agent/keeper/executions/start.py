@@ -74,7 +74,7 @@ class Launcher:
     ) -> None:
         self._layout, self._cgroups, self._writes = layout, cgroups, writes
         self._boot_id, self._life_id = boot_id, life_id
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
         catchable = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
         self._ignored = [s for s in catchable if signal.getsignal(s) is signal.SIG_IGN]
 
@@ -116,7 +116,7 @@ class Launcher:
 
     def record_start(self, e: Execution) -> None:
         """Write the pid and settings for the next keeper, which must search without them."""
-        said = {
+        record = {
             "token": e.token,
             "pid": e.pid,
             "startTicks": e.ticks,
@@ -130,7 +130,7 @@ class Launcher:
             "counted": e.oom_counters,
             "cgroup": None if e.cgroup is None else e.cgroup.record(),
         }
-        self._writes.write(f"{e.folder}/{START}", said)
+        self._writes.write(f"{e.folder}/{START}", record)
 
     def _prepare(self, e: Execution, order: dict[str, Any]) -> None:
         e.cgroup = self._cgroup(e.name)
@@ -214,8 +214,8 @@ class Launcher:
         e.record_main(pid, processes.start_ticks(pid), wall, mono)
 
     def _log_once(self, what: str, sentence: str) -> None:
-        if what not in self._said:
-            self._said.add(what)
+        if what not in self._logged:
+            self._logged.add(what)
             log(sentence)
 
 
@@ -224,9 +224,9 @@ def _write_script(e: Execution, text: str, *, moves_in: bool) -> None:
     first, newline, rest = text.partition("\n")
     if moves_in and e.cgroup is not None:
         text = (
-            first + newline + e.cgroup.entry() + rest
+            first + newline + e.cgroup.enter_command() + rest
             if first.startswith("#!")
-            else e.cgroup.entry() + text
+            else e.cgroup.enter_command() + text
         )
     write(f"{e.folder}/{SCRIPT}", text.encode("utf-8", "surrogateescape"), 0o700)
 

@@ -193,9 +193,9 @@ class Terminator:
         an ordinary exit.
         """
         for p in left:
-            told = (p.pid, p.ticks, processes.image(p.pid))
-            if told not in e.terminated:
-                e.terminated.add(told)
+            target = (p.pid, p.ticks, processes.image(p.pid))
+            if target not in e.terminated:
+                e.terminated.add(target)
                 processes.send_signal(p.pid, p.ticks, signal.SIGTERM)
                 processes.send_signal(p.pid, p.ticks, signal.SIGCONT)
 

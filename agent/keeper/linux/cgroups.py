@@ -79,7 +79,7 @@ class Cgroup:
             ).split()
         ]
 
-    def entry(self) -> str:
+    def enter_command(self) -> str:
         """Return the line of sh that moves its shell into the cgroup; no-op if the cgroup is gone.
 
         It must run before the first fork.
@@ -170,8 +170,8 @@ class Cgroups:
     def __init__(
         self, folder: str, wanted: str = AUTO, pids: int = 0, earlier: object = None
     ) -> None:
-        there = os.stat(folder)
-        self._family = f"{_FAMILY}{there.st_dev:x}-{there.st_ino:x}"
+        status = os.stat(folder)
+        self._family = f"{_FAMILY}{status.st_dev:x}-{status.st_ino:x}"
         self._pids, self._wanted = pids, wanted
         self._version = 0
         #: family folder by controller; "" is the one that lists processes
@@ -210,25 +210,25 @@ class Cgroups:
                 raise
             return self._create(name)
 
-    def found(self, name: str, said: object) -> Cgroup | None:
+    def find(self, name: str, record: object) -> Cgroup | None:
         """Return the cgroup of an execution that an earlier keeper started, from its record or by
         name. None if it is gone.
 
         A job can forge the record: only paths with the names of this agent and execution count.
         """
-        if isinstance(said, dict):
-            paths = [said.get("folder"), said.get("memory"), *_list(said.get("others"))]
+        if isinstance(record, dict):
+            paths = [record.get("folder"), record.get("memory"), *_list(record.get("others"))]
             if (
                 all(p is None or self._is_ours(p, name) for p in paths)
-                and said.get("folder")
-                and said.get("version") in (1, 2)
+                and record.get("folder")
+                and record.get("version") in (1, 2)
             ):
                 noted = Cgroup(
                     name,
-                    said["version"],
-                    said["folder"],
-                    said.get("memory"),
-                    tuple(_list(said.get("others"))),
+                    record["version"],
+                    record["folder"],
+                    record.get("memory"),
+                    tuple(_list(record.get("others"))),
                 )
                 if os.path.isdir(noted.folder):
                     return noted
@@ -237,7 +237,7 @@ class Cgroups:
         here = self._cgroup_named(name)
         return here if os.path.isdir(here.folder) else None
 
-    def left(self) -> list[Cgroup]:
+    def existing(self) -> list[Cgroup]:
         """Return all existing cgroups of this agent's executions."""
         names: dict[str, None] = {}
         for family in set(self._families.values()):
@@ -270,7 +270,7 @@ class Cgroups:
 
     def close(self) -> None:
         """Remove the families that are empty."""
-        for cgroup in self.left():
+        for cgroup in self.existing():
             cgroup.remove()
         for family in self.families:
             with contextlib.suppress(OSError):
@@ -306,7 +306,7 @@ class Cgroups:
 
     def _detect(self, wanted: str) -> None:
         own, all_ = own_paths(), mounts()
-        there = {
+        mounted = {
             c: d
             for m in all_
             if m.version == 1
@@ -314,11 +314,11 @@ class Cgroups:
             if (d := m.folder(own.get(c)))
         }
         unified = next((d for m in all_ if m.version == 2 and (d := m.folder(own.get("")))), None)
-        self.around = there.get("memory") or unified
+        self.around = mounted.get("memory") or unified
         if wanted == OFF:
             return
         reasons = []
-        for version, usable in ((1, there if "freezer" in there else None), (2, unified)):
+        for version, usable in ((1, mounted if "freezer" in mounted else None), (2, unified)):
             if wanted not in (AUTO, f"v{version}"):
                 continue
             try:
@@ -330,7 +330,7 @@ class Cgroups:
                         ],
                     )
                 self._families = (
-                    self._version_1(there) if version == 1 else self._version_2(str(unified))
+                    self._version_1(mounted) if version == 1 else self._version_2(str(unified))
                 )
             except OSError as error:
                 reasons.append(f"v{version}: {error.strerror}")
@@ -343,18 +343,18 @@ class Cgroups:
             return
         self.state = "cannot be created (" + "; ".join(reasons) + ")"
 
-    def _version_1(self, there: dict[str, str]) -> dict[str, str]:
+    def _version_1(self, mounted: dict[str, str]) -> dict[str, str]:
         """Return the families: the freezer lists processes, memory counts, pids limits.
 
         Only the freezer is required.
         """
-        families = {"": f"{there['freezer']}/{self._family}"}
+        families = {"": f"{mounted['freezer']}/{self._family}"}
         with contextlib.suppress(FileExistsError):
             os.mkdir(families[""])
         for controller in ("memory", *(["pids"] if self._pids else [])):
-            family = f"{there.get(controller)}/{self._family}"
+            family = f"{mounted.get(controller)}/{self._family}"
             with contextlib.suppress(OSError):
-                if controller in there:
+                if controller in mounted:
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(family)
                     families[controller] = family
@@ -432,11 +432,11 @@ def _tree(folder: str) -> list[str]:
     A cgroup folder has two more links than child folders.
     """
     out = [folder]
-    for there in out:  # grows while it is walked
+    for child in out:  # grows while it is walked
         with contextlib.suppress(OSError):
-            if os.stat(there).st_nlink > 2:
+            if os.stat(child).st_nlink > 2:
                 out += [
-                    entry.path for entry in os.scandir(there) if entry.is_dir(follow_symlinks=False)
+                    entry.path for entry in os.scandir(child) if entry.is_dir(follow_symlinks=False)
                 ]
     return out
 

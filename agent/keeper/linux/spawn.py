@@ -71,24 +71,26 @@ def spawn_in_cgroup(
 ) -> int:
     """Do the same as `spawn` inside this cgroup folder. Raises OSError, or NotInside."""
     folder = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    failed, fails = os.pipe2(os.O_CLOEXEC)
+    read_end, write_end = os.pipe2(os.O_CLOEXEC)
     # a signal between here and execve would run the keeper's handlers in the child
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         pid = _clone(folder)
         if pid == 0:
-            _exec_child(fails, program, arguments, environment, opened, lock_fd, lock_as, ignored)
+            _exec_child(
+                write_end, program, arguments, environment, opened, lock_fd, lock_as, ignored
+            )
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        os.close(fails)
-        fails = -1
-        said = os.read(failed, 16)
-        if said:
+        os.close(write_end)
+        write_end = -1
+        failure = os.read(read_end, 16)
+        if failure:
             os.waitpid(pid, 0)
-            raise OSError(int(said), os.strerror(int(said)), program)
+            raise OSError(int(failure), os.strerror(int(failure)), program)
         return pid
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        for fd in (folder, failed, fails):
+        for fd in (folder, read_end, write_end):
             if fd >= 0:
                 os.close(fd)
 
@@ -109,7 +111,7 @@ def _clone(folder: int) -> int:
 
 
 def _exec_child(
-    fails: int,
+    write_end: int,
     program: str,
     arguments: list[str],
     environment: Mapping[bytes, bytes],
@@ -122,10 +124,10 @@ def _exec_child(
     try:
         os.setsid()
         for fd, path, flags, mode in opened:
-            there = os.open(path, flags, mode)
-            if there != fd:
-                os.dup2(there, fd)
-                os.close(there)
+            opened_fd = os.open(path, flags, mode)
+            if opened_fd != fd:
+                os.dup2(opened_fd, fd)
+                os.close(opened_fd)
             else:
                 os.set_inheritable(fd, True)
         os.dup2(lock_fd, lock_as)
@@ -136,6 +138,6 @@ def _exec_child(
         os.execve(program, arguments, environment)
     except OSError as error:
         with contextlib.suppress(OSError):
-            os.write(fails, str(error.errno or 5).encode())
+            os.write(write_end, str(error.errno or 5).encode())
     finally:
         os._exit(_FAILED)
