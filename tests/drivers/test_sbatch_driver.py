@@ -661,10 +661,10 @@ async def test_a_check_says_what_would_keep_jobs_from_working(
     said = await driver.check_cluster("hpc")
     assert len(said) == 5, said
     looked_for = (
-        "nowhere is no folder",
+        "nowhere is not a folder",
         r" 1[0-2]\d s ahead",
         "sacct cannot be found",
-        "asked for jobs: slurm_load_jobs",
+        "does not list jobs: slurm_load_jobs",
         "invalid partition specified: gone",
     )
     for words in looked_for:  # the clock is read there a moment after it was read here
