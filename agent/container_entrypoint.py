@@ -25,9 +25,9 @@ def main() -> int:
     started_agent = None
     if len(sys.argv) == 5 and sys.argv[1] == "--root":
         ours, theirs = socket.socketpair()
-        started_agent = _forked(ours)
+        started_agent = _fork_agent(ours)
         if started_agent is None:
-            return _agent(sys.argv[2], theirs)
+            return _run_agent(sys.argv[2], theirs)
         theirs.close()
     from .keeper import process  # while the agent imports its modules
 
@@ -35,7 +35,7 @@ def main() -> int:
     return process.main(started_agent)
 
 
-def _forked(ours: socket.socket) -> "StartedAgent | None":
+def _fork_agent(ours: socket.socket) -> "StartedAgent | None":
     """Fork; return pid and socket in the parent, None in the agent's process."""
     pid = os.fork()
     if pid:
@@ -44,7 +44,7 @@ def _forked(ours: socket.socket) -> "StartedAgent | None":
     return None
 
 
-def _agent(root: str, theirs: socket.socket) -> int:
+def _run_agent(root: str, theirs: socket.socket) -> int:
     """Run the agent without the keeper's session, signal handlers and stdin."""
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -305,7 +305,7 @@ class _Agent:
                 self._hello.set_result(message)
             return
         if self._heartbeat is not None:
-            self._heartbeat.heard(message)
+            self._heartbeat.received(message)
         if message["is"] == "pong":
             return
         if self._early_messages is not None:

@@ -110,9 +110,9 @@ class KeeperHeartbeat:
         """Run until canceled."""
         while True:
             await asyncio.sleep(self._pace.step)
-            self.look(time.monotonic())
+            self.check(time.monotonic())
 
-    def heard(self, message: dict[str, Any]) -> None:
+    def received(self, message: dict[str, Any]) -> None:
         """Handle any message of the keeper.
 
         After a silence only the answer to a second ping counts: it follows the reports of all
@@ -123,31 +123,31 @@ class KeeperHeartbeat:
             return
         self._silent_secs, self._woken = 0.0, False
         if self._awaited is None:
-            self._ask()
+            self._send_ping()
             self._awaited = self._number
         elif message.get("is") == "pong" and int(message.get("n") or 0) >= self._awaited:
             self._log("the keeper, pid {}, answers again", self._pid)
             self._report = self._awaited = None
             self._changed(KeeperReport(answers=True))
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """Send a ping or check for silence. now: monotonic seconds."""
         ran, self._checked_at = min(now - self._checked_at, 2 * self._pace.step), now
         match self._heart.look(now):
             case "ask":
-                self._ask()
+                self._send_ping()
             case "slept":  # this agent was suspended itself: the keeper may have answered
                 self._heart = Heartbeat(self._pace, now, ahead=self._pace.interval)
             case "gone":
-                self._unanswered(now, ran)
+                self._handle_silence(now, ran)
         if self._report is not None:
             self._during()
 
-    def _ask(self) -> None:
+    def _send_ping(self) -> None:
         self._number += 1
         self._send({"do": "ping", "n": self._number})
 
-    def _unanswered(self, now: float, ran: float) -> None:
+    def _handle_silence(self, now: float, ran: float) -> None:
         state = self._state()
         stopped, first = state == processes.STOPPED, self._report is None
         if self._report is None or self._report.stopped != stopped:

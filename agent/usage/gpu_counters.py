@@ -39,7 +39,7 @@ class Gpus:
         self._load: Callable[[], Any] | None = load
         self._library: Any = None
 
-    def look(self) -> tuple[Card, ...]:
+    def read_cards(self) -> tuple[Card, ...]:
         """Return every card that answers; none if the library is unavailable."""
         if self._load is not None:
             load, self._load = self._load, None

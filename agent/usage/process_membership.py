@@ -50,7 +50,7 @@ class ProcessMembership:
         self._unowned: dict[int, int] = {}
         self._table: dict[int, processes.Process] | None = None
 
-    def look(self, executions: Sequence[Execution]) -> None:
+    def update(self, executions: Sequence[Execution]) -> None:
         """Update `seen` of all executions."""
         self._table = None
         keeper = proc_counters.process(self._keeper_pid)

@@ -167,9 +167,9 @@ def take_samples(
     watched: Sequence[SampledExecution], members: ProcessMembership, cards: Gpus
 ) -> list[Sample]:
     """Return one sample of each execution that has processes. Blocks."""
-    members.look([w.execution for w in watched])
+    members.update([w.execution for w in watched])
     there = [w for w in watched if w.execution.seen]
-    seen = cards.look() if there else ()
+    seen = cards.read_cards() if there else ()
     return [_sample(w, seen) for w in there]
 
 

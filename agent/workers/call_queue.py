@@ -47,17 +47,17 @@ _CANCELED = Outcome(sentence="canceled")
 
 
 class _Work:
-    """One call. verdict: the outcome of a call that is being stopped. again: it is retried."""
+    """One call. verdict: the outcome of a call that is being stopped. is_retry: a second attempt."""
 
     __slots__ = (
-        "again",
         "backstop",
         "call",
         "deadline",
         "fork",
-        "heard",
+        "is_retry",
         "printed",
         "printed_bytes",
+        "received",
         "sending",
         "since",
         "verdict",
@@ -66,8 +66,8 @@ class _Work:
     def __init__(self, call: Call, since: float, deadline: asyncio.TimerHandle) -> None:
         self.call, self.since, self.deadline = call, since, deadline
         self.fork: Fork | None = None
-        self.again = False
-        self.heard = bytearray()
+        self.is_retry = False
+        self.received = bytearray()
         self.printed = bytearray()
         self.printed_bytes = 0
         self.sending: asyncio.Task[None] | None = None
@@ -276,7 +276,7 @@ class CallQueue:
         work.fork = fork
         self._busy[fork.pid] = work
         self._loop.add_reader(fork.socket, self._read_answer, work)
-        self._loop.add_reader(fork.output, self._printing, work)
+        self._loop.add_reader(fork.output, self._read_printed, work)
         body = _encode(work.call)
         data = len(body).to_bytes(_LENGTH_BYTES) + body
         try:
@@ -298,13 +298,15 @@ class CallQueue:
             if not data:  # the worker process reports how it ended
                 self._loop.remove_reader(work.fork.socket)
                 return
-            work.heard += data
-            size = int.from_bytes(work.heard[:_LENGTH_BYTES])
-            if len(work.heard) >= _LENGTH_BYTES and size > work.call.reply_limit + _BESIDES:
+            work.received += data
+            size = int.from_bytes(work.received[:_LENGTH_BYTES])
+            if len(work.received) >= _LENGTH_BYTES and size > work.call.reply_limit + _BESIDES:
                 self._stop(work.call.op_id, invalid_answer(work.call))
                 return
-            if len(work.heard) >= _LENGTH_BYTES + size:
-                self._answered(work, memoryview(work.heard)[_LENGTH_BYTES : _LENGTH_BYTES + size])
+            if len(work.received) >= _LENGTH_BYTES + size:
+                self._answered(
+                    work, memoryview(work.received)[_LENGTH_BYTES : _LENGTH_BYTES + size]
+                )
                 return
 
     def _answered(self, work: _Work, body: memoryview) -> None:
@@ -313,22 +315,22 @@ class CallQueue:
         except msgspec.DecodeError:
             self._stop(work.call.op_id, invalid_answer(work.call))
             return
-        if outcome.outdated and work.verdict is None and not work.again:
-            self._again(work)
+        if outcome.outdated and work.verdict is None and not work.is_retry:
+            self._retry(work)
             return
         self._finish(work, work.verdict or outcome)
         if outcome.imported or outcome.loaded:
             self._load(work.call.simulation_type, outcome)
         self._advance()
 
-    def _again(self, work: _Work) -> None:
+    def _retry(self, work: _Work) -> None:
         """Retry a call whose app was changed on disk since the worker process imported it."""
-        work.again, work.heard = True, bytearray()
+        work.is_retry, work.received = True, bytearray()
         self._release(work)
         self._queue.appendleft(work)
         self.reload_apps(self._also)
 
-    def _printing(self, work: _Work) -> None:
+    def _read_printed(self, work: _Work) -> None:
         """Read printed output: keep the first bytes, discard the rest, stop a call that exceeds the
         limit.
         """
@@ -380,11 +382,11 @@ class CallQueue:
             self._finish(work, verdict)
             return
         work.verdict = verdict
-        work.backstop = self._loop.call_later(KILL_SECS, self._not_dying, op_id)
+        work.backstop = self._loop.call_later(KILL_SECS, self._kill_timed_out, op_id)
         if self._link is not None:
             self._link.send(WorkerOrder("kill", pid=work.fork.pid))
 
-    def _not_dying(self, op_id: str) -> None:
+    def _kill_timed_out(self, op_id: str) -> None:
         work = self._works[op_id]
         assert work.verdict is not None
         self._log(

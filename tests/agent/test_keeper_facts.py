@@ -261,7 +261,7 @@ def _command(pid: int) -> bytes:
 
 
 def test_the_keeper_knows_the_same_signals_as_the_protocol() -> None:
-    assert keeping_facts._TELLING == OF_THE_KERNEL
+    assert keeping_facts._KERNEL_SIGNALS == OF_THE_KERNEL
 
 
 @pytest.mark.parametrize(

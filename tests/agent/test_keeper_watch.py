@@ -45,13 +45,13 @@ class Watched:
         until_, before = self.now + secs, len(self.asked)
         while self.now < until_:
             self.now += PACE.step
-            self.watch.look(self.now)
+            self.watch.check(self.now)
             if answers and len(self.asked) > before:
                 self.answer()
                 before = len(self.asked)
 
     def answer(self) -> None:
-        self.watch.heard({"is": "pong", "n": self.asked[-1]["n"]})
+        self.watch.received({"is": "pong", "n": self.asked[-1]["n"]})
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_an_agent_that_stood_still_itself_concludes_nothing(child: Callable[...,
     seen.go_on(1.5)
     for _ in range(5):
         seen.now += 3600
-        seen.watch.look(seen.now)
+        seen.watch.check(seen.now)
         seen.go_on(PACE.timeout / 2)
         seen.answer()
     assert seen.reports == [] and keeper.poll() is None
@@ -165,7 +165,7 @@ def test_it_answers_again_with_its_second_answer_because_what_ended_is_told_befo
         and seen.watch.last_report is not None
         and len(seen.asked) == asked + 1
     )
-    seen.watch.heard({"is": "ended"})
+    seen.watch.received({"is": "ended"})
     assert [r.answers for r in seen.reports] == [False]
     seen.answer()
     assert [r.answers for r in seen.reports] == [False, True] and seen.watch.last_report is None

@@ -418,7 +418,7 @@ def told(answer: Any) -> Any:
     ],
 )
 def test_what_cards_say_of_a_jobs_processes(cards: list[Any], use: Use) -> None:
-    assert gpu_counters.use(Gpus(lambda: Library(*cards)).look(), frozenset({7, 8})) == use
+    assert gpu_counters.use(Gpus(lambda: Library(*cards)).read_cards(), frozenset({7, 8})) == use
 
 
 def test_a_machine_without_is_asked_once_and_never_an_error() -> None:
@@ -428,10 +428,10 @@ def test_a_machine_without_is_asked_once_and_never_an_error() -> None:
 
     asked: list[int] = []
     none = Gpus(absent)
-    assert (none.look(), none.look(), asked) == ((), (), [1])
+    assert (none.read_cards(), none.read_cards(), asked) == ((), (), [1])
     undriven = Library((1, {1: 1}), init=NVMLError("driver not loaded"))
     cards = Gpus(lambda: undriven)
-    assert (cards.look(), cards.look(), undriven.begun) == ((), (), 1)
+    assert (cards.read_cards(), cards.read_cards(), undriven.begun) == ((), (), 1)
 
 
 def test_gpus_of_a_real_job_are_found_by_the_pids_of_its_processes(watch: Watch) -> None:
@@ -568,7 +568,7 @@ async def test_a_look_that_fails_is_said_and_tried_again(
 
     monkeypatch.setattr(samples_module, "FIRST_SECS", 0.01)
     monkeypatch.setattr(samples_module, "LONGEST_SECS", 0.05)
-    monkeypatch.setattr(samples_module, "look", failing)
+    monkeypatch.setattr(samples_module, "take_samples", failing)
     agent.start()
     async with asyncio.timeout(10):
         while len(agent.lines.lines) < 2:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from .state import Execution
 
 #: Same as protocol.exits.OF_THE_KERNEL, which needs more than the standard library.
-_TELLING = frozenset((4, 5, 6, 7, 8, 9, 11, 15, 31))
+_KERNEL_SIGNALS = frozenset((4, 5, 6, 7, 8, 9, 11, 15, 31))
 #: How bash reports a child killed by a signal. Other shells print no pid.
-_SHELLS_WORDS = re.compile(rb": line \d+: +(\d+) [A-Z]")
+_SHELL_REPORT = re.compile(rb": line \d+: +(\d+) [A-Z]")
 _WORDS_BYTES = 2048
 
 
@@ -40,13 +40,15 @@ def collect_exit_facts(
         out["ulimits"] = _limits(e)
     number = exit_.get("signal") or (exit_.get("code") or 0) - 128
     if (
-        number in _TELLING
+        number in _KERNEL_SIGNALS
         and e.stop_reason is None
         and not e.killing
         and e.started_mono is not None
     ):
         killed = number == 9 and bool(out["memoryKills"] or exit_.get("outOfMemory"))
-        lines, unread = kernel.lines_about(_numbers(e), _cgroup(e), e.started_mono, expected=killed)
+        lines, unread = kernel.lines_about(
+            _process_ids(e), _cgroup(e), e.started_mono, expected=killed
+        )
         out |= {"kernel": lines, "kernelUnread": unread}
     return out
 
@@ -97,10 +99,10 @@ def _kills(e: Execution, exit_: dict[str, Any], around: str | None) -> int | Non
     )
 
 
-def _numbers(e: Execution) -> set[int]:
+def _process_ids(e: Execution) -> set[int]:
     """Return the known process and thread ids of the execution."""
     texts = [(tail(f"{e.folder}/{name}", _WORDS_BYTES) or (0, b""))[1] for name in (SIGNAL, STDERR)]
-    from_shell = {int(word) for text in texts for word in _SHELLS_WORDS.findall(text)}
+    from_shell = {int(word) for text in texts for word in _SHELL_REPORT.findall(text)}
     return (
         from_shell
         | set(e.samples.ids)

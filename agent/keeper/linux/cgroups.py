@@ -330,7 +330,9 @@ class Cgroups:
                         ],
                     )
                 self._families = (
-                    self._version_1(mounted) if version == 1 else self._version_2(str(unified))
+                    self._create_v1_families(mounted)
+                    if version == 1
+                    else self._create_v2_families(str(unified))
                 )
             except OSError as error:
                 reasons.append(f"v{version}: {error.strerror}")
@@ -343,7 +345,7 @@ class Cgroups:
             return
         self.state = "cannot be created (" + "; ".join(reasons) + ")"
 
-    def _version_1(self, mounted: dict[str, str]) -> dict[str, str]:
+    def _create_v1_families(self, mounted: dict[str, str]) -> dict[str, str]:
         """Return the families: the freezer lists processes, memory counts, pids limits.
 
         Only the freezer is required.
@@ -360,7 +362,7 @@ class Cgroups:
                     families[controller] = family
         return families
 
-    def _version_2(self, own: str) -> dict[str, str]:
+    def _create_v2_families(self, own: str) -> dict[str, str]:
         """Return the families below this process's cgroup, or beside it if a unit was delegated
         with a subgroup for its service.
 

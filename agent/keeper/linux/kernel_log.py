@@ -45,7 +45,7 @@ class KernelLogReader:
         try:
             self._fd = _open(path, device)
         except OSError as error:
-            self.unread = _sentence(error)
+            self.unread = _describe_error(error)
 
     def skip(self) -> None:
         """Skip all records logged until now. Never raises."""
@@ -100,7 +100,7 @@ class KernelLogReader:
 
     def _close_failed(self, error: OSError) -> None:
         os.close(self._fd)
-        self._fd, self.unread = -1, _sentence(error)
+        self._fd, self.unread = -1, _describe_error(error)
 
 
 def _open(path: str, device: int) -> int:
@@ -112,7 +112,7 @@ def _open(path: str, device: int) -> int:
     return fd
 
 
-def _sentence(error: OSError) -> str:
+def _describe_error(error: OSError) -> str:
     if error.errno in (errno.EPERM, errno.EACCES):
         return FORBIDDEN
     if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENODEV):

@@ -42,7 +42,7 @@ class WriteRetryQueue:
         if len(self._pending) > _MOST:
             del self._pending[next(iter(self._pending))]
         if not self._loop.has_timer("pending writes"):
-            self._loop.call_at("pending writes", time.monotonic() + self._pause, self._again)
+            self._loop.call_at("pending writes", time.monotonic() + self._pause, self._retry)
 
     def delete(self, path: str) -> None:
         """Drop the pending write and delete the file."""
@@ -55,11 +55,11 @@ class WriteRetryQueue:
         for path, value in self._pending.items():
             self._try_write(path, value, first=False)
 
-    def _again(self) -> None:
+    def _retry(self) -> None:
         for path in list(self._pending):
             if not self._try_write(path, self._pending[path], first=False):
                 self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-                self._loop.call_at("pending writes", time.monotonic() + self._pause, self._again)
+                self._loop.call_at("pending writes", time.monotonic() + self._pause, self._retry)
                 return
             del self._pending[path]
         self._pause = _FIRST_PAUSE
