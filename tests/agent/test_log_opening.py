@@ -17,12 +17,12 @@ from jobscribe.protocol.ids import about, parse_agent_key, parse_token
 KEY, TOKEN = "local.sequential.qsOpzxM9@localhost", "qsOpzxM9-Wd3xLq8B-model/1795250119/2/main/0"
 AGENT = """
 import json, sys
-from jobscribe.agent.log_setup import opened
+from jobscribe.agent.log_setup import open_log
 from jobscribe.protocol.ids import about, parse_agent_key, parse_token
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime.log import journald as journal
 journal.SOCKET = sys.argv[2]
-log = opened(sys.argv[1], parse_agent_key(sys.argv[4]), "m2cW" + "x" * 28, Redactor(["TOPSECRET"]), json.loads(sys.argv[3]))
+log = open_log(sys.argv[1], parse_agent_key(sys.argv[4]), "m2cW" + "x" * 28, Redactor(["TOPSECRET"]), json.loads(sys.argv[3]))
 log("hello {}", "TOPSECRET", **about(parse_token(sys.argv[5])))
 """
 KEEPER = """
