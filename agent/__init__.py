@@ -1,3 +1,4 @@
-"""The far end: link, session (pure), keeper, adoption, samples. Runs with tornado, msgpack, msgspec
-and psutil alone.
+"""The agent: connection to the supervisor, session (pure), keeper, samples, workers.
+
+Needs only tornado, msgpack, msgspec and psutil.
 """

@@ -1,16 +1,18 @@
-"""`python -m jobscribe.agent --root ROOT --keeper-fd N`: an agent, as its keeper starts it."""
+"""`python -m jobscribe.agent --root ROOT --keeper-fd N`: start an agent, as its keeper does."""
 
 import gc
 
 from ..runtime import processes
-from .keeper.startup_failure import last_words
+from .keeper.startup_failure import report_startup_failure
 
 
 def main() -> None:
-    import argparse  # the first agent of a container is not started by this line, and does without
+    # imported here: the first agent of a container calls `serve`, without this import
+    import argparse
 
     parser = argparse.ArgumentParser(
-        prog="jobscribe agent", description="An agent; started by its keeper, never by hand."
+        prog="jobscribe agent",
+        description="An agent. Its keeper starts it; do not start it by hand.",
     )
     parser.add_argument("--root", required=True, help="the supervisor's root, shown in ps")
     parser.add_argument(
@@ -21,16 +23,16 @@ def main() -> None:
 
 
 def serve(root: str, keeper_fd: int) -> None:
-    """Be an agent until there is no need for it. What goes wrong is told to the keeper, too."""
-    processes.set_dumpable(False)  # it will be told a token; its jobs are the same unix user
-    gc.disable()  # what is imported stays: nothing is garbage yet
+    """Run an agent until it ends. Report a failed startup to the keeper."""
+    processes.set_dumpable(False)  # it receives a token; its jobs have the same Unix user
+    gc.disable()  # imported objects stay: there is no garbage yet
     try:
-        from .process import run_agent  # what is missing here is told to the keeper
+        from .process import run_agent  # a failed import is reported to the keeper
 
         gc.enable()
         run_agent(keeper_fd, root)
     except Exception as error:
-        last_words(keeper_fd, error)
+        report_startup_failure(keeper_fd, error)
         raise
 
 

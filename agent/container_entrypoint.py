@@ -1,9 +1,8 @@
-"""The first process of a container: `python -m jobscribe.agent.container_entrypoint --root ROOT
---folder FOLDER`, the keeper's configuration on stdin.
+"""Process 1 of a container: `python -m jobscribe.agent.container_entrypoint --root ROOT --folder
+FOLDER`, with the keeper's configuration on stdin.
 
-Before it knows anything else it forks the agent, because what an agent imports takes longest; then
-it becomes the agent's keeper. So both begin at once, from one interpreter that has imported next to
-nothing, and the keeper stays small.
+It forks the agent first, because the agent's imports take longest, and then becomes the keeper. So
+both start at once from an interpreter that has imported almost nothing, and the keeper stays small.
 """
 
 import gc
@@ -14,32 +13,30 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .keeper.process import Born
+    from .keeper.process import StartedAgent
 
 
 def main() -> int:
-    for number in (
-        signal.SIGTERM,
-        signal.SIGINT,
-    ):  # the kernel spares a first process all signals that it has no handler for
+    # the kernel delivers no signal to process 1 without a handler
+    for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: os._exit(0))
     os.umask(0o077)
-    gc.disable()  # what is imported stays: nothing is garbage yet
-    born = None
+    gc.disable()  # imported objects stay: there is no garbage yet
+    started_agent = None
     if len(sys.argv) == 5 and sys.argv[1] == "--root":
         ours, theirs = socket.socketpair()
-        born = _forked(ours)
-        if born is None:
-            return _agent(sys.argv[2], theirs)
+        started_agent = _fork_agent(ours)
+        if started_agent is None:
+            return _run_agent(sys.argv[2], theirs)
         theirs.close()
-    from .keeper import process  # while the agent imports what it needs
+    from .keeper import process  # while the agent imports its modules
 
     gc.enable()
-    return process.main(born)
+    return process.main(started_agent)
 
 
-def _forked(ours: socket.socket) -> "Born | None":
-    """None in the agent's process."""
+def _fork_agent(ours: socket.socket) -> "StartedAgent | None":
+    """Fork; return pid and socket in the parent, None in the agent's process."""
     pid = os.fork()
     if pid:
         return pid, ours
@@ -47,10 +44,8 @@ def _forked(ours: socket.socket) -> "Born | None":
     return None
 
 
-def _agent(root: str, theirs: socket.socket) -> int:
-    """With nothing of the keeper's: neither its session, nor its handlers, nor the configuration on
-    its stdin.
-    """
+def _run_agent(root: str, theirs: socket.socket) -> int:
+    """Run the agent without the keeper's session, signal handlers and stdin."""
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,16 +1,18 @@
-"""A warm process that forks keepers, so that a new agent need not wait for an interpreter to start
-and to import.
+"""The fork server: a process with all imports done that forks keepers, so that new agents start
+fast.
 
     python -m jobscribe.agent.fork_server --root ROOT PADDING              fd 0: a SOCK_SEQPACKET socket to the local driver
 
-One JSON object a packet. `{"id", "keeper": {configuration}}` is answered by `{"id", "pid",
-"startTicks"}` as soon as keeper and agent are there, `{"id", "ping": true}` by `{"id", "pong":
-true}`, anything that cannot be done by `{"id", "error": sentence}`: in the keeper's own words,
-where it still had some. It ends when the other end does; keepers and agents do not. PADDING only
-makes room for the title that this process and its children show in `ps`.
+Each packet is one JSON object. Requests and answers:
 
-What is forked here must not have run an event loop or a thread before: nothing but imports happens
-in this process.
+    {"id", "keeper": {configuration}}     {"id", "pid", "startTicks"} when keeper and agent have started
+    {"id", "ping": true}                  {"id", "pong": true}
+    any request that fails                {"id", "error": sentence}, from the keeper if it reported one
+
+It ends when the other end closes; keepers and agents continue. PADDING makes room for the title
+that this process and its children show in `ps`.
+
+A process to fork from must not have run an event loop or a thread: this one only imports.
 """
 
 import contextlib
@@ -26,8 +28,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from ..runtime import processes
 from .keeper import process
-from .keeper.linux.oom_detection import fault
-from .keeper.startup_failure import last_words
+from .keeper.linux.oom_detection import describe_fault
+from .keeper.startup_failure import report_startup_failure
 
 _PACKET = 256 * 1024
 _AGENT = ".process"
@@ -43,13 +45,13 @@ def main() -> int:
     processes.set_title("jobscribe template", root)
     processes.set_dumpable(False)
     os.umask(0o077)
-    _warm()
+    _import_modules()
     with socket.socket(fileno=0) as driver:
         return _serve(driver, root)
 
 
-class _Begun(NamedTuple):
-    """A keeper that was forked for a request and has not said yet how it went."""
+class _StartingKeeper(NamedTuple):
+    """A forked keeper that has not reported its start yet."""
 
     number: int
     pid: int
@@ -60,7 +62,7 @@ def _serve(driver: socket.socket, root: str) -> int:
     wake, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waker)
-    begun: dict[int, _Begun] = {}
+    starting: dict[int, _StartingKeeper] = {}
     ended: dict[int, int] = {}
     poll = select.poll()
     for fd in (driver.fileno(), wake):
@@ -70,16 +72,16 @@ def _serve(driver: socket.socket, root: str) -> int:
             for fd, _ in poll.poll():
                 if fd == wake:
                     os.read(wake, 4096)
-                    _bury(begun, ended)
-                elif fd in begun:
+                    _reap(starting, ended)
+                elif fd in starting:
                     poll.unregister(fd)
-                    keeper = begun.pop(fd)
-                    _send(driver, _went(fd, keeper, ended))
+                    keeper = starting.pop(fd)
+                    _send(driver, _start_result(fd, keeper, ended))
                 else:
                     packet = driver.recv(_PACKET)
                     if not packet:
                         return 0
-                    answer = _answered(packet, root, begun, poll)
+                    answer = _handle_request(packet, root, starting, poll)
                     if answer is not None:
                         _send(driver, answer)
     except (BrokenPipeError, ConnectionResetError):
@@ -90,8 +92,8 @@ def _send(driver: socket.socket, answer: dict[str, Any]) -> None:
     driver.send(json.dumps(answer).encode())
 
 
-def _bury(begun: dict[int, _Begun], ended: dict[int, int]) -> None:
-    """Reap every child that is over; how it ended is kept for those that somebody waits for."""
+def _reap(starting: dict[int, _StartingKeeper], ended: dict[int, int]) -> None:
+    """Reap ended children; keep the exit status of keepers whose request is unanswered."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -99,23 +101,23 @@ def _bury(begun: dict[int, _Begun], ended: dict[int, int]) -> None:
             return
         if pid == 0:
             return
-        if any(keeper.pid == pid for keeper in begun.values()):
+        if any(keeper.pid == pid for keeper in starting.values()):
             ended[pid] = status
 
 
-def _went(fd: int, keeper: _Begun, ended: dict[int, int]) -> dict[str, Any]:
-    """The answer to who wanted this keeper: it has spoken, or its end of the pipe is closed."""
+def _start_result(fd: int, keeper: _StartingKeeper, ended: dict[int, int]) -> dict[str, Any]:
+    """Return the answer for a keeper that has reported or closed its end of the pipe."""
     words = os.read(fd, _PACKET)
     os.close(fd)
     if not words:
         status = ended.pop(keeper.pid, None)
         if status is None:
-            status = os.waitpid(keeper.pid, 0)[1]  # the pipe is closed by its very end
+            status = os.waitpid(keeper.pid, 0)[1]  # the pipe closes when the process ends
         code = os.waitstatus_to_exitcode(status)
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         return {
             "id": keeper.number,
-            "error": f"its keeper ended {how} before it had started an agent; the reason may stand in its log",
+            "error": f"the keeper ended {how} before it had started an agent; its log may hold the reason",
         }
     ended.pop(keeper.pid, None)
     failed = json.loads(words)
@@ -124,80 +126,83 @@ def _went(fd: int, keeper: _Begun, ended: dict[int, int]) -> dict[str, Any]:
     return {"id": keeper.number, "pid": keeper.pid, "startTicks": keeper.ticks}
 
 
-def _answered(
-    packet: bytes, root: str, begun: dict[int, _Begun], poll: select.poll
+def _handle_request(
+    packet: bytes, root: str, starting: dict[int, _StartingKeeper], poll: select.poll
 ) -> dict[str, Any] | None:
-    """None where the answer has to wait for the keeper."""
+    """Handle one request; return None if the answer has to wait for the keeper."""
     try:
         request = json.loads(packet)
         number = request["id"]
     except (ValueError, TypeError, KeyError):
-        return {"id": 0, "error": "the template process was sent something that is no request"}
+        return {"id": 0, "error": "the fork server got a packet that is not a request"}
     config = request.get("keeper")
     if isinstance(config, dict) and isinstance(config.get("folder"), str):
         try:
-            hears, tells = os.pipe2(os.O_CLOEXEC)
+            reader, writer = os.pipe2(os.O_CLOEXEC)
         except OSError as error:
-            return {"id": number, "error": f"no keeper can be started: {error.strerror}"}
+            return {"id": number, "error": f"cannot start a keeper: {error.strerror}"}
         try:
             pid = os.fork()
         except OSError as error:
-            os.close(hears)
-            os.close(tells)
+            os.close(reader)
+            os.close(writer)
             return {
                 "id": number,
-                "error": f"no keeper can be forked: {fault(error, spawning=True)[1]}",
+                "error": f"cannot fork a keeper: {describe_fault(error, spawning=True)[1]}",
             }
         if pid == 0:
-            _be_keeper({"root": root, **config}, tells)
-        os.close(tells)
-        begun[hears] = _Begun(number, pid, processes.start_ticks(pid))
-        poll.register(hears, select.POLLIN)
+            _run_keeper({"root": root, **config}, writer)
+        os.close(writer)
+        starting[reader] = _StartingKeeper(number, pid, processes.start_ticks(pid))
+        poll.register(reader, select.POLLIN)
         return None
     if request.get("ping"):
         return {"id": number, "pong": True}
     return {
         "id": number,
-        "error": "the template process knows only 'keeper' (with a folder) and 'ping'",
+        "error": "the fork server accepts only 'keeper' (with a folder) and 'ping'",
     }
 
 
-def _warm() -> None:
-    """Import what agents need, once for all of them. What cannot be imported now is said by the
-    agent that needs it.
+def _import_modules() -> None:
+    """Import the agent's modules once for all agents. A failed import is reported by the agent that
+    needs it.
     """
     try:
         importlib.import_module(_AGENT, __package__)
     except ImportError as error:
-        sys.stderr.write(f"jobscribe template: agents will start slowly or not at all: {error}\n")
+        sys.stderr.write(
+            f"jobscribe fork server: the agent's modules cannot be imported; agents start slowly or fail: {error}\n"
+        )
     gc.collect()
-    gc.freeze()  # what is shared now stays shared: the collector would write to it
+    gc.freeze()  # keeps pages shared with children: the collector would write to them
 
 
-def _be_keeper(config: dict[str, Any], tells: int) -> NoReturn:
-    """In the forked child. It must never come back to the loop above, whatever happens. tells: who
-    wanted it listens there, once.
+def _run_keeper(config: dict[str, Any], writer: int) -> NoReturn:
+    """Run a keeper in the forked child. Never returns to the caller's loop.
+
+    writer: pipe to the fork server, for one report.
     """
     code = 1
 
     def tell(failed: str | None) -> None:
-        nonlocal tells
-        fd, tells = tells, -1
+        nonlocal writer
+        fd, writer = writer, -1
         if fd >= 0:
-            with contextlib.suppress(OSError):  # nobody listens any more
+            with contextlib.suppress(OSError):  # the reader has ended
                 os.write(fd, json.dumps(failed).encode())
             os.close(fd)
 
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        _leave_behind(keep=tells)
+        _close_inherited(keep=writer)
         os.setsid()
         processes.set_title(process.TITLE, config["root"])
         code = process.run(config, lambda sock: _fork_agent(sock, config["root"]), tell)
     except BaseException as error:
         sys.excepthook(*sys.exc_info())
-        tell(f"its keeper ended with exit code 1: {type(error).__name__}: {error}")
+        tell(f"the keeper ended with exit code 1: {type(error).__name__}: {error}")
     finally:
         os._exit(code)
 
@@ -205,12 +210,12 @@ def _be_keeper(config: dict[str, Any], tells: int) -> NoReturn:
 def _fork_agent(sock: socket.socket, root: str) -> int:
     pid = os.fork()
     if pid == 0:
-        _be_agent(sock.fileno(), root)
+        _run_agent(sock.fileno(), root)
     return pid
 
 
-def _be_agent(fd: int, root: str) -> NoReturn:
-    """In the child of a keeper: nothing of the keeper's is left, neither locks nor signal handlers."""
+def _run_agent(fd: int, root: str) -> NoReturn:
+    """Run the agent in a child of the keeper, without its locks and signal handlers."""
     code = 1
     try:
         os.setsid()
@@ -218,7 +223,7 @@ def _be_agent(fd: int, root: str) -> NoReturn:
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        _leave_behind(keep=fd)
+        _close_inherited(keep=fd)
         run_agent = importlib.import_module(_AGENT, __package__).run_agent
         run_agent(fd, root)
         code = 0
@@ -226,14 +231,14 @@ def _be_agent(fd: int, root: str) -> NoReturn:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException as error:
         sys.excepthook(*sys.exc_info())
-        last_words(fd, error)
+        report_startup_failure(fd, error)
     finally:
         os._exit(code)
 
 
-def _leave_behind(keep: int) -> None:
-    """Close every inherited descriptor but stdout, stderr and `keep`: a lock or socket of the
-    parent must not live on in here.
+def _close_inherited(keep: int) -> None:
+    """Close all inherited descriptors except stdout, stderr and `keep`: a lock or socket of the
+    parent must not stay open here.
     """
     null = os.open("/dev/null", os.O_RDWR)
     os.dup2(null, 0)

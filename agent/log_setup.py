@@ -1,9 +1,9 @@
-"""The agent's log: lines to its standard output and to a file in its folder; records to the
-journal, where supervisor and agent share one.
+"""Setup of the agent's log: lines to stdout and a file in its folder, records to the journal if it
+shares one with the supervisor.
 
-The keeper's hello says how: {"format": "text" or "json", "journald": "auto", "on" or "off",
-"journalStream": which stream leads to the journal, as the supervisor's own environment has it}. A
-keeper of an earlier version says nothing: then it is text.
+The keeper's hello holds the settings: {"format": "text" or "json", "journald": "auto", "on" or
+"off", "journalStream": the supervisor's JOURNAL_STREAM}. Keepers of earlier versions send none;
+then the format is text.
 """
 
 import os
@@ -22,7 +22,7 @@ FILE_BYTES, FILES = 8 * 1024 * 1024, 2
 
 
 class _Both:
-    """Lines and the journal's records, in the caller's thread."""
+    """Writes each record as a line and to the journal, in the caller's thread."""
 
     def __init__(self, lines: Direct, journal: Journal) -> None:
         self._lines, self._journal = lines, journal
@@ -32,10 +32,10 @@ class _Both:
         self._journal.put(record)
 
 
-def opened(
+def open_log(
     folder: str, key: AgentKey, agent_id: str, redactor: Redactor, how: dict[str, Any] | None
 ) -> Log:
-    """how: as the keeper says it. Each line is the agent's: its ids go with it."""
+    """Return the agent's log with its ids bound. how: settings from the keeper."""
     how = how or {}
     form: Form = "json" if how.get("format") == "json" else "text"
     line = _json_line if form == "json" else plain_line

@@ -1,8 +1,8 @@
-"""The agent's composition root: keeper link, session, websocket, evidence. `run_agent` is what the
-keeper's child runs.
+"""The agent's composition root: keeper socket, session, websocket, evidence. The keeper's child
+calls `run_agent`.
 
-Standard library, tornado, msgpack, msgspec and psutil only. The agent holds no truth: executions
-are the keeper's, and an agent that ends is replaced by one that is told everything again.
+Standard library, tornado, msgpack, msgspec and psutil only. The agent is not the source of truth:
+the keeper owns executions, and a new agent receives all state again.
 """
 
 import asyncio
@@ -54,11 +54,11 @@ from ..runtime.log.logger import Log, log_uncaught
 from .files import library_copies, run_dir_listing, run_directory
 from .files.output_reader import Evidence
 from .host import port_probe
-from .host.login_environment import TIMEOUT_SECS, LoginEnvironment, this_account
+from .host.login_environment import TIMEOUT_SECS, LoginEnvironment, current_account
 from .jobs.progress_reports import Reports
 from .jobs.start_order import Starter
-from .log_setup import opened
-from .session.backoff import AWAY_SECS, may_leave
+from .log_setup import open_log
+from .session.backoff import AWAY_SECS, may_end
 from .session.keeper_channel import KeeperLink
 from .session.keeper_heartbeat import KeeperHeartbeat
 from .session.path_mapping import Paths
@@ -85,22 +85,21 @@ if TYPE_CHECKING:
     from .batch.controller import BatchController
 
 TICK_SECS = 2.0
-#: While it has nothing to do it looks after its loop this often: a machine may have a thousand idle
-#: agents.
+#: Interval (seconds) of event loop checks while idle: a machine may have a thousand idle agents.
 LOOK_SECS = 2.0
-#: Readers served at once; one more is told to come back.
+#: Readers served at once; more are refused with "tooManyRequests".
 MAX_READERS = 256
-#: Of these, so many read files of run directories at the same time.
+#: Of these, readers of run directories at once.
 READ_AT_ONCE = 4
-#: Starts within the last tenth of a second from which on news of a start waits a little: most of
-#: these jobs are over by then, and one message says both. A single start is told at once.
+#: Burst of starts: after BUSY_STARTS starts within BUSY_SECS, a report waits HOLD_SECS. Most of
+#: these jobs end meanwhile, so one message reports both. A single start is reported at once.
 BUSY_STARTS, BUSY_SECS, HOLD_SECS = 4, 0.1, 0.005
-#: For jobs that are to end with their agent.
+#: Grace period of jobs that are stopped with their agent.
 QUIT_GRACE_SECS = 3.0
 
 
 def run_agent(keeper_fd: int, root: str) -> None:
-    """Serve until the keeper goes away or the supervisor says so."""
+    """Run until the keeper ends or the supervisor orders it."""
     processes.set_title("jobscribe agent", root)
     lag = LoopLag(idle_secs=LOOK_SECS)
     lag.run(_serve(keeper_fd, root, lag))
@@ -113,15 +112,15 @@ async def _serve(keeper_fd: int, root: str, lag: LoopLag) -> None:
 class _Agent:
     def __init__(self, keeper_fd: int, root: str, lag: LoopLag) -> None:
         self._root, self._lag = root, lag
-        self._keeper = KeeperLink(keeper_fd, self._keeper_said, self._keeper_gone)
+        self._keeper = KeeperLink(keeper_fd, self._keeper_reported, self._keeper_gone)
         self._session = Session()
-        self._over = asyncio.Event()
+        self._ended = asyncio.Event()
         self._away_since: float | None = time.monotonic()
         self._starts: deque[float] = deque(maxlen=BUSY_STARTS)
         self._held: dict[str, dict[str, Any]] = {}
         self._readers: dict[str, asyncio.Task[None]] = {}
         self._quitting: asyncio.Task[None] | None = None
-        #: who reads what is on a disk of this machine, and what may be on a slow one
+        #: readers of local evidence run one by one, readers of run directories a few at once
         self._one_by_one, self._few_threads = asyncio.Semaphore(1), asyncio.Semaphore(READ_AT_ONCE)
         self._hello: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._link: Link
@@ -135,29 +134,29 @@ class _Agent:
         self._reports: Reports
         self._samples: UsageSampler
         self._paths = Paths(())
-        #: None: a keeper of an older version, which answers no pings
-        self._watch: KeeperHeartbeat | None = None
-        #: where runs are jobs of a batch scheduler's, not the keeper's
+        #: None: a keeper of an older version, which does not answer pings
+        self._heartbeat: KeeperHeartbeat | None = None
+        #: set if a batch scheduler runs the jobs instead of the keeper
         self._batch: BatchController | None = None
-        #: what the keeper said before there was anybody to hear it; None from then on
-        self._early: list[dict[str, Any]] | None = []
+        #: keeper messages that arrived before startup was complete; None afterwards
+        self._early_messages: list[dict[str, Any]] | None = []
 
     async def serve(self) -> None:
         self._keeper.start()
         hello = await self._hello
         self._compose(hello)
-        self._keeper.send({"do": "here"})  # the keeper waits for a sign of life
+        self._keeper.send({"do": "here"})  # reports a successful start to the keeper
         self._starter.prepare()
         if self._batch is not None:
-            self._do(self._session.learned(await self._batch.start(), time.monotonic()))
-        self._do(self._session.keeper_hello(hello["executions"], time.monotonic()))
+            self._perform(self._session.record_states(await self._batch.start(), time.monotonic()))
+        self._perform(self._session.keeper_hello(hello["executions"], time.monotonic()))
         self._catch_up(hello["executions"])
         tasks = [
             asyncio.create_task(self._link.run()),
             asyncio.create_task(self._tick()),
-            asyncio.create_task(self._over.wait()),
+            asyncio.create_task(self._ended.wait()),
         ]
-        tasks += [asyncio.create_task(self._watch.run())] if self._watch is not None else []
+        tasks += [asyncio.create_task(self._heartbeat.run())] if self._heartbeat is not None else []
         done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in (*rest, *self._readers.values()):
             task.cancel()
@@ -175,14 +174,14 @@ class _Agent:
         self._key = parse_agent_key(config["agentKey"])
         folder = Path(hello["folder"])
         redactor = Redactor([config["token"], config["agentId"]])
-        self._log = opened(str(folder), self._key, config["agentId"], redactor, hello.get("log"))
+        self._log = open_log(str(folder), self._key, config["agentId"], redactor, hello.get("log"))
         log_uncaught(self._log)
         self._lag.say = self._log
         self._lag.begin()
         self._evidence = Evidence(folder / "run")
         login = LoginEnvironment(
             Path(config["cacheDir"]),
-            this_account(config.get("home")),
+            current_account(config.get("home")),
             config.get("loginSecs", TIMEOUT_SECS),
         )
         alive = Alive(
@@ -200,9 +199,9 @@ class _Agent:
             config["token"],
             alive,
             self._log,
-            on_up=self._up,
+            on_up=self._connected,
             on_message=self._received,
-            on_down=self._down,
+            on_down=self._disconnected,
         )
         self._away_secs = float(config.get("awaySecs", AWAY_SECS))
         self._apps = tuple(config.get("apps", ()))
@@ -217,8 +216,8 @@ class _Agent:
             self._evidence.folder, hello["keeperPid"], self._link.send, self._log
         )
         self._paths = Paths(config.get("paths", ()))
-        self._watch = KeeperHeartbeat.of(
-            hello, self._log, self._keeper.send, self._link.send, self._look_for_exits
+        self._heartbeat = KeeperHeartbeat.from_hello(
+            hello, self._log, self._keeper.send, self._link.send, self._report_written_exits
         )
         if "batch" in config:
             self._batch = self._batch_tasks(folder, login, config["batch"])
@@ -233,9 +232,8 @@ class _Agent:
     def _batch_tasks(
         self, folder: Path, login: LoginEnvironment, config: dict[str, Any]
     ) -> "BatchController":
-        from .batch.controller import (
-            BatchController,  # few agents need it, and there may be many agents
-        )
+        # imported here: few agents need it, and there may be many agents
+        from .batch.controller import BatchController
 
         cluster = msgspec.convert(config["cluster"], Cluster)
         return BatchController(
@@ -246,7 +244,7 @@ class _Agent:
             cluster,
             config["deployment"],
             self._log,
-            self._batch_said,
+            self._batch_reported,
             base=folder.parent.parent,
             run_dirs=not self._paths.same,
             on_cluster_status=lambda status: self._link.send(ClusterReport(news=status)),
@@ -254,35 +252,34 @@ class _Agent:
 
     # ---- in
 
-    def _up(self) -> None:
+    def _connected(self) -> None:
         self._away_since = None
         self._log("connected")
         if self._link.site is not None and self._link.site.apps != self._apps:
             self._use_apps(self._link.site.apps)
-        if self._watch is not None and self._watch.silent is not None:
-            self._link.send(self._watch.silent)
-        self._do(self._session.connected(time.monotonic()))
-        self._reports.again()
-        self._samples.again()
+        if self._heartbeat is not None and self._heartbeat.last_report is not None:
+            self._link.send(self._heartbeat.last_report)
+        self._perform(self._session.connected(time.monotonic()))
+        self._reports.resend()
+        self._samples.resend()
         if self._batch is not None and (status := self._batch.cluster_status()) is not None:
             self._link.send(ClusterReport(news=status))
 
     def _use_apps(self, also: tuple[str, ...]) -> None:
-        """The supervisor was started anew, with another list of apps than this agent was."""
+        """Use the app list of a restarted supervisor."""
         self._log("apps.also is now: {}", ", ".join(also) or "empty")
         self._apps = self._starter.apps = also
-        self._workers.renew(also)
+        self._workers.reload_apps(also)
         if self._batch is not None:
             self._batch.use_apps(also)
 
-    def _down(self) -> None:
+    def _disconnected(self) -> None:
         self._away_since = time.monotonic()
-        self._do(self._session.disconnected())
+        self._perform(self._session.disconnected())
 
     def _received(self, message: Any) -> None:
         op = getattr(message, "op_id", None)
-        # a call has its line when it is answered; that an end was taken says nothing that its own
-        # line does not
+        # not logged here: calls are logged when answered, acknowledgements repeat a logged end
         if not isinstance(
             message, ReadLog | Call | CancelCall | ReadFile | ListFiles | KeepFile | RunAck
         ):
@@ -295,13 +292,13 @@ class _Agent:
             self._log("opName={} o={} runDir={}", op_name(message), short_op(op), run_dir, **ids)
         if isinstance(message, Run):
             failpoints.reached("agent.received")
-        self._do(self._session.received(self._paths.message(message), time.monotonic()))
+        self._perform(self._session.received(self._paths.message(message), time.monotonic()))
 
-    def _batch_said(self, execution: Execution) -> None:
+    def _batch_reported(self, execution: Execution) -> None:
         if execution.state == "running":
             self._reports.follow(execution.token)
         elif execution.exit is not None:
-            self._reports.leave(execution.token)
+            self._reports.unfollow(execution.token)
             token, exit_ = execution.token, execution.exit
             self._log(
                 "cmd=_Cmd(jid={} o={} job_cmd=compute) state=ended code={} signal={} source={}",
@@ -312,103 +309,103 @@ class _Agent:
                 exit_.source,
                 **execution_log_ids(token),
             )
-        self._do(self._session.learned([execution], time.monotonic()))
+        self._perform(self._session.record_states([execution], time.monotonic()))
 
-    def _keeper_said(self, said: dict[str, Any]) -> None:
-        if said["is"] == "hello":
+    def _keeper_reported(self, message: dict[str, Any]) -> None:
+        if message["is"] == "hello":
             if not self._hello.done():
-                self._hello.set_result(said)
+                self._hello.set_result(message)
             return
-        if self._watch is not None:
-            self._watch.heard(said)
-        if said["is"] == "pong":
+        if self._heartbeat is not None:
+            self._heartbeat.received(message)
+        if message["is"] == "pong":
             return
-        if self._early is not None:
-            self._early.append(said)
+        if self._early_messages is not None:
+            self._early_messages.append(message)
             return
-        token, exit_ = parse_token(said["token"]), said.get("exit")
-        if said["is"] == "ended":
-            self._reports.leave(token)
-            self._samples.leave(token)
+        token, exit_ = parse_token(message["token"]), message.get("exit")
+        if message["is"] == "ended":
+            self._reports.unfollow(token)
+            self._samples.unfollow(token)
         if exit_ is not None:
-            state = "ended" if said["is"] == "ended" else "ending"
+            state = "ended" if message["is"] == "ended" else "ending"
             self._log(
                 "cmd=_Cmd(jid={} o={} job_cmd=compute run_dir={}) state={} code={} signal={} source={}",
                 token.jid,
                 _short_run_op(token),
-                said.get("runDir"),
+                message.get("runDir"),
                 state,
                 exit_.get("code"),
                 exit_.get("signal"),
                 exit_.get("source"),
                 **execution_log_ids(token),
             )
-            self._held.pop(said["name"], None)
+            self._held.pop(message["name"], None)
         else:
             self._reports.follow(token)
-            self._samples.follow(token, said["pid"], said["startTicks"], said["elapsed"])
-            if self._busy():
-                self._held[said["name"]] = said
-                asyncio.get_running_loop().call_later(HOLD_SECS, self._release, said["name"])
+            self._samples.follow(token, message["pid"], message["startTicks"], message["elapsed"])
+            if self._is_burst():
+                self._held[message["name"]] = message
+                asyncio.get_running_loop().call_later(HOLD_SECS, self._release, message["name"])
                 return
-        self._do(self._session.keeper_said(said, time.monotonic()))
+        self._perform(self._session.keeper_reported(message, time.monotonic()))
 
-    def _look_for_exits(self) -> None:
-        """Report the exits that executions wrote down while their keeper is silent."""
-        self._do(
-            self._session.learned(
+    def _report_written_exits(self) -> None:
+        """Report exits found in the evidence while the keeper is silent."""
+        self._perform(
+            self._session.record_states(
                 self._evidence.exits(self._session.executions()), time.monotonic()
             )
         )
 
     def _catch_up(self, executions: list[dict[str, Any]]) -> None:
-        """What the keeper has, and what it has said since it said so."""
+        """Handle the executions of the keeper's hello, and its messages since."""
         for e in executions:
             if e["state"] == "running":
                 self._reports.follow(parse_token(e["token"]))
                 self._samples.follow(
                     parse_token(e["token"]), e["pid"], e["startTicks"], e["elapsed"]
                 )
-        early, self._early = self._early or [], None
-        for said in early:
-            self._keeper_said(said)
+        early, self._early_messages = self._early_messages or [], None
+        for message in early:
+            self._keeper_reported(message)
 
-    def _busy(self) -> bool:
-        """Many starts just now? Counts this one."""
+    def _is_burst(self) -> bool:
+        """Count this start; return whether there are many at the moment."""
         now = time.monotonic()
         self._starts.append(now)
         return len(self._starts) == BUSY_STARTS and now - self._starts[0] < BUSY_SECS
 
     def _release(self, name: str) -> None:
-        said = self._held.pop(name, None)
-        if said is not None:
-            self._do(self._session.keeper_said(said, time.monotonic()))
+        message = self._held.pop(name, None)
+        if message is not None:
+            self._perform(self._session.keeper_reported(message, time.monotonic()))
 
     def _keeper_gone(self) -> None:
-        """Jobs run on without it; whoever starts the next keeper starts the next agent with it."""
+        """End: jobs continue, and the next keeper starts the next agent."""
         if not self._hello.done():
-            raise SystemExit("the keeper ended before it said hello")
+            raise SystemExit("the keeper ended before it sent hello")
         self._log("the keeper is gone")
-        self._over.set()
+        self._ended.set()
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_SECS)
             now = time.monotonic()
-            self._do(self._session.tick(now))
+            self._perform(self._session.tick(now))
             away = (
                 0.0
                 if self._away_since is None or self._quitting is not None
                 else now - self._away_since
             )
-            if may_leave(away, self._away_secs, self._session.executions()):
-                self._do(
-                    [Quit(f"no supervisor for {away:.0f} s, and nothing runs", stop_jobs=False)]
+            if may_end(away, self._away_secs, self._session.executions()):
+                self._perform(
+                    [Quit(f"no supervisor for {away:.0f} s and no job runs", stop_jobs=False)]
                 )
 
     # ---- out
 
-    def _do(self, outputs: Sequence[Output]) -> None:
+    def _perform(self, outputs: Sequence[Output]) -> None:
         for output in outputs:
             match output:
                 case Send():
@@ -446,7 +443,7 @@ class _Agent:
                         op, self._result(op) if isinstance(op, Call) else self._fetch(op)
                     )
                 case Quit():
-                    self._log("told to end: {}", output.reason)
+                    self._log("ends: {}", output.reason)
                     self._quitting = asyncio.get_running_loop().create_task(
                         self._quit(stop_jobs=output.stop_jobs)
                     )
@@ -454,8 +451,8 @@ class _Agent:
                     assert_never(output)
 
     def _launch(self, launch: Launch, outputs: Sequence[Output]) -> None:
-        """By the keeper, or the batch scheduler: there the tasks of a gang go together, with the
-        first of them.
+        """Launch by the keeper or the batch scheduler, which gets the tasks of a gang together with
+        the first of them.
         """
         if self._batch is None:
             self._starter.start(launch.token, launch.spec, launch.shared)
@@ -472,7 +469,7 @@ class _Agent:
         self._keeper.send({"do": "quit", "stopJobs": stop_jobs, "grace": QUIT_GRACE_SECS})
 
     def _launch_failed(self, token: Token, sentence: str, fault: str | None) -> None:
-        self._do(self._session.launch_failed(token, sentence, time.monotonic(), fault))
+        self._perform(self._session.launch_failed(token, sentence, time.monotonic(), fault))
 
     # ---- readers
 
@@ -487,7 +484,7 @@ class _Agent:
                 OpError(
                     op_id=op.op_id,
                     code="tooManyRequests",
-                    error=f"{MAX_READERS} readers are served already",
+                    error=f"the agent serves {MAX_READERS} readers already; try again later",
                 )
             )
             return
@@ -496,14 +493,13 @@ class _Agent:
         task.add_done_callback(lambda _: self._readers.pop(op.op_id, None))
 
     async def _answer(self, op: ReadLog) -> None:
-        name, over = op.token.name, lambda: self._session.over(op.token)
+        name, over = op.token.name, lambda: self._session.has_ended(op.token)
         try:
-            if (
-                op.wait_secs
-            ):  # many may wait: none of them has a large answer in his hands meanwhile
+            # waiting readers hold no large answer: only a byte is read until data arrives
+            if op.wait_secs:
                 await self._evidence.read(name, op.stream, op.offset, 1, op.wait_secs, over)
             async with self._one_by_one:
-                await self._link.room()
+                await self._link.wait_for_capacity()
                 data, offset, next_offset, dropped, end = await self._evidence.read(
                     name, op.stream, op.offset, op.limit, 0, over
                 )
@@ -529,26 +525,30 @@ class _Agent:
                 OpError(
                     op_id=op.op_id,
                     code="agentUnavailable",
-                    error=f"the output cannot be read: {e.strerror}",
+                    error=f"cannot read the output: {e.strerror}",
                 )
             )
 
     async def _probe(self, op: ProbePorts) -> None:
-        # what listens on a login node says nothing of the nodes that jobs run on
-        busy = await asyncio.to_thread(port_probe.taken, op.ports) if self._batch is None else []
+        # ports of a login node say nothing about the nodes where jobs run
+        busy = (
+            await asyncio.to_thread(port_probe.ports_in_use, op.ports)
+            if self._batch is None
+            else []
+        )
         self._link.send(PortsProbed(op_id=op.op_id, busy=tuple(busy)))
 
     async def _fetch(self, op: ReadFile | ListFiles | KeepFile) -> None:
-        """In a thread, because run directories may lie on a network file system."""
+        """Answer in a thread: run directories may lie on a network file system."""
         try:
             async with self._few_threads:
-                await self._link.room()
+                await self._link.wait_for_capacity()
                 if isinstance(op, ListFiles):
-                    self._link.send(await asyncio.to_thread(run_dir_listing.answer, op))
+                    self._link.send(await asyncio.to_thread(run_dir_listing.list_files, op))
                     return
                 if isinstance(op, KeepFile):
                     piece = await asyncio.to_thread(
-                        library_copies.keep,
+                        library_copies.store_piece,
                         op.lib_dir,
                         op.name,
                         op.offset,
@@ -568,12 +568,14 @@ class _Agent:
         )
 
     async def _result(self, op: Call) -> None:
-        """Of a sequential run: a file, for which no process has to be made."""
+        """Answer with the stored result of a sequential run; needs no worker process."""
         began = time.monotonic()
         async with self._few_threads:
-            await self._link.room()
+            await self._link.wait_for_capacity()
             outcome = await asyncio.to_thread(call_handler.stored_result, op)
-        self._log(*call_handler.line(op, outcome, time.monotonic() - began), op=short_op(op.op_id))
+        self._log(
+            *call_handler.log_line(op, outcome, time.monotonic() - began), op=short_op(op.op_id)
+        )
         self._link.send(call_handler.message(op, outcome))
 
 

@@ -1,16 +1,16 @@
-"""The relay of one host: carries the bytes of its agents, which have no network, to the
-supervisor's listener and back.
+"""The relay of one host: forwards bytes between agents without a network and the supervisor's
+listener.
 
     python -m jobscribe.agent.relay JSON          {"url", "connect": "host:port", "ca": PEM or null, "pingSecs", "pingTimeoutSecs"}
 
-Agents find its socket, and the address that they dial through it, in FOLDER (a volume that they see
-read-only). What is said is not known here: with `wss` the agents hold the certificate against the
-name in `url`, end to end. Jobs can open the socket as well as agents, so every unix user has a
-share of connections and of dials, and nobody can make this process hold more than its buffers.
+Agents find the relay's socket, and the URL to dial through it, in FOLDER (a volume that they see
+read-only). The relay does not interpret the bytes: with `wss` the agents verify the certificate
+against the host in `url`, end to end. Jobs can open the socket as well as agents, so each Unix user
+has limits on connections and dials, and buffers are bounded.
 
-May be in the JSON: "folder"; "connections", "connectionsOfUser": at once, in all and of one unix
-user. SIGTERM ends it. Standard library only; runs as process 1, without capabilities, on a
-read-only root.
+Optional in the JSON: "folder"; "connections" and "connectionsOfUser": limits on open connections,
+in total and per Unix user. SIGTERM ends it. Standard library only; runs as process 1, without
+capabilities, on a read-only root.
 """
 
 import asyncio
@@ -34,58 +34,54 @@ from ..runtime.log.logger import Direct, Log
 FOLDER = "/run/jobscribe"
 ADDRESS, CA, SOCKET = "agents.json", "ca.pem", "link.sock"
 CONNECTIONS, CONNECTIONS_OF_USER = 1024, 32
-#: A user who had no more dials than its share lately gets them at once; the share comes back within
-#: so many seconds.
+#: Time (seconds) in which a user's used-up quota of dials refills; until then dials are refused.
 REFILL_SECS = 8.0
 DIAL_SECS = 10.0
-#: So long (seconds) a connection may go without a first byte from the supervisor; and what is left
-#: of one whose one half ended.
+#: Seconds until the supervisor's first byte, and until the end of a half-closed connection.
 FIRST_BYTE_SECS, HALF_SECS = 15.0, 30.0
-#: Bytes that are read at once, and that wait for a side that does not take them before the other
-#: side is not read any more.
+#: Size of a read, and of the write buffer above which reading from the other side pauses.
 READ_BYTES, WAITING_BYTES = 32 * 1024, 32 * 1024
-#: What happens often is told as a sum, in a line every so many seconds.
+#: Interval (seconds) of log lines that count repeated events.
 SAY_SECS = 10.0
-#: One that ends has this long for its last bytes (seconds).
+#: Time to flush the last bytes of a closing connection (seconds).
 _LAST_SECS = 5.0
 _BACKLOG = 256
 _SPARE_DESCRIPTORS = 32
 _PEER = struct.Struct("3i")
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
 
-#: Reading and writing take turns in one thread, and what is read is copied before the next read:
-#: one buffer serves all.
+#: One buffer serves all connections: there is one thread, and data is copied before the next read.
 _BUFFER = bytearray(READ_BYTES)
 
 
 class Settings:
-    """What the JSON says. Raises ValueError with a sentence."""
+    """The settings in the JSON argument. Raises ValueError."""
 
     def __init__(self, text: str) -> None:
         try:
-            said = json.loads(text)
+            fields = json.loads(text)
         except ValueError as e:
-            raise ValueError(f"the argument is no JSON: {e}") from None
-        if not isinstance(said, dict):
-            raise ValueError("the argument is no JSON object")
-        self.folder = str(said.get("folder", FOLDER))
-        host, _, port = str(said.get("connect", "")).rpartition(":")
+            raise ValueError(f"the argument is not JSON: {e}") from None
+        if not isinstance(fields, dict):
+            raise ValueError("the argument is not a JSON object")
+        self.folder = str(fields.get("folder", FOLDER))
+        host, _, port = str(fields.get("connect", "")).rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise ValueError(f'"connect" must be host:port, not {said.get("connect")!a}')
+            raise ValueError(f'"connect" must be host:port, not {fields.get("connect")!a}')
         self.host, self.port = host.strip("[]"), int(port)
-        self.url, self.ca = said.get("url"), said.get("ca")
+        self.url, self.ca = fields.get("url"), fields.get("ca")
         if not isinstance(self.url, str) or not self.url.startswith(("ws://", "wss://")):
-            raise ValueError(f'"url" must be that of a websocket, not {self.url!a}')
+            raise ValueError(f'"url" must be a websocket URL, not {self.url!a}')
         if not isinstance(self.ca, str | None):
             raise ValueError('"ca" must be a PEM text or null')
-        self.pace = {k: said[k] for k in ("pingSecs", "pingTimeoutSecs") if k in said}
-        self.most, self.of_user = (
-            _count(said, "connections", CONNECTIONS),
-            _count(said, "connectionsOfUser", CONNECTIONS_OF_USER),
+        self.pace = {k: fields[k] for k in ("pingSecs", "pingTimeoutSecs") if k in fields}
+        self.limit, self.user_limit = (
+            _count(fields, "connections", CONNECTIONS),
+            _count(fields, "connectionsOfUser", CONNECTIONS_OF_USER),
         )
 
     def address(self) -> dict[str, Any]:
-        """What the agents read, in the form of the supervisor's own file."""
+        """Return the address file for agents, in the form of the supervisor's own."""
         ca = None if self.ca is None else f"{self.folder}/{CA}"
         return {
             "agentsUrl": self.url,
@@ -95,8 +91,8 @@ class Settings:
         }
 
 
-def _count(said: Mapping[str, Any], name: str, default: int) -> int:
-    value = said.get(name, default)
+def _count(fields: Mapping[str, Any], name: str, default: int) -> int:
+    value = fields.get(name, default)
     if not isinstance(value, int) or value < 1:
         raise ValueError(f'"{name}" must be a number above 0, not {value!a}')
     return value
@@ -108,18 +104,18 @@ class Relay:
     def __init__(self, settings: Settings, log: Log) -> None:
         self.settings, self._log = settings, log
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._most = max(1, min(settings.most, (descriptors - _SPARE_DESCRIPTORS) // 2))
-        self._open: set[_Carried] = set()
+        self._limit = max(1, min(settings.limit, (descriptors - _SPARE_DESCRIPTORS) // 2))
+        self._open: set[_Connection] = set()
         self._shares: dict[int, _Share] = {}
         self._sums: dict[str, int] = {}
-        self._teller: asyncio.TimerHandle | None = None
+        self._count_timer: asyncio.TimerHandle | None = None
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        """Listen, and only then tell the agents where. Raises OSError."""
+        """Listen, then write the address file for the agents. Raises OSError."""
         folder = self.settings.folder
         self._server = await asyncio.get_running_loop().create_unix_server(
-            lambda: _Side(self), sock=_listening(folder)
+            lambda: _Side(self), sock=_listen(folder)
         )
         if self.settings.ca is not None:
             write_atomically(f"{folder}/{CA}", self.settings.ca.encode(), 0o644)
@@ -130,78 +126,80 @@ class Relay:
             self.settings.host,
             self.settings.port,
             self.settings.url,
-            self._most,
-            self.settings.of_user,
+            self._limit,
+            self.settings.user_limit,
         )
 
     def close(self) -> None:
         if self._server is not None:
             self._server.close()
-        for carried in list(self._open):
-            carried.end()
-        if self._teller is not None:
-            self._teller.cancel()
-        self._tell()
+        for connection in list(self._open):
+            connection.end()
+        if self._count_timer is not None:
+            self._count_timer.cancel()
+        self._log_counts()
 
-    def begin(self, near: "_Side") -> None:
-        """A connection was made: carry it, or end it at once."""
+    def accept(self, near: "_Side") -> None:
+        """Forward a new connection, or refuse it if a limit is reached."""
         assert near.transport is not None
         user = _peer(near.transport)
-        share = self._shares.setdefault(user, _Share(self.settings.of_user))
+        share = self._shares.setdefault(user, _Share(self.settings.user_limit))
         refusal = None
-        if len(self._open) >= self._most:
-            refusal = f"all {self._most} connections are taken"
-        elif share.open >= self.settings.of_user:
-            refusal = f"unix user {user} has its {self.settings.of_user} connections already"
+        if len(self._open) >= self._limit:
+            refusal = f"all {self._limit} connections are in use"
+        elif share.open >= self.settings.user_limit:
+            refusal = f"unix user {user} has {self.settings.user_limit} connections, its limit"
         elif not share.may_dial(time.monotonic()):
             refusal = f"unix user {user} dials more often than {share.rate:g} times a second"
         if refusal is not None:
-            self.count("refused: " + refusal)
+            self.log_counted("refused: " + refusal)
             near.transport.abort()
             self._forget(user)
             return
         share.open += 1
-        self._open.add(_Carried(self, user, near))
+        self._open.add(_Connection(self, user, near))
 
-    def over(self, carried: "_Carried") -> None:
-        self._open.discard(carried)
-        self._shares[carried.user].open -= 1
-        self._forget(carried.user)
+    def closed(self, connection: "_Connection") -> None:
+        self._open.discard(connection)
+        self._shares[connection.user].open -= 1
+        self._forget(connection.user)
 
-    def count(self, sentence: str) -> None:
-        """Say it, in sum with its like: the first at once, then every SAY_SECS."""
+    def log_counted(self, sentence: str) -> None:
+        """Log an event: the first at once, repeated ones as a count every SAY_SECS."""
         self._sums[sentence] = self._sums.get(sentence, 0) + 1
-        if self._teller is None:
-            self._tell()
-            self._teller = asyncio.get_running_loop().call_later(SAY_SECS, self._tell_again)
+        if self._count_timer is None:
+            self._log_counts()
+            self._count_timer = asyncio.get_running_loop().call_later(
+                SAY_SECS, self._log_counts_again
+            )
 
-    def _tell(self) -> None:
+    def _log_counts(self) -> None:
         for sentence, count in self._sums.items():
             self._log("{}{}", sentence, "" if count == 1 else f" ({count} times)")
         self._sums.clear()
 
-    def _tell_again(self) -> None:
-        self._teller = None
+    def _log_counts_again(self) -> None:
+        self._count_timer = None
         if self._sums:
-            self._tell()
-            self._teller = asyncio.get_running_loop().call_later(SAY_SECS, self._tell_again)
+            self._log_counts()
+            self._count_timer = asyncio.get_running_loop().call_later(
+                SAY_SECS, self._log_counts_again
+            )
 
     def _forget(self, user: int) -> None:
-        """Who has nothing here any more and all its dials again needs no record: there may be many
-        users.
-        """
+        """Drop the share of a user without connections and with a full quota of dials."""
         for known in [user] if len(self._shares) < 1000 else list(self._shares):
             if self._shares[known].idle(time.monotonic()):
                 del self._shares[known]
 
 
 class _Share:
-    """Of one unix user."""
+    """Connections and dial quota of one Unix user."""
 
-    def __init__(self, most: int) -> None:
-        self.open, self._most = 0, float(most)
-        self.rate = most / REFILL_SECS
-        self._dials, self._at = self._most, time.monotonic()
+    def __init__(self, limit: int) -> None:
+        self.open, self._limit = 0, float(limit)
+        self.rate = limit / REFILL_SECS
+        self._dials, self._at = self._limit, time.monotonic()
 
     def may_dial(self, now: float) -> bool:
         self._fill(now)
@@ -212,32 +210,32 @@ class _Share:
 
     def idle(self, now: float) -> bool:
         self._fill(now)
-        return self.open == 0 and self._dials == self._most
+        return self.open == 0 and self._dials == self._limit
 
     def _fill(self, now: float) -> None:
-        self._dials = min(self._most, self._dials + (now - self._at) * self.rate)
+        self._dials = min(self._limit, self._dials + (now - self._at) * self.rate)
         self._at = now
 
 
-class _Carried:
+class _Connection:
     """One connection: the agent's side (near) and the supervisor's (far)."""
 
     def __init__(self, relay: Relay, user: int, near: "_Side") -> None:
         self._relay, self.user, self._near = relay, user, near
         self._far: _Side | None = None
-        self._over = False
+        self._ended = False
         loop = asyncio.get_running_loop()
-        near.carried = self
-        # nothing is taken from it before there is somebody to give it to; some Pythons forget a
-        # pause that comes before this turn is over
+        near.connection = self
+        # no data is read before the supervisor is connected; some Python versions ignore a pause
+        # in the turn that made the connection
         loop.call_soon(near.pause)
-        self._timer = loop.call_later(FIRST_BYTE_SECS, self._late)
+        self._timer = loop.call_later(FIRST_BYTE_SECS, self._timed_out)
         self._dialing: asyncio.Task[None] | None = loop.create_task(self._dial())
 
     async def _dial(self) -> None:
         settings = self._relay.settings
         far = _Side(None)
-        far.carried, far.other = self, self._near
+        far.connection, far.other = self, self._near
         try:
             async with asyncio.timeout(DIAL_SECS):
                 await asyncio.get_running_loop().create_connection(
@@ -252,13 +250,13 @@ class _Carried:
                 if e.errno and e.errno > 0
                 else str(e)
             )
-            self._relay.count(
+            self._relay.log_counted(
                 f"the supervisor at {settings.host} port {settings.port} cannot be reached: {why}"
             )
             self.end()
             return
         assert far.transport is not None
-        if self._over:
+        if self._ended:
             far.transport.abort()
             return
         sock = far.transport.get_extra_info("socket")
@@ -270,21 +268,21 @@ class _Carried:
         self._near.other = far
         self._near.resume()
 
-    def heard(self, side: "_Side") -> None:
-        """The supervisor answers: whoever this is knows how to talk to it. (Told of each first
-        byte.)
+    def first_byte(self, side: "_Side") -> None:
+        """Handle the first byte of a side. Once the supervisor answers, the client has proved that
+        it speaks the protocol, so its time limit ends.
         """
         if side is not self._near and not self._near.eof and not side.eof:
             self._timer.cancel()
 
-    def _late(self) -> None:
-        self._relay.count(
-            f"ended: unix user {self.user} was not answered by the supervisor within {FIRST_BYTE_SECS:g} s"
+    def _timed_out(self) -> None:
+        self._relay.log_counted(
+            f"ended: the supervisor did not answer unix user {self.user} within {FIRST_BYTE_SECS:g} s"
         )
         self.end()
 
-    def half(self) -> None:
-        """One side has said all. The other may finish."""
+    def half_closed(self) -> None:
+        """Handle EOF of one side: the other may finish."""
         if self._near.eof and self._far is not None and self._far.eof:
             self.end()
             return
@@ -292,44 +290,44 @@ class _Carried:
         self._timer = asyncio.get_running_loop().call_later(HALF_SECS, self.end)
 
     def end(self) -> None:
-        """Close both: what they were given already is still written, for a while."""
-        if self._over:
+        """Close both sides; buffered bytes are still written, for a limited time."""
+        if self._ended:
             return
-        self._over = True
+        self._ended = True
         self._timer.cancel()
         if self._dialing is not None and self._dialing is not asyncio.current_task():
             self._dialing.cancel()
         for side in (self._near, self._far):
             if side is not None:
                 side.finish()
-        self._relay.over(self)
+        self._relay.closed(self)
 
 
 class _Side(asyncio.BufferedProtocol):
-    """One end of a connection. The near one is made by accepting, and says so to the relay."""
+    """One end of a connection. The near one is accepted and registers itself with the relay."""
 
     def __init__(self, relay: Relay | None) -> None:
         self._relay = relay
         self.transport: asyncio.Transport | None = None
-        self.carried: _Carried | None = None
+        self.connection: _Connection | None = None
         self.other: _Side | None = None
         self.eof = False
-        self._spoke = False
+        self._has_sent = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         transport.set_write_buffer_limits(high=WAITING_BYTES)
         if self._relay is not None:
-            self._relay.begin(self)
+            self._relay.accept(self)
 
     def get_buffer(self, sizehint: int) -> bytearray:
         return _BUFFER
 
     def buffer_updated(self, nbytes: int) -> None:
-        if not self._spoke and self.carried is not None:
-            self._spoke = True
-            self.carried.heard(self)
+        if not self._has_sent and self.connection is not None:
+            self._has_sent = True
+            self.connection.first_byte(self)
         if self.other is not None and self.other.transport is not None:
             self.other.transport.write(bytes(memoryview(_BUFFER)[:nbytes]))
 
@@ -350,13 +348,13 @@ class _Side(asyncio.BufferedProtocol):
         ):
             with contextlib.suppress(OSError):
                 self.other.transport.write_eof()
-        if self.carried is not None:
-            self.carried.half()
-        return True  # the other direction goes on
+        if self.connection is not None:
+            self.connection.half_closed()
+        return True  # keeps the other direction open
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self.carried is not None:
-            self.carried.end()
+        if self.connection is not None:
+            self.connection.end()
 
     def pause(self) -> None:
         if self.transport is not None and not self.transport.is_closing():
@@ -371,12 +369,12 @@ class _Side(asyncio.BufferedProtocol):
         if transport is None:
             return
         transport.close()
-        if transport.get_write_buffer_size():  # somebody who reads nothing must not keep them
+        if transport.get_write_buffer_size():  # do not wait forever for a peer that does not read
             asyncio.get_running_loop().call_later(_LAST_SECS, transport.abort)
 
 
-def _listening(folder: str) -> socket.socket:
-    """Takes the place of an earlier relay's socket in one step. Every unix user may connect."""
+def _listen(folder: str) -> socket.socket:
+    """Listen on a new socket that replaces an earlier relay's. Every Unix user may connect."""
     path = f"{folder}/{SOCKET}"
     fresh = f"{folder}/.{SOCKET}.{os.getpid()}"
     with contextlib.suppress(FileNotFoundError):
@@ -395,7 +393,7 @@ def _listening(folder: str) -> socket.socket:
 
 
 def _peer(transport: asyncio.Transport) -> int:
-    """The unix user at the other end."""
+    """Return the Unix user of the other end."""
     raw = transport.get_extra_info("socket").getsockopt(
         socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size
     )
@@ -403,24 +401,22 @@ def _peer(transport: asyncio.Transport) -> int:
 
 
 async def serve(settings: Settings, log: Log) -> None:
-    """Until SIGTERM or SIGINT. Raises OSError where the folder cannot be used."""
+    """Serve until SIGTERM or SIGINT. Raises OSError if the folder cannot be used."""
     over = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (
-        signal.SIGTERM,
-        signal.SIGINT,
-    ):  # process 1 is spared those that it has no handler for
+    # process 1 gets no signal without a handler
+    for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, over.set)
     relay = Relay(settings, log)
     await relay.start()
     await over.wait()
-    log("told to end")
+    log("ends by signal")
     relay.close()
 
 
 def main() -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    os.umask(0o022)  # whoever the agents run as, they read what is written here
+    os.umask(0o022)  # agents of any Unix user must be able to read the written files
     log = Log("relay", Redactor([]), Direct(Stream(sys.stdout)))
     try:
         if len(sys.argv) != 2:
@@ -432,7 +428,7 @@ def main() -> int:
     try:
         asyncio.run(serve(settings, log))
     except OSError as e:
-        log("jobscribe relay: {} cannot be used: {}", settings.folder, str(e))
+        log("jobscribe relay: cannot use {}: {}", settings.folder, str(e))
         return 3
     return 0
 

@@ -23,8 +23,8 @@ from ...protocol.wire.messages import Execution, Shared, TaskSpec
 from ...runtime.execution.output_limit import DEFAULT_HEAD, DEFAULT_TAIL, OutputCap
 from ...runtime.log.logger import Log
 from ..files.output_reader import Evidence
-from ..host.login_environment import LoginEnvironment, this_account
-from ..keeper.linux.oom_detection import fault
+from ..host.login_environment import LoginEnvironment, current_account
+from ..keeper.linux.oom_detection import describe_fault
 from . import cluster_facts
 from .command_runner import Commands, Run, environment
 from .exit_info import NEVER_TO_START, never_started
@@ -78,7 +78,7 @@ class BatchController:
             log,
             report,
         )
-        self._user = user or this_account().name
+        self._user = user or current_account().name
         self._run = run or Commands(lambda: environment(login.known or {}, cluster.environment))
         self._on_cluster_status = on_cluster_status
         self._cluster_status: ClusterStatus | None = None
@@ -217,7 +217,7 @@ class BatchController:
                 self._ledger.consume(token, job.first_task.name)
                 consumed.append(token)
         except OSError as e:
-            fault_code, sentence = fault(e)
+            fault_code, sentence = describe_fault(e)
             exit_ = never_started(f"cannot write its evidence: {sentence}", fault=fault_code)
             for token, _ in tasks:
                 (self._end_consumed if token in consumed else self._end_unlaunched)(token, exit_)
@@ -229,7 +229,7 @@ class BatchController:
 
     async def _prepare(self, job: BatchJob, request: LaunchRequest) -> None:
         try:
-            await self._login.find_out()
+            await self._login.load()
             if not job.stopping:
                 await asyncio.to_thread(
                     self._preparation.write_files, job, request._replace(umask=self._login.umask)
@@ -388,7 +388,7 @@ class BatchController:
         the cluster.
         """
         with contextlib.suppress(Refusal):
-            await self._login.find_out()
+            await self._login.load()
 
     async def _poll_cluster(self) -> None:
         await self._load_login_environment()

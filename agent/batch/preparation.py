@@ -20,7 +20,7 @@ from ...protocol.launch.job_script import export_lines, script
 from ...protocol.wire.messages import Shared, TaskSpec
 from ...runtime.execution.folder import INPUT, JOB, REPORT, SCRIPT, STDERR, STDOUT, write
 from ..jobs import job_input
-from ..keeper.linux.oom_detection import fault
+from ..keeper.linux.oom_detection import describe_fault
 from ..slurm.batch_script import Step, Submission, batch_script, comment, job_name
 from ..slurm.script_markers import BATCH_SCRIPT
 from .ledger import BatchLedger
@@ -96,7 +96,7 @@ class Preparation:
         except Refusal as e:
             raise Unprepared(e.sentence, e.code if e.code == "batchRefused" else None) from None
         except OSError as e:
-            fault_code, sentence = fault(e)
+            fault_code, sentence = describe_fault(e)
             raise Unprepared(f"cannot write its evidence: {sentence}", fault_code) from None
 
     def _submission(self, job: BatchJob, launch: LaunchRequest) -> Submission:
@@ -123,7 +123,10 @@ class Preparation:
     def _write_task(self, task: Task, token: Token, spec: TaskSpec, launch: LaunchRequest) -> None:
         folder = task.folder
         if spec.app is not None:
-            write(f"{folder}/{INPUT}", job_input.text(spec.app, spec.run_dir, self.apps).encode())
+            write(
+                f"{folder}/{INPUT}",
+                job_input.input_json(spec.app, spec.run_dir, self.apps).encode(),
+            )
             write(f"{folder}/{REPORT}", b"")
             spec = job_input.with_job_command(spec, Path(folder), job_input.import_roots())
         shared = export_lines(launch.shared.env) if launch.shared is not None else ""

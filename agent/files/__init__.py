@@ -1,1 +1,1 @@
-"""Files: one sentence to be written."""
+"""Files of jobs that the agent serves: output, run directories, and library copies."""

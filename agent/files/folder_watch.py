@@ -1,6 +1,4 @@
-"""Waiting for a change in a folder: inotify where it works, a look every 50 ms where it does not
-(network file systems).
-"""
+"""Waiting for a change in a folder: by inotify, or by polling every 50 ms on network file systems."""
 
 import asyncio
 import contextlib
@@ -20,11 +18,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Change:
-    """Set by any change in the folder since `clear`."""
+    """Set by any change in the folder since `clear`. notified: the kernel reports changes."""
 
-    def __init__(self, *, told: bool) -> None:
+    def __init__(self, *, notified: bool) -> None:
         self._event = asyncio.Event()
-        self.told = told
+        self.notified = notified
 
     def clear(self) -> None:
         self._event.clear()
@@ -33,20 +31,19 @@ class Change:
         self._event.set()
 
     async def wait(self, secs: float) -> None:
-        """Return at a change, or when the time is over; sooner where changes cannot be told. So:
-        look again afterwards.
+        """Wait for a change, at most `secs`; returns early without change notifications. So check
+        again afterwards.
         """
         if secs <= 0:
             return
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(
-                secs if self.told else min(secs, POLL_SECS)
-            ):  # Python 3.11's wait_for may swallow a cancellation
+            # Python 3.11's wait_for may swallow a cancellation
+            async with asyncio.timeout(secs if self.notified else min(secs, POLL_SECS)):
                 await self._event.wait()
 
 
 class Folders:
-    """Folders that somebody waits for. One inotify descriptor for all, opened with the first."""
+    """Watched folders. One inotify descriptor for all, opened on first use."""
 
     def __init__(self) -> None:
         self._fd = -1
@@ -55,9 +52,9 @@ class Folders:
 
     @contextlib.contextmanager
     def watching(self, folder: str) -> Iterator[Change]:
-        """A Change that is set from now on."""
+        """Yield a Change that is set from now on."""
         watch = self._add(folder)
-        change = Change(told=watch is not None)
+        change = Change(notified=watch is not None)
         if watch is None:
             yield change
             return
@@ -79,8 +76,8 @@ class Folders:
             self._fd = -1
 
     def _add(self, folder: str) -> int | None:
-        """A watch; None where the folder is not there yet, lies elsewhere, or the user has too many
-        watches already.
+        """Return a watch, or None if the folder does not exist, is on a network file system, or the
+        user has too many watches.
         """
         parent = os.path.dirname(folder)
         if parent not in self._local:
@@ -110,9 +107,8 @@ class Folders:
         while at < len(data):
             watch, _mask, _cookie, length = _HEADER.unpack_from(data, at)
             at += _HEADER.size + length
-            for change in (
-                self._watches.get(watch, ()) if watch >= 0 else self._all()
-            ):  # -1: the queue overflowed
+            # -1: the queue overflowed
+            for change in self._watches.get(watch, ()) if watch >= 0 else self._all():
                 change.set()
 
     def _all(self) -> list[Change]:

@@ -1,9 +1,9 @@
-"""Copies of a user's library where the supervisor's files are not to be seen: sent before a run or
-a call that may read them.
+"""Copies of a user's library on machines that do not see the supervisor's files. They are sent
+before a run or call that may read them.
 
-A file comes in pieces, in order, under a name of its own; with the last piece it has its name, and
-the size and time of the one that it is a copy of. Until then there is none of that name: an old one
-is never taken for the new one.
+A file arrives in pieces, in order, under a temporary name. The last piece gives it its name, and
+size and time of the original. Until then no file has that name, so an old file is never used in
+place of a new one.
 """
 
 import contextlib
@@ -17,8 +17,10 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _ON = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def keep(lib_dir: str, name: str, offset: int, data: bytes, size: int, mtime_ns: int) -> Piece:
-    """One piece; blocks. Raises Refusal (badRequest, conflict, agentUnavailable)."""
+def store_piece(
+    lib_dir: str, name: str, offset: int, data: bytes, size: int, mtime_ns: int
+) -> Piece:
+    """Store one piece; blocks. Raises Refusal (badRequest, conflict, agentUnavailable)."""
     if (
         not lib_dir.startswith("/")
         or "\0" in lib_dir + name
@@ -26,7 +28,7 @@ def keep(lib_dir: str, name: str, offset: int, data: bytes, size: int, mtime_ns:
         or name.startswith(".")
         or not name
     ):
-        raise Refusal("badRequest", f"{ascii(name)[:100]} is no name of a file in a library")
+        raise Refusal("badRequest", f"{ascii(name)[:100]} is not a valid library file name")
     path, temporary = f"{lib_dir}/{name}", f"{lib_dir}/{_TEMPORARY}{name}"
     try:
         if offset == 0:
@@ -38,7 +40,7 @@ def keep(lib_dir: str, name: str, offset: int, data: bytes, size: int, mtime_ns:
         try:
             if os.fstat(fd).st_size != offset:
                 raise Refusal(
-                    "conflict", f"{name!r} is being sent twice, or a piece of it was lost"
+                    "conflict", f"{name!r} is being sent twice, or a piece of it is missing"
                 )
             os.pwrite(fd, data, offset)
             if offset + len(data) == size:
@@ -49,6 +51,6 @@ def keep(lib_dir: str, name: str, offset: int, data: bytes, size: int, mtime_ns:
     except OSError as e:
         raise Refusal(
             "agentUnavailable",
-            f"the library's file {name!r} cannot be kept on the cluster: {e.strerror}",
+            f"cannot store the library file {name!r} on the cluster: {e.strerror}",
         ) from None
     return Piece(b"", min(size, offset + len(data)), mtime_ns)

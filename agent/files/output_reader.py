@@ -1,5 +1,5 @@
-"""Reading what executions leave behind: their output while it grows and when it is complete.
-Nothing is written here.
+"""Reader of the evidence of executions: output while it grows and when it is complete. Writes
+nothing.
 """
 
 import contextlib
@@ -17,18 +17,18 @@ from ...runtime import processes
 from ...runtime.execution.folder import DROPPED, EXIT_CODE, STOP, from_code, read_json, written_code
 from .folder_watch import Change, Folders
 
-#: Bytes per read at most, whatever is asked for.
+#: Limit of bytes per read.
 MAX_READ = 512 * 1024
-#: The end of an execution that leaves no mark on the disk is noticed after this long (seconds).
+#: Interval (seconds) of checks for the end of an execution, which may change no file.
 _LOOK_AGAIN_SECS = 0.5
 _FINAL = "exit.json"
-#: No file is larger.
+#: Upper bound of file sizes.
 _LARGEST = 2**62
 
 
 class Chunk(NamedTuple):
-    """`data` begins at `offset`; go on at `next_offset`. dropped: bytes skipped before `offset`.
-    end: nothing will follow.
+    """`data` begins at `offset`; continue at `next_offset`. dropped: bytes skipped before `offset`.
+    end: no data will follow.
     """
 
     data: bytes
@@ -39,30 +39,31 @@ class Chunk(NamedTuple):
 
 
 class Evidence:
-    """folder: where the evidence of all executions of one agent lies, each in a folder of its name."""
+    """Evidence of all executions of one agent. folder: parent of the evidence folders."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
-        #: where else somebody waits for a change: one descriptor serves all
+        #: shared by all readers: one descriptor serves all
         self.folders = Folders()
 
     def path(self, name: str, file: str) -> Path:
         return self.folder / name / file
 
     def size(self, name: str, stream: str) -> int:
-        """Length of a stream so far, dropped bytes included; 0 where there is none."""
+        """Return the length of a stream so far, dropped bytes included; 0 if it does not exist."""
         with contextlib.suppress(FileNotFoundError):
             return self.path(name, f"{stream}.log").stat().st_size
         return 0
 
     def exits(self, executions: Sequence[Execution]) -> list[Execution]:
-        """Return executions whose main process has ended, with the exit that their script wrote;
-        used while the keeper is silent.
+        """Return executions whose main process has ended, with the exit that their script wrote.
+
+        For use while the keeper is silent.
         """
         return [e for e in map(self._exited, executions) if e is not None]
 
     def _exited(self, e: Execution) -> Execution | None:
-        """None: nothing is known that was not known before."""
+        """Return None if there is no new information."""
         if (
             e.state != "running"
             or e.exit is not None
@@ -100,21 +101,21 @@ class Evidence:
         offset: int,
         limit: int,
         wait_secs: float,
-        is_over: Callable[[], bool],
+        has_ended: Callable[[], bool],
     ) -> Chunk:
-        """Up to `limit` bytes of "stdout" or "stderr" from `offset`; where nothing is there yet,
-        wait up to `wait_secs`.
+        """Return up to `limit` bytes of "stdout" or "stderr" from `offset`; without new data wait up
+        to `wait_secs`.
 
-        What was dropped is skipped and counted. `end` is told only when the execution is over (by
-        `is_over`, or by its final evidence) and everything was read, so the last line is never
+        Dropped bytes are skipped and counted. `end` is true only if the execution has ended (by
+        `has_ended`, or by its final evidence) and everything was read, so the last line is never
         lost. Raises OSError.
         """
         limit = max(1, min(limit, MAX_READ))
-        chunk = self._look(name, stream, offset, limit, is_over)
+        chunk = self._read_now(name, stream, offset, limit, has_ended)
         until = time.monotonic() + wait_secs
-        while not _worth_telling(chunk) and time.monotonic() < until:
+        while not _is_news(chunk) and time.monotonic() < until:
             with self.folders.watching(str(self.folder / name)) as change:
-                chunk = await self._wait(change, name, stream, offset, limit, until, is_over)
+                chunk = await self._wait(change, name, stream, offset, limit, until, has_ended)
         return chunk
 
     async def _wait(
@@ -125,36 +126,35 @@ class Evidence:
         offset: int,
         limit: int,
         until: float,
-        is_over: Callable[[], bool],
+        has_ended: Callable[[], bool],
     ) -> Chunk:
-        """Look, wait for a change, look again. Returns early where the folder appeared in the
-        meantime and can be watched.
+        """Check, wait for a change, check again. Returns early if the folder was created meanwhile
+        and can be watched.
         """
         while True:
             change.clear()
-            chunk = self._look(name, stream, offset, limit, is_over)
+            chunk = self._read_now(name, stream, offset, limit, has_ended)
             left = until - time.monotonic()
-            if _worth_telling(chunk) or left <= 0:
+            if _is_news(chunk) or left <= 0:
                 return chunk
             await change.wait(min(left, _LOOK_AGAIN_SECS))
-            if not change.told:
-                return self._look(name, stream, offset, limit, is_over)
+            if not change.notified:
+                return self._read_now(name, stream, offset, limit, has_ended)
 
-    def _look(
-        self, name: str, stream: str, offset: int, limit: int, is_over: Callable[[], bool]
+    def _read_now(
+        self, name: str, stream: str, offset: int, limit: int, has_ended: Callable[[], bool]
     ) -> Chunk:
-        # asked before the size is: what is written after the answer "over" is nobody's
-        over = is_over() or self.path(name, _FINAL).exists()
+        # checked before the size: all output was written before the end
+        over = has_ended() or self.path(name, _FINAL).exists()
         path = self.path(name, f"{stream}.log")
         try:
-            # a job can put something else in its place: a link is not followed, and nobody is
-            # waited for at a pipe
+            # a job can replace the file: follow no link, and do not block on a pipe
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
             return Chunk(b"", offset, offset, 0, over)
         try:
             status = os.fstat(fd)
-            if status.st_nlink > 1:  # a hard link: it is somebody else's file, too
+            if status.st_nlink > 1:  # a hard link: it may be another user's file
                 return Chunk(b"", offset, offset, 0, over)
             size = status.st_size
             begin, data = _read_kept(fd, path, offset, limit)
@@ -164,16 +164,16 @@ class Evidence:
         return Chunk(data, begin, following, begin - offset, over and following >= size)
 
 
-def _worth_telling(chunk: Chunk) -> bool:
+def _is_news(chunk: Chunk) -> bool:
     return bool(chunk.data) or chunk.dropped > 0 or chunk.end
 
 
 def _read_kept(fd: int, path: Path, offset: int, limit: int) -> tuple[int, bytes]:
-    """(where it begins, bytes): from `offset`, or from behind the dropped range, never a byte out
-    of it.
+    """Return (begin, bytes): from `offset`, or from the end of the dropped range, never a byte of
+    that range.
 
-    The keeper notes a range before it punches the hole, so bytes read *before* a note that leaves
-    them alone are real.
+    The keeper records a range before it punches the hole. So bytes outside of the range recorded
+    after the read are real.
     """
     while True:
         first, behind = _dropped(path)
@@ -186,11 +186,9 @@ def _read_kept(fd: int, path: Path, offset: int, limit: int) -> tuple[int, bytes
 
 
 def _dropped(path: Path) -> tuple[int, int]:
-    """The range that was dropped of this log; an empty one where nothing was, or where its job
-    wrote something else there.
-    """
-    said = read_json(f"{path}{DROPPED}") or {}
-    first, behind = said.get("from"), said.get("to")
+    """Return the dropped range of this log; an empty one if there is none or its record is invalid."""
+    record = read_json(f"{path}{DROPPED}") or {}
+    first, behind = record.get("from"), record.get("to")
     if (
         not isinstance(first, int)
         or not isinstance(behind, int)

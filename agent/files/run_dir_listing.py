@@ -1,7 +1,7 @@
-"""The names of the files in a run directory, page by page, in one order: regular files only, and
-links are not followed.
+"""File names of a run directory, page by page and sorted: regular files only; links are not
+followed.
 
-Each folder is opened relative to the one above it, as `run_files` does. Memory is bounded by the
+Each folder is opened relative to its parent, as in `run_directory`. Memory is bounded by the
 entries of single folders.
 """
 
@@ -14,14 +14,16 @@ from ...protocol.wire.messages import FileList, ListedFile, ListFiles
 from .run_directory import OWN, open_run_dir
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-#: Longer names cannot be asked for.
+#: Limit of name length, as in requests for files.
 NAME_CHARS = 1024
-#: Entries of one folder, and folders in each other.
+#: Limits: entries of one folder, nesting depth.
 MOST_ENTRIES, MOST_DEPTH = 200_000, 64
 
 
-def answer(op: ListFiles) -> FileList:
-    """Blocks. Raises Refusal: badRequest, notFound, forbidden, agentUnavailable, tooLarge."""
+def list_files(op: ListFiles) -> FileList:
+    """Answer a request; blocks. Raises Refusal: badRequest, notFound, forbidden, agentUnavailable,
+    tooLarge.
+    """
     walk = _Walk(op.after.split("/") if op.after else [])
     fd = open_run_dir(op.run_dir)
     try:
@@ -38,16 +40,16 @@ def answer(op: ListFiles) -> FileList:
 
 
 class _Walk:
-    """after: components of the file that the page before ended with."""
+    """after: path components of the last file of the previous page."""
 
     def __init__(self, after: list[str]) -> None:
         self._after, self.skipped = after, 0
 
     def files(self, fd: int, folder: str, depth: int = 0) -> Iterator[ListedFile]:
-        """Those below this folder, ordered. fd: of it; folder: its path with a slash behind, "" for
-        the run directory.
+        """Yield the files below this folder, sorted. fd: its descriptor; folder: its path with a
+        trailing slash, "" for the run directory.
         """
-        # where the page before ended inside this folder, what was listed then is left out
+        # if the previous page ended inside this folder, skip the files listed then
         after = (
             self._after[depth]
             if self._after[:depth] == folder.split("/")[:-1] and depth < len(self._after)
@@ -68,7 +70,7 @@ class _Walk:
     def _folder(self, fd: int, name: str, path: str, depth: int) -> Iterator[ListedFile]:
         try:
             inner = os.open(name, _FOLDER, dir_fd=fd)
-        except OSError:  # it has gone, has become a link, or may not be read
+        except OSError:  # it was removed, replaced by a link, or may not be read
             self.skipped += 1
             return
         try:
@@ -90,7 +92,7 @@ class _Walk:
 
 
 def _entries(fd: int, shown: str) -> list[tuple[str, bool]]:
-    """(name, is it a folder?), ordered by name."""
+    """Return (name, is a folder) of each entry, sorted by name."""
     found: list[tuple[str, bool]] = []
     try:
         with os.scandir(fd) as entries:
@@ -103,6 +105,6 @@ def _entries(fd: int, shown: str) -> list[tuple[str, bool]]:
                 found.append((entry.name, entry.is_dir(follow_symlinks=False)))
     except OSError as e:
         raise Refusal(
-            "agentUnavailable", f"{ascii(shown)[:100]} cannot be listed: {e.strerror}"
+            "agentUnavailable", f"cannot list {ascii(shown)[:100]}: {e.strerror}"
         ) from None
     return sorted(found)

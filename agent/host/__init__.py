@@ -1,1 +1,1 @@
-"""Host: one sentence to be written."""
+"""The machine as jobs see it: the login environment and ports in use."""

@@ -1,8 +1,7 @@
-"""What a login profile does to an otherwise clean environment: found out once, cached by the files
-it depends on.
+"""The environment that a login profile makes of a clean one, cached by the files it depends on.
 
-Nothing of our own process environment gets in. A profile that hangs or fails costs its own effects,
-not the job: then the clean default environment is used, and a sentence says so.
+No variable of our own environment gets in. If a profile hangs or fails, jobs still run: they get
+the clean default environment, and a sentence reports that.
 """
 
 import asyncio
@@ -20,25 +19,24 @@ from typing import Any, NamedTuple
 
 from ...runtime.filesystems import write_atomically
 
-#: A profile may take this long (seconds) where nobody says, what it leaves running has so long to
-#: end before it is killed, and its environment may be this large (bytes).
+#: Default time limit of a profile (seconds); time for its background processes to end before they
+#: are killed; size limit of its environment (bytes).
 TIMEOUT_SECS, _LEAVE_SECS = 10.0, 1.0
 _MAX_BYTES = 4 << 20
-#: A profile may depend on more than the files below: the cache is not believed for longer than this
-#: (seconds).
+#: Maximum age of the cache (seconds): a profile may depend on more files than those below.
 _MAX_AGE_SECS = 3600.0
 _UMASK = "0077"
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _ROOT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SYSTEM = ("/etc/profile", "/etc/profile.d", "/etc/bash.bashrc", "/etc/bashrc", "/etc/environment")
 _OWN = (".bash_profile", ".bash_login", ".profile", ".bashrc")
-#: What the shell that prints the environment sets for itself.
-_OF_THE_SHELL = ("_", "SHLVL", "PWD", "OLDPWD", "TERM")
+#: Variables that the shell sets for itself, not the profile.
+_SHELL_VARIABLES = ("_", "SHLVL", "PWD", "OLDPWD", "TERM")
 
 
 class Snapshot(NamedTuple):
-    """sentence: why this is only the default environment; None where the profile was run. umask: as
-    a shell prints it.
+    """sentence: why this is the default environment; None if the profile was run. umask: as a shell
+    prints it.
     """
 
     env: dict[str, str]
@@ -52,7 +50,7 @@ class Account(NamedTuple):
     home: str
 
     def clean(self) -> dict[str, str]:
-        """What `login` would start a shell with."""
+        """Return the environment in which `login` would start a shell."""
         shell = shell_path()
         path = _ROOT_PATH if self.uid == 0 else _PATH
         return {
@@ -65,51 +63,50 @@ class Account(NamedTuple):
 
 
 class LoginEnvironment:
-    """The environment of this agent's jobs. `known` is None until `find_out` has returned once;
+    """The environment of this agent's jobs. `known` is None until `load` has returned once;
     `sentence` as in Snapshot.
 
-    timeout_secs: how long a profile may take; 0: none is run, and the default environment is what
-    is wanted.
+    timeout_secs: time limit of the profile; 0: run none and use the default environment.
     """
 
     def __init__(
         self, cache_folder: Path, account: Account | None = None, timeout_secs: float = TIMEOUT_SECS
     ) -> None:
         self._cache = cache_folder / "login-environment.json"
-        self._account = account or this_account()
+        self._account = account or current_account()
         self._timeout = timeout_secs
-        self._finding: asyncio.Task[Snapshot] | None = None
+        self._loading_task: asyncio.Task[Snapshot] | None = None
         self.known: dict[str, str] | None = None
         self.umask = _UMASK
         self.sentence: str | None = None
 
-    async def find_out(self) -> None:
-        """From the cache, or by running the profile (in a thread; once, however many ask)."""
-        if self._finding is None:
-            self._finding = asyncio.create_task(asyncio.to_thread(self._snapshot))
-        # whoever gives up waiting must not take it away from the others
-        snapshot = await asyncio.shield(self._finding)
+    async def load(self) -> None:
+        """Read the cache or run the profile (in a thread; once for all callers)."""
+        if self._loading_task is None:
+            self._loading_task = asyncio.create_task(asyncio.to_thread(self._snapshot))
+        # one canceled caller must not cancel the others
+        snapshot = await asyncio.shield(self._loading_task)
         self.known, self.umask, self.sentence = snapshot
 
     def _snapshot(self) -> Snapshot:
         if not self._timeout:
             return Snapshot(self._account.clean(), _UMASK, None)
-        key = _depends_on(self._account)
-        cached = _cached(self._cache, key)
+        key = _cache_key(self._account)
+        cached = _read_cache(self._cache, key)
         if cached is not None:
             return cached
         snapshot = run_profile(self._account, self._timeout)
-        said = {"key": key, "at": time.time(), **snapshot._asdict()}
-        with contextlib.suppress(OSError):  # without a cache the next agent asks the profile again
-            write_atomically(str(self._cache), json.dumps(said).encode())
+        fields = {"key": key, "at": time.time(), **snapshot._asdict()}
+        with contextlib.suppress(OSError):  # without a cache the next agent runs the profile again
+            write_atomically(str(self._cache), json.dumps(fields).encode())
         return snapshot
 
 
-def this_account(home: str | None = None) -> Account:
-    """The account this process runs as; one that is in no table is called by its number.
+def current_account(home: str | None = None) -> Account:
+    """Return the account of this process; its number serves as name if it is in no table.
 
-    home: its directory, where that is known better than by the table: that of a container's image
-    knows nothing of its users.
+    home: its home directory if it is known better than in the table: a container image does not
+    contain the site's users.
     """
     uid = os.getuid()
     try:
@@ -124,7 +121,7 @@ def shell_path() -> str:
 
 
 def run_profile(account: Account, timeout_secs: float = TIMEOUT_SECS) -> Snapshot:
-    """Let a login shell print what it has. Never raises for what a profile does."""
+    """Run a login shell that prints its environment. Never raises, whatever the profile does."""
     mark = os.urandom(16).hex()
     clean = account.clean()
     command = f"printf '%s\\n' {mark}; umask; exec env -0"
@@ -137,32 +134,32 @@ def run_profile(account: Account, timeout_secs: float = TIMEOUT_SECS) -> Snapsho
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             restore_signals=True,
-            # and the agent's session: by that the keeper knows whose it was, should the agent be
-            # gone before it
+            # in the agent's session, by which the keeper recognises the shell if the agent ends
+            # first
             process_group=0,
         )
     except OSError as error:
         return _default(clean, f"no login shell can be started: {error.strerror}")
     try:
-        said = _output(shell, timeout_secs)
+        fields = _read_output(shell, timeout_secs)
     finally:
-        _end(shell)
+        _end_shell(shell)
         assert shell.stdout is not None
         shell.stdout.close()
-    if said is None:
+    if fields is None:
         return _default(clean, f"the login profile did not end within {timeout_secs:g} s")
-    _, found, rest = said.rpartition(mark.encode() + b"\n")
+    _, found, rest = fields.rpartition(mark.encode() + b"\n")
     umask, newline, entries = rest.partition(b"\n")
     if not found or not newline or not entries.endswith(b"\0"):
         return _default(
-            clean, "the login profile ended the shell before it could say its environment"
+            clean, "the login profile ended the shell before it could print its environment"
         )
-    return Snapshot(_parsed(entries), umask.decode("ascii", "replace"), None)
+    return Snapshot(_parse(entries), umask.decode("ascii", "replace"), None)
 
 
-def _end(shell: subprocess.Popen[bytes]) -> None:
-    """It, and what it left in the background. They are asked first: a profile may hold a lock of
-    its user's, and remove it when it ends.
+def _end_shell(shell: subprocess.Popen[bytes]) -> None:
+    """End the shell and its background processes. SIGTERM first: a profile may hold a lock of its
+    user and remove it at its end.
     """
     until = time.monotonic() + _LEAVE_SECS
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -175,9 +172,9 @@ def _end(shell: subprocess.Popen[bytes]) -> None:
     shell.wait()
 
 
-def _output(shell: subprocess.Popen[bytes], timeout_secs: float) -> bytes | None:
-    """Everything up to the shell's end (not the end of what it left in the background); None where
-    that takes too long.
+def _read_output(shell: subprocess.Popen[bytes], timeout_secs: float) -> bytes | None:
+    """Return all output up to the shell's end (its background processes may continue); None after
+    the time limit.
     """
     assert shell.stdout is not None
     fd = shell.stdout.fileno()
@@ -185,7 +182,7 @@ def _output(shell: subprocess.Popen[bytes], timeout_secs: float) -> bytes | None
     out = bytearray()
     until = time.monotonic() + timeout_secs
     while time.monotonic() < until and len(out) < _MAX_BYTES:
-        over = shell.poll() is not None  # before the read: what it printed is in the pipe by then
+        over = shell.poll() is not None  # before the read: then all its output is in the pipe
         data = _read(fd)
         if data:
             out += data
@@ -193,7 +190,7 @@ def _output(shell: subprocess.Popen[bytes], timeout_secs: float) -> bytes | None
             return bytes(out)
         elif data is None:
             select.select([fd], [], [], 0.02)
-        else:  # it closed its output, and is about to end
+        else:  # it closed its output and is about to end
             time.sleep(0.002)
     return None
 
@@ -205,11 +202,11 @@ def _read(fd: int) -> bytes | None:
         return None
 
 
-def _parsed(entries: bytes) -> dict[str, str]:
+def _parse(entries: bytes) -> dict[str, str]:
     out = {}
     for entry in entries.split(b"\0"):
         name, equals, value = entry.decode("utf-8", "surrogateescape").partition("=")
-        if equals and name and name not in _OF_THE_SHELL:
+        if equals and name and name not in _SHELL_VARIABLES:
             out[name] = value
     return out
 
@@ -218,28 +215,28 @@ def _default(clean: dict[str, str], why: str) -> Snapshot:
     return Snapshot(clean, _UMASK, f"{why}; jobs start from the default environment")
 
 
-def _depends_on(account: Account) -> str:
-    """A digest of the account and of size and time of every file that login shells read."""
+def _cache_key(account: Account) -> str:
+    """Return a digest of the account and of size and time of every file that login shells read."""
     files = [*_SYSTEM, *(os.path.join(account.home, n) for n in _OWN)]
     with contextlib.suppress(OSError):
         files += sorted(entry.path for entry in os.scandir("/etc/profile.d"))
-    said: list[Any] = [list(account), shell_path()]
+    fields: list[Any] = [list(account), shell_path()]
     for path in files:
         with contextlib.suppress(OSError):
             status = os.stat(path)
-            said.append([path, status.st_size, status.st_mtime_ns, status.st_ino])
-    return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+            fields.append([path, status.st_size, status.st_mtime_ns, status.st_ino])
+    return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
 
 
-def _cached(path: Path, key: str) -> Snapshot | None:
-    """The cached snapshot, if it is ours, private, of the same files and not old."""
+def _read_cache(path: Path, key: str) -> Snapshot | None:
+    """Return the cached snapshot if it is ours, private, recent and made from the same files."""
     try:
         with path.open("rb") as f:
             status = os.fstat(f.fileno())
-            said = json.loads(f.read())
-        fresh = said["key"] == key and 0 <= time.time() - said["at"] <= _MAX_AGE_SECS
+            fields = json.loads(f.read())
+        fresh = fields["key"] == key and 0 <= time.time() - fields["at"] <= _MAX_AGE_SECS
         if not fresh or status.st_uid != os.getuid() or status.st_mode & 0o077:
             return None
-        return Snapshot(dict(said["env"]), said["umask"], said["sentence"])
+        return Snapshot(dict(fields["env"]), fields["umask"], fields["sentence"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -1,9 +1,8 @@
-"""The app's side of a job command: its functions run in a forked process, so that nothing they do
-ends the one that has to tell.
+"""The app's functions in a forked process, so that a crash there does not end the job command.
 
-One JSON line a question, one an answer, over a socket that nothing else gets. The process is
-started by the first question, and anew after it died. It prints to the job's output; a trace of
-what an app raises goes to the job's stderr.
+Questions and answers are JSON lines over a private socket. The first question starts the process; a
+question after its death starts it again. It prints to the job's output; tracebacks go to the job's
+stderr.
 """
 
 import contextlib
@@ -32,13 +31,13 @@ from .job_input import RunInput
 Question = Literal["prepare", "progress", "outcome", "result"]
 _PIECE = 65536
 _POINTS = ("result.written", "result.renamed")
-#: A process whose socket is closed is over within this (seconds), or is ended.
+#: Time (seconds) for a process to end after its socket closed; then it is killed.
 _DEATH_SECS = 1.0
 
 
 class Failed(Exception):
-    """The app could not answer. `sentence` is for its user; signal: what ended its process; late:
-    it did not answer in time.
+    """The app failed. `sentence` is for the user; signal: the signal that killed its process; late:
+    it exceeded its time limit.
     """
 
     def __init__(self, sentence: str, *, signal: int | None = None, late: bool = False) -> None:
@@ -46,45 +45,45 @@ class Failed(Exception):
         self.sentence, self.signal, self.late = sentence, signal, late
 
 
-class _NotAsked(Exception):
-    """The app returned something else than its contract says."""
+class _InvalidValue(Exception):
+    """The app returned a value that violates its contract."""
 
 
 class AppSide:
-    """woken: a descriptor that gets readable when a child of this process has ended."""
+    """Asks the app's functions. woken: a descriptor that is readable when a child has ended."""
 
-    def __init__(self, given: RunInput, woken: int) -> None:
-        self._given, self._woken = given, woken
+    def __init__(self, run_input: RunInput, woken: int) -> None:
+        self._input, self._woken = run_input, woken
         self._pid = 0
         self._socket: socket.socket | None = None
 
     def ask(self, question: Question, *, code: int = 0, timeout_secs: float | None = None) -> Any:
-        """What the app answers. Raises Failed."""
-        where = f"{self._given.simulation_type} failed in {question}"
+        """Call a function of the app and return its value. Raises Failed."""
+        where = f"{self._input.simulation_type} failed in {question}"
         if self._socket is None:
             self._start()
         assert self._socket is not None
         try:
             self._socket.sendall(json.dumps({"ask": question, "code": code}).encode() + b"\n")
-            line = self._line(None if timeout_secs is None else time.monotonic() + timeout_secs)
+            line = self._read_answer(
+                None if timeout_secs is None else time.monotonic() + timeout_secs
+            )
         except TimeoutError:
             self.close()
-            raise Failed(
-                f"{where}: it did not return within {timeout_secs:g} s", late=True
-            ) from None
+            raise Failed(f"{where}: no answer within {timeout_secs:g} s", late=True) from None
         except (BrokenPipeError, ConnectionResetError):
             line = b""
         if not line:
-            raise self._died(where)
+            raise self._death(where)
         answer = json.loads(line)
         if "failed" in answer:
             raise Failed(answer["failed"])
         return answer["value"]
 
     def close(self) -> None:
-        """End its process. What it has to say it has said."""
+        """Kill its process."""
         if self._socket is not None:
-            self._end()
+            self._kill()
 
     # ---- inside
 
@@ -95,12 +94,12 @@ class AppSide:
         pid = os.fork()
         if pid == 0:
             ours.close()
-            _serve(theirs, self._given)
+            _serve(theirs, self._input)
         theirs.close()
         self._pid, self._socket = pid, ours
 
-    def _line(self, until: float | None) -> bytes:
-        """Its answer; b"" where its process has ended without one. Raises TimeoutError."""
+    def _read_answer(self, until: float | None) -> bytes:
+        """Return its answer, or b"" if the process ended without one. Raises TimeoutError."""
         assert self._socket is not None
         got = bytearray()
         while not got.endswith(b"\n"):
@@ -113,42 +112,40 @@ class AppSide:
                 if not piece:
                     return b""
                 got += piece
-            elif (
-                ready and self._over()
-            ):  # nothing to read, and nobody who could write any more but what it has forked
+            elif ready and self._has_ended():  # only processes that it has forked could still write
                 return b""
         return bytes(got)
 
-    def _over(self) -> bool:
+    def _has_ended(self) -> bool:
         drain(self._woken)
         found = os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         return found is not None
 
-    def _died(self, where: str) -> Failed:
+    def _death(self, where: str) -> Failed:
         until = time.monotonic() + _DEATH_SECS
-        while (
-            not self._over() and time.monotonic() < until
-        ):  # its socket is closed a little earlier
+        # its socket closes a little before it ends
+        while not self._has_ended() and time.monotonic() < until:
             select.select([self._woken], [], [], 0.05)
-        code = self._end()
+        code = self._kill()
         if code >= 0:
             return Failed(f"{where}: its process ended with exit code {code}")
         return Failed(
-            f"{where}: its process ended by signal {-code} ({signal_name(-code)})", signal=-code
+            f"{where}: its process was killed by signal {-code} ({signal_name(-code)})",
+            signal=-code,
         )
 
-    def _end(self) -> int:
-        """Its exit code; a signal is negative."""
+    def _kill(self) -> int:
+        """Kill and reap it; return its exit code, negative for a signal."""
         assert self._socket is not None
         self._socket.close()
         self._socket = None
-        os.kill(self._pid, signal.SIGKILL)  # nothing to one that is over
+        os.kill(self._pid, signal.SIGKILL)  # no effect if it has ended
         _, status = os.waitpid(self._pid, 0)
         return os.waitstatus_to_exitcode(status)
 
 
 def drain(woken: int) -> None:
-    """Read what signals have written."""
+    """Empty the wakeup descriptor."""
     with contextlib.suppress(BlockingIOError):
         while os.read(woken, _PIECE):
             pass
@@ -157,8 +154,8 @@ def drain(woken: int) -> None:
 # ---- in the forked process
 
 
-def _serve(asked: socket.socket, given: RunInput) -> NoReturn:
-    """Answer until nobody asks. It must never come back to what this process was forked from."""
+def _serve(asked: socket.socket, run_input: RunInput) -> NoReturn:
+    """Answer until the socket closes. Never returns to the caller's code."""
     try:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM):
@@ -167,7 +164,7 @@ def _serve(asked: socket.socket, given: RunInput) -> NoReturn:
         with asked.makefile("rb") as questions:
             for line in questions:
                 question = json.loads(line)
-                answer = _answer(question["ask"], question["code"], given)
+                answer = _answer(question["ask"], question["code"], run_input)
                 sys.stdout.flush()
                 asked.sendall(json.dumps(answer).encode() + b"\n")
     except BaseException:
@@ -177,20 +174,20 @@ def _serve(asked: socket.socket, given: RunInput) -> NoReturn:
         os._exit(70)
 
 
-def _answer(question: Question, code: int, given: RunInput) -> dict[str, Any]:
-    where = f"{given.simulation_type} failed in {question}"
+def _answer(question: Question, code: int, run_input: RunInput) -> dict[str, Any]:
+    where = f"{run_input.simulation_type} failed in {question}"
     try:
-        return {"value": _asked(question, code, given)}
+        return {"value": _call_app(question, code, run_input)}
     except AppError as error:
-        return {"failed": one_line(str(error)) or f"{where}, and does not say why"}
-    except Refusal as error:  # it could not be loaded
+        return {"failed": one_line(str(error)) or f"{where} without a message"}
+    except Refusal as error:  # the app cannot be loaded
         if error.__cause__ is not None:
             traceback.print_exception(error.__cause__)
         return {"failed": error.sentence}
     except NotPlain as error:
-        return {"failed": f"{where}: what it returned cannot be sent: {error}"}
-    except _NotAsked as error:
-        return {"failed": f"{where}: what it returned is not what was asked for: {error}"}
+        return {"failed": f"{where}: the returned value cannot be sent: {error}"}
+    except _InvalidValue as error:
+        return {"failed": f"{where}: the returned value is invalid: {error}"}
     except SystemExit as error:
         return {"failed": f"{where}: it called exit({one_line(repr(error.code))})"}
     except BaseException as error:
@@ -198,76 +195,76 @@ def _answer(question: Question, code: int, given: RunInput) -> dict[str, Any]:
         return {"failed": f"{where}: {type(error).__name__}: {one_line(str(error))}"}
 
 
-def _asked(question: Question, code: int, given: RunInput) -> Any:
-    app = load(given.simulation_type, given.also)
-    model = app.model(given.compute_model)
+def _call_app(question: Question, code: int, run_input: RunInput) -> Any:
+    app = load(run_input.simulation_type, run_input.also)
+    model = app.model(run_input.compute_model)
     if model is None:
         raise AppError(
-            f"{app.name} has no compute model {given.compute_model!a}; there are: {', '.join(m.name for m in app.models)}"
+            f"{app.name} has no compute model {run_input.compute_model!a}; it has: {', '.join(m.name for m in app.models)}"
         )
-    run = Run(run_dir=given.run_dir, lib=given.lib, model=model.name, data=given.data)
+    run = Run(run_dir=run_input.run_dir, lib=run_input.lib, model=model.name, data=run_input.data)
     match question:
         case "prepare":
             _check_version(app)
-            return _prepared(app.prepare(run), sequential=model.kind == "sequential")
+            return _check_prepared(app.prepare(run), sequential=model.kind == "sequential")
         case "progress":
-            return _report(app.progress(run))
+            return _check_report(app.progress(run))
         case "outcome":
-            return _sentence(app.outcome(run, code))
+            return _check_sentence(app.outcome(run, code))
         case "result":
-            return _keep_result(app, run)
+            return _store_result(app, run)
         case _:
             assert_never(question)
 
 
 def _check_version(app: App) -> None:
-    """Raises AppError where the front end digested this run by another version: its result would
-    count as that one's.
+    """Raise AppError if the front end digested this run with another version of the app, for which
+    the result would count.
     """
     wanted = os.environ.get(APP_VERSION, app.version)
     if wanted != app.version:
         raise AppError(
-            f"the front end has {app.name} {wanted}, and {os.uname().nodename} has {app.name} {app.version}, so nothing was run: "
-            "install the same version everywhere, restart the front end ('jobscribe server', or 'jobscribe up'), and run it again"
+            f"the front end has {app.name} {wanted}, but {os.uname().nodename} has {app.name} {app.version}, so nothing was run: "
+            "install the same version everywhere, restart the front end ('jobscribe server', or 'jobscribe up'), and submit the run again"
         )
 
 
-def _prepared(prepared: Any, *, sequential: bool) -> dict[str, Any]:
+def _check_prepared(prepared: Any, *, sequential: bool) -> dict[str, Any]:
     if not isinstance(prepared, Prepared):
-        raise _NotAsked(f"it is of type {type(prepared).__name__}, not Prepared")
+        raise _InvalidValue(f"it is of type {type(prepared).__name__}, not Prepared")
     command, env = prepared.command, prepared.env
     if (
         not isinstance(command, tuple | list)
         or not command
         or not all(isinstance(a, str) and "\0" not in a for a in command)
     ):
-        raise _NotAsked("command is not a tuple of texts, the program first")
+        raise _InvalidValue("command is not a tuple of strings that starts with the program")
     if not isinstance(env, dict) or not all(
         isinstance(t, str) and "\0" not in t for pair in env.items() for t in pair
     ):
-        raise _NotAsked("env is not texts by name")
+        raise _InvalidValue("env does not map strings to strings")
     return {"command": command, "env": env, "sequential": sequential}
 
 
-def _report(said: Any) -> Any:
-    text = encode(said)
+def _check_report(value: Any) -> Any:
+    text = encode(value)
     wrong = progress_report.find_error(json.loads(text))
     if wrong is not None:
-        raise _NotAsked(wrong)
+        raise _InvalidValue(wrong)
     if len(text) > progress_report.LIMIT:
-        raise _NotAsked(f"a report has at most {progress_report.LIMIT} bytes, not {len(text)}")
+        raise _InvalidValue(f"a report has at most {progress_report.LIMIT} bytes, not {len(text)}")
     return json.loads(text)
 
 
-def _sentence(said: Any) -> str | None:
-    if said is not None and not isinstance(said, str):
-        raise _NotAsked(f"it is of type {type(said).__name__}, not a sentence")
-    return said
+def _check_sentence(value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise _InvalidValue(f"it is of type {type(value).__name__}, not str")
+    return value
 
 
-def _keep_result(app: App, run: Run) -> None:
+def _store_result(app: App, run: Run) -> None:
     assert app.result is not None
     value = app.result(run)
     if not isinstance(value, dict):
-        raise _NotAsked(f"a result is an object with fields, not of type {type(value).__name__}")
+        raise _InvalidValue(f"a result must be a dict, not of type {type(value).__name__}")
     write_atomically(str(run.run_dir / RESULT), encode(value), points=_POINTS)

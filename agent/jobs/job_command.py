@@ -1,12 +1,11 @@
-"""The job command of one execution of an app: prepares the run directory, runs the code in it,
-reports, leaves the result.
+"""The job command of an app's execution: prepares the run directory, runs the code there, reports
+progress, stores the result.
 
-    python -m jobscribe.agent.jobs.job_command INPUT        INPUT: the file that `job_input` describes
+    python -m jobscribe.agent.jobs.job_command INPUT        INPUT: the file described in `job_input`
 
-The app's own functions run in a process of their own (`app_side`): whatever becomes of that one,
-this one lives to say it. The code's output is the job's. Why a run failed stands in the termination
-message; a trace, if there is one, in stderr.log. Ends as the code ended: with its exit code, or by
-its signal.
+The app's functions run in a separate process (`app_process`), so this process can report their
+crash. The code's output is the job's output. The termination message says why a run failed;
+tracebacks go to stderr.log. Ends like the code: with its exit code, or by its signal.
 """
 
 import contextlib
@@ -29,15 +28,13 @@ from . import job_input
 from .app_process import AppSide, Failed, drain
 from .job_input import RunInput
 
-#: The app is asked for its progress this often at most (seconds), and only when something has
-#: changed in the run directory.
+#: Shortest interval (seconds) of progress questions, asked only after changes in the run directory.
 PROGRESS_SECS = 0.5
-#: An app that needs longer than this to say how far it has come is not asked again (seconds).
+#: An app that needs longer to report progress is not asked again (seconds).
 PROGRESS_PATIENCE_SECS = 10.0
-#: Entries of the run directory that are looked at for changes; where there are more, something
-#: always has changed.
+#: Entries of the run directory that are checked; a larger directory always counts as changed.
 LOOK_AT = 2000
-#: Where a run directory leads to the evidence.
+#: Name of the links to the evidence in a run directory.
 OWN = ".jobscribe"
 #: Exit code of a run that failed before or after its code ran.
 FAILED = 1
@@ -48,38 +45,38 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write("usage: python -m jobscribe.agent.jobs.job_command INPUT\n")
         return 2
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # the warning of a batch scheduler before its time limit is for the code; a handler, unlike
-    # "ignore", is not handed on to it
+    # a batch scheduler's warning before its time limit is for the code; exec resets a handler, but
+    # would pass on "ignore"
     signal.signal(signal.SIGUSR1, lambda number, frame: None)
-    # the user's own modules are found, but none of them instead of one of ours
+    # find the user's modules, but never instead of our own
     sys.path += [p for p in os.environ.get("PYTHONPATH", "").split(":") if os.path.isabs(p)]
-    woken = _wake_by_signals()
-    given = job_input.read(Path(arguments[0]))
-    app = AppSide(given, woken)
+    woken = _wakeup_descriptor()
+    run_input = job_input.read(Path(arguments[0]))
+    app = AppSide(run_input, woken)
     try:
-        _empty(given.run_dir)
-        code = _Computation(given, app, woken).run()
+        _empty_run_dir(run_input.run_dir)
+        code = _Computation(run_input, app, woken).run()
     except Failed as failed:
-        _leave_message(failed.sentence)
+        _write_message(failed.sentence)
         code = FAILED if failed.signal is None else -failed.signal
     finally:
         app.close()
     if code < 0:
-        _end_by(-code)
+        _end_by_signal(-code)
     return code
 
 
 class _Computation:
-    def __init__(self, given: RunInput, app: AppSide, woken: int) -> None:
-        self._given, self._app, self._woken = given, app, woken
+    def __init__(self, run_input: RunInput, app: AppSide, woken: int) -> None:
+        self._input, self._app, self._woken = run_input, app, woken
         self._reported: Any = {}
         self._asking = True
         self._stopped = False
-        #: what the app did wrong that is no reason to end a computation
-        self._trouble: str | None = None
+        #: an error of the app that does not end the computation
+        self._app_error: str | None = None
 
     def run(self) -> int:
-        """The exit code; a signal is negative. Raises Failed where the app did not do its part."""
+        """Return the exit code, negative for a signal. Raises Failed if the app failed."""
         prepared = self._app.ask("prepare")
         failpoints.reached("job.prepared")
         code = self._run_code(prepared["command"], prepared["env"])
@@ -87,16 +84,16 @@ class _Computation:
         if self._stopped:
             return code or -signal.SIGTERM
         self._progress()
-        said = self._outcome(code)
+        sentence = self._outcome(code)
         if code == 0:
             if prepared["sequential"]:
                 self._app.ask("result")
-            self._alert(said or self._trouble)
-        elif said:
-            _leave_message(said)
+            self._alert(sentence or self._app_error)
+        elif sentence:
+            _write_message(sentence)
         elif code < 0:
-            _leave_message(
-                f"the program of {self._given.simulation_type} ended by signal {-code} ({signal_name(-code)})",
+            _write_message(
+                f"the program of {self._input.simulation_type} was killed by signal {-code} ({signal_name(-code)})",
                 over=False,
             )
         return code
@@ -104,18 +101,18 @@ class _Computation:
     # ---- the code
 
     def _run_code(self, command: list[str], env: dict[str, str]) -> int:
-        """Execute it; its code. SIGTERM is the code's to obey: who stops a job sends it to every
-        process of it.
+        """Run the program; return its exit code. SIGTERM is left to the program: a stop sends it to
+        every process of the job.
         """
         signal.signal(signal.SIGTERM, self._stop)
-        started_with = _started_with()
+        started_with = _initial_environment()
         ours = {k: v for k, v in started_with.items() if k.startswith("JOBSCRIBE_")}
         try:
-            # the lock of this execution is for every process of it, so descriptors are not closed;
-            # all others close themselves
+            # every process of the execution must inherit its lock, so descriptors are not closed;
+            # all others are close-on-exec
             code = subprocess.Popen(
                 command,
-                cwd=self._given.run_dir,
+                cwd=self._input.run_dir,
                 env={**started_with, **env, **ours},
                 stdin=subprocess.DEVNULL,
                 close_fds=False,
@@ -123,7 +120,7 @@ class _Computation:
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise Failed(
-                f"the program of {self._given.simulation_type}, {command[0]}, cannot be started: {why}"
+                f"the program of {self._input.simulation_type}, {command[0]}, cannot be run: {why}"
             ) from None
         with code:
             self._watch(code)
@@ -131,10 +128,10 @@ class _Computation:
         return code.returncode
 
     def _watch(self, code: "subprocess.Popen[bytes]") -> None:
-        """Until it ends: ask for progress whenever something has changed."""
+        """Wait for the code; ask for progress whenever the run directory changed."""
         seen: object = None
         while code.poll() is None:
-            now = _look(self._given.run_dir)
+            now = _directory_state(self._input.run_dir)
             if now is None or now != seen:
                 seen = now
                 self._progress()
@@ -145,7 +142,7 @@ class _Computation:
     def _stop(self, number: int, frame: object) -> None:
         self._stopped = True
 
-    # ---- what the app says of it
+    # ---- reports of the app
 
     def _progress(self) -> None:
         if not self._asking or self._stopped:
@@ -153,7 +150,7 @@ class _Computation:
         try:
             report = self._app.ask("progress", timeout_secs=PROGRESS_PATIENCE_SECS)
         except Failed as failed:
-            self._trouble = self._trouble or failed.sentence
+            self._app_error = self._app_error or failed.sentence
             self._asking = not failed.late
             return
         if report and report != self._reported:
@@ -162,14 +159,14 @@ class _Computation:
 
     def _outcome(self, code: int) -> str | None:
         try:
-            said: str | None = self._app.ask("outcome", code=code)
-        except Failed as failed:  # the end of the code stands, whatever the app makes of it
-            self._trouble = self._trouble or failed.sentence
+            sentence: str | None = self._app.ask("outcome", code=code)
+        except Failed as failed:  # the exit of the code is valid in spite of the app's error
+            self._app_error = self._app_error or failed.sentence
             return None
-        return said
+        return sentence
 
     def _alert(self, sentence: str | None) -> None:
-        """What its user should know about a run that completed."""
+        """Report a sentence to the user of a completed run."""
         if sentence:
             _append_report(
                 {
@@ -177,23 +174,21 @@ class _Computation:
                     "alert": sentence,
                 }
             )
-        if self._trouble:
-            _leave_message(self._trouble, over=False)
+        if self._app_error:
+            _write_message(self._app_error, over=False)
 
 
-def _wake_by_signals() -> int:
-    """A descriptor that gets readable with every signal that has a handler, so that nobody waits
-    longer than he has to.
-    """
+def _wakeup_descriptor() -> int:
+    """Return a descriptor that becomes readable with every handled signal, to end waits at once."""
     reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     return reading
 
 
-def _started_with() -> dict[str, str]:
-    """The environment that this process was given; an interpreter adds to its own (LC_CTYPE, where
-    there is no locale).
+def _initial_environment() -> dict[str, str]:
+    """Return the environment of this process as started; the interpreter adds variables (LC_CTYPE
+    without a locale).
     """
     with open("/proc/self/environ", "rb") as f:
         entries = f.read().split(b"\0")
@@ -207,8 +202,8 @@ def _started_with() -> dict[str, str]:
 # ---- files
 
 
-def _empty(run_dir: Path) -> None:
-    """Nothing of an earlier run is left, and no link is followed to find it. Raises Failed."""
+def _empty_run_dir(run_dir: Path) -> None:
+    """Delete the files of an earlier run without following links. Raises Failed."""
     try:
         with os.scandir(run_dir) as entries:
             for entry in entries:
@@ -224,8 +219,8 @@ def _empty(run_dir: Path) -> None:
         ) from None
 
 
-def _look(run_dir: Path) -> object:
-    """Something that differs when the run directory does; None where there is too much to look at."""
+def _directory_state(run_dir: Path) -> object:
+    """Return a value that changes with the directory; None if it has too many entries."""
     seen: list[tuple[str, int, int]] = []
     with contextlib.suppress(OSError), os.scandir(run_dir) as entries:
         for entry in entries:
@@ -238,9 +233,7 @@ def _look(run_dir: Path) -> object:
 
 
 def _append_report(report: dict[str, Any]) -> None:
-    """One line; by hand, outside a job, nobody wants it. A full disk is no reason to end a
-    computation.
-    """
+    """Append one line to the report file, if there is one. A write error ends no computation."""
     path = os.environ.get("JOBSCRIBE_REPORT")
     if path is None:
         return
@@ -253,11 +246,11 @@ def _append_report(report: dict[str, Any]) -> None:
         finally:
             os.close(fd)
     except OSError as error:
-        sys.stderr.write(f"a report could not be written: {error.strerror}\n")
+        sys.stderr.write(f"cannot write a report: {error.strerror}\n")
 
 
-def _leave_message(sentence: str, *, over: bool = True) -> None:
-    """The last word of this run, in one line. over: also over one that the code has left."""
+def _write_message(sentence: str, *, over: bool = True) -> None:
+    """Write the termination message, one line. over: replace a message that the code wrote."""
     sys.stderr.write(sentence + "\n")
     path = os.environ.get("JOBSCRIBE_TERMINATION_MESSAGE")
     if path is None or (not over and os.path.lexists(path)):
@@ -272,11 +265,11 @@ def _leave_message(sentence: str, *, over: bool = True) -> None:
         finally:
             os.close(fd)
     except OSError as error:
-        sys.stderr.write(f"the termination message could not be written: {error.strerror}\n")
+        sys.stderr.write(f"cannot write the termination message: {error.strerror}\n")
 
 
-def _end_by(number: int) -> NoReturn:
-    """End as the code did; the core, if one was wanted, is the code's."""
+def _end_by_signal(number: int) -> NoReturn:
+    """End by the code's signal, without a core file: the code has written its own."""
     sys.stdout.flush()
     sys.stderr.flush()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -1,5 +1,5 @@
-"""What the agent hands the job command of an app: its command line, and its input, which the keeper
-lays beside the evidence.
+"""Command line and input file of an app's job command. The keeper stores the input file in the
+evidence.
 """
 
 import itertools
@@ -16,17 +16,17 @@ from ...protocol.wire.messages import AppInput, TaskSpec
 from ...runtime import failpoints
 from ...runtime.execution.folder import INPUT
 
-#: The environment of a job is the user's: neither it nor the directory it begins in decides what
-#: the job command imports.
+#: Interpreter options: neither the user's environment nor the working directory may change the job
+#: command's imports.
 _FLAGS = ("-E", "-P", "-u")
-#: Where this package is not installed for the interpreter, but was found by a search path of the
-#: agent's own.
+#: Code to import this package where it is not installed for the interpreter, but was found by the
+#: agent's own search path.
 _BOOT = "import sys; sys.path[:0] = sys.argv.pop(1).split(':'); from {} import main; sys.exit(main(sys.argv[1:]))"
 
 
 class RunInput(NamedTuple):
-    """simulation_type, compute_model and data as in AppInput; also: apps that the configuration
-    names; the rest are folders.
+    """The content of the input file. The first three fields as in AppInput; also: names of configured
+    apps; the rest are folders.
     """
 
     simulation_type: str
@@ -37,8 +37,8 @@ class RunInput(NamedTuple):
     also: tuple[str, ...]
 
 
-def text(app: AppInput, run_dir: str, also: Sequence[str]) -> str:
-    """The input file's content. The library is the user's folder for this app: <user>/<simulation
+def input_json(app: AppInput, run_dir: str, also: Sequence[str]) -> str:
+    """Return the content of the input file. lib is the user's folder of this app: <user>/<simulation
     type>/lib.
     """
     lib = PurePath(run_dir).parent.parent / "lib"
@@ -55,20 +55,20 @@ def text(app: AppInput, run_dir: str, also: Sequence[str]) -> str:
 
 
 def read(path: Path) -> RunInput:
-    """The input that `text` wrote."""
-    said = json.loads(path.read_bytes())
+    """Read an input file written by `input_json`."""
+    fields = json.loads(path.read_bytes())
     return RunInput(
-        said["simulationType"],
-        said["computeModel"],
-        said["data"],
-        Path(said["runDir"]),
-        Path(said["lib"]),
-        tuple(said["also"]),
+        fields["simulationType"],
+        fields["computeModel"],
+        fields["data"],
+        Path(fields["runDir"]),
+        Path(fields["lib"]),
+        tuple(fields["also"]),
     )
 
 
 def with_job_command(spec: TaskSpec, evidence: PurePath | str, roots: Sequence[str]) -> TaskSpec:
-    """The spec with the command line of the job command that reads its input out of this folder.
+    """Return the spec with the job command as its command line. evidence: folder of the input file.
     roots: see `import_roots`.
     """
     module = f"{__package__}.job_command"
@@ -82,8 +82,8 @@ def with_job_command(spec: TaskSpec, evidence: PurePath | str, roots: Sequence[s
 
 
 def import_roots() -> tuple[str, ...]:
-    """What this interpreter searches before the standard library: that was said by PYTHONPATH,
-    which a job does not get.
+    """Return the search path entries before the standard library: they come from PYTHONPATH, which a
+    job does not inherit.
     """
     library = os.path.dirname(os.__file__)
     first = itertools.takewhile(lambda p: p != library and not p.endswith(".zip"), sys.path)

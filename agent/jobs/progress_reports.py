@@ -1,8 +1,7 @@
-"""What live executions report of themselves, passed on as it changes: the newest report only, a few
-times a second at most.
+"""Progress reports of live executions: only the newest is sent, at most a few times a second.
 
-Reports are volatile. One that nobody was there to hear is not owed; after a connect the newest of
-each is told again. The last one of all is the keeper's to keep (`exit.report`).
+Reports are volatile: one without a connection is not sent later. After a connect the newest of each
+execution is sent again. The keeper stores the last report (`exit.report`).
 """
 
 import asyncio
@@ -17,13 +16,13 @@ from ..files.output_reader import Evidence
 
 #: Pause between two reports of one execution (seconds).
 GAP_SECS = 0.2
-#: A file that was replaced, or whose changes nobody tells, is looked at this often (seconds).
+#: Poll interval (seconds) for a replaced file, or without change notifications.
 LOOK_AGAIN_SECS = 5.0
 
 
 class Reports:
-    """Follows executions of apps from `follow` to `leave`. send: to the supervisor; dropped where
-    there is no connection.
+    """Follows executions of apps from `follow` to `unfollow`. send: sends to the supervisor; drops
+    without a connection.
     """
 
     def __init__(self, evidence: Evidence, send: Callable[[RunReport], None]) -> None:
@@ -32,27 +31,28 @@ class Reports:
         self._newest: dict[Token, RunReport] = {}
 
     def follow(self, token: Token) -> None:
-        """It runs. Nothing happens where it is followed already, or is no app's. Never raises: it
-        may have shut its folder already.
+        """Follow a running execution. No-op if it is followed already or not of an app.
+
+        Never raises: the job may have made its folder unreadable.
         """
         if token not in self._following and os.path.exists(self._evidence.path(token.name, INPUT)):
             self._following[token] = asyncio.get_running_loop().create_task(self._follow(token))
 
-    def leave(self, token: Token) -> None:
-        """It is over."""
+    def unfollow(self, token: Token) -> None:
+        """Stop following an ended execution."""
         task = self._following.pop(token, None)
         if task is not None:
             task.cancel()
         self._newest.pop(token, None)
 
-    def again(self) -> None:
-        """There is a new connection."""
+    def resend(self) -> None:
+        """Send the newest reports on a new connection."""
         for report in self._newest.values():
             self._send(report)
 
     def close(self) -> None:
         for token in list(self._following):
-            self.leave(token)
+            self.unfollow(token)
 
     async def _follow(self, token: Token) -> None:
         path = str(self._evidence.path(token.name, REPORT))
@@ -62,21 +62,21 @@ class Reports:
                 now = _stamp(path)
                 if now != seen:
                     seen = now
-                    self._tell(token, path)
+                    self._send_newest(token, path)
                 else:
                     await change.wait(LOOK_AGAIN_SECS)
             await asyncio.sleep(GAP_SECS)
 
-    def _tell(self, token: Token, path: str) -> None:
-        said: dict[str, Any] | None = last_report(path)
+    def _send_newest(self, token: Token, path: str) -> None:
+        newest: dict[str, Any] | None = last_report(path)
         before = self._newest.get(token)
-        if said is None or (before is not None and said == before.report):
+        if newest is None or (before is not None and newest == before.report):
             return
         try:
             at = os.stat(path).st_mtime
-        except OSError:  # the job removed it just now, or shut its folder
+        except OSError:  # the job removed the file or made its folder unreadable
             return
-        report = self._newest[token] = RunReport(token=token, report=said, at=max(0.0, at))
+        report = self._newest[token] = RunReport(token=token, report=newest, at=max(0.0, at))
         self._send(report)
 
 

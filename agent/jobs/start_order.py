@@ -1,6 +1,4 @@
-"""From a task as it was asked for to the keeper's order to start it: its script, its input, its
-place in the login environment.
-"""
+"""Conversion of a task into the keeper's start order: script, input, login environment."""
 
 import asyncio
 import contextlib
@@ -14,15 +12,15 @@ from ...protocol.wire.messages import Shared, TaskSpec
 from ...runtime.log.logger import Log
 from ..files.output_reader import Evidence
 from ..host.login_environment import LoginEnvironment
-from ..host.port_probe import taken
+from ..host.port_probe import ports_in_use
 from . import job_input
 
-#: failed(token, sentence, fault): the agent itself could not hand it to the keeper
+#: failed(token, sentence, fault): the agent could not send the order to the keeper
 Failed = Callable[[Token, str, str | None], None]
 
 
 class Starter:
-    """send: to the keeper."""
+    """Starts tasks by the keeper. send: sends an order to the keeper."""
 
     def __init__(
         self,
@@ -41,36 +39,36 @@ class Starter:
             send,
             failed,
         )
-        self._later: set[asyncio.Task[None]] = set()
-        #: what the tasks of a gang share, as lines of a script: they come one after the other
+        self._tasks: set[asyncio.Task[None]] = set()
+        #: the shared data of the last gang, as script lines: its tasks arrive in sequence
         self._shared: tuple[Shared | None, str] = (None, "")
 
     def prepare(self) -> None:
-        """Find out the login environment now: whoever starts an agent soon starts something by it."""
-        task = asyncio.get_running_loop().create_task(self._find_out())
-        self._later.add(task)
-        task.add_done_callback(self._later.discard)
+        """Read the login environment in advance: a new agent usually starts a job soon."""
+        task = asyncio.get_running_loop().create_task(self._load_login())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def start(self, token: Token, spec: TaskSpec, shared: Shared | None) -> None:
-        """Give it to the keeper; the login profile's environment is found out before the first one."""
+        """Send the start order; read the login environment first if it is unknown."""
         if self._login.known is not None:
             self._start(token, spec, shared)
             return
         task = asyncio.get_running_loop().create_task(self._start_later(token, spec, shared))
-        self._later.add(task)
-        task.add_done_callback(self._later.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def close(self) -> None:
-        for task in self._later:
+        for task in self._tasks:
             task.cancel()
 
-    async def _find_out(self) -> None:
-        with contextlib.suppress(Refusal):  # said to those who need it
-            await self._login.find_out()
+    async def _load_login(self) -> None:
+        with contextlib.suppress(Refusal):  # reported to the tasks that need it
+            await self._login.load()
 
     async def _start_later(self, token: Token, spec: TaskSpec, shared: Shared | None) -> None:
         try:
-            await self._login.find_out()
+            await self._login.load()
         except Refusal as e:
             self._failed(token, e.sentence, None)
             return
@@ -79,15 +77,15 @@ class Starter:
         self._start(token, spec, shared)
 
     def _start(self, token: Token, spec: TaskSpec, shared: Shared | None) -> None:
-        busy = taken(spec.ports)
+        busy = ports_in_use(spec.ports)
         if busy:
-            sentence = f"somebody listens on its port{'s' * (len(busy) > 1)} {', '.join(map(str, busy))} already"
+            sentence = f"port{'s' * (len(busy) > 1)} {', '.join(map(str, busy))} already in use on this host"
             self._failed(token, sentence, "portTaken")
             return
         order: dict[str, Any] = {}
         evidence = self._evidence.folder / token.name
         if spec.app is not None:
-            order["input"] = job_input.text(spec.app, spec.run_dir, self.apps)
+            order["input"] = job_input.input_json(spec.app, spec.run_dir, self.apps)
             spec = job_input.with_job_command(spec, evidence, job_input.import_roots())
         if shared is not None:
             order["job"] = shared.job
@@ -100,7 +98,7 @@ class Starter:
                 self._login.known or {},
                 evidence,
                 umask=self._login.umask,
-                shared=self._lines(shared),
+                shared=self._script_lines(shared),
             )
         except Refusal as e:
             self._failed(token, e.sentence, None)
@@ -126,7 +124,7 @@ class Starter:
             }
         )
 
-    def _lines(self, shared: Shared | None) -> str:
+    def _script_lines(self, shared: Shared | None) -> str:
         if shared is not self._shared[0]:
             self._shared = (shared, export_lines(shared.env) if shared is not None else "")
         return self._shared[1]

@@ -1,5 +1,5 @@
-"""The keeper's parts: the only code that starts, waits for and ends processes of jobs.
+"""The keeper: the only code that starts, reaps and kills processes of jobs.
 
-Standard library and runtime.processes only, one thread, no network: what is in here must never be
-the reason why a job dies.
+Imports the standard library and `runtime.processes` only. It has one thread and no network access.
+Code here must never be the reason why a job dies.
 """

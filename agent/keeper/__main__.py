@@ -1,5 +1,6 @@
-"""`python -m jobscribe.agent.keeper`: start a keeper. Its configuration, a JSON object in one line,
-is read from stdin.
+"""`python -m jobscribe.agent.keeper`: start a keeper.
+
+The keeper reads its configuration, a JSON object on one line, from stdin.
 """
 
 import sys

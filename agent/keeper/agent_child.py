@@ -1,5 +1,6 @@
-"""The keeper's agent: started, given all that is known, and replaced when it ends. Jobs are not
-touched by any of that.
+"""The keeper's agent process: started, sent the keeper's state, and restarted when it ends.
+
+Jobs are not affected when an agent ends.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import time
 from ...runtime import processes
 from .executions.process_tracker import AGENT
 from .loop.line_channel import Channel
-from .loop.log import say
+from .loop.log import log
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,87 +25,93 @@ if TYPE_CHECKING:
     from .executions.state import Execution
     from .loop.event_loop import Loop
 
-#: Pause before the next start: it doubles with every agent that did not live long.
+#: Pause (seconds) before a restart: doubles with every agent that ended before `_LONG_LIFE`.
 _FIRST_PAUSE, _LONGEST_PAUSE, _LONG_LIFE = 0.1, 5.0, 30.0
-#: An agent that neither spoke nor lived this long did not really start; after so many of these
-#: there is no hope.
+#: An agent that sent nothing and ended before this time (seconds) counts as a failed start. The
+#: start is reported as failed after `_TRIES` of them.
 _NO_LIFE_SECS, _TRIES = 1.0, 3
-#: An agent that closed its end of the socket has this long to end by itself (seconds).
-_LAST_WORDS_SECS = 2.0
-#: What it leaves is asked to end, for a user's login profile may hold a lock; looked at so often,
-#: and killed after so long (seconds).
-_LOOK_SECS, _GOODBYE_SECS = 0.02, 1.0
+#: Time in seconds for an agent to end after it closed its end of the socket.
+_EXIT_SECS = 2.0
+#: Processes left by the agent get SIGTERM first: a user's login profile may hold a lock. Check
+#: interval, and time until SIGKILL (seconds).
+_LOOK_SECS, _TERM_SECS = 0.02, 1.0
 
 
 class AgentChild:
-    """spawn(socket) starts an agent with that end of the socket pair and returns its pid. It leads
-    a session of its own.
+    """Starts, replaces and ends the agent of a keeper.
 
-    born: the first one, where it was started before there was this seat: its pid, and our end.
+    `spawn(socket)` starts an agent, as leader of its own session, with that end of the socket pair,
+    and returns its pid.
 
-    first: called once, with None as soon as an agent is there, or with the reason why none gets
-    that far. life_secs: one that has lived so long is there, if it has spoken or not.
+    started_agent: pid and socket of an agent that was started before the keeper was.
+
+    on_started: called once, with None as soon as an agent has started, or with the reason why none
+    can start. life_secs: an agent that lives this long counts as started even if it sends nothing.
     """
 
     def __init__(
         self,
         loop: Loop,
-        kin: ProcessTracker,
+        tracker: ProcessTracker,
         spawn: Callable[[socket.socket], int],
         hello: Callable[[], dict[str, Any]],
         on_message: Callable[[dict[str, Any]], None],
         known: dict[str, Execution],
-        first: Callable[[str | None], None] | None = None,
-        born: tuple[int, socket.socket] | None = None,
+        on_started: Callable[[str | None], None] | None = None,
+        started_agent: tuple[int, socket.socket] | None = None,
         life_secs: float = _NO_LIFE_SECS,
     ) -> None:
-        self._loop, self._kin, self._spawn, self._hello, self._on_message, self._known = (
+        self._loop, self._tracker, self._spawn, self._hello, self._on_message, self._known = (
             loop,
-            kin,
+            tracker,
             spawn,
             hello,
             on_message,
             known,
         )
         self._channel: Channel | None = None
-        self._behind: dict[str, None] = {}
+        self._unreported: dict[str, None] = {}
         self._pause = _FIRST_PAUSE
         self._since = 0.0
-        self._first, self._failures, self._words = first, 0, ""
-        self._born, self._life_secs = born, life_secs
-        if born is not None:
-            kin.agent_pid = born[0]
-        #: set when the keeper is to end: there is no next agent, and this is called when there is
-        #: none left
+        self._on_started, self._failures, self._failure = on_started, 0, ""
+        self._started_agent, self._life_secs = started_agent, life_secs
+        if started_agent is not None:
+            tracker.agent_pid = started_agent[0]
+        #: set when the keeper ends: no agent is started any more, and this is called when the agent
+        #: has ended
         self._when_gone: Callable[[], None] | None = None
 
     @property
     def pid(self) -> int | None:
-        return self._kin.agent_pid
+        return self._tracker.agent_pid
 
     def start(self) -> None:
         try:
-            pid, ours = self._born or self._spawned()
+            pid, ours = self._started_agent or self._spawn_agent()
         except OSError as error:
-            say(f"the agent cannot be started: {error.strerror}")
-            self._again()
-            self._never_there(
-                f"its agent cannot be started: {error.strerror}"
+            log(f"the agent cannot be started: {error.strerror}")
+            self._schedule_restart()
+            self._start_failed(
+                f"the agent cannot be started: {error.strerror}"
                 + (f": {error.filename}" if error.filename else "")
             )
             return
-        was_born, self._born = self._born is not None, None
-        self._kin.agent_pid, self._since = pid, time.monotonic()
-        self._behind.clear()
-        self._words = ""
-        self._channel = Channel(ours, self._loop, self._heard, self._lost, self._catch_up)
+        was_started, self._started_agent = self._started_agent is not None, None
+        self._tracker.agent_pid, self._since = pid, time.monotonic()
+        self._unreported.clear()
+        self._failure = ""
+        self._channel = Channel(
+            ours, self._loop, self._received, self._disconnected, self._catch_up
+        )
         self._channel.send(self._hello())
-        if self._first is not None:
-            self._loop.at("agent there", time.monotonic() + self._life_secs, self._there)
-        if was_born:  # its end may have come before anybody heard of such things
+        if self._on_started is not None:
+            self._loop.call_at(
+                "agent started", time.monotonic() + self._life_secs, self._agent_started
+            )
+        if was_started:  # it may have ended before SIGCHLD was handled
             self.child_changed()
 
-    def _spawned(self) -> tuple[int, socket.socket]:
+    def _spawn_agent(self) -> tuple[int, socket.socket]:
         ours, theirs = socket.socketpair()
         try:
             return self._spawn(theirs), ours
@@ -114,47 +121,50 @@ class AgentChild:
         finally:
             theirs.close()
 
-    def tell(self, what: str, e: Execution) -> None:
-        """Report one execution. While the agent does not read, only the names that changed are
-        kept, not the messages.
+    def report(self, what: str, e: Execution) -> None:
+        """Report a change of one execution to the agent.
+
+        While the agent does not read, only the names of changed executions are kept.
         """
         if self._channel is None or self._channel.closed:
             return  # the next agent's hello has it
-        if self._channel.full or self._behind:
-            self._behind[e.name] = None
+        if self._channel.full or self._unreported:
+            self._unreported[e.name] = None
         else:
-            self._channel.send({"is": what, **e.said()})
+            self._channel.send({"is": what, **e.report()})
 
-    def _heard(self, message: dict[str, Any]) -> None:
+    def _received(self, message: dict[str, Any]) -> None:
         match message.get("do"):
-            case "failed":  # its last words
-                self._words = str(message.get("why"))[:2000]
+            case "failed":  # the reason of a failed startup
+                self._failure = str(message.get("why"))[:2000]
             case "here":
-                self._there()
+                self._agent_started()
             case "ping":
-                self._there()
+                self._agent_started()
                 if self._channel is not None:
                     self._channel.send({"is": "pong", "n": message.get("n")})
             case _:
-                self._there()
+                self._agent_started()
                 self._on_message(message)
 
-    def _there(self) -> None:
-        self._loop.cancel("agent there")
-        first, self._first = self._first, None
-        if first is not None:
-            first(None)
+    def _agent_started(self) -> None:
+        self._loop.cancel("agent started")
+        on_started, self._on_started = self._on_started, None
+        if on_started is not None:
+            on_started(None)
 
-    def _never_there(self, sentence: str) -> None:
-        self._loop.cancel("agent there")
+    def _start_failed(self, sentence: str) -> None:
+        self._loop.cancel("agent started")
         self._failures += 1
-        if self._failures >= _TRIES and self._first is not None:
-            first, self._first = self._first, None
-            first(sentence)
+        if self._failures >= _TRIES and self._on_started is not None:
+            on_started, self._on_started = self._on_started, None
+            on_started(sentence)
 
     def end(self, grace: float, when_gone: Callable[[], None]) -> None:
-        """End the agent for good: it reads what there is to read and then the end; a signal follows
-        only if that is not enough.
+        """End the agent for good, then call `when_gone`.
+
+        The agent reads the remaining messages and EOF. SIGTERM and SIGKILL follow if it does not
+        end.
         """
         self._when_gone = when_gone
         self._loop.cancel("agent start")
@@ -164,33 +174,35 @@ class AgentChild:
         if self._channel is not None:
             self._channel.finish()
         now = time.monotonic()
-        self._loop.at("agent term", now + _LAST_WORDS_SECS / 2, self._terminate)
-        self._loop.at("agent kill", now + max(grace, _LAST_WORDS_SECS), self._kill)
+        self._loop.call_at("agent term", now + _EXIT_SECS / 2, self._terminate)
+        self._loop.call_at("agent kill", now + max(grace, _EXIT_SECS), self._kill)
 
     def _terminate(self) -> None:
         if self.pid is not None:
             os.kill(self.pid, signal.SIGTERM)
 
     def child_changed(self) -> None:
-        """SIGCHLD came. An ended agent takes its own processes with it, and has a successor."""
+        """Handle SIGCHLD: if the agent has ended, kill its process group and start a successor."""
         pid = self.pid
         if pid is None:
             return
         if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-            _go_on(pid)
+            _continue_if_stopped(pid)
             return
-        for timer in ("agent there", "agent term", "agent kill"):
+        for timer in ("agent started", "agent term", "agent kill"):
             self._loop.cancel(timer)
         if os.getpgid(pid) == pid:
             os.killpg(pid, signal.SIGKILL)
         if not self._loop.has_timer("agent orphans"):
-            self._ended(pid, time.monotonic() + _GOODBYE_SECS, frozenset())
+            self._reap(pid, time.monotonic() + _TERM_SECS, frozenset())
 
-    def _ended(self, pid: int, kill_at: float, asked: frozenset[tuple[int, int]]) -> None:
-        """Once what it left has ended. While the agent is a zombie, its pid and session, by which
-        that is known, cannot be another's.
+    def _reap(self, pid: int, kill_at: float, asked: frozenset[tuple[int, int]]) -> None:
+        """End the processes the agent left, then reap the agent and restart it.
+
+        The agent stays a zombie until then, so its pid and session, which identify those processes,
+        cannot be reused.
         """
-        now, left = time.monotonic(), self._left()
+        now, left = time.monotonic(), self._remaining_processes()
         for p in left:
             if now >= kill_at:
                 processes.send_signal(p.pid, p.ticks, signal.SIGKILL)
@@ -198,67 +210,68 @@ class AgentChild:
                 processes.send_signal(p.pid, p.ticks, signal.SIGTERM)
         if left and now < kill_at:
             asked |= {(p.pid, p.ticks) for p in left}
-            self._loop.at(
-                "agent orphans", now + _LOOK_SECS, lambda: self._ended(pid, kill_at, asked)
+            self._loop.call_at(
+                "agent orphans", now + _LOOK_SECS, lambda: self._reap(pid, kill_at, asked)
             )
             return
         _, status, _ = os.wait4(pid, 0)
-        self._kin.agent_pid = None
+        self._tracker.agent_pid = None
         if self._channel is not None:
             if self._when_gone is None:
-                self._channel.drain()  # its last words may lie there yet
+                self._channel.drain()  # may hold the reason of a failed startup
             self._channel.close()
         if self._when_gone is not None:
             self._when_gone()
             return
         code = os.waitstatus_to_exitcode(status)
         ended = (f"by signal {-code}" if code < 0 else f"with exit code {code}") + (
-            f": {self._words}" if self._words else ""
+            f": {self._failure}" if self._failure else ""
         )
-        say(f"the agent, pid {pid}, ended {ended}")
-        self._again()
-        self._never_there(f"its agent ended as soon as it was started, {ended}")
+        log(f"the agent, pid {pid}, ended {ended}")
+        self._schedule_restart()
+        self._start_failed(f"the agent ended right after its start, {ended}")
 
-    def _again(self) -> None:
+    def _schedule_restart(self) -> None:
         lived = time.monotonic() - self._since
         self._pause = _FIRST_PAUSE if lived >= _LONG_LIFE else self._pause
-        self._loop.at("agent start", time.monotonic() + self._pause, self.start)
+        self._loop.call_at("agent start", time.monotonic() + self._pause, self.start)
         self._pause = min(_LONGEST_PAUSE, 2 * self._pause)
 
-    def _left(self) -> list[Process]:
-        orphans = self._kin.orphans(AGENT)
+    def _remaining_processes(self) -> list[Process]:
+        orphans = self._tracker.adopted_of(AGENT)
         found = processes.table() if orphans else {}
         return [
             found[pid] for pid in processes.with_descendants(orphans, found) if not found[pid].over
         ]
 
-    def _lost(self) -> None:
-        """The agent closed its end: it is on its way out, or of no use any more."""
+    def _disconnected(self) -> None:
+        """Handle EOF: the agent is ending or has failed. Kill it if it does not end in time."""
         if (
             self.pid is not None
             and not self._loop.has_timer("agent kill")
             and not self._loop.has_timer("agent orphans")
         ):
-            self._loop.at("agent kill", time.monotonic() + _LAST_WORDS_SECS, self._kill)
+            self._loop.call_at("agent kill", time.monotonic() + _EXIT_SECS, self._kill)
 
     def _kill(self) -> None:
         if self.pid is not None:
-            say(f"the agent, pid {self.pid}, does not end: killed")
+            log(f"the agent, pid {self.pid}, did not end in time: killed")
             os.kill(self.pid, signal.SIGKILL)
 
     def _catch_up(self) -> None:
         assert self._channel is not None
-        while self._behind and not self._channel.full:
-            name = next(iter(self._behind))
-            del self._behind[name]
+        while self._unreported and not self._channel.full:
+            name = next(iter(self._unreported))
+            del self._unreported[name]
             e = self._known.get(name)
             if e is not None:
-                self._channel.send({"is": "ended" if e.ended else "started", **e.said()})
+                self._channel.send({"is": "ended" if e.ended else "started", **e.report()})
 
 
-def _go_on(pid: int) -> None:
-    """Jobs are the same unix user as their agent and may stop it, lest it ends them. In a container
-    nobody else does.
+def _continue_if_stopped(pid: int) -> None:
+    """Continue an agent that was stopped by SIGSTOP.
+
+    Jobs have the same Unix user and may stop their agent. In a container nothing else continues it.
     """
     if os.getpid() == 1 and os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG) is not None:
         os.kill(pid, signal.SIGCONT)

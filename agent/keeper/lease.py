@@ -1,15 +1,15 @@
-"""Who keeps the agent of a key, where several login nodes share a file system: a lease without any
-lock.
+"""The lease of an agent key, for login nodes that share a file system.
 
-    <agent folder>/lease/<number>     one line of JSON, blanks up to a fixed length, always written in place
+    <agent folder>/lease/<number>     one line of JSON, padded to a fixed length, always written in place
 
-The highest number is the lease. A number is made exclusively, once, by who takes the lease over
-from the one below it; so of many that want it one gets it. Its owner counts it up. Whoever wonders
-whether the owner lives looks at his process, or, from another machine, watches the count by his own
-monotonic clock: no two clocks are compared. Written in place, because a network file system shows
-what was written to a file to whoever opens it afterwards, but may show an old folder for a while.
+The highest number is the current lease. A keeper takes over by creating the next number with
+O_EXCL, so exactly one of several candidates succeeds. The owner renews the lease by increasing its
+count. To check whether the owner lives, a candidate looks at its process, or, from another machine,
+watches the count by its own monotonic clock. Clocks of two machines are never compared.
 
-Standard library only; no file is locked, because that is not to be relied on there.
+Files are written in place: a network file system shows new content to processes that open the file
+afterwards, but may show an old directory for a while. File locks are not used: they are unreliable
+there. Standard library only.
 """
 
 from __future__ import annotations
@@ -26,60 +26,58 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-#: Counted up this often; taken for left when it was not for so long (seconds).
+#: Seconds between renewals; seconds without renewal after which a lease counts as abandoned.
 RENEW_SECS, LEFT_SECS = 5.0, 30.0
-#: A watcher looks this often.
+#: Poll interval of a watcher (seconds).
 _LOOK_SECS = 0.25
 _LINE_BYTES = 1024
-#: What a lease's own line may say: it is held; its owner gave it back; somebody asks its owner to
-#: end; somebody else has the next one.
+#: States in a lease file: held by its owner; released by its owner; its owner is asked to end; the
+#: next number has been taken.
 HELD, RELEASED, ASKED, TAKEN = "held", "released", "asked", "taken"
 
 
 class SeenLease:
-    """A lease as it lies there. said: empty where its owner has not written it yet."""
+    """A lease as read from its file. fields: empty if its owner has not written it yet."""
 
     def __init__(self, number: int, raw: bytes) -> None:
         self.number, self.raw = number, raw
         try:
-            said = json.loads(raw) if raw else {}
+            fields = json.loads(raw) if raw else {}
         except ValueError:
-            said = {}
-        self.said: dict[str, Any] = said if isinstance(said, dict) else {}
+            fields = {}
+        self.fields: dict[str, Any] = fields if isinstance(fields, dict) else {}
 
     @property
     def host(self) -> str:
-        return str(self.said.get("host") or "another machine")
+        return str(self.fields.get("host") or "another machine")
 
-    def owner_lives(self) -> bool | None:
-        """None: only watching tells."""
-        said = self.said
-        if said.get("state") == RELEASED:
+    def is_owner_alive(self) -> bool | None:
+        """Return whether the owner lives, or None if only watching the count can tell."""
+        fields = self.fields
+        if fields.get("state") == RELEASED:
             return False
-        if said.get("life") == processes.life_id():
-            return processes.alive(int(said["pid"]), int(said["startTicks"]))
-        if said.get("machine") == this_machine() and said.get("bootId") != processes.boot_id():
-            return False  # it was started again
+        if fields.get("life") == processes.life_id():
+            return processes.alive(int(fields["pid"]), int(fields["startTicks"]))
+        if fields.get("machine") == this_machine() and fields.get("bootId") != processes.boot_id():
+            return False  # that machine was rebooted
         return None
 
-    def is_of(self, handle: dict[str, Any]) -> bool:
-        """Was this lease taken by the keeper that the handle names?"""
+    def belongs_to(self, handle: dict[str, Any]) -> bool:
+        """Return whether the keeper named by `handle` took this lease."""
         return all(
-            name not in handle or handle[name] == self.said.get(name)
+            name not in handle or handle[name] == self.fields.get(name)
             for name in ("number", "bootId", "pid", "startTicks")
         )
 
 
 class Lease:
-    """One that this process owns. Raises OSError like any file; then nothing has changed for
-    others.
-    """
+    """A lease owned by this process. Methods raise OSError; the file is then unchanged."""
 
     def __init__(self, folder: str, number: int) -> None:
         self.number = number
         self._folder, self._count, self._state = folder, 0, HELD
         me = os.getpid()
-        self.said: dict[str, Any] = {
+        self.fields: dict[str, Any] = {
             "number": number,
             "pid": me,
             "startTicks": processes.start_ticks(me),
@@ -91,21 +89,23 @@ class Lease:
         }
 
     def renew(self) -> str:
-        """Count on. Returns HELD, ASKED (somebody wants its owner to end) or TAKEN (it is not this
-        process's any more).
+        """Increase the count.
+
+        Returns HELD, ASKED (another process wants the owner to end) or TAKEN (this process has lost
+        the lease).
         """
-        there = _read(self._path())
-        if (there is not None and there.said.get("state") == TAKEN) or max(
+        current = _read(self._path())
+        if (current is not None and current.fields.get("state") == TAKEN) or max(
             numbers(self._folder), default=0
         ) > self.number:
             return TAKEN
-        asked = there is not None and there.said.get("state") == ASKED
+        asked = current is not None and current.fields.get("state") == ASKED
         self._count += 1
         self._write()
         return ASKED if asked else HELD
 
     def release(self) -> None:
-        """Whoever comes next need not wait."""
+        """Mark the lease as released, so that the next owner need not wait."""
         if self.renew() != TAKEN:
             self._state = RELEASED
             self._write()
@@ -114,12 +114,13 @@ class Lease:
         return f"{self._folder}/{self.number}"
 
     def _write(self) -> None:
-        _put(self._path(), {**self.said, "state": self._state, "count": self._count})
+        _write_line(self._path(), {**self.fields, "state": self._state, "count": self._count})
 
 
 def take(folder: str, over: int) -> Lease | None:
-    """Become the owner of the lease after number `over`, which nobody owns any more (0: there is
-    none). None: somebody was faster.
+    """Take the lease after number `over`, which is abandoned (0: there is no lease yet).
+
+    Returns None if another process took it first.
     """
     os.makedirs(folder, mode=0o700, exist_ok=True)
     if max(numbers(folder), default=0) != over:
@@ -135,11 +136,10 @@ def take(folder: str, over: int) -> Lease | None:
         return None
     lease._write()
     before = _read(f"{folder}/{over}")
-    if before is not None and before.said.get("state") != RELEASED:
-        with contextlib.suppress(
-            OSError
-        ):  # a hint; its owner, if there is one after all, finds the higher number as well
-            _put(f"{folder}/{over}", {**before.said, "state": TAKEN})
+    if before is not None and before.fields.get("state") != RELEASED:
+        # only a hint: a former owner that still lives also finds the higher number
+        with contextlib.suppress(OSError):
+            _write_line(f"{folder}/{over}", {**before.fields, "state": TAKEN})
     for number in numbers(folder):
         if number < over:
             with contextlib.suppress(FileNotFoundError):
@@ -148,7 +148,7 @@ def take(folder: str, over: int) -> Lease | None:
 
 
 def newest(folder: str) -> SeenLease | None:
-    """The lease as it lies there now; None where there was never one."""
+    """Return the current lease, or None if there has never been one."""
     for number in sorted(numbers(folder), reverse=True):
         seen = _read(f"{folder}/{number}")
         if seen is not None:
@@ -156,28 +156,29 @@ def newest(folder: str) -> SeenLease | None:
     return None
 
 
-def lives(
+def check_owner(
     folder: str,
     left_secs: float = LEFT_SECS,
     *,
-    look: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> tuple[SeenLease | None, bool]:
-    """The newest lease, and does its owner live? Blocks for as long as it takes to tell: at most
-    `left_secs` without a sign of life.
+    """Return the current lease and whether its owner lives.
+
+    Blocks until this is certain: at most `left_secs` without a renewal.
     """
     first = newest(folder)
-    since = look()
+    since = clock()
     while True:
         seen = newest(folder)
         if seen is None:
             return None, False
-        known = seen.owner_lives()
+        known = seen.is_owner_alive()
         if known is not None:
             return seen, known
         if first is None or (seen.number, _count(seen)) != (first.number, _count(first)):
             return seen, True
-        if look() - since >= left_secs:
+        if clock() - since >= left_secs:
             return seen, False
         pause(_LOOK_SECS)
 
@@ -185,21 +186,23 @@ def lives(
 def ask_to_end(
     folder: str, seen: SeenLease, left_secs: float = LEFT_SECS, patience_secs: float = 30.0
 ) -> bool:
-    """Ask the owner, on another machine, to end; True when it has, or left without a word. Blocks
-    for at most both times together.
+    """Ask the owner, on another machine, to end.
+
+    Returns True when the owner has ended or its lease has expired. Blocks for at most
+    `patience_secs + left_secs`.
     """
     until = time.monotonic() + patience_secs + left_secs
     since, last = time.monotonic(), _count(seen)
     while time.monotonic() < until:
-        there = newest(folder)
-        if there is None or there.number != seen.number or there.owner_lives() is False:
+        current = newest(folder)
+        if current is None or current.number != seen.number or current.is_owner_alive() is False:
             return True
-        if _count(there) != last:
-            since, last = time.monotonic(), _count(there)
+        if _count(current) != last:
+            since, last = time.monotonic(), _count(current)
         elif time.monotonic() - since >= left_secs:
             return True
-        if there.said.get("state") == HELD:  # once more, where its owner wrote at the same time
-            _put(f"{folder}/{seen.number}", {**there.said, "state": ASKED})
+        if current.fields.get("state") == HELD:  # ask again: the owner may have overwritten it
+            _write_line(f"{folder}/{seen.number}", {**current.fields, "state": ASKED})
         time.sleep(_LOOK_SECS)
     return False
 
@@ -212,7 +215,10 @@ def numbers(folder: str) -> list[int]:
 
 
 def this_machine() -> str:
-    """Names it through its restarts. Two that were made out of one image have different names."""
+    """Return a name of this machine that survives reboots.
+
+    Holds the host name too: two machines made from one image may share their machine id.
+    """
     try:
         with open("/etc/machine-id", encoding="ascii") as f:
             return f"{os.uname().nodename} {f.read(64).strip()}"
@@ -221,16 +227,16 @@ def this_machine() -> str:
 
 
 def _count(seen: SeenLease) -> object:
-    return seen.said.get("count", seen.raw)
+    return seen.fields.get("count", seen.raw)
 
 
-def _put(path: str, said: dict[str, Any]) -> None:
-    line = json.dumps(said).encode()
+def _write_line(path: str, fields: dict[str, Any]) -> None:
+    line = json.dumps(fields).encode()
     fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         os.pwrite(fd, line.ljust(_LINE_BYTES - 1) + b"\n", 0)
     finally:
-        os.close(fd)  # a network file system sends it now at the latest
+        os.close(fd)  # a network file system sends the data no later than here
 
 
 def _read(path: str) -> SeenLease | None:

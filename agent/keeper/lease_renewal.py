@@ -1,5 +1,6 @@
-"""The keeper's lease: counted up for as long as there is a keeper, which ends with its agent when
-the lease is somebody else's.
+"""Renewal of the keeper's lease.
+
+The keeper and its agent end when another keeper has taken the lease.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ import os
 import time
 
 from . import lease as leases
-from .loop.log import say
+from .loop.log import log
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,13 +17,16 @@ if TYPE_CHECKING:
 
     from .loop.event_loop import Loop
 
-#: Log lines of keepers and agents go to one file there (their stdout); when it has grown so large,
-#: only its end is kept.
+#: Keepers and agents there log to one file (their stdout). It is cut to its last `_LOG_KEPT` bytes
+#: when it exceeds `_LOG_BYTES`.
 _LOG_BYTES, _LOG_KEPT = 16 << 20, 1 << 20
 
 
 class LeaseRenewal:
-    """end: called once, when the lease was taken by somebody else, or somebody asks for its end."""
+    """Renews a lease periodically.
+
+    end: called once, when another keeper took the lease or asks this one to end.
+    """
 
     def __init__(
         self, lease: leases.Lease, loop: Loop, secs: float, end: Callable[[], None]
@@ -31,15 +35,15 @@ class LeaseRenewal:
         self._ending = self._failing = False
 
     def start(self) -> None:
-        self._loop.at("lease", time.monotonic() + self._secs, self._renew)
+        self._loop.call_at("lease", time.monotonic() + self._secs, self._renew)
 
     def _renew(self) -> None:
         self.start()
         try:
             state = self._lease.renew()
-        except OSError as error:  # nobody is better off without an agent because of that
+        except OSError as error:  # keep the agent: ending it would help nobody
             if not self._failing:
-                say(f"the lease cannot be renewed: {error.strerror}; another keeper may take it")
+                log(f"cannot renew the lease: {error.strerror}; another keeper may take it")
             self._failing = True
             return
         self._failing = False
@@ -47,17 +51,17 @@ class LeaseRenewal:
             self._loop.cancel("lease")
         if state != leases.HELD and not self._ending:
             self._ending = True
-            say(
-                "another keeper has taken the lease; this one ends"
+            log(
+                "another keeper has taken the lease; this keeper ends"
                 if state == leases.TAKEN
-                else "asked to end from another machine"
+                else "a keeper on another machine asked this keeper to end; it ends"
             )
             self._end()
         _shorten(1)
 
 
 def _shorten(fd: int) -> None:
-    """Several processes append to this file: it is cut where it lies."""
+    """Cut the log in place: several processes append to it."""
     try:
         size = os.fstat(fd).st_size
         if size <= _LOG_BYTES:
@@ -68,5 +72,5 @@ def _shorten(fd: int) -> None:
             kept = f.read(_LOG_KEPT)
         os.ftruncate(fd, 0)
         os.write(fd, kept.partition(b"\n")[2])
-    except OSError:  # a terminal, a pipe, or a file that is gone
+    except OSError:  # a terminal, a pipe, or a deleted file
         return

@@ -1,22 +1,24 @@
-"""The keeper: parent of one agent and of all its jobs. `python -m jobscribe.agent.keeper`, or `run`
-in a forked child.
+"""The keeper process: parent of one agent and of all its jobs.
 
-    python -m jobscribe.agent.keeper --root ROOT --folder FOLDER        its configuration, a JSON object in one line, on stdin
+Start it with `python -m jobscribe.agent.keeper`, or call `run` in a forked child:
 
-    {"root", "folder": the agent's own folder, "agent": {given to the agent as it is; holds its token},
+    python -m jobscribe.agent.keeper --root ROOT --folder FOLDER        configuration: one line of JSON on stdin
+
+    {"root", "folder": the agent's folder, "agent": passed to the agent unchanged; holds its token,
      "log": how the agent and the keeper log, see agent/log_setup.py,
      "python": interpreter for the agent, "outputCap": {"head": bytes, "tail": bytes},
-     "cgroups": {"use": "auto", "v1", "v2" or "off", "pids": processes that an execution may have, 0: any number},
-     "lease": {"over": number of the one that was left, "renewSecs"}: where other machines may want to keep this agent, too,
-     "lifeSecs": how long an agent may take to say that it is there; else one that lives for a second is believed to be,
-     "tellFd": a pipe that hears a line of JSON, once: null when an agent is there, or why none gets that far}
+     "cgroups": {"use": "auto", "v1", "v2" or "off", "pids": process limit of an execution, 0: none},
+     "lease": {"over": number of the abandoned lease, "renewSecs"}: set if other machines may run this agent too,
+     "lifeSecs": time an agent has to send a message; without it, an agent that lives for a second counts as started,
+     "tellFd": a pipe that receives one line of JSON: null when an agent has started, or why no agent can start}
 
-It lives longer than any agent and does not need the supervisor. If it is killed, its jobs run on
-and the next keeper takes them over. SIGTERM ends it with everything it keeps. Standard library
-only, one thread, no network, nothing secret on disk, in an argument or in an environment.
+The keeper outlives its agents and does not need the supervisor. If the keeper is killed, its jobs
+continue, and the next keeper takes them over. SIGTERM ends the keeper, its agent and its jobs.
+Standard library only, one thread, no network; no secret on disk, in an argument or in an
+environment.
 
-In a container `agent.first` is its first process and becomes this one. Nothing there outlives it:
-what an earlier container left is on disk, and nowhere else.
+In a container, `agent.container_entrypoint` is process 1 and becomes the keeper. No process
+outlives a container: only files of an earlier container remain.
 """
 
 from __future__ import annotations
@@ -40,9 +42,9 @@ from .executions.ledger import KeeperLedger
 from .executions.process_tracker import ProcessTracker
 from .lease_renewal import LeaseRenewal
 from .linux.cgroups import AUTO, Cgroups
-from .linux.oom_detection import fault
+from .linux.oom_detection import describe_fault
 from .loop.event_loop import Loop
-from .loop.log import keep_in, say
+from .loop.log import log, open_log_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,22 +54,20 @@ if TYPE_CHECKING:
 
     Config = dict[str, Any]
     Spawn = Callable[[socket.socket], int]
-    First = Callable[[str | None], None]
-    Born = tuple[int, socket.socket]
+    OnStarted = Callable[[str | None], None]
+    StartedAgent = tuple[int, socket.socket]
 
 BAD_CONFIG, ANOTHER_KEEPER, NO_AGENT, CANNOT_BEGIN = 2, 3, 4, 5
 TITLE = "jobscribe keeper"
-#: A container whose configuration does not come within so many seconds was forgotten by who made
-#: it.
+#: Time in seconds for a container to receive its configuration; after that the container ends.
 _CONFIG_SECS, _CONFIG_BYTES = 60.0, 1 << 20
-#: Grace (seconds) for jobs when the keeper is told to end by SIGTERM.
+#: Grace period (seconds) of jobs when the keeper gets SIGTERM.
 _TERM_GRACE = 3.0
-#: An order that failed for want of descriptors or memory is taken again after this long (seconds).
+#: Delay (seconds) before an order is retried that failed for lack of descriptors or memory.
 _AGAIN_SECS = 0.2
-#: A process that is just being spawned may hold the lock of a killed keeper for a moment.
+#: Seconds to wait for the lock: a process that is being spawned may briefly hold a killed keeper's.
 _LOCK_PATIENCE = 0.3
-#: What of its own environment the agent gets; anything else might hold what is not the agent's
-#: business.
+#: Environment variables passed to the agent. All others are dropped: they may hold secrets.
 _PASSED_ON = (
     "HOME",
     "USER",
@@ -87,74 +87,84 @@ _PASSED_ON = (
 _USAGE = "usage: python -m jobscribe.agent.keeper --root ROOT --folder FOLDER, its configuration in one line on stdin"
 
 
-def main(born: Born | None = None) -> int:
-    """The exec form: configuration on stdin, the agent as a new interpreter. born: one that is
-    there already, in a container.
+def main(started_agent: StartedAgent | None = None) -> int:
+    """Run a keeper with its configuration from stdin and the agent as a new interpreter.
+
+    Returns the exit code. started_agent: pid and socket of an agent that was started before, in a
+    container.
     """
     if sys.argv[1:] in (["--help"], ["-h"]):
         sys.stdout.write(_USAGE + "\n")
         return 0
     try:
         root, folder = _arguments(sys.argv[1:])
-        config = json.loads(_line(_CONFIG_SECS if born is not None else None))
+        config = json.loads(_read_line(_CONFIG_SECS if started_agent is not None else None))
         if not isinstance(config, dict) or not isinstance(config.get("agent"), dict):
-            raise ValueError(
-                "its configuration on stdin is no JSON object with an object named agent"
-            )
+            raise ValueError("the configuration on stdin is no JSON object with an 'agent' object")
     except ValueError as error:
         sys.stderr.write(f"jobscribe keeper: {error}\n")
         return BAD_CONFIG
     config |= {"root": root, "folder": folder}
     processes.set_title(TITLE, root)
-    # a container without an agent is of no use to anybody: it ends when none gets anywhere
-    first = _telling(config) if born is None else lambda failed: None
-    return run(config, lambda sock: _exec_agent(config, sock), first, born)
+    # a container without an agent has no use: it ends if no agent can be started
+    on_started = _startup_reporter(config) if started_agent is None else lambda failed: None
+    return run(config, lambda sock: _exec_agent(config, sock), on_started, started_agent)
 
 
 def run(
-    config: Config, spawn_agent: Spawn, first: First | None = None, born: Born | None = None
+    config: Config,
+    spawn_agent: Spawn,
+    on_started: OnStarted | None = None,
+    started_agent: StartedAgent | None = None,
 ) -> int:
-    """Keep until told to end; returns the exit code. The calling process is the keeper from here
-    on.
+    """Run the keeper until it is told to end; return the exit code.
 
-    first: called once, with None when an agent is there, or with the reason why that failed. Then,
-    and without jobs, it ends. born: the first agent's pid, and the keeper's end of its socket pair,
-    where it was started before.
+    The calling process becomes the keeper.
+
+    on_started: called once, with None when an agent has started, or with the reason why none can
+    start. In the second case the keeper ends if it has no jobs. started_agent: the pid of an agent
+    that was started before, and the keeper's end of its socket pair.
     """
     _become_keeper()
     try:
         layout = KeeperLedger(config["folder"])
         layout.make()
         wanted = config.get("lease")
-        # with a lease nothing is locked: a network file system would keep the lock of a keeper that
+        # no file lock with a lease: a network file system would keep the lock of a keeper that
         # hangs on another machine
         lock = _lock(f"{layout.folder}/keeper.lock") if wanted is None else None
         lease = (
             None if wanted is None else leases.take(f"{layout.folder}/lease", int(wanted["over"]))
         )
     except OSError as error:
-        return _cannot_begin(f"its folder cannot be used: {fault(error)[1]}", CANNOT_BEGIN, first)
-    if lock is None and lease is None:
-        return _cannot_begin(
-            f"another keeper has {layout.folder}; this one ends", ANOTHER_KEEPER, first
+        return _fail_startup(
+            f"the keeper cannot use its folder: {describe_fault(error)[1]}",
+            CANNOT_BEGIN,
+            on_started,
         )
-    keep_in(f"{layout.folder}/keeper.log", config)
+    if lock is None and lease is None:
+        return _fail_startup(
+            f"another keeper uses {layout.folder}; this keeper ends", ANOTHER_KEEPER, on_started
+        )
+    open_log_file(f"{layout.folder}/keeper.log", config)
     try:
-        return _Keeper(config, layout, spawn_agent, first, born, lease).run()
+        return _Keeper(config, layout, spawn_agent, on_started, started_agent, lease).run()
     except OSError as error:
-        return _cannot_begin(f"it cannot begin: {fault(error)[1]}", CANNOT_BEGIN, first)
+        return _fail_startup(
+            f"the keeper cannot start: {describe_fault(error)[1]}", CANNOT_BEGIN, on_started
+        )
     finally:
         if lease is not None:
-            with contextlib.suppress(OSError):  # then it will be found left
+            with contextlib.suppress(OSError):  # the lease then expires
                 lease.release()
         if lock is not None:
             os.close(lock)
 
 
-def _cannot_begin(sentence: str, code: int, first: First | None) -> int:
-    say(sentence)
-    if first is not None:
-        first(f"its keeper ended with exit code {code}: {sentence}")
+def _fail_startup(sentence: str, code: int, on_started: OnStarted | None) -> int:
+    log(sentence)
+    if on_started is not None:
+        on_started(f"the keeper ended with exit code {code}: {sentence}")
     return code
 
 
@@ -164,8 +174,8 @@ class _Keeper:
         config: Config,
         layout: KeeperLedger,
         spawn_agent: Spawn,
-        first: First | None,
-        born: Born | None,
+        on_started: OnStarted | None,
+        started_agent: StartedAgent | None,
         lease: leases.Lease | None,
     ) -> None:
         cap = config.get("outputCap") or {}
@@ -175,31 +185,31 @@ class _Keeper:
         self._cgroups = Cgroups(
             layout.folder, groups.get("use", AUTO), groups.get("pids", 0), earlier.get("cgroups")
         )
-        self._loop, self._kin = Loop(), ProcessTracker(self._cgroups)
+        self._loop, self._tracker = Loop(), ProcessTracker(self._cgroups)
         self._jobs = ExecutionController(
             layout,
             self._loop,
-            self._kin,
-            OutputCap(say, cap.get("head", DEFAULT_HEAD), cap.get("tail", DEFAULT_TAIL)),
+            self._tracker,
+            OutputCap(log, cap.get("head", DEFAULT_HEAD), cap.get("tail", DEFAULT_TAIL)),
             self._cgroups,
-            lambda what, e: self._seat.tell(what, e),
+            lambda what, e: self._agent.report(what, e),
         )
-        self._first = first
-        self._seat = AgentChild(
+        self._on_started = on_started
+        self._agent = AgentChild(
             self._loop,
-            self._kin,
+            self._tracker,
             spawn_agent,
             self._hello,
-            self._obey,
+            self._execute,
             self._jobs.known,
-            self._heard_first if first else None,
-            born,
+            self._report_startup if on_started else None,
+            started_agent,
             **({"life_secs": float(config["lifeSecs"])} if "lifeSecs" in config else {}),
         )
         self._ending = False
         renew_secs = float((config.get("lease") or {}).get("renewSecs", leases.RENEW_SECS))
         self._lease = (
-            None if lease is None else LeaseRenewal(lease, self._loop, renew_secs, self._give_way)
+            None if lease is None else LeaseRenewal(lease, self._loop, renew_secs, self._hand_over)
         )
 
     def run(self) -> int:
@@ -221,22 +231,23 @@ class _Keeper:
         self._jobs.recover()
         if self._lease is not None:
             self._lease.start()
-        self._seat.start()
+        self._agent.start()
         try:
             return self._loop.run()
         finally:
-            self._jobs.owed.settle()
+            self._jobs.pending_writes.flush()
             self._loop.close()
             self._cgroups.close()
 
-    def _heard_first(self, failed: str | None) -> None:
-        """An agent is there, or none gets that far: who wanted this keeper is told, and a keeper
-        without jobs is of no use then.
+    def _report_startup(self, failed: str | None) -> None:
+        """Report to the process that started the keeper whether an agent has started.
+
+        End the keeper if no agent can be started and no job runs.
         """
-        assert self._first is not None
-        self._first(failed)
+        assert self._on_started is not None
+        self._on_started(failed)
         if failed is not None:
-            say(failed)
+            log(failed)
             if not self._jobs.running:
                 self._loop.stop(NO_AGENT)
 
@@ -249,15 +260,15 @@ class _Keeper:
             "keeperPid": os.getpid(),
             "cgroups": self._cgroups.state,
             "pings": True,
-            "executions": [e.said() for e in self._jobs.known.values()],
+            "executions": [e.report() for e in self._jobs.known.values()],
         }
 
     def _children_changed(self) -> None:
-        self._jobs.ending.children_changed()
-        self._seat.child_changed()
+        self._jobs.terminator.children_changed()
+        self._agent.child_changed()
 
-    def _obey(self, order: dict[str, Any]) -> None:
-        """One order of the agent's. What is none is said and dropped: it changes nothing."""
+    def _execute(self, order: dict[str, Any]) -> None:
+        """Execute one order from the agent. Log and ignore an invalid order."""
         try:
             match order.get("do"):
                 case "start":
@@ -271,26 +282,26 @@ class _Keeper:
                 case other:
                     raise ValueError(f"unknown order {other!r}")
         except (ValueError, TypeError, KeyError) as error:
-            say(f"the agent gave an order that is none: {type(error).__name__}: {error}")
+            log(f"invalid order from the agent ignored: {type(error).__name__}: {error}")
         except OSError as error:
-            # short of something; the agent waits for an answer, so the order is not dropped
-            say(f"an order has to wait: {error}")
-            self._loop.at(
+            # a resource is exhausted; the agent waits for an answer, so the order is kept
+            log(f"an order failed and is retried in {_AGAIN_SECS:g} s: {error}")
+            self._loop.call_at(
                 ("order", order.get("do"), str(order.get("name"))),
                 time.monotonic() + _AGAIN_SECS,
-                lambda: self._obey(order),
+                lambda: self._execute(order),
             )
 
-    def _give_way(self) -> None:
+    def _hand_over(self) -> None:
         self._quit(stop_jobs=False, grace=_TERM_GRACE)
 
     def _quit(self, *, stop_jobs: bool, grace: float) -> None:
-        """End: the jobs first, if they are to end as well, then the agent, then the keeper itself."""
+        """End the jobs (if `stop_jobs`), then the agent, then the keeper."""
 
         def end_agent() -> None:
             if not self._ending:
                 self._ending = True
-                self._seat.end(grace, lambda: self._loop.stop(0))
+                self._agent.end(grace, lambda: self._loop.stop(0))
 
         self._jobs.when_idle = end_agent
         if stop_jobs:
@@ -303,11 +314,8 @@ class _Keeper:
 
 
 def _become_keeper() -> None:
-    for fd in (
-        0,
-        1,
-        2,
-    ):  # a descriptor that is not open would be given to a file that is no terminal
+    # open 0, 1 and 2: otherwise the next opened file would become stdin, stdout or stderr
+    for fd in (0, 1, 2):
         try:
             os.fstat(fd)
         except OSError:
@@ -315,13 +323,12 @@ def _become_keeper() -> None:
     os.umask(0o077)
     processes.set_dumpable(False)
     if not processes.become_subreaper():
-        say(
-            "this kernel has no subreapers: what leaves a job's session may be found late or not at all"
+        log(
+            "this kernel has no subreapers: processes that leave a job's session may be found late or never"
         )
     if os.getsid(0) != os.getpid():
-        with contextlib.suppress(
-            PermissionError
-        ):  # a group's leader keeps its session; nothing depends on it
+        # the leader of a process group cannot make a session; the keeper does not need one
+        with contextlib.suppress(PermissionError):
             os.setsid()
     os.chdir("/")
     for number in (signal.SIGPIPE, signal.SIGHUP):
@@ -330,8 +337,9 @@ def _become_keeper() -> None:
 
 
 def _reserve_low_descriptors() -> None:
-    """Numbers up to 9 mean something in a job (see `launch`); while they are taken, nothing of ours
-    can be in their way.
+    """Occupy descriptors up to 9, so that the keeper's own never collide with those of a job.
+
+    See `executions.start` for their meaning in a job.
     """
     while True:
         fd = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
@@ -341,7 +349,7 @@ def _reserve_low_descriptors() -> None:
 
 
 def _lock(path: str) -> int | None:
-    """Take the lock for the life of this process; None where another one has it."""
+    """Take the keeper's lock until this process ends; return None if another process holds it."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     until = time.monotonic() + _LOCK_PATIENCE
     while True:
@@ -355,24 +363,29 @@ def _lock(path: str) -> int | None:
             time.sleep(0.02)
 
 
-def _telling(config: Config) -> First | None:
-    """Whoever started this process waits at a pipe, or is gone already."""
+def _startup_reporter(config: Config) -> OnStarted | None:
+    """Return a function that reports the start to the pipe `tellFd`, or None without a pipe.
+
+    The process that started the keeper reads the other end, or has ended.
+    """
     fd = config.get("tellFd")
     if fd is None:
         return None
     os.set_inheritable(fd, False)
 
-    def tell(failed: str | None) -> None:
+    def report(failed: str | None) -> None:
         with contextlib.suppress(OSError):
             os.write(fd, json.dumps(failed).encode() + b"\n")
         os.close(fd)
 
-    return tell
+    return report
 
 
-def _line(patience: float | None) -> bytes:
-    """The first line of stdin, or all of it where it ends without one; from then on stdin is
-    /dev/null. Raises ValueError.
+def _read_line(patience: float | None) -> bytes:
+    """Return the first line of stdin, or everything up to EOF; then make stdin /dev/null.
+
+    patience: seconds to wait; None waits forever. Raises ValueError if the line does not arrive in
+    time or is too long.
     """
     out = b""
     until = None if patience is None else time.monotonic() + patience
@@ -381,11 +394,11 @@ def _line(patience: float | None) -> bytes:
             until is not None
             and not select.select([0], [], [], max(0.0, until - time.monotonic()))[0]
         ):
-            raise ValueError(f"its configuration did not come within {patience:g} s")
+            raise ValueError(f"the configuration did not arrive within {patience:g} s")
         data = os.read(0, 65536)
         out += data
         if len(out) > _CONFIG_BYTES:
-            raise ValueError(f"its configuration is longer than {_CONFIG_BYTES} bytes")
+            raise ValueError(f"the configuration is longer than {_CONFIG_BYTES} bytes")
         if not data:
             break
     null = os.open("/dev/null", os.O_RDWR)
@@ -396,7 +409,7 @@ def _line(patience: float | None) -> bytes:
 
 def _exec_agent(config: Config, sock: socket.socket) -> int:
     python = config.get("python") or sys.executable
-    sock.set_inheritable(True)  # the only descriptor of ours that it gets
+    sock.set_inheritable(True)  # the only descriptor that the agent inherits
     arguments = [
         python,
         "-P",
@@ -423,8 +436,9 @@ def _package() -> str:
 
 
 def _arguments(given: list[str]) -> tuple[str, str]:
-    """--root ROOT --folder FOLDER; raises ValueError. (argparse would cost a megabyte of every
-    keeper's memory.)
+    """Return root and folder from `--root ROOT --folder FOLDER`; raises ValueError.
+
+    argparse is not used: it would cost each keeper a megabyte of memory.
     """
     pairs = dict(zip(given[::2], given[1::2], strict=False))
     if len(given) != 4 or set(pairs) != {"--root", "--folder"}:

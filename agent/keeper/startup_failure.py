@@ -1,5 +1,6 @@
-"""What an agent that cannot begin says to its keeper before it ends. Its trace goes to stderr, as
-always.
+"""The report of an agent that cannot start, sent to its keeper before the agent ends.
+
+The traceback goes to stderr.
 """
 
 from __future__ import annotations
@@ -9,10 +10,8 @@ import json
 import os
 
 
-def last_words(keeper_fd: int, error: BaseException) -> None:
-    """One line on the link to the keeper. Never raises: the link may be closed by now, and so may
-    the keeper's end be.
-    """
-    said = {"do": "failed", "why": f"{type(error).__name__}: {error}"[:2000]}
+def report_startup_failure(keeper_fd: int, error: BaseException) -> None:
+    """Write the error as one line to the keeper's socket. Never raises: the socket may be closed."""
+    message = {"do": "failed", "why": f"{type(error).__name__}: {error}"[:2000]}
     with contextlib.suppress(OSError):
-        os.write(keeper_fd, json.dumps(said).encode() + b"\n")
+        os.write(keeper_fd, json.dumps(message).encode() + b"\n")

@@ -1,1 +1,1 @@
-"""Login node: one sentence to be written."""
+"""Commands that the driver `sbatch` runs on a login node, as the user. Standard library only."""

@@ -1,19 +1,18 @@
-"""What the driver `sbatch` has done on a login node, as the user: `python -P -m
+"""Commands that the driver `sbatch` runs on a login node, as the user: `python -P -m
 jobscribe.agent.login_node.__main__ VERB`.
 
-A line of JSON in by stdin, a line of JSON out, behind MARK: an answer, or `{"error": sentence}`.
-Nothing secret is in an argument or an environment, and nothing that others can read. What is
-started here leads a session of its own and has none of this process's descriptors, so the ssh
-connection that carried the line may end.
+Input: one line of JSON on stdin. Output: one line of JSON after MARK: an answer or `{"error":
+sentence}`. Secrets are in no argument, environment or file that others can read. Processes started
+here lead their own session and inherit no descriptors, so the ssh connection may end.
 
-    probe   {"base"}                                          what this machine and its Python are like
+    probe   {"base"}                                          describe this machine and its Python
     start   {"base", "key", "config", "address", "ca", "secs", "leftSecs", "move", "code"}
-                                                           a detached keeper with its agent, or the one that is there already
+                                                           start a detached keeper with its agent, or find the running one
     find    {"folder", "handle", "leftSecs", "move", "address", "ca"}  {"state": "alive" | "gone" | "unknown", "detail"}
-    reach   {"folder", "address", "ca"}                    {}: an agent that is there, or comes, dials this address from now on
-    stop    {"folder", "handle", "grace", "leftSecs"}      {} when nothing of it is left
-    check   {"base", "userRoot", "environment", "setup"}   {"sentences": [...]}: what would keep jobs from working
-    tail    {"folder", "name", "offset", "limit"}          {"data": base64, "size"}: of a file of the agent's folder
+    reach   {"folder", "address", "ca"}                    {}: set the address that the agent connects to
+    stop    {"folder", "handle", "grace", "leftSecs"}      {} when keeper and agent have ended
+    check   {"base", "userRoot", "environment", "setup"}   {"sentences": [...]}: problems that would keep jobs from working
+    tail    {"folder", "name", "offset", "limit"}          {"data": base64, "size"}: part of a file in the agent's folder
 
 Standard library only.
 """
@@ -34,14 +33,14 @@ from ...runtime import processes
 from ...runtime.filesystems import network_file_system
 from . import keeper_control
 from .checks import check
-from .code_unpacker import MARK, own_folder
+from .code_unpacker import MARK, ensure_private_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 _REQUEST_BYTES = 4 << 20
-#: What an agent cannot do without (see setup.py).
+#: Packages that an agent needs (see setup.py).
 _NEEDED = ("tornado", "msgpack", "msgspec", "psutil")
 
 
@@ -50,13 +49,13 @@ def main() -> int:
         sys.stdout.write((__doc__ or "") + "\n")
         return 0
     os.umask(0o077)
-    processes.set_dumpable(False)  # it is told a token
+    processes.set_dumpable(False)  # it receives a token
     try:
         answer = _verb(sys.argv[1:])(json.loads(sys.stdin.buffer.readline(_REQUEST_BYTES)))
     except OSError as e:
         answer = {"error": f"{e.filename or 'the agent'}: {e.strerror}"}
     except KeyError as e:
-        answer = {"error": f"the request does not say {e}: both ends must run compatible versions"}
+        answer = {"error": f"the request lacks {e}: both ends must run compatible versions"}
     except ValueError as e:
         answer = {"error": str(e)}
     sys.stdout.write(f"\n{MARK}{json.dumps(answer)}\n")
@@ -74,26 +73,26 @@ def _verb(given: list[str]) -> Any:
         "tail": tail,
     }
     if len(given) != 1 or given[0] not in verbs:
-        raise ValueError(f"there is no such verb; there are: {', '.join(verbs)}")
+        raise ValueError(f"unknown verb; use one of: {', '.join(verbs)}")
     return verbs[given[0]]
 
 
 def probe(request: dict[str, Any]) -> dict[str, Any]:
-    own_folder(request["base"])
+    ensure_private_folder(request["base"])
     return {
         "version": VERSION,
         "host": os.uname().nodename,
         "user": pwd.getpwuid(os.geteuid()).pw_name,
         "bootId": processes.boot_id(),
         "python": ".".join(map(str, sys.version_info[:3])),
-        "missing": missing(),
+        "missing": missing_package(),
         "clock": time.time(),
         "network": network_file_system(request["base"]),
     }
 
 
-def missing() -> str | None:
-    """What of that which an agent needs cannot be imported, in words."""
+def missing_package() -> str | None:
+    """Return a sentence about the first needed package that cannot be imported, or None."""
     for name in _NEEDED:
         try:
             importlib.import_module(name)
@@ -103,7 +102,7 @@ def missing() -> str | None:
 
 
 def tail(request: dict[str, Any]) -> dict[str, Any]:
-    """No link is followed, and nobody waits for a pipe: a job may have put anything there."""
+    """Read part of a file; follows no link and never blocks on a pipe, as a job may replace files."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     opened: list[int] = []
     try:

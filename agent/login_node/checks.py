@@ -1,5 +1,5 @@
-"""What would keep jobs from working on a login node, found out by doing it: folders, room, clock,
-and Slurm's commands.
+"""Checks of a login node for problems that would keep jobs from working: folders, free space, clock,
+Slurm commands. Each check tries the real operation.
 
 Standard library only.
 """
@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import time
 
-from .code_unpacker import own_folder
+from .code_unpacker import ensure_private_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 COMMANDS = ("sbatch", "squeue", "sacct", "scancel", "sinfo", "scontrol")
-#: A clock that differs more than this makes times of jobs misleading (seconds).
+#: Clock difference (seconds) above which times of jobs are misleading.
 _CLOCK_SECS = 5.0
-#: The question may have been on its way for so long.
+#: Longest transit time of the request (seconds).
 _WAY_SECS = 10.0
 _LEAST_BYTES, _LEAST_FILES = 100 << 20, 1000
 _TRIED_BYTES = 1 << 16
@@ -46,37 +46,37 @@ def check(request: dict[str, Any]) -> dict[str, Any]:
 
 def _folder(base: str) -> Iterator[str]:
     try:
-        own_folder(base)
+        ensure_private_folder(base)
         _try_to_write(base)
         room = os.statvfs(base)
     except ValueError as e:
         yield str(e)
         return
     except OSError as e:
-        yield f"{base} cannot be written to: {e.strerror}"
+        yield f"cannot write to {base}: {e.strerror}"
         return
     free = room.f_bavail * room.f_frsize
     if free < _LEAST_BYTES:
-        yield f"there are only {free >> 20} MiB left below {base}"
+        yield f"only {free >> 20} MiB are free below {base}"
     if room.f_files and room.f_favail < _LEAST_FILES:
-        yield f"there is room for only {room.f_favail} more files below {base}"
+        yield f"only {room.f_favail} more files can be created below {base}"
 
 
 def _user_root(path: str | None) -> Iterator[str]:
-    """Where users' run directories lie, if not below the folder."""
+    """Check the folder of users' run directories, if it is not below `base`."""
     if path is None:
         return
     try:
         if not os.path.isdir(path):
-            yield f"user_root {path} is no folder on this machine: does it see the file system of the supervisor?"
+            yield f"user_root {path} is not a folder on this machine: does it see the file system of the supervisor?"
         elif not os.access(path, os.W_OK | os.X_OK):
             yield f"{pwd.getpwuid(os.geteuid()).pw_name} may not write to user_root {path}"
     except OSError as e:
-        yield f"user_root {path} cannot be looked at: {e.strerror}"
+        yield f"cannot access user_root {path}: {e.strerror}"
 
 
 def _try_to_write(folder: str) -> None:
-    """A quota shows itself only then."""
+    """Write a file: only that reveals an exceeded quota."""
     path = f"{folder}/.tried.{os.uname().nodename}.{os.getpid()}"
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -96,7 +96,7 @@ def _clock(now: float | None) -> Iterator[str]:
 def _slurm(
     environment: dict[str, str], options: list[str], secs: float
 ) -> Iterator[tuple[str, list[str]]]:
-    """Each of its commands that were used, with what is wrong with it."""
+    """Yield each command with its problems."""
     absent = [c for c in COMMANDS if shutil.which(c, path=environment.get("PATH")) is None]
     where = f"cannot be found in the PATH of a login shell ({environment.get('PATH', '')})"
     yield "commands of Slurm", [f"{', '.join(absent)} {where}"] if absent else []
@@ -104,15 +104,15 @@ def _slurm(
     asked = {
         "sinfo": (
             ["sinfo", "-h", "-o", "%P"],
-            "Slurm's controller cannot be asked for its partitions",
+            "Slurm's controller does not list its partitions",
         ),
         "squeue": (
             ["squeue", "-h", "-u", user, "-o", "%i"],
-            "Slurm's controller cannot be asked for jobs",
+            "Slurm's controller does not list jobs",
         ),
         "sacct": (
             ["sacct", "-n", "-X", "-u", user, "-S", "now-1hours", "-o", "jobid"],
-            "Slurm's accounting cannot be asked",
+            "Slurm's accounting does not answer",
         ),
         "sbatch": (
             ["sbatch", "--test-only", *options],
@@ -121,12 +121,12 @@ def _slurm(
     }
     for command, (argv, sentence) in asked.items():
         if command not in absent:
-            words = _failed(argv, environment, secs)
+            words = _failure_of(argv, environment, secs)
             yield command, [] if words is None else [f"{sentence}: {words}"]
 
 
-def _failed(argv: list[str], environment: dict[str, str], secs: float) -> str | None:
-    """What it says to its failure; None: there was none."""
+def _failure_of(argv: list[str], environment: dict[str, str], secs: float) -> str | None:
+    """Run a command; return its error output if it fails, otherwise None."""
     try:
         ran = subprocess.run(
             argv,
@@ -140,7 +140,7 @@ def _failed(argv: list[str], environment: dict[str, str], secs: float) -> str | 
     except subprocess.TimeoutExpired:
         return f"{argv[0]} did not answer within {secs:g} s"
     except OSError as e:
-        return f"{argv[0]} cannot be executed: {e.strerror}"
+        return f"{argv[0]} cannot be run: {e.strerror}"
     if ran.returncode == 0:
         return None
     lines = (ran.stderr or ran.stdout).decode("utf-8", "replace").split("\n")

@@ -1,14 +1,13 @@
-"""What brings an agent's code to a machine where nothing of ours is yet: this file's own text is
-executed there, fed by stdin.
+"""Installation of the agent's code on a machine without jobscribe: this file's text is executed
+there, from stdin.
 
-Standard library only, and nothing of this package. The request is a line of JSON: `{"base": folder,
-"digest", "sizes": {path: bytes}}`, and behind it, where code is sent, a tar archive. Answered by a
-line of JSON behind MARK: `{"have": bool}` or `{"error": sentence}`.
+Standard library only, no import of this package. Request: one line of JSON, `{"base": folder,
+"digest", "sizes": {path: bytes}}`, followed by a tar archive if code is sent. Answer: one line of
+JSON after MARK, `{"have": bool}` or `{"error": sentence}`.
 
-    <base>/code/<digest>/        made complete by one rename, and never changed afterwards
+    <base>/code/<digest>/        created complete by one rename, never changed afterwards
 
-A folder that others may write to, or may put another one in the place of, is refused: what lies
-there is executed.
+Folders that other users may write to or replace are refused, because the code in them is executed.
 """
 
 import contextlib
@@ -22,10 +21,9 @@ import sys
 import tarfile
 import time
 
-#: An answer's line begins with it: what a login prints, before or behind, is no answer.
+#: Start of the answer's line, to tell it from text that a login prints before or after.
 MARK = "@@jobscribe@@ "
-#: Code that no agent was started from for so long is taken away, if nothing refers to it (seconds);
-#: so many are kept anyway.
+#: Code unused for OLD_SECS is removed if nothing refers to it; the KEPT newest versions stay.
 OLD_SECS, KEPT = 24 * 3600.0, 2
 
 
@@ -33,13 +31,13 @@ def main() -> int:
     os.umask(0o077)
     try:
         request = json.loads(sys.stdin.buffer.readline())
-        have = unpacked(
+        have = ensure_code(
             request["base"], request["digest"], request["sizes"], send=bool(request.get("sent"))
         )
         answer: dict[str, object] = {"have": have}
     except OSError as e:
         answer = {
-            "error": f"the code cannot be put there: {e.strerror}: {e.filename or ''}".rstrip(": ")
+            "error": f"cannot install the code: {e.strerror}: {e.filename or ''}".rstrip(": ")
         }
     except (ValueError, KeyError, tarfile.TarError) as e:
         answer = {"error": str(e)}
@@ -47,13 +45,13 @@ def main() -> int:
     return 0
 
 
-def unpacked(base: str, digest: str, sizes: "dict[str, int]", *, send: bool) -> bool:
-    """Is the code there, whole? send: if not, it comes by stdin."""
-    own_folder(base)
+def ensure_code(base: str, digest: str, sizes: "dict[str, int]", *, send: bool) -> bool:
+    """Return whether the code is complete. send: if not, read it from stdin first."""
+    ensure_private_folder(base)
     code = f"{base}/code"
-    own_folder(code)
+    ensure_private_folder(code)
     there = f"{code}/{digest}"
-    if not _whole(there, sizes):
+    if not _is_complete(there, sizes):
         if not send:
             return False
         _unpack(code, there, sizes)
@@ -63,8 +61,8 @@ def unpacked(base: str, digest: str, sizes: "dict[str, int]", *, send: bool) -> 
     return True
 
 
-def _whole(folder: str, sizes: "dict[str, int]") -> bool:
-    """Scratch file systems take away what nobody has read for a while, file by file."""
+def _is_complete(folder: str, sizes: "dict[str, int]") -> bool:
+    """Return whether all files exist: scratch file systems delete unused files one by one."""
     try:
         return all(os.stat(f"{folder}/{name}").st_size == size for name, size in sizes.items())
     except OSError:
@@ -78,33 +76,30 @@ def _unpack(code: str, there: str, sizes: "dict[str, int]") -> None:
         with tarfile.open(fileobj=sys.stdin.buffer, mode="r|gz") as tar:
             for member in tar:
                 if not member.isreg() or member.name not in sizes:
-                    raise ValueError(f"{member.name!r} is no file of the code")
+                    raise ValueError(f"{member.name!r} does not belong to the code")
                 source = tar.extractfile(member)
                 os.makedirs(os.path.dirname(f"{new}/{member.name}"), 0o700, exist_ok=True)
                 assert source is not None
                 with open(f"{new}/{member.name}", "xb") as f:
                     shutil.copyfileobj(source, f)
-        if not _whole(new, sizes):
-            raise ValueError("not all of the code came")
-        if _whole(there, sizes):  # somebody else was faster
+        if not _is_complete(new, sizes):
+            raise ValueError("the received code is incomplete")
+        if _is_complete(there, sizes):  # another process was faster
             return
-        if os.path.lexists(
-            there
-        ):  # damaged; what runs from it has it open, or will look for it in vain either way
+        # damaged; processes that run from it have its files open, or fail either way
+        if os.path.lexists(there):
             os.rename(there, f"{there}.{os.getpid()}-{time.time_ns()}.old")
         try:
             os.rename(new, there)
         except OSError:
-            if not _whole(there, sizes):  # else somebody else was faster
+            if not _is_complete(there, sizes):  # otherwise another process was faster
                 raise
     finally:
         shutil.rmtree(new, ignore_errors=True)
 
 
 def prune(base: str, digest: str) -> None:
-    """Take away code that nothing needs: neither an agent, nor a job of Slurm's that may still
-    begin.
-    """
+    """Remove old code that neither an agent nor a Slurm job that may still start needs."""
     code = f"{base}/code"
     entries = []
     for name in os.listdir(code):
@@ -117,14 +112,14 @@ def prune(base: str, digest: str) -> None:
     old = [name for at, name in entries if time.time() - at > OLD_SECS and name not in spared]
     if not old:
         return
-    texts = _texts(base)
+    texts = _references(base)
     for name in old:
         if not any(name.encode() in text for text in texts):
             shutil.rmtree(f"{code}/{name}", ignore_errors=True)
 
 
-def _texts(base: str) -> "list[bytes]":
-    """Everything that says what code is in use: of agents, and of jobs whose end is not known yet."""
+def _references(base: str) -> "list[bytes]":
+    """Return all files that name code in use: of agents, and of jobs without a known end."""
     out = []
     agents = f"{base}/agent"
     for key in os.listdir(agents) if os.path.isdir(agents) else ():
@@ -148,8 +143,8 @@ def _texts(base: str) -> "list[bytes]":
 # ---- folders
 
 
-def own_folder(path: str) -> None:
-    """Make a folder (and those above it) that is this user's alone, or make sure that it is. Raises
+def ensure_private_folder(path: str) -> None:
+    """Create a folder and its parents, private to this user, or check an existing one. Raises
     ValueError, OSError.
     """
     os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
@@ -157,7 +152,7 @@ def own_folder(path: str) -> None:
         os.mkdir(path, 0o700)
     status = os.lstat(path)
     if not stat.S_ISDIR(status.st_mode):
-        raise ValueError(f"{path} is no folder")
+        raise ValueError(f"{path} is not a folder")
     if status.st_uid != os.geteuid():
         raise ValueError(
             f"{path} belongs to {_name(status.st_uid)}: move it away, or choose another folder for this cluster"
@@ -167,11 +162,11 @@ def own_folder(path: str) -> None:
     above = os.path.realpath(path)
     while above != "/":
         above = os.path.dirname(above)
-        _trust(above)
+        _check_parent(above)
 
 
-def _trust(folder: str) -> None:
-    """Who may write to a folder may put another one in the place of ours, unless it is sticky."""
+def _check_parent(folder: str) -> None:
+    """Check that no other user can replace an entry of this folder, unless it is sticky."""
     status = os.stat(folder)
     why = None
     if status.st_uid not in (0, os.geteuid()):
@@ -179,17 +174,17 @@ def _trust(folder: str) -> None:
     elif status.st_mode & stat.S_ISVTX:
         return
     elif status.st_mode & stat.S_IWOTH:
-        why = "can be written to by everybody"
-    elif status.st_mode & stat.S_IWGRP and not _private(status.st_gid):
-        why = f"can be written to by a group (number {status.st_gid})"
+        why = "is writable by everybody"
+    elif status.st_mode & stat.S_IWGRP and not _is_private_group(status.st_gid):
+        why = f"is writable by a group (number {status.st_gid})"
     if why is not None:
         raise ValueError(
-            f"{folder} {why}, who could put other code in the place of ours: choose another folder for this cluster"
+            f"{folder} {why}, who could replace our code: choose another folder for this cluster"
         )
 
 
-def _private(gid: int) -> bool:
-    """Is it root's group, or this user's own, as many systems give one to each?"""
+def _is_private_group(gid: int) -> bool:
+    """Return whether it is root's group or the user's private group."""
     if gid == 0:
         return True
     try:

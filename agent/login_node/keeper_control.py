@@ -1,9 +1,9 @@
-"""A keeper on this machine, started by a command that ends: detached, found again, ended. One per
-agent key across machines, by its lease.
+"""Control of a keeper on this machine: start detached, find, stop. A lease allows one keeper per
+agent key across machines.
 
-    <base>/job_agent.log                  what keepers and agents say, appended
-    <base>/agent/<key>/agents.json        where the agent finds the supervisor; ca.pem beside it, where there is one to hold it against
-    <base>/agent/<key>/started.json       what was started last: nothing secret
+    <base>/job_agent.log                  log of keepers and agents, appended
+    <base>/agent/<key>/agents.json        the supervisor's address; ca.pem beside it, if there is a certificate to verify against
+    <base>/agent/<key>/started.json       the last start: holds no secret
 
 Standard library only.
 """
@@ -26,7 +26,7 @@ from ...runtime.execution.folder import tail as last_bytes
 from ...runtime.execution.folder import write_json
 from ...runtime.filesystems import write_atomically
 from ..keeper import lease as leases
-from .code_unpacker import own_folder
+from .code_unpacker import ensure_private_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     Request = dict[str, Any]
 
 LOG = "job_agent.log"
-#: How an agent calls itself in its arguments. Jobs are children of keepers, too.
+#: Start of an agent's process title. It tells agents from jobs, which are children of keepers too.
 _AGENT_TITLE = b"jobscribe agent "
-#: So much of a log is shown.
+#: Limit of returned log bytes.
 _LOG_BYTES = 1 << 20
 NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -55,42 +55,45 @@ _PASSED_ON = (
     "VIRTUAL_ENV",
     "SLURM_CONF",
 )
-#: What was killed is gone within this long (seconds).
+#: Time (seconds) within which a killed process is gone.
 _KILLED_SECS = 5.0
 
 
 def start(request: Request) -> dict[str, Any]:
-    """Blocks until an agent is there: its keeper's handle; else the sentence why there is none, and
-    in both cases what the log says.
+    """Start a keeper or find the running one. Blocks until its agent has started.
+
+    Returns the keeper's handle or an error sentence, with the new log output in both cases.
     """
     base, folder = request["base"], f"{request['base']}/agent/{request['key']}"
-    own_folder(base)
-    own_folder(folder)
+    ensure_private_folder(base)
+    ensure_private_folder(folder)
     left_secs = float(request.get("leftSecs", leases.LEFT_SECS))
-    seen, lives = leases.lives(f"{folder}/lease", left_secs)
-    if seen is not None and lives and request.get("move") and seen.owner_lives() is None:
+    seen, lives = leases.check_owner(f"{folder}/lease", left_secs)
+    if seen is not None and lives and request.get("move") and seen.is_owner_alive() is None:
         lives = not leases.ask_to_end(f"{folder}/lease", seen, left_secs)
     if seen is not None and lives:
-        _address(folder, request)
+        _write_address(folder, request)
         return {**_handle(folder, seen), "started": False}
     log = f"{base}/{LOG}"
     before = last_bytes(log, _LOG_BYTES)
     began = _size(log)
-    _address(folder, request)
-    error = _detached(request, folder, log, 0 if seen is None else seen.number)
+    _write_address(folder, request)
+    error = _start_detached(request, folder, log, 0 if seen is None else seen.number)
     out: dict[str, Any] = {
         "before": _text(None if before is None else before[1]),
-        "output": _text(_from(log, began)),
+        "output": _text(_appended_since(log, began)),
     }
     if error is not None:
-        there, lives = leases.lives(f"{folder}/lease", left_secs)  # it lost against another start
-        if there is not None and lives:
-            return {**out, **_handle(folder, there), "started": False}
+        current, lives = leases.check_owner(
+            f"{folder}/lease", left_secs
+        )  # another start may have won
+        if current is not None and lives:
+            return {**out, **_handle(folder, current), "started": False}
         return {**out, "error": error}
-    there = leases.newest(f"{folder}/lease")
-    if there is None:
-        return {**out, "error": "its keeper has gone again"}
-    handle = _handle(folder, there)
+    current = leases.newest(f"{folder}/lease")
+    if current is None:
+        return {**out, "error": "the keeper ended right after its start"}
+    handle = _handle(folder, current)
     write_json(f"{folder}/started.json", {**handle, "code": request.get("code")})
     return {**out, **handle, "started": True}
 
@@ -98,12 +101,15 @@ def start(request: Request) -> dict[str, Any]:
 def _handle(folder: str, seen: leases.SeenLease) -> dict[str, Any]:
     return {
         "folder": folder,
-        **{name: seen.said.get(name) for name in ("number", "pid", "startTicks", "bootId", "host")},
+        **{
+            name: seen.fields.get(name)
+            for name in ("number", "pid", "startTicks", "bootId", "host")
+        },
     }
 
 
-def _address(folder: str, request: Request) -> None:
-    """Where the agent dials from now on: it looks before each try."""
+def _write_address(folder: str, request: Request) -> None:
+    """Write the supervisor's address; the agent reads it before each attempt."""
     address = dict(request["address"])
     if request.get("ca") is not None:
         write_atomically(f"{folder}/ca.pem", request["ca"].encode())
@@ -111,21 +117,20 @@ def _address(folder: str, request: Request) -> None:
     write_json(f"{folder}/agents.json", address)
 
 
-def _detached(request: Request, folder: str, log: str, over: int) -> str | None:
-    """Why there is no agent now; None: there is one."""
+def _start_detached(request: Request, folder: str, log: str, over: int) -> str | None:
+    """Start a detached keeper. Returns None when its agent has started, or why not."""
     python = request.get("python") or sys.executable
-    told, tell = os.pipe()
+    read_end, write_end = os.pipe()
     config = {
         **request["config"],
         "python": python,
-        "tellFd": tell,
+        "tellFd": write_end,
         "lifeSecs": 2 * float(request["secs"]),
         "lease": {**request["config"].get("lease", {}), "over": over},
     }
     package = __package__.partition(".")[0]
     try:
-        # a job may have put anything there: nobody waits for the reader of a pipe, and no link is
-        # followed
+        # a job may have replaced the log: do not block on a pipe, and follow no link
         with open(os.open(log, _APPEND, 0o600), "ab") as out:
             os.fchmod(out.fileno(), 0o600)
             keeper = subprocess.Popen(
@@ -144,35 +149,35 @@ def _detached(request: Request, folder: str, log: str, over: int) -> str | None:
                 stderr=out,
                 cwd="/",
                 start_new_session=True,
-                pass_fds=(tell,),
+                pass_fds=(write_end,),
                 env={k: os.environ[k] for k in _PASSED_ON if k in os.environ},
             )
     except OSError as e:
-        os.close(told)
-        return f"its keeper cannot be started: {e.strerror}: {e.filename}"
+        os.close(read_end)
+        return f"the keeper cannot be started: {e.strerror}: {e.filename}"
     finally:
-        os.close(tell)
+        os.close(write_end)
     assert keeper.stdin is not None
     with contextlib.suppress(BrokenPipeError), keeper.stdin as line:
         line.write(json.dumps(config).encode() + b"\n")
     secs = float(request["secs"])
-    words = _heard(told, secs)
-    if words is None:
+    report = _read_report(read_end, secs)
+    if report is None:
         keeper.kill()
-        return f"its keeper did not have an agent within {secs:g} s and was ended"
-    if words:
-        said = json.loads(words)
-        if said is None:
+        return f"the keeper did not start an agent within {secs:g} s and was killed"
+    if report:
+        failure = json.loads(report)
+        if failure is None:
             return None
         with contextlib.suppress(subprocess.TimeoutExpired):
-            keeper.wait(_KILLED_SECS)  # or the lease that it still has would be taken for another's
-        return str(said)
+            keeper.wait(_KILLED_SECS)  # so that its lease is not taken for another keeper's
+        return str(failure)
     code = keeper.wait()
-    return f"its keeper ended {f'by signal {-code}' if code < 0 else f'with exit code {code}'}; {LOG} says why"
+    return f"the keeper ended {f'by signal {-code}' if code < 0 else f'with exit code {code}'}; see {LOG}"
 
 
-def _heard(fd: int, secs: float) -> bytes | None:
-    """The line that the keeper says; empty where it ended before, None where nothing came in time."""
+def _read_report(fd: int, secs: float) -> bytes | None:
+    """Return the keeper's line; empty if it ended before, None after the time limit."""
     until, out = time.monotonic() + secs, b""
     try:
         while not out.endswith(b"\n"):
@@ -188,48 +193,49 @@ def _heard(fd: int, secs: float) -> bytes | None:
 
 
 def find(request: Request) -> dict[str, Any]:
-    """Is the keeper that the handle names still there? Blocks while only watching its lease tells."""
+    """Return whether the keeper named by the handle lives. May block to watch its lease."""
     folder, handle = request["folder"], request["handle"]
     if handle.get("pid") is None or handle.get("startTicks") is None:
-        return {"state": "unknown", "detail": "its handle does not say which process it is"}
+        return {"state": "unknown", "detail": "the handle has no pid"}
     if handle.get("bootId") == processes.boot_id() and processes.alive(
         handle["pid"], handle["startTicks"]
     ):
-        _freshened(folder, request)
+        _update_address(folder, request)
         woken = processes.wake(handle["pid"], handle["startTicks"], _AGENT_TITLE)
         return {
             "state": "alive",
             "detail": f"keeper pid {handle['pid']} on {os.uname().nodename}{woken}",
         }
     seen = leases.newest(f"{folder}/lease")
-    if seen is None or not seen.is_of(handle):
-        return {"state": "gone", "detail": "its keeper has left, and another one may have come"}
-    if request.get("move") and seen.owner_lives() is None:
-        # it cannot come through the connection that ends here; a start has it end there before
-        # anything else
+    if seen is None or not seen.belongs_to(handle):
+        return {"state": "gone", "detail": "the keeper has ended; another one may have started"}
+    if request.get("move") and seen.is_owner_alive() is None:
+        # its connection through that machine is gone; a start ends it there first
         return {
             "state": "gone",
-            "detail": f"its keeper runs on {seen.host}, from where no connection leads to the supervisor any more",
+            "detail": f"the keeper runs on {seen.host}, which has no connection to the supervisor any more",
         }
-    seen, lives = leases.lives(f"{folder}/lease", float(request.get("leftSecs", leases.LEFT_SECS)))
-    if seen is None or not seen.is_of(handle) or not lives:
-        return {"state": "gone", "detail": "its keeper is not there any more"}
-    _freshened(folder, request)
+    seen, lives = leases.check_owner(
+        f"{folder}/lease", float(request.get("leftSecs", leases.LEFT_SECS))
+    )
+    if seen is None or not seen.belongs_to(handle) or not lives:
+        return {"state": "gone", "detail": "the keeper has ended"}
+    _update_address(folder, request)
     return {"state": "alive", "detail": f"keeper pid {handle['pid']} on {seen.host}"}
 
 
 def reach(request: Request) -> dict[str, Any]:
-    """For an agent that waits for its way to the supervisor."""
-    own_folder(request["folder"])
-    _address(request["folder"], request)
+    """Set the supervisor's address for an agent that waits to connect."""
+    ensure_private_folder(request["folder"])
+    _write_address(request["folder"], request)
     return {}
 
 
-def _freshened(folder: str, request: Request) -> None:
-    """The supervisor may listen elsewhere than when this agent was started."""
+def _update_address(folder: str, request: Request) -> None:
+    """Write the current address: the supervisor may have moved since the agent's start."""
     if request.get("address") is not None:
         with contextlib.suppress(OSError):
-            _address(folder, request)
+            _write_address(folder, request)
 
 
 def stop(request: Request) -> dict[str, Any]:
@@ -239,19 +245,19 @@ def stop(request: Request) -> dict[str, Any]:
         return {}
     if handle.get("bootId") == processes.boot_id() and processes.alive(pid, ticks):
         processes.send_signal(pid, ticks, signal.SIGTERM)
-        processes.send_signal(pid, ticks, signal.SIGCONT)  # a stopped keeper does not act on it
+        processes.send_signal(pid, ticks, signal.SIGCONT)  # a stopped keeper would not react
         if not _gone(pid, ticks, grace + 5):
             processes.send_signal(pid, ticks, signal.SIGKILL)
             _gone(pid, ticks, _KILLED_SECS)
         return {}
     seen = leases.newest(f"{folder}/lease")
-    if seen is None or not seen.is_of(handle) or seen.owner_lives() is not None:
+    if seen is None or not seen.belongs_to(handle) or seen.is_owner_alive() is not None:
         return {}
     if not leases.ask_to_end(
         f"{folder}/lease", seen, float(request.get("leftSecs", leases.LEFT_SECS)), grace + 30
     ):
         return {
-            "error": f"its keeper runs on {seen.host} and has not ended; end it there: pid {pid}"
+            "error": f"the keeper runs on {seen.host} and has not ended; end it there: kill {pid}"
         }
     return {}
 
@@ -272,8 +278,8 @@ def _size(path: str) -> int:
         return 0
 
 
-def _from(path: str, begin: int) -> bytes | None:
-    """What was appended since then, or the end of it."""
+def _appended_since(path: str, begin: int) -> bytes | None:
+    """Return what was appended since then, or the end of it."""
     end = last_bytes(path, _LOG_BYTES)
     return None if end is None else end[1][max(0, begin - end[0]) :]
 

@@ -1,1 +1,3 @@
-"""Session: one sentence to be written."""
+"""The agent's session with its supervisor and its keeper: pure state machine, connections,
+heartbeat.
+"""

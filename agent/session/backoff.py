@@ -1,9 +1,9 @@
-"""How long an agent waits before it dials again, and when it ends because nobody answers. Pure:
-chance and what happened are arguments.
+"""Backoff of the agent's connection attempts, and when an agent without a supervisor ends. Pure:
+random numbers and outcomes are arguments.
 
-It does not give up while anything runs. A supervisor that is not there may be back any moment, so
-the pauses stay short at first; after ten minutes they grow to half a minute. A supervisor that
-answers and refuses writes a line for each try. Who has a new address begins anew.
+An agent does not give up while a job runs. Pauses stay short for ten minutes, as the supervisor may
+return at any moment, and then grow to half a minute. Pauses after a refusal grow sooner, because
+the supervisor logs each refused attempt. A new address resets the backoff.
 """
 
 from collections.abc import Sequence
@@ -11,33 +11,33 @@ from typing import Literal
 
 from ...protocol.wire.messages import Execution
 
-#: Pauses, seconds; each is jittered by half, so that a thousand agents do not come at once.
+#: Pauses (seconds), with 50 % jitter, so that a thousand agents do not connect at once.
 FIRST, LONGEST, LONGEST_REFUSED, LONGEST_LATE = 0.05, 2.0, 15.0, 30.0
-#: After so many failures in a row (ten minutes), pauses grow to the longest of all.
+#: After this many failures in a row (ten minutes), pauses grow to LONGEST_LATE.
 LATE = 300
-#: A connection that lived so long was a good one: the next pause is the first again.
+#: A connection that lived this long (seconds) resets the pause.
 GOOD_SECS = 1.0
 
-#: Without a supervisor for so long, an agent that knows of no execution ends (default of
+#: An agent without executions ends after this long without a supervisor (seconds; default of
 #: `limits.agent_away_secs`).
 AWAY_SECS = 6 * 3600.0
-#: And one whose executions have all ended: their ends are on disk, for the next agent to report.
+#: The same for an agent with only ended executions: the next agent reports them from disk.
 REPORT_SECS = 7 * 86400.0
 
 Outcome = Literal["unreachable", "refused"]
 
 
 class Backoff:
-    """Of one link."""
+    """The backoff of one connection."""
 
     def __init__(self) -> None:
         self._pause = FIRST
-        #: tries that failed since the last good connection
+        #: failed attempts since the last good connection
         self.failures = 0
 
     def ended(self, lived: float, chance: float) -> float:
-        """A connection ended that had lived so long (seconds); returns the pause. One that ends at
-        once is no better than none.
+        """Return the pause after a connection that lived `lived` seconds. A short one counts as a
+        failure.
         """
         if lived < GOOD_SECS:
             return self.failed("unreachable", chance)
@@ -45,7 +45,7 @@ class Backoff:
         return _jittered(FIRST, chance)
 
     def failed(self, outcome: Outcome, chance: float) -> float:
-        """A try failed; returns the pause. chance: evenly from 0 to 1."""
+        """Return the pause after a failed attempt. chance: uniform random number in [0, 1)."""
         self.failures += 1
         longest = (
             LONGEST_LATE
@@ -59,9 +59,10 @@ class Backoff:
         return _jittered(pause, chance)
 
 
-def may_leave(away: float, away_secs: float, known: Sequence[Execution]) -> bool:
-    """May an agent end, with its keeper, that had no supervisor for `away` seconds? Never while
-    something runs or waits to run.
+def may_end(away: float, away_secs: float, known: Sequence[Execution]) -> bool:
+    """Return whether an agent, with its keeper, may end after `away` seconds without a supervisor.
+
+    Never while a job runs or waits.
     """
     return away > away_secs and (
         not known or (away > max(REPORT_SECS, away_secs) and all(e.state == "ended" for e in known))

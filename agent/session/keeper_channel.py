@@ -1,5 +1,6 @@
-"""The agent's end of the socket pair with its keeper: JSON lines in and out, on the event loop.
-What they mean stands elsewhere.
+"""The agent's end of the socket pair with its keeper: JSON lines on the event loop.
+
+Does not interpret the messages.
 """
 
 import asyncio
@@ -12,11 +13,11 @@ _READ_BYTES = 256 * 1024
 
 
 class KeeperLink:
-    """`on_message(dict)` for each message, `on_eof()` once when the keeper is gone. Both are called
+    """Calls `on_message(dict)` for each message, and `on_eof()` once when the keeper has ended, both
     from the loop.
 
-    Takes over the descriptor. Messages may be sent before `start`. What the keeper has not read yet
-    is kept; it always reads.
+    Owns the descriptor. Messages may be sent before `start`. Unread messages are buffered without
+    limit, as the keeper always reads.
     """
 
     def __init__(
@@ -24,24 +25,21 @@ class KeeperLink:
     ) -> None:
         self._socket = socket.socket(fileno=fd)
         self._socket.setblocking(False)
-        self._socket.set_inheritable(
-            False
-        )  # what the agent starts must not keep the keeper's link open
+        # processes started by the agent must not keep the keeper's socket open
+        self._socket.set_inheritable(False)
         self._on_message, self._on_eof = on_message, on_eof
         self._in, self._out = bytearray(), bytearray()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._writing = False
 
     def start(self) -> None:
-        """Begin to read, in the running loop."""
+        """Start reading, in the running loop."""
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._socket, self._read)
         self._write()
 
     def send(self, message: dict[str, Any]) -> None:
-        """Queue one message; dropped where the keeper is gone (its successor tells everything
-        anew).
-        """
+        """Queue one message; dropped if the keeper has ended (the next one reports all state)."""
         if self._socket.fileno() < 0:
             return
         self._out += json.dumps(message).encode() + b"\n"

@@ -1,6 +1,4 @@
-"""What waits to be sent to the supervisor: bounded in number and in bytes, whatever many readers
-ask for and however slowly it is taken.
-"""
+"""Messages waiting to be sent to the supervisor, bounded in number and bytes."""
 
 import asyncio
 from collections import deque
@@ -8,34 +6,37 @@ from typing import Any
 
 from ...protocol.wire.messages import CallReply, FileChunk, FileList, LogChunk, OpError
 
-#: Messages that may wait.
+#: Limit of waiting messages.
 MAX_WAITING = 20_000
-#: Bytes of answers that may wait; one more is refused. Who can wait before he reads does so while
-#: there are more than ROOM_BYTES.
-MAX_BYTES, ROOM_BYTES = 64 * 1024 * 1024, 2 * 1024 * 1024
-#: Bytes that are sent in one go.
+#: Limit of waiting answer bytes; an answer beyond it is refused. Readers that can wait do so above
+#: ROOM_BYTES.
+MAX_BYTES, LOW_WATER_BYTES = 64 * 1024 * 1024, 2 * 1024 * 1024
+#: Bytes sent at once.
 _PORTION = 1024 * 1024
 
 
 class Outbox:
-    """One per link."""
+    """The send queue of one connection."""
 
-    def __init__(self, *, max_bytes: int = MAX_BYTES, room_bytes: int = ROOM_BYTES) -> None:
-        self._max_bytes, self._room_bytes = max_bytes, room_bytes
+    def __init__(
+        self, *, max_bytes: int = MAX_BYTES, low_water_bytes: int = LOW_WATER_BYTES
+    ) -> None:
+        self._max_bytes, self._low_water_bytes = max_bytes, low_water_bytes
         self._waiting: deque[Any] = deque()
-        #: bytes of what waits, and of these what is being sent
+        #: bytes waiting, and of these the bytes being sent
         self._bytes = self._sending = 0
         self._wake, self._sent = asyncio.Event(), asyncio.Event()
 
     def put(self, message: Any) -> bool:
-        """False when there are too many."""
+        """Queue a message; return False if too many wait.
+
+        An answer that exceeds the byte limit is replaced by an error.
+        """
         if len(self._waiting) >= MAX_WAITING:
             return False
         size = _size(message)
         if size and self._bytes and self._bytes + size > self._max_bytes:
-            sentence = (
-                f"more than {self._max_bytes >> 20} MiB of answers wait to be sent by its agent"
-            )
+            sentence = f"more than {self._max_bytes >> 20} MiB of answers wait to be sent by the agent; try again later"
             message = OpError(op_id=message.op_id, code="tooManyRequests", error=sentence)
             size = 0
         self._waiting.append(message)
@@ -44,7 +45,7 @@ class Outbox:
         return True
 
     async def take(self) -> list[Any]:
-        """What is next, as soon as there is something. What was taken before has been sent."""
+        """Wait for messages and return the next portion. The previous one counts as sent."""
         self._bytes -= self._sending
         self._sending = 0
         self._sent.set()
@@ -57,14 +58,14 @@ class Outbox:
             self._sending += _size(portion[-1])
         return portion
 
-    async def room(self) -> None:
-        """Returns when a large answer would not wait behind many others."""
-        while self._bytes > self._room_bytes:
+    async def wait_for_capacity(self) -> None:
+        """Wait until few answer bytes are queued."""
+        while self._bytes > self._low_water_bytes:
             self._sent.clear()
             await self._sent.wait()
 
     def clear(self) -> None:
-        """There is nobody (any more) to send it to."""
+        """Drop all messages: there is no connection."""
         self._waiting.clear()
         self._bytes = self._sending = 0
         self._sent.set()

@@ -1,7 +1,6 @@
-"""Paths as the supervisor knows them, and as they are called where this agent runs. Translated
-once, at the agent's edge.
+"""Mapping of the supervisor's paths to paths on this machine, applied once at the agent's edge.
 
-Supervisor and agent may see one tree under two names, or two trees that hold the same things. Pure.
+Supervisor and agent may see one tree under two names, or two trees with equal content. Pure.
 """
 
 import re
@@ -24,38 +23,38 @@ from ...protocol.wire.messages import (
 
 
 class Paths:
-    """pairs: (there, here). The longest one that fits counts."""
+    """pairs: (supervisor's path, local path). The longest matching prefix applies."""
 
     def __init__(self, pairs: Sequence[Sequence[str]]) -> None:
         known = {
-            there.rstrip("/"): here.rstrip("/")
-            for there, here in pairs
-            if there.rstrip("/") != here.rstrip("/")
+            remote.rstrip("/"): local.rstrip("/")
+            for remote, local in pairs
+            if remote.rstrip("/") != local.rstrip("/")
         }
         self._known = dict(sorted(known.items(), key=lambda pair: -len(pair[0])))
-        # a whole name: /data/user is no part of /data/users, and none of /more/data/user
-        names = "|".join(re.escape(there) for there in self._known)
+        # match whole names: /data/user matches neither in /data/users nor in /more/data/user
+        names = "|".join(re.escape(remote) for remote in self._known)
         self._inside = (
             re.compile(rf"(?<![A-Za-z0-9_./-])({names})(?![A-Za-z0-9_.-])") if names else None
         )
 
     @property
     def same(self) -> bool:
-        """Is every path called alike at both ends?"""
+        """Return whether all paths are equal at both ends."""
         return self._inside is None
 
     def path(self, path: str) -> str:
-        for there, here in self._known.items():
-            if path == there or path.startswith(there + "/"):
-                return here + path[len(there) :]
+        for remote, local in self._known.items():
+            if path == remote or path.startswith(remote + "/"):
+                return local + path[len(remote) :]
         return path
 
     def text(self, text: str) -> str:
-        """Wherever such a path stands in it: `PYTHONPATH`, options of a program."""
+        """Replace such paths anywhere in a text, for example in `PYTHONPATH` or program options."""
         return text if self._inside is None else self._inside.sub(lambda m: self._known[m[1]], text)
 
     def message(self, message: Any) -> Any:
-        """The same, with this end's paths."""
+        """Return the message with local paths."""
         if self._inside is None:
             return message
         match message:

@@ -1,10 +1,10 @@
-"""The agent's half of the conversation, as a pure state machine: messages and keeper reports in,
-messages and keeper orders out.
+"""The agent's side of the protocol as a pure state machine: supervisor messages and keeper reports
+in, supervisor messages and keeper orders out.
 
 Lost, repeated and reordered messages are harmless because every answer is a fact about a fencing
-token: an op for a known token is answered with what became of it, an ended execution is repeated
-until the supervisor acknowledged it, and a new connection begins with everything that is known.
-Nothing is ever stopped because the supervisor is away.
+token. An operation on a known token is answered with the token's state. An ended execution is
+reported until the supervisor acknowledges it. A new connection begins with a snapshot. Nothing is
+ever stopped because the supervisor is unreachable.
 """
 
 from collections import OrderedDict
@@ -43,22 +43,22 @@ from ...protocol.wire.messages import (
 
 #: An ended execution is reported again after this long without an acknowledgement (seconds).
 REPEAT_SECS = 5.0
-#: Highest serial seen per job, for this many jobs: a late op of an older run is refused without
-#: asking the keeper.
+#: Number of jobs whose highest serial is remembered: a late operation for an older run is refused
+#: without asking the keeper.
 SERIALS_KEPT = 10_000
 
 
-# ---- out
+# ---- outputs
 
 
 class Send(msgspec.Struct, frozen=True):
-    """Send to the supervisor; dropped while there is no connection (the next snapshot has it)."""
+    """Send to the supervisor; dropped without a connection (the next snapshot contains it)."""
 
     message: ToSupervisor
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """Have the keeper start this; it refuses a token that was started before. shared: of a gang."""
+    """Order the keeper to start this; it refuses a used token. shared: data of the task's gang."""
 
     token: Token
     spec: TaskSpec
@@ -82,27 +82,27 @@ class Read(msgspec.Struct, frozen=True):
 
 
 class StartCall(msgspec.Struct, frozen=True):
-    """Have a worker compute this; it is answered whatever becomes of it."""
+    """Have a worker compute this call; it is answered in any case."""
 
     op: Call
 
 
 class StopCall(msgspec.Struct, frozen=True):
-    """Nobody waits for this call any more."""
+    """Stop a call: its caller no longer waits."""
 
     op_id: OpId
 
 
 class Fetch(msgspec.Struct, frozen=True):
-    """Answer this reader from a run directory: a piece of a file, the names of its files, or the
-    result that was left there; or keep a piece of a file for it.
+    """Answer from a run directory (part of a file, file names, or a stored result), or store part
+    of a library file.
     """
 
     op: ReadFile | ListFiles | KeepFile | Call
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """Say on which of these ports somebody listens."""
+    """Check which of these ports are in use."""
 
     op: ProbePorts
 
@@ -116,7 +116,7 @@ Output = Send | Launch | Stop | Forget | Read | StartCall | StopCall | Fetch | P
 
 
 class _Known(msgspec.Struct):
-    """One execution: what is reported of it, and when it was reported last (monotonic)."""
+    """One execution, with the time of its last change and its last report (monotonic)."""
 
     execution: Execution
     seen: float
@@ -124,8 +124,8 @@ class _Known(msgspec.Struct):
 
 
 class Session:
-    """What the agent knows. Every method returns what is to be done, in order. `mono` is the
-    monotonic clock, seconds.
+    """The agent's state. Every method returns the outputs to perform, in order. `mono` is the
+    monotonic clock in seconds.
     """
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class Session:
     # ---- the connection
 
     def connected(self, mono: float) -> list[Output]:
-        """`alive` was sent by the link; everything that is known follows."""
+        """Handle a new connection, on which `alive` has been sent: send a snapshot."""
         self._up = True
         return self._snapshot(mono)
 
@@ -146,7 +146,7 @@ class Session:
         return []
 
     def tick(self, mono: float) -> list[Output]:
-        """Now and then: repeat what ended and was not acknowledged."""
+        """Report ended executions again that were not acknowledged in time."""
         if not self._up:
             return []
         late = [
@@ -194,11 +194,11 @@ class Session:
         if known is not None:
             return [self._report(known, mono)]
         if op.token.serial < self._serials.get(op.token.jid, 0):
-            exit_ = ExitInfo(source="start", detail="a newer run of this job was here before")
+            exit_ = ExitInfo(source="start", detail="a newer run of this job was started before")
             refused = Execution(token=op.token, state="ended", op_id=op.op_id, exit=exit_)
             self._known[op.token] = _Known(refused, mono)
             return [self._report(self._known[op.token], mono)]
-        self._learn(Execution(token=op.token, state="starting", op_id=op.op_id), mono)
+        self._store(Execution(token=op.token, state="starting", op_id=op.op_id), mono)
         return [Launch(op.token, op.spec, shared)]
 
     def _cancel(self, op: Cancel, mono: float) -> list[Output]:
@@ -206,9 +206,8 @@ class Session:
         if known is not None and known.execution.state == "ended":
             return [self._report(known, mono)]
         if known is None:
-            # it is not to be started any more, whenever its `run` arrives: the keeper remembers
-            # that
-            self._learn(
+            # its `run` may still arrive; the keeper remembers that it must not start
+            self._store(
                 Execution(token=op.token, state="starting", op_id=op_id(op.token, "run")), mono
             )
         return [Stop(op.token, op.reason, op.grace_secs)]
@@ -223,7 +222,7 @@ class Session:
 
     def _snapshot(self, mono: float) -> list[Output]:
         self._snapshots += 1
-        all_ = [self._now(k, mono) for k in self._known.values()]
+        all_ = [self._current(k, mono) for k in self._known.values()]
         pages = [all_[i : i + SNAPSHOT_PAGE] for i in range(0, len(all_), SNAPSHOT_PAGE)] or [[]]
         for k in self._known.values():
             k.reported = mono
@@ -239,44 +238,45 @@ class Session:
     # ---- the keeper
 
     def keeper_hello(self, executions: list[dict[str, Any]], mono: float) -> list[Output]:
-        """What the keeper has: at the start, or after it took over from another."""
+        """Handle the executions of a keeper: at the start, or after a new one took over."""
         for e in executions:
-            self._learn(_execution(e), mono)
+            self._store(_parse_execution(e), mono)
         return self._snapshot(mono) if self._up else []
 
-    def keeper_said(self, said: dict[str, Any], mono: float) -> list[Output]:
-        """`started` or `ended`, with the execution. One that is `running` and has an exit is ending
-        (see messages.Execution).
+    def keeper_reported(self, report: dict[str, Any], mono: float) -> list[Output]:
+        """Handle a keeper's report. An execution that is `running` and has an exit is ending (see
+        messages.Execution).
         """
-        return self.learned([_execution(said)], mono)
+        return self.record_states([_parse_execution(report)], mono)
 
-    def learned(self, executions: Sequence[Execution], mono: float) -> list[Output]:
-        """What became of these, from whoever launched them. An end is final."""
+    def record_states(self, executions: Sequence[Execution], mono: float) -> list[Output]:
+        """Record and report new states from the keeper or batch scheduler. An end is final."""
         out: list[Output] = []
         for execution in executions:
             known = self._known.get(execution.token)
             if known is None or known.execution.state != "ended":
-                known = self._learn(execution, mono)
+                known = self._store(execution, mono)
                 out += [self._report(known, mono)] if self._up else []
         return out
 
     def launch_failed(
         self, token: Token, detail: str, mono: float, fault: str | None = None
     ) -> list[Output]:
-        """The agent itself could not hand it to the keeper. What the keeper has said of it since
-        then stands. fault: see exits.FAULTS.
+        """Record that the agent could not launch it, unless the keeper has reported it since.
+
+        fault: see exits.FAULTS.
         """
-        there = self._known.get(token)
-        if there is not None and there.execution.state != "starting":
+        known = self._known.get(token)
+        if known is not None and known.execution.state != "starting":
             return []
-        known = self._learn(_failed(token, detail, fault), mono)
+        known = self._store(_start_failure(token, detail, fault), mono)
         return [self._report(known, mono)]
 
     # ---- questions
 
-    def over(self, token: Token) -> bool:
-        """Did it end? One that is not known may be on its way here; one that was acknowledged has
-        its final evidence.
+    def has_ended(self, token: Token) -> bool:
+        """Return whether it has ended. False for unknown tokens: they may be on their way here, or
+        were acknowledged and have final evidence.
         """
         known = self._known.get(token)
         return known is not None and known.execution.state == "ended"
@@ -289,7 +289,7 @@ class Session:
 
     # ---- inside
 
-    def _learn(self, execution: Execution, mono: float) -> _Known:
+    def _store(self, execution: Execution, mono: float) -> _Known:
         known = self._known[execution.token] = _Known(execution, mono)
         jid, serial = execution.token.jid, execution.token.serial
         self._serials[jid] = max(serial, self._serials.get(jid, 0))
@@ -300,23 +300,21 @@ class Session:
 
     def _report(self, known: _Known, mono: float) -> Send:
         known.reported = mono
-        return Send(RunStatusUpdate(execution=self._now(known, mono)))
+        return Send(RunStatusUpdate(execution=self._current(known, mono)))
 
-    def _now(self, known: _Known, mono: float) -> Execution:
+    def _current(self, known: _Known, mono: float) -> Execution:
         e = known.execution
         if e.state != "running" or e.elapsed_secs is None or e.ending:
             return e
         return msgspec.structs.replace(e, elapsed_secs=e.elapsed_secs + mono - known.seen)
 
 
-def _execution(e: dict[str, Any]) -> Execution:
-    """The keeper's words as an Execution. Raises Refusal or msgspec.ValidationError for what is not
-    one.
-    """
+def _parse_execution(e: dict[str, Any]) -> Execution:
+    """Convert a keeper's report. Raises Refusal or msgspec.ValidationError if it is invalid."""
     token = parse_token(e["token"])
     state = e["state"]
     if state not in ("running", "ended"):
-        raise Refusal("malformed", f"the keeper says {state!r} of {token}")
+        raise Refusal("malformed", f"the keeper reports the unknown state {state!r} of {token}")
     exit_ = msgspec.convert(e["exit"], ExitInfo) if e.get("exit") else None
     return Execution(
         token=token,
@@ -330,7 +328,7 @@ def _execution(e: dict[str, Any]) -> Execution:
     )
 
 
-def _failed(token: Token, detail: str, fault: str | None) -> Execution:
+def _start_failure(token: Token, detail: str, fault: str | None) -> Execution:
     return Execution(
         token=token,
         state="ended",

@@ -1,9 +1,8 @@
-"""The agent's websocket: dial, say `alive`, carry frames both ways, dial again for as long as it
-takes.
+"""The agent's websocket: connect, send `alive`, exchange frames, reconnect without end.
 
-Knows nothing of jobs. Where the supervisor listens is read afresh before each try, because it may
-come back elsewhere. In a container without a network the way there is a relay's unix socket; with
-`wss` the certificate is held against the URL's host all the same.
+Knows nothing about jobs. The supervisor's address file is read before each attempt, because the
+address may change. In a container without a network the connection goes through a relay's Unix
+socket; with `wss` the certificate is still verified against the URL's host.
 """
 
 import asyncio
@@ -28,21 +27,20 @@ from ...runtime.log.logger import Log
 from .backoff import LATE, LONGEST, LONGEST_LATE, LONGEST_REFUSED, Backoff, Outcome
 from .outbox import Outbox
 
-#: A try to dial takes at most so long, however slowly the other end answers.
+#: Time limit of a connection attempt (seconds).
 DIAL_SECS = 10.0
-#: Between two tries, the address is looked at this often.
+#: Interval (seconds) of checks for a new address between two attempts.
 LOOK_SECS = 2.0
-#: One of so many failures is logged: this may go on for hours.
+#: Only every 60th failure is logged: failures may continue for hours.
 SAY_EVERY = 60
-#: Answers of a supervisor that does not let us in.
+#: HTTP status codes of a supervisor that refuses the agent.
 REFUSALS = (401, 403)
 
 
 class Address(msgspec.Struct, frozen=True, rename={"url": "agentsUrl", "ca": "agentsCa"}):
-    """Where to dial. `ca`: PEM file of the pinned authority, for wss. link: a relay's unix socket,
-    which leads there.
+    """The address file. ca: PEM file of the pinned authority, for wss. link: Unix socket of a relay.
 
-    The others: how often each end asks whether the other is there.
+    ping_secs, ping_timeout_secs: heartbeat interval and timeout of each end.
     """
 
     url: str
@@ -53,23 +51,21 @@ class Address(msgspec.Struct, frozen=True, rename={"url": "agentsUrl", "ca": "ag
 
 
 def read_address(path: Path) -> Address:
-    """The supervisor's agents listener, as it wrote it down. Raises OSError or ValueError, whatever
-    the file holds.
-    """
+    """Read the address that the supervisor wrote. Raises OSError or ValueError."""
     address = msgspec.json.decode(path.read_bytes(), type=Address)
     if not address.url.startswith(("ws://", "wss://")):
-        raise ValueError(f"no address of a listener: {address.url[:100]!r}")
+        raise ValueError(f"not a websocket URL: {address.url[:100]!r}")
     if address.link is not None and not address.link.startswith("/"):
-        raise ValueError(f"no path of a relay's socket: {address.link[:100]!r}")
+        raise ValueError(f"not an absolute path of a relay's socket: {address.link[:100]!r}")
     if not 0 < address.ping_timeout_secs <= address.ping_secs:
         raise ValueError(
-            f"no pace of pings: {address.ping_timeout_secs:g} within {address.ping_secs:g} s"
+            f"invalid ping settings: timeout {address.ping_timeout_secs:g} s, interval {address.ping_secs:g} s"
         )
     return address
 
 
 class Link:
-    """One agent's connection. `on_up()`, `on_message(message)`, `on_down()` are called on the loop."""
+    """The connection of one agent. Calls `on_up()`, `on_message(message)`, `on_down()` on the loop."""
 
     def __init__(
         self,
@@ -93,28 +89,26 @@ class Link:
         self._on_up, self._on_message, self._on_down = on_up, on_message, on_down
         self._socket: tornado.websocket.WebSocketClientConnection | None = None
         self._outbox = Outbox()
-        #: what the supervisor of the newest connection said of itself; None: nothing (it is of an
-        #: earlier version)
+        #: the supervisor's settings for agents, of the newest connection; None: it is of an earlier
+        #: version, which sends none
         self.site: SiteHello | None = None
 
     def send(self, message: Any) -> None:
-        """Queue for the live connection; without one it is dropped. A queue that overflows ends the
-        connection: a snapshot is cheaper.
+        """Queue a message; dropped without a connection. A full queue closes the connection: a
+        snapshot is cheaper.
         """
         if self._socket is None:
             return
         if not self._outbox.put(message):
             self._outbox.clear()
-            self._socket.close(1000, "its queue is full")
+            self._socket.close(1000, "the agent's send queue is full")
 
-    async def room(self) -> None:
-        """Returns when a large answer would not wait behind many others: whoever makes one waits
-        for this first.
-        """
-        await self._outbox.room()
+    async def wait_for_capacity(self) -> None:
+        """Wait until few answers are queued; called before a large answer is made."""
+        await self._outbox.wait_for_capacity()
 
     async def run(self) -> None:
-        """Dial and serve, for ever."""
+        """Connect and serve forever."""
         backoff, loop = Backoff(), asyncio.get_running_loop()
         while True:
             try:
@@ -126,18 +120,18 @@ class Link:
                 tornado.websocket.WebSocketError,
                 tornado.iostream.StreamClosedError,
             ) as e:
-                self._say_failure(backoff, e)
+                self._log_failure(backoff, e)
                 pause = backoff.failed(_outcome(e), random.random())
             else:
                 begun = loop.time()
                 await self._serve(socket, pace)
                 pause = backoff.ended(loop.time() - begun, random.random())
-            if await self._has_new_address(pause):
+            if await self._wait_for_new_address(pause):
                 backoff = Backoff()
 
-    async def _has_new_address(self, secs: float) -> bool:
-        """Wait so long, or until the supervisor has written where it is now: then it has been
-        started again, or found this agent.
+    async def _wait_for_new_address(self, secs: float) -> bool:
+        """Wait for `secs`; return True early if the address file changed. Then the supervisor has
+        restarted or found this agent.
         """
         loop = asyncio.get_running_loop()
         until, before = loop.time() + secs, _stamp(self._file)
@@ -147,7 +141,7 @@ class Link:
                 return True
         return False
 
-    def _say_failure(self, backoff: Backoff, e: Exception) -> None:
+    def _log_failure(self, backoff: Backoff, e: Exception) -> None:
         if backoff.failures % SAY_EVERY == 0:
             longest = (
                 LONGEST_LATE
@@ -157,7 +151,7 @@ class Link:
                 else LONGEST
             )
             self._log(
-                "cannot reach the supervisor: {}; trying again every {:g} s and less",
+                "cannot reach the supervisor: {}; retrying at least every {:g} s",
                 _brief(e),
                 longest,
             )
@@ -174,12 +168,10 @@ class Link:
             request_timeout=DIAL_SECS,
             ssl_options=tls,
         )
-        # no pings of Tornado's: they count on the wall clock, and pause for a day when it is set
-        # back by one
-        async with asyncio.timeout(
-            1.5 * DIAL_SECS
-        ):  # Tornado's own timeouts count on the wall clock
-            resolver = None if address.link is None else _Through(address.link)
+        # no pings or timeouts of Tornado's: they use the wall clock, and would pause for a day when
+        # the clock is set back by one
+        async with asyncio.timeout(1.5 * DIAL_SECS):
+            resolver = None if address.link is None else _RelayResolver(address.link)
             socket = await tornado.websocket.websocket_connect(
                 request,
                 max_message_size=MAX_FRAME,
@@ -188,7 +180,7 @@ class Link:
         stream = socket.protocol.stream if socket.protocol is not None else None
         if stream is None or stream.closed():
             raise tornado.iostream.StreamClosedError
-        # Nagle's algorithm would hold a second small message back for 40 ms
+        # Nagle's algorithm would delay a second small message by 40 ms
         stream.set_nodelay(True)
         return socket, HeartbeatTiming(address.ping_secs, address.ping_timeout_secs)
 
@@ -212,7 +204,7 @@ class Link:
             while (frame := await socket.read_message()) is not None:
                 if heart.was_suspended(loop.time()):
                     self._log(
-                        "this agent stood still; what was said to it meanwhile is asked for again"
+                        "this agent was suspended; it reconnects to get missed messages again"
                     )
                     break
                 heart.record_receipt()
@@ -233,9 +225,7 @@ class Link:
         heart: Heartbeat,
         pace: HeartbeatTiming,
     ) -> None:
-        """End a connection whose other end does not answer, at once: there is nobody to say goodbye
-        to.
-        """
+        """Drop a connection whose other end does not answer, without a closing handshake."""
         while True:
             await asyncio.sleep(pace.step)
             match heart.check(asyncio.get_running_loop().time()):
@@ -251,7 +241,7 @@ class Link:
                     self._log("the supervisor does not answer")
                     _drop(socket)
                 case "slept":
-                    self._log("this agent stood still; it connects again")
+                    self._log("this agent was suspended; it reconnects")
                     _drop(socket)
 
     def _read(self, decoder: Decoder, frame: bytes | str) -> bool:
@@ -259,13 +249,13 @@ class Link:
         try:
             messages: Sequence[Any] = decoder.messages(frame)  # type: ignore[arg-type]
         except FrameError as e:
-            self._log("refused a frame of the supervisor: {}", e.sentence)
+            self._log("invalid frame from the supervisor: {}", e.sentence)
             if e.close:
                 return False
             messages = e.messages
         for message in messages:
             self._on_message(message)
-        # A lost frame of the supervisor: a new connection begins with a snapshot, which mends it.
+        # After a lost frame the agent reconnects: the snapshot repairs its state.
         return decoder.gaps == gaps
 
     async def _write(self, socket: tornado.websocket.WebSocketClientConnection) -> None:
@@ -283,10 +273,8 @@ class Link:
             socket.close()
 
 
-class _Through:
-    """What Tornado asks for the addresses of a host: whatever it is called, the way there is this
-    socket.
-    """
+class _RelayResolver:
+    """A resolver for Tornado that returns one Unix socket for every host."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -297,7 +285,7 @@ class _Through:
         return [(sockets.AF_UNIX, self._path)]
 
     def close(self) -> None:
-        """There is nothing to give back."""
+        """Do nothing; Tornado calls it."""
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

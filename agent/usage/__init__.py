@@ -1,1 +1,1 @@
-"""Usage: one sentence to be written."""
+"""Resource usage of live executions: CPU, memory, disk traffic and GPUs, sampled periodically."""

@@ -1,9 +1,9 @@
-"""What the machine's GPUs do and for whom, by NVIDIA's library; where that is not there, or says
-nothing, nothing is known.
+"""Usage of the machine's GPUs by process, from NVIDIA's library. Without the library nothing is
+known.
 
 The library comes with the extra `gpu` (package nvidia-ml-py, module pynvml) and needs a driver. It
-is loaded when somebody asks for the first time, once; no failure of it is ever an error of ours.
-Calls may block: not for the event loop.
+is loaded on first use, once; its failures are never reported as errors. Calls may block: do not
+call it on the event loop.
 """
 
 import importlib
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 
 class Card(NamedTuple):
-    """percent: how busy it is, whoever uses it. memory: bytes on it by pid of each process that
-    computes on it. None: not known.
+    """One GPU. percent: its utilisation by all processes. memory: bytes by pid of each computing
+    process. None: unknown.
     """
 
     percent: float | None
@@ -21,8 +21,8 @@ class Card(NamedTuple):
 
 
 class Use(NamedTuple):
-    """What some processes have of the cards: the mean of the cards that they compute on, and bytes
-    on all of them.
+    """GPU usage of some processes: mean utilisation of the cards they compute on, and their bytes on
+    all cards.
     """
 
     percent: float | None
@@ -33,41 +33,42 @@ UNKNOWN = Use(None, None)
 
 
 class Gpus:
-    """load: gives the library."""
+    """load: imports the library."""
 
     def __init__(self, load: Callable[[], Any] = lambda: importlib.import_module("pynvml")) -> None:
         self._load: Callable[[], Any] | None = load
         self._library: Any = None
 
-    def look(self) -> tuple[Card, ...]:
-        """Every card that can be asked now; none where nothing is known."""
+    def read_cards(self) -> tuple[Card, ...]:
+        """Return every card that answers; none if the library is unavailable."""
         if self._load is not None:
             load, self._load = self._load, None
-            self._library = _begun(load)
+            self._library = _load_library(load)
         if self._library is None:
             return ()
-        count = _asked(self._library.nvmlDeviceGetCount)
+        count = _ask(self._library.nvmlDeviceGetCount)
         cards = (self._card(n) for n in range(count or 0))
         return tuple(card for card in cards if card is not None)
 
     def _card(self, number: int) -> Card | None:
-        handle = _asked(self._library.nvmlDeviceGetHandleByIndex, number)
+        handle = _ask(self._library.nvmlDeviceGetHandleByIndex, number)
         found = (
             None
             if handle is None
-            else _asked(self._library.nvmlDeviceGetComputeRunningProcesses, handle)
+            else _ask(self._library.nvmlDeviceGetComputeRunningProcesses, handle)
         )
         if found is None:
             return None
-        rates = _asked(self._library.nvmlDeviceGetUtilizationRates, handle)
+        rates = _ask(self._library.nvmlDeviceGetUtilizationRates, handle)
         return Card(
             None if rates is None else float(rates.gpu), {p.pid: p.usedGpuMemory for p in found}
         )
 
 
 def use(cards: tuple[Card, ...], pids: frozenset[int]) -> Use:
-    """Of processes that are on no card, nothing is known: the library may call them by the pids of
-    another namespace.
+    """Return the usage of these processes.
+
+    UNKNOWN if none is on a card: the library may report pids of another namespace.
     """
     mine = [card for card in cards if not pids.isdisjoint(card.memory)]
     if not mine:
@@ -81,20 +82,18 @@ def use(cards: tuple[Card, ...], pids: frozenset[int]) -> Use:
     )
 
 
-def _begun(load: Callable[[], Any]) -> Any:
+def _load_library(load: Callable[[], Any]) -> Any:
     try:
         library = load()
         library.nvmlInit()
-    except Exception:  # no package, no driver, no permission, another version: all the same
+    except Exception:  # no package, no driver, no permission, or another version
         return None
     return library
 
 
-def _asked(question: Callable[..., Any], *arguments: Any) -> Any:
-    """Its answer; None where there is none."""
+def _ask(question: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the library's answer, or None if it fails."""
     try:
         return question(*arguments)
-    except (
-        Exception
-    ):  # NVMLError has a class for each cause: not supported by this card, no permission, lost, ...
+    except Exception:  # NVMLError has one class per cause: unsupported, no permission, lost, ...
         return None

@@ -1,9 +1,7 @@
-"""What processes have taken so far, as /proc counts it, and what is not lost when one of them ends.
-Reads only.
+"""Counters of processes in /proc, and counts that are lost when a process ends. Reads only.
 
-A process that is waited for leaves its counts to the one that waited; one that nobody of the same
-job waits for takes them along. `lost` finds out which, from two looks, and never counts anything
-twice.
+A reaped process leaves its counts to its parent; if the parent is not of the same job, they are
+lost for the job. `lost` compares two samples to find these, and never counts anything twice.
 """
 
 import os
@@ -12,15 +10,15 @@ from typing import NamedTuple
 
 TICK_SECS = 1 / os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGESIZE")
-#: States of /proc/pid/stat of a process that is over: it has counts, and no memory.
+#: States of /proc/pid/stat of an ended process: it has counts, but no memory.
 _OVER = b"ZXx"
-#: The process is gone, or it is another user's.
+#: The process has ended, or belongs to another user.
 _NOT_TO_READ = (FileNotFoundError, ProcessLookupError, PermissionError)
 
 
 class Process(NamedTuple):
-    """ticks: its start, which names it together with its pid. cpu: seconds of it and of the
-    children it waited for; waited: of these.
+    """ticks: start time, identifies it together with its pid. cpu: CPU seconds, including those of
+    reaped children; waited: the children's part.
     """
 
     pid: int
@@ -34,14 +32,14 @@ class Process(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """Bytes from and to disks, of a process and of the children it waited for."""
+    """Bytes read from and written to disks by a process and its reaped children."""
 
     read: int
     written: int
 
 
 def process(pid: int) -> Process | None:
-    """None where there is no such process."""
+    """Return the process, or None if it does not exist."""
     raw = _read(f"/proc/{pid}/stat")
     end = 0 if raw is None else raw.rfind(b")")
     if raw is None or end < 0:
@@ -61,8 +59,8 @@ def process(pid: int) -> Process | None:
 
 
 def children(p: Process) -> list[int] | None:
-    """Pids of its children; None where this kernel does not tell. One that comes or goes meanwhile
-    may be missed.
+    """Return the pids of its children, or None if this kernel does not list them. A child that
+    starts or ends meanwhile may be missed.
     """
     out: list[int] = []
     try:
@@ -79,32 +77,31 @@ def children(p: Process) -> list[int] | None:
 
 
 def cgroup_cpu_secs(folder: str) -> float | None:
-    """Seconds of processors that all who ever were in this cgroup took; None where nobody counts
-    that (version 1 does it elsewhere).
+    """Return CPU seconds of all processes that ever were in this cgroup.
+
+    None if they are not counted there (version 1 counts elsewhere).
     """
     words = (_read(f"{folder}/cpu.stat") or b"").split()
     return int(words[words.index(b"usage_usec") + 1]) / 1e6 if b"usage_usec" in words else None
 
 
 def traffic(pid: int) -> Traffic | None:
-    """None where it is not to be read: it runs as somebody else, this kernel does not count, or it
-    is gone.
+    """Return its disk traffic, or None: it runs as another user, has ended, or the kernel does not
+    count.
     """
     raw = _read(f"/proc/{pid}/io")
-    said = dict(line.split(b": ", 1) for line in (raw or b"").splitlines())
+    fields = dict(line.split(b": ", 1) for line in (raw or b"").splitlines())
     return (
-        Traffic(int(said[b"read_bytes"]), int(said[b"write_bytes"]))
-        if b"write_bytes" in said
+        Traffic(int(fields[b"read_bytes"]), int(fields[b"write_bytes"]))
+        if b"write_bytes" in fields
         else None
     )
 
 
 def memory(p: Process) -> int | None:
-    """Bytes of it in memory, what it shares divided among those who share it; None where it is
-    gone.
+    """Return its memory in bytes, shared memory in proportion; None if it has ended.
 
-    Where it does not show that (it runs as somebody else; an old kernel), all of what it shares is
-    counted.
+    Without access to that (another user's process, an old kernel), shared memory counts in full.
     """
     if p.over:
         return 0
@@ -122,11 +119,10 @@ def lost(
     total: Mapping[int, float],
     handed: Mapping[int, float],
 ) -> float:
-    """Of the counts that were there before, so much is in nobody's counts now: at least, never
-    more.
+    """Return a lower bound of the earlier counts that no live process has inherited.
 
-    total: counts of each process before. handed: by how much those who are still there may have
-    grown by waiting for others.
+    total: earlier counts of each process. handed: how much live processes may have inherited from
+    reaped children.
     """
     gone = {pid for pid, p in before.items() if pid not in now or now[pid].ticks != p.ticks}
     owed: dict[int, float] = {}
@@ -142,8 +138,8 @@ def lost(
 
 
 def _read(path: str) -> bytes | None:
-    """None where it is gone, or not ours to read. Raises OSError where this process is short of
-    something.
+    """Return None if it has ended or may not be read. Raises OSError if this process lacks a
+    resource.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,10 +1,10 @@
-"""Which processes belong to which execution, for those who count what it takes; who ends executions
-asks `keeping.kin`.
+"""Assignment of processes to executions, for usage counts; ending executions uses
+`keeper.executions.process_tracker`.
 
-By cgroup, where the execution has one: the kernel says so. Else whatever hangs below its main
-process; what hung there once; and the keeper's adopted children by session, environment mark or
-held lock. Only what belongs to jobs is looked at, not the whole machine: agents of many users look
-often. What shed all marks, and was never seen below its job, is seen by cgroup only.
+By cgroup, if the execution has one: the kernel reports it. Otherwise: descendants of the main
+process; former descendants; and the keeper's adopted children by session, environment mark or held
+lock. Only processes of jobs are examined, not the whole machine: agents of many users do this
+often. A process that dropped all marks and was never seen below its job is found by cgroup only.
 """
 
 import contextlib
@@ -13,15 +13,15 @@ from collections.abc import Iterable, Sequence
 
 from ...runtime import processes
 from ...runtime.execution.folder import LOCK, MESSAGE
-from ..keeper.linux.cgroups import Cgroup, of_process
+from ..keeper.linux.cgroups import Cgroup, cgroup_of_process
 from . import proc_counters
 from .proc_counters import Process
 
 
 class Execution:
-    """One whose processes are wanted. folder: its evidence. pid and ticks: its main process.
+    """An execution to count. folder: its evidence. pid, ticks: its main process.
 
-    seen, before: its members by pid as of the last look, and of the one before that.
+    seen, before: its processes by pid in the last sample and in the one before.
     """
 
     def __init__(self, name: str, token: str, folder: str, pid: int, ticks: int) -> None:
@@ -31,7 +31,9 @@ class Execution:
         self.before: dict[int, Process] = {}
 
     def marks(self) -> list[bytes]:
-        """Environment entries that its processes inherit; see `keeping.execution`."""
+        """Return the environment entries that its processes inherit; see `Execution.mark` in the
+        keeper.
+        """
         return [
             b"JOBSCRIBE_TOKEN=" + self.token.encode(),
             b"JOBSCRIBE_TERMINATION_MESSAGE=" + os.fsencode(f"{self.folder}/{MESSAGE}"),
@@ -39,17 +41,17 @@ class Execution:
 
 
 class ProcessMembership:
-    """Looks at the processes below one keeper."""
+    """Finds the processes below one keeper."""
 
     def __init__(self, keeper_pid: int) -> None:
         self._keeper_pid = keeper_pid
-        #: adopted children of the keeper that are known to be nobody's (pid: ticks), so that each
-        #: is asked once
-        self._strangers: dict[int, int] = {}
+        #: adopted children of the keeper without an owner (pid: ticks), so that each is examined
+        #: once
+        self._unowned: dict[int, int] = {}
         self._table: dict[int, processes.Process] | None = None
 
-    def look(self, executions: Sequence[Execution]) -> None:
-        """Bring `seen` of all of them up to date."""
+    def update(self, executions: Sequence[Execution]) -> None:
+        """Update `seen` of all executions."""
         self._table = None
         keeper = proc_counters.process(self._keeper_pid)
         adopted = [] if keeper is None else self._children(keeper)
@@ -60,12 +62,14 @@ class ProcessMembership:
     def _children(self, p: Process) -> list[int]:
         below = proc_counters.children(p)
         return (
-            [q.pid for q in self._all().values() if q.parent == p.pid] if below is None else below
+            [q.pid for q in self._process_table().values() if q.parent == p.pid]
+            if below is None
+            else below
         )
 
-    def _all(self) -> dict[int, processes.Process]:
-        """The whole process table: where a kernel tells no children, and for orphans of an earlier
-        keeper's executions.
+    def _process_table(self) -> dict[int, processes.Process]:
+        """Return the whole process table: for kernels that do not list children, and for orphans of
+        an earlier keeper's executions.
         """
         if self._table is None:
             self._table = processes.table()
@@ -80,16 +84,13 @@ class ProcessMembership:
         main = found.get(e.pid) or proc_counters.process(e.pid)
         if main is not None and main.ticks == e.ticks:
             found[e.pid] = main
-            if (
-                not main.over and e.cgroup is None
-            ):  # it moves in by itself, a moment after it was made
-                e.cgroup = of_process(e.pid, e.name)
-            if main.parent != self._keeper_pid:
-                _add(
-                    found, (p.pid for p in self._all().values() if p.session == e.pid)
-                )  # an earlier keeper's: its orphans are elsewhere
+            # the job moves itself into the cgroup, a moment after its start
+            if not main.over and e.cgroup is None:
+                e.cgroup = cgroup_of_process(e.pid, e.name)
+            if main.parent != self._keeper_pid:  # an earlier keeper's: its orphans are elsewhere
+                _add(found, (p.pid for p in self._process_table().values() if p.session == e.pid))
         if e.cgroup is not None:
-            with contextlib.suppress(OSError):  # it is being taken away
+            with contextlib.suppress(OSError):  # it is being removed
                 _add(found, e.cgroup.pids())
         todo = list(found.values())
         for p in todo:  # grows while it is walked
@@ -105,11 +106,9 @@ class ProcessMembership:
     def _owned(
         self, adopted: list[int], executions: Sequence[Execution]
     ) -> dict[str, list[Process]]:
-        """Those of the keeper's children that are no main process and were seen nowhere yet, by
-        name of the execution they belong to.
-        """
+        """Return new children of the keeper that are no main process, by execution name."""
         known = {pid for e in executions for pid in (e.pid, *e.seen)} | {os.getpid()}
-        strangers, self._strangers = self._strangers, {}
+        strangers, self._unowned = self._unowned, {}
         out: dict[str, list[Process]] = {}
         for pid in adopted:
             p = None if pid in known else proc_counters.process(pid)
@@ -117,7 +116,7 @@ class ProcessMembership:
                 continue
             owner = None if strangers.get(pid) == p.ticks else _owner(p, executions)
             if owner is None:
-                self._strangers[pid] = p.ticks
+                self._unowned[pid] = p.ticks
             else:
                 out.setdefault(owner, []).append(p)
         return out
@@ -125,7 +124,7 @@ class ProcessMembership:
 
 def _owner(p: Process, executions: Sequence[Execution]) -> str | None:
     for e in executions:
-        # a session is named by its leader's pid, which cannot be used again while a member is left
+        # a session is named by its leader's pid, which is not reused while a member is left
         if p.session == e.pid:
             return e.name
     names = [m.partition(b"=")[0] for m in executions[0].marks()] if executions else []

@@ -1,9 +1,8 @@
-"""What live executions take of the machine, looked at every few seconds and told to the supervisor.
-Volatile: the newest counts.
+"""Sampler of the resources that live executions use, sent to the supervisor. Volatile: only the
+newest counts.
 
-Looks are taken in a thread of their own, one at a time, and only while something runs. They cost no
-more than one part in a hundred of a core: the longer a look was (many processes, much memory), the
-longer the pause until the next.
+Samples are taken in a thread, one at a time, while an execution runs. They cost at most one percent
+of a core: the longer a sample took (many processes, much memory), the longer the pause.
 """
 
 import asyncio
@@ -22,19 +21,19 @@ from .gpu_counters import Card, Gpus
 from .proc_counters import Process, Traffic
 from .process_membership import Execution, ProcessMembership
 
-#: Pause between two looks (seconds); the first look at an execution comes sooner, but no two looks
-#: come closer than that.
+#: Pause between two samples (seconds), and between the start of an execution and its first sample,
+#: which is also the shortest pause.
 EVERY_SECS, FIRST_SECS = 5.0, 1.0
-#: A look that took a second of a processor is followed by a pause of so many, but never by a longer
-#: one than the second number.
+#: A sample that used one CPU second is followed by a pause of PAUSE_PER_SEC seconds, at most
+#: LONGEST_SECS.
 PAUSE_PER_SEC, LONGEST_SECS = 100.0, 60.0
-#: Of so many executions one message tells.
+#: Executions per message.
 TOLD_AT_ONCE = 200
 
 
 class UsageSampler:
-    """Looks at executions from `follow` to `leave`. folder: where their evidence lies. send:
-    dropped where there is no connection.
+    """Samples executions from `follow` to `unfollow`. folder: parent of their evidence folders. send:
+    drops without a connection.
     """
 
     def __init__(
@@ -50,35 +49,35 @@ class UsageSampler:
         self._members, self._gpus = ProcessMembership(keeper_pid), cards or Gpus()
         self._following: dict[Token, SampledExecution] = {}
         self._timer: asyncio.TimerHandle | None = None
-        #: who is being looked at now
-        self._looking: Sequence[SampledExecution] | None = None
-        #: before that time of the loop there is no other look
+        #: the executions that are being sampled now
+        self._sampling: Sequence[SampledExecution] | None = None
+        #: loop time before which no other sample is taken
         self._earliest = 0.0
 
     def follow(
         self, token: Token, pid: int | None, ticks: int | None, elapsed: float | None
     ) -> None:
-        """It runs, since `elapsed` seconds. Nothing happens where it is followed already, or its
-        main process is not known.
+        """Sample an execution that has run for `elapsed` seconds. No-op if it is followed already
+        or its main process is unknown.
         """
         if token in self._following or pid is None or ticks is None:
             return
         execution = Execution(token.name, str(token), str(self._folder / token.name), pid, ticks)
         began = time.monotonic() - elapsed if elapsed is not None and elapsed < EVERY_SECS else None
         self._following[token] = SampledExecution(token, execution, began)
-        if self._looking is None:
-            self._plan(asyncio.get_running_loop().time() + FIRST_SECS)
+        if self._sampling is None:
+            self._schedule(asyncio.get_running_loop().time() + FIRST_SECS)
 
-    def leave(self, token: Token) -> None:
-        """It is over."""
+    def unfollow(self, token: Token) -> None:
+        """Stop sampling an ended execution."""
         self._following.pop(token, None)
         if not self._following:
             self._cancel()
 
-    def again(self) -> None:
-        """There is a new connection: whoever is there knows nothing yet."""
-        if self._following and self._looking is None:
-            self._plan(asyncio.get_running_loop().time() + FIRST_SECS)
+    def resend(self) -> None:
+        """Sample soon on a new connection: the supervisor has no counts yet."""
+        if self._following and self._sampling is None:
+            self._schedule(asyncio.get_running_loop().time() + FIRST_SECS)
 
     def close(self) -> None:
         self._following.clear()
@@ -89,87 +88,88 @@ class UsageSampler:
             self._timer.cancel()
             self._timer = None
 
-    def _plan(self, at: float) -> None:
-        """Look at that time of the loop, if not sooner."""
+    def _schedule(self, at: float) -> None:
+        """Take a sample at this loop time or earlier."""
         at = max(at, self._earliest)
         if self._timer is None or self._timer.when() > at:
             self._cancel()
-            self._timer = asyncio.get_running_loop().call_at(at, self._begin)
+            self._timer = asyncio.get_running_loop().call_at(at, self._start_sample)
 
-    def _begin(self) -> None:
-        self._timer, self._looking = None, tuple(self._following.values())
+    def _start_sample(self) -> None:
+        self._timer, self._sampling = None, tuple(self._following.values())
         try:
-            # no pool: a look that hangs in the kernel must not keep the agent from ending
+            # no thread pool: a sample that hangs in the kernel must not keep the agent from ending
             threading.Thread(
-                target=self._look,
-                args=(self._looking, asyncio.get_running_loop()),
+                target=self._sample_in_thread,
+                args=(self._sampling, asyncio.get_running_loop()),
                 name="samples",
                 daemon=True,
             ).start()
-        except RuntimeError as e:  # no thread can be made now
-            self._looked([], e, LONGEST_SECS)
+        except RuntimeError as e:  # no thread can be created now
+            self._sampled([], e, LONGEST_SECS)
 
-    def _look(self, watched: Sequence["SampledExecution"], loop: asyncio.AbstractEventLoop) -> None:
-        """In the thread."""
+    def _sample_in_thread(
+        self, watched: Sequence["SampledExecution"], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        """Take a sample in the thread."""
         began = time.thread_time()
         found: list[Sample] = []
         error: Exception | None = None
         try:
-            found = look(watched, self._members, self._gpus)
+            found = take_samples(watched, self._members, self._gpus)
         except Exception as e:
             error = e
         cost = time.thread_time() - began
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
             loop.call_soon_threadsafe(
-                self._looked, found, error, pause_after(cost) if error is None else LONGEST_SECS
+                self._sampled, found, error, pause_after(cost) if error is None else LONGEST_SECS
             )
 
-    def _looked(self, found: Sequence[Sample], error: Exception | None, pause: float) -> None:
+    def _sampled(self, found: Sequence[Sample], error: Exception | None, pause: float) -> None:
         if error is not None:
             self._log.exception(
-                "what jobs take cannot be found out; it is tried again in {:g} s",
+                "cannot sample the resource usage of jobs; retrying in {:g} s",
                 pause,
                 error=error,
             )
         now = asyncio.get_running_loop().time()
-        looked, self._looking = self._looking or (), None
+        looked, self._sampling = self._sampling or (), None
         self._earliest = now + (FIRST_SECS if pause <= EVERY_SECS else pause)
         live = [s for s in found if s.token in self._following]
         for n in range(0, len(live), TOLD_AT_ONCE):
             self._send(messages.Samples(samples=tuple(live[n : n + TOLD_AT_ONCE])))
         if self._following:
             met = set(self._following.values()) <= set(looked)
-            self._plan(now + (pause if met else FIRST_SECS))
+            self._schedule(now + (pause if met else FIRST_SECS))
 
 
 def pause_after(cost: float) -> float:
-    """Seconds until the next look, after one that took so many seconds of a processor."""
+    """Return the pause (seconds) after a sample that used `cost` CPU seconds."""
     return min(LONGEST_SECS, max(EVERY_SECS, PAUSE_PER_SEC * cost))
 
 
 class SampledExecution:
-    """One execution, with what has to be known from the looks before. began: when, on the monotonic
-    clock, if that is not long ago.
+    """One execution with the counts of earlier samples. began: its start on the monotonic clock, if
+    recent.
     """
 
     def __init__(self, token: Token, execution: Execution, began: float | None) -> None:
         self.token, self.execution = token, execution
-        #: when it was looked at last, and the seconds of processors until then; at its start it had
-        #: none
+        #: time of the last sample and CPU seconds until then; none were used at the start
         self.last = None if began is None else (began, 0.0)
         self.traffic: dict[int, Traffic] = {}
-        #: what ended and is in nobody's counts any more
+        #: counts of ended processes that no live process has inherited
         self.lost_cpu = 0.0
         self.lost_traffic = Traffic(0, 0)
 
 
-def look(
+def take_samples(
     watched: Sequence[SampledExecution], members: ProcessMembership, cards: Gpus
 ) -> list[Sample]:
-    """One sample of each execution of which something is there. Blocks."""
-    members.look([w.execution for w in watched])
+    """Return one sample of each execution that has processes. Blocks."""
+    members.update([w.execution for w in watched])
     there = [w for w in watched if w.execution.seen]
-    seen = cards.look() if there else ()
+    seen = cards.read_cards() if there else ()
     return [_sample(w, seen) for w in there]
 
 
@@ -200,7 +200,7 @@ def _sample(w: SampledExecution, cards: tuple[Card, ...]) -> Sample:
 
 
 def _cpu(w: SampledExecution) -> float:
-    """Seconds of processors since its start, those of ended processes included."""
+    """Return CPU seconds since its start, ended processes included."""
     before, now = w.execution.before, w.execution.seen
     handed = {pid: p.waited - before[pid].waited for pid, p in now.items() if pid in before}
     w.lost_cpu += proc_counters.lost(before, now, {pid: p.cpu for pid, p in before.items()}, handed)
@@ -210,9 +210,9 @@ def _cpu(w: SampledExecution) -> float:
 
 
 def _traffic(w: SampledExecution) -> Traffic | None:
-    """Bytes from and to disks since its start; None where one of its processes does not tell."""
+    """Return bytes read and written since its start; None if a process hides its counts."""
     before, now, was = w.execution.before, w.execution.seen, w.traffic
-    w.traffic = dict(_told(now, was))
+    w.traffic = dict(_disk_traffic(now, was))
     both = [pid for pid in w.traffic if pid in was]
     w.lost_traffic = Traffic(
         *(
@@ -233,12 +233,13 @@ def _traffic(w: SampledExecution) -> Traffic | None:
     return Traffic(*(sum(t[i] for t in w.traffic.values()) + w.lost_traffic[i] for i in (0, 1)))
 
 
-def _told(now: Mapping[int, Process], was: Mapping[int, Traffic]) -> Iterator[tuple[int, Traffic]]:
+def _disk_traffic(
+    now: Mapping[int, Process], was: Mapping[int, Traffic]
+) -> Iterator[tuple[int, Traffic]]:
     for pid, p in now.items():
-        told = proc_counters.traffic(pid)
-        if told is not None:
-            yield pid, told
-        elif (
-            there := proc_counters.process(pid)
-        ) is None or there.ticks != p.ticks:  # gone just now: the next look asks who has its counts
+        disk_traffic = proc_counters.traffic(pid)
+        if disk_traffic is not None:
+            yield pid, disk_traffic
+        elif (there := proc_counters.process(pid)) is None or there.ticks != p.ticks:
+            # it has just ended: the next sample finds which process inherited its counts
             yield pid, was.get(pid, Traffic(0, 0))

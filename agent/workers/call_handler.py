@@ -1,8 +1,7 @@
-"""What a call is answered: the app is found, the function that was asked for is called, its value
-becomes JSON.
+"""The answer to a call: load the app, call the requested function, encode its value as JSON.
 
-Runs in a fork of the worker process and nowhere else: whatever the app does to this process ends
-with it. Deadlines, queues and the processes themselves are the business of `workers` and `worker`.
+Runs only in a fork of the worker process, so that effects of the app end with that process.
+Deadlines and queues are in `call_queue`, processes in `worker_process`.
 """
 
 import os
@@ -23,18 +22,17 @@ from ...protocol.jobs.exit_info import signal_name
 from ...protocol.wire.messages import Call, CallReply, OpError, op_name
 from ..files import run_directory
 
-#: The result of a sequential model, as the job command leaves it in the run directory.
+#: Name of the file with a sequential model's result in the run directory.
 RESULT = "out.json"
 _LINE_CHARS, _SENTENCE_CHARS, _TRACE_CHARS = 500, 2000, 20_000
 
 
 class Outcome(msgspec.Struct, array_like=True):
-    """What a fork says at its end. code: None where `reply` counts, else why there is none, with
-    its sentence.
+    """The result of a fork. code: None if `reply` is valid, otherwise the error code for `sentence`.
 
-    trace: for the log. imported, loaded: modules that this call had to import, and whether it had
-    to load its app; the worker process does so for the next ones. outdated: nothing was done,
-    because the app's files have changed since that process imported them.
+    trace: for the log. imported, loaded: modules that this call imported, and whether it loaded its
+    app; the worker process then imports them for later calls. outdated: the call was not made,
+    because the app's files have changed since the worker process imported them.
     """
 
     code: str | None = None
@@ -55,18 +53,18 @@ def _stamp(path: str) -> tuple[int, int, int] | None:
 
 
 class Calls:
-    """also: apps besides the installed ones, as the registry takes them. Apps that were loaded
-    before the fork are there at once.
+    """also: apps besides the installed ones, see apps.registry. Apps loaded before the fork need not
+    be loaded again.
     """
 
     def __init__(self, also: Iterable[str]) -> None:
         self._also = tuple(also)
         self._apps: dict[str, App] = {}
-        #: by app: its files, as they were when it was imported
+        #: by app: its files with their stamps at the time of the import
         self._files: dict[str, dict[str, object]] = {}
 
     def load(self, name: str) -> App:
-        """Raises Refusal, and whatever the app's module raises."""
+        """Return the app. Raises Refusal, and any exception of the app's module."""
         app = self._apps.get(name)
         if app is None:
             app = self._apps[name] = registry.load(name, self._also)
@@ -74,14 +72,14 @@ class Calls:
         return app
 
     def outcome(self, call: Call) -> Outcome:
-        """Never raises, whatever the app does."""
+        """Answer a call. Never raises, whatever the app does."""
         was_there = call.simulation_type in self._apps
         if was_there and any(
             _stamp(file) != before for file, before in self._files[call.simulation_type].items()
         ):
             return Outcome(
                 "agentUnavailable",
-                f"{call.simulation_type} is being changed on this host; ask again",
+                f"{call.simulation_type} is being changed on this host; try again",
                 outdated=True,
             )
         outcome = self._outcome(call)
@@ -99,22 +97,23 @@ class Calls:
             )
         except AppError as e:
             return Outcome(
-                "appRefused", _short(_text(e)) or f"{what(call)} says no, and does not say why"
+                "appRefused", _short(_text(e)) or f"{describe(call)} was refused without a message"
             )
         except NotPlain as e:
             return Outcome(
-                "appFailed", f"what {what(call)} returned cannot be sent: {_short(str(e))}"
+                "appFailed",
+                f"the value returned by {describe(call)} cannot be sent: {_short(str(e))}",
             )
         except SystemExit as e:
             return Outcome(
                 "appFailed",
-                f"{what(call)} wanted to end the process with exit({one_line(repr(e.code))})",
+                f"{describe(call)} called exit({one_line(repr(e.code))})",
                 trace=_trace(e),
             )
         except BaseException as e:
             return Outcome(
                 "appFailed",
-                f"{what(call)} failed: {type(e).__name__}: {one_line(_text(e))}",
+                f"{describe(call)} failed: {type(e).__name__}: {one_line(_text(e))}",
                 trace=_trace(e),
             )
 
@@ -122,8 +121,8 @@ class Calls:
         return encode(_value(self.load(call.simulation_type), call))
 
 
-def line(call: Call, outcome: Outcome, secs: float) -> tuple[Any, ...]:
-    """What the log says of a call that is over: its form, and what stands in it."""
+def log_line(call: Call, outcome: Outcome, secs: float) -> tuple[Any, ...]:
+    """Return format and arguments of the log line for an answered call."""
     if outcome.sentence or outcome.code is not None:
         said = f"{outcome.code}: {outcome.sentence}" if outcome.code else outcome.sentence
     else:
@@ -143,14 +142,14 @@ def line(call: Call, outcome: Outcome, secs: float) -> tuple[Any, ...]:
 
 
 def message(call: Call, outcome: Outcome) -> CallReply | OpError:
-    """The answer, as it is sent."""
+    """Return the answer as sent to the supervisor."""
     if outcome.code is not None:
         return OpError(op_id=call.op_id, code=outcome.code, error=outcome.sentence)
     return CallReply(op_id=call.op_id, reply=outcome.reply)
 
 
-def what(call: Call) -> str:
-    """Who was asked for what, for a sentence: `the frame of heat`."""
+def describe(call: Call) -> str:
+    """Return the function of a call in words, such as `the frame of heat`."""
     app = call.simulation_type
     match call.job_cmd:
         case "sequential_result":
@@ -168,7 +167,7 @@ def what(call: Call) -> str:
 
 
 def one_line(text: str) -> str:
-    """Short, and fit for a sentence."""
+    """Return the text on one line, shortened, with valid characters."""
     line = " ".join(text.split())
     return _whole(line if len(line) <= _LINE_CHARS else line[:_LINE_CHARS] + "...")
 
@@ -178,31 +177,31 @@ def _short(text: str) -> str:
 
 
 def _whole(text: str) -> str:
-    """Half a character, which no message can carry, is shown as an escape."""
+    """Show lone surrogates, which no message can carry, as escapes."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-# ---- of a fork that did not answer
+# ---- outcomes of a fork that did not answer
 
 
-def garbage(call: Call) -> Outcome:
-    """The app has written where only its answer may be written."""
+def invalid_answer(call: Call) -> Outcome:
+    """Return the outcome for a call whose app wrote to the answer's socket."""
     return Outcome(
         "appFailed",
-        f"{what(call)} wrote into the channel of its own answer, which is of no use now",
+        f"{describe(call)} wrote to the socket of its own answer, so the answer is unreadable",
     )
 
 
 def unanswered(call: Call, status: int) -> Outcome:
-    """The process ended. status: as waitpid gives it."""
+    """Return the outcome for a process that ended without an answer. status: from waitpid."""
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
         return Outcome(
             "appFailed",
-            f"{what(call)} ended its process with exit code {code} instead of returning",
+            f"{describe(call)} ended its process with exit code {code} instead of returning",
         )
-    memory = "; perhaps the machine was out of memory" if -code == signal.SIGKILL else ""
-    return Outcome("appFailed", f"{what(call)} was ended by {signal_name(-code)}{memory}")
+    memory = "; the machine may have run out of memory" if -code == signal.SIGKILL else ""
+    return Outcome("appFailed", f"{describe(call)} was killed by {signal_name(-code)}{memory}")
 
 
 # ---- the seven kinds
@@ -223,7 +222,7 @@ def _value(app: App, call: Call) -> Any:
         case "stateless_compute":
             return _method(app.stateless, "stateless", call)(call.args)
         case "sequential_result":
-            raise AssertionError("a result is read as it is, by stored_result")
+            raise AssertionError("stored_result reads results")
         case _:
             assert_never(call.job_cmd)
 
@@ -245,7 +244,7 @@ def _frame(app: App, call: Call) -> Any:
     if not isinstance(report, str) or type(index) is not int or index < 0:
         raise Refusal(
             "badRequest",
-            "a frame is named by its report (frameReport) and a number from 0 on (frameIndex)",
+            "a frame needs a report name (frameReport) and a number from 0 on (frameIndex)",
         )
     model = app.model(call.compute_model)
     names = [r.name for r in model.reports] if model else []
@@ -260,9 +259,7 @@ def _frame(app: App, call: Call) -> Any:
 def _download(app: App, call: Call) -> str:
     suffix = call.args.get("suffix", "")
     if not isinstance(suffix, str):
-        raise Refusal(
-            "badRequest", "suffix must be text: the end of the name of the file that is wanted"
-        )
+        raise Refusal("badRequest", "suffix must be text: the end of the requested file's name")
     run = _run(call)
     if app.download is not None:
         name = app.download(run, suffix)
@@ -276,19 +273,19 @@ def _download(app: App, call: Call) -> str:
             )
         name = found
     if not isinstance(name, str):
-        raise NotPlain(f"it is a {type(name).__name__} and not the name of a file")
+        raise NotPlain(f"it is of type {type(name).__name__}, not a file name")
     if not name:
         raise NotPlain("it is an empty name")
     try:
         run_directory.read(str(run.run_dir), name, 0, 0)
     except Refusal as e:
-        raise NotPlain(f"it is no file of the run directory: {e.sentence}") from None
+        raise NotPlain(f"it is not a file of the run directory: {e.sentence}") from None
     return name
 
 
 def stored_result(call: Call) -> Outcome:
-    """The file as it is: who wrote it has made JSON of it, and nothing of the app is needed. For a
-    thread: it reads a disk.
+    """Return the result file unchanged: the job command wrote JSON, so the app is not needed. Blocks
+    on the disk.
     """
     try:
         return Outcome(reply=_stored(call))
@@ -299,7 +296,7 @@ def stored_result(call: Call) -> Outcome:
 def _stored(call: Call) -> bytes:
     run_dir = str(_run_dir(call))
     run_directory.read(run_dir, "", 0, 0)
-    with run_directory.opened(run_dir, RESULT) as fd:
+    with run_directory.open_file(run_dir, RESULT) as fd:
         size = os.fstat(fd).st_size
         if size > call.reply_limit:
             raise _too_large(size, call)
@@ -314,7 +311,7 @@ def _run(call: Call) -> Run:
 
 def _run_dir(call: Call) -> Path:
     if call.run_dir is None:
-        raise Refusal("badRequest", f"{call.job_cmd} reads a run, and the call names none")
+        raise Refusal("badRequest", f"{call.job_cmd} needs a run, but the call names none")
     return Path(call.run_dir)
 
 
@@ -326,7 +323,7 @@ def _within(reply: bytes, call: Call) -> Outcome:
 
 def _too_large(size: int, call: Call) -> Refusal:
     return Refusal(
-        "replyTooLarge", f"{what(call)} is {size:,} bytes; a reply can have {call.reply_limit:,}"
+        "replyTooLarge", f"{describe(call)} has {size:,} bytes; the limit is {call.reply_limit:,}"
     )
 
 
@@ -336,7 +333,7 @@ def _too_large(size: int, call: Call) -> Refusal:
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as e:  # the app's own exception cannot show itself
+    except Exception as e:  # str() of the app's exception fails
         return f"(its text cannot be shown: {type(e).__name__})"
 
 
@@ -344,5 +341,5 @@ def _trace(error: BaseException) -> str:
     try:
         text = "".join(traceback.format_exception(error))
     except Exception as e:
-        return f"the trace cannot be shown: {type(e).__name__}"
+        return f"the traceback cannot be shown: {type(e).__name__}"
     return _whole(text[-_TRACE_CHARS:])

@@ -1,9 +1,8 @@
-"""Calls of apps, from the message to its answer: a place in the queue, a fork of the worker
-process, a deadline, an end.
+"""Calls of apps, from message to answer: queue, fork of the worker process, deadline, end.
 
-Every call is answered exactly once, whatever the app, its process or the worker process does; one
-that was canceled is not. The processes are in `worker`, reached through `worker_link`; what a call
-does there is in `answer`.
+Every call is answered exactly once, whatever the app, its process or the worker process does; a
+canceled call is not answered. The processes are in `worker_process`, reached through
+`worker_channel`; `call_handler` computes the answer there.
 """
 
 import asyncio
@@ -21,46 +20,44 @@ from ...protocol.ids import short_op
 from ...protocol.wire.messages import Call, CallReply, OpError
 from ...runtime.log.logger import Log
 from ..host.login_environment import LoginEnvironment
-from .call_handler import Outcome, garbage, line, message, unanswered, what
+from .call_handler import Outcome, describe, invalid_answer, log_line, message, unanswered
 from .worker_channel import Fork, WorkerLink
 from .worker_process import WorkerEvent, WorkerOrder
 
-#: Calls that may wait; one more is told to come back.
+#: Limit of waiting calls; more are refused with "tooManyRequests".
 QUEUE_LIMIT = 64
-#: Forks made ahead, so that a call need not wait for one.
+#: Forks created in advance, so that a call need not wait for one.
 SPARES = 2
-#: A call that is killed is answered after this long (seconds) at the latest, whether its end was
-#: seen or not.
+#: A killed call is answered after at most this long (seconds), even if its end was not seen.
 KILL_SECS = 1.0
-#: An import in the worker process may take so long (seconds); a call has shown before that it comes
-#: to an end.
+#: Time limit of an import in the worker process (seconds); a call has done it before.
 LOAD_SECS = 60.0
-#: What a call prints: this much is kept for the log; beyond so much the call is stopped (bytes).
+#: A call's printed output: bytes kept for the log, and bytes after which the call is stopped.
 PRINTED_KEPT, PRINTED_LIMIT = 8000, 64 * 1024 * 1024
 _AT_ONCE = 1 << 20
 _READ = 256 * 1024
 _LENGTH_BYTES = 4
-#: What an outcome may have besides its reply, bytes: imported modules, sentence, trace.
+#: Size limit of an outcome without its reply (bytes): imported modules, sentence, traceback.
 _BESIDES = 1024 * 1024
 
 _outcome = msgspec.msgpack.Decoder(Outcome)
 _encode = msgspec.msgpack.encode
-#: The verdict over a call that nobody wants to have answered.
+#: The outcome of a canceled call, which is not sent.
 _CANCELED = Outcome(sentence="canceled")
 
 
 class _Work:
-    """One call on its way. verdict: why it is being stopped. again: it begins a second time."""
+    """One call. verdict: the outcome of a call that is being stopped. is_retry: a second attempt."""
 
     __slots__ = (
-        "again",
         "backstop",
         "call",
         "deadline",
         "fork",
-        "heard",
+        "is_retry",
         "printed",
         "printed_bytes",
+        "received",
         "sending",
         "since",
         "verdict",
@@ -69,8 +66,8 @@ class _Work:
     def __init__(self, call: Call, since: float, deadline: asyncio.TimerHandle) -> None:
         self.call, self.since, self.deadline = call, since, deadline
         self.fork: Fork | None = None
-        self.again = False
-        self.heard = bytearray()
+        self.is_retry = False
+        self.received = bytearray()
         self.printed = bytearray()
         self.printed_bytes = 0
         self.sending: asyncio.Task[None] | None = None
@@ -79,13 +76,11 @@ class _Work:
 
 
 class _AppTrace(Exception):
-    """A trace from another process, for the log."""
+    """A traceback from another process, for the log."""
 
 
 class CallQueue:
-    """folder: for the working directories of calls; whatever is in there is removed. reply: takes
-    the answers.
-    """
+    """folder: for working directories of calls; emptied at each start. reply: sends the answers."""
 
     def __init__(
         self,
@@ -123,10 +118,10 @@ class CallQueue:
         self._fatal: set[str] = set()
         self._null = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
 
-    # ---- asked from outside
+    # ---- public
 
     def call(self, call: Call) -> None:
-        """Answer this, whatever it takes. One that is known already is answered once."""
+        """Queue a call. A repeated call is answered once."""
         if call.op_id in self._works:
             return
         if len(self._queue) >= QUEUE_LIMIT:
@@ -134,33 +129,33 @@ class CallQueue:
                 OpError(
                     op_id=call.op_id,
                     code="tooManyRequests",
-                    error=f"{QUEUE_LIMIT} calls wait for a worker already",
+                    error=f"{QUEUE_LIMIT} calls wait for a worker already; try again later",
                 )
             )
             return
         work = _Work(
             call,
             time.monotonic(),
-            self._loop.call_later(call.deadline_secs, self._late, call.op_id),
+            self._loop.call_later(call.deadline_secs, self._deadline_passed, call.op_id),
         )
         self._works[call.op_id] = work
         self._queue.append(work)
         self._advance()
 
     def cancel(self, op_id: str) -> None:
-        """Stop it. There is no answer; a call that is not known (any more) is none."""
+        """Stop a call without an answer; no-op if it is unknown or answered."""
         self._stop(op_id, _CANCELED)
 
-    def renew(self, also: tuple[str, ...]) -> None:
-        """Import apps anew, with this list of them, as soon as no call is under way; calls that
-        have not begun wait for that.
+    def reload_apps(self, also: tuple[str, ...]) -> None:
+        """Restart the worker process with this app list when no call runs; waiting calls start
+        afterwards.
         """
         self._also = also
         self._stale = self._stale or self._link is not None or self._starting is not None
         self._advance()
 
     def close(self) -> None:
-        """End the worker process and with it every call. Nothing is answered."""
+        """End the worker process and every call without answers."""
         if self._starting is not None:
             self._starting.cancel()
         if self._link is not None:
@@ -168,7 +163,7 @@ class CallQueue:
             self._link = None
         for work in self._works.values():
             work.deadline.cancel()
-            self._let_go(work)
+            self._release(work)
         self._works.clear()
         self._queue.clear()
         self._drop_spares()
@@ -180,10 +175,10 @@ class CallQueue:
     # ---- queue and forks
 
     def _advance(self) -> None:
-        """Begin what can begin, and have as many forks made as will be needed."""
+        """Start waiting calls on spare forks, and order the forks that will be needed."""
         if self._stale:
             if self._link is not None and not self._busy:
-                self._link.kill()  # its end begins the next one
+                self._link.kill()  # its end starts the next one
             return
         while self._queue and self._spares and len(self._busy) < self._at_once:
             self._begin(self._queue.popleft(), self._spares.popleft())
@@ -197,11 +192,11 @@ class CallQueue:
             self._starting.add_done_callback(self._started)
 
     async def _start(self) -> None:
-        await self._login.find_out()
+        await self._login.load()
         if self._login.sentence:
             self._log("login profile: {}", self._login.sentence)
-        await asyncio.to_thread(_emptied, self._folder)
-        link = WorkerLink(self._told, self._ended)
+        await asyncio.to_thread(_empty_folder, self._folder)
+        link = WorkerLink(self._handle_event, self._ended)
         self._ordered, self._proven = 0, False
         link.start(
             self._root, self._login.known or {}, self._folder, int(self._login.umask, 8), self._also
@@ -215,57 +210,59 @@ class CallQueue:
             return
         error = task.exception()
         if error is not None:
-            self._log.exception("no worker process can be started", error=error)
-            self._give_up(f"no worker process can be started: {error}")
+            self._log.exception("cannot start a worker process", error=error)
+            self._give_up(f"cannot start a worker process: {error}")
         self._advance()
 
-    def _told(self, news: WorkerEvent, fork: Fork | None) -> None:
-        match news.said:
+    def _handle_event(self, event: WorkerEvent, fork: Fork | None) -> None:
+        match event.said:
             case "forked":
                 self._ordered -= 1
                 self._proven = True
                 if fork is not None:
                     self._spares.append(fork)
             case "ended":
-                self._over(news.pid, news.status)
+                self._fork_ended(event.pid, event.status)
             case "loaded":
-                self._loaded(news.sentence)
+                self._loaded(event.sentence)
             case _:
-                self._log("worker process: {}", news.sentence)
+                self._log("worker process: {}", event.sentence)
                 self._ordered = 0
-                self._give_up(news.sentence)
+                self._give_up(event.sentence)
                 return  # the next call tries again
         self._advance()
 
     def _give_up(self, sentence: str) -> None:
-        """Nobody can begin now: who waits is told."""
+        """Fail all waiting calls: none can start now."""
         for work in list(self._queue):
             self._finish(work, Outcome("agentUnavailable", sentence))
 
     def _ended(self, how: str) -> None:
-        """The worker process is dead, and its forks with it."""
+        """Handle the end of the worker process, and of its forks with it."""
         self._log(
             "the worker process ended: {}",
-            "it had apps as they were before" if self._stale else how,
+            "restarted to load changed apps" if self._stale else how,
         )
         self._link, was_stale, self._stale = None, self._stale, False
         if was_stale:
             self._fatal.clear()
             self._last_load = set()
-        if self._loading is not None:  # perhaps it died of that; it is not asked for again
+        if self._loading is not None:  # the import may have killed it: do not retry that
             self._loading.cancel()
             self._loading = None
             self._fatal |= self._last_load
         self._loads = set(self._fatal)
         self._drop_spares()
         for work in list(self._busy.values()):
-            self._heard(work)
+            self._read_answer(work)
             if work.call.op_id in self._works:
-                sentence = f"the worker process ended ({how}) before {what(work.call)} was answered"
+                sentence = (
+                    f"the worker process ended ({how}) before {describe(work.call)} was answered"
+                )
                 self._finish(work, work.verdict or Outcome("agentUnavailable", sentence))
         if not self._proven and not was_stale:
             self._give_up(
-                f"the worker process ended ({how}) before it could do anything; the agent's log has more"
+                f"the worker process ended ({how}) before it created a process for a call; see the agent's log"
             )
         self._advance()
 
@@ -278,19 +275,19 @@ class CallQueue:
     def _begin(self, work: _Work, fork: Fork) -> None:
         work.fork = fork
         self._busy[fork.pid] = work
-        self._loop.add_reader(fork.socket, self._heard, work)
-        self._loop.add_reader(fork.output, self._printing, work)
+        self._loop.add_reader(fork.socket, self._read_answer, work)
+        self._loop.add_reader(fork.output, self._read_printed, work)
         body = _encode(work.call)
         data = len(body).to_bytes(_LENGTH_BYTES) + body
         try:
             sent = fork.socket.send(data)
-        except OSError:  # it is dead, and its end will be told
+        except OSError:  # it has ended, which will be reported
             return
         if sent < len(data):
             work.sending = self._loop.create_task(_send_rest(fork, data[sent:]))
 
-    def _heard(self, work: _Work) -> None:
-        """Something came from the fork, or its end."""
+    def _read_answer(self, work: _Work) -> None:
+        """Read from the fork's socket."""
         while work.fork is not None:
             try:
                 data = work.fork.socket.recv(_READ)
@@ -298,42 +295,44 @@ class CallQueue:
                 return
             except ConnectionResetError:
                 data = b""
-            if not data:  # how it ended is told by the worker process
+            if not data:  # the worker process reports how it ended
                 self._loop.remove_reader(work.fork.socket)
                 return
-            work.heard += data
-            size = int.from_bytes(work.heard[:_LENGTH_BYTES])
-            if len(work.heard) >= _LENGTH_BYTES and size > work.call.reply_limit + _BESIDES:
-                self._stop(work.call.op_id, garbage(work.call))
+            work.received += data
+            size = int.from_bytes(work.received[:_LENGTH_BYTES])
+            if len(work.received) >= _LENGTH_BYTES and size > work.call.reply_limit + _BESIDES:
+                self._stop(work.call.op_id, invalid_answer(work.call))
                 return
-            if len(work.heard) >= _LENGTH_BYTES + size:
-                self._answered(work, memoryview(work.heard)[_LENGTH_BYTES : _LENGTH_BYTES + size])
+            if len(work.received) >= _LENGTH_BYTES + size:
+                self._answered(
+                    work, memoryview(work.received)[_LENGTH_BYTES : _LENGTH_BYTES + size]
+                )
                 return
 
     def _answered(self, work: _Work, body: memoryview) -> None:
         try:
             outcome = _outcome.decode(body)
         except msgspec.DecodeError:
-            self._stop(work.call.op_id, garbage(work.call))
+            self._stop(work.call.op_id, invalid_answer(work.call))
             return
-        if outcome.outdated and work.verdict is None and not work.again:
-            self._again(work)
+        if outcome.outdated and work.verdict is None and not work.is_retry:
+            self._retry(work)
             return
         self._finish(work, work.verdict or outcome)
         if outcome.imported or outcome.loaded:
             self._load(work.call.simulation_type, outcome)
         self._advance()
 
-    def _again(self, work: _Work) -> None:
-        """Its app was changed on disk since the worker process imported it."""
-        work.again, work.heard = True, bytearray()
-        self._let_go(work)
+    def _retry(self, work: _Work) -> None:
+        """Retry a call whose app was changed on disk since the worker process imported it."""
+        work.is_retry, work.received = True, bytearray()
+        self._release(work)
         self._queue.appendleft(work)
-        self.renew(self._also)
+        self.reload_apps(self._also)
 
-    def _printing(self, work: _Work) -> None:
-        """The call prints. The first bytes are kept, the rest is thrown away, and who does not stop
-        is stopped.
+    def _read_printed(self, work: _Work) -> None:
+        """Read printed output: keep the first bytes, discard the rest, stop a call that exceeds the
+        limit.
         """
         fork = work.fork
         if fork is None:
@@ -354,28 +353,28 @@ class CallQueue:
                     work.call.op_id,
                     Outcome(
                         "appFailed",
-                        f"{what(work.call)} printed more than {limit} MiB and was stopped",
+                        f"{describe(work.call)} printed more than {limit} MiB and was stopped",
                     ),
                 )
 
-    def _late(self, op_id: str) -> None:
+    def _deadline_passed(self, op_id: str) -> None:
         work = self._works[op_id]
         secs = f"{work.call.deadline_secs:g} s"
         if work.fork is None:
             self._stop(
-                op_id, Outcome("deadline", f"{what(work.call)} waited {secs} for a free worker")
+                op_id, Outcome("deadline", f"{describe(work.call)} waited {secs} for a free worker")
             )
         else:
             self._stop(
                 op_id,
                 Outcome(
                     "deadline",
-                    f"{what(work.call)} did not come to an end within {secs} and was stopped",
+                    f"{describe(work.call)} did not finish within {secs} and was stopped",
                 ),
             )
 
     def _stop(self, op_id: str, verdict: Outcome) -> None:
-        """The first verdict stays. It is answered when nothing of the call is left."""
+        """Kill a call; it is answered with the first verdict when no process of it is left."""
         work = self._works.get(op_id)
         if work is None or work.verdict is not None:
             return
@@ -383,15 +382,15 @@ class CallQueue:
             self._finish(work, verdict)
             return
         work.verdict = verdict
-        work.backstop = self._loop.call_later(KILL_SECS, self._not_dying, op_id)
+        work.backstop = self._loop.call_later(KILL_SECS, self._kill_timed_out, op_id)
         if self._link is not None:
             self._link.send(WorkerOrder("kill", pid=work.fork.pid))
 
-    def _not_dying(self, op_id: str) -> None:
+    def _kill_timed_out(self, op_id: str) -> None:
         work = self._works[op_id]
         assert work.verdict is not None
         self._log(
-            "o={} is killed, but its end was not seen within {} s",
+            "o={} was killed, but its end was not seen within {} s",
             short_op(op_id),
             KILL_SECS,
             op=short_op(op_id),
@@ -399,31 +398,34 @@ class CallQueue:
         self._finish(work, work.verdict)
         self._advance()
 
-    def _over(self, pid: int, status: int) -> None:
-        """A fork is dead, with everything it has started."""
+    def _fork_ended(self, pid: int, status: int) -> None:
+        """Handle the end of a fork and all its processes."""
         work = self._busy.get(pid)
         if work is None:
             for fork in [f for f in self._spares if f.pid == pid]:
                 self._spares.remove(fork)
                 fork.close()
             return
-        self._heard(work)  # its last word may lie in the socket still
+        self._read_answer(work)  # the socket may still hold its answer
         if work.call.op_id in self._works:
             self._finish(work, work.verdict or unanswered(work.call, status))
 
     def _finish(self, work: _Work, outcome: Outcome) -> None:
-        """Out of all books, into the log, and to who waits."""
+        """Remove a call, log it and send its answer."""
         call = work.call
         work.deadline.cancel()
         self._works.pop(call.op_id, None)
         if work.fork is None:
             self._queue.remove(work)
-        self._let_go(work)
-        op, said = short_op(call.op_id), line(call, outcome, time.monotonic() - work.since)
+        self._release(work)
+        op, log_fields = (
+            short_op(call.op_id),
+            log_line(call, outcome, time.monotonic() - work.since),
+        )
         if outcome.trace:
-            self._log.exception(*said, op=op, error=_AppTrace(outcome.trace))
+            self._log.exception(*log_fields, op=op, error=_AppTrace(outcome.trace))
         else:
-            self._log(*said, op=op)
+            self._log(*log_fields, op=op)
         if work.printed:
             self._log(
                 "o={} printed {} bytes: {}",
@@ -435,7 +437,7 @@ class CallQueue:
         if outcome is not _CANCELED:
             self._reply(message(call, outcome))
 
-    def _let_go(self, work: _Work) -> None:
+    def _release(self, work: _Work) -> None:
         if work.backstop is not None:
             work.backstop.cancel()
         if work.sending is not None:
@@ -446,7 +448,7 @@ class CallQueue:
         self._busy.pop(fork.pid, None)
         self._loop.remove_reader(fork.socket)
         self._loop.remove_reader(fork.output)
-        with contextlib.suppress(BlockingIOError):  # what it printed last
+        with contextlib.suppress(BlockingIOError):  # read the last printed bytes
             if len(work.printed) < PRINTED_KEPT:
                 data = os.read(fork.output, PRINTED_KEPT - len(work.printed))
                 work.printed += data
@@ -456,10 +458,12 @@ class CallQueue:
             )
         fork.close()
 
-    # ---- what later calls need not import
+    # ---- imports for later calls
 
     def _load(self, app: str, outcome: Outcome) -> None:
-        """Each name once: what fails there would fail again."""
+        """Order the worker process to import what a call imported. Each name once: an import that
+        fails would fail again.
+        """
         modules = tuple(m for m in outcome.imported if m not in self._loads)
         app_too = f"app {app}" not in self._loads
         if self._link is None or self._loading is not None or not (modules or app_too):
@@ -470,23 +474,23 @@ class CallQueue:
         self._loading = self._loop.call_later(LOAD_SECS, self._link.kill)
 
     def _loaded(self, failure: str) -> None:
-        """Forks from before do not have it; the next ones do."""
+        """Replace the spare forks: those made earlier lack the new modules."""
         if self._loading is not None:
             self._loading.cancel()
             self._loading = None
         if failure:
             self._log(
-                "worker process: what a call imported cannot be imported for the next ones: {}",
+                "worker process: cannot import for later calls what a call has imported: {}",
                 failure,
             )
         self._drop_spares()
 
 
 async def _send_rest(fork: Fork, data: bytes) -> None:
-    with contextlib.suppress(OSError):  # it is dead, and its end will be told
+    with contextlib.suppress(OSError):  # it has ended, which will be reported
         await asyncio.get_running_loop().sock_sendall(fork.socket, data)
 
 
-def _emptied(folder: Path) -> None:
+def _empty_folder(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,8 +1,7 @@
-"""The agent's end of its worker process: started, sent orders, listened to. What is asked of it and
-why is decided in `workers`.
+"""The agent's end of its worker process: start, orders, events. `call_queue` decides what to order.
 
-The process starts with the environment of a login and nothing of the agent's: no descriptor but its
-socket (and stdout, stderr), no secret, its own session.
+The process starts with the login environment, in its own session, without secrets, and with only
+its socket, stdout and stderr as descriptors.
 """
 
 import asyncio
@@ -20,16 +19,16 @@ import msgspec
 from .worker_process import Setting, WorkerEvent, WorkerOrder
 
 _PACKET = 4096
-#: Names of modules in one order, bytes: what a packet can carry for sure.
+#: Size limit of the module names in one order (bytes), so that it fits into a packet.
 _MODULES_BYTES = 64 * 1024
-#: A dead child is buried within this long (seconds).
+#: Interval (seconds) of checks for a dead child.
 _BURY_SECS = 0.01
 _PADDING = "x" * 40
 
 
 class Fork(NamedTuple):
-    """A process that waits for its call. socket: the call goes in, its outcome comes out. output:
-    what it prints.
+    """A process that waits for its call. socket: carries the call and its outcome. output: what the
+    process prints.
     """
 
     pid: int
@@ -42,8 +41,8 @@ class Fork(NamedTuple):
 
 
 class WorkerLink:
-    """One worker process. on_news is told what it says (with the fork, where one was made), on_end
-    once how it ended.
+    """One worker process. on_news is called for each event (with the fork, if one was created), on_end
+    once when the process has ended.
     """
 
     def __init__(
@@ -62,8 +61,9 @@ class WorkerLink:
     def start(
         self, root: str, env: dict[str, str], folder: Path, umask: int, also: tuple[str, ...]
     ) -> None:
-        """env: of the login. Raises OSError. Must be called in the main thread: the worker may ask
-        to be told of its parent's end.
+        """Start the process. env: login environment. Raises OSError.
+
+        Call it in the main thread: the worker may ask for a signal when its parent thread ends.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -78,7 +78,7 @@ class WorkerLink:
                     _PADDING,
                 ],
                 stdin=theirs.fileno(),
-                env=_with_our_path(env),
+                env=_with_own_path(env),
                 cwd="/",
                 start_new_session=True,
             )
@@ -90,14 +90,13 @@ class WorkerLink:
         ours.setblocking(False)
         self._socket = ours
         setting = Setting(folder=str(folder), umask=umask, path=env.get("PYTHONPATH"), also=also)
-        with contextlib.suppress(
-            BrokenPipeError, ConnectionResetError
-        ):  # it is over already: its end is heard in a moment
+        # if it has ended already, its end is noticed in a moment
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             ours.send(msgspec.msgpack.encode(setting))
         self._loop.add_reader(ours, self._readable)
 
     def send(self, order: WorkerOrder) -> None:
-        """An order that does not get out (it does not read any more) ends the worker."""
+        """Send an order. If that fails (the worker does not read), the worker is killed."""
         if self._socket is None:
             return
         while sum(len(m) + 5 for m in order.modules) > _MODULES_BYTES:
@@ -110,14 +109,14 @@ class WorkerLink:
                 raise
 
     def kill(self) -> None:
-        """Its forks end with it."""
+        """Kill it; its forks end with it."""
         self._process.kill()
 
     def close(self) -> None:
-        """It sees the end of its socket, ends every call and then itself. on_end is not called."""
+        """Close the socket: the worker ends every call and itself. on_end is not called."""
         self._disconnect()
-        self._on_end = _nobody_asks
-        self._bury()
+        self._on_end = _ignore
+        self._reap()
 
     def _disconnect(self) -> None:
         if self._socket is not None:
@@ -136,32 +135,30 @@ class WorkerLink:
                 packet = b""
             if not packet:
                 self._disconnect()
-                self._process.kill()  # it closed its end, or is dead already
-                self._bury()
+                self._process.kill()  # it closed its end or has ended
+                self._reap()
                 return
-            news = self._news.decode(packet)
-            fork = Fork(news.pid, socket.socket(fileno=fds[0]), fds[1]) if len(fds) == 2 else None
+            event = self._news.decode(packet)
+            fork = Fork(event.pid, socket.socket(fileno=fds[0]), fds[1]) if len(fds) == 2 else None
             if fork is not None:
                 fork.socket.setblocking(False)
                 os.set_blocking(fork.output, False)
-            self._on_news(news, fork)
+            self._on_news(event, fork)
 
-    def _bury(self) -> None:
+    def _reap(self) -> None:
         code = self._process.poll()
         if code is None:
-            self._loop.call_later(_BURY_SECS, self._bury)
+            self._loop.call_later(_BURY_SECS, self._reap)
         else:
             self._on_end(f"signal {-code}" if code < 0 else f"exit code {code}")
 
 
-def _nobody_asks(how: str) -> None:
+def _ignore(how: str) -> None:
     return
 
 
-def _with_our_path(env: dict[str, str]) -> dict[str, str]:
-    """This package is found where the agent has found it. The worker takes that out of its
-    environment again.
-    """
+def _with_own_path(env: dict[str, str]) -> dict[str, str]:
+    """Add the agent's PYTHONPATH, so that this package is found; the worker removes it again."""
     own = os.environ.get("PYTHONPATH")
     if not own:
         return env

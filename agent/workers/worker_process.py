@@ -1,17 +1,17 @@
-"""The worker process: it keeps apps imported and forks a process for every call, so that nothing
-leaks from one call to the next.
+"""The worker process: keeps apps imported and forks a process for every call, so that no state leaks
+from one call to the next.
 
     python -P -m jobscribe.agent.workers.worker_process --root ROOT PADDING             fd 0: a SOCK_SEQPACKET socket to the agent
 
-One msgpack object a packet. The agent's first one is the Setting; then it sends orders: `fork`,
-`kill` (with everything the call has started), `load` (import what a call had to import). It is told
-of every fork, with its descriptors, and of every end. A call and its answer do not pass through
-here: they go over the fork's own socket, each as 4 bytes of length and a msgpack object.
+Each packet is one msgpack object. The agent sends the Setting first, then orders: `fork`, `kill`
+(the call with all its processes), `load` (import what a call has imported). Events report every
+fork, with its descriptors, and every end. Calls and answers do not pass through this process: they
+use the fork's own socket, each as 4 bytes of length and a msgpack object.
 
-This process runs no thread and no event loop, and it imports an app only after a fork has imported
-it and come to its end, so an import that hangs or crashes costs one call. Each fork adopts the
-orphans below it. So what becomes a child of this process by itself belonged to a call that is over,
-and is killed. It ends when the agent does, and takes all of that with it.
+This process runs no thread and no event loop. It imports an app only after a fork has imported it
+and finished, so an import that hangs or crashes costs one call. Each fork adopts the orphans below
+it. So a child that this process did not fork belongs to an ended call and is killed. The process
+ends with the agent and kills all its children.
 """
 
 import faulthandler
@@ -36,21 +36,20 @@ from .call_handler import Calls, Outcome
 
 TITLE = "jobscribe worker"
 _PACKET = 256 * 1024
-#: A process with threads cannot be forked well, and these libraries start some when they are
-#: imported. Many calls run at once anyway, so they find it so, too; unless the login environment
-#: says something else.
+#: These libraries start threads when they are imported, and a process with threads cannot be forked
+#: safely. Calls see the variables too, as many calls run at once; the login environment overrides
+#: them.
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-#: Killing goes on for so long (seconds); what is left then cannot be killed from here. So many
-#: looks are taken at it in a row.
+#: Time limit of killing (seconds); processes that survive it are ignored. Limit of rounds.
 _KILL_SECS, _LOOKS = 1.0, 100
 _LENGTH_BYTES = 4
-#: Made before the fork: a decoder learns the shape of its messages when it is made.
+#: Made before the fork: a new decoder is slow, as it first analyses the message type.
 _call = msgspec.msgpack.Decoder(Call)
 _encoder = msgspec.msgpack.Encoder()
 
 
 class Setting(msgspec.Struct):
-    """folder: where calls get an empty working directory each. path: PYTHONPATH of the login
+    """folder: for the empty working directory of each call. path: PYTHONPATH of the login
     environment. also: see apps.registry.
     """
 
@@ -87,11 +86,11 @@ class _Worker:
         self._calls = Calls(setting.also)
         self._forks: dict[int, str] = {}
         self._cleaners: set[int] = set()
-        #: (pid, start time) of what cannot be killed: it runs as another user, or hangs in the
-        #: kernel
-        self._beyond: set[tuple[int, int]] = set()
-        #: names of the modules that forks find
-        self._there = frozenset(sys.modules)
+        #: (pid, start time) of processes that cannot be killed: they run as another user or hang in
+        #: the kernel
+        self._unkillable: set[tuple[int, int]] = set()
+        #: names of the modules that forks inherit
+        self._inherited_modules = frozenset(sys.modules)
         self._made = 0
         self._orders = msgspec.msgpack.Decoder(WorkerOrder)
         self._poll = select.poll()
@@ -100,7 +99,7 @@ class _Worker:
             s.setblocking(False)
 
     def serve(self) -> None:
-        """Until the agent is gone."""
+        """Serve until the agent closes its socket."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
         self._poll.register(self._agent, select.POLLIN)
@@ -108,7 +107,7 @@ class _Worker:
         try:
             while self._step():
                 pass
-        except (BrokenPipeError, ConnectionResetError):  # it went while it was told something
+        except (BrokenPipeError, ConnectionResetError):  # the agent ended
             pass
         finally:
             self._end()
@@ -117,31 +116,31 @@ class _Worker:
         ready = {fd for fd, _ in self._poll.poll()}
         if self._woken.fileno() in ready:
             self._woken.recv(4096)
-            self._bury()
+            self._reap()
         if self._agent.fileno() not in ready:
             return True
         packet = self._agent.recv(_PACKET)
         if packet:
-            self._do(self._orders.decode(packet))
+            self._execute(self._orders.decode(packet))
         return bool(packet)
 
-    def _do(self, order: WorkerOrder) -> None:
+    def _execute(self, order: WorkerOrder) -> None:
         match order.do:
             case "fork":
                 self._fork()
             case "kill":
                 self._kill(order.pid)
-                self._bury()
+                self._reap()
             case "load":
                 self._load(order)
             case _:
-                self._tell(
+                self._send_event(
                     WorkerEvent(
-                        "trouble", sentence=f"the worker process knows no order {order.do!a}"
+                        "trouble", sentence=f"unknown order to the worker process: {order.do!a}"
                     )
                 )
 
-    def _tell(self, news: WorkerEvent, fds: tuple[int, ...] = ()) -> None:
+    def _send_event(self, news: WorkerEvent, fds: tuple[int, ...] = ()) -> None:
         packet = msgspec.msgpack.encode(news)
         if fds:
             socket.send_fds(self._agent, [packet], list(fds))
@@ -164,67 +163,62 @@ class _Worker:
         except OSError as e:
             for fd in fds:
                 os.close(fd)
-            self._tell(
-                WorkerEvent("trouble", sentence=f"no process for a call can be made: {e.strerror}")
+            self._send_event(
+                WorkerEvent("trouble", sentence=f"cannot create a process for a call: {e.strerror}")
             )
             return
         if pid == 0:
-            _be_fork(theirs, write_end, folder, self._calls, self._there)
+            _run_fork(theirs, write_end, folder, self._calls, self._inherited_modules)
         self._forks[pid] = folder
         try:
-            self._tell(WorkerEvent("forked", pid), (ours, read_end))
+            self._send_event(WorkerEvent("forked", pid), (ours, read_end))
         finally:
             for fd in fds:
                 os.close(fd)
 
     def _kill(self, pid: int) -> None:
-        """The fork; all below it is met when it is buried. Its pid is no other's: while it is in
-        `_forks`, it was not waited for.
+        """Kill a fork; its descendants are killed when it is reaped. Its pid is not reused while it
+        is in `_forks`: it has not been reaped.
         """
         if pid in self._forks:
             os.kill(pid, signal.SIGKILL)
 
-    def _bury(self) -> None:
-        """Reap what has ended, kill what ended calls have left behind, then say which calls are
-        over.
-        """
-        ended = self._buried()
+    def _reap(self) -> None:
+        """Reap ended forks, kill what ended calls left, then report the ends."""
+        ended = self._reap_forks()
         folders = [self._forks.pop(pid) for pid, _ in ended]
         for folder in folders:
             self._clean(folder)
         for pid, status in ended:
-            self._tell(WorkerEvent("ended", pid, status))
+            self._send_event(WorkerEvent("ended", pid, status))
 
-    def _buried(self) -> list[tuple[int, int]]:
-        """Forks that have ended, with their status; by then nothing is left of them."""
+    def _reap_forks(self) -> list[tuple[int, int]]:
+        """Return ended forks with their status; all their processes are gone by then."""
         ended: list[tuple[int, int]] = []
-        for _ in range(
-            _LOOKS
-        ):  # what was just buried may have left us children that were not in the list yet
-            buried = dict(iter(_reaped, (0, 0)))
-            self._cleaners -= buried.keys()
-            ended += [(pid, status) for pid, status in buried.items() if pid in self._forks]
-            if self._strangers():
-                if processes.kill_until_gone(self._strangers, _KILL_SECS):
-                    self._beyond.update((p.pid, p.ticks) for p in self._strangers())
-            elif not buried:
+        # reaping may have left us children that were not in the list yet
+        for _ in range(_LOOKS):
+            reaped = dict(iter(_wait_child, (0, 0)))
+            self._cleaners -= reaped.keys()
+            ended += [(pid, status) for pid, status in reaped.items() if pid in self._forks]
+            if self._unknown_children():
+                if processes.kill_until_gone(self._unknown_children, _KILL_SECS):
+                    self._unkillable.update((p.pid, p.ticks) for p in self._unknown_children())
+            elif not reaped:
                 break
         return ended
 
-    def _strangers(self) -> list[processes.Process]:
-        """Children that were not forked here."""
+    def _unknown_children(self) -> list[processes.Process]:
+        """Return the children that this process did not fork."""
         strangers = [
             pid
             for pid in processes.children()
             if pid not in self._forks and pid not in self._cleaners
         ]
         found = [p for p in map(processes.find, strangers) if p is not None]
-        return [p for p in found if not p.over and (p.pid, p.ticks) not in self._beyond]
+        return [p for p in found if not p.over and (p.pid, p.ticks) not in self._unkillable]
 
     def _clean(self, folder: str) -> None:
-        """Remove a call's folder; one that is not empty by somebody else, because that may take
-        long.
-        """
+        """Remove a call's folder; use a child process if it is not empty, as that may take long."""
         try:
             os.rmdir(folder)
             return
@@ -236,9 +230,8 @@ class _Worker:
             try:
                 signal.set_wakeup_fd(-1)
                 os.setsid()
-                os.closerange(
-                    3, os.sysconf("SC_OPEN_MAX")
-                )  # the agent must see the end of this process's parent
+                # the agent must see the socket close when the parent ends
+                os.closerange(3, os.sysconf("SC_OPEN_MAX"))
                 shutil.rmtree(folder, ignore_errors=True)
             finally:
                 os._exit(0)
@@ -247,12 +240,9 @@ class _Worker:
     # ---- imports
 
     def _load(self, order: WorkerOrder) -> None:
-        """Import what a call had to import. What cannot be imported here stays that call's own
-        business.
-        """
-        processes.end_with_parent(
-            signal.SIGKILL
-        )  # an import may hang; outside of it the end of the socket says more
+        """Import what a call imported. An import that fails here affects only that call."""
+        # an import may hang; afterwards the closed socket tells more
+        processes.end_with_parent(signal.SIGKILL)
         failed: BaseException | None = None
         for name in order.modules:
             try:
@@ -264,11 +254,11 @@ class _Worker:
                 self._calls.load(order.app)
         except BaseException as e:
             failed = e
-        self._there = frozenset(sys.modules)
+        self._inherited_modules = frozenset(sys.modules)
         gc.collect()
-        gc.freeze()  # what is shared with the forks stays shared: the collector would write to it
+        gc.freeze()  # keeps pages shared with the forks: the collector would write to them
         processes.end_with_parent(0)
-        self._tell(
+        self._send_event(
             WorkerEvent(
                 "loaded",
                 sentence="" if failed is None else f"{type(failed).__name__}: {failed}"[:500],
@@ -281,13 +271,13 @@ class _Worker:
         signal.set_wakeup_fd(-1)
         for pid in self._forks:
             os.kill(pid, signal.SIGKILL)
-        self._forks.clear()  # from here on they are strangers, too
-        self._buried()
+        self._forks.clear()  # so that they are reaped as strangers
+        self._reap_forks()
         shutil.rmtree(self._setting.folder, ignore_errors=True)
 
 
-def _reaped() -> tuple[int, int]:
-    """pid and status of a child that was over; (0, 0) where there is none."""
+def _wait_child() -> tuple[int, int]:
+    """Return pid and status of an ended child, or (0, 0)."""
     try:
         return os.waitpid(-1, os.WNOHANG)
     except ChildProcessError:
@@ -297,15 +287,17 @@ def _reaped() -> tuple[int, int]:
 # ---- inside a fork
 
 
-def _be_fork(agent: int, output: int, folder: str, calls: Calls, there: frozenset[str]) -> NoReturn:
-    """It must never come back to the loop above, whatever happens. Where its parent is gone
-    already, so is the agent's socket.
+def _run_fork(
+    agent: int, output: int, folder: str, calls: Calls, inherited: frozenset[str]
+) -> NoReturn:
+    """Serve one call in the fork. Never returns to the parent's loop. If the parent has ended, the
+    agent's socket is closed.
     """
     code = 1
     try:
         processes.end_with_parent(signal.SIGKILL)
-        _leave_behind(agent, output, folder)
-        _serve_one(agent, calls, there)
+        _drop_inherited(agent, output, folder)
+        _serve_one(agent, calls, inherited)
         code = 0
     except BaseException:
         sys.excepthook(*sys.exc_info())
@@ -313,8 +305,8 @@ def _be_fork(agent: int, output: int, folder: str, calls: Calls, there: frozense
         os._exit(code)
 
 
-def _leave_behind(agent: int, output: int, folder: str) -> None:
-    """Nothing of the worker process is left but its modules."""
+def _drop_inherited(agent: int, output: int, folder: str) -> None:
+    """Drop all state of the worker process except its modules."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
@@ -327,40 +319,39 @@ def _leave_behind(agent: int, output: int, folder: str) -> None:
     os.environ["TMPDIR"] = folder
     tempfile.tempdir = None
     os.chdir(folder)
-    if (
-        "numpy.random" in sys.modules
-    ):  # Python sees to its own generator after a fork, numpy does not
+    # Python reseeds its own generator after a fork, numpy does not
+    if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
 
 
-def _serve_one(agent: int, calls: Calls, there: frozenset[str]) -> None:
+def _serve_one(agent: int, calls: Calls, inherited: frozenset[str]) -> None:
     request = _request(agent)
     if request is None:
         return
     outcome = calls.outcome(_call.decode(request))
-    outcome.imported = _imported(there)
+    outcome.imported = _imported(inherited)
     _flush()
     _send(agent, outcome)
 
 
-def _imported(there: frozenset[str]) -> tuple[str, ...]:
-    """What was imported since then, in order; nothing where threads run now: they would not be in a
-    fork.
+def _imported(inherited: frozenset[str]) -> tuple[str, ...]:
+    """Return the modules imported by this call, in order; none if threads run now, because a fork
+    would not have them.
     """
-    if len(sys.modules) == len(there) or len(os.listdir("/proc/self/task")) != 1:
+    if len(sys.modules) == len(inherited) or len(os.listdir("/proc/self/task")) != 1:
         return ()
     try:
         return tuple(
             n
             for n, m in list(sys.modules.items())
-            if n not in there and getattr(m, "__spec__", None) is not None
+            if n not in inherited and getattr(m, "__spec__", None) is not None
         )
-    except Exception:  # there may be anything in sys.modules
+    except Exception:  # sys.modules may hold anything
         return ()
 
 
 def _request(agent: int) -> bytes | None:
-    """None where the agent has no use for this fork any more."""
+    """Read the call; return None if the agent does not need this fork."""
     data = bytearray()
     size = _LENGTH_BYTES
     while len(data) < size:
@@ -381,7 +372,7 @@ def _send(agent: int, outcome: Outcome) -> None:
 
 
 def _flush() -> None:
-    """What the app printed. It may have closed or replaced these."""
+    """Flush printed output. The app may have closed or replaced the streams."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -406,25 +397,23 @@ def main() -> int:
     if not packet:
         return 0
     setting = msgspec.msgpack.decode(packet, type=Setting)
-    _settle(setting)
+    _prepare(setting)
     _Worker(agent, setting).serve()
     return 0
 
 
-def _settle(setting: Setting) -> None:
-    """Make this process what calls are to be forked from."""
+def _prepare(setting: Setting) -> None:
+    """Prepare this process, from which calls are forked."""
     if setting.path is None:
         os.environ.pop("PYTHONPATH", None)
     else:
         os.environ["PYTHONPATH"] = setting.path
     if processes.environment(os.getpid(), b"LC_CTYPE") == [None]:
-        os.environ.pop("LC_CTYPE", None)  # the interpreter set it where no locale was (PEP 538)
+        os.environ.pop("LC_CTYPE", None)  # set by the interpreter without a locale (PEP 538)
     for name in _ONE_THREAD:
         os.environ.setdefault(name, "1")
-    for stream in (
-        sys.stdout,
-        sys.stderr,
-    ):  # what a call prints is seen although it is killed, and no character stops it
+    # line buffering shows the output of a killed call; escapes avoid encoding errors
+    for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True, errors="backslashreplace")
     os.umask(setting.umask)

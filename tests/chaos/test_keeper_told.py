@@ -28,7 +28,7 @@ def test_a_folder_that_it_cannot_lock_is_named_and_the_next_run_works(site: Site
     assert time.monotonic() - began < PATIENCE / 2
     assert (said["state"], said["reason"]) == ("error", "agentStartFailed")
     assert (
-        "its keeper ended with exit code 5: its folder cannot be used: Is a directory"
+        "the keeper ended with exit code 5: the keeper cannot use its folder: Is a directory"
         in said["error"]
         and str(lock) in said["error"]
     )

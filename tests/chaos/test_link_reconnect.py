@@ -32,7 +32,7 @@ from jobscribe.agent.session.backoff import (
     LONGEST_REFUSED,
     REPORT_SECS,
     Backoff,
-    may_leave,
+    may_end,
 )
 from jobscribe.agent.session.websocket import Link, read_address
 from jobscribe.protocol.ids import AgentKey, parse_token
@@ -78,12 +78,12 @@ def test_an_agent_ends_without_a_supervisor_only_where_nothing_is_left_to_watch(
         return Execution(token=TOKEN, state=state, op_id="o" * 32)  # type: ignore[arg-type]
 
     running, ended = execution("running"), execution("ended")
-    assert not may_leave(AWAY_SECS - 1, AWAY_SECS, []) and may_leave(AWAY_SECS + 1, AWAY_SECS, [])
-    assert not may_leave(REPORT_SECS - 1, AWAY_SECS, [ended]) and may_leave(
+    assert not may_end(AWAY_SECS - 1, AWAY_SECS, []) and may_end(AWAY_SECS + 1, AWAY_SECS, [])
+    assert not may_end(REPORT_SECS - 1, AWAY_SECS, [ended]) and may_end(
         REPORT_SECS + 1, AWAY_SECS, [ended]
     )
     for known in ([running], [ended, running], [execution("starting")]):
-        assert not may_leave(1e9, 1.0, known)
+        assert not may_end(1e9, 1.0, known)
 
 
 def test_who_is_refused_asks_less_often_and_soon_again_when_nobody_is_there() -> None:

@@ -150,7 +150,7 @@ async def test_a_user_that_no_image_knows_runs_in_a_clean_environment(
     )
     log = place.do("logs", agent)
     assert "connected" in kept
-    assert "none may be made" in log, (
+    assert "cannot be created" in log, (
         "that there are no cgroups is said once, and nothing else about it"
     )
     assert log.count("cgroup") == 1
@@ -300,7 +300,9 @@ async def test_of_two_jobs_only_the_one_that_was_killed_is_said_to_be(
     assert (exit_.signal, exit_.out_of_memory) == (9, True)
     Path(place.home / "heat" / "ImageSi1" / str(other.serial) / "go").touch()
     exit_ = await place.end_of(other)
-    assert (exit_.code, exit_.out_of_memory) == (1, None) and "beside others" in str(exit_.detail)
+    assert (exit_.code, exit_.out_of_memory) == (1, None) and "several executions ran" in str(
+        exit_.detail
+    )
 
 
 # ---- the next container
@@ -336,7 +338,7 @@ async def test_what_ran_in_a_container_that_died_is_told_by_the_next_one(
     await place.agent("next")
     lost, known = await place.end_of(running), await place.end_of(done)
     assert (lost.source, lost.code, lost.signal) == ("lost", None, None)
-    assert lost.detail == "the container that it ran in ended: killed by signal 9, not by us"
+    assert lost.detail == "its container ended while it ran: killed by signal 9, not by us"
     assert (known.source, known.code) == ("script", 6)
     again = await place.done("exit 5")
     assert again.code == 5
@@ -368,7 +370,7 @@ async def test_a_pid_of_another_container_is_never_taken_for_a_live_one(
     )
     place.tell(container, json.dumps(place.config()).encode() + b"\n")
     exit_ = await place.end_of(token)
-    assert (exit_.source, exit_.detail) == ("lost", "the container that it ran in ended")
+    assert (exit_.source, exit_.detail) == ("lost", "its container ended while it ran")
 
 
 # ---- the relay in a container

@@ -339,7 +339,7 @@ def test_a_session_has_an_agent_ready(shared: Site) -> None:
     uid = "SystemU6"
     assert shared.post("begin-session", uid=uid) == {"state": "ok"}
     folder = shared.root / "agent" / str(shared.agent_key(uid))
-    until(lambda: (folder / "keeper.json").exists(), "its keeper runs")
+    until(lambda: (folder / "keeper.json").exists(), "the keeper runs")
     shared.agent_pid(uid)
 
 

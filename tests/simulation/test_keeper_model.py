@@ -71,7 +71,7 @@ class Heard:
     def start(self, executions: list[dict[str, Any]]) -> None:
         self.hello = sorted(words(e) for e in executions)
 
-    def keeper_said(self, said: dict[str, Any]) -> None:
+    def keeper_reported(self, said: dict[str, Any]) -> None:
         self.said.append((said["is"], *words(said)))
 
     def keeper_gone(self) -> None:

@@ -225,7 +225,7 @@ def test_apps_and_versions_that_change_while_an_agent_lives(
     refused = ended(2)
     assert (
         refused["state"] == "error"
-        and "the front end has changing 1, and " in refused["error"]
+        and "the front end has changing 1, but " in refused["error"]
         and "jobscribe server" in refused["error"]
     )
     site.kill(server_pid(site))

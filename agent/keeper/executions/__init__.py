@@ -1,1 +1,1 @@
-"""Executions: one sentence to be written."""
+"""Executions in the keeper: start, process tracking, stop, exit info and recovery."""

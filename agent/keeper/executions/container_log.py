@@ -1,5 +1,6 @@
-"""Why an earlier container of this agent ended, in the words of the driver that saw it. In a user's
-folder anything may stand there.
+"""Why an earlier container of this agent ended, as written by its driver.
+
+The file is in a user's folder, so its content is not trusted.
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ from ....runtime.execution.folder import tail
 _BYTES, _CHARS = 64 * 1024, 500
 
 
-def sentence(path: str, since: float | None) -> str | None:
-    """Of the first end after this time (unix seconds), which is that of the container where
-    something ran then.
+def end_reason(path: str, since: float | None) -> str | None:
+    """Return the sentence about the first end after `since` (unix seconds): the end of the container
+    that ran at that time. None if there is none.
     """
     found = tail(path, _BYTES)
     for line in found[1].splitlines() if found is not None else []:
         try:
-            said = json.loads(line)
-            at, words = said["at"], said["sentence"]
+            entry = json.loads(line)
+            at, reason = entry["at"], entry["sentence"]
             if since is None or at >= since:
-                return str(words)[:_CHARS]
+                return str(reason)[:_CHARS]
         except (ValueError, TypeError, KeyError, RecursionError):
             continue
     return None

@@ -1,5 +1,5 @@
-"""The executions in a keeper's care: each is started once, watched, stopped when told or late, and
-remembered until forgotten.
+"""All executions of a keeper: each is started once, watched, stopped by order or time limit, and
+remembered until the agent forgets it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import time
 from ....runtime import failpoints, processes
 from ....runtime.execution.folder import EXIT
 from ..linux.kernel_log import AT_FIRST_SECS, KernelLogReader
-from ..loop.log import say
+from ..loop.log import log
 from ..loop.write_retry import WriteRetryQueue
 from . import exit_info
-from .ledger import KeeperLedger, is_name
-from .process_sampler import look_around
-from .recovery import recovered, stop_under_way
+from .ledger import KeeperLedger, is_valid_name
+from .process_sampler import sample_executions
+from .recovery import recorded_stop, recover_execution
 from .start import Launcher, StartFailed
 from .state import Execution
 from .stop import Terminator
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from ..loop.event_loop import Loop
     from .process_tracker import ProcessTracker
 
-#: How often output sizes (and main processes that cannot be waited for) are looked at; sooner while
-#: output pours.
+#: Seconds between checks of output sizes and of main processes that are not children; the short
+#: interval applies while output grows fast.
 _TICK_SECS, _FAST_TICK_SECS = 0.3, 0.05
-#: Starts that failed without leaving evidence: so many names are remembered.
+#: Limit of remembered names whose start failed without leaving evidence.
 _REFUSED_KEPT = 10_000
 
 
 class ExecutionController:
-    """`known` is every execution that the agent has not forgotten, `running` those that are not
-    over.
+    """Executes orders. `known` holds every execution that the agent has not forgotten, `running`
+    those that have not ended.
 
-    `tell("started" or "ended", execution)` is called for every change and for every order that
+    `report("started" or "ended", execution)` is called for every change, and for every order that
     changes nothing.
     """
 
@@ -50,64 +50,64 @@ class ExecutionController:
         self,
         layout: KeeperLedger,
         loop: Loop,
-        kin: ProcessTracker,
+        tracker: ProcessTracker,
         cap: OutputCap,
         cgroups: Cgroups,
-        tell: Callable[[str, Execution], None],
+        report: Callable[[str, Execution], None],
     ) -> None:
-        self._layout, self._loop, self._cap, self._cgroups, self._tell = (
+        self._layout, self._loop, self._cap, self._cgroups, self._report = (
             layout,
             loop,
             cap,
             cgroups,
-            tell,
+            report,
         )
         self._boot_id = processes.boot_id()
-        self.owed = WriteRetryQueue(loop)
+        self.pending_writes = WriteRetryQueue(loop)
         self._life = processes.life_id()
-        self._launcher = Launcher(layout, self._boot_id, self._life, cgroups, self.owed)
+        self._launcher = Launcher(layout, self._boot_id, self._life, cgroups, self.pending_writes)
         self.known: dict[str, Execution] = {}
         self.running: dict[str, Execution] = {}
         self._kernel = KernelLogReader()
-        self.ending = Terminator(
+        self.terminator = Terminator(
             loop,
-            kin,
+            tracker,
             cap,
             cgroups,
-            self.owed,
+            self.pending_writes,
             self.running,
-            self._finished,
-            lambda e: tell("started", e),
+            self._execution_ended,
+            lambda e: report("started", e),
             self._kernel,
         )
         self._refused: dict[str, None] = {}
-        #: set when the keeper is to end: nothing is started any more; called when nothing runs
+        #: set when the keeper ends: nothing is started any more; called when nothing runs
         self.when_idle: Callable[[], None] | None = None
 
-    # ---- orders; each raises ValueError where it is none
+    # ---- orders; each raises ValueError if the order is invalid
 
     def start(self, order: dict[str, Any]) -> None:
-        """Start it, unless its token was used before; then say what became of it."""
-        e = self._found(order)
+        """Start an execution unless its token was used before, then report its state."""
+        e = self._find(order)
         if e is not None:
-            self._tell_state(e)
+            self._report_state(e)
             return
         e = Execution(order["name"], str(order["token"]), self._layout.evidence(order["name"]))
         if not self.running:
             self._kernel.skip()
         try:
-            self._accept(e, order)
+            self._copy_settings(e, order)
             self._launcher.start(e, order)
         except StartFailed as error:
-            self._never(e, str(error), consumed=error.consumed, fault=error.fault)
+            self._fail_start(e, str(error), consumed=error.consumed, fault=error.fault)
             return
         self._add(e)
-        self._tell("started", e)
+        self._report("started", e)
 
     def stop(self, order: dict[str, Any]) -> None:
-        """Stop it. What has not started yet never will."""
+        """Stop an execution. If it has not started yet, it will never start."""
         reason, grace = str(order["reason"]), float(order["grace"])
-        e = self._found(order)
+        e = self._find(order)
         if e is None:
             e = Execution(
                 order["name"],
@@ -118,45 +118,45 @@ class ExecutionController:
             try:
                 self._launcher.consume(e)
             except StartFailed as error:
-                self._never(e, f"{exit_info.NEVER_TO_START}, but {error}", consumed=False)
+                self._fail_start(e, f"{exit_info.NEVER_TO_START}, but {error}", consumed=False)
             else:
-                self._never(e, exit_info.NEVER_TO_START, consumed=True)
+                self._fail_start(e, exit_info.NEVER_TO_START, consumed=True)
         elif e.ended:
-            self._tell_state(e)
+            self._report_state(e)
         else:
-            self.ending.stop(e, reason, grace)
+            self.terminator.stop(e, reason, grace)
 
     def forget(self, names: list[str]) -> None:
-        """The end of these is known where it counts. Their evidence stays."""
+        """Forget ended executions, which the agent has stored. Their evidence stays."""
         for name in names:
             e = self.known.get(name)
             if e is not None and e.ended:
-                self._layout.strike(name)
+                self._layout.remove_entry(name)
                 failpoints.reached("keeper.struck")
                 del self.known[name]
 
     def stop_all(self, reason: str, grace: float) -> None:
         for e in list(self.running.values()):
-            self.ending.stop(e, reason, grace)
+            self.terminator.stop(e, reason, grace)
 
     def recover(self) -> None:
-        """Take over what an earlier keeper left."""
+        """Take over the executions of an earlier keeper."""
         for name, token in self._layout.entries():
             if os.path.isdir(self._layout.evidence(name)):
                 self._take_over(name, token)
-            else:  # that keeper ended before it took the token: nothing was started
-                self._layout.strike(name)
+            else:  # that keeper ended before it consumed the token: nothing was started
+                self._layout.remove_entry(name)
         if self.running:
             self._kernel.read(AT_FIRST_SECS)
-        for cgroup in self._cgroups.left():
-            self.ending.clear(cgroup)
+        for cgroup in self._cgroups.existing():
+            self.terminator.remove_cgroup(cgroup)
 
     # ---- inside
 
-    def _found(self, order: dict[str, Any]) -> Execution | None:
-        """The execution an order is about, if there ever was one."""
+    def _find(self, order: dict[str, Any]) -> Execution | None:
+        """Return the execution of an order, or None if it is unknown."""
         name = order.get("name")
-        if not is_name(name):
+        if not is_valid_name(name):
             raise ValueError(f"{name!r} does not name an execution")
         assert isinstance(name, str)
         if name in self.known:
@@ -165,18 +165,18 @@ class ExecutionController:
             return self._take_over(name, str(order.get("token") or name))
         if name in self._refused:
             e = Execution(name, str(order.get("token") or name), self._layout.evidence(name))
-            e.over(exit_info.never("its start failed before and is not tried again"))
+            e.finish(exit_info.never_started("an earlier start failed; it is not tried again"))
             self.known[name] = e
             return e
         return None
 
-    def _accept(self, e: Execution, order: dict[str, Any]) -> None:
-        """Take what the order says. Raises StartFailed, nothing consumed."""
+    def _copy_settings(self, e: Execution, order: dict[str, Any]) -> None:
+        """Copy the order's settings. Raises StartFailed (not consumed) if one is invalid."""
         run_dir, script, limit, grace = (
             order.get(k) for k in ("runDir", "script", "limit", "grace")
         )
         if self.when_idle is not None:
-            raise StartFailed("its keeper is about to end", consumed=False)
+            raise StartFailed("the keeper is about to end", consumed=False)
         if (
             not isinstance(run_dir, str)
             or not run_dir.startswith("/")
@@ -184,68 +184,66 @@ class ExecutionController:
             or not isinstance(script, str)
         ):
             raise StartFailed(
-                "its start order is not complete: an absolute run directory and a script are needed",
+                "the start order needs an absolute run directory and a script",
                 consumed=False,
             )
         if not isinstance(order.get("input"), str | None):
-            raise StartFailed("its start order holds an input that is no text", consumed=False)
+            raise StartFailed("the input in the start order is not text", consumed=False)
         if not isinstance(order.get("memory"), int | None):
-            raise StartFailed(
-                "its start order holds a limit of memory that is no number", consumed=False
-            )
+            raise StartFailed("the memory limit in the start order is not a number", consumed=False)
         if not isinstance(order.get("job"), str | None):
-            raise StartFailed(
-                "its start order holds a description of its job that is no text", consumed=False
-            )
+            raise StartFailed("the job description in the start order is not text", consumed=False)
         if (
             "\0" in e.token
             or not (limit is None or isinstance(limit, int | float))
             or not isinstance(grace, int | float | None)
         ):
-            raise StartFailed("its start order holds a wrong token, limit or grace", consumed=False)
+            raise StartFailed(
+                "the start order has an invalid token, limit or grace period", consumed=False
+            )
         e.run_dir, e.limit = run_dir, limit
         e.grace = e.grace if grace is None else float(grace)
 
-    def _never(
+    def _fail_start(
         self, e: Execution, detail: str, *, consumed: bool, fault: str | None = None
     ) -> None:
-        """It did not start, and will not."""
-        exit_ = exit_info.never(detail, e.stop_reason, fault)
+        """Record and report a start that failed for good."""
+        exit_ = exit_info.never_started(detail, e.stop_reason, fault)
         if consumed:
-            self.owed.write(f"{e.folder}/{EXIT}", exit_)
+            self.pending_writes.write(f"{e.folder}/{EXIT}", exit_)
         else:
             self._refused[e.name] = None
             if len(self._refused) > _REFUSED_KEPT:
                 del self._refused[next(iter(self._refused))]
-        e.over(exit_)
+        e.finish(exit_)
         self.known[e.name] = e
-        self._tell("ended", e)
+        self._report("ended", e)
 
     def _take_over(self, name: str, token: str) -> Execution:
-        e = recovered(name, token, self._layout, self._boot_id, self._life, self._cgroups)
+        e = recover_execution(name, token, self._layout, self._boot_id, self._life, self._cgroups)
         self.known[name] = e
         if e.ended:
             if not os.path.exists(f"{e.folder}/{EXIT}") and e.exit is not None:
-                self.owed.write(f"{e.folder}/{EXIT}", e.exit)
+                self.pending_writes.write(f"{e.folder}/{EXIT}", e.exit)
             if e.cgroup is not None:
-                self.ending.clear(e.cgroup)
+                self.terminator.remove_cgroup(e.cgroup)
             return e
-        say(
+        log(
             f"{e.token} was started by an earlier keeper; "
-            + ("its main process is over" if e.main_over else f"it runs, pid {e.pid}")
+            + ("its main process has ended" if e.main_over else f"it runs, pid {e.pid}")
         )
         if not e.main_over:
-            self._launcher.note(e)
+            self._launcher.record_start(e)
         self._cap.remember(e)
         self._add(e)
         if e.main_over:
             e.ended_mono = time.monotonic()
-            self.ending.step(e)
+            self.terminator.advance(e)
         else:
             self._watch(e)
-            stop = stop_under_way(e)
+            stop = recorded_stop(e)
             if stop is not None:
-                self.ending.stop(e, *stop)
+                self.terminator.stop(e, *stop)
         return e
 
     def _add(self, e: Execution) -> None:
@@ -253,18 +251,16 @@ class ExecutionController:
             other.alone = e.alone = False
         self.known[e.name] = self.running[e.name] = e
         if e.limit is not None and e.started_mono is not None:
-            self._loop.at(
+            self._loop.call_at(
                 ("limit", e.name),
                 e.started_mono + e.limit,
-                lambda: self.ending.stop(e, "timeLimit", e.grace),
+                lambda: self.terminator.stop(e, "timeLimit", e.grace),
             )
         if not self._loop.has_timer("tick"):
-            self._loop.at("tick", time.monotonic() + _FAST_TICK_SECS, self._tick)
+            self._loop.call_at("tick", time.monotonic() + _FAST_TICK_SECS, self._tick)
 
     def _watch(self, e: Execution) -> None:
-        """Notice the end of a process that is not our child; where the kernel cannot say it,
-        `_tick` looks.
-        """
+        """Watch for the end of a process that is not a child. Kernels without pidfd: `_tick` polls."""
         assert e.pid is not None and e.ticks is not None
         try:
             e.pidfd = os.pidfd_open(e.pid)
@@ -277,8 +273,8 @@ class ExecutionController:
             self._loop.unwatch(e.pidfd)
             os.close(e.pidfd)
             e.pidfd = -1
-        self.ending.main_ended(e)
-        self.ending.step(e)
+        self.terminator.main_ended(e)
+        self.terminator.advance(e)
 
     def _tick(self) -> None:
         fast = False
@@ -292,17 +288,17 @@ class ExecutionController:
                 and not processes.alive(e.pid, e.ticks)
             ):
                 self._main_gone(e)
-        look_around(self.running.values())
+        sample_executions(self.running.values())
         self._kernel.read()
         if self.running:
-            self._loop.at(
+            self._loop.call_at(
                 "tick", time.monotonic() + (_FAST_TICK_SECS if fast else _TICK_SECS), self._tick
             )
 
-    def _tell_state(self, e: Execution) -> None:
-        self._tell("ended" if e.ended else "started", e)
+    def _report_state(self, e: Execution) -> None:
+        self._report("ended" if e.ended else "started", e)
 
-    def _finished(self, e: Execution) -> None:
-        self._tell("ended", e)
+    def _execution_ended(self, e: Execution) -> None:
+        self._report("ended", e)
         if not self.running and self.when_idle is not None:
             self.when_idle()

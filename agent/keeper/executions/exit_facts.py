@@ -1,7 +1,6 @@
-"""What is known around an end that is no success, in the words of protocol.exits.ExitFacts: memory,
-and what the kernel wrote down.
+"""Facts about a failed exit, as protocol.exits.ExitFacts: memory, and lines of the kernel log.
 
-Nothing here may keep an end from being told: what cannot be found out is left out.
+Facts that cannot be collected are left out: nothing here may prevent the report of an end.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import resource
 
 from ....runtime.execution.folder import SIGNAL, STDERR, tail
 from ..linux import cgroup_memory
-from ..linux.oom_detection import counted, rose
+from ..linux.oom_detection import has_risen, read_oom_counters
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,53 +20,61 @@ if TYPE_CHECKING:
     from ..linux.kernel_log import KernelLogReader
     from .state import Execution
 
-#: As protocol.exits.KERNEL_SIGNALS, which needs more than the standard library.
-_TELLING = frozenset((4, 5, 6, 7, 8, 9, 11, 15, 31))
-#: How bash names a process of its that a signal ended. Other shells say no number.
-_SHELLS_WORDS = re.compile(rb": line \d+: +(\d+) [A-Z]")
+#: Same as protocol.exits.KERNEL_SIGNALS, which needs more than the standard library.
+_KERNEL_SIGNALS = frozenset((4, 5, 6, 7, 8, 9, 11, 15, 31))
+#: How bash reports a child killed by a signal. Other shells print no pid.
+_SHELL_REPORT = re.compile(rb": line \d+: +(\d+) [A-Z]")
 _WORDS_BYTES = 2048
 
 
-def found(
+def collect_exit_facts(
     e: Execution, exit_: dict[str, Any], around: str | None, kernel: KernelLogReader
 ) -> dict[str, Any]:
-    """around: the cgroup that everything of the keeper's is in."""
+    """Return the facts. around: the cgroup that contains the keeper and all its processes."""
     out: dict[str, Any] = {
         "memoryPeakBytes": _peak(e, exit_),
-        "memoryLimitBytes": _limit(e, around),
+        "memoryLimitBytes": _memory_limit(e, around),
         "memoryKills": _kills(e, exit_, around),
     }
-    if e.sight.limits:
+    if e.samples.limits:
         out["ulimits"] = _limits(e)
     number = exit_.get("signal") or (exit_.get("code") or 0) - 128
     if (
-        number in _TELLING
+        number in _KERNEL_SIGNALS
         and e.stop_reason is None
         and not e.killing
         and e.started_mono is not None
     ):
         killed = number == 9 and bool(out["memoryKills"] or exit_.get("outOfMemory"))
-        lines, unread = kernel.about(_numbers(e), _cgroup(e), e.started_mono, expected=killed)
+        lines, unread = kernel.lines_about(
+            _process_ids(e), _cgroup(e), e.started_mono, expected=killed
+        )
         out |= {"kernel": lines, "kernelUnread": unread}
     return out
 
 
 def _peak(e: Execution, exit_: dict[str, Any]) -> int | None:
-    """Of all of it; where nobody counts that, what was seen, or what its largest process had."""
+    """Return peak memory in bytes of the whole execution, or without a cgroup counter the sampled
+    peak or that of its largest process.
+    """
     own = cgroup_memory.peak(e.cgroup.memory) if e.cgroup is not None else None
-    return own if own is not None else max(e.sight.weighed, exit_.get("maxRssBytes") or 0) or None
+    return (
+        own
+        if own is not None
+        else max(e.samples.peak_memory, exit_.get("maxRssBytes") or 0) or None
+    )
 
 
 def _limits(e: Execution) -> list[str]:
-    """As seen on its processes; a soft limit is not told beside the equal hard one."""
+    """Return the sampled process limits; a soft limit equal to the hard one is left out."""
     return [
         text
-        for text in e.sight.limits
-        if text.replace("-S ", "") == text or text.replace("-S ", "") not in e.sight.limits
+        for text in e.samples.limits
+        if text.replace("-S ", "") == text or text.replace("-S ", "") not in e.samples.limits
     ]
 
 
-def _limit(e: Execution, around: str | None) -> int | None:
+def _memory_limit(e: Execution, around: str | None) -> int | None:
     folder = e.cgroup.memory if e.cgroup is not None and e.cgroup.memory is not None else around
     limits = [
         cgroup_memory.limit(folder),
@@ -77,34 +84,35 @@ def _limit(e: Execution, around: str | None) -> int | None:
 
 
 def _kills(e: Execution, exit_: dict[str, Any], around: str | None) -> int | None:
-    """By its own count; without one only a 0 can be known: nobody was killed on the whole machine,
-    or around it.
+    """Return the number of out-of-memory kills in its cgroup.
+
+    Without a counter of its own only 0 can be known: no kill on the whole machine or in `around`.
     """
     own = e.cgroup.out_of_memory_kills() if e.cgroup is not None else None
     if own is not None or exit_.get("outOfMemory") is not False:
         return own
-    after = counted(around)
+    after = read_oom_counters(around)
     return (
         0
-        if any(rose(e.counted, after, which) is False for which in ("machine", "around"))
+        if any(has_risen(e.oom_counters, after, which) is False for which in ("machine", "around"))
         else None
     )
 
 
-def _numbers(e: Execution) -> set[int]:
-    """Of its processes and threads, as far as they were seen."""
-    said = [(tail(f"{e.folder}/{name}", _WORDS_BYTES) or (0, b""))[1] for name in (SIGNAL, STDERR)]
-    told = {int(word) for text in said for word in _SHELLS_WORDS.findall(text)}
+def _process_ids(e: Execution) -> set[int]:
+    """Return the known process and thread ids of the execution."""
+    texts = [(tail(f"{e.folder}/{name}", _WORDS_BYTES) or (0, b""))[1] for name in (SIGNAL, STDERR)]
+    from_shell = {int(word) for text in texts for word in _SHELL_REPORT.findall(text)}
     return (
-        told
-        | set(e.sight.numbers)
+        from_shell
+        | set(e.samples.ids)
         | {pid for pid, _, _ in e.terminated}
         | ({e.pid} if e.pid is not None else set())
     )
 
 
 def _cgroup(e: Execution) -> str | None:
-    """How its path ends: above its family it may be called otherwise where the kernel looks from."""
+    """Return the end of its cgroup's path, the part that is equal in every cgroup namespace."""
     if e.cgroup is None:
         return None
     above, name = os.path.split(e.cgroup.folder)

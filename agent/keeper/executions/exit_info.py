@@ -1,8 +1,7 @@
-"""How an execution ended, in the words of protocol.exits.ExitInfo (camelCase, as it is stored and
-sent).
+"""Exit info of executions, as protocol.exits.ExitInfo (camelCase, as stored and sent).
 
-Who knows best speaks: the parent that waited for the process; else what the script wrote; else
-nobody, which is said.
+Sources in order: the parent that waited for the process, then the code that the script wrote. If
+both are missing, the exit status is lost.
 """
 
 from __future__ import annotations
@@ -26,37 +25,34 @@ if TYPE_CHECKING:
 
     from .state import Execution
 
-#: A keeper that noticed an end within this time takes the moment of noticing (seconds).
+#: A keeper that notices an end within this time (seconds) records the moment of noticing.
 _LATE_SECS = 1.0
 RESTARTED = "the machine was restarted while it ran"
-CONTAINER_ENDED = "the container that it ran in ended"
-MEMORY_OF_SOME = "memory ran out in its container while it ran beside others; whose process the kernel killed is not known"
+CONTAINER_ENDED = "its container ended while it ran"
+MEMORY_OF_SOME = "memory ran out in its container while several executions ran; the kernel did not record whose process it killed"
 KILLED_UNSEEN = (
-    "its script was killed while no keeper was its parent, so nobody knows how its command ended"
+    "its script was killed while no keeper was its parent; the exit status of its command is lost"
 )
-NOTHING_LEFT = "the keeper was killed while it was starting it, and nothing of it is left"
-NEVER_SPAWNED = "the keeper was killed before it had started it"
+NOTHING_LEFT = "the keeper was killed while it started the execution, and no process of it is left"
+NEVER_SPAWNED = "the keeper was killed before it started the execution"
 NEVER_TO_START = "stopped before it started"
 
 
 def from_parent(e: Execution) -> dict[str, Any]:
-    """The exit of a main process that this keeper waited for."""
+    """Return the exit info of a main process that this keeper waited for."""
     assert e.main_status is not None
     status, usage = e.main_status
     code = None if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-    out = _of_shell(e, code, os.WTERMSIG(status), os.WCOREDUMP(status))
+    out = _from_shell(e, code, os.WTERMSIG(status), os.WCOREDUMP(status))
     out |= {"userSecs": round(usage.ru_utime, 6), "systemSecs": round(usage.ru_stime, 6)}
-    # a spawned process begins with the peak of its keeper, and a lower peak of its own cannot be
-    # told from that
+    # a spawned process starts with the peak of the keeper, which hides a lower peak of its own
     if usage.ru_maxrss * 1024 > _own_peak():
         out["maxRssBytes"] = usage.ru_maxrss * 1024
     return out
 
 
 def _own_peak() -> int:
-    """The most memory that this process has had since it began, in bytes; 0 where the kernel does
-    not say.
-    """
+    """Return the peak memory of this process in bytes, or 0 if the kernel does not report it."""
     try:
         with open("/proc/self/status", "rb") as f:
             found = re.search(rb"(?m)^VmHWM:\s*(\d+) kB", f.read(8192))
@@ -65,13 +61,14 @@ def _own_peak() -> int:
     return int(found[1]) * 1024 if found is not None else 0
 
 
-def while_ending(e: Execution) -> dict[str, Any] | None:
-    """The exit of a main process that is over, while something of the execution is left. None:
-    nobody knows it.
+def from_ended_main(e: Execution) -> dict[str, Any] | None:
+    """Return the exit info of an ended main process while other processes of it are left.
+
+    Returns None if the exit status is lost.
     """
     if e.main_seen is not None:
         code = e.main_seen.si_status if e.main_seen.si_code == os.CLD_EXITED else None
-        out = _of_shell(e, code, e.main_seen.si_status, e.main_seen.si_code == os.CLD_DUMPED)
+        out = _from_shell(e, code, e.main_seen.si_status, e.main_seen.si_code == os.CLD_DUMPED)
     else:
         out = from_evidence(e, "")
     return (
@@ -81,10 +78,10 @@ def while_ending(e: Execution) -> dict[str, Any] | None:
     )
 
 
-def _of_shell(e: Execution, code: int | None, number: int, dumped: bool) -> dict[str, Any]:
-    """code: None where a signal with this number ended the shell."""
+def _from_shell(e: Execution, code: int | None, number: int, dumped: bool) -> dict[str, Any]:
+    """Return the exit info of the script's shell. code: None if signal `number` killed the shell."""
     out: dict[str, Any] = {"source": "keeper", "startedAt": e.started_at}
-    if code is None:  # the command may have ended before its shell was hit
+    if code is None:  # the command may have ended before its shell was killed
         code = written_code(e.folder)
     return out | (
         {"signal": number, "coreDumped": dumped} if code is None else from_code(e.folder, code)
@@ -92,31 +89,33 @@ def _of_shell(e: Execution, code: int | None, number: int, dumped: bool) -> dict
 
 
 def from_evidence(e: Execution, otherwise: str) -> dict[str, Any]:
-    """The exit of an execution whose parent is gone: what its script wrote, else lost, with this
-    detail.
+    """Return the exit info of an execution whose parent is gone: the code that its script wrote, or
+    "lost" with `otherwise` as its detail.
     """
     out: dict[str, Any] = {"source": "script", "startedAt": e.started_at}
     written = written_code(e.folder)
     if written is not None:
         out |= from_code(e.folder, written)
         try:
-            # files are stamped by a coarser clock: a short job would end before it started
+            # file times come from a coarser clock: a short job would end before it started
             out["endedAt"] = max(
                 min(os.stat(f"{e.folder}/{EXIT_CODE}").st_mtime, time.time()), e.started_at or 0.0
             )
         except OSError as error:
-            out["detail"] = f"the time of its end is not known: {error.strerror}"
+            out["detail"] = f"end time unknown: {error.strerror}"
         return out
     return {"source": "lost", "startedAt": e.started_at, "detail": otherwise}
 
 
 def container_ended(why: str | None) -> str:
-    """why: in the words of who saw it; None where nobody said."""
+    """Return the detail for an ended container. why: the driver's sentence, if there is one."""
     return CONTAINER_ENDED + (f": {why}" if why else "")
 
 
-def never(detail: str, stop_reason: str | None = None, fault: str | None = None) -> dict[str, Any]:
-    """The end of an execution that never began. fault: what was missing, in a word."""
+def never_started(
+    detail: str, stop_reason: str | None = None, fault: str | None = None
+) -> dict[str, Any]:
+    """Return the exit info of an execution that never started. fault: code of the missing resource."""
     return {
         "source": "start",
         "detail": detail,
@@ -126,8 +125,8 @@ def never(detail: str, stop_reason: str | None = None, fault: str | None = None)
     }
 
 
-def with_evidence(e: Execution, exit_: dict[str, Any], dropped_bytes: int) -> dict[str, Any]:
-    """Add what only can be said when nothing of it runs any more."""
+def with_final_fields(e: Execution, exit_: dict[str, Any], dropped_bytes: int) -> dict[str, Any]:
+    """Add the fields that are final only when no process of the execution is left."""
     out = (
         {"endedAt": _ended_at(e)}
         | exit_
@@ -143,11 +142,10 @@ def with_evidence(e: Execution, exit_: dict[str, Any], dropped_bytes: int) -> di
 
 
 def ended_mono(e: Execution, since: float) -> float:
-    """Monotonic time at which its main process ended, noticed just now. since: it had not ended
-    then.
+    """Return the monotonic time at which the main process, found ended just now, has ended.
 
-    A keeper that was stopped or starved notices late: then the age of the exit code's file says
-    when, between `since` and now.
+    since: a time at which it still ran. A keeper that was stopped or starved notices late; then the
+    age of the exit code's file gives the time, limited to `since` and now.
     """
     now = time.monotonic()
     if now - since < _LATE_SECS:
@@ -160,8 +158,8 @@ def ended_mono(e: Execution, since: float) -> float:
 
 
 def _ended_at(e: Execution) -> float:
-    """By the wall clock as it was at the start: between the two lies how long it took, though the
-    clock was set meanwhile.
+    """Return the end time by the wall clock of the start, so that a clock change does not alter the
+    duration.
     """
     if e.started_at is None or e.started_mono is None:
         return time.time()

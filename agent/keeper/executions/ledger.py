@@ -1,9 +1,9 @@
-"""Where the keeper's files lie in an agent's folder, and the names in it. No decisions.
+"""Paths and names of the keeper's files in an agent's folder. No decisions.
 
-<folder>/keeper.lock, keeper.json     one keeper at a time; who it is
-<folder>/container.log                how its containers ended, a line of JSON each, by who made them; none on a machine
+<folder>/keeper.lock, keeper.json     lock: one keeper at a time; identity of the keeper
+<folder>/container.log                how its containers ended, one line of JSON each, written by the driver; absent on a machine
 <folder>/ledger/<name>                one entry (its token) per execution that the agent has not forgotten
-<folder>/run/<name>/                  the evidence of one execution (see runtime.evidence); making it consumes the fencing token
+<folder>/run/<name>/                  evidence of one execution (see runtime.execution.folder); creating it consumes the fencing token
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ....runtime.execution.folder import read, write
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,249}\Z")
 
 
-def is_name(name: object) -> bool:
-    """Can this name a folder of evidence?"""
+def is_valid_name(name: object) -> bool:
+    """Return whether `name` is a valid name of an evidence folder."""
     return isinstance(name, str) and _NAME.match(name) is not None
 
 
 class KeeperLedger:
     """Paths below one agent's folder. The folder's path holds no symbolic links, so that /proc
-    shows the same ones.
+    shows the same paths.
     """
 
     def __init__(self, folder: str) -> None:
@@ -40,18 +40,18 @@ class KeeperLedger:
     def evidence(self, name: str) -> str:
         return f"{self.runs}/{name}"
 
-    def enter(self, name: str, token: str) -> None:
+    def add_entry(self, name: str, token: str) -> None:
         """Write the ledger's entry."""
         write(f"{self.ledger}/{name}", token.encode())
 
-    def strike(self, name: str) -> None:
-        """Take the entry away; there may be none."""
+    def remove_entry(self, name: str) -> None:
+        """Delete the entry, if there is one."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{self.ledger}/{name}")
 
     def entries(self) -> list[tuple[str, str]]:
-        """(name, token) of every entry, in order of names."""
-        names = sorted(n for n in os.listdir(self.ledger) if is_name(n))
+        """Return (name, token) of every entry, sorted by name."""
+        names = sorted(n for n in os.listdir(self.ledger) if is_valid_name(n))
         return [
             (n, (read(f"{self.ledger}/{n}", 4096) or b"").decode("utf-8", "replace")) for n in names
         ]

@@ -1,9 +1,8 @@
-"""Looks at live executions now and then: which processes they have, and how much memory, where no
-cgroup counts that.
+"""Samples of live executions: their process ids and, without a cgroup counter, their memory.
 
-What has ended cannot be asked any more: whether a line of the kernel's log is about a job is told
-by the numbers seen before. A look costs some microseconds; an execution is looked at soon after it
-began, and then ever more seldom.
+Ended processes cannot be examined: the ids seen before tell whether a kernel log line is about a
+job. A sample costs some microseconds. An execution is sampled soon after its start, then with
+growing pauses.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ if TYPE_CHECKING:
 
     from .state import Execution
 
-#: Pauses between two looks at one execution (seconds): at first, and at last, if there is time; and
-#: how long one round may take.
+#: Pauses between two samples of one execution (seconds): the first and the longest; and the time
+#: limit of one round.
 _FIRST_PAUSE, _LONGEST_PAUSE, _ROUND_SECS = 0.25, 2.0, 0.001
-#: Processes of one that are walked through, and numbers that are remembered of it.
+#: Limits per execution: processes walked through, and ids remembered.
 _WALKED, _REMEMBERED = 200, 512
 _PAGE = os.sysconf("SC_PAGESIZE")
-#: Of so many processes of one execution, the newest, limits are read; of its limits so many are
-#: remembered.
+#: Limits are read of this many processes of an execution, the newest; and this many distinct limits
+#: are remembered.
 _LIMITED, _LIMITS = 8, 5
-#: How /proc calls limits of one process; for each the option of `ulimit`, its unit (seconds,
-#: bytes), and its number for getrlimit.
+#: Names of process limits in /proc; for each the option of `ulimit`, its unit (seconds, bytes), and
+#: its number for getrlimit.
 _ULIMITS = {
     b"Max cpu time": ("-t {}", 1, resource.RLIMIT_CPU),
     b"Max file size": ("-f ({} bytes)", 1, resource.RLIMIT_FSIZE),
@@ -36,66 +35,62 @@ _ULIMITS = {
 }
 
 
-def look_around(running: Iterable[Execution]) -> None:
-    """Look at those whose turn it is, who waited longest first. Never raises."""
+def sample_executions(running: Iterable[Execution]) -> None:
+    """Sample the executions that are due, longest waiting first. Never raises."""
     now = time.monotonic()
     for e in sorted(
-        (e for e in running if e.sight.again <= now and not e.main_over),
-        key=lambda e: e.sight.again,
+        (e for e in running if e.samples.next_at <= now and not e.main_over),
+        key=lambda e: e.samples.next_at,
     ):
-        e.sight.pause = min(_LONGEST_PAUSE, max(_FIRST_PAUSE, 2 * e.sight.pause))
-        e.sight.again = now + e.sight.pause
+        e.samples.pause = min(_LONGEST_PAUSE, max(_FIRST_PAUSE, 2 * e.samples.pause))
+        e.samples.next_at = now + e.samples.pause
         try:
-            _look(e)
-        except (
-            OSError,
-            ValueError,
-            IndexError,
-        ):  # it is ending; or the keeper is short of something, and the next look tells more
+            _sample(e)
+        except (OSError, ValueError, IndexError):  # it is ending, or descriptors are exhausted
             continue
         if time.monotonic() - now > _ROUND_SECS:
             return
 
 
-def _look(e: Execution) -> None:
+def _sample(e: Execution) -> None:
     if e.cgroup is not None:
-        _remember(e, e.cgroup.threads())
+        _record_ids(e, e.cgroup.threads())
         family = e.cgroup.pids()[:_WALKED]
-        _limit(e, family)
+        _record_limits(e, family)
         if e.cgroup.memory is None:
-            _weigh(e, family)
+            _record_memory(e, family)
         return
-    family = _below(e)
-    _limit(e, family)
-    _weigh(e, family)
-    _remember(e, [*family, *(thread for pid in family for thread in _threads(pid))])
+    family = _descendants(e)
+    _record_limits(e, family)
+    _record_memory(e, family)
+    _record_ids(e, [*family, *(thread for pid in family for thread in _threads(pid))])
 
 
-def _remember(e: Execution, numbers: list[int]) -> None:
-    """The newest are kept."""
+def _record_ids(e: Execution, numbers: list[int]) -> None:
+    """Remember the newest ids."""
     for number in numbers[-_REMEMBERED:]:
-        e.sight.numbers.pop(number, None)
-        e.sight.numbers[number] = None
-    while len(e.sight.numbers) > _REMEMBERED:
-        del e.sight.numbers[next(iter(e.sight.numbers))]
+        e.samples.ids.pop(number, None)
+        e.samples.ids[number] = None
+    while len(e.samples.ids) > _REMEMBERED:
+        del e.samples.ids[next(iter(e.samples.ids))]
 
 
-def _weigh(e: Execution, family: list[int]) -> None:
-    """What only they have: memory that several share would be counted several times."""
-    e.sight.weighed = max(e.sight.weighed, sum(map(_private, family)))
+def _record_memory(e: Execution, family: list[int]) -> None:
+    """Record the sum of private memory: shared memory would count several times."""
+    e.samples.peak_memory = max(e.samples.peak_memory, sum(map(_private_bytes, family)))
 
 
-def _limit(e: Execution, family: list[int]) -> None:
-    """Note limits that a process of it has, and its keeper has not: the job has set them itself."""
+def _record_limits(e: Execution, family: list[int]) -> None:
+    """Record process limits lower than the keeper's: the job has set them itself."""
     for pid in family[-_LIMITED:]:
         try:
             with open(f"/proc/{pid}/limits", "rb") as f:
                 lines = f.read(4096).splitlines()
-        except OSError:  # it is gone
+        except OSError:  # the process has ended
             continue
         for line in lines:
             if (known := _ULIMITS.get(line[:26].rstrip())) is None or len(
-                e.sight.limits
+                e.samples.limits
             ) >= _LIMITS:
                 continue
             option, unit, number = known
@@ -103,13 +98,13 @@ def _limit(e: Execution, family: list[int]) -> None:
                 zip(line[26:].split()[:2], resource.getrlimit(number), strict=False)
             ):
                 if word.isdigit() and (own == resource.RLIM_INFINITY or int(word) < own):
-                    e.sight.limits[
+                    e.samples.limits[
                         f"ulimit {'' if hard else '-S '}{option.format(int(word) // unit)}"
                     ] = None
 
 
-def _below(e: Execution) -> list[int]:
-    """It and its descendants, as far as this kernel tells who they are."""
+def _descendants(e: Execution) -> list[int]:
+    """Return the pids of the main process and its descendants, as far as the kernel shows them."""
     out = [] if e.pid is None else [e.pid]
     for pid in out:  # grows while it is walked
         if len(out) < _WALKED:
@@ -118,15 +113,16 @@ def _below(e: Execution) -> list[int]:
 
 
 def _children(pid: int) -> list[int]:
-    """Of all its threads: each has its own. (agent/counters reads them, too, with what a keeper
-    must not load.)
+    """Return the child pids of all threads of a process.
+
+    `agent/usage/proc_counters` reads them too, with libraries that a keeper must not load.
     """
     out: list[int] = []
     for thread in _threads(pid):
         try:
             with open(f"/proc/{pid}/task/{thread}/children", "rb") as f:
                 out += map(int, f.read().split())
-        except OSError:  # it is gone, or this kernel does not tell
+        except OSError:  # the thread has ended, or this kernel has no such file
             continue
     return out
 
@@ -138,7 +134,7 @@ def _threads(pid: int) -> list[int]:
         return []
 
 
-def _private(pid: int) -> int:
+def _private_bytes(pid: int) -> int:
     try:
         fd = os.open(f"/proc/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -1,11 +1,10 @@
-"""Which process belongs to which execution.
+"""Assignment of processes to executions.
 
-The keeper is a subreaper: whatever a job leaves behind becomes the keeper's child, or hangs below
-one that did. So once the main process of its own child is over, everything that is left of a job is
-found below the adopted children. Whose they are is told by cgroup, where jobs have one; else by
-environment mark, session, held lock, by a parent that was known, or because only one job can have
-made them. What an earlier keeper started was adopted by somebody else; it is looked for in the
-whole process table.
+The keeper is a subreaper: processes left by a job become its children or hang below such children.
+So when the main process of its own child has ended, all remaining processes of the job are below
+adopted children. Their owner is determined by cgroup, if jobs have one; else by environment mark,
+session, held lock, known parent, or because only one job runs. Orphans of an earlier keeper were
+adopted by another process; they are searched in the whole process table.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import signal
 
 from ....runtime import processes
 from ....runtime.execution.folder import LOCK
-from ..loop.log import say
+from ..loop.log import log
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,56 +25,55 @@ if TYPE_CHECKING:
     from .state import Execution
 
 
-#: Looks in a row at children that end as fast as they are buried.
+#: Limit of successive rounds that reap children.
 _PASSES = 100
-#: Stands for the agent where the name of an execution is expected; no execution can be called so.
+#: The owner name of the agent's processes; no execution can have this name.
 AGENT = "/agent"
 
 
 class ProcessTracker:
-    """`adopted`: the keeper's adopted children by pid, each with its start time and the execution's
-    name (None: nobody knows).
+    """Tracks orphans. `adopted`: the keeper's adopted children by pid, each with its start time and
+    the name of its execution (None: unknown).
     """
 
     def __init__(self, cgroups: Cgroups) -> None:
         self._cgroups = cgroups
         self.adopted: dict[int, tuple[int, str | None]] = {}
-        #: the agent's pid, and session, for as long as it runs
+        #: pid (and session) of the agent while it runs
         self.agent_pid: int | None = None
-        #: (pid, ticks) of what may not be signalled
-        self._beyond: set[tuple[int, int]] = set()
-        #: who was seen below an execution, so that an orphan is known by its lineage: pid ->
-        #: (ticks, name)
+        #: (pid, ticks) of processes that may not be signalled
+        self._unkillable: set[tuple[int, int]] = set()
+        #: processes seen below an execution, to identify them as orphans: pid -> (ticks, name)
         self._lineage: dict[int, tuple[int, str]] = {}
 
-    def look(self, known: Collection[int], live: Collection[Execution]) -> None:
-        """Meet new adopted children and reap those that are over. known: main processes that are
-        children. live: not over.
+    def reap_children(self, known: Collection[int], live: Collection[Execution]) -> None:
+        """Adopt new children and reap ended ones.
+
+        known: pids of main processes that are children. live: executions that have not ended.
         """
         for _ in range(_PASSES):
-            if not self._look_once(
-                known, live
-            ):  # what was just buried may have left us children that are not in the list yet
+            # reaping may have left us children that are not in the list yet
+            if not self._reap_once(known, live):
                 return
 
-    def _look_once(self, known: Collection[int], live: Collection[Execution]) -> bool:
-        """True where one was over and is buried now."""
-        buried = False
+    def _reap_once(self, known: Collection[int], live: Collection[Execution]) -> bool:
+        """Return True if a child was reaped."""
+        reaped = False
         there = processes.children()
         for pid in [p for p in self.adopted if p not in there]:
-            self._beyond.discard((pid, self.adopted.pop(pid)[0]))
+            self._unkillable.discard((pid, self.adopted.pop(pid)[0]))
         for pid in there:
             if pid in known or pid == self.agent_pid:
                 continue
-            if self._reaped(pid):
-                buried = True
+            if self._reap(pid):
+                reaped = True
             elif pid not in self.adopted:
                 met = processes.find(pid)
                 if met is not None:
-                    self.adopted[pid] = (met.ticks, self._owner(met, live))
-        return buried
+                    self.adopted[pid] = (met.ticks, self._owner_of(met, live))
+        return reaped
 
-    def _reaped(self, pid: int) -> bool:
+    def _reap(self, pid: int) -> bool:
         try:
             done = os.waitpid(pid, os.WNOHANG)[0] == pid
         except ChildProcessError:
@@ -84,9 +82,9 @@ class ProcessTracker:
             self.adopted.pop(pid, None)
         return done
 
-    def _owner(self, p: Process, live: Collection[Execution]) -> str | None:
-        by_cgroup = self._cgroups.name_of(p.pid)
-        if by_cgroup is not None:  # the kernel says so
+    def _owner_of(self, p: Process, live: Collection[Execution]) -> str | None:
+        by_cgroup = self._cgroups.execution_of(p.pid)
+        if by_cgroup is not None:  # certain: the kernel reports it
             return by_cgroup
         by_lineage = self._lineage.get(p.pid)
         if by_lineage is not None and by_lineage[0] == p.ticks:
@@ -94,8 +92,7 @@ class ProcessTracker:
         if p.session == self.agent_pid:
             return AGENT
         for e in live:
-            # a session is named by its leader's pid, which cannot be used again while a member is
-            # left
+            # a session is named by its leader's pid, which is not reused while a member is left
             if e.own and p.session == e.pid:
                 return e.name
         token = processes.environment(p.pid, b"JOBSCRIBE_TOKEN")[0]
@@ -108,48 +105,46 @@ class ProcessTracker:
         own = [e.name for e in live if e.own]
         return own[0] if len(own) == 1 else None
 
-    def orphans(self, name: str | None) -> list[int]:
-        """Adopted children of this execution (None: of nobody known)."""
+    def adopted_of(self, name: str | None) -> list[int]:
+        """Return the adopted children of this execution (None: of unknown owner)."""
         return [
             pid
             for pid, (ticks, owner) in self.adopted.items()
-            if owner == name and (pid, ticks) not in self._beyond
+            if owner == name and (pid, ticks) not in self._unkillable
         ]
 
-    def kill_child(self, pid: int) -> None:
-        """SIGKILL an adopted child: it was not waited for, so no other can have its pid."""
+    def kill_adopted(self, pid: int) -> None:
+        """Send SIGKILL to an adopted child. It has not been reaped, so its pid is not reused."""
         try:
             os.kill(pid, signal.SIGKILL)
         except PermissionError:
-            self.check_reach(pid, self.adopted[pid][0])
+            self.ignore_if_foreign(pid, self.adopted[pid][0])
 
-    def check_reach(self, pid: int, ticks: int) -> None:
-        """A process that runs as somebody else now (a set-user-id program) cannot be ended from
-        here; say so and let it be.
+    def ignore_if_foreign(self, pid: int, ticks: int) -> None:
+        """Log and ignore a process that runs as another user (a set-user-id program): the keeper
+        cannot kill it.
         """
         try:
             os.kill(pid, 0)
         except PermissionError:
-            if processes.alive(pid, ticks) and (pid, ticks) not in self._beyond:
-                say(
-                    f"process {pid} runs as another user and cannot be killed from here; it is left alone"
-                )
-                self._beyond.add((pid, ticks))
+            if processes.alive(pid, ticks) and (pid, ticks) not in self._unkillable:
+                log(f"process {pid} runs as another user; the keeper cannot kill it and ignores it")
+                self._unkillable.add((pid, ticks))
         except ProcessLookupError:
             return
 
     def members(self, e: Execution, *, with_unknown: bool) -> list[Process]:
-        """Every process of this execution that still runs, its main process included.
+        """Return every live process of this execution, its main process included.
 
-        with_unknown: also the adopted ones that belong to nobody, for when it is the last execution
-        that can have made them.
+        with_unknown: include adopted children of unknown owner, if this is the last execution that
+        can have left them.
         """
         found = processes.table()
         if e.own:
             roots = [e.pid] if e.pid is not None else []
-            roots += self.orphans(e.name) + (self.orphans(None) if with_unknown else [])
+            roots += self.adopted_of(e.name) + (self.adopted_of(None) if with_unknown else [])
         else:
-            roots = [p.pid for p in _anywhere(e, found)]
+            roots = [p.pid for p in _search_table(e, found)]
         if e.cgroup is not None:
             roots += e.cgroup.pids()
         family = [
@@ -157,22 +152,23 @@ class ProcessTracker:
         ]
         for p in family:
             self._lineage[p.pid] = (p.ticks, e.name)
-        return [p for p in family if p.pid != os.getpid() and (p.pid, p.ticks) not in self._beyond]
+        return [
+            p for p in family if p.pid != os.getpid() and (p.pid, p.ticks) not in self._unkillable
+        ]
 
     def forget(self, name: str) -> None:
-        """The execution is over."""
+        """Drop the lineage of an ended execution."""
         self._lineage = {
             pid: (ticks, owner) for pid, (ticks, owner) in self._lineage.items() if owner != name
         }
 
 
-def _anywhere(e: Execution, found: dict[int, Process]) -> list[Process]:
-    """Processes of an execution that an earlier keeper started, wherever they hang now.
+def _search_table(e: Execution, found: dict[int, Process]) -> list[Process]:
+    """Return the processes of an execution that an earlier keeper started, from the whole table.
 
-    Its session counts only while its main process lives: afterwards the number may have become
-    another's.
+    Its session counts only while its main process lives: afterwards the number may be reused.
     """
-    out = marked(e, found.values())
+    out = with_mark(e, found.values())
     seen = {p.pid for p in out}
     main = found.get(e.pid) if e.pid is not None else None
     main_lives = main is not None and main.ticks == e.ticks and not main.over
@@ -184,7 +180,7 @@ def _anywhere(e: Execution, found: dict[int, Process]) -> list[Process]:
     return out
 
 
-def marked(e: Execution, candidates: Iterable[Process]) -> list[Process]:
-    """Those of the candidates that carry its mark, main process first."""
-    out = processes.marked([k + b"=" + v for k, v in e.mark().items()], candidates)
+def with_mark(e: Execution, candidates: Iterable[Process]) -> list[Process]:
+    """Return the candidates that carry its mark, the main process first."""
+    out = processes.marked([k + b"=" + v for k, v in e.environment_mark().items()], candidates)
     return sorted(out, key=lambda p: (p.session != p.pid, p.ticks))

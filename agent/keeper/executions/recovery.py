@@ -1,8 +1,7 @@
-"""Finding out what became of an execution that an earlier keeper started, from its evidence and the
-process table.
+"""Recovery of executions that an earlier keeper started, from evidence and the process table.
 
-A pid counts only together with its start time and boot: another process that has the number now is
-neither taken for the job nor ever signalled.
+A pid counts only together with its start time and boot. A process that reuses the number is neither
+taken for the job nor signalled.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ import time
 from ....runtime import processes
 from ....runtime.execution.folder import EXIT, LOCK, SCRIPT, START, STDERR, STOP, read_json
 from . import exit_info
-from .container_log import sentence
-from .process_tracker import marked
+from .container_log import end_reason
+from .process_tracker import with_mark
 from .state import Execution
 
 TYPE_CHECKING = False
@@ -26,56 +25,52 @@ if TYPE_CHECKING:
     from ..linux.cgroups import Cgroups
     from .ledger import KeeperLedger
 
-#: How long a locked execution without a known process is searched for: a child between fork and
-#: exec shows no mark yet.
+#: How long to search for the process of a locked execution (seconds): a child between fork and exec
+#: shows no mark yet.
 _SEARCH_SECS = 0.5
 
 
-def recovered(
+def recover_execution(
     name: str, token: str, layout: KeeperLedger, boot_id: str, life_id: str, cgroups: Cgroups
 ) -> Execution:
-    """What is known of it: ended (`exit` is set), running (`pid` is alive), or `main_over` with
-    perhaps something left.
+    """Return the execution: ended (`exit` is set), running (`pid` is alive), or with `main_over` set
+    and perhaps processes left.
     """
     folder = layout.evidence(name)
     e = Execution(name, token, folder)
     e.own = e.alone = False
     start = read_json(f"{folder}/{START}")
     stop = read_json(f"{folder}/{STOP}")
-    if stop is not None and stop.get(
-        "signaled", True
-    ):  # notes of an older version say nothing about signals
+    # older versions do not record whether a signal was sent
+    if stop is not None and stop.get("signaled", True):
         e.stop_reason = str(stop.get("reason"))
     if start is not None:
         _take_over(e, start)
-    e.cgroup = cgroups.found(name, (start or {}).get("cgroup"))
+    e.cgroup = cgroups.find(name, (start or {}).get("cgroup"))
     if e.cgroup is not None:
         e.cgroup.thaw()
     final = read_json(f"{folder}/{EXIT}")
     if final is not None:
-        e.over(final)
+        e.finish(final)
     elif start is None:
-        _search(e)
-    elif (
-        start.get("bootId") != boot_id or start.get("life", life_id) != life_id
-    ):  # notes of an older version say no life
-        e.main_over, e.started_mono = (
-            True,
-            None,
-        )  # that clock counted from the start of another boot, or ran on when it was over
+        _search_processes(e)
+    # older versions do not record "life"
+    elif start.get("bootId") != boot_id or start.get("life", life_id) != life_id:
+        # the recorded monotonic time is useless: its clock belongs to another boot or container
+        e.main_over, e.started_mono = True, None
         why = (
             exit_info.RESTARTED
             if start.get("bootId") != boot_id
-            else exit_info.container_ended(sentence(layout.container_log, e.started_at))
+            else exit_info.container_ended(end_reason(layout.container_log, e.started_at))
         )
-        e.over(exit_info.with_evidence(e, exit_info.from_evidence(e, why), 0))
+        e.finish(exit_info.with_final_fields(e, exit_info.from_evidence(e, why), 0))
     else:
         e.main_over = e.pid is None or e.ticks is None or not processes.alive(e.pid, e.ticks)
     return e
 
 
-def stop_under_way(e: Execution) -> tuple[str, float] | None:
-    """Reason and grace of the stop that the earlier keeper had noted, whether or not it sent a
+def recorded_stop(e: Execution) -> tuple[str, float] | None:
+    """Return reason and grace of a stop that the earlier keeper recorded, whether or not it sent a
     signal.
     """
     stop = read_json(f"{e.folder}/{STOP}")
@@ -90,32 +85,31 @@ def _take_over(e: Execution, start: dict[str, Any]) -> None:
         start.get("grace", e.grace),
         start.get("runDir"),
     )
-    e.counted = start.get("counted") if isinstance(start.get("counted"), dict) else None
+    e.oom_counters = start.get("counted") if isinstance(start.get("counted"), dict) else None
 
 
-def _search(e: Execution) -> None:
-    """The keeper ended between taking the token and noting the process."""
+def _search_processes(e: Execution) -> None:
+    """Search the process of a keeper that ended between consuming the token and recording the pid."""
     until = time.monotonic() + _SEARCH_SECS
-    found = _seen(e)
+    found = _find_processes(e)
     while not found and _locked(e) and time.monotonic() < until:
         time.sleep(0.01)
-        found = _seen(e)
+        found = _find_processes(e)
     main = next((p for p in found if p.session == p.pid and _runs_script(p.pid, e)), None)
     if main is not None:
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - main.ticks / os.sysconf("SC_CLK_TCK")
-        e.began(main.pid, main.ticks, time.time() - age, time.monotonic() - age)
+        e.record_main(main.pid, main.ticks, time.time() - age, time.monotonic() - age)
         return
     e.main_over = True
-    if not found and not os.path.exists(
-        f"{e.folder}/{STDERR}"
-    ):  # the last thing that is made before the script runs
-        e.over(exit_info.never(exit_info.NEVER_SPAWNED, e.stop_reason))
+    # this file is the last one created before the script runs
+    if not found and not os.path.exists(f"{e.folder}/{STDERR}"):
+        e.finish(exit_info.never_started(exit_info.NEVER_SPAWNED, e.stop_reason))
 
 
-def _seen(e: Execution) -> list[Process]:
-    """What carries its mark, and what is in its cgroup."""
+def _find_processes(e: Execution) -> list[Process]:
+    """Return the processes that carry its mark or are in its cgroup."""
     there = processes.table()
-    found = {p.pid: p for p in marked(e, there.values())}
+    found = {p.pid: p for p in with_mark(e, there.values())}
     inside = e.cgroup.pids() if e.cgroup is not None else []
     return list(
         (
@@ -133,7 +127,7 @@ def _runs_script(pid: int, e: Execution) -> bool:
 
 
 def _locked(e: Execution) -> bool:
-    """Does any process still hold its lock?"""
+    """Return whether any process still holds its lock."""
     try:
         fd = os.open(f"{e.folder}/{LOCK}", os.O_RDWR | os.O_CLOEXEC)
     except OSError:

@@ -1,8 +1,8 @@
-"""Starting one execution: evidence first (which consumes its token), then the process, then a note
-of who it is.
+"""Start of one execution: first its evidence (which consumes its token), then the process, then a
+record of its pid.
 
-The job gets nothing of the keeper's: clean environment, default signals, and of its descriptors
-only its own output files and its lock.
+The job inherits nothing from the keeper: it gets a clean environment, default signals, and only its
+own output files and its lock as descriptors.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from ....runtime.execution.folder import (
     STDOUT,
     write,
 )
-from ..linux.oom_detection import counted, fault
-from ..linux.spawn import NotInside, spawned, spawned_inside
-from ..loop.log import say
+from ..linux.oom_detection import describe_fault, read_oom_counters
+from ..linux.spawn import NotInside, spawn, spawn_in_cgroup
+from ..loop.log import log
 from .ledger import KeeperLedger
 from .state import Execution
 
@@ -40,19 +40,18 @@ if TYPE_CHECKING:
     from ..loop.write_retry import WriteRetryQueue
 
 SHELL = "/bin/sh"
-#: What the script finds open besides 0, 1 and 2: the command's stderr (its own stderr goes to the
-#: file `signal`).
+#: Descriptor of the command's stderr in the script; the script's own stderr is the file `signal`.
 STDERR_FD = 3
-#: The lock stays open in every process of the job that does not close it on purpose. One digit:
-#: every shell can name it.
+#: Descriptor of the lock in every process of the job. One digit: every shell can name it.
 LOCK_FD = 9
 
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 
 
 class StartFailed(Exception):
-    """The sentence says why, `fault` in a word. `consumed`: does evidence lie there that keeps the
-    token from being used again?
+    """A start failed. The message says why, `fault` is its code.
+
+    consumed: evidence exists that keeps the token from being used again.
     """
 
     def __init__(self, sentence: str, *, consumed: bool, fault: str | None = None) -> None:
@@ -61,7 +60,9 @@ class StartFailed(Exception):
 
 
 class Launcher:
-    """Made once; knows which signals this process ignores, because a child would inherit that."""
+    """Starts executions; resets the signals that this process ignores, as a child would inherit
+    that.
+    """
 
     def __init__(
         self,
@@ -69,25 +70,23 @@ class Launcher:
         boot_id: str,
         life_id: str,
         cgroups: Cgroups,
-        owed: WriteRetryQueue,
+        writes: WriteRetryQueue,
     ) -> None:
-        self._layout, self._cgroups, self._owed = layout, cgroups, owed
+        self._layout, self._cgroups, self._writes = layout, cgroups, writes
         self._boot_id, self._life_id = boot_id, life_id
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
         catchable = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
         self._ignored = [s for s in catchable if signal.getsignal(s) is signal.SIG_IGN]
 
     def consume(self, e: Execution) -> None:
-        """From here on this token counts as started. Raises StartFailed (not consumed)."""
+        """Mark the token as started. Raises StartFailed (not consumed)."""
         try:
-            self._layout.enter(e.name, e.token)
+            self._layout.add_entry(e.name, e.token)
             os.mkdir(e.folder, 0o700)
         except OSError as error:
-            if not isinstance(
-                error, FileExistsError
-            ):  # that one is somebody's whose entry must stay
-                self._layout.strike(e.name)
-            word, sentence = fault(error)
+            if not isinstance(error, FileExistsError):  # then another execution owns the entry
+                self._layout.remove_entry(e.name)
+            word, sentence = describe_fault(error)
             raise StartFailed(
                 f"its evidence cannot be written: {sentence}", consumed=False, fault=word
             ) from None
@@ -102,25 +101,22 @@ class Launcher:
             spawning = True
             self._spawn(e, order["script"])
             failpoints.reached("keeper.spawned")
-        except (
-            OSError,
-            ValueError,
-        ) as error:  # ValueError: text that no file name or script can hold
+        except (OSError, ValueError) as error:  # ValueError: text invalid in a file name or script
             close_lock(e)
             if e.cgroup is not None:
                 e.cgroup.remove()
             word, sentence = (
-                fault(error, spawning=spawning)
+                describe_fault(error, spawning=spawning)
                 if isinstance(error, OSError)
                 else (None, str(error))
             )
             raise StartFailed(sentence, consumed=True, fault=word) from None
-        self.note(e)
+        self.record_start(e)
         failpoints.reached("keeper.noted")
 
-    def note(self, e: Execution) -> None:
-        """Write down who its main process is. A failure costs the next keeper a search."""
-        said = {
+    def record_start(self, e: Execution) -> None:
+        """Write the pid and settings for the next keeper, which must search without them."""
+        record = {
             "token": e.token,
             "pid": e.pid,
             "startTicks": e.ticks,
@@ -131,19 +127,19 @@ class Launcher:
             "limit": e.limit,
             "grace": e.grace,
             "runDir": e.run_dir,
-            "counted": e.counted,
-            "cgroup": None if e.cgroup is None else e.cgroup.said(),
+            "counted": e.oom_counters,
+            "cgroup": None if e.cgroup is None else e.cgroup.record(),
         }
-        self._owed.write(f"{e.folder}/{START}", said)
+        self._writes.write(f"{e.folder}/{START}", record)
 
     def _prepare(self, e: Execution, order: dict[str, Any]) -> None:
         e.cgroup = self._cgroup(e.name)
-        self._limit(e, order.get("memory"))
-        moves_in = e.cgroup is not None and not self._inside(e.cgroup)
+        self._limit_memory(e, order.get("memory"))
+        moves_in = e.cgroup is not None and not self._starts_inside(e.cgroup)
         _write_script(e, order["script"], moves_in=moves_in)
         if order.get("input") is not None:
             write(f"{e.folder}/{INPUT}", order["input"].encode())
-            write(f"{e.folder}/{REPORT}", b"")  # who waits for reports has something to look at
+            write(f"{e.folder}/{REPORT}", b"")  # so that it can be watched from the start
             failpoints.reached("keeper.given")
         e.lock_fd = os.open(f"{e.folder}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(e.lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -152,9 +148,8 @@ class Launcher:
         if not os.access(e.run_dir, os.W_OK | os.X_OK):
             raise PermissionError(13, "the run directory is not writable", e.run_dir)
         if order.get("job") is not None:
-            with contextlib.suppress(
-                FileNotFoundError
-            ):  # never through a link that an earlier attempt left
+            # never write through a link that an earlier attempt left
+            with contextlib.suppress(FileNotFoundError):
                 os.unlink(f"{e.run_dir}/{JOB}")
             write(f"{e.run_dir}/{JOB}", order["job"].encode())
         _link(e)
@@ -163,26 +158,26 @@ class Launcher:
         try:
             return self._cgroups.make(name)
         except OSError as error:
-            self._once(
+            self._log_once(
                 "made",
-                f"no cgroup can be made for {name}: {error.strerror}; jobs start without, and are found by other means",
+                f"cannot create a cgroup for {name}: {error.strerror}; jobs start without one and are tracked by other means",
             )
             return None
 
-    def _limit(self, e: Execution, memory: int | None) -> None:
-        """What it asked for is what it may have, where the kernel can be told so."""
+    def _limit_memory(self, e: Execution, memory: int | None) -> None:
+        """Limit the memory of its cgroup to what the job requested, if the kernel supports that."""
         if memory is None or e.cgroup is None:
             return
         try:
             e.cgroup.limit_memory(memory)
         except OSError as error:
-            self._once(
+            self._log_once(
                 "memory",
-                f"the memory of {e.name} cannot be limited: {error.strerror}; jobs start without a limit",
+                f"cannot limit the memory of {e.name}: {error.strerror}; jobs start without a limit",
             )
 
-    def _inside(self, cgroup: Cgroup) -> bool:
-        return cgroup.version == 2 and self._cgroups.born_inside
+    def _starts_inside(self, cgroup: Cgroup) -> bool:
+        return cgroup.version == 2 and self._cgroups.can_spawn_inside
 
     def _spawn(self, e: Execution, text: str) -> None:
         folder = e.folder
@@ -195,56 +190,56 @@ class Launcher:
         how = (
             SHELL,
             ["sh", f"{folder}/{SCRIPT}"],
-            e.mark(),
+            e.environment_mark(),
             opened,
             e.lock_fd,
             LOCK_FD,
             self._ignored,
         )
         counts_itself = e.cgroup is not None and e.cgroup.memory is not None
-        e.counted = counted(None if counts_itself else self._cgroups.around)
+        e.oom_counters = read_oom_counters(None if counts_itself else self._cgroups.around)
         wall, mono = time.time(), time.monotonic()
         pid = 0
-        if e.cgroup is not None and self._inside(e.cgroup):
+        if e.cgroup is not None and self._starts_inside(e.cgroup):
             try:
-                pid = spawned_inside(e.cgroup.folder, *how)
+                pid = spawn_in_cgroup(e.cgroup.folder, *how)
             except NotInside as error:
-                self._cgroups.born_inside = False
-                self._once(
+                self._cgroups.can_spawn_inside = False
+                self._log_once(
                     "inside",
-                    f"no process can be made inside a cgroup ({error}); each one moves itself in",
+                    f"cannot create a process inside a cgroup ({error}); each job moves itself in",
                 )
                 _write_script(e, text, moves_in=True)
-        pid = pid or spawned(*how)
-        e.began(pid, processes.start_ticks(pid), wall, mono)
+        pid = pid or spawn(*how)
+        e.record_main(pid, processes.start_ticks(pid), wall, mono)
 
-    def _once(self, what: str, sentence: str) -> None:
-        if what not in self._said:
-            self._said.add(what)
-            say(sentence)
+    def _log_once(self, what: str, sentence: str) -> None:
+        if what not in self._logged:
+            self._logged.add(what)
+            log(sentence)
 
 
 def _write_script(e: Execution, text: str, *, moves_in: bool) -> None:
-    """moves_in: its first act is to move itself into its cgroup."""
+    """Write the job's script. moves_in: its first command moves its shell into the cgroup."""
     first, newline, rest = text.partition("\n")
     if moves_in and e.cgroup is not None:
         text = (
-            first + newline + e.cgroup.entry() + rest
+            first + newline + e.cgroup.enter_command() + rest
             if first.startswith("#!")
-            else e.cgroup.entry() + text
+            else e.cgroup.enter_command() + text
         )
     write(f"{e.folder}/{SCRIPT}", text.encode("utf-8", "surrogateescape"), 0o700)
 
 
 def close_lock(e: Execution) -> None:
-    """Give back the keeper's copy of the lock."""
+    """Close the keeper's descriptor of the lock."""
     if e.lock_fd >= 0:
         os.close(e.lock_fd)
         e.lock_fd = -1
 
 
 def _link(e: Execution) -> None:
-    """Let the run directory lead to the evidence. It is a convenience: a job starts without it."""
+    """Link the run directory to the evidence. A failure is only logged: the link is a convenience."""
     own = f"{e.run_dir}/.jobscribe"
     parts = e.token.split("/")
     try:
@@ -258,4 +253,6 @@ def _link(e: Execution) -> None:
                 os.symlink(e.folder, temporary)
                 os.rename(temporary, f"{own}/{name}")
     except OSError as error:
-        say(f"the run directory of {e.token} does not link to its evidence: {fault(error)[1]}")
+        log(
+            f"cannot link the run directory of {e.token} to its evidence: {describe_fault(error)[1]}"
+        )

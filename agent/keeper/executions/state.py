@@ -1,4 +1,4 @@
-"""What the keeper knows of one execution, and how it says it to the agent. Data only."""
+"""The keeper's record of one execution, and its report to the agent. Data only."""
 
 from __future__ import annotations
 
@@ -16,35 +16,33 @@ if TYPE_CHECKING:
 
 
 class ProcessSamples:
-    """numbers: of processes and threads, the newest last. weighed: the most memory, in bytes.
-    again: when to look again (monotonic).
+    """Samples of an execution's processes.
 
-    limits: of one process, lower than the keeper's own, as "ulimit -t 1".
+    ids: of processes and threads, the newest last. peak_memory: bytes. next_at: time of
+    the next sample (monotonic); pause: seconds between samples. limits: process limits lower than
+    the keeper's own, as "ulimit -t 1".
     """
 
-    __slots__ = ("again", "limits", "numbers", "pause", "weighed")
+    __slots__ = ("ids", "limits", "next_at", "pause", "peak_memory")
 
     def __init__(self) -> None:
-        self.numbers: dict[int, None] = {}
+        self.ids: dict[int, None] = {}
         self.limits: dict[str, None] = {}
-        self.weighed = 0
-        self.again = self.pause = 0.0
+        self.peak_memory = 0
+        self.next_at = self.pause = 0.0
 
 
 class Execution:
-    """One execution of one task, from its start order (or from what was found of it) until the
-    agent forgets it.
+    """One execution of one task, from its start order or its recovery until the agent forgets it.
 
-    own: is its main process a child of this keeper? (Otherwise an earlier keeper started it.)
-    main_over: its main process has ended; only what is left of it keeps the execution from being
-    over. Times called `mono` are seconds on the monotonic clock, which all processes of one boot
-    share.
+    own: the main process is a child of this keeper; otherwise an earlier keeper started it.
+    main_over: the main process has ended, but other processes of the execution may still run.
+    Times named `mono` are seconds on the monotonic clock, which all processes of one boot share.
     """
 
     __slots__ = (
         "alone",
         "cgroup",
-        "counted",
         "dropped",
         "elapsed",
         "ended_mono",
@@ -53,6 +51,7 @@ class Execution:
         "folder",
         "grace",
         "kill_at",
+        "kill_rounds",
         "killing",
         "limit",
         "lock_fd",
@@ -60,13 +59,13 @@ class Execution:
         "main_seen",
         "main_status",
         "name",
+        "oom_counters",
         "own",
         "pause",
         "pid",
         "pidfd",
-        "rounds",
         "run_dir",
-        "sight",
+        "samples",
         "sizes",
         "started_at",
         "started_mono",
@@ -87,59 +86,60 @@ class Execution:
         self.started_at: float | None = None
         self.started_mono: float | None = None
         self.elapsed: float | None = None
-        #: when its main process ended (see `verdict.ended_mono`)
+        #: when its main process ended (see `exit_info.ended_mono`)
         self.ended_mono: float | None = None
         self.exit: dict[str, Any] | None = None
-        #: the exit of its main process, as the agent was told it while something of it was left
+        #: exit of the main process, as reported to the agent while other processes still ran
         self.exited: dict[str, Any] | None = None
         self.own = True
-        #: its cgroup, where it has one
+        #: its cgroup, if it has one
         self.cgroup: Cgroup | None = None
-        #: the counters of kills for want of memory around it when it started (see `shortage`)
-        self.counted: dict[str, Any] | None = None
-        #: did no other execution of this keeper run while it did?
+        #: out-of-memory counters at its start (see `oom_detection`)
+        self.oom_counters: dict[str, Any] | None = None
+        #: no other execution of this keeper ran at the same time
         self.alone = True
         self.lock_fd = self.pidfd = -1
         self.main_over = False
-        #: what wait4 said of the main process, where this keeper is its parent
+        #: result of wait4 for the main process, if this keeper is its parent
         self.main_status: tuple[int, resource.struct_rusage] | None = None
-        #: what waitid said of it before
+        #: result of waitid for the main process, taken before it is reaped
         self.main_seen: os.waitid_result | None = None
         self.stop_reason: str | None = None
-        #: monotonic time from which on everything of it is killed
+        #: monotonic time from which all its processes are killed
         self.kill_at: float | None = None
-        #: what was sent SIGTERM (pid, ticks, image), and what was killed after the main process had
-        #: ended (pid, ticks)
+        #: processes that got SIGTERM (pid, ticks, image), and processes killed after the main
+        #: process had ended (pid, ticks)
         self.terminated: set[tuple[int, int, int]] = set()
         self.survivors: set[tuple[int, int]] = set()
-        #: is it being killed; how often it was looked at since; and the pause until the next look
-        self.killing, self.rounds, self.pause = False, 0, 0.0
-        #: per stream: where the dropped middle ends, and the size when it was looked at last
+        #: it is being killed; rounds of killing so far; pause until the next round (seconds)
+        self.killing, self.kill_rounds, self.pause = False, 0, 0.0
+        #: per stream: where the dropped middle ends, and the size at the last check
         self.dropped: dict[str, int] = {}
         self.sizes: dict[str, int] = {}
-        #: what was seen of it while it ran
-        self.sight = ProcessSamples()
+        #: samples of its processes while it ran
+        self.samples = ProcessSamples()
 
     @property
     def ended(self) -> bool:
         return self.exit is not None
 
-    def mark(self) -> dict[bytes, bytes]:
-        """Environment entries that every process of it inherits. The path is in there because a
-        token is unique in one root only.
+    def environment_mark(self) -> dict[bytes, bytes]:
+        """Return environment entries that every process of the execution inherits.
+
+        The path is included because a token is unique in one root only.
         """
         message = os.fsencode(f"{self.folder}/{MESSAGE}")
         return {b"JOBSCRIBE_TOKEN": self.token.encode(), b"JOBSCRIBE_TERMINATION_MESSAGE": message}
 
-    def began(self, pid: int, ticks: int | None, wall: float, mono: float) -> None:
+    def record_main(self, pid: int, ticks: int | None, wall: float, mono: float) -> None:
         self.pid, self.ticks, self.started_at, self.started_mono = pid, ticks, wall, mono
 
-    def over(self, exit_: dict[str, Any]) -> None:
-        """Nothing of it is left; this is its end."""
+    def finish(self, exit_: dict[str, Any]) -> None:
+        """Record the end of the execution; no process of it is left."""
         began, ended = self.started_at, exit_.get("endedAt")
         self.elapsed = max(0.0, ended - began) if began is not None and ended is not None else None
         self.exit = exit_
-        self.terminated, self.survivors, self.dropped, self.sizes, self.sight = (
+        self.terminated, self.survivors, self.dropped, self.sizes, self.samples = (
             set(),
             set(),
             {},
@@ -147,9 +147,11 @@ class Execution:
             ProcessSamples(),
         )
 
-    def said(self) -> dict[str, Any]:
-        """The form that the agent gets. One that runs and has an exit is ending: its main process
-        is over, and something of it is left.
+    def report(self) -> dict[str, Any]:
+        """Return the report to the agent.
+
+        A running execution with an exit is ending: its main process has ended, other processes of
+        it still run.
         """
         elapsed = self.elapsed
         if elapsed is None and self.started_mono is not None:

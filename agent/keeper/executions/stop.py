@@ -1,9 +1,9 @@
-"""The way to an end: an execution is over when its main process is over *and* nothing of it is
-left.
+"""Stop and end of executions: an execution ends when its main process has ended and no other
+process of it is left.
 
-What outlives the main process is killed; in a stop everything gets SIGTERM first and has its grace.
-Looking and signalling is repeated until nothing is found, because a job may fork while it is looked
-at. A zombie is nothing that is left.
+Processes that outlive the main process are killed. A stop sends SIGTERM to all processes first and
+waits for the grace period. Searching and signalling repeat until no process is found, because a job
+may fork meanwhile. Zombies do not count.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import time
 
 from ....runtime import failpoints, processes
 from ....runtime.execution.folder import EXIT, STOP, written_code
-from ..linux.oom_detection import counted, died_killed, out_of_memory, rose
-from ..loop.log import say
+from ..linux.oom_detection import has_risen, out_of_memory, read_oom_counters, was_killed
+from ..loop.log import log
 from . import exit_facts, exit_info
 from .start import close_lock
 
@@ -34,124 +34,131 @@ if TYPE_CHECKING:
     from .process_tracker import ProcessTracker
     from .state import Execution
 
-assert (
-    resource
-)  # os.wait4 imports it when it is called first; a keeper must need nothing but memory by then
+# os.wait4 imports it on its first call, which must not fail for lack of memory or descriptors
+assert resource
 
-#: Pauses (seconds) between two looks: the first while it has its grace, the first while it is
-#: killed, and the longest.
+#: Pauses (seconds) between rounds: the first during the grace period, the first while killing, and
+#: the longest.
 _TERM_PAUSE, _KILL_PAUSE, _LONGEST_PAUSE = 0.02, 0.001, 0.2
-#: What is left of an execution after its main process is mostly gone within this time (seconds);
-#: else its exit is told before its end.
+#: Processes left by the main process usually end within this time (seconds); after it, the exit is
+#: reported before the end.
 _ENDING_SECS = 0.05
-#: A cgroup that cannot be taken away is tried again after this long at most.
+#: Longest pause (seconds) between attempts to remove a cgroup.
 _SELDOM_SECS = 60.0
-#: Rounds of killing adopted children without a pause, for those that fork as fast as they are
+#: Rounds of killing adopted children without a pause, against jobs that fork as fast as they are
 #: killed.
 _QUICK_ROUNDS = 50
-#: After so many looks it is said that something does not die.
+#: Rounds of killing after which surviving processes are logged.
 _SAY_AFTER = 50
 
 
 class Terminator:
-    """`running`: executions that are not over, by name; this is who takes them out. `finished` is
-    told of each.
+    """Brings executions to their end.
 
-    exited: told of one whose main process is over while something else of it takes its time to end.
+    running: executions that have not ended, by name; the terminator removes them. finished: called
+    for each that ended. exited: called for each whose main process has ended while other processes
+    of it take time to end.
     """
 
     def __init__(
         self,
         loop: Loop,
-        kin: ProcessTracker,
+        tracker: ProcessTracker,
         cap: OutputCap,
         cgroups: Cgroups,
-        owed: WriteRetryQueue,
+        writes: WriteRetryQueue,
         running: dict[str, Execution],
         finished: Callable[[Execution], None],
         exited: Callable[[Execution], None],
         kernel: KernelLogReader,
     ) -> None:
         self._kernel, self._exited = kernel, exited
-        self._loop, self._kin, self._cap, self._cgroups, self._owed = loop, kin, cap, cgroups, owed
+        self._loop, self._tracker, self._cap, self._cgroups, self._writes = (
+            loop,
+            tracker,
+            cap,
+            cgroups,
+            writes,
+        )
         self._running, self._finished = running, finished
 
     def children_changed(self) -> None:
-        """SIGCHLD came: main processes may be over, orphans may have arrived or ended."""
+        """Handle SIGCHLD: main processes may have ended, orphans may have arrived or ended."""
         for e in self._running.values():
-            self._notice(e)
-        self.look()
+            self._check_main(e)
+        self.reap_children()
         for e in [e for e in self._running.values() if e.main_over and e.own]:
-            if not self._has_orphans(e) and not _peopled(e):
+            if not self._has_adopted(e) and not _has_processes(e):
                 self._finish(e)
             elif not self._loop.has_timer(("step", e.name)):
-                self.step(e)
+                self.advance(e)
 
-    def _notice(self, e: Execution) -> None:
-        """Has the main process of our own child ended?"""
-        # not waited for yet: for as long as the zombie stays, its pid, group and session cannot be
-        # another's
+    def _check_main(self, e: Execution) -> None:
+        """Record the end of the main process if it is our child and has ended."""
+        # not reaped yet: while the zombie stays, its pid, group and session cannot be reused
         if e.own and not e.main_over:
             e.main_seen = os.waitid(os.P_PID, _pid(e), os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if e.main_seen is not None:
                 self.main_ended(e)
 
     def main_ended(self, e: Execution) -> None:
-        """Its main process has ended: noticed just now. Its time limit does not count any more."""
+        """Record that the main process has just ended, and cancel its time limit."""
         self._loop.cancel(("limit", e.name))
         e.main_over = True
         e.ended_mono = exit_info.ended_mono(e, self._loop.since)
 
-    def look(self) -> None:
-        """Meet orphans, bury the dead. What no job can have left behind any more is killed."""
-        self._kin.look({_pid(e) for e in self._running.values() if e.own}, self._running.values())
+    def reap_children(self) -> None:
+        """Adopt orphans, reap ended ones, and kill those that no running job can have left."""
+        self._tracker.reap_children(
+            {_pid(e) for e in self._running.values() if e.own}, self._running.values()
+        )
         if not self._running:
-            for pid in self._kin.orphans(None):
-                say(f"process {pid} belongs to no job that still runs: killed")
-                self._kin.kill_child(pid)
+            for pid in self._tracker.adopted_of(None):
+                log(f"process {pid} belongs to no running job: killed")
+                self._tracker.kill_adopted(pid)
 
     def stop(self, e: Execution, reason: str, grace: float) -> None:
-        """SIGTERM to all of it, `grace` seconds, SIGKILL to all of it. The first reason stays; the
-        shortest grace counts.
+        """Send SIGTERM to all processes of it, and SIGKILL after `grace` seconds.
 
-        A stop that comes after the exit is too late: what is left of it is killed as after any
-        exit, and no reason is kept.
+        The first reason is kept; the shortest grace period applies. After the exit of the main
+        process no reason is recorded: remaining processes are killed as after any exit.
         """
         now = time.monotonic()
         if e.kill_at is None:
-            if e.stop_reason is None and not self._noted(e, reason, grace):
-                self.step(e)
+            if e.stop_reason is None and not self._record_stop(e, reason, grace):
+                self.advance(e)
                 return
             e.kill_at = now + grace
         e.kill_at = min(e.kill_at, now + grace)
-        self.step(e)
+        self.advance(e)
 
-    def _noted(self, e: Execution, reason: str, grace: float) -> bool:
-        """Write down why it is stopped, and then that it gets a signal. False: its exit was there
-        before, and it gets none.
+    def _record_stop(self, e: Execution, reason: str, grace: float) -> bool:
+        """Store the reason of the stop, and then that it gets a signal.
+
+        Returns False if it had exited before; then it gets none.
         """
         path, note = f"{e.folder}/{STOP}", {"reason": reason, "grace": grace, "at": time.time()}
-        self._owed.write(path, {**note, "signaled": False})
+        self._writes.write(path, {**note, "signaled": False})
         failpoints.reached("keeper.stopping")
-        self._notice(e)
+        self._check_main(e)
         if e.main_over or written_code(e.folder) is not None:
-            self._owed.withdraw(path)
+            self._writes.delete(path)
             return False
-        self._owed.write(path, {**note, "signaled": True})
+        self._writes.write(path, {**note, "signaled": True})
         e.stop_reason = reason
         return True
 
-    def step(self, e: Execution) -> None:
-        """Bring an execution that is to end closer to its end, and come again until it is over."""
+    def advance(self, e: Execution) -> None:
+        """Advance the end of an execution by one round; schedule the next until it has ended."""
         if e.ended:
             return
-        left = self._members(e)
-        if e.main_over and not left and not self._one_got_away(e):
+        left = self._processes_of(e)
+        if e.main_over and not left and not self._has_missed_orphan(e):
             self._finish(e)
             return
         now = time.monotonic()
         if e.exited is None and e.ended_mono is not None and now - e.ended_mono > _ENDING_SECS:
-            e.exited = exit_info.while_ending(e)
+            e.exited = exit_info.from_ended_main(e)
             if e.exited is not None:
                 self._exited(e)
         if e.kill_at is None or now >= e.kill_at:
@@ -162,33 +169,33 @@ class Terminator:
         else:
             self._terminate(e, left)
             when = min(now + self._next_pause(e, _TERM_PAUSE), e.kill_at)
-        self._loop.at(("step", e.name), when, lambda: self.step(e))
+        self._loop.call_at(("step", e.name), when, lambda: self.advance(e))
 
-    def _one_got_away(self, e: Execution) -> bool:
-        """A process that forks and ends all the time may be missed by who walks through /proc; as
-        our child it is not.
+    def _has_missed_orphan(self, e: Execution) -> bool:
+        """Return whether an orphan is left that a walk through /proc missed.
+
+        A process that forks and exits all the time may be missed there, but not among our children.
         """
         if not e.own:
             return False
-        self.look()
-        return self._has_orphans(e)
+        self.reap_children()
+        return self._has_adopted(e)
 
     def _next_pause(self, e: Execution, shortest: float) -> float:
         e.pause = min(_LONGEST_PAUSE, max(shortest, 2 * e.pause))
         return e.pause
 
     def _terminate(self, e: Execution, left: list[Process]) -> None:
-        """Everything of it gets SIGTERM once, also what appeared since the last look; a stopped one
-        has to wake up for it.
+        """Send SIGTERM once to each process, also to new ones; SIGCONT wakes stopped ones for it.
 
-        A program that was executed since is something new: between fork and exec a shell may have
-        taken the signal for its own. Parents come first: a shell that sees its command die first
-        would call that an ordinary exit.
+        A process that has called exec since gets it again: between fork and exec a shell may have
+        handled the signal. Parents come first: a shell that sees its command die first would report
+        an ordinary exit.
         """
         for p in left:
-            told = (p.pid, p.ticks, processes.image(p.pid))
-            if told not in e.terminated:
-                e.terminated.add(told)
+            target = (p.pid, p.ticks, processes.image(p.pid))
+            if target not in e.terminated:
+                e.terminated.add(target)
                 processes.send_signal(p.pid, p.ticks, signal.SIGTERM)
                 processes.send_signal(p.pid, p.ticks, signal.SIGCONT)
 
@@ -198,113 +205,117 @@ class Terminator:
         if e.cgroup is not None:
             e.cgroup.kill()
         if e.own:
-            # the whole group at once: nothing in it can fork away
+            # the whole group at once: no member can escape by forking
             os.killpg(_pid(e), signal.SIGKILL)
         for p in left:
             if not processes.send_signal(p.pid, p.ticks, signal.SIGKILL):
-                self._kin.check_reach(p.pid, p.ticks)
+                self._tracker.ignore_if_foreign(p.pid, p.ticks)
         if e.own and e.main_over:
             self._kill_orphans(e)
-        e.rounds += 1
-        if e.rounds == _SAY_AFTER:
-            say(
-                f"{len(left)} processes of {e.token} do not die, the first is {left[0].pid if left else None}; still trying"
+        e.kill_rounds += 1
+        if e.kill_rounds == _SAY_AFTER:
+            log(
+                f"{len(left)} processes of {e.token} survive SIGKILL, the first is {left[0].pid if left else None}; retrying"
             )
 
     def _kill_orphans(self, e: Execution) -> None:
-        """What is killed leaves its children to us, and so does what forks and exits to get away;
-        that is met right here.
+        """Kill orphans in quick rounds: children of a killed process become ours, and so do those
+        of a process that forks and exits to escape.
         """
         for _ in range(_QUICK_ROUNDS):
-            orphans = self._orphans(e)
+            orphans = self._adopted(e)
             if not orphans:
                 return
             for pid in orphans:
-                e.survivors.add((pid, self._kin.adopted[pid][0]))
-                self._kin.kill_child(pid)
-            self.look()
+                e.survivors.add((pid, self._tracker.adopted[pid][0]))
+                self._tracker.kill_adopted(pid)
+            self.reap_children()
 
-    def _members(self, e: Execution) -> list[Process]:
-        return self._kin.members(e, with_unknown=self._is_last(e))
+    def _processes_of(self, e: Execution) -> list[Process]:
+        return self._tracker.members(e, with_unknown=self._is_last(e))
 
-    def _orphans(self, e: Execution) -> list[int]:
-        return self._kin.orphans(e.name) + (self._kin.orphans(None) if self._is_last(e) else [])
+    def _adopted(self, e: Execution) -> list[int]:
+        return self._tracker.adopted_of(e.name) + (
+            self._tracker.adopted_of(None) if self._is_last(e) else []
+        )
 
-    def _has_orphans(self, e: Execution) -> bool:
-        return bool(self._orphans(e))
+    def _has_adopted(self, e: Execution) -> bool:
+        return bool(self._adopted(e))
 
     def _is_last(self, e: Execution) -> bool:
-        """Is it the last one running? Then what belongs to nobody is its, or one's that is over
-        already.
+        """Return whether it is the last running execution.
+
+        Then orphans without an owner belong to it or to an ended execution.
         """
         return len(self._running) == 1 and e.name in self._running
 
-    def clear(self, cgroup: Cgroup, pause: float = _TERM_PAUSE) -> None:
-        """End what an earlier life left in it, if anything, and take it away; try again ever more
-        seldom.
-        """
+    def remove_cgroup(self, cgroup: Cgroup, pause: float = _TERM_PAUSE) -> None:
+        """Kill what an earlier keeper left in this cgroup and remove it; retry with growing pauses."""
         if cgroup.name in self._running:
             return
         if not cgroup.remove():
             left = cgroup.pids()
             if left:
-                say(
-                    f"{len(left)} processes were left in the cgroup of {cgroup.name}, which is over: killed"
+                log(
+                    f"{len(left)} processes were left in the cgroup of {cgroup.name}, which has ended: killed"
                 )
                 cgroup.kill()
             longer = min(2 * pause, _SELDOM_SECS)
-            self._loop.at(
+            self._loop.call_at(
                 ("cgroup", cgroup.name),
                 time.monotonic() + pause,
-                lambda: self.clear(cgroup, longer),
+                lambda: self.remove_cgroup(cgroup, longer),
             )
 
-    def _leave(self, e: Execution) -> None:
-        """Its cgroup is taken away; where a process is still on its way out, a little later."""
+    def _release_cgroup(self, e: Execution) -> None:
+        """Remove its cgroup; retry later if a process is still exiting."""
         cgroup, e.cgroup = e.cgroup, None
         if cgroup is not None and not cgroup.remove():
-            self._loop.at(
-                ("cgroup", cgroup.name), time.monotonic() + _TERM_PAUSE, lambda: self.clear(cgroup)
+            self._loop.call_at(
+                ("cgroup", cgroup.name),
+                time.monotonic() + _TERM_PAUSE,
+                lambda: self.remove_cgroup(cgroup),
             )
 
     def _out_of_memory(self, e: Execution, exit_: dict[str, Any]) -> dict[str, Any]:
-        """What is to be said of it."""
-        now = counted(None)
+        """Return the exit info fields about memory."""
+        now = read_oom_counters(None)
         if (
-            e.counted is not None
+            e.oom_counters is not None
             and now["machine"] is not None
-            and now["machine"] == e.counted.get("machine")
+            and now["machine"] == e.oom_counters.get("machine")
         ):
-            return {
-                "outOfMemory": False
-            }  # nobody's process on the whole machine was killed for that: the usual case costs one read
+            # no process on the whole machine was killed: the usual case costs one read
+            return {"outOfMemory": False}
         own = e.cgroup.out_of_memory_kills() if e.cgroup is not None else None
-        after = now if own is not None else counted(self._cgroups.around)
+        after = now if own is not None else read_oom_counters(self._cgroups.around)
         found = out_of_memory(
-            e.counted,
+            e.oom_counters,
             after,
             own,
-            killed=died_killed(exit_, by_us=e.killing),
-            alone=_enclosed() and e.alone,
+            killed=was_killed(exit_, by_us=e.killing),
+            alone=_in_container() and e.alone,
         )
-        if found is None and _enclosed() and rose(e.counted, after, "around"):
+        if found is None and _in_container() and has_risen(e.oom_counters, after, "around"):
             return {"detail": exit_info.MEMORY_OF_SOME, **exit_, "outOfMemory": None}
         return {"outOfMemory": found}
 
     def _facts(self, e: Execution, exit_: dict[str, Any]) -> dict[str, Any]:
-        """What was seen around an end that is no success. It is told without where that goes wrong."""
+        """Return facts about a failed exit; none if they cannot be collected."""
         if exit_.get("code") == 0:
             return {}
         try:
-            return {"facts": exit_facts.found(e, exit_, self._cgroups.around, self._kernel)}
+            return {
+                "facts": exit_facts.collect_exit_facts(e, exit_, self._cgroups.around, self._kernel)
+            }
         except (OSError, ValueError) as error:
-            say(f"what was around the end of {e.token} could not be found out: {error}")
+            log(f"cannot collect facts about the end of {e.token}: {error}")
             return {}
 
     def _finish(self, e: Execution) -> None:
-        """Nothing of it is left."""
+        """Reap the main process, write the exit info and report the end."""
         if e.own:
-            if e.main_status is None:  # it may be, where what follows failed once
+            if e.main_status is None:  # set if a later step failed before
                 _, status, usage = os.wait4(_pid(e), 0)
                 e.main_status = (status, usage)
             exit_ = exit_info.from_parent(e)
@@ -322,31 +333,32 @@ class Terminator:
         self._cap.apply(e, last=True)
         exit_ |= self._out_of_memory(e, exit_)
         exit_ |= self._facts(e, exit_)
-        exit_ = exit_info.with_evidence(e, exit_, self._cap.dropped_bytes(e))
+        exit_ = exit_info.with_final_fields(e, exit_, self._cap.dropped_bytes(e))
         if e.survivors:
-            say(
+            log(
                 f"{len(e.survivors)} processes of {e.token} outlived its main process and were killed"
             )
-        self._owed.write(f"{e.folder}/{EXIT}", exit_)
+        self._writes.write(f"{e.folder}/{EXIT}", exit_)
         failpoints.reached("keeper.ended")
-        e.over(exit_)
+        e.finish(exit_)
         close_lock(e)
-        self._leave(e)
+        self._release_cgroup(e)
         del self._running[e.name]
-        self._kin.forget(e.name)
+        self._tracker.forget(e.name)
         for kind in ("step", "limit"):
             self._loop.cancel((kind, e.name))
         self._finished(e)
 
 
-def _enclosed() -> bool:
-    """Is this the first process of a container? Then nothing is in its cgroup but the keeper, the
-    agent and executions.
+def _in_container() -> bool:
+    """Return whether the keeper is process 1 of a container.
+
+    Then its cgroup holds only the keeper, the agent and executions.
     """
     return os.getpid() == 1
 
 
-def _peopled(e: Execution) -> bool:
+def _has_processes(e: Execution) -> bool:
     return e.cgroup is not None and bool(e.cgroup.pids())
 
 

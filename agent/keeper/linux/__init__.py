@@ -1,1 +1,5 @@
-"""Linux: one sentence to be written."""
+"""Linux interfaces of the keeper: control groups, kernel log, out-of-memory counters, process
+creation.
+
+Knows nothing about executions. Standard library only.
+"""

@@ -1,5 +1,5 @@
-"""What control groups count of memory, and what they allow. Versions 1 and 2. Reads only; standard
-library only: the keeper asks.
+"""Memory counters and limits of control groups, versions 1 and 2. Reads only; standard library
+only, as the keeper imports it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ _NO_LIMIT = 2**60
 
 
 def peak(folder: str | None) -> int | None:
-    """The most bytes that all in it took at once, files in memory included; None where nobody
-    counts that (before Linux 5.19).
+    """Return the peak memory of the cgroup in bytes, page cache included.
+
+    None if the kernel does not count it (before Linux 5.19).
     """
     for name in ("memory.peak", "memory.max_usage_in_bytes"):
         found = _number(folder, name)
@@ -24,11 +25,12 @@ def peak(folder: str | None) -> int | None:
 
 
 def limit(folder: str | None) -> int | None:
-    """The least of what it and those above it may have, in bytes; None where there is no limit, or
-    none can be seen.
+    """Return the lowest memory limit in bytes of the cgroup and its parents.
+
+    None if there is no limit or none is visible.
     """
     words = _words(folder, "memory.stat")
-    if b"hierarchical_memory_limit" in words:  # version 1 has looked above already
+    if b"hierarchical_memory_limit" in words:  # version 1 includes the parents
         return _limited(words[words.index(b"hierarchical_memory_limit") + 1])
     found = []
     while folder and os.path.exists(f"{folder}/cgroup.procs"):

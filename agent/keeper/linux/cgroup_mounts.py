@@ -1,5 +1,5 @@
-"""Where control groups are mounted, and which ones this process is in. Standard library only: the
-keeper lives on this.
+"""Mount points of control groups, and the cgroups of this process. Standard library only, as the
+keeper imports it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 
 
 class Mount:
-    """Where a hierarchy of control groups is to be seen."""
+    """A mounted cgroup hierarchy."""
 
     __slots__ = ("controllers", "point", "root", "version")
 
@@ -22,14 +22,14 @@ class Mount:
         )
 
     def folder(self, path: str | None) -> str | None:
-        """Where this cgroup lies below the mount point; None where it is not to be seen from here."""
+        """Return the folder of this cgroup, or None if it is not visible below this mount point."""
         if path is None or "/.." in path or not f"{path}/".startswith(f"{self.root}/"):
             return None
         return (self.point + path[len(self.root) :]).rstrip("/")
 
 
 def mounts() -> list[Mount]:
-    """All that are mounted here. Raises OSError."""
+    """Return all cgroup mounts. Raises OSError."""
     out = []
     for line in os.fsdecode(read("/proc/self/mountinfo")).splitlines():
         fields = line.split()
@@ -48,7 +48,7 @@ def mounts() -> list[Mount]:
 
 
 def own_paths() -> dict[str, str]:
-    """The cgroup of this process by controller; version 2 is called ""."""
+    """Return the cgroup of this process by controller; "" is version 2."""
     out: dict[str, str] = {}
     for line in os.fsdecode(read("/proc/self/cgroup")).splitlines():
         _, controllers, path = line.split(":", 2)
@@ -57,7 +57,7 @@ def own_paths() -> dict[str, str]:
 
 
 def is_delegated(folder: str) -> bool:
-    """Does systemd leave what is below this cgroup to us?"""
+    """Return whether systemd delegates this cgroup to us."""
     for name in ("user.delegate", "trusted.delegate"):
         with contextlib.suppress(OSError):
             if os.getxattr(folder, name) == b"1":

@@ -1,12 +1,13 @@
-"""Control groups of executions: made before the job, asked who is in them, emptied, removed.
-Versions 1 and 2, no daemon, no tool.
+"""Control groups of executions: created before the job, listed, killed and removed.
 
-Each execution gets `<where the keeper is>/jobscribe-<device and inode of the agent's
-folder>/job-<name of the execution>`, so a later keeper knows them by name, and nothing outside a
-folder with both names is ever touched. Version 1 where its freezer may be used: the job's shell
-moves itself in, by `tasks`, which takes no lock and 0.1 ms. Else version 2: the shell is made right
-inside (see `keeping.spawning`), because moving in would cost up to 15 ms there. Where none may be
-made there are none. Standard library only: the keeper lives on this.
+Works with versions 1 and 2, without a daemon or tool. Each execution gets
+`<cgroup of the keeper>/jobscribe-<device and inode of the agent's folder>/job-<execution>`. A later
+keeper finds it by these names, and folders without both names are never touched.
+
+Version 1 is used if its freezer is writable: the job's shell moves itself in by `tasks`, which
+takes no lock and 0.1 ms. Otherwise version 2: the shell is created inside (see `spawn`), because
+moving would cost up to 15 ms. If neither is allowed, executions have no cgroup. Standard library
+only, as the keeper imports it.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ AUTO, V1, V2, OFF = "auto", "v1", "v2", "off"
 
 
 class Cgroup:
-    """One execution's. `folder` tells who is in it and ends them; `memory` counts kills for want of
-    memory, if there is such a one.
+    """The cgroup of one execution. `folder` lists and kills its processes; `memory` counts
+    out-of-memory kills, if there is such a folder.
     """
 
     __slots__ = ("folder", "memory", "name", "others", "version")
@@ -45,8 +46,8 @@ class Cgroup:
             others,
         )
 
-    def said(self) -> dict[str, Any]:
-        """The form in which the next keeper finds it."""
+    def record(self) -> dict[str, Any]:
+        """Return the stored form for the next keeper."""
         return {
             "version": self.version,
             "folder": self.folder,
@@ -55,7 +56,7 @@ class Cgroup:
         }
 
     def pids(self) -> list[int]:
-        """Who is in it. Raises OSError where that cannot be told though it is there."""
+        """Return the pids in it. Raises OSError if they cannot be read although it exists."""
         out: list[int] = []
         for folder in _tree(self.folder):
             try:
@@ -65,12 +66,12 @@ class Cgroup:
             except OSError as error:
                 if error.errno != errno.EOPNOTSUPP:
                     raise
-                data = read(f"{folder}/cgroup.threads")  # the job made it one of threads
+                data = read(f"{folder}/cgroup.threads")  # the job made it a threaded cgroup
             out += [int(pid) for pid in data.split() if pid != b"0"]  # 0: of another pid namespace
         return out
 
     def threads(self) -> list[int]:
-        """Numbers of all threads in it itself, processes' own included. Raises OSError."""
+        """Return the ids of all threads in it, without child cgroups. Raises OSError."""
         return [
             int(n)
             for n in read(
@@ -78,19 +79,21 @@ class Cgroup:
             ).split()
         ]
 
-    def entry(self) -> str:
-        """The line of sh with which the shell that reads it moves in; it does nothing where the
-        cgroup is gone. No fork before it.
+    def enter_command(self) -> str:
+        """Return the line of sh that moves its shell into the cgroup; no-op if the cgroup is gone.
+
+        It must run before the first fork.
         """
         files = [f"{d}/{'tasks' if self.version == 1 else 'cgroup.procs'}" for d in self._folders()]
         return "{ " + " ".join(f"echo 0 >{_quoted(f)};" for f in files) + " } 2>/dev/null\n"
 
     def kill(self) -> bool:
-        """SIGKILL to all of it at once; False where it takes another look to be sure that nobody
-        forked away.
+        """Send SIGKILL to all processes at once.
+
+        Returns False if a process may have escaped by forking, so that another round is needed.
         """
         if self.version == 2:
-            with contextlib.suppress(OSError):  # kernels before 5.14 have none
+            with contextlib.suppress(OSError):  # kernels before 5.14 lack it
                 _write(f"{self.folder}/cgroup.kill", b"1")
                 return True
         self._freeze(True)
@@ -104,23 +107,21 @@ class Cgroup:
         return False
 
     def thaw(self) -> None:
-        """An earlier keeper may have been killed between freezing and thawing."""
+        """Thaw: an earlier keeper may have been killed between freezing and thawing."""
         self._freeze(False)
 
     def out_of_memory_kills(self) -> int | None:
-        """How many processes of it the kernel killed for want of memory; None where nobody counts
-        that.
-        """
+        """Return how many of its processes were killed for lack of memory; None if not counted."""
         if self.memory is None or self.version == 2:
             return oom_kills(self.memory)
-        counts = [
-            oom_kills(folder) for folder in _tree(self.memory)
-        ]  # version 1 counts for each folder alone
+        # version 1 counts each folder separately
+        counts = [oom_kills(folder) for folder in _tree(self.memory)]
         return sum(c for c in counts if c is not None) if counts[:1] != [None] else None
 
     def limit_memory(self, size: int) -> bool:
-        """All of it together may have so many bytes, swapped ones included; False where nobody
-        counts that. Raises OSError.
+        """Limit its memory, swap included, to `size` bytes.
+
+        Returns False if memory is not controlled here. Raises OSError.
         """
         if self.memory is None:
             return False
@@ -129,15 +130,15 @@ class Cgroup:
             2: ("memory.max", "memory.swap.max", 0),
         }[self.version]
         _write(f"{self.memory}/{limit}", str(size).encode())
-        with contextlib.suppress(OSError):  # not every kernel counts what is swapped
+        with contextlib.suppress(OSError):  # not every kernel counts swap
             _write(f"{self.memory}/{swap}", str(nothing).encode())
         return True
 
     def remove(self) -> bool:
-        """Take it away; False while somebody is in it."""
+        """Remove it; return False while a process is in it."""
         for folder in self._folders():
             try:
-                for below in reversed(_tree(folder)):  # a job may make some of its own
+                for below in reversed(_tree(folder)):  # a job may create child cgroups
                     os.rmdir(below)
             except FileNotFoundError:
                 pass
@@ -151,7 +152,7 @@ class Cgroup:
         )
 
     def _freeze(self, on: bool) -> None:
-        with contextlib.suppress(OSError):  # gone, or there is no freezer: killing goes on without
+        with contextlib.suppress(OSError):  # removed, or there is no freezer: kill without it
             if self.version == 1:
                 _write(f"{self.folder}/freezer.state", b"FROZEN" if on else b"THAWED")
             else:
@@ -159,85 +160,85 @@ class Cgroup:
 
 
 class Cgroups:
-    """Makes them, if that may be done here; `state` says in words what is the case.
+    """Creates cgroups if allowed; `state` describes whether and which.
 
-    wanted: "auto", "v1", "v2" or "off". pids: how many processes (and threads) an execution may
-    have; 0: as many as it likes. earlier: `families` of an earlier keeper of the same agent, which
-    may have been elsewhere; what it left is taken away, too.
+    wanted: "auto", "v1", "v2" or "off". pids: limit of processes and threads of an execution, 0:
+    none. earlier: `families` of an earlier keeper of this agent, which may have been in another
+    cgroup; cgroups left there are removed as well.
     """
 
     def __init__(
         self, folder: str, wanted: str = AUTO, pids: int = 0, earlier: object = None
     ) -> None:
-        there = os.stat(folder)
-        self._family = f"{_FAMILY}{there.st_dev:x}-{there.st_ino:x}"
+        status = os.stat(folder)
+        self._family = f"{_FAMILY}{status.st_dev:x}-{status.st_ino:x}"
         self._pids, self._wanted = pids, wanted
         self._version = 0
-        #: this keeper's families by controller; "" is the one that tells who is in it
+        #: family folder by controller; "" is the one that lists processes
         self._families: dict[str, str] = {}
-        #: the kernel's counter of the cgroup that this process is in
+        #: folder with the kernel's memory counters of this process's own cgroup
         self.around: str | None = None
-        #: can a process be made inside one? (found out by trying)
-        self.born_inside = True
+        #: processes can be created inside a cgroup (found out by trying)
+        self.can_spawn_inside = True
         self.state = "not wanted"
         with contextlib.suppress(OSError):
-            self._look_around(wanted)
+            self._detect(wanted)
         self._earlier = [
             p for p in _list(earlier) if self._is_family(p) and p not in self._families.values()
         ]
 
     @property
     def families(self) -> list[str]:
-        """The folders that all its cgroups are in."""
+        """Return the folders that contain all its cgroups."""
         return [*dict.fromkeys(self._families.values()), *self._earlier]
 
     def make(self, name: str) -> Cgroup | None:
-        """One for this execution, empty; None where there are none. Raises OSError where making one
-        fails all of a sudden.
+        """Create the empty cgroup of this execution; return None if there are no cgroups.
+
+        Raises OSError if creation worked before and fails now.
         """
         if not self._families:
             return None
         try:
-            return self._made(name)
+            return self._create(name)
         except FileNotFoundError:
-            # systemd takes what is empty below a unit's cgroup away when it starts the unit again,
-            # this keeper's families too
+            # systemd removes empty cgroups below a unit when it restarts the unit, also this
+            # keeper's families
             self._families = {}
-            self._look_around(self._wanted)
-            if not self._families:  # said by who asked; from now on there are none
+            self._detect(self._wanted)
+            if not self._families:  # logged by the caller; from now on there are no cgroups
                 raise
-            return self._made(name)
+            return self._create(name)
 
-    def found(self, name: str, said: object) -> Cgroup | None:
-        """That of an execution which an earlier keeper started, from what that one noted, or by its
-        name. None where it is gone.
+    def find(self, name: str, record: object) -> Cgroup | None:
+        """Return the cgroup of an execution that an earlier keeper started, from its record or by
+        name. None if it is gone.
 
-        Notes can be a job's forgery: only what bears the names of this agent's and of this
-        execution counts.
+        A job can forge the record: only paths with the names of this agent and execution count.
         """
-        if isinstance(said, dict):
-            paths = [said.get("folder"), said.get("memory"), *_list(said.get("others"))]
+        if isinstance(record, dict):
+            paths = [record.get("folder"), record.get("memory"), *_list(record.get("others"))]
             if (
                 all(p is None or self._is_ours(p, name) for p in paths)
-                and said.get("folder")
-                and said.get("version") in (1, 2)
+                and record.get("folder")
+                and record.get("version") in (1, 2)
             ):
                 noted = Cgroup(
                     name,
-                    said["version"],
-                    said["folder"],
-                    said.get("memory"),
-                    tuple(_list(said.get("others"))),
+                    record["version"],
+                    record["folder"],
+                    record.get("memory"),
+                    tuple(_list(record.get("others"))),
                 )
                 if os.path.isdir(noted.folder):
                     return noted
         if not self._families:
             return None
-        here = self._named(name)
+        here = self._cgroup_named(name)
         return here if os.path.isdir(here.folder) else None
 
-    def left(self) -> list[Cgroup]:
-        """All that are there now, whoever made them."""
+    def existing(self) -> list[Cgroup]:
+        """Return all existing cgroups of this agent's executions."""
         names: dict[str, None] = {}
         for family in set(self._families.values()):
             with contextlib.suppress(OSError):
@@ -253,10 +254,10 @@ class Cgroups:
             for n in os.listdir(f)
             if n.startswith(_JOB)
         ]
-        return [*(self._named(name) for name in names), *strays]
+        return [*(self._cgroup_named(name) for name in names), *strays]
 
-    def name_of(self, pid: int) -> str | None:
-        """The execution in whose cgroup this process is."""
+    def execution_of(self, pid: int) -> str | None:
+        """Return the execution in whose cgroup this process is."""
         if not self._families:
             return None
         with contextlib.suppress(OSError):
@@ -268,8 +269,8 @@ class Cgroups:
         return None
 
     def close(self) -> None:
-        """Take the families away, as far as they are empty."""
-        for cgroup in self.left():
+        """Remove the families that are empty."""
+        for cgroup in self.existing():
             cgroup.remove()
         for family in self.families:
             with contextlib.suppress(OSError):
@@ -277,8 +278,8 @@ class Cgroups:
 
     # ---- inside
 
-    def _made(self, name: str) -> Cgroup:
-        cgroup = self._named(name)
+    def _create(self, name: str) -> Cgroup:
+        cgroup = self._cgroup_named(name)
         for folder in cgroup._folders():
             with contextlib.suppress(FileExistsError):
                 os.mkdir(folder, 0o755)
@@ -286,7 +287,7 @@ class Cgroups:
             _write(f"{self._families['pids']}/{_JOB}{name}/pids.max", str(self._pids).encode())
         return cgroup
 
-    def _named(self, name: str) -> Cgroup:
+    def _cgroup_named(self, name: str) -> Cgroup:
         where = {k: f"{family}/{_JOB}{name}" for k, family in self._families.items()}
         others = tuple(v for k, v in where.items() if k not in ("", "memory"))
         return Cgroup(name, self._version, where[""], where.get("memory"), others)
@@ -303,9 +304,9 @@ class Cgroups:
             return False
         return any(path.startswith(f"{m.point}/") for m in mounts())
 
-    def _look_around(self, wanted: str) -> None:
+    def _detect(self, wanted: str) -> None:
         own, all_ = own_paths(), mounts()
-        there = {
+        mounted = {
             c: d
             for m in all_
             if m.version == 1
@@ -313,23 +314,25 @@ class Cgroups:
             if (d := m.folder(own.get(c)))
         }
         unified = next((d for m in all_ if m.version == 2 and (d := m.folder(own.get("")))), None)
-        self.around = there.get("memory") or unified
+        self.around = mounted.get("memory") or unified
         if wanted == OFF:
             return
         reasons = []
-        for version, usable in ((1, there if "freezer" in there else None), (2, unified)):
+        for version, usable in ((1, mounted if "freezer" in mounted else None), (2, unified)):
             if wanted not in (AUTO, f"v{version}"):
                 continue
             try:
                 if usable is None:
                     raise FileNotFoundError(
                         errno.ENOENT,
-                        ("there is no freezer of version 1", "there is none of version 2")[
+                        ("version 1 has no freezer here", "version 2 is not available here")[
                             version - 1
                         ],
                     )
                 self._families = (
-                    self._version_1(there) if version == 1 else self._version_2(str(unified))
+                    self._create_v1_families(mounted)
+                    if version == 1
+                    else self._create_v2_families(str(unified))
                 )
             except OSError as error:
                 reasons.append(f"v{version}: {error.strerror}")
@@ -337,32 +340,34 @@ class Cgroups:
             self._version = version
             counted = "memory" in self._families
             self.state = f"v{version}" + (
-                "" if counted else ", without a count of memory of their own"
+                "" if counted else ", without memory counters of their own"
             )
             return
-        self.state = "none may be made (" + "; ".join(reasons) + ")"
+        self.state = "cannot be created (" + "; ".join(reasons) + ")"
 
-    def _version_1(self, there: dict[str, str]) -> dict[str, str]:
-        """The freezer, which tells who is in it; memory, which counts; pids, where a limit is
-        wanted. More than the freezer is luck.
+    def _create_v1_families(self, mounted: dict[str, str]) -> dict[str, str]:
+        """Return the families: the freezer lists processes, memory counts, pids limits.
+
+        Only the freezer is required.
         """
-        families = {"": f"{there['freezer']}/{self._family}"}
+        families = {"": f"{mounted['freezer']}/{self._family}"}
         with contextlib.suppress(FileExistsError):
             os.mkdir(families[""])
         for controller in ("memory", *(["pids"] if self._pids else [])):
-            family = f"{there.get(controller)}/{self._family}"
+            family = f"{mounted.get(controller)}/{self._family}"
             with contextlib.suppress(OSError):
-                if controller in there:
+                if controller in mounted:
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(family)
                     families[controller] = family
         return families
 
-    def _version_2(self, own: str) -> dict[str, str]:
-        """Below where this process is; beside it, where a unit was delegated with a subgroup for
-        its service.
+    def _create_v2_families(self, own: str) -> dict[str, str]:
+        """Return the families below this process's cgroup, or beside it if a unit was delegated
+        with a subgroup for its service.
 
-        Only beside it can memory be counted: where processes are, nothing below has controllers.
+        Memory can be counted only beside it: a cgroup with processes has no controllers for its
+        children.
         """
         above = os.path.dirname(own)
         home = above if is_delegated(above) and not read(f"{above}/cgroup.procs").split() else own
@@ -382,8 +387,8 @@ class Cgroups:
         return {"": family} | {c: family for c in ("memory", "pids") if c.encode() in enabled}
 
 
-def of_process(pid: int, name: str) -> Cgroup | None:
-    """The cgroup of this execution where this process is in it, by the kernel's word."""
+def cgroup_of_process(pid: int, name: str) -> Cgroup | None:
+    """Return the cgroup of this execution if the kernel says that this process is in it."""
     with contextlib.suppress(OSError):
         for line in os.fsdecode(read(f"/proc/{pid}/cgroup")).splitlines():
             _, controllers, path = line.split(":", 2)
@@ -398,8 +403,9 @@ def of_process(pid: int, name: str) -> Cgroup | None:
 
 
 def oom_kills(folder: str | None) -> int | None:
-    """The kernel's counter in this cgroup (version 2: in those below as well); None where there is
-    none.
+    """Return the kernel's out-of-memory counter of this cgroup (version 2: children included).
+
+    None if there is none.
     """
     if folder is None:
         return None
@@ -410,7 +416,7 @@ def oom_kills(folder: str | None) -> int | None:
 
 
 def machine_oom_kills() -> int | None:
-    """The same for the whole machine, whoever's process it was."""
+    """Return the out-of-memory counter of the whole machine."""
     try:
         return _counter(read("/proc/vmstat"))
     except OSError:
@@ -422,19 +428,17 @@ def _counter(text: bytes) -> int | None:
     return int(text[begin + 9 :].split(None, 1)[0]) if begin >= 0 else None
 
 
-# ---- where they are mounted
-
-
 def _tree(folder: str) -> list[str]:
-    """It and all below it, parents first. (A folder of this file system has two links more than
-    folders in it.)
+    """Return the folder and all below it, parents first.
+
+    A cgroup folder has two more links than child folders.
     """
     out = [folder]
-    for there in out:  # grows while it is walked
+    for child in out:  # grows while it is walked
         with contextlib.suppress(OSError):
-            if os.stat(there).st_nlink > 2:
+            if os.stat(child).st_nlink > 2:
                 out += [
-                    entry.path for entry in os.scandir(there) if entry.is_dir(follow_symlinks=False)
+                    entry.path for entry in os.scandir(child) if entry.is_dir(follow_symlinks=False)
                 ]
     return out
 

@@ -1,8 +1,7 @@
-"""Reads the kernel's log beside everything else, so that nobody has to wait for it when a job ends.
+"""Reader of the kernel log, run beside other work so that the end of a job does not wait for it.
 
-It stays open while the keeper lives, and what is new in it is read a little at a time; only lines
-that tell of some process's end are remembered. Many sites let nobody but root read it: then that is
-said in every end where it would have been of use.
+The log stays open while the keeper lives; new records are read in small portions. Only lines about
+the death of a process are kept. On many sites only root may read it; exit facts then say so.
 """
 
 from __future__ import annotations
@@ -21,58 +20,56 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 PATH = "/dev/kmsg"
-#: What /dev/kmsg is, and nothing that a container puts in its place.
+#: Device number of the real /dev/kmsg, to reject what a container puts in its place.
 _DEVICE = os.makedev(1, 11)
-#: A record has no more bytes. So many lines are remembered.
+#: Size limit of a record in bytes; number of lines kept.
 _RECORD_BYTES, _KEPT = 8192, 500
-#: Seconds for what is read beside the rest, at first, and at an end; and how long a line may come
-#: after the death that it tells of.
+#: Time limits (seconds) of reading beside other work, at first, and at the end of a job; and how
+#: long a line may come after the death that it reports.
 BESIDE_SECS, AT_FIRST_SECS, AT_END_SECS, _LATE_SECS = 0.003, 0.03, 0.012, 0.004
 
 FORBIDDEN = "not permitted to read the kernel log"
-ABSENT = "there is no kernel log to be seen here"
-TOO_LONG = "the kernel log is too long to be read in time"
+ABSENT = "no kernel log is visible here"
+TOO_LONG = "the kernel log is too long to read in time"
 
 
 class KernelLogReader:
-    """unread: why it cannot be read; None where it can."""
+    """Reads the kernel log. unread: why it cannot be read; None if it can."""
 
     def __init__(self, path: str = PATH, device: int = _DEVICE) -> None:
         self._fd = -1
         self.unread: str | None = None
         self._records: deque[kernel_log_parser.Record] = deque(maxlen=_KEPT)
-        #: do its numbers of processes mean here what they mean to the kernel?
+        #: process ids in the log are valid in this pid namespace
         self._same_pids = processes.in_first_namespace()
         try:
-            self._fd = _opened(path, device)
+            self._fd = _open(path, device)
         except OSError as error:
-            self.unread = _sentence(error)
+            self.unread = _describe_error(error)
 
     def skip(self) -> None:
-        """What was logged until now is of nobody's interest. Never raises."""
+        """Skip all records logged until now. Never raises."""
         if self._fd >= 0:
             try:
                 os.lseek(self._fd, 0, os.SEEK_END)
             except OSError as error:
-                self._lose(error)
+                self._close_failed(error)
 
     def read(self, secs: float = BESIDE_SECS) -> bool:
-        """Take in what is new, for so long at most; False where more is left, or it cannot be read.
-        Never raises.
+        """Read new records for at most `secs`. Never raises.
+
+        Returns False if more records are left or the log cannot be read.
         """
         until = time.monotonic() + secs
         while self._fd >= 0:
             try:
-                found = kernel_log_parser.record(os.read(self._fd, _RECORD_BYTES))
+                found = kernel_log_parser.parse_record(os.read(self._fd, _RECORD_BYTES))
             except BlockingIOError:
                 return True
             except OSError as error:
-                if error.errno not in (
-                    errno.EPIPE,
-                    errno.EINTR,
-                    errno.EINVAL,
-                ):  # overrun: it goes on with what is left
-                    self._lose(error)
+                # the others mean an overrun: reading continues with the oldest record left
+                if error.errno not in (errno.EPIPE, errno.EINTR, errno.EINVAL):
+                    self._close_failed(error)
                 found = None
             if found is not None:
                 self._records.append(found)
@@ -80,34 +77,33 @@ class KernelLogReader:
                 return False
         return False
 
-    def about(
+    def lines_about(
         self, pids: Collection[int], cgroup: str | None, since: float, *, expected: bool
     ) -> tuple[tuple[str, ...], str | None]:
-        """(lines, why there may be more that was not read) of one that began at this moment and is
-        over now. Never raises.
+        """Return (lines, why more lines may be missing) about an execution that started at `since`
+        (monotonic) and has ended. Never raises.
 
-        expected: the kernel is known to have killed a process of it, so there is a line, if not
-        yet.
+        expected: the kernel has certainly killed one of its processes, so a line exists or follows.
         """
         complete = self.read(AT_END_SECS)
         lines = self._lines(pids, cgroup, since)
         if expected and not lines and complete:
-            time.sleep(_LATE_SECS)  # it writes after it has killed
+            time.sleep(_LATE_SECS)  # the kernel logs after it has killed
             complete = self.read(BESIDE_SECS)
             lines = self._lines(pids, cgroup, since)
         return lines, None if complete else self.unread or TOO_LONG
 
     def _lines(self, pids: Collection[int], cgroup: str | None, since: float) -> tuple[str, ...]:
-        return kernel_log_parser.about(
+        return kernel_log_parser.lines_about(
             self._records, pids if self._same_pids else (), cgroup, since, time.monotonic()
         )
 
-    def _lose(self, error: OSError) -> None:
+    def _close_failed(self, error: OSError) -> None:
         os.close(self._fd)
-        self._fd, self.unread = -1, _sentence(error)
+        self._fd, self.unread = -1, _describe_error(error)
 
 
-def _opened(path: str, device: int) -> int:
+def _open(path: str, device: int) -> int:
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NOCTTY)
     found = os.fstat(fd)
     if not stat.S_ISCHR(found.st_mode) or found.st_rdev != device:
@@ -116,9 +112,9 @@ def _opened(path: str, device: int) -> int:
     return fd
 
 
-def _sentence(error: OSError) -> str:
+def _describe_error(error: OSError) -> str:
     if error.errno in (errno.EPERM, errno.EACCES):
         return FORBIDDEN
     if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENODEV):
         return ABSENT
-    return f"the kernel log cannot be read: {error.strerror}"
+    return f"cannot read the kernel log: {error.strerror}"

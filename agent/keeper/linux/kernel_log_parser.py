@@ -1,10 +1,8 @@
-"""What the kernel's log says of processes: its records, and which of its lines name one of ours.
-Pure.
+"""Parser of kernel log records, and search for lines about processes of a job. Pure.
 
-A record of /dev/kmsg is `priority,number,microseconds,flags;text`. Anybody who may write there can
-add lines of his own, but not as the kernel. A process can be called almost anything, so a name is
-never taken for what the kernel says behind or before it. Standard library only: the keeper reads
-it.
+A record of /dev/kmsg is `priority,number,microseconds,flags;text`. Users with write access can add
+lines, but not with the kernel's facility. A process may have almost any name, so no pattern relies
+on text behind a name. Standard library only, as the keeper imports it.
 """
 
 from __future__ import annotations
@@ -15,23 +13,21 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-#: So many lines of one end are kept, of so many characters (see protocol.exits).
+#: Limits per execution: lines kept, and characters of a line (see protocol.exits).
 MOST_LINES, MOST_CHARS = 5, 300
-#: The kernel's clock and the monotonic one are set by different hands: they part by so much in a
-#: second, and a little anyway.
+#: The kernel's log clock and the monotonic clock drift apart: by this much per second, plus slack.
 _DRIFT, _SLACK_SECS = 1e-4, 2.0
 
-#: Lines that name a process whose end they tell of, by its number (of a thread, where a thread did
-#: it).
+#: Lines about the death of a process. The group is its pid, or the thread id if a thread caused it.
 _ABOUT_ONE = tuple(
     re.compile(pattern)
     for pattern in (
-        # killed for want of memory; older kernels say whom they choose first
+        # killed for lack of memory; older kernels log the chosen process first
         r"(?:Memory cgroup out of memory|Out of memory(?: \(oom_kill_allocating_task\))?): Kill(?:ed)? process (\d+) \(",
         r"Killed process (\d+) \(",
         r"oom-kill:constraint=.*,pid=(\d+),uid=\d+$",
         r"oom_reaper: reaped process (\d+) \(",
-        # a name has 15 characters at most: none can hold what stands behind these numbers
+        # a name has at most 15 characters: none can contain the text behind these numbers
         r".{1,15}\[(\d+)\]: segfault at [0-9a-f]+ ip ",
         r"traps: .{1,15}\[(\d+)\] (?:trap |general protection)",
         r".{1,15}\[(\d+)\]: unhandled (?:level \d |signal \d|exception)",
@@ -41,8 +37,7 @@ _ABOUT_ONE = tuple(
         r"audit: type=1701 .* pid=(\d+) comm=",
     )
 )
-#: One of these is in every line that is of interest, and in few others: most of the log is thrown
-#: away for the price of this.
+#: Cheap filter: every relevant line contains one of these words, most other lines none.
 _WORTH_IT = re.compile(
     rb"[Kk]ill|segfault|traps: |unhandled|bad frame|reaped|type=1701|fork rejected"
 )
@@ -50,7 +45,7 @@ _KILLED_IN = re.compile(r"oom-kill:constraint=|Task in /|Tasks in /|cgroup: fork
 
 
 class Record:
-    """One line. at: seconds since boot, by the kernel's own clock."""
+    """One line of the log. at: seconds since boot, by the kernel's own clock."""
 
     __slots__ = ("at", "pid", "text")
 
@@ -58,8 +53,8 @@ class Record:
         self.at, self.text, self.pid = at, text, pid
 
 
-def record(raw: bytes) -> Record | None:
-    """None for what tells nothing of any process, or is not the kernel's own."""
+def parse_record(raw: bytes) -> Record | None:
+    """Return the record, or None if it is not about a process or not written by the kernel."""
     if _WORTH_IT.search(raw) is None:
         return None
     head, semicolon, rest = raw.partition(b";")
@@ -72,7 +67,7 @@ def record(raw: bytes) -> Record | None:
     ):
         return None
     text = rest.split(b"\n", 1)[0].decode("ascii", "backslashreplace")
-    pid = named(text)
+    pid = pid_of(text)
     return (
         None
         if pid is None and not _KILLED_IN.match(text)
@@ -80,8 +75,8 @@ def record(raw: bytes) -> Record | None:
     )
 
 
-def named(text: str) -> int | None:
-    """The process whose end this line tells of."""
+def pid_of(text: str) -> int | None:
+    """Return the pid of the process whose death this line reports."""
     for pattern in _ABOUT_ONE:
         match = pattern.match(text)
         if match is not None:
@@ -89,15 +84,14 @@ def named(text: str) -> int | None:
     return None
 
 
-def about(
+def lines_about(
     records: Iterable[Record], pids: Collection[int], cgroup: str | None, since: float, until: float
 ) -> tuple[str, ...]:
-    """Of what was logged between these two moments (monotonic), the lines that name one of these
-    processes, or this cgroup.
+    """Return the newest lines, logged between `since` and `until` (monotonic), about one of these
+    processes or this cgroup.
 
-    pids: empty where they are not those that the kernel writes. cgroup: how its path ends. Who was
-    killed in that cgroup is one of it, and what is said of him besides counts as well. Where there
-    are more, the newest.
+    pids: empty if they differ from the kernel's pid namespace. cgroup: end of its path. A process
+    killed in that cgroup belongs to it, so other lines about that process count as well.
     """
     slack = _SLACK_SECS + _DRIFT * until
     window = [r for r in records if since - slack <= r.at <= until + slack]
@@ -115,19 +109,20 @@ def about(
         for r in window
         if r.pid in own or (inside is not None and inside.search(_victims(r.text)) is not None)
     ]
-    return tuple(_cut(line) for line in lines[-MOST_LINES:])
+    return tuple(_shorten(line) for line in lines[-MOST_LINES:])
 
 
 def _victims(text: str) -> str:
-    """That part of a line in which its cgroup is the one that somebody was killed in; a limit may
-    hold for others as well.
+    """Return the part of a line that names the cgroup of the killed process.
+
+    The limit that caused the kill may belong to a cgroup shared with others.
     """
     begin = text.find("task_memcg=/")
     return text[begin:] if begin >= 0 else text.partition(" killed as a result of limit of ")[0]
 
 
-def _cut(line: str) -> str:
-    """What stands in the middle is the least."""
+def _shorten(line: str) -> str:
+    """Shorten a long line in its middle."""
     return (
         line
         if len(line) <= MOST_CHARS

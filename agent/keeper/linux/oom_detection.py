@@ -1,9 +1,8 @@
-"""Was memory what an execution died of, as far as the kernel's own counters tell. And what a
-failing call means, for people.
+"""Detection of out-of-memory kills by the kernel's counters, and descriptions of failed calls.
 
-Three counters can be read: of the execution's own cgroup, of the one that everything of ours is in,
-and of the machine. Each rises *before* the process that is killed gets its signal, so what has not
-risen by the end has killed nothing.
+Three counters exist: of the execution's own cgroup, of the cgroup that contains the keeper and all
+its processes, and of the machine. Each rises before the killed process gets its signal, so a
+counter that has not risen by the end proves that there was no kill.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-#: What a shell reports for a command whose end was SIGKILL.
+#: What a shell reports for a command killed by SIGKILL.
 _KILLED = 128 + signal.SIGKILL
 
 _WORDS = {
     errno.EMFILE: (
         "noDescriptors",
-        "the keeper has no descriptor left (ulimit -n is {descriptors})",
+        "the keeper has no file descriptor left (ulimit -n is {descriptors})",
     ),
-    errno.ENFILE: ("noDescriptors", "this machine has no descriptor left"),
+    errno.ENFILE: ("noDescriptors", "this machine has no file descriptor left"),
     errno.ENOMEM: ("noMemory", "there is no memory left to start it"),
     errno.ENOSPC: ("diskFull", "the disk is full"),
     errno.EDQUOT: ("diskFull", "the user's disk quota is used up"),
@@ -35,8 +34,8 @@ _WORDS = {
 }
 
 
-def counted(around: str | None) -> dict[str, int | None]:
-    """The two counters that are not the execution's own, as they stand now."""
+def read_oom_counters(around: str | None) -> dict[str, int | None]:
+    """Return the current values of the two counters that several executions share."""
     machine = cgroups.machine_oom_kills()
     return {"machine": machine, "around": cgroups.oom_kills(around)}
 
@@ -49,20 +48,19 @@ def out_of_memory(
     killed: bool,
     alone: bool = False,
 ) -> bool | None:
-    """before, after: see `counted`; own: the counter of its own cgroup, which began at 0.
+    """Return whether memory was the cause of the end; None if that cannot be known.
 
-    killed: did it die by a SIGKILL that was not ours? alone: is nothing around it but what the
-    kernel spares as long as there are processes of jobs? So it is in a container, where they are
-    the first to go, and no other execution ran meanwhile.
+    before, after: see `read_oom_counters`; own: the counter of its own cgroup, which started at 0.
+    killed: a SIGKILL ended it that was not ours. alone: `around` belongs to a container and no
+    other execution ran meanwhile; the kernel prefers jobs there over keeper and agent.
 
-    None where it cannot be known: others were killed in the same surroundings, and whether it was
-    one of its processes, too, nobody saw.
+    None: a process in `around` was killed, but nothing tells whether it belonged to this execution.
     """
     if own:
         return True
-    if rose(before, after, "machine") is False or own == 0:
+    if has_risen(before, after, "machine") is False or own == 0:
         return False
-    match rose(before, after, "around"):
+    match has_risen(before, after, "around"):
         case False:
             return False
         case True if killed or alone:
@@ -71,34 +69,37 @@ def out_of_memory(
             return None
 
 
-def died_killed(exit_: dict[str, Any], *, by_us: bool) -> bool:
-    """Was SIGKILL its end, or its last child's as far as its code tells, without our sending it?"""
+def was_killed(exit_: dict[str, Any], *, by_us: bool) -> bool:
+    """Return whether SIGKILL (not sent by us) ended it, or, by its exit code, its last child."""
     return not by_us and (exit_.get("signal") == signal.SIGKILL or exit_.get("code") == _KILLED)
 
 
-def rose(before: dict[str, Any] | None, after: dict[str, int | None], which: str) -> bool | None:
-    """Has this counter risen? None where it cannot be read."""
+def has_risen(
+    before: dict[str, Any] | None, after: dict[str, int | None], which: str
+) -> bool | None:
+    """Return whether this counter has risen; None if it cannot be read."""
     was, is_ = (before or {}).get(which), after.get(which)
     return None if not isinstance(was, int) or is_ is None else is_ > was
 
 
-def fault(error: OSError, *, spawning: bool = False) -> tuple[str | None, str]:
-    """(a word for programs, a sentence for people) of a start that failed. spawning: while the
-    process was made.
+def describe_fault(error: OSError, *, spawning: bool = False) -> tuple[str | None, str]:
+    """Return (error code or None, sentence) for a failed start.
+
+    spawning: the call that creates the process failed.
     """
     if spawning and error.errno == errno.EAGAIN:
         most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
-        limit = "no limit of the user" if most == resource.RLIM_INFINITY else f"ulimit -u is {most}"
+        limit = "no user limit" if most == resource.RLIM_INFINITY else f"ulimit -u is {most}"
         return (
             "noProcesses",
-            f"no further process can be made: the user, its cgroup or the machine is at its limit ({limit})",
+            f"cannot create another process: the user, its cgroup or the machine is at its limit ({limit})",
         )
     if (
         spawning
         and error.errno in (errno.ENOENT, errno.EACCES, errno.ENOEXEC)
         and not os.access("/bin/sh", os.X_OK)
     ):
-        return "noShell", f"there is no shell to run its script with: {error.strerror}: /bin/sh"
+        return "noShell", f"the shell for its script cannot be run: {error.strerror}: /bin/sh"
     where = f": {error.filename}" if error.filename else ""
     if error.errno in _WORDS:
         word, sentence = _WORDS[error.errno]

@@ -1,9 +1,8 @@
-"""Making the shell of an execution: by posix_spawn, or right inside a cgroup of version 2.
+"""Creation of an execution's shell: by posix_spawn, or directly inside a cgroup of version 2.
 
-What is made inside one is never outside it, not even for its first instruction, and nothing has to
-be moved: that would take a lock of the whole machine. No C library offers it everywhere, so the
-kernel is called by number, and the child does by hand what posix_spawn does: between here and
-`execve` there is nothing but that.
+A process created inside a cgroup never runs outside of it, and need not be moved: a move would take
+a lock of the whole machine. Not every C library offers this, so the system call is made by number,
+and the child does by hand what posix_spawn does. No other code may run there before `execve`.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    #: (number, path, flags, mode): what is open in the child
+    #: (descriptor, path, flags, mode) of a file open in the child
     Opened = tuple[int, str, int, int]
 
-_SYS_CLONE3 = 435  # the same on every machine
+_SYS_CLONE3 = 435  # the same number on every architecture
 _CLONE_VFORK, _CLONE_INTO_CGROUP = 0x4000, 0x2_0000_0000
 _ARGUMENTS = struct.Struct("11Q")
 _FAILED = 127
@@ -34,10 +33,10 @@ _syscall.argtypes = [ctypes.c_long, ctypes.c_char_p, ctypes.c_size_t]
 
 
 class NotInside(Exception):
-    """This kernel, or who guards it, makes no process inside a cgroup; nothing was made."""
+    """The kernel or its policy does not allow creating a process inside a cgroup; none was made."""
 
 
-def spawned(
+def spawn(
     program: str,
     arguments: list[str],
     environment: Mapping[bytes, bytes],
@@ -46,7 +45,7 @@ def spawned(
     lock_as: int,
     ignored: Sequence[int],
 ) -> int:
-    """The pid of a new session's leader with these files and default signals. Raises OSError."""
+    """Spawn a session leader with these files and default signals; return its pid. Raises OSError."""
     actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, *file) for file in opened]
     actions.append((os.POSIX_SPAWN_DUP2, lock_fd, lock_as))
     return os.posix_spawn(
@@ -60,7 +59,7 @@ def spawned(
     )
 
 
-def spawned_inside(
+def spawn_in_cgroup(
     cgroup: str,
     program: str,
     arguments: list[str],
@@ -70,31 +69,33 @@ def spawned_inside(
     lock_as: int,
     ignored: Sequence[int],
 ) -> int:
-    """The same, born in this cgroup's folder. Raises OSError as `spawned` does, and NotInside."""
+    """Do the same as `spawn` inside this cgroup folder. Raises OSError, or NotInside."""
     folder = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    failed, fails = os.pipe2(os.O_CLOEXEC)
+    read_end, write_end = os.pipe2(os.O_CLOEXEC)
     # a signal between here and execve would run the keeper's handlers in the child
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
-        pid = _cloned(folder)
+        pid = _clone(folder)
         if pid == 0:
-            _become(fails, program, arguments, environment, opened, lock_fd, lock_as, ignored)
+            _exec_child(
+                write_end, program, arguments, environment, opened, lock_fd, lock_as, ignored
+            )
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        os.close(fails)
-        fails = -1
-        said = os.read(failed, 16)
-        if said:
+        os.close(write_end)
+        write_end = -1
+        failure = os.read(read_end, 16)
+        if failure:
             os.waitpid(pid, 0)
-            raise OSError(int(said), os.strerror(int(said)), program)
+            raise OSError(int(failure), os.strerror(int(failure)), program)
         return pid
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        for fd in (folder, failed, fails):
+        for fd in (folder, read_end, write_end):
             if fd >= 0:
                 os.close(fd)
 
 
-def _cloned(folder: int) -> int:
+def _clone(folder: int) -> int:
     arguments = _ARGUMENTS.pack(
         _CLONE_VFORK | _CLONE_INTO_CGROUP, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, folder
     )
@@ -103,15 +104,14 @@ def _cloned(folder: int) -> int:
         return pid
     number = ctypes.get_errno()
     error = OSError(number, os.strerror(number))
-    if (
-        isinstance(error, BlockingIOError) or number == 12
-    ):  # no processes or no memory left: moving in would not help
+    # EAGAIN or ENOMEM, no processes or memory left: moving a process in would fail as well
+    if isinstance(error, BlockingIOError) or number == 12:
         raise error
     raise NotInside(error.strerror)
 
 
-def _become(
-    fails: int,
+def _exec_child(
+    write_end: int,
     program: str,
     arguments: list[str],
     environment: Mapping[bytes, bytes],
@@ -120,14 +120,14 @@ def _become(
     lock_as: int,
     ignored: Sequence[int],
 ) -> None:
-    """In the child. Never returns."""
+    """Set up the child and execute the program. Never returns."""
     try:
         os.setsid()
         for fd, path, flags, mode in opened:
-            there = os.open(path, flags, mode)
-            if there != fd:
-                os.dup2(there, fd)
-                os.close(there)
+            opened_fd = os.open(path, flags, mode)
+            if opened_fd != fd:
+                os.dup2(opened_fd, fd)
+                os.close(opened_fd)
             else:
                 os.set_inheritable(fd, True)
         os.dup2(lock_fd, lock_as)
@@ -138,6 +138,6 @@ def _become(
         os.execve(program, arguments, environment)
     except OSError as error:
         with contextlib.suppress(OSError):
-            os.write(fails, str(error.errno or 5).encode())
+            os.write(write_end, str(error.errno or 5).encode())
     finally:
         os._exit(_FAILED)

@@ -1,9 +1,8 @@
-"""The keeper's event loop: descriptors that become readable or writable, signals, and timers on the
-monotonic clock.
+"""The keeper's event loop: readable and writable descriptors, signals, and monotonic timers.
 
-What goes wrong in one callback ends nothing: it is said, and a signal's or a timer's callback is
-called again a little later. A keeper that is short of descriptors or memory must still tell the end
-of its jobs when the shortage is over.
+An error in a callback ends nothing: it is logged, and the callback of a signal or timer is retried
+a little later. A keeper that lacks descriptors or memory must still report the end of its jobs when
+the shortage is over.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import socket
 import time
 import traceback
 
-from .log import say
+from .log import log
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,25 +22,23 @@ if TYPE_CHECKING:
 
 
 _AGAIN_SECS = 0.2
-#: What goes wrong in the same way again and again is said the first time and then every so many
-#: times.
+#: A repeated identical failure is logged the first time, then every so many times.
 _SAY_EVERY = 300
-#: So many different failures are told apart.
+#: Number of distinct failures that are counted.
 _FAILURES_KEPT = 100
 
 
 class Loop:
-    """One thread. A timer is named by its key; setting it again moves it."""
+    """A single-threaded event loop. Setting a timer again under the same key moves it."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
         self._timers: dict[Hashable, tuple[float, Callable[[], None]]] = {}
         self._signals: dict[int, Callable[[], None]] = {}
         self._failures: dict[str, int] = {}
-        self._over: int | None = None
-        #: monotonic: what is noticed in this turn happened after this moment, for the turn before
-        #: this one began then
-        self.since = self._turn = time.monotonic()
+        self._exit_code: int | None = None
+        #: monotonic start of the previous turn: every event noticed in this turn happened after it
+        self.since = self._turn_started = time.monotonic()
         self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)
         self._waker.setblocking(False)
@@ -49,9 +46,7 @@ class Loop:
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
 
     def watch(self, fd: int, events: int, callback: Callable[[int], None]) -> None:
-        """Call `callback(events)` whenever `fd` is ready for some of these events; replaces an
-        earlier watch.
-        """
+        """Call `callback(events)` when `fd` is ready for any of `events`; replaces an earlier watch."""
         if fd in self._selector.get_map():
             self._selector.modify(fd, events, callback)
         else:
@@ -60,8 +55,8 @@ class Loop:
     def unwatch(self, fd: int) -> None:
         self._selector.unregister(fd)
 
-    def at(self, key: Hashable, when: float, callback: Callable[[], None]) -> None:
-        """Call once at monotonic time `when`."""
+    def call_at(self, key: Hashable, when: float, callback: Callable[[], None]) -> None:
+        """Call `callback` once at monotonic time `when`."""
         self._timers[key] = (when, callback)
 
     def cancel(self, key: Hashable) -> None:
@@ -71,15 +66,15 @@ class Loop:
         return key in self._timers
 
     def on_signal(self, number: int, callback: Callable[[], None]) -> None:
-        """Call from the loop after this signal came; several at once count as one."""
+        """Call `callback` from the loop after this signal; several pending signals count as one."""
         self._signals[number] = callback
         signal.signal(number, lambda *_: None)
         signal.siginterrupt(number, False)
 
     def run(self) -> int:
-        """Serve until `stop`; returns what it was given."""
-        while self._over is None:
-            self.since, self._turn = self._turn, time.monotonic()
+        """Run until `stop`; return its code."""
+        while self._exit_code is None:
+            self.since, self._turn_started = self._turn_started, time.monotonic()
             timeout = None
             if self._timers:
                 timeout = max(
@@ -88,13 +83,13 @@ class Loop:
             for key, events in self._selector.select(timeout):
                 self._call(key.data, events)
             self._run_timers()
-        return self._over
+        return self._exit_code
 
     def stop(self, code: int) -> None:
-        self._over = code
+        self._exit_code = code
 
     def close(self) -> None:
-        """Nothing is called any more."""
+        """Release all descriptors; no callback runs afterwards."""
         signal.set_wakeup_fd(-1)
         self._selector.close()
         self._woken.close()
@@ -103,9 +98,9 @@ class Loop:
     def _on_signals(self, _: int) -> None:
         came = set(self._woken.recv(4096))
         for number in self._signals.keys() & came:
-            self._call_until_it_works(("signal", number), self._signals[number])
+            self._call_with_retry(("signal", number), self._signals[number])
 
-    def _call_until_it_works(self, key: Hashable, callback: Callable[[], None]) -> None:
+    def _call_with_retry(self, key: Hashable, callback: Callable[[], None]) -> None:
         if not self._call(callback):
             self._timers.setdefault(key, (time.monotonic() + _AGAIN_SECS, callback))
 
@@ -113,26 +108,25 @@ class Loop:
         try:
             callback(*args)
         except Exception as error:
-            with contextlib.suppress(Exception):  # it may have been memory
-                self._complain(error)
+            with contextlib.suppress(Exception):  # logging may fail for lack of memory too
+                self._log_failure(error)
             return False
         return True
 
-    def _complain(self, error: Exception) -> None:
+    def _log_failure(self, error: Exception) -> None:
         text = "".join(traceback.format_exception(error))
         times = self._failures.get(text, 0)
         if times == 0 and len(self._failures) >= _FAILURES_KEPT:
             self._failures.clear()
         self._failures[text] = times + 1
         if times % _SAY_EVERY == 0:
-            say(text if times == 0 else f"this for the {times + 1}th time: {text}")
+            log(text if times == 0 else f"seen {times + 1} times: {text}")
 
     def _run_timers(self) -> None:
         now = time.monotonic()
         for key in [k for k, (when, _) in self._timers.items() if when <= now]:
             timer = self._timers.get(key)
-            if (
-                timer is not None and timer[0] <= now
-            ):  # an earlier one may have moved or canceled it
+            # an earlier callback may have moved or canceled it
+            if timer is not None and timer[0] <= now:
                 del self._timers[key]
-                self._call_until_it_works(key, timer[1])
+                self._call_with_retry(key, timer[1])

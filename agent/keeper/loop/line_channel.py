@@ -1,6 +1,4 @@
-"""JSON lines over one end of a socket pair, without ever waiting and without growing while the
-other end does not read.
-"""
+"""JSON lines over one end of a socket pair: never blocks, with bounded buffers."""
 
 from __future__ import annotations
 
@@ -16,15 +14,15 @@ if TYPE_CHECKING:
 
     from .event_loop import Loop
 
-#: No further message is queued behind this many bytes; who has more to say waits for `on_room`.
+#: Backpressure limit: with more queued bytes the channel is full until `on_room` is called.
 _OUT_BYTES = 1 << 20
-#: The longest line that is taken (a start order with its script).
+#: Length limit of a received line (a start order with its script).
 _LINE_BYTES = 32 << 20
 
 
 class Channel:
-    """`on_message(dict)` for every line, `on_eof()` once, `on_room()` when a full channel can take
-    messages again.
+    """Calls `on_message(dict)` for every line, `on_eof()` once, and `on_room()` when a full channel
+    accepts messages again.
     """
 
     def __init__(
@@ -33,10 +31,10 @@ class Channel:
         loop: Loop,
         on_message: Callable[[dict[str, Any]], None],
         on_eof: Callable[[], None],
-        on_room: Callable[[], None],
+        on_drained: Callable[[], None],
     ) -> None:
         self._sock, self._loop = sock, loop
-        self._on_message, self._on_eof, self._on_room = on_message, on_eof, on_room
+        self._on_message, self._on_eof, self._on_drained = on_message, on_eof, on_drained
         self._in, self._out = bytearray(), bytearray()
         self._full = self._writing = self._finishing = False
         sock.setblocking(False)
@@ -51,7 +49,7 @@ class Channel:
         return self._sock.fileno() < 0
 
     def send(self, message: dict[str, Any]) -> None:
-        """Queue one message and write what can be written now."""
+        """Queue one message and write as much as possible without blocking."""
         if self.closed or self._finishing:
             return
         self._out += json.dumps(message).encode() + b"\n"
@@ -60,14 +58,14 @@ class Channel:
         self._full = self._full or len(self._out) > _OUT_BYTES
 
     def finish(self) -> None:
-        """The other end reads what is queued, and then the end. Nothing is sent any more."""
+        """Send nothing more; the other end reads the queued messages and then EOF."""
         self._finishing = True
         if not self.closed and not self._out:
-            with contextlib.suppress(OSError):  # it was faster
+            with contextlib.suppress(OSError):  # the other end has closed already
                 self._sock.shutdown(socket.SHUT_WR)
 
     def drain(self) -> None:
-        """Take what lies there: whoever sent it has ended."""
+        """Read everything that is buffered; for use after the sender has ended."""
         while not self.closed and self._read():
             pass
 
@@ -77,7 +75,7 @@ class Channel:
             self._sock.close()
 
     def _ready(self, events: int) -> None:
-        if self.closed:  # by what was served before it in the same turn
+        if self.closed:  # closed by an earlier callback in the same turn
             return
         if events & selectors.EVENT_WRITE:
             self._write()
@@ -93,14 +91,14 @@ class Channel:
         except OSError:
             self._end()
             return
-        self._want_to_write(bool(self._out))
+        self._watch_writable(bool(self._out))
         if self._finishing:
             self.finish()
         if self._full and len(self._out) < _OUT_BYTES // 2:
             self._full = False
-            self._on_room()
+            self._on_drained()
 
-    def _want_to_write(self, wanted: bool) -> None:
+    def _watch_writable(self, wanted: bool) -> None:
         if wanted != self._writing:
             self._writing = wanted
             self._loop.watch(
@@ -110,7 +108,7 @@ class Channel:
             )
 
     def _read(self) -> bool:
-        """False where nothing lay there."""
+        """Read once; return False if there was nothing to read."""
         try:
             data = self._sock.recv(1 << 18)
         except BlockingIOError:
@@ -128,7 +126,7 @@ class Channel:
         self._in = lines.pop()
         for line in lines:
             if line and not self.closed:
-                self._on_message(_parsed(line))
+                self._on_message(_parse(line))
         return True
 
     def _end(self) -> None:
@@ -136,10 +134,8 @@ class Channel:
         self._on_eof()
 
 
-def _parsed(line: bytes | bytearray) -> dict[str, Any]:
-    """The message; an empty one where the line is none, which then is refused like any other
-    unknown order.
-    """
+def _parse(line: bytes | bytearray) -> dict[str, Any]:
+    """Return the message, or an empty one (refused as an unknown order) if the line is invalid."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):

@@ -1,5 +1,6 @@
-"""The keeper's log lines. They go to its log, and to stderr if anybody still reads it; what cannot
-be written is no reason to stop.
+"""The keeper's log lines: written to its log file, and to stderr if it is still read.
+
+A line that cannot be written never stops the keeper.
 """
 
 from __future__ import annotations
@@ -18,14 +19,12 @@ if TYPE_CHECKING:
 
 _FILE_BYTES, _FILES = 1024 * 1024, 2
 _file: RotatingFile | None = None
-#: what goes with each line of JSON; None: lines are text
+#: fields added to each line of JSON; None: lines are text
 _ids: dict[str, str] | None = None
 
 
-def keep_in(path: str, config: dict[str, Any]) -> None:
-    """From here on lines are kept in this file, too; in the form that the keeper's configuration
-    wants.
-    """
+def open_log_file(path: str, config: dict[str, Any]) -> None:
+    """Also write log lines to this file, in the format that the configuration sets."""
     global _file, _ids  # one keeper is one process
     if (config.get("log") or {}).get("format") == "json":
         agent = config.get("agent") or {}
@@ -37,18 +36,16 @@ def keep_in(path: str, config: dict[str, Any]) -> None:
             "host": host,
             "agent": str(agent.get("agentId", ""))[:4],
         }
-    _file = RotatingFile(path, _FILE_BYTES, _FILES, _own)
+    _file = RotatingFile(path, _FILE_BYTES, _FILES, _own_line)
 
 
-def say(sentence: str) -> None:
-    """One line, in the form all parts share. Never raises."""
+def log(sentence: str) -> None:
+    """Log one line in the common format. Never raises."""
     frame = sys._getframe(1)
     code = frame.f_code
     where = f"agent/{code.co_filename.rpartition('/agent/')[2]}"
     line = _line(f"{where}:{frame.f_lineno}:{code.co_name}", ascii(sentence)[1:-1])
-    with contextlib.suppress(
-        OSError
-    ):  # a full disk, or a reader that went away or hangs, must not stop the work
+    with contextlib.suppress(OSError):  # a full disk or a closed stderr must not stop the keeper
         if takes(2):
             os.write(2, line.encode())
     if _file is not None:
@@ -76,6 +73,6 @@ def _line(where: str, text: str) -> str:
     )
 
 
-def _own(sentence: str) -> str:
-    """What the file says on its own account."""
+def _own_line(sentence: str) -> str:
+    """Format a line that the log file writes about itself."""
     return sentence + "\n" if _ids is None else _line("agent/keeper/loop/log.py:0:file", sentence)

@@ -1,7 +1,6 @@
-"""Notes of what happened that the disk did not take: kept in memory and written as soon as it does.
+"""Pending writes: JSON files that could not be written, kept in memory and retried.
 
-What the agent is told does not wait for that. Only when the keeper itself ends first is such a note
-lost.
+Reports to the agent do not wait for them. A pending write is lost only if the keeper ends first.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import os
 import time
 
 from ....runtime.execution.folder import write_json
-from .log import say
+from .log import log
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,61 +19,61 @@ if TYPE_CHECKING:
     from .event_loop import Loop
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
-#: More notes than this are not kept: the oldest is given up.
+#: Limit of pending writes: beyond it the oldest is dropped.
 _MOST = 10_000
 
 
 class WriteRetryQueue:
-    """`write` is tried at once, and again until it works. A newer value for the same path takes the
-    older one's place.
+    """Writes JSON files; retries until the write succeeds. A newer value for a path replaces the
+    pending one.
     """
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._notes: dict[str, dict[str, Any]] = {}
+        self._pending: dict[str, dict[str, Any]] = {}
         self._pause = _FIRST_PAUSE
 
     def write(self, path: str, value: dict[str, Any]) -> None:
-        """Never raises."""
-        if self._written(path, value, first=path not in self._notes):
-            self._notes.pop(path, None)
+        """Write now, or later if that fails. Never raises."""
+        if self._try_write(path, value, first=path not in self._pending):
+            self._pending.pop(path, None)
             return
-        self._notes[path] = value
-        if len(self._notes) > _MOST:
-            del self._notes[next(iter(self._notes))]
-        if not self._loop.has_timer("owed"):
-            self._loop.at("owed", time.monotonic() + self._pause, self._again)
+        self._pending[path] = value
+        if len(self._pending) > _MOST:
+            del self._pending[next(iter(self._pending))]
+        if not self._loop.has_timer("pending writes"):
+            self._loop.call_at("pending writes", time.monotonic() + self._pause, self._retry)
 
-    def withdraw(self, path: str) -> None:
-        """Take a note back."""
-        self._notes.pop(path, None)
+    def delete(self, path: str) -> None:
+        """Drop the pending write and delete the file."""
+        self._pending.pop(path, None)
         with contextlib.suppress(OSError):
             os.unlink(path)
 
-    def settle(self) -> None:
-        """Try all of them a last time."""
-        for path, value in self._notes.items():
-            self._written(path, value, first=False)
+    def flush(self) -> None:
+        """Try all pending writes a last time."""
+        for path, value in self._pending.items():
+            self._try_write(path, value, first=False)
 
-    def _again(self) -> None:
-        for path in list(self._notes):
-            if not self._written(path, self._notes[path], first=False):
+    def _retry(self) -> None:
+        for path in list(self._pending):
+            if not self._try_write(path, self._pending[path], first=False):
                 self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-                self._loop.at("owed", time.monotonic() + self._pause, self._again)
+                self._loop.call_at("pending writes", time.monotonic() + self._pause, self._retry)
                 return
-            del self._notes[path]
+            del self._pending[path]
         self._pause = _FIRST_PAUSE
-        say("the notes that the disk had not taken are written")
+        log("all pending writes are done")
 
-    def _written(self, path: str, value: dict[str, Any], *, first: bool) -> bool:
-        """True also where there is nothing any more to write it into."""
+    def _try_write(self, path: str, value: dict[str, Any], *, first: bool) -> bool:
+        """Return whether the write is done; also True if its folder no longer exists."""
         try:
             write_json(path, value)
         except (FileNotFoundError, NotADirectoryError) as error:
-            say(f"{path} cannot be written: {error.strerror}")
+            log(f"cannot write {path}: {error.strerror}")
             return True
         except OSError as error:
             if first:
-                say(f"{path} cannot be written: {error.strerror}; it is tried again")
+                log(f"cannot write {path}: {error.strerror}; retrying")
             return False
         return True

@@ -162,9 +162,9 @@ class Agent:
 
     # ---- what the session wants done
 
-    def keeper_said(self, said: dict[str, Any]) -> None:
+    def keeper_reported(self, said: dict[str, Any]) -> None:
         self.time.say("agent", self.pid, "<- keeper", said["is"], said["token"], said["exit"])
-        self.do(self.session.keeper_said(said, self.host.mono))
+        self.do(self.session.keeper_reported(said, self.host.mono))
 
     def do(self, outputs: list[Any]) -> None:
         for output in outputs:
@@ -203,7 +203,7 @@ class Agent:
                                 offset=op.offset,
                                 next_offset=op.offset,
                                 data=b"",
-                                end=self.session.over(op.token),
+                                end=self.session.has_ended(op.token),
                             )
                         ]
                     )

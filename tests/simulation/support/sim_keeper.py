@@ -183,7 +183,7 @@ class Keeper:
         )
         if self.quitting:
             self.refused.add(e.name)
-            self._never(e, "its keeper is about to end", consumed=False)
+            self._never(e, "the keeper is about to end", consumed=False)
             return
         self._consume(e)
         self.reached("keeper.consumed")
@@ -266,7 +266,7 @@ class Keeper:
             return self._take_over(name, order["token"])
         if name in self.refused:
             e = Execution(name=name, token=order["token"], folder=Evidence())
-            e.exit = self._never_began("its start failed before and is not tried again", None)
+            e.exit = self._never_began("an earlier start failed; it is not tried again", None)
             self.known[name] = e
             return e
         return None
@@ -445,4 +445,4 @@ class Keeper:
         agent = self.agent
         if agent is not None:
             said = {"is": what, **self.said(e)}
-            agent.life.after(WAY_SECS, lambda: agent.keeper_said(said))
+            agent.life.after(WAY_SECS, lambda: agent.keeper_reported(said))

@@ -283,7 +283,9 @@ class BatchSide:
         if any(e.exit is None for e in left):
             self.time.saw("an agent found batch jobs that an earlier one had submitted")
         self.agent.do(
-            self.agent.session.learned([self._execution(e) for e in left], self.agent.host.mono)
+            self.agent.session.record_states(
+                [self._execution(e) for e in left], self.agent.host.mono
+            )
         )
         self.look()
 
@@ -351,7 +353,7 @@ class BatchSide:
     def say(self, entry: Entry) -> None:
         if not entry.acknowledged:
             self.agent.do(
-                self.agent.session.learned([self._execution(entry)], self.agent.host.mono)
+                self.agent.session.record_states([self._execution(entry)], self.agent.host.mono)
             )
 
     def _execution(self, entry: Entry) -> Execution:

@@ -177,7 +177,7 @@ def test_the_same_folder_twice_has_one_keeper(template: Template) -> None:
     second = template.keeper(folder=str(folder))
     assert (
         second["error"]
-        == f"its keeper ended with exit code 3: another keeper has {folder}; this one ends"
+        == f"the keeper ended with exit code 3: another keeper uses {folder}; this keeper ends"
     )
     assert processes.alive(first["pid"], first["startTicks"])
     until(
@@ -218,7 +218,7 @@ def test_an_agent_that_ends_at_once_is_told_by_its_words_and_exit(
     answer = template.keeper()
     assert (
         "pid" not in answer
-        and answer["error"].startswith("its agent ended as soon as it was started, ")
+        and answer["error"].startswith("the agent ended right after its start, ")
         and words in answer["error"]
     )
     assert time.monotonic() - began < 5 * 2
@@ -234,7 +234,7 @@ def test_a_keeper_that_is_killed_before_it_has_an_agent_is_told(root: Path, pack
         "TITLE = 'jobscribe keeper'\ndef run(config, spawn, first):\n    import os\n    os.kill(os.getpid(), 9)",
     )
     template = Template(root, package)
-    assert "its keeper ended by signal 9" in template.keeper()["error"]
+    assert "the keeper ended by signal 9" in template.keeper()["error"]
     template.close()
     for folder in root.glob("folder*"):
         shutil.rmtree(folder)
@@ -244,7 +244,7 @@ def test_a_keeper_that_cannot_use_its_folder_says_so(template: Template) -> None
     (template.root / "a file").touch()
     answer = template.keeper(folder=str(template.root / "a file" / "below"))
     assert answer["error"].startswith(
-        "its keeper ended with exit code 5: its folder cannot be used: Not a directory"
+        "the keeper ended with exit code 5: the keeper cannot use its folder: Not a directory"
     )
 
 
@@ -259,9 +259,9 @@ def test_no_process_left_is_told_by_the_template(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(os, "fork", fork)
     packet = json.dumps({"id": 7, "keeper": {"folder": "/nowhere", "agent": {}}}).encode()
     before = len(os.listdir("/proc/self/fd"))
-    answer = template_module._answered(packet, "/", {}, select.poll())
+    answer = template_module._handle_request(packet, "/", {}, select.poll())
     assert answer is not None and answer["id"] == 7
-    assert answer["error"].startswith("no keeper can be forked: no further process can be made")
+    assert answer["error"].startswith("cannot fork a keeper: cannot create another process")
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -303,13 +303,13 @@ def test_what_is_no_request_is_answered_with_a_sentence(
     template: Template, request_: dict[str, Any]
 ) -> None:
     answer = template.ask(**request_)
-    assert answer["id"] == 3 and "knows only" in answer["error"]
+    assert answer["id"] == 3 and "accepts only" in answer["error"]
 
 
 def test_noise_is_answered_too(template: Template) -> None:
     for noise in (b"\xff\xfe", b"[]", b"{}", b'"x"'):
         template.socket.send(noise)
-        assert "no request" in json.loads(template.socket.recv(65536))["error"]
+        assert "not a request" in json.loads(template.socket.recv(65536))["error"]
     assert template.ask(id=9, ping=True)["pong"]
 
 

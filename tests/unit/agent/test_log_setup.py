@@ -17,19 +17,19 @@ from jobscribe.protocol.ids import execution_log_ids, parse_agent_key, parse_tok
 KEY, TOKEN = "local.sequential.qsOpzxM9@localhost", "qsOpzxM9-Wd3xLq8B-model/1795250119/2/main/0"
 AGENT = """
 import json, sys
-from jobscribe.agent.log_setup import opened
+from jobscribe.agent.log_setup import open_log
 from jobscribe.protocol.ids import execution_log_ids, parse_agent_key, parse_token
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime.log import journald as journal
 journal.SOCKET = sys.argv[2]
-log = opened(sys.argv[1], parse_agent_key(sys.argv[4]), "m2cW" + "x" * 28, Redactor(["TOPSECRET"]), json.loads(sys.argv[3]))
+log = open_log(sys.argv[1], parse_agent_key(sys.argv[4]), "m2cW" + "x" * 28, Redactor(["TOPSECRET"]), json.loads(sys.argv[3]))
 log("hello {}", "TOPSECRET", **execution_log_ids(parse_token(sys.argv[5])))
 """
 KEEPER = """
 import json, sys
 from jobscribe.agent.keeper.loop import log as say
-say.keep_in(sys.argv[1], json.loads(sys.argv[2]))
-say.say("a cgroup is gone")
+say.open_log_file(sys.argv[1], json.loads(sys.argv[2]))
+say.log("a cgroup is gone")
 """
 
 

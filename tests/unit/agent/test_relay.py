@@ -167,7 +167,7 @@ async def test_what_is_said_while_the_supervisor_is_dialed_is_not_lost(there: Ru
     await there.listen(_echo)
     await there.start(
         through=_with(
-            "d = relay._Carried._dial", "relay._Carried._dial = lambda self: _late(d, self)"
+            "d = relay._Connection._dial", "relay._Connection._dial = lambda self: _late(d, self)"
         )
     )
     assert await _answer(there, b"said at once")
@@ -265,9 +265,7 @@ async def test_who_says_nothing_that_is_answered_is_ended(there: Running) -> Non
         assert await asyncio.wait_for(reader.read(1), 10) == b""
     assert time.monotonic() - began >= 0.6
     dribbling.cancel()
-    await there.until(
-        lambda: "was not answered by the supervisor within" in there.words(), "it is not said"
-    )
+    await there.until(lambda: "did not answer unix user" in there.words(), "it is not said")
     await there.until(lambda: bool(ended), "the far side stays")
 
 
@@ -312,7 +310,7 @@ async def test_a_user_has_its_share_of_connections_and_nobody_elses(there: Runni
         assert there.descriptors() < 16 + 2 * 16 + 10
     await there.until(
         lambda: (
-            f"refused: unix user {SOMEBODY_ELSE} has its 16 connections already" in there.words()
+            f"refused: unix user {SOMEBODY_ELSE} has 16 connections, its limit" in there.words()
         ),
         "it is not said",
     )
@@ -360,7 +358,7 @@ async def test_all_together_have_a_bound_as_well(there: Running) -> None:
     while not await _answer(there):
         assert time.monotonic() < deadline, "what is given back is not given to the next"
         await asyncio.sleep(0.05)
-    assert "refused: all 3 connections are taken" in there.words()
+    assert "refused: all 3 connections are in use" in there.words()
     for writer in held:
         writer.close()
 
@@ -373,7 +371,7 @@ async def test_few_descriptors_are_a_bound_of_connections_not_its_end(there: Run
     assert "at most 4 connections" in there.words()
     held = [await there.open() for _ in range(30)]
     await there.until(
-        lambda: "refused: all 4 connections are taken" in there.words(),
+        lambda: "refused: all 4 connections are in use" in there.words(),
         "more are carried than it has descriptors for",
     )
     for _, writer in held:
@@ -420,10 +418,10 @@ async def test_sigterm_ends_it_within_a_second_and_the_next_takes_its_place(ther
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ("{", "is no JSON"),
-        ("[]", "no JSON object"),
+        ("{", "is not JSON"),
+        ("[]", "not a JSON object"),
         ('{"url": "ws://x"}', "must be host:port"),
-        ('{"url": "http://x", "connect": "a:1"}', "that of a websocket"),
+        ('{"url": "http://x", "connect": "a:1"}', "must be a websocket URL"),
         ('{"url": "ws://x", "connect": "a:1", "ca": 1}', "a PEM text"),
         ('{"url": "ws://x", "connect": "a:0"}', "must be host:port"),
         ('{"url": "ws://x", "connect": "a:1", "connections": 0}', "above 0"),

@@ -31,7 +31,7 @@ class Login:
     known: dict[str, str] = {"PATH": "/usr/bin:/bin"}
     umask, sentence = "0077", None
 
-    async def find_out(self) -> None:
+    async def load(self) -> None:
         """It is known."""
 
 
@@ -942,10 +942,10 @@ async def test_a_new_agent_is_there_before_its_logins_profile_is_through(
 ) -> None:
     through = asyncio.Event()
 
-    async def find_out(login: Login) -> None:
+    async def load(login: Login) -> None:
         await through.wait()
 
-    monkeypatch.setattr(Login, "find_out", find_out)
+    monkeypatch.setattr(Login, "load", load)
     batch = await asyncio.wait_for(ground.agent(), SECS)
     token = ground.token()
     batch.launch(token, ground.spec("true"))

@@ -15,7 +15,7 @@ from jobscribe.protocol.wire.messages import FileList, ListFiles
 
 
 def listed(run_dir: Path, after: str = "", limit: int = 1000) -> FileList:
-    return run_dir_listing.answer(
+    return run_dir_listing.list_files(
         ListFiles(op_id="0" * 32, run_dir=str(run_dir), after=after, limit=limit)
     )
 

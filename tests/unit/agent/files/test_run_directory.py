@@ -155,10 +155,10 @@ def test_what_is_no_regular_file_is_not_touched(run_dir: Path) -> None:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(run_dir / "socket"))
     for name, word in (
-        ("pipe", "no regular file"),
-        ("socket", "no regular file"),
+        ("pipe", "not a regular file"),
+        ("socket", "not a regular file"),
         ("frames", "folder"),
-        ("out.json/x", "no folder"),
+        ("out.json/x", "not a folder"),
     ):
         code, sentence = refused(run_dir, name)
         assert code == "notFound" and word in sentence
@@ -182,7 +182,7 @@ def test_what_may_not_be_read_is_said(run_dir: Path, monkeypatch: pytest.MonkeyP
     assert refused(run_dir, "frames/deep/1 é.csv")[0] == "forbidden"
     assert refused(run_dir, "out.json") == (
         "agentUnavailable",
-        "'out.json' cannot be read: Input/output error",
+        "cannot read 'out.json': Input/output error",
     )
 
 

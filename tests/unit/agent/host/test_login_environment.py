@@ -154,7 +154,7 @@ async def test_none_is_run_where_none_is_wanted(
 ) -> None:
     _profile(home, f"touch {home}/run\nexport A=1\n")
     finder = _finder(tmp_path, account, timeout_secs=0.0)
-    await finder.find_out()
+    await finder.load()
     assert (finder.known, finder.umask, finder.sentence) == (account.clean(), "0077", None)
     assert not (home / "run").exists() and not (tmp_path / "login-environment.json").exists()
 
@@ -165,7 +165,7 @@ async def test_it_is_found_out_once_however_many_ask(
     _profile(home, f"echo x >>{home}/runs\nexport A=1\n")
     finder = _finder(tmp_path, account)
     assert finder.known is None
-    await asyncio.gather(*(finder.find_out() for _ in range(5)))
+    await asyncio.gather(*(finder.load() for _ in range(5)))
     assert finder.known is not None and finder.known["A"] == "1" and finder.sentence is None
     assert (home / "runs").read_text() == "x\n"
 
@@ -175,20 +175,20 @@ async def test_the_cache_is_private_and_used_until_a_file_changes(
 ) -> None:
     _profile(home, f"echo x >>{home}/runs\nexport A=1\n")
     for _ in range(3):
-        await _finder(tmp_path, account).find_out()
+        await _finder(tmp_path, account).load()
     assert (home / "runs").read_text() == "x\n"
     cache = tmp_path / "login-environment.json"
     assert cache.stat().st_mode & 0o777 == 0o600
     _profile(home, f"echo x >>{home}/runs\nexport A=22\n")
     finder = _finder(tmp_path, account)
-    await finder.find_out()
+    await finder.load()
     assert (
         finder.known is not None
         and finder.known["A"] == "22"
         and (home / "runs").read_text() == "x\nx\n"
     )
     (home / ".bash_login").write_text("")
-    await _finder(tmp_path, account).find_out()
+    await _finder(tmp_path, account).load()
     assert (home / "runs").read_text() == "x\nx\nx\n"
 
 
@@ -197,7 +197,7 @@ async def test_a_cache_that_cannot_be_trusted_is_not_used(
     home: Path, account: Account, tmp_path: Path, spoil: str
 ) -> None:
     _profile(home, "export A=1\n")
-    await _finder(tmp_path, account).find_out()
+    await _finder(tmp_path, account).load()
     cache = tmp_path / "login-environment.json"
     said = json.loads(cache.read_text())
     said["env"]["A"] = "from the cache"
@@ -206,7 +206,7 @@ async def test_a_cache_that_cannot_be_trusted_is_not_used(
     cache.chmod(0o644 if spoil == "mode" else 0o600)
     other = account._replace(name="another") if spoil == "other account" else account
     finder = _finder(tmp_path, other)
-    await finder.find_out()
+    await finder.load()
     assert finder.known is not None and finder.known["A"] == "1"
 
 
@@ -215,13 +215,13 @@ async def test_the_same_cache_untouched_is_used(
 ) -> None:
     """The counterpart of the test above: it would pass as well if the cache were never used."""
     _profile(home, "export A=1\n")
-    await _finder(tmp_path, account).find_out()
+    await _finder(tmp_path, account).load()
     cache = tmp_path / "login-environment.json"
     said = json.loads(cache.read_text())
     said["env"]["A"] = "from the cache"
     cache.write_text(json.dumps(said))
     finder = _finder(tmp_path, account)
-    await finder.find_out()
+    await finder.load()
     assert finder.known is not None and finder.known["A"] == "from the cache"
 
 
@@ -231,7 +231,7 @@ async def test_a_profile_that_hangs_is_asked_once_and_then_remembered(
     _profile(home, f"echo x >>{home}/runs\nsleep 60\n")
     for _ in range(2):
         finder = _finder(tmp_path, account, timeout_secs=0.5)
-        await finder.find_out()
+        await finder.load()
         assert finder.known == account.clean() and finder.sentence is not None
     assert (home / "runs").read_text() == "x\n"
 
@@ -241,7 +241,7 @@ async def test_a_cache_that_cannot_be_written_is_done_without(
 ) -> None:
     _profile(home, "export A=1\n")
     finder = _finder(tmp_path / "missing", account)
-    await finder.find_out()
+    await finder.load()
     assert finder.known is not None and finder.known["A"] == "1"
 
 

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from jobscribe.agent.host.port_probe import taken
+from jobscribe.agent.host.port_probe import ports_in_use
 
 
 def bound(family: int, address: str, *options: tuple[int, int, int]) -> socket.socket:
@@ -47,8 +47,8 @@ def test_whoever_listens_is_noticed(
     with bound(family, address, *options) as server:
         server.listen()
         port = server.getsockname()[1]
-        assert taken([port]) == [port]
-    assert taken([port]) == []
+        assert ports_in_use([port]) == [port]
+    assert ports_in_use([port]) == []
 
 
 def test_of_many_the_taken_ones_in_their_order() -> None:
@@ -57,10 +57,10 @@ def test_of_many_the_taken_ones_in_their_order() -> None:
     for s in servers:
         s.listen()
     servers[1].close()
-    assert taken(reversed(ports)) == [ports[3], ports[2], ports[0]]
+    assert ports_in_use(reversed(ports)) == [ports[3], ports[2], ports[0]]
     for s in servers:
         s.close()
-    assert taken([]) == taken(ports) == []
+    assert ports_in_use([]) == ports_in_use(ports) == []
 
 
 def test_connections_of_a_server_that_has_ended_do_not_keep_its_port() -> None:
@@ -78,7 +78,7 @@ def test_connections_of_a_server_that_has_ended_do_not_keep_its_port() -> None:
             line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "06"
             for line in table.readlines()[1:]
         ), "TIME_WAIT"
-    assert taken([port]) == []
+    assert ports_in_use([port]) == []
 
 
 def test_who_waits_for_a_server_is_not_let_in_by_the_question(
@@ -93,4 +93,4 @@ def test_who_waits_for_a_server_is_not_let_in_by_the_question(
     monkeypatch.setattr(
         socket.socket, "listen", lambda self, *backlog: listened.append(self.getsockname())
     )
-    assert taken([port]) == [] and listened == []
+    assert ports_in_use([port]) == [] and listened == []

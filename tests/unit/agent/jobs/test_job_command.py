@@ -83,7 +83,7 @@ class Runs:
             grace=2.0,
             core=0,
             script=script(token, spec, LOGIN | {"NAP": keeper.nap}, evidence),
-            input=job_input.text(asked, str(run_dir), names),
+            input=job_input.input_json(asked, str(run_dir), names),
         )
         return token
 
@@ -249,7 +249,7 @@ def test_by_hand_the_script_does_the_same(runs: Runs, keeper: Keeper) -> None:
     [
         ("prepare_raises", "prepare_raises failed in prepare: ValueError: no such thing"),
         ("prepare_says_no", "The plate is too small for 3 hot spots."),
-        ("prepare_says_nothing", "prepare_says_nothing failed in prepare, and does not say why"),
+        ("prepare_says_nothing", "prepare_says_nothing failed in prepare without a message"),
         ("prepare_exits", "prepare_exits failed in prepare: it called exit(0)"),
         (
             "prepare_exits_silently",
@@ -257,27 +257,27 @@ def test_by_hand_the_script_does_the_same(runs: Runs, keeper: Keeper) -> None:
         ),
         (
             "prepare_returns_text",
-            "prepare_returns_text failed in prepare: what it returned is not what was asked for: it is of type str, not Prepared",
+            "prepare_returns_text failed in prepare: the returned value is invalid: it is of type str, not Prepared",
         ),
         (
             "prepare_returns_nothing",
-            "prepare_returns_nothing failed in prepare: what it returned is not what was asked for: "
-            "command is not a tuple of texts, the program first",
+            "prepare_returns_nothing failed in prepare: the returned value is invalid: "
+            "command is not a tuple of strings that starts with the program",
         ),
         ("result_raises", "result_raises failed in result: ZeroDivisionError: division by zero"),
         ("result_says_no", "There is no curve in what came out."),
         (
             "result_is_nan",
-            "result_is_nan failed in result: what it returned cannot be sent: plots[0].points[2] is NaN",
+            "result_is_nan failed in result: the returned value cannot be sent: plots[0].points[2] is NaN",
         ),
         (
             "result_has_a_set",
-            "result_has_a_set failed in result: what it returned cannot be sent: x.y is a set",
+            "result_has_a_set failed in result: the returned value cannot be sent: x.y is a set",
         ),
         (
             "result_is_a_list",
-            "result_is_a_list failed in result: what it returned is not what was asked for: "
-            "a result is an object with fields, not of type list",
+            "result_is_a_list failed in result: the returned value is invalid: "
+            "a result must be a dict, not of type list",
         ),
         ("no_app", "the app no_app (bad_apps:no_app) cannot be used: it is 'dict', not an App"),
         (
@@ -306,7 +306,7 @@ def test_a_run_that_was_digested_by_another_version_of_its_app_is_refused_by_nam
     ended, token = runs.run(
         "myapp", "heightWeightReport", task_env={"JOBSCRIBE_APP_VERSION": "0.9"}
     )
-    assert ended.code == 1 and "the front end has myapp 0.9, and " in (
+    assert ended.code == 1 and "the front end has myapp 0.9, but " in (
         ended.termination_message or ""
     )
     assert "has myapp 1, so nothing was run" in (
@@ -341,7 +341,7 @@ def test_a_model_that_the_app_does_not_have_is_said(runs: Runs) -> None:
     end, _ = runs.run("good", "otherReport")
     assert (end.code, end.termination_message) == (
         1,
-        "good has no compute model 'otherReport'; there are: testReport",
+        "good has no compute model 'otherReport'; it has: testReport",
     )
 
 
@@ -354,7 +354,7 @@ def test_an_app_that_ends_by_a_signal_takes_nothing_with_it_but_the_run(
     assert (end.signal, end.core_dumped) == (signal.SIGSEGV, False)
     assert (
         end.termination_message
-        == f"{app} failed in {where}: its process ended by signal 11 (SIGSEGV)"
+        == f"{app} failed in {where}: its process was killed by signal 11 (SIGSEGV)"
     )
 
 
@@ -384,7 +384,7 @@ def test_what_an_app_prints_is_output_and_nothing_else(runs: Runs, keeper: Keepe
 def test_a_code_that_ends_by_a_signal_ends_the_run_by_it(runs: Runs) -> None:
     end, _ = runs.run("good", sh="kill -SEGV $$")
     assert (end.signal, end.core_dumped) == (signal.SIGSEGV, False)
-    assert end.termination_message == "the program of good ended by signal 11 (SIGSEGV)"
+    assert end.termination_message == "the program of good was killed by signal 11 (SIGSEGV)"
     assert runs.run("good", sh="kill -KILL $$")[0].signal == signal.SIGKILL
 
 
@@ -399,7 +399,7 @@ def test_a_program_that_is_not_there_is_said(runs: Runs) -> None:
     end, _ = runs.run("good", argv=["/no/such/program", "x"])
     assert (end.code, end.termination_message) == (
         1,
-        "the program of good, /no/such/program, cannot be started: No such file or directory",
+        "the program of good, /no/such/program, cannot be run: No such file or directory",
     )
 
 
@@ -453,21 +453,21 @@ def test_progress_is_reported_while_it_runs(runs: Runs, keeper: Keeper) -> None:
         ("progress_raises", "progress_raises failed in progress: KeyError: 'step'"),
         (
             "progress_dies",
-            "progress_dies failed in progress: its process ended by signal 9 (SIGKILL)",
+            "progress_dies failed in progress: its process was killed by signal 9 (SIGKILL)",
         ),
         (
             "progress_is_long",
-            "progress_is_long failed in progress: what it returned is not what was asked for: a report has at most 16384 bytes, "
+            "progress_is_long failed in progress: the returned value is invalid: a report has at most 16384 bytes, "
             "not 20011",
         ),
         (
             "progress_has_many_keys",
-            "progress_has_many_keys failed in progress: what it returned is not what was asked for: "
+            "progress_has_many_keys failed in progress: the returned value is invalid: "
             "a report may have at most 64 keys, not 100",
         ),
         (
             "progress_is_a_list",
-            "progress_is_a_list failed in progress: what it returned is not what was asked for: a report must be an object",
+            "progress_is_a_list failed in progress: the returned value is invalid: a report must be an object",
         ),
     ],
 )
@@ -483,9 +483,7 @@ def test_an_app_that_hangs_in_progress_is_not_waited_for(runs: Runs) -> None:
     boot = "import jobscribe.agent.jobs.job_command as j; j.PROGRESS_PATIENCE_SECS = 0.3"
     end, _ = runs.run("progress_hangs", boot=boot, sh="echo done")
     assert end.code == 0
-    assert end.report == {
-        "alert": "progress_hangs failed in progress: it did not return within 0.3 s"
-    }
+    assert end.report == {"alert": "progress_hangs failed in progress: no answer within 0.3 s"}
 
 
 # ---- being stopped

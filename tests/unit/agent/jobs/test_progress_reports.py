@@ -105,7 +105,7 @@ async def test_nothing_is_sent_twice_but_after_a_connect(watched: Watched) -> No
     (watched.folder / "stdout.log").write_text("other news")
     await asyncio.sleep(3 * reports_module.GAP_SECS)
     assert len(watched.sent) == 1
-    watched.reports.again()
+    watched.reports.resend()
     assert [r.report for r in watched.sent] == [{"frameCount": 1}] * 2
 
 
@@ -113,10 +113,10 @@ async def test_what_is_over_is_not_followed_any_more(watched: Watched) -> None:
     watched.reports.follow(TOKEN)
     watched.say(frameCount=1)
     await watched.hears(frameCount=1)
-    watched.reports.leave(TOKEN)
+    watched.reports.unfollow(TOKEN)
     watched.say(frameCount=2)
     await asyncio.sleep(2 * reports_module.GAP_SECS)
-    watched.reports.again()
+    watched.reports.resend()
     assert len(watched.sent) == 1
 
 

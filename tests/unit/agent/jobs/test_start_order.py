@@ -29,7 +29,7 @@ class Login:
         self.umask, self.sentence, self._env, self._refusal = "0077", None, env, refusal
         self.may_go_on = asyncio.Event()
 
-    async def find_out(self) -> None:
+    async def load(self) -> None:
         await self.may_go_on.wait()
         if self._refusal is not None:
             raise self._refusal
@@ -129,8 +129,8 @@ def test_a_port_that_somebody_listens_on_fails_the_start_in_a_word(tmp_path: Pat
         ground.starter.start(token(1), ground.spec(ports=(ports[1],)), None)
     ground.starter.start(token(2), ground.spec(ports=tuple(ports)), SHARED)
     assert ground.failures == [
-        (token(0), f"somebody listens on its ports {ports[0]}, {ports[1]} already", "portTaken"),
-        (token(1), f"somebody listens on its port {ports[1]} already", "portTaken"),
+        (token(0), f"ports {ports[0]}, {ports[1]} already in use on this host", "portTaken"),
+        (token(1), f"port {ports[1]} already in use on this host", "portTaken"),
     ]
     assert [o["name"] for o in ground.orders] == [token(2).name]
 
@@ -154,7 +154,7 @@ async def test_tasks_of_two_gangs_that_wait_for_the_login_profile_keep_their_own
     await asyncio.sleep(0)
     assert not ground.orders
     ground.login.may_go_on.set()
-    await asyncio.gather(*ground.starter._later)
+    await asyncio.gather(*ground.starter._tasks)
     assert [ground.env_of(o)["OURS"] for o in ground.orders] == [
         "it's\n$shared",
         "other",
@@ -167,7 +167,7 @@ async def test_a_profile_that_cannot_be_asked_fails_each_of_them(tmp_path: Path)
     for n in range(3):
         ground.starter.start(token(n), ground.spec(), SHARED)
     ground.login.may_go_on.set()
-    await asyncio.gather(*ground.starter._later)
+    await asyncio.gather(*ground.starter._tasks)
     assert (
         ground.failures == [(token(n), "no profile", None) for n in range(3)] and not ground.orders
     )

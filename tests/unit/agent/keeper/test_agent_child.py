@@ -68,11 +68,11 @@ def test_what_waits_for_a_deaf_agent_is_bounded_and_the_truth_arrives_later(
     seat.start()
     for n in range(3000):
         e = known[f"e{n}"] = Execution(f"e{n}", "token", "/nowhere")
-        e.began(n + 1, 1, 0.0, 0.0)
-        seat.tell("started", e)
+        e.record_main(n + 1, 1, 0.0, 0.0)
+        seat.report("started", e)
     for e in known.values():
-        e.over({"source": "keeper", "code": 7, "detail": "x" * 2000})
-        seat.tell("ended", e)
+        e.finish({"source": "keeper", "code": 7, "detail": "x" * 2000})
+        seat.report("ended", e)
     assert seat._channel is not None
     assert len(seat._channel._out) < 2 << 20  # of 6 MB
     received = bytearray()
@@ -90,7 +90,7 @@ def test_what_waits_for_a_deaf_agent_is_bounded_and_the_truth_arrives_later(
         return {m["name"]: m["state"] for m in said if m["is"] != "hello"}
 
     loop.watch(agent.link.fileno(), selectors.EVENT_READ, read)
-    loop.at("too long", time.monotonic() + 30, lambda: loop.stop(1))
+    loop.call_at("too long", time.monotonic() + 30, lambda: loop.stop(1))
     assert loop.run() == 0
     assert received.startswith(b'{"is": "hello"}\n')
     seat._channel.close()
@@ -109,7 +109,7 @@ def test_a_callback_that_fails_is_said_and_called_again(
 
     loop.on_signal(signal.SIGUSR2, fail_twice)
     os.kill(os.getpid(), signal.SIGUSR2)
-    loop.at("too long", time.monotonic() + 30, lambda: loop.stop(1))
+    loop.call_at("too long", time.monotonic() + 30, lambda: loop.stop(1))
     assert loop.run() == 0
     assert len(calls) == 3
     assert capfd.readouterr().err.count("OSError: [Errno 24]") == 1, "the same trouble is said once"

@@ -44,7 +44,7 @@ def version(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def cgroups(version: str, tmp_path: Path) -> Iterator[Cgroups]:
     made = Cgroups(str(tmp_path), version)
     yield made
-    until(lambda: all(c.remove() for c in made.left()))
+    until(lambda: all(c.remove() for c in made.existing()))
     made.close()
     assert not any(os.path.exists(f) for f in made.families)
 
@@ -66,7 +66,9 @@ def _jobs(keeper: Keeper) -> list[str]:
 
 def _entered(cgroup: Cgroup, *command: str) -> subprocess.Popen[bytes]:
     """A process in there, as the script of a job would get there."""
-    process = subprocess.Popen(["/bin/sh", "-c", cgroup.entry() + 'exec "$@"', "sh", *command])
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", cgroup.enter_command() + 'exec "$@"', "sh", *command]
+    )
     until(lambda: process.pid in cgroup.pids())
     return process
 
@@ -79,11 +81,11 @@ def test_who_is_in_is_told_and_killed_and_then_it_can_be_removed(cgroups: Cgroup
     assert cgroup is not None and cgroup.pids() == []
     process = _entered(cgroup, "sh", "-c", "trap '' TERM; sleep 86400 & sleep 86400")
     until(lambda: len(cgroup.pids()) == 3)
-    assert not cgroup.remove() and cgroups.name_of(process.pid) == "a-1"
+    assert not cgroup.remove() and cgroups.execution_of(process.pid) == "a-1"
     cgroup.kill()
     assert process.wait(5) == -signal.SIGKILL
     until(cgroup.remove)
-    assert cgroup.pids() == [] and cgroups.left() == []
+    assert cgroup.pids() == [] and cgroups.existing() == []
 
 
 def test_those_that_a_job_made_below_its_own_are_part_of_it(cgroups: Cgroups) -> None:
@@ -94,7 +96,7 @@ def test_those_that_a_job_made_below_its_own_are_part_of_it(cgroups: Cgroups) ->
     inner = Cgroup("x", cgroup.version, str(below), None)
     process = _entered(inner, "sleep", "86400")
     assert cgroup.pids() == [process.pid] and not cgroup.remove()
-    assert cgroups.name_of(process.pid) == "a-1"
+    assert cgroups.execution_of(process.pid) == "a-1"
     cgroup.kill()
     process.wait(5)
     until(cgroup.remove)
@@ -117,8 +119,8 @@ def test_a_forged_note_leads_nowhere(cgroups: Cgroups, tmp_path: Path) -> None:
     cgroup = cgroups.make("a-1")
     assert cgroup is not None
     other = str(Path(cgroup.folder).parents[1])
-    noted = cgroup.said()
-    assert cgroups.found("a-1", noted) is not None and cgroups.found("a-2", noted) is None
+    noted = cgroup.record()
+    assert cgroups.find("a-1", noted) is not None and cgroups.find("a-2", noted) is None
     elsewhere = tmp_path / os.path.basename(os.path.dirname(cgroup.folder)) / "job-a-2"
     elsewhere.mkdir(parents=True)
     forged = [
@@ -134,14 +136,20 @@ def test_a_forged_note_leads_nowhere(cgroups: Cgroups, tmp_path: Path) -> None:
         "x",
     ]
     for said in forged:
-        assert cgroups.found("a-2", said) is None, said
-        found = cgroups.found("a-1", said)  # by its name
+        assert cgroups.find("a-2", said) is None, said
+        found = cgroups.find("a-1", said)  # by its name
         assert found is None or found.folder == cgroup.folder, said
 
 
 def test_where_none_may_be_made_there_are_none(tmp_path: Path) -> None:
     off = Cgroups(str(tmp_path), "off")
-    assert (off.make("a-1"), off.families, off.left(), off.state, off.name_of(os.getpid())) == (
+    assert (
+        off.make("a-1"),
+        off.families,
+        off.existing(),
+        off.state,
+        off.execution_of(os.getpid()),
+    ) == (
         None,
         [],
         [],
@@ -213,7 +221,7 @@ def test_a_job_that_the_earlier_keeper_left_frozen_goes_on(
     token = keeper.started("sleep NAP; exit 3")
     until(lambda: len(keeper.naps()) == 2)
     keeper.kill()
-    cgroup = Cgroups(str(keeper.folder), version).found(token.name, None)
+    cgroup = Cgroups(str(keeper.folder), version).find(token.name, None)
     assert cgroup is not None
     cgroup._freeze(True)
     following = new_keeper(cgroups={"use": version})
@@ -345,7 +353,7 @@ def test_when_making_one_fails_jobs_start_without_and_it_is_said_once(
     (_families(keeper)[0] / "cgroup.max.descendants").write_text("0")
     for code in (5, 6):
         assert keeper.run(f"exit {code}").code == code
-    assert keeper.log().count("no cgroup can be made") == 1
+    assert keeper.log().count("cannot create a cgroup") == 1
 
 
 def test_where_no_process_can_be_made_inside_it_moves_itself_in(
@@ -363,7 +371,7 @@ def test_where_no_process_can_be_made_inside_it_moves_itself_in(
         token, "script.sh"
     )
     assert keeper.run("exit 6").code == 6
-    assert keeper.log().count("each one moves itself in") == 1
+    assert keeper.log().count("each job moves itself in") == 1
 
 
 def test_the_script_by_hand_does_the_same_without_the_cgroup(keeper: Keeper) -> None:

@@ -261,7 +261,7 @@ def _command(pid: int) -> bytes:
 
 
 def test_the_keeper_knows_the_same_signals_as_the_protocol() -> None:
-    assert keeping_facts._TELLING == KERNEL_SIGNALS
+    assert keeping_facts._KERNEL_SIGNALS == KERNEL_SIGNALS
 
 
 @pytest.mark.parametrize(
@@ -368,16 +368,16 @@ def test_looking_is_bounded_and_takes_turns() -> None:
     for e in many:
         e.pid = os.getpid()
     for _ in range(200):
-        process_sampler.look_around(many)
-        if all(e.sight.numbers for e in many):
+        process_sampler.sample_executions(many)
+        if all(e.samples.ids for e in many):
             break
-    assert all(os.getpid() in e.sight.numbers for e in many)
-    paused = [e.sight.again for e in many]
-    process_sampler.look_around(many)
-    assert [e.sight.again for e in many] == paused or min(paused) <= time.monotonic()
-    process_sampler._remember(many[0], list(range(10_000, 12_000)))
+    assert all(os.getpid() in e.samples.ids for e in many)
+    paused = [e.samples.next_at for e in many]
+    process_sampler.sample_executions(many)
+    assert [e.samples.next_at for e in many] == paused or min(paused) <= time.monotonic()
+    process_sampler._record_ids(many[0], list(range(10_000, 12_000)))
     assert (
-        len(many[0].sight.numbers) == process_sampler._REMEMBERED
-        and 11_999 in many[0].sight.numbers
-        and 10_000 not in many[0].sight.numbers
+        len(many[0].samples.ids) == process_sampler._REMEMBERED
+        and 11_999 in many[0].samples.ids
+        and 10_000 not in many[0].samples.ids
     )

@@ -88,15 +88,22 @@ def raw(text: str, at: float = 100.0, priority: int = 6) -> bytes:
 
 
 def records(*lines: str, at: float = 100.0) -> list[kernel_log_parser.Record]:
-    return [r for r in (kernel_log_parser.record(raw(line, at)) for line in lines) if r is not None]
+    return [
+        r
+        for r in (kernel_log_parser.parse_record(raw(line, at)) for line in lines)
+        if r is not None
+    ]
 
 
 @pytest.mark.parametrize(("line", "pid"), LINES, ids=[line[:30] for line, _ in LINES])
 def test_whose_end_a_line_tells_of(line: str, pid: int | None) -> None:
-    assert kernel_log_parser.named(line) == pid
+    assert kernel_log_parser.pid_of(line) == pid
     if pid is not None:
-        assert kernel_log_parser.about(records(line), {pid}, None, 90, 110)[0][:100] == line[:100]
-        assert kernel_log_parser.about(records(line), {pid + 1}, None, 90, 110) == ()
+        assert (
+            kernel_log_parser.lines_about(records(line), {pid}, None, 90, 110)[0][:100]
+            == line[:100]
+        )
+        assert kernel_log_parser.lines_about(records(line), {pid + 1}, None, 90, 110) == ()
 
 
 def test_the_limits_are_those_of_the_protocol() -> None:
@@ -108,11 +115,11 @@ def test_the_limits_are_those_of_the_protocol() -> None:
 
 def test_who_was_killed_in_its_cgroup_is_one_of_it_and_his_other_lines_count_too() -> None:
     there = records(OOM.format(JOB, 24741), KILLED.format(24741), KILLED.format(24742))
-    lines = kernel_log_parser.about(there, (), JOB, 90, 110)
+    lines = kernel_log_parser.lines_about(there, (), JOB, 90, 110)
     assert [line[:20] for line in lines] == ["oom-kill:constraint=", "Memory cgroup out of"]
     assert lines[0].endswith("task=tail,pid=24741,uid=0") and "24741" in lines[1]
     below = f"Task in /docker/ab{JOB}/inner killed as a result of limit of /docker/ab"
-    assert kernel_log_parser.about(records(below), (), JOB, 90, 110) == (below,)
+    assert kernel_log_parser.lines_about(records(below), (), JOB, 90, 110) == (below,)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +133,7 @@ def test_who_was_killed_in_its_cgroup_is_one_of_it_and_his_other_lines_count_too
     ],
 )
 def test_what_happened_beside_it_is_not_about_it(line: str) -> None:
-    assert kernel_log_parser.about(records(line), (), JOB, 90, 110) == ()
+    assert kernel_log_parser.lines_about(records(line), (), JOB, 90, 110) == ()
 
 
 @pytest.mark.parametrize(
@@ -140,13 +147,13 @@ def test_what_happened_beside_it_is_not_about_it(line: str) -> None:
     ],
 )
 def test_a_name_does_not_make_a_process_another(line: str) -> None:
-    assert kernel_log_parser.named(line) == 456
+    assert kernel_log_parser.pid_of(line) == 456
 
 
 def test_only_the_kernel_speaks() -> None:
-    assert kernel_log_parser.record(raw(KILLED.format(1), priority=6)) is not None
+    assert kernel_log_parser.parse_record(raw(KILLED.format(1), priority=6)) is not None
     assert (
-        kernel_log_parser.record(raw(KILLED.format(1), priority=14)) is None
+        kernel_log_parser.parse_record(raw(KILLED.format(1), priority=14)) is None
     )  # a user's program wrote it
     for junk in (
         b"",
@@ -156,28 +163,30 @@ def test_only_the_kernel_speaks() -> None:
         b"6,1,x,-;Killed process 1 (x)",
         b"\xff" * 50,
     ):
-        assert kernel_log_parser.record(junk) is None
-    odd = kernel_log_parser.record(b"6,1,2,-;Killed process 7 (\xff\\x0a) total\n")
+        assert kernel_log_parser.parse_record(junk) is None
+    odd = kernel_log_parser.parse_record(b"6,1,2,-;Killed process 7 (\xff\\x0a) total\n")
     assert odd is not None and odd.pid == 7 and odd.text.isascii()
 
 
 def test_other_times_do_not_count_and_the_newest_few_do() -> None:
     line = KILLED.format(9)
     for at, found in ((50.0, False), (89.0, True), (100.0, True), (111.5, True), (150.0, False)):
-        assert bool(kernel_log_parser.about(records(line, at=at), {9}, None, 90, 110)) is found, at
+        assert (
+            bool(kernel_log_parser.lines_about(records(line, at=at), {9}, None, 90, 110)) is found
+        ), at
     # its clock drifts: on a machine that is up for long a line may seem to be from another moment
-    assert kernel_log_parser.about(
+    assert kernel_log_parser.lines_about(
         records(line, at=1_000_050), {9}, None, 1_000_000, 1_000_010
     ) == (line,)
     many = records(*(f"Killed process 9 (n{n})" for n in range(9)))
-    assert kernel_log_parser.about(many, {9}, None, 90, 110) == tuple(
+    assert kernel_log_parser.lines_about(many, {9}, None, 90, 110) == tuple(
         f"Killed process 9 (n{n})" for n in range(4, 9)
     )
 
 
 def test_a_long_line_keeps_its_ends() -> None:
     long = OOM.format("/x" * 400 + JOB, 24741)
-    line = kernel_log_parser.about(records(long), (), JOB, 90, 110)[0]
+    line = kernel_log_parser.lines_about(records(long), (), JOB, 90, 110)[0]
     assert (
         len(line) == KERNEL_CHARS
         and line.startswith("oom-kill:constraint=")
@@ -214,7 +223,7 @@ def test_lines_are_read_beside_the_rest_and_found_at_the_end(
     pipe.given = [raw("eth0: link up", now), raw(KILLED.format(77), now)]
     assert pipe.kernel.read()
     pipe.given = [raw(KILLED.format(78), now)]
-    assert pipe.kernel.about({77, 78}, None, now, expected=True) == (
+    assert pipe.kernel.lines_about({77, 78}, None, now, expected=True) == (
         (KILLED.format(77), KILLED.format(78)),
         None,
     )
@@ -223,7 +232,7 @@ def test_lines_are_read_beside_the_rest_and_found_at_the_end(
 def test_what_was_overrun_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     pipe, now = Pipe(monkeypatch), time.monotonic()
     pipe.given = [OSError(errno.EPIPE, "overrun"), raw(KILLED.format(78), now)]
-    assert pipe.kernel.about({78}, None, now, expected=False) == ((KILLED.format(78),), None)
+    assert pipe.kernel.lines_about({78}, None, now, expected=False) == ((KILLED.format(78),), None)
 
 
 def test_a_line_that_comes_a_moment_after_the_death_is_waited_for_once(
@@ -237,8 +246,8 @@ def test_a_line_that_comes_a_moment_after_the_death_is_waited_for_once(
         pipe.given = [raw(KILLED.format(78), now)]
 
     monkeypatch.setattr(reading.time, "sleep", sleep)
-    assert pipe.kernel.about({78}, None, now, expected=False) == ((), None) and slept == []
-    assert pipe.kernel.about({78}, None, now, expected=True) == ((KILLED.format(78),), None)
+    assert pipe.kernel.lines_about({78}, None, now, expected=False) == ((), None) and slept == []
+    assert pipe.kernel.lines_about({78}, None, now, expected=True) == ((KILLED.format(78),), None)
     assert len(slept) == 1 and slept[0] <= 0.005
 
 
@@ -249,7 +258,7 @@ def test_an_endless_log_does_not_keep_an_end_from_being_told(
     monkeypatch.setattr(reading.os, "read", lambda fd, size: raw(KILLED.format(78), now))
     assert reading.AT_END_SECS + reading.BESIDE_SECS + reading._LATE_SECS <= 0.02
     began = time.process_time()  # it reads all the time; on a busy machine others do, too
-    lines, unread = pipe.kernel.about({78}, None, now, expected=True)
+    lines, unread = pipe.kernel.lines_about({78}, None, now, expected=True)
     assert time.process_time() - began < 5 * 0.02
     assert len(lines) == KERNEL_LINES and unread == TOO_LONG
 
@@ -260,7 +269,7 @@ def test_elsewhere_numbers_of_processes_mean_nothing_and_cgroups_do(
     pipe, now = Pipe(monkeypatch), time.monotonic()
     pipe.kernel._same_pids = False
     pipe.given = [raw(KILLED.format(78), now), raw(OOM.format(JOB, 79), now)]
-    lines, _ = pipe.kernel.about({78}, JOB, now, expected=False)
+    lines, _ = pipe.kernel.lines_about({78}, JOB, now, expected=False)
     assert len(lines) == 1 and lines[0].endswith("pid=79,uid=0")
 
 
@@ -271,7 +280,7 @@ def test_elsewhere_numbers_of_processes_mean_nothing_and_cgroups_do(
         (errno.EACCES, FORBIDDEN),
         (errno.ENOENT, ABSENT),
         (errno.ENXIO, ABSENT),
-        (errno.EMFILE, "the kernel log cannot be read: Too many open files"),
+        (errno.EMFILE, "cannot read the kernel log: Too many open files"),
     ],
 )
 def test_why_it_cannot_be_read_is_said(
@@ -283,7 +292,7 @@ def test_why_it_cannot_be_read_is_said(
     monkeypatch.setattr(reading.os, "open", refuse)
     kernel = KernelLogReader()
     kernel.skip()
-    assert kernel.about({1}, None, 0.0, expected=True) == ((), said)
+    assert kernel.lines_about({1}, None, 0.0, expected=True) == ((), said)
 
 
 def test_what_is_no_kernel_log_is_not_read(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def elsewhere(folder: Path, number: int = 1, count: int = 5, **more: object) -> 
 
 
 def watched(folder: Path, clock: Clock) -> bool:
-    return leases.lives(str(folder), 30.0, look=clock.look, pause=clock.pause)[1]
+    return leases.check_owner(str(folder), 30.0, clock=clock.look, pause=clock.pause)[1]
 
 
 def test_who_takes_it_first_owns_it_and_nobody_else(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_who_takes_it_first_owns_it_and_nobody_else(tmp_path: Path) -> None:
     assert mine is not None and mine.number == 1
     assert leases.take(folder, 0) is None
     assert mine.renew() == leases.HELD
-    seen, lives = leases.lives(folder)
+    seen, lives = leases.check_owner(folder)
     assert lives and seen is not None and seen.number == 1 and seen.host == os.uname().nodename
 
 
@@ -137,7 +137,7 @@ def test_an_owner_that_stood_still_finds_that_it_was_taken(tmp_path: Path) -> No
     assert slow.renew() == leases.TAKEN
     assert fast.renew() == leases.HELD
     slow.release()
-    seen, lives = leases.lives(folder)
+    seen, lives = leases.check_owner(folder)
     assert lives and seen is not None and seen.number == 2
 
 
@@ -160,7 +160,7 @@ def test_an_owner_elsewhere_is_asked_to_end(tmp_path: Path) -> None:
     assert mine is not None
     seen = leases.newest(folder)
     assert seen is not None
-    leases._put(f"{folder}/1", {**seen.said, "state": leases.ASKED})
+    leases._write_line(f"{folder}/1", {**seen.fields, "state": leases.ASKED})
     assert mine.renew() == leases.ASKED
     mine.release()
     assert leases.ask_to_end(folder, seen, 1.0, 1.0)

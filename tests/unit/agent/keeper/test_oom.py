@@ -243,7 +243,7 @@ def test_what_the_counters_say(
     ],
 )
 def test_whose_end_was_a_kill(exit_: dict[str, Any], by_us: bool, said: bool) -> None:
-    assert oom_detection.died_killed(exit_, by_us=by_us) is said
+    assert oom_detection.was_killed(exit_, by_us=by_us) is said
 
 
 def test_what_an_older_version_wrote_is_not_known() -> None:
@@ -276,15 +276,15 @@ def test_the_sentence(exit_: ExitInfo, sentence: str) -> None:
 @pytest.mark.parametrize(
     ("number", "spawning", "shell", "word", "said"),
     [
-        (errno.EAGAIN, True, True, "noProcesses", "no further process can be made"),
+        (errno.EAGAIN, True, True, "noProcesses", "cannot create another process"),
         (errno.EMFILE, True, True, "noDescriptors", "Too many open files"),
-        (errno.ENFILE, False, True, "noDescriptors", "this machine has no descriptor left"),
+        (errno.ENFILE, False, True, "noDescriptors", "this machine has no file descriptor left"),
         (errno.ENOMEM, True, True, "noMemory", "Cannot allocate memory"),
         (errno.ENOSPC, False, True, "diskFull", "No space left on device: /x"),
         (errno.EDQUOT, False, True, "diskFull", "quota"),
         (errno.EROFS, False, True, "notWritable", "read-only"),
         (errno.EACCES, False, True, "notWritable", "Permission denied: /x"),
-        (errno.ENOENT, True, False, "noShell", "no shell to run its script with"),
+        (errno.ENOENT, True, False, "noShell", "the shell for its script cannot be run"),
         (errno.ENOENT, True, True, None, "No such file or directory: /x"),
         (errno.EIO, False, True, None, "Input/output error: /x"),
     ],
@@ -298,7 +298,7 @@ def test_a_start_that_fails_has_a_word_and_a_sentence(
     said: str,
 ) -> None:
     monkeypatch.setattr(os, "access", lambda path, _: shell or path != "/bin/sh")
-    found, sentence = oom_detection.fault(
+    found, sentence = oom_detection.describe_fault(
         OSError(number, os.strerror(number), "/x"), spawning=spawning
     )
     assert found == word and said in sentence

@@ -24,8 +24,8 @@ def test_what_a_buried_child_left_is_met_in_the_same_look(monkeypatch: pytest.Mo
         kin = ProcessTracker(Cgroups(".", "off"))
         e = Execution("e", "token", "/nowhere")
         e.pid = 2**22 + 1
-        kin.look(set(), [e])
-        assert kin.orphans("e") == [left.pid]
+        kin.reap_children(set(), [e])
+        assert kin.adopted_of("e") == [left.pid]
     finally:
         left.kill()
         left.wait()

@@ -320,7 +320,7 @@ def test_a_start_that_was_never_noted_and_left_nothing_is_lost_unless_it_never_w
     assert set(known) == {str(spawned), str(not_spawned)}
     assert (
         known[str(spawned)]["source"] == "lost"
-        and "nothing of it is left" in known[str(spawned)]["detail"]
+        and "no process of it is left" in known[str(spawned)]["detail"]
     )
     assert known[str(not_spawned)]["source"] == "start"
     # nothing was taken for the third: it may still be started, once

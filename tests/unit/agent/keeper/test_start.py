@@ -133,7 +133,7 @@ def test_a_run_directory_without_a_link_is_no_reason_not_to_start(keeper: Keeper
     (keeper.run_dir(token) / ".jobscribe").touch()
     keeper.send(**keeper.order(token, "exit 4"))
     assert keeper.end_of(token).code == 4
-    assert "does not link" in keeper.log()
+    assert "cannot link" in keeper.log()
 
 
 def test_the_links_of_a_run_directory_follow_the_latest_attempt(keeper: Keeper) -> None:
@@ -193,7 +193,7 @@ def test_the_keeper_that_is_about_to_end_starts_nothing(keeper: Keeper) -> None:
     until(lambda: "ready" in keeper.text(stays))
     keeper.send(do="quit", stopJobs=True, grace=20)
     late = keeper.run(_stamp(keeper))
-    assert (late.source, late.detail) == ("start", "its keeper is about to end")
+    assert (late.source, late.detail) == ("start", "the keeper is about to end")
     assert keeper.end_of(stays).stop_reason == "shutdown"
     assert _stamps(keeper) == 0
 
@@ -258,7 +258,7 @@ def test_a_job_without_a_description_finds_none_and_what_is_no_text_is_refused(
     assert keeper.end_of(token).code == 0 and keeper.text(token) == "none\n"
     keeper.send(**keeper.order(keeper.token(), "true"), job=["no text"])
     said = keeper.next("ended")["exit"]
-    assert said["source"] == "start" and "no text" in said["detail"]
+    assert said["source"] == "start" and "not text" in said["detail"]
 
 
 def test_a_job_that_left_a_directory_in_its_place_fails_with_a_sentence(keeper: Keeper) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from jobscribe.agent.session.keeper_heartbeat import KeeperHeartbeat, pace_of
+from jobscribe.agent.session.keeper_heartbeat import KeeperHeartbeat, heartbeat_timing
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.protocol.wire.heartbeat import HeartbeatTiming
 from jobscribe.protocol.wire.messages import KeeperReport
@@ -45,13 +45,13 @@ class Watched:
         until_, before = self.now + secs, len(self.asked)
         while self.now < until_:
             self.now += PACE.step
-            self.watch.look(self.now)
+            self.watch.check(self.now)
             if answers and len(self.asked) > before:
                 self.answer()
                 before = len(self.asked)
 
     def answer(self) -> None:
-        self.watch.heard({"is": "pong", "n": self.asked[-1]["n"]})
+        self.watch.received({"is": "pong", "n": self.asked[-1]["n"]})
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_an_agent_that_stood_still_itself_concludes_nothing(child: Callable[...,
     seen.go_on(1.5)
     for _ in range(5):
         seen.now += 3600
-        seen.watch.look(seen.now)
+        seen.watch.check(seen.now)
         seen.go_on(PACE.timeout / 2)
         seen.answer()
     assert seen.reports == [] and keeper.poll() is None
@@ -162,13 +162,13 @@ def test_it_answers_again_with_its_second_answer_because_what_ended_is_told_befo
     seen.answer()
     assert (
         [r.answers for r in seen.reports] == [False]
-        and seen.watch.silent is not None
+        and seen.watch.last_report is not None
         and len(seen.asked) == asked + 1
     )
-    seen.watch.heard({"is": "ended"})
+    seen.watch.received({"is": "ended"})
     assert [r.answers for r in seen.reports] == [False]
     seen.answer()
-    assert [r.answers for r in seen.reports] == [False, True] and seen.watch.silent is None
+    assert [r.answers for r in seen.reports] == [False, True] and seen.watch.last_report is None
     seen.go_on(30, answers=True)
     assert len(seen.reports) == 2
 
@@ -177,11 +177,13 @@ def test_a_keeper_of_an_older_version_is_not_asked() -> None:
     log = Log("agent", Redactor(), Watched(os.getpid()))
     hello = {"agent": {"addressFile": "/nowhere"}, "keeperPid": os.getpid()}
     assert (
-        KeeperHeartbeat.of(hello, log, lambda order: None, lambda report: None, lambda: None)
+        KeeperHeartbeat.from_hello(
+            hello, log, lambda order: None, lambda report: None, lambda: None
+        )
         is None
     )
     assert (
-        KeeperHeartbeat.of(
+        KeeperHeartbeat.from_hello(
             {**hello, "pings": True}, log, lambda order: None, lambda report: None, lambda: None
         )
         is not None
@@ -190,5 +192,5 @@ def test_a_keeper_of_an_older_version_is_not_asked() -> None:
 
 def test_it_is_noticed_within_three_intervals_of_the_link() -> None:
     for interval, timeout in ((20.0, 10.0), (3.0, 3.0), (1.0, 1.0)):
-        pace = pace_of(timeout)
+        pace = heartbeat_timing(timeout)
         assert pace.interval + pace.timeout + 2 * pace.step <= 3 * interval, (interval, timeout)

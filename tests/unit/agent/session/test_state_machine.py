@@ -98,7 +98,7 @@ def session(*steps, up=True):
     if up:
         s.connected(0.0)
     for step in steps:
-        s.keeper_said(step, 0.0) if isinstance(step, dict) else s.received(step, 0.0)
+        s.keeper_reported(step, 0.0) if isinstance(step, dict) else s.received(step, 0.0)
     return s
 
 
@@ -259,7 +259,7 @@ def test_an_end_in_every_state(state, expected):
     """Said once; a second end says nothing new, and never another exit."""
     s = session(*STATES[state])
     first = [e.exit for e in s.executions()]
-    outputs = s.keeper_said(ended(code=9), 1.0)
+    outputs = s.keeper_reported(ended(code=9), 1.0)
     if expected is None:
         assert outputs == []
         assert [e.exit for e in s.executions()] == first
@@ -280,7 +280,7 @@ def test_an_end_in_every_state(state, expected):
 )
 def test_a_start_in_every_state(state, expected):
     """What ended does not come back to life by a word that was late."""
-    outputs = session(*STATES[state]).keeper_said(started(), 1.0)
+    outputs = session(*STATES[state]).keeper_reported(started(), 1.0)
     assert outputs == [] if expected is None else is_update(outputs, expected)
 
 
@@ -334,7 +334,7 @@ def test_an_older_serial_is_refused_and_reported_until_it_is_acknowledged():
     outputs = s.received(run(old), 0.0)
     assert is_update(outputs, "ended", old)
     exit_ = outputs[0].message.execution.exit
-    assert (exit_.source, exit_.detail) == ("start", "a newer run of this job was here before")
+    assert (exit_.source, exit_.detail) == ("start", "a newer run of this job was started before")
     assert is_update(s.received(run(old), 0.0), "ended", old)
     assert s.received(RunAck(tokens=(old,)), 0.0) == [Forget((old,))]
     assert is_update(s.received(run(old), 0.0), "ended", old), "and again after that"
@@ -379,7 +379,7 @@ def test_serials_of_old_jobs_are_let_go(monkeypatch):
 
 def test_a_connection_begins_with_everything():
     s = session(run(), started(), up=False)
-    s.keeper_said(ended(token(2)), 0.0)
+    s.keeper_reported(ended(token(2)), 0.0)
     outputs = s.connected(1.0)
     assert reported(outputs) == {T: "running", token(2): "ended"}
 
@@ -387,9 +387,9 @@ def test_a_connection_begins_with_everything():
 def test_nothing_is_said_without_a_connection_and_nothing_is_ended():
     s = session(run())
     assert s.disconnected() == []
-    assert s.keeper_said(started(), 1.0) == []
+    assert s.keeper_reported(started(), 1.0) == []
     assert s.tick(100.0) == []
-    assert s.keeper_said(ended(), 2.0) == []
+    assert s.keeper_reported(ended(), 2.0) == []
     assert s.keeper_hello([], 2.0) == []
     assert s.tick(100.0) == []
     assert reported(s.connected(101.0)) == {T: "ended"}
@@ -450,13 +450,13 @@ def test_a_snapshot_counts_as_a_report():
 
 def test_elapsed_goes_on_with_the_monotonic_clock():
     s = session(run())
-    (first,) = s.keeper_said(started(elapsed=3.0), 10.0)
+    (first,) = s.keeper_reported(started(elapsed=3.0), 10.0)
     assert first.message.execution.elapsed_secs == 3.0
     (again,) = s.received(run(), 14.5)
     assert again.message.execution.elapsed_secs == 7.5
     (snapshot,) = s.received(RunStatus(op_id="o" * 32), 20.0)
     assert snapshot.message.executions[0].elapsed_secs == 13.0
-    s.keeper_said(started(elapsed=None), 20.0)
+    s.keeper_reported(started(elapsed=None), 20.0)
     assert s.received(run(), 30.0)[0].message.execution.elapsed_secs is None
 
 
@@ -465,7 +465,7 @@ def test_elapsed_goes_on_with_the_monotonic_clock():
 
 def test_the_keepers_words_come_through():
     s = session(run())
-    (output,) = s.keeper_said(started(pid=77), 0.0)
+    (output,) = s.keeper_reported(started(pid=77), 0.0)
     e = output.message.execution
     assert (e.pid, e.start_ticks, e.started_at, e.op_id, e.exit) == (
         77,
@@ -474,7 +474,7 @@ def test_the_keepers_words_come_through():
         op_id(T, "run"),
         None,
     )
-    (output,) = s.keeper_said(ended(code=4, lastLines="boom", userSecs=0.5), 0.0)
+    (output,) = s.keeper_reported(ended(code=4, lastLines="boom", userSecs=0.5), 0.0)
     exit_ = output.message.execution.exit
     assert (exit_.code, exit_.last_lines, exit_.user_secs) == (4, "boom", 0.5)
 
@@ -500,7 +500,7 @@ def test_what_is_no_execution_is_refused_and_changes_nothing(harm):
     s = session(run())
     before = s.executions()
     with pytest.raises(Refusal):
-        s.keeper_said({**started(), **harm}, 0.0)
+        s.keeper_reported({**started(), **harm}, 0.0)
     assert s.executions() == before
 
 
@@ -508,7 +508,7 @@ def test_an_exit_that_is_none_is_refused_and_changes_nothing():
     s = session(run())
     before = s.executions()
     with pytest.raises(msgspec.ValidationError):
-        s.keeper_said(ended(code="zero"), 0.0)
+        s.keeper_reported(ended(code="zero"), 0.0)
     assert s.executions() == before
 
 
@@ -517,12 +517,12 @@ def test_an_exit_that_is_none_is_refused_and_changes_nothing():
 
 def test_over_and_live():
     s = session(run(), run(token(2)))
-    assert (s.over(T), s.over(token(9)), s.live()) == (False, False, 2), (
+    assert (s.has_ended(T), s.has_ended(token(9)), s.live()) == (False, False, 2), (
         "one that is on its way here has everything before it"
     )
-    s.keeper_said(started(), 0.0)
-    s.keeper_said(ended(token(2)), 0.0)
-    assert (s.over(T), s.over(token(2)), s.live()) == (False, True, 1)
+    s.keeper_reported(started(), 0.0)
+    s.keeper_reported(ended(token(2)), 0.0)
+    assert (s.has_ended(T), s.has_ended(token(2)), s.live()) == (False, True, 1)
 
 
 # ---- any order
@@ -559,9 +559,9 @@ def test_whatever_the_order(steps):
             case "status":
                 outputs = s.received(RunStatus(op_id="o" * 32), mono)
             case "started":
-                outputs = s.keeper_said(started(t), mono)
+                outputs = s.keeper_reported(started(t), mono)
             case "ended":
-                outputs = s.keeper_said(ended(t), mono)
+                outputs = s.keeper_reported(ended(t), mono)
             case "up":
                 outputs = s.connected(mono)
             case "down":
@@ -604,8 +604,8 @@ def test_each_task_of_a_gang_is_launched_once_with_what_they_share():
     assert reported(again) == dict.fromkeys(tokens, "starting") and not [
         o for o in again if isinstance(o, Launch)
     ]
-    s.keeper_said(started(tokens[1]), 3.0)
-    s.keeper_said(ended(tokens[2]), 3.0)
+    s.keeper_reported(started(tokens[1]), 3.0)
+    s.keeper_reported(ended(tokens[2]), 3.0)
     more = s.received(run_tasks(*tokens, member(3)), 4.0)
     assert reported(more) == {
         t: {1: "running", 2: "ended"}.get(n, "starting") for n, t in enumerate(tokens)
@@ -648,9 +648,9 @@ def test_a_start_that_failed_for_a_port_says_so_in_a_word_until_the_keeper_knows
     (said,) = s.launch_failed(member(0), "somebody listens", 1.0, "portTaken")
     exit_ = said.message.execution.exit
     assert (exit_.source, exit_.detail, exit_.fault) == ("start", "somebody listens", "portTaken")
-    s.keeper_said(started(member(1)), 1.0)
+    s.keeper_reported(started(member(1)), 1.0)
     assert s.launch_failed(member(1), "somebody listens", 2.0, "portTaken") == []
-    assert not s.over(member(1)) and s.over(member(0))
+    assert not s.has_ended(member(1)) and s.has_ended(member(0))
 
 
 def test_a_probe_is_answered_by_who_can_look_and_changes_nothing():

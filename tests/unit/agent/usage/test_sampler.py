@@ -21,7 +21,7 @@ from jobscribe.agent.usage import sampler as samples_module
 from jobscribe.agent.usage.gpu_counters import UNKNOWN, Gpus, Use
 from jobscribe.agent.usage.proc_counters import Process, lost
 from jobscribe.agent.usage.process_membership import Execution, ProcessMembership
-from jobscribe.agent.usage.sampler import SampledExecution, UsageSampler, look, pause_after
+from jobscribe.agent.usage.sampler import SampledExecution, UsageSampler, pause_after, take_samples
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.protocol.wire import messages
@@ -74,7 +74,9 @@ class Watch:
         return path
 
     def look(self) -> dict[Token, Sample]:
-        return {s.token: s for s in look(list(self.watched.values()), self.members, NO_CARDS)}
+        return {
+            s.token: s for s in take_samples(list(self.watched.values()), self.members, NO_CARDS)
+        }
 
     def at(self, token: Token) -> Sample:
         return self.look()[token]
@@ -416,7 +418,7 @@ def told(answer: Any) -> Any:
     ],
 )
 def test_what_cards_say_of_a_jobs_processes(cards: list[Any], use: Use) -> None:
-    assert gpu_counters.use(Gpus(lambda: Library(*cards)).look(), frozenset({7, 8})) == use
+    assert gpu_counters.use(Gpus(lambda: Library(*cards)).read_cards(), frozenset({7, 8})) == use
 
 
 def test_a_machine_without_is_asked_once_and_never_an_error() -> None:
@@ -426,17 +428,17 @@ def test_a_machine_without_is_asked_once_and_never_an_error() -> None:
 
     asked: list[int] = []
     none = Gpus(absent)
-    assert (none.look(), none.look(), asked) == ((), (), [1])
+    assert (none.read_cards(), none.read_cards(), asked) == ((), (), [1])
     undriven = Library((1, {1: 1}), init=NVMLError("driver not loaded"))
     cards = Gpus(lambda: undriven)
-    assert (cards.look(), cards.look(), undriven.begun) == ((), (), 1)
+    assert (cards.read_cards(), cards.read_cards(), undriven.begun) == ((), (), 1)
 
 
 def test_gpus_of_a_real_job_are_found_by_the_pids_of_its_processes(watch: Watch) -> None:
     token = watch.start("sleep NAP & sleep NAP")
     naps = sorted(watch.slept(2))
     cards = Gpus(lambda: Library((50, {naps[0]: 1 << 30}), (100, {naps[1]: 1 << 30, 1: 5})))
-    (sample,) = look(list(watch.watched.values()), watch.members, cards)
+    (sample,) = take_samples(list(watch.watched.values()), watch.members, cards)
     assert (sample.token, sample.gpu_percent, sample.gpu_memory_bytes) == (token, 75.0, 2 << 30)
 
 
@@ -511,28 +513,28 @@ async def test_nothing_is_looked_at_while_nothing_runs(
     agent.samples.follow(token, 1, 1, 0.0)
     assert agent.samples._timer is not None and agent.samples._timer.when() <= loop.time() + 0.05
     await agent.hears(1)
-    agent.samples.leave(token)
+    agent.samples.unfollow(token)
     said = len(agent.sent)
     assert agent.samples._timer is None and agent.samples._following == {}
     for _ in range(200):
         await asyncio.sleep(0.001)
     assert len(agent.sent) == said
-    assert agent.samples._looking is None and agent.samples._timer is None
+    assert agent.samples._sampling is None and agent.samples._timer is None
 
 
 async def test_who_connects_anew_is_told_soon(
     agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(samples_module, "FIRST_SECS", 0.05)
-    agent.samples.again()
-    assert agent.samples._timer is None, "nothing runs"
+    agent.samples.resend()
+    assert agent.samples._timer is None, "no job runs"
     agent.start()
     await agent.hears(1)
     now = asyncio.get_running_loop().time
     assert agent.samples._timer is not None and agent.samples._timer.when() > now() + 1, (
         "the next one is a while away"
     )
-    agent.samples.again()
+    agent.samples.resend()
     assert agent.samples._timer.when() <= now() + 0.05
     await agent.hears(2)
 
@@ -542,14 +544,14 @@ async def test_who_ended_while_he_was_looked_at_is_not_told(agent: Agent) -> Non
     samples = [
         Sample(t, 1.0, None, None, None, None, None, None, None, None) for t in (gone, stays)
     ]
-    agent.samples.leave(gone)
-    agent.samples._looked(samples, None, 5.0)
+    agent.samples.unfollow(gone)
+    agent.samples._sampled(samples, None, 5.0)
     assert [s.token for m in agent.sent for s in m.samples] == [stays]
 
 
 async def test_who_starts_during_a_look_does_not_wait_for_the_next_but_one(agent: Agent) -> None:
     agent.start(0)
-    agent.samples._begin()
+    agent.samples._start_sample()
     agent.start(1)
     await agent.hears(1)
     assert agent.samples._timer is not None
@@ -566,12 +568,12 @@ async def test_a_look_that_fails_is_said_and_tried_again(
 
     monkeypatch.setattr(samples_module, "FIRST_SECS", 0.01)
     monkeypatch.setattr(samples_module, "LONGEST_SECS", 0.05)
-    monkeypatch.setattr(samples_module, "look", failing)
+    monkeypatch.setattr(samples_module, "take_samples", failing)
     agent.start()
     async with asyncio.timeout(10):
         while len(agent.lines.lines) < 2:
             await asyncio.sleep(0.01)
-    assert "tried again" in agent.lines.lines[0]
+    assert "retrying" in agent.lines.lines[0]
     monkeypatch.undo()
     await agent.hears(1)
 
@@ -582,7 +584,7 @@ async def test_many_are_told_in_messages_of_a_bounded_size(agent: Agent) -> None
     ]
     for token in tokens:
         agent.samples._following.setdefault(token, agent.samples._following[tokens[0]])
-    agent.samples._looked(
+    agent.samples._sampled(
         [Sample(t, 1.0, None, None, None, None, None, None, None, None) for t in tokens], None, 5.0
     )
     assert [len(m.samples) for m in agent.sent] == [200, 200, 50]
@@ -609,11 +611,11 @@ def test_how_much_looking_costs_is_told(tmp_path: Path, capsys: pytest.CaptureFi
             for n, j in enumerate(jobs)
         ]
         members = ProcessMembership(os.getpid())
-        until(lambda: sum(s.processes or 0 for s in look(watched, members, NO_CARDS)) == 20)
+        until(lambda: sum(s.processes or 0 for s in take_samples(watched, members, NO_CARDS)) == 20)
         costs = []
         for _ in range(10):
             began = time.thread_time()
-            look(watched, members, NO_CARDS)
+            take_samples(watched, members, NO_CARDS)
             costs.append(time.thread_time() - began)
     finally:
         for j in jobs:

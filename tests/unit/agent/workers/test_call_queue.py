@@ -384,7 +384,7 @@ async def test_calls_of_one_app_have_different_random_numbers(pool: Pool) -> Non
         ("leave_by_exit", {"code": None}, "appFailed", "exit(None)"),
         ("leave_at_once", {"code": 0}, "appFailed", "exit code 0 instead of returning"),
         ("leave_at_once", {"code": 5}, "appFailed", "exit code 5 instead of returning"),
-        ("die", {"signal": 9}, "appFailed", "SIGKILL; perhaps the machine was out of memory"),
+        ("die", {"signal": 9}, "appFailed", "SIGKILL; the machine may have run out of memory"),
         ("die", {"signal": 15}, "appFailed", "SIGTERM"),
         ("crash", {}, "appFailed", "SIGSEGV"),
         ("returns", {"what": "set"}, "appFailed", "x.y is a set"),
@@ -393,8 +393,8 @@ async def test_calls_of_one_app_have_different_random_numbers(pool: Pool) -> Non
         ("returns", {"what": "self"}, "appFailed", "deep"),
         ("returns", {"what": "object"}, "appFailed", "is an object"),
         ("returns", {"what": "half"}, "appFailed", "half"),
-        ("scribble", {"hex": "ffffffff" * 4}, "appFailed", "the channel of its own answer"),
-        ("scribble", {"hex": "00000001c1"}, "appFailed", "the channel of its own answer"),
+        ("scribble", {"hex": "ffffffff" * 4}, "appFailed", "the socket of its own answer"),
+        ("scribble", {"hex": "00000001c1"}, "appFailed", "the socket of its own answer"),
         ("write", {"bytes": 1 << 30}, "appFailed", "printed more than 64 MiB"),
         ("write", {"bytes": 1 << 30, "fd": 2}, "appFailed", "printed more than 64 MiB"),
     ],
@@ -643,7 +643,7 @@ async def test_a_worker_process_that_cannot_start_is_no_loop(
 ) -> None:
     monkeypatch.setattr("sys.executable", "/nonexistent/python")
     code, error = await pool.refusal("find")
-    assert code == "agentUnavailable" and "no worker process can be started" in error
+    assert code == "agentUnavailable" and "cannot start a worker process" in error
     monkeypatch.setattr("sys.executable", "/bin/false")
     code, error = await pool.refusal("find")
     assert code == "agentUnavailable" and "exit code 1" in error
@@ -693,11 +693,7 @@ async def test_an_import_that_goes_wrong_in_the_worker_process_is_not_tried_agai
     assert await pool.value("late_import_of_a_trap", args) == f"trap_{how}"
     await until(
         lambda: (
-            (
-                "the worker process ended"
-                if how != "exits"
-                else "cannot be imported for the next ones"
-            )
+            ("the worker process ended" if how != "exits" else "cannot import for later calls")
             in pool.log.text
         )
     )
@@ -712,13 +708,13 @@ async def test_an_import_that_goes_wrong_in_the_worker_process_is_not_tried_agai
 async def test_a_worker_process_with_old_apps_is_replaced_when_no_call_is_under_way(
     pool: Pool,
 ) -> None:
-    pool.workers.renew(("probe=probe_app:app",))
+    pool.workers.reload_apps(("probe=probe_app:app",))
     assert pool.workers.worker_pid is None, "none is started for nothing"
     await pool.well()
     old = psutil.Process(pool.workers.worker_pid)
     under_way = pool.ask("nap", {"secs": 0.3})
     await until(lambda: pool.workers._busy)
-    pool.workers.renew(("probe=probe_app:app", "other=probe_app:app"))
+    pool.workers.reload_apps(("probe=probe_app:app", "other=probe_app:app"))
     waits = pool.ask("nap", {"secs": 0})
     assert pool.workers.worker_pid == old.pid and pool.workers._also[1] == "other=probe_app:app"
     assert isinstance(await under_way, CallReply), "it goes on as it began"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from jobscribe.agent.session.state_machine import Fetch, Session, StartCall
-from jobscribe.agent.workers.call_handler import line, message, stored_result
+from jobscribe.agent.workers.call_handler import log_line, message, stored_result
 from jobscribe.protocol.wire.messages import Call, CallReply, OpError
 
 WRITTEN = b'{"odd":   "spaces\\u00e9", "n": 1e3}\n'
@@ -73,7 +73,7 @@ def test_only_a_result_needs_no_process(tmp_path: Path, job_cmd: str, output: ty
 
 def test_the_log_says_what_became_of_it(tmp_path: Path) -> None:
     (tmp_path / "out.json").write_bytes(WRITTEN)
-    form, *values = line(call(tmp_path), stored_result(call(tmp_path)), 0.5)
+    form, *values = log_line(call(tmp_path), stored_result(call(tmp_path)), 0.5)
     assert form.format(*values) == (
         f"opName=analysis o=oooooo jobCmd=sequential_result app=removed method=None runDir={tmp_path} seconds=0.5000 outcome=ok bytes={len(WRITTEN)}"
     )

@@ -481,14 +481,14 @@ async def test_the_folder_is_as_a_login_shell_has_it_and_nothing_is_executed_for
 async def test_a_folder_that_others_can_write_to_is_refused(ground: Ground) -> None:
     ground.scratch.chmod(0o777)
     sentence = await refused("agentUnavailable", ground.driver().start(SPEC))
-    assert str(ground.scratch) in sentence and "other code" in sentence
+    assert str(ground.scratch) in sentence and "replace our code" in sentence
     assert not ground.keepers(), "where only its owner moves it away one is started: the first"
 
 
 async def test_a_folder_that_is_a_link_is_refused(ground: Ground) -> None:
     (ground.root / "elsewhere").mkdir()
     ground.base.symlink_to(ground.root / "elsewhere")
-    assert "no folder" in await refused("agentUnavailable", ground.driver().start(SPEC))
+    assert "not a folder" in await refused("agentUnavailable", ground.driver().start(SPEC))
 
 
 async def test_an_agent_that_does_not_start_is_told_in_its_own_words_and_kept(
@@ -498,9 +498,9 @@ async def test_an_agent_that_does_not_start_is_told_in_its_own_words_and_kept(
     ground.folder().mkdir(parents=True)
     (ground.folder() / "ledger").write_text("in the way")
     sentence = await refused("agentUnavailable", driver.start(SPEC))
-    assert "its folder cannot be used" in sentence
+    assert "the keeper cannot use its folder" in sentence
     (log,) = (ground.root / "user" / KEY.uid / "agent-sbatch" / "hpc").glob("*-start.log")
-    assert "its folder cannot be used" in log.read_text()
+    assert "the keeper cannot use its folder" in log.read_text()
 
 
 # ---- logs
@@ -659,10 +659,10 @@ async def test_a_check_says_what_would_keep_jobs_from_working(
     said = await driver.check_cluster("hpc")
     assert len(said) == 5, said
     looked_for = (
-        "nowhere is no folder",
+        "nowhere is not a folder",
         r" 1[0-2]\d s ahead",
         "sacct cannot be found",
-        "asked for jobs: slurm_load_jobs",
+        "does not list jobs: slurm_load_jobs",
         "invalid partition specified: gone",
     )
     for words in looked_for:  # the clock is read there a moment after it was read here

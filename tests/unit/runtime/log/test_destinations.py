@@ -100,7 +100,7 @@ def test_files_and_broken_pipes_take_everything_at_once(pipe: Pipe) -> None:
 @pytest.mark.timeout(30)
 def test_a_keeper_that_nobody_reads_goes_on(pipe: Pipe) -> None:
     pipe.fill()
-    code = "from jobscribe.agent.keeper.loop.log import say\nfor _ in range(3): say('a line')\nprint('went on')"
+    code = "from jobscribe.agent.keeper.loop.log import log\nfor _ in range(3): log('a line')\nprint('went on')"
     done = subprocess.run(
         [sys.executable, "-c", code],
         stdout=subprocess.PIPE,
