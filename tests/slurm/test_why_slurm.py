@@ -242,7 +242,7 @@ def it_waits_for_its_time_then_for_another_then_is_held(stage: Stage) -> None:
         stage.site.submit(run)
     for run in (first, second):
         stage.waits_for(run, "BeginTime")
-    read(stage, second, "slurm", "certain", "BeginTime", tries="nothing needs to be done")
+    read(stage, second, "slurm", "certain", "BeginTime", tries="no action is needed")
     stage.slurm.ask(
         "scontrol",
         "update",
@@ -281,7 +281,7 @@ def others_are_before_it(stage: Stage) -> None:
         "certain",
         "(Resources)",
         "it is the next",
-        tries="nothing needs to be done",
+        tries="no action is needed",
     )
     read(
         stage,
@@ -290,7 +290,7 @@ def others_are_before_it(stage: Stage) -> None:
         "certain",
         "(Priority)",
         "others are before it",
-        tries="nothing needs to be done",
+        tries="no action is needed",
     )
     read(
         stage,

@@ -21,7 +21,7 @@ from ....protocol.api.requests import (
     RunStatusRequest,
     Trace,
 )
-from ...diagnosis.missing_output import silence
+from ...diagnosis.missing_output import missing_output
 from ...runs.groups import gently
 from ...tracing.log_search import lines
 from ...tracing.report import about, lines_told, pulled, trace
@@ -109,7 +109,7 @@ async def job_log(h: Handler) -> Any:
     if not chunk.data and chunk.next_offset == 0 and (chunk.end or not request.wait_secs):
         job = h.desk.job(request.uid, request.compute_jid).job
         task = None if job.run is None or token is None else job.run.find(token)
-        h.set_header("X-Jobscribe-Note", silence(job, task, request.stream).header())
+        h.set_header("X-Jobscribe-Note", missing_output(job, task, request.stream).header())
     h.end(chunk.data)
 
 
