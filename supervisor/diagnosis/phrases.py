@@ -98,7 +98,7 @@ def resume_keeper_command(pid: int, host: str) -> str:
     """
     if pid == 1:
         return f"docker kill --signal=CONT CONTAINER   # on the Docker host of {host}; 'docker ps' shows the name of the container"
-    return f"kill -CONT {pid}   # on {host}, if 'ps -o stat= -p {pid}' shows T; a hung keeper is replaced automatically, and its jobs continue"
+    return f"kill -CONT {pid}   # on {host}, if 'ps -o stat= -p {pid}' shows T; a hung keeper is replaced automatically, its jobs continue"
 
 
 def prepend_advice(answer: Answer, lines: tuple[str, ...]) -> None:

@@ -251,10 +251,10 @@ def it_waits_for_its_time_then_for_another_then_is_held(stage: Stage) -> None:
         "starttime=now",
     )
     stage.waits_for(second, "Dependency")
-    read(stage, second, "slurm", "certain", "(Dependency)", tries="behind Dependency=")
+    read(stage, second, "slurm", "certain", "(Dependency)", tries="Dependency=")
     stage.users.run("alice", "scontrol", "hold", stage.job(first), env=stage.slurm.env)
     stage.waits_for(first, "JobHeldUser")
-    read(stage, first, "slurm", "certain", "JobHeldUser", tries="'scontrol release' there")
+    read(stage, first, "slurm", "certain", "JobHeldUser", tries="'scontrol release' on the cluster")
     stage.slurm.ask("scontrol", "release", stage.job(first))
     stage.slurm.hold(stage.job(first))
     stage.waits_for(first, "JobHeldAdmin")
