@@ -216,5 +216,9 @@ def _check_members(name: str, value: Any, levels: int, left: dict[type[Any], int
 
 def _sentence(text: str) -> str:
     """Return msgspec's message as part of a sentence."""
-    message = text.replace("Object contains", "it has an").replace("Object missing", "it lacks the")
+    message = (
+        text.replace("Object contains", "it has an")
+        .replace("Object missing", "it lacks the")
+        .replace("`null`", "nothing")
+    )
     return ("invalid request: " + message[0].lower() + message[1:])[:400]

@@ -232,7 +232,7 @@ class FakeSupervisor:
         if self.signed_in not in (None, body["username"]):
             raise Refused(
                 "signedInAlready",
-                f"you are signed in to alpha as {self.signed_in}; sign out first: jobscribe logout alpha",
+                f"you are already signed in to alpha as {self.signed_in}; sign out first: jobscribe logout alpha",
             )
         if self.accounts.get(body["username"]) != (body["password"], body["otp"]):
             raise Refused("signInRefused", "login.example.org has not accepted the password")
