@@ -24,7 +24,7 @@ from ....protocol.api.requests import (
 from ...diagnosis.missing_output import missing_output
 from ...runs.groups import gently
 from ...tracing.log_search import lines
-from ...tracing.report import about, lines_told, pulled, trace
+from ...tracing.report import line_items, log_query, trace, with_image_pulls
 from ..transport.request_handler import Handler
 from .event_stream import event_body
 from .sign_in import with_sign_in
@@ -140,14 +140,14 @@ async def job_why(h: Handler) -> Any:
 async def trace_id(h: Handler) -> Any:
     request: Trace = h.parsed(Trace)
     answer = trace(h.runs.engine.store, request.id, request.uid, h.services.known)
-    what = about(answer, h.services.known) if request.logs else None
+    what = log_query(answer, h.services.known) if request.logs else None
     if what is not None:
         # the log writer may be behind, and reading log files takes a while
         await asyncio.to_thread(h.services.logs_written)
         found, gaps = await asyncio.to_thread(lines, os.path.dirname(h.runs.evidence_root), what)
         answer |= {
-            "lines": lines_told(found, answer),
+            "lines": line_items(found, answer),
             "gaps": gaps,
-            "waits": pulled(found, answer["waits"]),
+            "waits": with_image_pulls(found, answer["waits"]),
         }
     return answer
