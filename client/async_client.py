@@ -1,9 +1,8 @@
-"""The asynchronous client, on tornado's HTTP client: the same requests as `client.http`, any number
-of them at once.
+"""The asynchronous client, on Tornado's HTTP client, for any number of concurrent requests.
 
-One client belongs to one event loop. All failures are `ClientError`. It has every method of
-`client.http.Client`; tests/unit/client compares both. Files are read and sent by the plain client, in
-threads of the loop's executor.
+Use a client in one event loop only. It has every method of `Client`; tests/unit/client compares
+both. Files are read and sent by a synchronous client in threads of the loop's executor. All
+failures are `ClientError`.
 """
 
 import asyncio
@@ -29,14 +28,14 @@ from .transport.retry import Retry
 from .transport.retry_time import budget
 
 IDLE_SECS = 60.0
-#: Runs of a group in one answer.
+#: Number of runs of a group in one answer.
 GROUP_PAGE = 1000
 
 _T = TypeVar("_T")
 
 
 class AsyncClient:
-    """Talks to one supervisor as one user. budget_secs, on_trouble: as of `client.http.Client`."""
+    """Sends requests to one supervisor as one user. budget_secs, on_trouble: see `Client`."""
 
     def __init__(
         self,
@@ -72,8 +71,9 @@ class AsyncClient:
         budget_secs: float | None = None,
         on_trouble: OnTrouble | None = None,
     ) -> "AsyncClient":
-        """A client that asks `source` for the address whenever a connection fails. uid: None for
-        the address's own.
+        """Return a client that calls `source` for the address whenever a connection fails.
+
+        uid: None for the uid of the address.
         """
         return cls(source, uid=uid, budget_secs=budget_secs, on_trouble=on_trouble)
 
@@ -86,13 +86,13 @@ class AsyncClient:
         budget_secs: float | None = None,
         on_trouble: OnTrouble | None = None,
     ) -> "AsyncClient":
-        """A client of whichever supervisor runs in this root now; reads `<root>/client.json`."""
+        """Return a client of the supervisor that runs in this root; it reads `<root>/client.json`."""
         return cls(in_root(root), uid=uid, budget_secs=budget_secs, on_trouble=on_trouble)
 
     def copy(self, *, uid: str | None = None, budget_secs: float | None = None) -> "AsyncClient":
-        """Another client, with connections of its own: for another loop, or to act as another user.
+        """Return a client with its own connections, for another loop or another user.
 
-        budget_secs: another one, that goes on trying in silence.
+        budget_secs: another retry time, without calls of `on_trouble`.
         """
         c = self._connection
         if budget_secs is not None:
@@ -117,17 +117,16 @@ class AsyncClient:
         return (await self._connection.address()).url
 
     async def token(self) -> str:
-        """The secret in use: to be kept out of what is written."""
+        """The secret in use. Keep it out of logs and output."""
         return (await self._connection.address()).token
 
     # ---- runs
 
     async def spec(self, command: Sequence[str], **options: Any) -> RunSpec:
-        """The spec of a command, a list of words, in a slot of its own; options are those of
-        protocol.requests.RunSpec, and `task`.
+        """Return the spec of a command, a list of words, with a new simulation id.
 
-        Raises TypeError for a text in place of the list: for a shell command line it is ["sh",
-        "-c", line].
+        options: fields of protocol.api.requests.RunSpec, and `task`. Raises TypeError for a string;
+        the list for a shell command line is ["sh", "-c", line].
         """
         return command_spec(
             await self.uid(),
@@ -137,14 +136,15 @@ class AsyncClient:
         )
 
     async def run(self, command: Sequence[str], **options: Any) -> "AsyncJob":
-        """Submit a command; returns when the run is durable, never waits for it to start."""
+        """Submit a command. Returns when the run is durable, without waiting for its start."""
         return await self.submit(await self.spec(command, **options))
 
     async def submit(
         self, spec: RunSpec, *, force_run: bool = False, serial: int = 0, req_id: str | None = None
     ) -> "AsyncJob":
-        """Submit any run: starts it, joins the live one, or finds the finished one with the same
-        hash (and serial, unless 0).
+        """Start a run, join the live one, or find the completed one with the same hash.
+
+        serial: of the expected run; 0 for any.
         """
         call = requests.run_simulation(
             spec, req_id or random_ids.req_id(), force_run=force_run, serial=serial
@@ -152,7 +152,7 @@ class AsyncClient:
         return self._job(await self._state(call))
 
     async def run_many(self, specs: Sequence[RunSpec]) -> list["AsyncJob | ClientError"]:
-        """Submit many runs in one request; answers in the same order, when all are durable."""
+        """Submit many runs in one request. Returns the answers in the same order."""
         if not specs:
             return []
         body = await self._object(requests.run_many(specs, random_ids.req_id()))
@@ -164,11 +164,10 @@ class AsyncClient:
     async def submit_description(
         self, description: object, *, req_id: str | None = None
     ) -> dict[str, list["AsyncJob | ClientError"]]:
-        """Submit the jobs of a description (docs/jobs.md), as plain data: all of them, or none.
-        Returns the runs of each, by its name.
+        """Submit all jobs of a description (docs/jobs.md, as plain data), or none.
 
-        What is wrong with it is in `ClientError.more["problems"]`. A run is a ClientError where
-        what it waits for had ended meanwhile.
+        Returns the runs of each job by its name. A run is a ClientError if its dependency ended
+        meanwhile. Raises ClientError with the problems in `more["problems"]`.
         """
         body = await self._object(
             requests.run_description(await self.uid(), description, req_id or random_ids.req_id())
@@ -179,8 +178,9 @@ class AsyncClient:
         }
 
     async def plan(self, spec: RunSpec) -> dict[str, Any]:
-        """What this run would be: where each task would be, its command and environment, and the
-        rules. Nothing is stored.
+        """Return the plan of a run: host, command and environment of each task, and the policies.
+
+        Nothing is stored.
         """
         return await self._object(requests.run_plan(spec))
 
@@ -190,17 +190,16 @@ class AsyncClient:
     async def status(
         self, jid: str, *, serial: int = 0, wait_secs: float = 0.0, hash_: str | None = None
     ) -> RunState:
-        """How the run stands. wait_secs: answer as soon as it is over, at the latest after so many
-        seconds (at most 20).
+        """Return the status of the run.
+
+        wait_secs: wait this long for the end of the run, at most 20 s.
         """
         return await self._state(
             requests.run_status(await self.uid(), jid, serial, wait_secs, hash_)
         )
 
     async def wait(self, jid: str, *, serial: int = 0, timeout: float | None = None) -> RunState:
-        """The state in which nothing of the run is left; after `timeout` seconds the state as it is
-        then (see `finished`).
-        """
+        """Wait until the run is over, or for `timeout` seconds. Return its state (see `finished`)."""
         end = None if timeout is None else time.monotonic() + timeout
         pause = PollBackoff()
         while True:
@@ -215,7 +214,7 @@ class AsyncClient:
             )
 
     async def cancel(self, jid: str, *, serial: int = 0, reason: str = "") -> RunState:
-        """Cancel the run; final once this returns. Repeating it is harmless."""
+        """Cancel the run; final when this returns. A repetition has no effect."""
         return await self._state(
             requests.run_cancel(await self.uid(), jid, random_ids.req_id(), serial, reason)
         )
@@ -223,17 +222,16 @@ class AsyncClient:
     async def release(
         self, jid: str, *, serial: int = 0, role: str | None = None, index: int | None = None
     ) -> RunState:
-        """Give back tasks that were kept for debugging, of this role and index or all: they end
-        with the exits that they had.
+        """Release the tasks held for debugging, all or those of a role and index.
+
+        Their exits stay the same.
         """
         return await self._state(requests.run_release(await self.uid(), jid, serial, role, index))
 
     # ---- clusters
 
     async def clusters(self) -> list[dict[str, Any]]:
-        """The clusters that runs can go to, the usual one first: defaults, limits, and what is
-        known of their partitions.
-        """
+        """Return the clusters, the default one first: defaults, limits and known partitions."""
         clusters: list[dict[str, Any]] = (await self._object(requests.clusters(await self.uid())))[
             "clusters"
         ]
@@ -250,12 +248,12 @@ class AsyncClient:
         passphrase: str | None = None,
         certificate: str | None = None,
     ) -> dict[str, Any]:
-        """{"loginSuccess", "cluster", "user"}: sign in to a cluster (None: the first one) as this
-        unix user; runs that wait for it go on.
+        """Sign in to a cluster as this unix user, so that waiting runs continue.
 
-        Sent once: a second wrong answer may lock the account. Raises ClientError: `signInRefused`,
-        `signInUnreachable`, `signedInAlready` (under another name: sign out first),
-        `tooManyRequests` (its `more` says `waitSecs`).
+        cluster: None for the first one. Returns {"loginSuccess", "cluster", "user"}. The request is
+        sent once, because a second wrong answer may lock the account. Raises ClientError:
+        `signInRefused`, `signInUnreachable`, `signedInAlready` (under another name; sign out
+        first), `tooManyRequests` (with `waitSecs` in `more`).
         """
         secrets = {
             "password": password,
@@ -264,31 +262,30 @@ class AsyncClient:
             "passphrase": passphrase,
             "certificate": certificate,
         }
-        there = await self.sign_in_status(
-            cluster
-        )  # also finds a supervisor that was started anew elsewhere
+        there = await self.sign_in_status(cluster)  # also finds a restarted supervisor
         if there.get("ready") and (
             there.get("access") != "ssh" or there.get("user") in (None, username)
         ):
             return {**there, "loginSuccess": True}
         secrets = (
             {} if there.get("ready") else secrets
-        )  # it is refused, and needs no secret for that
+        )  # the request will be refused, so it needs no secret
         call = requests.sbatch_login(await self.uid(), cluster, username, secrets)
         return requests.object_of((await self._connection.call_once(call)).body)
 
     async def sign_out(self, cluster: str | None = None) -> dict[str, Any]:
-        """{"signedOut", "agentEnded", "runs", "cluster", "user"}: sign out of a cluster (None: the
-        first one); the agent there ends.
+        """Sign out of a cluster (None: the first one), which stops the user's agent there.
 
-        signedOut: was anybody signed in? runs: that Slurm goes on with; they are followed again
-        after the next sign-in.
+        Returns {"signedOut", "agentEnded", "runs", "cluster", "user"}. signedOut: the user was
+        signed in. runs: number of runs that Slurm continues; they are followed again after the next
+        sign-in.
         """
         return await self._object(requests.sbatch_logout(await self.uid(), cluster))
 
     async def sign_in_status(self, cluster: str | None = None) -> dict[str, Any]:
-        """{"ready", "cluster", "host", "access", "user", "sentence"}: does this user have to sign
-        in to a cluster?
+        """Return whether this user must sign in to a cluster.
+
+        Returns {"ready", "cluster", "host", "access", "user", "sentence"}.
         """
         return await self._object(requests.sbatch_login_status(await self.uid(), cluster))
 
@@ -297,11 +294,11 @@ class AsyncClient:
     async def submit_array(
         self, spec: RunSpec, indices: str, *, req_id: str | None = None
     ) -> dict[str, Any]:
-        """One run for each index ("0-9,20%5", see protocol.arrays), in one request, answered when
-        all are durable.
+        """Submit one run for each index ("0-9,20%5", see protocol.api.job_arrays) in one request.
 
-        {"group", "simulationId", "count", "accepted", "states", "refusedCount", "refused":
-        [{"index", "code", "error"}]}. What completed before, and has not changed, is not run again.
+        Returns {"group", "simulationId", "count", "accepted", "states", "refusedCount", "refused":
+        [{"index", "code", "error"}]} when all are durable. Completed runs that did not change are
+        not repeated.
         """
         return await self._object(requests.run_array(spec, indices, req_id or random_ids.req_id()))
 
@@ -314,17 +311,16 @@ class AsyncClient:
         limit: int = 100,
         wait_secs: float = 0.0,
     ) -> GroupState:
-        """How the runs of a simulation stand, and a page of them. status: one of
-        protocol.requests.GroupStatus. limit: 0 for counts alone.
+        """Return the counts of a simulation's runs by state, and a page of the runs.
 
-        wait_secs: answer as soon as nothing is left of any of them, at the latest after so many
-        seconds (at most 20).
+        status: one of protocol.api.requests.GroupStatus. limit: 0 for counts only. wait_secs: wait
+        this long until all runs are over, at most 20 s.
         """
         request = requests.group_request(await self.uid(), sid, status, after, limit, wait_secs)
         return requests.group_state((await self._connection.call(requests.job_group(request))).body)
 
     async def group_runs(self, sid: str, *, status: str | None = None) -> AsyncIterator[GroupRun]:
-        """All runs of a simulation, or those with this status, in the order of their indices."""
+        """Yield all runs of a simulation, or those with this status, in the order of their indices."""
         after: str | None = None
         while True:
             page = await self.group(sid, status=status, after=after, limit=GROUP_PAGE)
@@ -335,9 +331,7 @@ class AsyncClient:
                 return
 
     async def wait_group(self, sid: str, *, timeout: float | None = None) -> GroupState:
-        """Its counts when nothing of its runs is left; after `timeout` seconds as they are then
-        (see `over`).
-        """
+        """Wait until all runs are over, or for `timeout` seconds. Return the counts (see `over`)."""
         end = None if timeout is None else time.monotonic() + timeout
         pause = PollBackoff()
         while True:
@@ -361,8 +355,9 @@ class AsyncClient:
         reason: str = "",
         req_id: str | None = None,
     ) -> dict[str, Any]:
-        """Cancel the runs of a simulation, or some of them: {"asked", "canceled", "over",
-        "missing"}. Final once this returns.
+        """Cancel the runs of a simulation, or some of them; final when this returns.
+
+        Returns {"asked", "canceled", "over", "missing"}.
         """
         request = requests.cancel_request(
             await self.uid(), sid, req_id or random_ids.req_id(), indices, models, status, reason
@@ -372,20 +367,20 @@ class AsyncClient:
     # ---- apps
 
     async def apps(self) -> list[str]:
-        """The simulation types that there are."""
+        """Return the available simulation types."""
         return [str(name) for name in (await self._object(requests.apps())).get("apps", [])]
 
     async def begin_session(self, *, driver: str = "") -> None:
-        """Work is about to begin: have the user's agent on its way. Returns at once."""
+        """Start the user's agent ahead of work. Returns at once."""
         await self._object(
             requests.begin_session(BeginSession(uid=await self.uid(), driver=driver))
         )
 
     async def call(self, job_cmd: JobCmd, simulation_type: str, **fields: Any) -> bytes:
-        """What the app answers, as JSON. fields: those of protocol.requests.CallRequest (method,
-        args, compute_jid, ...).
+        """Call a function of an app. Return its answer as JSON.
 
-        A deadline that is over and a crowd that is too large are told at once, not tried again.
+        fields: of protocol.api.requests.CallRequest (method, args, compute_jid, ...). Refusals
+        because of a deadline or too many requests are not retried.
         """
         request = CallRequest(
             uid=await self.uid(), job_cmd=job_cmd, simulation_type=simulation_type, **fields
@@ -395,8 +390,9 @@ class AsyncClient:
     async def global_resources(
         self, simulation_type: str, simulation_id: str, *, ports: int = 1, release: bool = False
     ) -> dict[str, Any]:
-        """{"ports", "ip", "until"}: ports leased to this simulation, the same ones each time;
-        `release` gives them back.
+        """Lease ports to this simulation, the same ones each time, or release them.
+
+        Returns {"ports", "ip", "until"}.
         """
         request = GlobalResources(
             uid=await self.uid(),
@@ -412,7 +408,7 @@ class AsyncClient:
     async def open_file(
         self, jid: str, name: str, *, serial: int = 0, offset: int = 0, length: int | None = None
     ) -> AsyncFileReader:
-        """A file of the run directory, or a part of it, to be read piece by piece and closed."""
+        """Open a file of the run directory, or a part of it. The caller must close it."""
         return AsyncFileReader(
             await self._threaded(
                 lambda plain: plain.open_file(
@@ -422,10 +418,10 @@ class AsyncClient:
         )
 
     async def files(self, jid: str, *, serial: int = 0) -> AsyncIterator[dict[str, Any]]:
-        """The regular files of the run directory, ordered: {"name", "size", "mtime"}, name relative
-        to it, mtime in unix seconds.
+        """Yield the regular files of the run directory in order: {"name", "size", "mtime"}.
 
-        Links, pipes and devices, and names that are not UTF-8, are left out.
+        name: relative to the directory. mtime: unix seconds. Links, pipes, devices and names that
+        are not UTF-8 are left out.
         """
         after: str | None = ""
         while after is not None:
@@ -438,7 +434,7 @@ class AsyncClient:
                 yield file
 
     async def lib_files(self, simulation_type: str) -> list[dict[str, Any]]:
-        """[{"name", "size", "sha256", "mtime"}] of the user's library for this app."""
+        """Return [{"name", "size", "sha256", "mtime"}] of the user's library for this app."""
         files: list[dict[str, Any]] = (
             await self._object(requests.lib_files(await self.uid(), simulation_type))
         ).get("files", [])
@@ -447,24 +443,23 @@ class AsyncClient:
     async def upload(
         self, simulation_type: str, name: str, pieces: Iterable[bytes], size: int
     ) -> dict[str, Any]:
-        """Put a file of `size` bytes into the user's library: {"name", "size", "sha256"}. It is
-        there whole or not at all. Tried once.
+        """Upload a file of `size` bytes to the user's library, completely or not at all.
 
-        `pieces` is iterated in a thread.
+        pieces: iterated in a thread. Returns {"name", "size", "sha256"}. Not retried.
         """
         return await self._threaded(
             lambda client: client.upload(simulation_type, name, pieces, size)
         )
 
     async def delete_file(self, simulation_type: str, name: str) -> None:
-        """Take a file out of the user's library."""
+        """Delete a file of the user's library."""
         await self._object(requests.lib_file(await self.uid(), simulation_type, name, "DELETE"))
 
-    # ---- what is known
+    # ---- queries
 
     @property
     def operating(self) -> AsyncOperatorCalls:
-        """What operators ask: agents, hosts, health, notifications."""
+        """Requests of operators: agents, hosts, health, notifications."""
         return AsyncOperatorCalls(self._object, self.uid)
 
     async def jobs(
@@ -477,8 +472,9 @@ class AsyncClient:
         limit: int = 100,
         commands: bool = False,
     ) -> JobPage:
-        """One page of jobs, newest change first. commands: rows also have `command` (shortened) and
-        `name`, for which logs are read.
+        """Return one page of jobs, newest change first.
+
+        commands: rows also have `command` (shortened) and `name`, which is slower.
         """
         uid = None if all_users else await self.uid()
         request = requests.job_page(uid, status, active, before, limit, commands)
@@ -497,11 +493,11 @@ class AsyncClient:
         follow: bool = False,
         notes: bool = False,
     ) -> AsyncIterator[LogPart]:
-        """The bytes of a stream of one task, piece by piece; `follow` goes on until nothing can
-        follow any more.
+        """Yield the output of one task, piece by piece.
 
-        attempt 0: the latest. role None: the task that stands for the attempt, or its first; each
-        part says whose it is. notes: where there is nothing, a part without bytes says why.
+        attempt: 0 for the latest. role: None for the task that represents the attempt, or its
+        first; each part names its task. follow: continue until the run is over. notes: if there is
+        no output, yield a part without bytes that explains why.
         """
         cursor = LogCursor(
             await self.uid(),
@@ -530,8 +526,8 @@ class AsyncClient:
                     await asyncio.sleep(pause.after(time.monotonic() - begun))
 
     async def tasks(self, jid: str, attempt: int = 0, *, serial: int = 0) -> dict[str, Any]:
-        """{"attempt", "attempts", "tasks"}: the attempts of the current run, and the tasks of one
-        of them (0: the latest).
+        """Return {"attempt", "attempts", "tasks"}: all attempts, and the tasks of one (0: the
+        latest).
         """
         return await self._object(requests.job_tasks(await self.uid(), jid, serial, attempt))
 
@@ -569,8 +565,9 @@ class AsyncClient:
         all_users: bool = False,
         idle_secs: float = IDLE_SECS,
     ) -> AsyncIterator[LoggedEvent]:
-        """Every event after a position, each once and in order, for ever; -1: from now on. Lost
-        connections are resumed.
+        """Yield every event after a position, once and in order, without end.
+
+        after: -1 for new events only. Lost connections are resumed.
         """
         cursor = EventCursor(after)
         uid = None if all_users else await self.uid()
@@ -585,13 +582,13 @@ class AsyncClient:
                         retry = Retry(self._connection.budget_secs)
                         yield event
             except ClientError as e:
-                if not await self._connection.let_in_elsewhere(e):
+                if not await self._connection.has_new_address(e):
                     await self._connection.after_failure(retry, e)
             finally:
                 await chunks.aclose()
 
     async def _threaded(self, work: Callable[[Client], _T]) -> _T:
-        """What `work` returns of a plain client, in a thread of the executor."""
+        """Run `work` with a synchronous client in a thread. Return its result."""
         c = self._connection
         with Client.from_source(
             c.source, uid=self._uid, budget_secs=c.budget_secs, on_trouble=c.on_trouble
@@ -612,9 +609,7 @@ class AsyncClient:
 
 
 class AsyncJob:
-    """One run in one slot. submitted: what the supervisor answered to the submission, if this
-    handle comes from one.
-    """
+    """A handle on one run. submitted: the answer to the submission, if this handle comes from one."""
 
     def __init__(
         self, client: AsyncClient, jid: str, serial: int, submitted: RunState | None

@@ -1,4 +1,4 @@
-"""The same as `operating`, for the asynchronous client."""
+"""Requests of operators for the asynchronous client, as in `operator_calls`."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -8,8 +8,10 @@ from .api.requests import Call
 
 
 class AsyncOperatorCalls:
-    """Of one client. ask: sends a call and gives the object that is answered; raises ClientError.
-    uid: gives its user.
+    """Requests of operators for one client.
+
+    ask: sends a call and returns the JSON object of the answer; raises ClientError. uid: returns
+    the user of the client.
     """
 
     def __init__(
@@ -18,18 +20,17 @@ class AsyncOperatorCalls:
         self._object, self._uid = ask, uid
 
     async def agents(self, *, all_users: bool = False) -> list[dict[str, Any]]:
-        """This user's agents, or everybody's: how each stands, its jobs, and where its log lies."""
+        """Return the agents of this user, or of all users: state, jobs and place of the log."""
         rows: list[dict[str, Any]] = (
             await self._object(requests.agents(None if all_users else await self._uid()))
         )["agents"]
         return rows
 
     async def agent_stop(self, agent: str, *, uid: str | None = None) -> str:
-        """Tell an agent without runs to end, and its keeper; returns its key. agent, uid: as in
-        agent_logs.
+        """Stop an agent without runs, and its keeper. Return its key.
 
-        Raises ClientError: agentBusy where it has runs, agentUnavailable where it is not connected,
-        notFound.
+        agent, uid: see agent_logs. Raises ClientError: agentBusy if it has runs, agentUnavailable
+        if it is not connected, notFound.
         """
         key: str = (await self._object(requests.agent_stop(agent, uid)))["agent"]
         return key
@@ -44,40 +45,40 @@ class AsyncOperatorCalls:
         offset: int = 0,
         tail: int = 0,
     ) -> dict[str, Any]:
-        """{"text", "offset", "nextOffset", "size", "where", "sentence"}: of an agent's log, from an
-        offset on, or its newest bytes.
+        """Return a part of an agent's log, from an offset or its newest bytes.
 
-        agent: its key, four characters of its id, or a job of it; uid: only one of this user is
-        meant.
+        agent: its key, the first four characters of its id, or one of its jobs. uid: search agents
+        of this user only. Returns {"text", "offset", "nextOffset", "size", "where", "sentence"}.
         """
         return await self._object(
             requests.agent_logs(agent, uid, "keeper" if keeper else "agent", previous, offset, tail)
         )
 
     async def pool(self) -> list[dict[str, Any]]:
-        """The hosts of the supervisor's pools, and what is used of them."""
+        """Return the hosts of the supervisor's pools, with their used resources."""
         hosts: list[dict[str, Any]] = (await self._object(requests.pool()))["hosts"]
         return hosts
 
     async def health(self) -> dict[str, Any]:
-        """Whether all is well with the supervisor: `state`, and `reasons` where it is not."""
+        """Return the health of the supervisor: `state`, and `reasons` if it is not healthy."""
         return await self._object(requests.health())
 
     async def pool_check(self) -> list[str]:
-        """What is wrong with them, found by using them: sentences for a person."""
+        """Use each host of the pools as a run would. Return the problems as sentences."""
         problems: list[str] = (await self._object(requests.pool_check()))["problems"]
         return problems
 
     async def notify(self) -> dict[str, Any]:
-        """{"targets", "unwritten"}: who is told when runs change, and how each stands."""
+        """Return the notification targets and their states: {"targets", "unwritten"}."""
         return await self._object(requests.notify())
 
     async def notify_test(self, name: str) -> dict[str, Any]:
-        """{"delivered", "said", "answer", "secs"}: what came of a message about nothing to this
-        target.
+        """Send a test notification to this target.
+
+        Returns {"delivered", "said", "answer", "secs"}.
         """
         return await self._object(requests.notify_test(name))
 
     async def notify_retry(self, name: str) -> dict[str, Any]:
-        """{"waiting"}: so many notifications for this target are tried at once."""
+        """Retry the waiting notifications of this target now. Returns {"waiting"}, their number."""
         return await self._object(requests.notify_retry(name))

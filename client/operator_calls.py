@@ -1,6 +1,4 @@
-"""What operators ask a supervisor: its agents and their logs, its hosts, how well it is, and whom
-it tells of changes.
-"""
+"""Requests of operators: agents and their logs, hosts, health, notifications."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,24 +8,26 @@ from .api.requests import Call
 
 
 class OperatorCalls:
-    """Of one client. ask: sends a call and gives the object that is answered; raises ClientError."""
+    """Requests of operators for one client.
+
+    ask: sends a call and returns the JSON object of the answer; raises ClientError.
+    """
 
     def __init__(self, ask: Callable[[Call], dict[str, Any]], uid: str) -> None:
         self._object, self._uid = ask, uid
 
     def agents(self, *, all_users: bool = False) -> list[dict[str, Any]]:
-        """This user's agents, or everybody's: how each stands, its jobs, and where its log lies."""
+        """Return the agents of this user, or of all users: state, jobs and place of the log."""
         rows: list[dict[str, Any]] = self._object(
             requests.agents(None if all_users else self._uid)
         )["agents"]
         return rows
 
     def agent_stop(self, agent: str, *, uid: str | None = None) -> str:
-        """Tell an agent without runs to end, and its keeper; returns its key. agent, uid: as in
-        agent_logs.
+        """Stop an agent without runs, and its keeper. Return its key.
 
-        Raises ClientError: agentBusy where it has runs, agentUnavailable where it is not connected,
-        notFound.
+        agent, uid: see agent_logs. Raises ClientError: agentBusy if it has runs, agentUnavailable
+        if it is not connected, notFound.
         """
         key: str = self._object(requests.agent_stop(agent, uid))["agent"]
         return key
@@ -42,40 +42,40 @@ class OperatorCalls:
         offset: int = 0,
         tail: int = 0,
     ) -> dict[str, Any]:
-        """{"text", "offset", "nextOffset", "size", "where", "sentence"}: of an agent's log, from an
-        offset on, or its newest bytes.
+        """Return a part of an agent's log, from an offset or its newest bytes.
 
-        agent: its key, four characters of its id, or a job of it; uid: only one of this user is
-        meant.
+        agent: its key, the first four characters of its id, or one of its jobs. uid: search agents
+        of this user only. Returns {"text", "offset", "nextOffset", "size", "where", "sentence"}.
         """
         return self._object(
             requests.agent_logs(agent, uid, "keeper" if keeper else "agent", previous, offset, tail)
         )
 
     def pool(self) -> list[dict[str, Any]]:
-        """The hosts of the supervisor's pools, and what is used of them."""
+        """Return the hosts of the supervisor's pools, with their used resources."""
         hosts: list[dict[str, Any]] = self._object(requests.pool())["hosts"]
         return hosts
 
     def health(self) -> dict[str, Any]:
-        """Whether all is well with the supervisor: `state`, and `reasons` where it is not."""
+        """Return the health of the supervisor: `state`, and `reasons` if it is not healthy."""
         return self._object(requests.health())
 
     def pool_check(self) -> list[str]:
-        """What is wrong with them, found by using them: sentences for a person."""
+        """Use each host of the pools as a run would. Return the problems as sentences."""
         problems: list[str] = self._object(requests.pool_check())["problems"]
         return problems
 
     def notify(self) -> dict[str, Any]:
-        """{"targets", "unwritten"}: who is told when runs change, and how each stands."""
+        """Return the notification targets and their states: {"targets", "unwritten"}."""
         return self._object(requests.notify())
 
     def notify_test(self, name: str) -> dict[str, Any]:
-        """{"delivered", "said", "answer", "secs"}: what came of a message about nothing to this
-        target.
+        """Send a test notification to this target.
+
+        Returns {"delivered", "said", "answer", "secs"}.
         """
         return self._object(requests.notify_test(name))
 
     def notify_retry(self, name: str) -> dict[str, Any]:
-        """{"waiting"}: so many notifications for this target are tried at once."""
+        """Retry the waiting notifications of this target now. Returns {"waiting"}, their number."""
         return self._object(requests.notify_retry(name))

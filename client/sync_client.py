@@ -1,7 +1,6 @@
-"""The plain client: `Client` sends one request after another and waits for each; `Job` is a handle
-on one run.
+"""The synchronous client: `Client` sends requests and waits for each answer; `Job` is one run.
 
-One client belongs to one thread; `copy()` gives another thread its own. All failures are
+Use a client in one thread only; `copy()` creates one for another thread. All failures are
 `ClientError`.
 """
 
@@ -29,23 +28,23 @@ from .api.run_specs import command_spec
 from .operator_calls import OperatorCalls
 from .transport.address import Source, fixed, in_root
 from .transport.connection import Connection, OnTrouble, unreachable
-from .transport.file_transfer import FileReader, sent
+from .transport.file_transfer import FileReader, send
 from .transport.retry import Retry
 from .transport.retry_time import budget
 
-#: A stream of events that says nothing, not even a keepalive, for so long is taken for cut.
+#: An event stream without any data, even a keepalive, for this time counts as disconnected.
 IDLE_SECS = 60.0
-#: Runs of a group in one answer.
+#: Number of runs of a group in one answer.
 GROUP_PAGE = 1000
 _CHUNK = 64 * 1024
 
 
 class Client:
-    """Talks to one supervisor as one user.
+    """Sends requests to one supervisor as one user.
 
-    budget_secs: how long a request goes on trying while the supervisor is away or busy (its restart
-    is survived); None for JOBSCRIBE_PATIENCE of the environment, else 30 s. on_trouble: called
-    before each new try, see connection.OnTrouble.
+    budget_secs: how long a request is retried while the supervisor restarts or is busy; None for
+    the environment variable JOBSCRIBE_PATIENCE, else 30 s. on_trouble: called before each retry,
+    see connection.OnTrouble.
     """
 
     def __init__(
@@ -71,8 +70,9 @@ class Client:
         budget_secs: float | None = None,
         on_trouble: OnTrouble | None = None,
     ) -> "Client":
-        """A client that asks `source` for the address whenever a connection fails. uid: None for
-        the address's own.
+        """Return a client that calls `source` for the address whenever a connection fails.
+
+        uid: None for the uid of the address.
         """
         client = cls.__new__(cls)
         client._connection = Connection(
@@ -90,16 +90,15 @@ class Client:
         budget_secs: float | None = None,
         on_trouble: OnTrouble | None = None,
     ) -> "Client":
-        """A client of whichever supervisor runs in this root now; reads `<root>/client.json`."""
+        """Return a client of the supervisor that runs in this root; it reads `<root>/client.json`."""
         return cls.from_source(
             in_root(root), uid=uid, budget_secs=budget_secs, on_trouble=on_trouble
         )
 
     def copy(self, *, uid: str | None = None, budget_secs: float | None = None) -> "Client":
-        """Another client, with a connection of its own: for another thread, or to act as another
-        user.
+        """Return a client with its own connection, for another thread or another user.
 
-        budget_secs: another one, that goes on trying in silence.
+        budget_secs: another retry time, without calls of `on_trouble`.
         """
         c = self._connection
         if budget_secs is not None:
@@ -118,7 +117,7 @@ class Client:
 
     @property
     def token(self) -> str:
-        """The secret in use: to be kept out of what is written."""
+        """The secret in use. Keep it out of logs and output."""
         return self._connection.address().token
 
     def close(self) -> None:
@@ -138,11 +137,10 @@ class Client:
     # ---- runs
 
     def spec(self, command: Sequence[str], **options: Any) -> RunSpec:
-        """The spec of a command, a list of words, in a slot of its own; options are those of
-        protocol.requests.RunSpec, and `task`.
+        """Return the spec of a command, a list of words, with a new simulation id.
 
-        Raises TypeError for a text in place of the list: for a shell command line it is ["sh",
-        "-c", line].
+        options: fields of protocol.api.requests.RunSpec, and `task`. Raises TypeError for a string;
+        the list for a shell command line is ["sh", "-c", line].
         """
         return command_spec(
             self.uid,
@@ -152,14 +150,15 @@ class Client:
         )
 
     def run(self, command: Sequence[str], **options: Any) -> "Job":
-        """Submit a command; returns when the run is durable, never waits for it to start."""
+        """Submit a command. Returns when the run is durable, without waiting for its start."""
         return self.submit(self.spec(command, **options))
 
     def submit(
         self, spec: RunSpec, *, force_run: bool = False, serial: int = 0, req_id: str | None = None
     ) -> "Job":
-        """Submit any run: starts it, joins the live one, or finds the finished one with the same
-        hash (and serial, unless 0).
+        """Start a run, join the live one, or find the completed one with the same hash.
+
+        serial: of the expected run; 0 for any.
         """
         return self._job(
             self._state(
@@ -170,8 +169,9 @@ class Client:
         )
 
     def run_many(self, specs: Sequence[RunSpec]) -> list["Job | ClientError"]:
-        """Submit many runs in one request, at most protocol.requests.MAX_BULK; answers in the same
-        order, when all are durable.
+        """Submit up to protocol.api.requests.MAX_BULK runs in one request.
+
+        Returns the answers in the same order, when all runs are durable.
         """
         if not specs:
             return []
@@ -184,11 +184,10 @@ class Client:
     def submit_description(
         self, description: object, *, req_id: str | None = None
     ) -> dict[str, list["Job | ClientError"]]:
-        """Submit the jobs of a description (docs/jobs.md), as plain data: all of them, or none.
-        Returns the runs of each, by its name.
+        """Submit all jobs of a description (docs/jobs.md, as plain data), or none.
 
-        What is wrong with it is in `ClientError.more["problems"]`. A run is a ClientError where
-        what it waits for had ended meanwhile.
+        Returns the runs of each job by its name. A run is a ClientError if its dependency ended
+        meanwhile. Raises ClientError with the problems in `more["problems"]`.
         """
         body = self._object(
             requests.run_description(self.uid, description, req_id or random_ids.req_id())
@@ -199,27 +198,27 @@ class Client:
         }
 
     def plan(self, spec: RunSpec) -> dict[str, Any]:
-        """What this run would be: where each task would be, its command and environment, and the
-        rules. Nothing is stored.
+        """Return the plan of a run: host, command and environment of each task, and the policies.
+
+        Nothing is stored.
         """
         return self._object(requests.run_plan(spec))
 
     def job(self, jid: str, serial: int = 0) -> "Job":
-        """A handle on a job that was submitted earlier. serial 0: whichever run is current."""
+        """Return a handle on an earlier job. serial: 0 for the current run."""
         return Job(self, jid, serial, None)
 
     def status(
         self, jid: str, *, serial: int = 0, wait_secs: float = 0.0, hash_: str | None = None
     ) -> RunState:
-        """How the run stands. wait_secs: answer as soon as it is over, at the latest after so many
-        seconds (at most 20).
+        """Return the status of the run.
+
+        wait_secs: wait this long for the end of the run, at most 20 s.
         """
         return self._state(requests.run_status(self.uid, jid, serial, wait_secs, hash_))
 
     def wait(self, jid: str, *, serial: int = 0, timeout: float | None = None) -> RunState:
-        """The state in which nothing of the run is left; after `timeout` seconds the state as it is
-        then (see `finished`).
-        """
+        """Wait until the run is over, or for `timeout` seconds. Return its state (see `finished`)."""
         end = None if timeout is None else time.monotonic() + timeout
         pause = PollBackoff()
         while True:
@@ -234,16 +233,18 @@ class Client:
             )
 
     def cancel(self, jid: str, *, serial: int = 0, reason: str = "") -> RunState:
-        """Cancel the run; final once this returns. One whose command has ended keeps its own
-        result. Repeating it is harmless.
+        """Cancel the run; final when this returns. A run whose command has ended keeps its result.
+
+        A repetition has no effect.
         """
         return self._state(requests.run_cancel(self.uid, jid, random_ids.req_id(), serial, reason))
 
     def release(
         self, jid: str, *, serial: int = 0, role: str | None = None, index: int | None = None
     ) -> RunState:
-        """Give back tasks that were kept for debugging, of this role and index or all: they end
-        with the exits that they had.
+        """Release the tasks held for debugging, all or those of a role and index.
+
+        Their exits stay the same.
         """
         return self._state(requests.run_release(self.uid, jid, serial, role, index))
 
@@ -252,11 +253,11 @@ class Client:
     def submit_array(
         self, spec: RunSpec, indices: str, *, req_id: str | None = None
     ) -> dict[str, Any]:
-        """One run for each index ("0-9,20%5", see protocol.arrays), in one request, answered when
-        all are durable.
+        """Submit one run for each index ("0-9,20%5", see protocol.api.job_arrays) in one request.
 
-        {"group", "simulationId", "count", "accepted", "states", "refusedCount", "refused":
-        [{"index", "code", "error"}]}. What completed before, and has not changed, is not run again.
+        Returns {"group", "simulationId", "count", "accepted", "states", "refusedCount", "refused":
+        [{"index", "code", "error"}]} when all are durable. Completed runs that did not change are
+        not repeated.
         """
         return self._object(requests.run_array(spec, indices, req_id or random_ids.req_id()))
 
@@ -269,17 +270,16 @@ class Client:
         limit: int = 100,
         wait_secs: float = 0.0,
     ) -> GroupState:
-        """How the runs of a simulation stand, and a page of them. status: one of
-        protocol.requests.GroupStatus. limit: 0 for counts alone.
+        """Return the counts of a simulation's runs by state, and a page of the runs.
 
-        wait_secs: answer as soon as nothing is left of any of them, at the latest after so many
-        seconds (at most 20).
+        status: one of protocol.api.requests.GroupStatus. limit: 0 for counts only. wait_secs: wait
+        this long until all runs are over, at most 20 s.
         """
         request = requests.group_request(self.uid, sid, status, after, limit, wait_secs)
         return requests.group_state(self._connection.call(requests.job_group(request)).body)
 
     def group_runs(self, sid: str, *, status: str | None = None) -> Iterator[GroupRun]:
-        """All runs of a simulation, or those with this status, in the order of their indices."""
+        """Yield all runs of a simulation, or those with this status, in the order of their indices."""
         after: str | None = None
         while True:
             page = self.group(sid, status=status, after=after, limit=GROUP_PAGE)
@@ -289,9 +289,7 @@ class Client:
                 return
 
     def wait_group(self, sid: str, *, timeout: float | None = None) -> GroupState:
-        """Its counts when nothing of its runs is left; after `timeout` seconds as they are then
-        (see `over`).
-        """
+        """Wait until all runs are over, or for `timeout` seconds. Return the counts (see `over`)."""
         end = None if timeout is None else time.monotonic() + timeout
         pause = PollBackoff()
         while True:
@@ -315,8 +313,9 @@ class Client:
         reason: str = "",
         req_id: str | None = None,
     ) -> dict[str, Any]:
-        """Cancel the runs of a simulation, or some of them: {"asked", "canceled", "over",
-        "missing"}. Final once this returns.
+        """Cancel the runs of a simulation, or some of them; final when this returns.
+
+        Returns {"asked", "canceled", "over", "missing"}.
         """
         request = requests.cancel_request(
             self.uid, sid, req_id or random_ids.req_id(), indices, models, status, reason
@@ -326,18 +325,18 @@ class Client:
     # ---- apps
 
     def apps(self) -> list[str]:
-        """The simulation types that there are."""
+        """Return the available simulation types."""
         return [str(name) for name in self._object(requests.apps()).get("apps", [])]
 
     def begin_session(self, *, driver: str = "") -> None:
-        """Work is about to begin: have the user's agent on its way. Returns at once."""
+        """Start the user's agent ahead of work. Returns at once."""
         self._object(requests.begin_session(BeginSession(uid=self.uid, driver=driver)))
 
     def call(self, job_cmd: JobCmd, simulation_type: str, **fields: Any) -> bytes:
-        """What the app answers, as JSON. fields: those of protocol.requests.CallRequest (method,
-        args, compute_jid, ...).
+        """Call a function of an app. Return its answer as JSON.
 
-        A deadline that is over and a crowd that is too large are told at once, not tried again.
+        fields: of protocol.api.requests.CallRequest (method, args, compute_jid, ...). Refusals
+        because of a deadline or too many requests are not retried.
         """
         request = CallRequest(
             uid=self.uid, job_cmd=job_cmd, simulation_type=simulation_type, **fields
@@ -347,8 +346,9 @@ class Client:
     def global_resources(
         self, simulation_type: str, simulation_id: str, *, ports: int = 1, release: bool = False
     ) -> dict[str, Any]:
-        """{"ports", "ip", "until"}: ports leased to this simulation, the same ones each time;
-        `release` gives them back.
+        """Lease ports to this simulation, the same ones each time, or release them.
+
+        Returns {"ports", "ip", "until"}.
         """
         request = GlobalResources(
             uid=self.uid,
@@ -362,9 +362,7 @@ class Client:
     # ---- clusters
 
     def clusters(self) -> list[dict[str, Any]]:
-        """The clusters that runs can go to, the usual one first: defaults, limits, and what is
-        known of their partitions.
-        """
+        """Return the clusters, the default one first: defaults, limits and known partitions."""
         clusters: list[dict[str, Any]] = self._object(requests.clusters(self.uid))["clusters"]
         return clusters
 
@@ -379,12 +377,12 @@ class Client:
         passphrase: str | None = None,
         certificate: str | None = None,
     ) -> dict[str, Any]:
-        """{"loginSuccess", "cluster", "user"}: sign in to a cluster (None: the first one) as this
-        unix user; runs that wait for it go on.
+        """Sign in to a cluster as this unix user, so that waiting runs continue.
 
-        Sent once: a second wrong answer may lock the account. Raises ClientError: `signInRefused`,
-        `signInUnreachable`, `signedInAlready` (under another name: sign out first),
-        `tooManyRequests` (its `more` says `waitSecs`).
+        cluster: None for the first one. Returns {"loginSuccess", "cluster", "user"}. The request is
+        sent once, because a second wrong answer may lock the account. Raises ClientError:
+        `signInRefused`, `signInUnreachable`, `signedInAlready` (under another name; sign out
+        first), `tooManyRequests` (with `waitSecs` in `more`).
         """
         secrets = {
             "password": password,
@@ -393,32 +391,31 @@ class Client:
             "passphrase": passphrase,
             "certificate": certificate,
         }
-        there = self.sign_in_status(
-            cluster
-        )  # also finds a supervisor that was started anew elsewhere
+        there = self.sign_in_status(cluster)  # also finds a restarted supervisor
         if there.get("ready") and (
             there.get("access") != "ssh" or there.get("user") in (None, username)
         ):
             return {**there, "loginSuccess": True}
         secrets = (
             {} if there.get("ready") else secrets
-        )  # it is refused, and needs no secret for that
+        )  # the request will be refused, so it needs no secret
         return requests.object_of(
             self._connection.call_once(requests.sbatch_login(self.uid, cluster, username, secrets))
         )
 
     def sign_out(self, cluster: str | None = None) -> dict[str, Any]:
-        """{"signedOut", "agentEnded", "runs", "cluster", "user"}: sign out of a cluster (None: the
-        first one); the agent there ends.
+        """Sign out of a cluster (None: the first one), which stops the user's agent there.
 
-        signedOut: was anybody signed in? runs: that Slurm goes on with; they are followed again
-        after the next sign-in.
+        Returns {"signedOut", "agentEnded", "runs", "cluster", "user"}. signedOut: the user was
+        signed in. runs: number of runs that Slurm continues; they are followed again after the next
+        sign-in.
         """
         return self._object(requests.sbatch_logout(self.uid, cluster))
 
     def sign_in_status(self, cluster: str | None = None) -> dict[str, Any]:
-        """{"ready", "cluster", "host", "access", "user", "sentence"}: does this user have to sign
-        in to a cluster?
+        """Return whether this user must sign in to a cluster.
+
+        Returns {"ready", "cluster", "host", "access", "user", "sentence"}.
         """
         return self._object(requests.sbatch_login_status(self.uid, cluster))
 
@@ -427,7 +424,7 @@ class Client:
     def open_file(
         self, jid: str, name: str, *, serial: int = 0, offset: int = 0, length: int | None = None
     ) -> FileReader:
-        """A file of the run directory, or a part of it, to be read piece by piece and closed."""
+        """Open a file of the run directory, or a part of it. The caller must close it."""
         request = RunFile(
             uid=self.uid,
             compute_jid=jid,
@@ -441,10 +438,10 @@ class Client:
         )
 
     def files(self, jid: str, *, serial: int = 0) -> Iterator[dict[str, Any]]:
-        """The regular files of the run directory, ordered: {"name", "size", "mtime"}, name relative
-        to it, mtime in unix seconds.
+        """Yield the regular files of the run directory in order: {"name", "size", "mtime"}.
 
-        Links, pipes and devices, and names that are not UTF-8, are left out.
+        name: relative to the directory. mtime: unix seconds. Links, pipes, devices and names that
+        are not UTF-8 are left out.
         """
         after: str | None = ""
         while after is not None:
@@ -456,7 +453,7 @@ class Client:
             yield from page["files"]
 
     def lib_files(self, simulation_type: str) -> list[dict[str, Any]]:
-        """[{"name", "size", "sha256", "mtime"}] of the user's library for this app."""
+        """Return [{"name", "size", "sha256", "mtime"}] of the user's library for this app."""
         files: list[dict[str, Any]] = self._object(
             requests.lib_files(self.uid, simulation_type)
         ).get("files", [])
@@ -465,21 +462,22 @@ class Client:
     def upload(
         self, simulation_type: str, name: str, pieces: Iterable[bytes], size: int
     ) -> dict[str, Any]:
-        """Put a file of `size` bytes into the user's library: {"name", "size", "sha256"}. It is
-        there whole or not at all. Tried once.
+        """Upload a file of `size` bytes to the user's library, completely or not at all.
+
+        Returns {"name", "size", "sha256"}. Not retried.
         """
         call = requests.lib_file(self.uid, simulation_type, name, "PUT")
-        return requests.object_of(sent(self._connection, call, pieces, size, IDLE_SECS))
+        return requests.object_of(send(self._connection, call, pieces, size, IDLE_SECS))
 
     def delete_file(self, simulation_type: str, name: str) -> None:
-        """Take a file out of the user's library."""
+        """Delete a file of the user's library."""
         self._object(requests.lib_file(self.uid, simulation_type, name, "DELETE"))
 
-    # ---- what is known
+    # ---- queries
 
     @property
     def operating(self) -> OperatorCalls:
-        """What operators ask: agents, hosts, health, notifications."""
+        """Requests of operators: agents, hosts, health, notifications."""
         return OperatorCalls(self._object, self.uid)
 
     def jobs(
@@ -492,8 +490,9 @@ class Client:
         limit: int = 100,
         commands: bool = False,
     ) -> JobPage:
-        """One page of jobs, newest change first. commands: rows also have `command` (shortened) and
-        `name`, for which logs are read.
+        """Return one page of jobs, newest change first.
+
+        commands: rows also have `command` (shortened) and `name`, which is slower.
         """
         request = requests.job_page(
             None if all_users else self.uid, status, active, before, limit, commands
@@ -513,11 +512,11 @@ class Client:
         follow: bool = False,
         notes: bool = False,
     ) -> Iterator[LogPart]:
-        """The bytes of a stream of one task, piece by piece; `follow` goes on until nothing can
-        follow any more.
+        """Yield the output of one task, piece by piece.
 
-        attempt 0: the latest. role None: the task that stands for the attempt, or its first; each
-        part says whose it is. notes: where there is nothing, a part without bytes says why.
+        attempt: 0 for the latest. role: None for the task that represents the attempt, or its
+        first; each part names its task. follow: continue until the run is over. notes: if there is
+        no output, yield a part without bytes that explains why.
         """
         cursor = LogCursor(
             self.uid,
@@ -546,18 +545,17 @@ class Client:
                     self._connection.pause(pause.after(time.monotonic() - begun))
 
     def tasks(self, jid: str, attempt: int = 0, *, serial: int = 0) -> dict[str, Any]:
-        """{"attempt", "attempts", "tasks"}: the attempts of the current run, and the tasks of one
-        of them (0: the latest).
-        """
+        """Return {"attempt", "attempts", "tasks"}: all attempts, and the tasks of one (0: the latest)."""
         return self._object(requests.job_tasks(self.uid, jid, serial, attempt))
 
     def story(self, jid: str) -> dict[str, Any]:
-        """{"computeJid", "events", "lines"}: everything that happened to the job, oldest first."""
+        """Return the job history, oldest first: {"computeJid", "events", "lines"}."""
         return self._object(requests.job_story(self.uid, jid))
 
     def why(self, jid: str) -> dict[str, Any]:
-        """{"state", "cause", "sentence", "evidence", "not", "lastLines", "logs", "try",
-        "diagnosis"}: why it waits, or ended as it did.
+        """Return why the run waits, or why it ended, with evidence and advice.
+
+        {"state", "cause", "sentence", "evidence", "not", "lastLines", "logs", "try", "diagnosis"}
         """
         return self._object(requests.job_why(self.uid, jid))
 
@@ -570,17 +568,18 @@ class Client:
         role: str | None = None,
         index: int | None = None,
     ) -> dict[str, Any]:
-        """{"job", "roles", "tasks"}: what the tasks of the current run take, see docs/metrics.md.
+        """Return the resource usage of the current run: {"job", "roles", "tasks"}.
 
-        series: also over time, of this role and index at least; the fewer, the finer.
+        See docs/metrics.md. series: also as time series, for this role and index if given; fewer
+        tasks have a finer resolution.
         """
         return self._object(requests.job_metrics(self.uid, jid, serial, series, role, index))
 
     def trace(self, id_: str, *, all_users: bool = False, logs: bool = False) -> dict[str, Any]:
-        """{"id", "items": [{"at", "source", "text"}]}: the way of one id, or of a prefix of one.
+        """Return the timeline of an id or prefix: {"id", "items": [{"at", "source", "text"}]}.
 
-        logs: with "lines", the same of the log files in the supervisor's root, and "gaps",
-        sentences about what is not in them.
+        logs: also "lines" from the log files in the supervisor's root, and "gaps", sentences about
+        missing logs.
         """
         return self._object(requests.trace(id_, None if all_users else self.uid, logs))
 
@@ -592,8 +591,9 @@ class Client:
         all_users: bool = False,
         idle_secs: float = IDLE_SECS,
     ) -> Iterator[LoggedEvent]:
-        """Every event after a position, each once and in order, for ever; -1: from now on. Lost
-        connections are resumed.
+        """Yield every event after a position, once and in order, without end.
+
+        after: -1 for new events only. Lost connections are resumed.
         """
         cursor = EventCursor(after)
         uid = None if all_users else self.uid
@@ -604,13 +604,13 @@ class Client:
                     retry = Retry(self._connection.budget_secs)
                     yield event
             except ClientError as e:
-                if not self._connection.let_in_elsewhere(e):
+                if not self._connection.has_new_address(e):
                     self._connection.after_failure(retry, e)
 
     def _events_once(
         self, cursor: EventCursor, uid: str | None, jid: str | None, idle_secs: float
     ) -> Iterator[LoggedEvent]:
-        """The events of one connection; always ends with a ClientError."""
+        """Yield the events of one connection. Always ends with a ClientError."""
         cursor.connected()
         path = requests.events_path(cursor.after, uid, jid)
         connection, response = self._connection.stream(path, cursor.headers(), idle_secs)
@@ -625,7 +625,7 @@ class Client:
         raise unreachable(self._given_up(), ConnectionError("the stream of events ended"))
 
     def _given_up(self) -> str:
-        """The address that failed, which is looked up again before the next try."""
+        """Return the address that failed. It is looked up again before the next attempt."""
         url = self.url
         self._connection.forget()
         return url
@@ -644,9 +644,7 @@ class Client:
 
 
 class Job:
-    """One run in one slot. submitted: what the supervisor answered to the submission, if this
-    handle comes from one.
-    """
+    """A handle on one run. submitted: the answer to the submission, if this handle comes from one."""
 
     def __init__(self, client: Client, jid: str, serial: int, submitted: RunState | None) -> None:
         self.client, self.jid, self.serial, self.submitted = client, jid, serial, submitted

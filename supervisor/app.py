@@ -213,7 +213,7 @@ class _Supervisor:
             ),
             apps=settings.apps.also,
         )
-        self._hub.heard_of_cluster = self._clusters.heard
+        self._hub.on_cluster_report = self._clusters.heard
         self._fleet.signed_in = lambda key: self._engine.tell(SignedIn(key))
         self._places.bind(self._engine, self._metering, self._hub.next_epoch)
         self._pulse = HeartbeatMonitor(self._hub)

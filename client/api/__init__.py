@@ -1,1 +1,1 @@
-"""Api: one sentence to be written."""
+"""Requests and answers of the client as values, without I/O."""

@@ -1,6 +1,4 @@
-"""Where a reader of a log or of the event stream stands, and what to ask for next. Pure: the
-clients do the asking.
-"""
+"""Cursors of readers of logs and events: the position, and the next request. Pure."""
 
 from ...protocol.api.requests import JobLog
 from ...protocol.wire.messages import Stream
@@ -8,21 +6,19 @@ from .replies import LoggedEvent, LogPart
 from .requests import LOG_LIMIT, LONG_POLL_SECS, logged_event
 from .server_sent_events import Message, Parser
 
-#: An empty answer that came sooner than this was not waited for, so we wait ourselves.
+#: If an empty answer comes sooner than this, the supervisor did not wait, so the client waits.
 PROMPT_SECS = 0.5
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
 
 
 class PollBackoff:
-    """How long to wait after an answer that said nothing new although it should have waited: longer
-    each time in a row.
-    """
+    """Backoff after empty answers to long polls that came too early."""
 
     def __init__(self) -> None:
         self._next = SHORTEST_PAUSE
 
     def after(self, secs: float) -> float:
-        """The pause after an empty answer that took `secs`."""
+        """Return the pause after an empty answer that took `secs`."""
         if secs >= PROMPT_SECS:
             self._next = SHORTEST_PAUSE
             return 0.0
@@ -34,11 +30,10 @@ class PollBackoff:
 
 
 class LogCursor:
-    """Reads one stream of one task. follow: go on until the execution is over; otherwise to what is
-    there now.
+    """Reads one output stream of one task.
 
-    Which task stands for a run, and which attempt is the latest, may change meanwhile: whose bytes
-    came first is read on.
+    follow: read until the execution is over, not only the present output. The task that represents
+    the run may change meanwhile; the cursor stays with the task of the first bytes.
     """
 
     def __init__(
@@ -91,32 +86,30 @@ class LogCursor:
 
     @property
     def idle(self) -> bool:
-        """Nothing came, and nothing says that it is over: time to ask whether the run is."""
+        """Whether the last answer was empty and not final, so the caller should check the run."""
         return self._empty and not self.done
 
     def run_over(self) -> None:
-        """The run is over; what can be read once more is the rest."""
+        """Note that the run is over, so the next answer has the rest of the output."""
         self._run_over = True
 
 
 class EventCursor:
-    """Turns the chunks of any number of connections, one after another, into each event once, in
-    order.
-    """
+    """Turns the chunks of successive connections into events, each once and in order."""
 
     def __init__(self, after: int) -> None:
         self.after = after
         self._parser = Parser()
 
     def connected(self) -> None:
-        """A new connection begins: what was half received is forgotten."""
+        """Drop an incomplete event of the previous connection."""
         self._parser = Parser()
 
     def headers(self) -> dict[str, str]:
         return {"Last-Event-ID": str(self.after)} if self.after >= 0 else {}
 
     def feed(self, chunk: bytes) -> list[LoggedEvent]:
-        """Events that were not seen before. Raises ClientError when this is no stream of events."""
+        """Return the new events. Raises ClientError if this is no event stream."""
         out = [e for e in map(self._event, self._parser.feed(chunk)) if e is not None]
         if self._parser.last_id.isdecimal():
             self.after = max(self.after, int(self._parser.last_id))

@@ -1,6 +1,4 @@
-"""The one exception that leaves the client. What the supervisor said crosses unchanged; what only
-this end knows has its own codes.
-"""
+"""The exception of the client. Errors of the supervisor pass unchanged; the client adds its own codes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,17 +7,16 @@ import msgspec
 
 from ...protocol.errors import CODES
 
-#: Codes of failures that no supervisor answered: it could not be reached; what answered was no
-#: supervisor; no supervisor has written its address into the root, or it did so for somebody else.
-#: Each with (may the same request succeed later?, what to do next).
+#: Codes of failures without an answer of a supervisor, with (retry may succeed, advice): it cannot
+#: be reached, the answer is not a supervisor's, or the root has no address for this user.
 OWN_CODES: dict[str, tuple[bool, str]] = {
     "unreachable": (
         True,
-        "start the supervisor ('jobscribe up'), or check the address; 'jobscribe doctor' and 'jobscribe db story JOB' need none",
+        "start the supervisor ('jobscribe up'), or check the address; 'jobscribe doctor' and 'jobscribe db story JOB' work without it",
     ),
     "notASupervisor": (
         True,
-        "check the address: what answers there does not speak the supervisor's interface",
+        "check the address: another program answers there",
     ),
     "noSupervisor": (
         True,
@@ -31,12 +28,11 @@ _ENVELOPE = frozenset({"state", "code", "error", "advice", "retry"})
 
 
 class ClientError(Exception):
-    """A request that failed for good. code: of protocol.errors, or of OWN_CODES; sentence and
-    advice are for a person.
+    """A request failed.
 
-    retry: the very same request may succeed later (the client has already tried for as long as it
-    was told to). more: what else the supervisor said about it, such as the `problems` of a job
-    description.
+    code: of protocol.errors or OWN_CODES. sentence, advice: for a person. retry: the same request
+    may succeed later (the client has already retried for its budget). more: other fields of the
+    error, such as the `problems` of a job description.
     """
 
     def __init__(
@@ -55,7 +51,7 @@ class ClientError(Exception):
         self.more = dict(more or {})
 
     def body(self) -> dict[str, Any]:
-        """The form in which the supervisor itself says it."""
+        """Return the error in the form of the supervisor's API."""
         return {
             "state": "error",
             "code": self.code,
@@ -67,15 +63,13 @@ class ClientError(Exception):
 
 
 def own(code: str, sentence: str) -> ClientError:
-    """A failure that this end found; `code` is a key of OWN_CODES."""
+    """Return an error that the client found. code: a key of OWN_CODES."""
     retry, advice = OWN_CODES[code]
     return ClientError(code, sentence, advice, retry)
 
 
 def is_error(body: Any) -> bool:
-    """Is this an error body? A run whose status is `error` has no `code`, so the two are never
-    mixed up.
-    """
+    """Return whether this is an error body. A run with status `error` has no `code`."""
     return (
         isinstance(body, dict)
         and body.get("state") == "error"
@@ -84,7 +78,7 @@ def is_error(body: Any) -> bool:
 
 
 def from_body(body: dict[str, Any]) -> ClientError:
-    """The error that a body says."""
+    """Return the error in an error body."""
     more = {k: v for k, v in body.items() if k not in _ENVELOPE}
     return ClientError(
         body["code"],
@@ -96,7 +90,7 @@ def from_body(body: dict[str, Any]) -> ClientError:
 
 
 def from_reply(status: int, raw: bytes) -> ClientError:
-    """The error of an HTTP reply that is not a success, whatever its body is."""
+    """Return the error of an unsuccessful HTTP reply with any body."""
     try:
         body = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):

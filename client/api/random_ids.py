@@ -1,4 +1,4 @@
-"""Ids that this end invents. The one place of the client that takes randomness."""
+"""Random ids made by the client."""
 
 import os
 
@@ -6,10 +6,10 @@ from ...protocol.ids import base62
 
 
 def req_id() -> str:
-    """A reqId: names one request for 24 hours, however often it is sent."""
+    """Return a reqId, which identifies a request and its repetitions for 24 hours."""
     return base62(os.urandom(24), 24)
 
 
 def simulation_id() -> str:
-    """A simulation id that nobody has: a command never finds an older result in its slot."""
+    """Return a new simulation id, so that a command never finds an older result."""
     return base62(os.urandom(8), 8)

@@ -1,6 +1,4 @@
-"""What the supervisor answers, as values. Fields that this version does not know are let through
-(in `raw`), never refused.
-"""
+"""Answers of the supervisor as values. Unknown fields are accepted and kept in `raw`."""
 
 from typing import Any
 
@@ -9,21 +7,21 @@ import msgspec
 from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.jobs.status import COMPLETED
 
-#: What is left of a run that is not there (any more): nothing to wait for.
+#: States of runs that do not exist any more, so there is nothing to wait for.
 _NOT_THERE = frozenset({"missing", "job_run_purged"})
-#: Exit code of a command of ours that failed itself, or of a run whose own code is not known.
+#: Exit code of a jobscribe command that failed, or of a run with unknown exit code.
 NOT_KNOWN = 125
 
 
 class RunState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The status reply. Times are unix seconds.
 
-    over: the status is final and nothing of the run is left. known: False while nobody can know
-    now, since `since`. queue_state, job_status_message: what it waits for, in a word and in one
-    sentence. attempt: the latest; 0 before the first. roles: of each role how many of its tasks are
-    in which state; None for a run without roles. diagnosis: what its exit means. waits_for:
-    computeJids of runs whose end it waits for. run_dir: None where there is none; run_dir_on: the
-    cluster where it is, None where the supervisor sees it. raw: the whole reply.
+    over: the status is final and all processes have ended. known: False while the state cannot be
+    determined, since `since`. queue_state, job_status_message: what the run waits for, as a word
+    and a sentence. attempt: the latest; 0 before the first. roles: task counts by state for each
+    role; None for a run without roles. diagnosis: meaning of the exit. waits_for: computeJids of
+    its dependencies. run_dir: None if there is none. run_dir_on: the cluster with the run
+    directory; None if the supervisor sees it. raw: the whole reply.
     """
 
     state: str
@@ -54,13 +52,14 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def finished(self) -> bool:
-        """Is there nothing to wait for any more?"""
+        """Whether there is nothing left to wait for."""
         return self.over or self.state in _NOT_THERE
 
     @property
     def shell_code(self) -> int:
-        """What a shell would report: the job's code, 128+n for a signal; 125 where there is none,
-        and never 0 unless it completed.
+        """The exit code as a shell reports it: the job's code, or 128+n for a signal.
+
+        125 if it is unknown; 0 only if the run completed.
         """
         if self.exit is None:
             return 0 if self.state == COMPLETED else NOT_KNOWN
@@ -68,9 +67,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return NOT_KNOWN if code == 0 and self.state != COMPLETED else code
 
     def sentence(self) -> str:
-        """One line for a person: the state, and why it is so."""
+        """Return the state and its cause in one line for a person."""
         if not self.known:
-            return f"{self.state}, not known at the moment" + (
+            return f"{self.state}, current state unknown" + (
                 f": {self.job_status_message}" if self.job_status_message else ""
             )
         if self.error:
@@ -88,11 +87,10 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class JobPage(msgspec.Struct, frozen=True):
-    """Rows of the index (camelCase, as in db.store.IndexRow), newest change first. next: `before`
-    of the next page, None at the end.
+    """One page of jobs, newest change first. jobs: rows as db.store.contract.IndexRow, in camelCase.
+    next: `before` of the next page; None at the end.
 
-    Of a row `state` is the state of the job, as in RunState; `status`, the same, is its old name
-    and goes away.
+    `state` of a row is that of RunState. `status` is its deprecated name.
     """
 
     jobs: list[dict[str, Any]]
@@ -100,12 +98,12 @@ class JobPage(msgspec.Struct, frozen=True):
 
 
 class GroupState(msgspec.Struct, frozen=True, rename="camel"):
-    """How the runs of one simulation stand: `total` in `counts` by their states. busy: of so many
-    something is left; over: of none.
+    """The runs of one simulation. counts: number of runs by state. busy: number of runs with live
+    processes or pending; over: there are none.
 
-    exits: [{"state", "reason", "code", "signal", "count"}], how those ended that did, the most
-    frequent first; None where only counts were asked for. runs: a page of them. next: `after` of
-    the next page, None at the end. raw: the whole reply.
+    exits: [{"state", "reason", "code", "signal", "count"}] of ended runs, the most frequent first;
+    None if only counts were requested. runs: a page of runs. next: `after` of the next page; None
+    at the end. raw: the whole reply.
     """
 
     group: str
@@ -121,18 +119,18 @@ class GroupState(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def ended(self) -> int:
-        """How many have their last state."""
+        """Number of runs in a final state."""
         return self.total - self.counts.get("pending", 0) - self.counts.get("running", 0)
 
     @property
     def failed(self) -> int:
-        """How many of these did not complete."""
+        """Number of ended runs that did not complete."""
         return self.counts.get("error", 0) + self.counts.get("canceled", 0)
 
 
 class GroupRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One run of a group. index: None where it is no array's. exit: {"code", "signal"} where it has
-    one.
+    """One run of a group. index: None if it is not part of an array. exit: {"code", "signal"} if it
+    is known.
     """
 
     compute_jid: str
@@ -149,7 +147,7 @@ class GroupRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def shell_code(self) -> int:
-        """What a shell would report: see `RunState.shell_code`."""
+        """The exit code as a shell reports it: see `RunState.shell_code`."""
         if self.state == COMPLETED:
             return 0
         exit_ = self.exit or {}
@@ -158,11 +156,11 @@ class GroupRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class LogPart(msgspec.Struct, frozen=True):
-    """Bytes of a stream from `offset`. `dropped`: how many that stood before them are not there.
-    end: nothing follows, ever.
+    """Bytes of a stream from `offset`. dropped: number of discarded bytes before them. end: no more
+    output can follow.
 
-    attempt, role, index: whose they are; no role while nothing has been placed. note, sentence: why
-    there is nothing at all, in a word and for people.
+    attempt, role, index: the task that wrote them; role is None before the first placement. note,
+    sentence: why there is no output, as a word and as a sentence.
     """
 
     stream: str

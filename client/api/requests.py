@@ -1,8 +1,7 @@
-"""What the client sends and how it reads the answers; both clients, plain and asynchronous, are
-made of this. No I/O, no clock.
+"""The requests of both clients, and the decoding of answers. No I/O, no clock.
 
-A `Call` is one HTTP request. It is built once and sent as often as needed: its reqId makes that
-safe.
+A `Call` is one HTTP request. It is built once and may be sent several times; its reqId makes
+repetitions safe.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,27 +46,25 @@ from .errors import ClientError, own
 from .replies import GroupState, JobPage, LoggedEvent, LogPart, RunState
 from .server_sent_events import Message
 
-#: How long one request may be held open by the supervisor when it has nothing to say yet.
+#: Longest time of a long poll.
 LONG_POLL_SECS = 20.0
 LOG_LIMIT = 256 * 1024
-#: An answer of an app may take so long where its request has no deadline; on top of it comes the
-#: start of its agent.
+#: Time limit of a call without a deadline, and of the start of its agent before it.
 CALL_SECS, AGENT_SECS = 60.0, 40.0
-#: Thousands of runs have to be durable before they are answered.
+#: Time limit of requests for many runs, which must be durable before the answer.
 BULK_SECS = 60.0
-#: Files of a library may have to be read to be described.
+#: Time limit of library requests, which may read whole files.
 LIBRARY_SECS = 60.0
-#: What a site may take to let somebody in.
+#: Time limit of a sign-in.
 SIGN_IN_SECS = 150.0
-#: The longest that a target of notifications may take for one, and a little.
+#: Time limit of a test notification: the longest time limit of a target, and 20 s.
 NOTIFY_SECS = 620.0
-#: What the caller of an app wants to hear at once: to try again would be to wait as long again, or
-#: to add to the crowd.
+#: Codes that end a call at once: a retry would double the waiting time or the load.
 _AT_ONCE = frozenset({"deadline", "notReady", "tooManyRequests"})
 
 
 class Headers(Protocol):
-    """What both clients' headers can do: find a key in any case."""
+    """HTTP headers of both clients, with case-insensitive names."""
 
     def __getitem__(self, name: str, /) -> str | None: ...
 
@@ -75,10 +72,8 @@ class Headers(Protocol):
 
 
 class Call(msgspec.Struct, frozen=True):
-    """path with its query; body is JSON. wait_secs: for how long the supervisor was asked to hold
-    the answer back.
-
-    at_once: codes with which it is not sent again, although it could be.
+    """One HTTP request. path: with its query. body: JSON. wait_secs: how long the supervisor may
+    delay the answer. at_once: codes for which it is not sent again.
     """
 
     path: str
@@ -109,7 +104,7 @@ def run_many(specs: Sequence[RunSpec], req_id: str) -> Call:
 
 
 def run_description(uid: str, description: object, req_id: str) -> Call:
-    """Raises ClientError("badRequest") for what JSON cannot say."""
+    """Raises ClientError("badRequest") for values that JSON cannot express."""
     try:
         return _post(
             "run-description",
@@ -150,7 +145,7 @@ def run_cancel(uid: str, jid: str, req_id: str, serial: int = 0, reason: str = "
 def run_release(
     uid: str, jid: str, serial: int = 0, role: str | None = None, index: int | None = None
 ) -> Call:
-    """Raises ClientError("badRequest") where something does not have its shape."""
+    """Raises ClientError("badRequest") for invalid values."""
     fields = {
         "uid": uid,
         "computeJid": jid,
@@ -168,7 +163,7 @@ def run_array(spec: RunSpec, indices: str, req_id: str) -> Call:
 def group_request(
     uid: str, sid: str, status: str | None, after: str | None, limit: int, wait_secs: float
 ) -> JobGroup:
-    """Raises ClientError("badRequest") where something does not have its shape."""
+    """Raises ClientError("badRequest") for invalid values."""
     fields = {"uid": uid, "simulationId": sid, "status": status, "after": after, "limit": limit}
     made: JobGroup = _shaped(fields, JobGroup)
     return msgspec.structs.replace(made, wait_secs=wait_secs)
@@ -183,7 +178,7 @@ def cancel_request(
     status: str | None,
     reason: str,
 ) -> GroupCancel:
-    """The same for a cancel."""
+    """Raises ClientError("badRequest") for invalid values."""
     fields = {
         "uid": uid,
         "simulationId": sid,
@@ -283,8 +278,9 @@ def run_files(request: RunFiles) -> Call:
 def sbatch_login(
     uid: str, cluster: str | None, username: str, secrets: Mapping[str, str | None]
 ) -> Call:
-    """To be sent once. secrets: fields of SbatchLogin by their Python names. Raises
-    ClientError("badRequest"), which shows none of them.
+    """Return a sign-in, which must be sent once only. secrets: fields of SbatchLogin.
+
+    Raises ClientError("badRequest") without any secret in its sentence.
     """
     try:
         request = SbatchLogin(
@@ -294,14 +290,12 @@ def sbatch_login(
             "sbatch-login", msgspec.convert(msgspec.to_builtins(request), SbatchLogin), SIGN_IN_SECS
         )
     except (msgspec.ValidationError, UnicodeEncodeError) as e:
-        place = str(e).rpartition("`$.")[2].rstrip("`") if "`$." in str(e) else "what was typed"
-        raise bad_request(
-            f"this is not what one signs in with: {place} does not have its form"
-        ) from None
+        place = str(e).rpartition("`$.")[2].rstrip("`") if "`$." in str(e) else "a value"
+        raise bad_request(f"these credentials are invalid: {place} has a wrong form") from None
 
 
 def sbatch_logout(uid: str, cluster: str | None) -> Call:
-    """Raises ClientError("badRequest") where something does not have its shape."""
+    """Raises ClientError("badRequest") for invalid values."""
     return _post(
         "sbatch-logout", _shaped({"uid": uid, "cluster": cluster}, SbatchLogout), SIGN_IN_SECS
     )
@@ -312,7 +306,7 @@ def clusters(uid: str) -> Call:
 
 
 def sbatch_login_status(uid: str, cluster: str | None) -> Call:
-    """Raises ClientError("badRequest") where something does not have its shape."""
+    """Raises ClientError("badRequest") for invalid values."""
     return _post(
         "sbatch-login-status", _shaped({"uid": uid, "cluster": cluster}, SbatchLoginStatus)
     )
@@ -348,7 +342,7 @@ def health() -> Call:
 
 
 def pool_check() -> Call:
-    """Every host is asked, which may take its time."""
+    """Return a check of every host, which may take long."""
     return Call("/api/pool-check", None, BULK_SECS, method="GET")
 
 
@@ -357,7 +351,7 @@ def notify() -> Call:
 
 
 def notify_test(name: str) -> Call:
-    """Each is a message to somebody: one that is refused for now is not sent again."""
+    """Return a test notification, which is not retried because each one reaches a person."""
     return Call(
         "/api/notify-test", msgspec.json.encode({"name": name}), NOTIFY_SECS, at_once=_AT_ONCE
     )
@@ -391,7 +385,7 @@ def _post(name: str, request: msgspec.Struct, wait_secs: float = 0.0) -> Call:
 
 
 def object_of(raw: bytes) -> dict[str, Any]:
-    """The JSON object of a successful reply. Raises ClientError("notASupervisor")."""
+    """Return the JSON object of a successful reply. Raises ClientError("notASupervisor")."""
     try:
         body = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -417,7 +411,7 @@ def group_state(raw: bytes) -> GroupState:
 
 
 def runs_by_job(body: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """What became of the runs of each job of a description. Raises ClientError."""
+    """Return the answers for the runs of each job of a description. Raises ClientError."""
     jobs: dict[str, list[dict[str, Any]]] = _converted(
         body.get("jobs"), dict[str, list[dict[str, Any]]]
     )
@@ -427,7 +421,7 @@ def runs_by_job(body: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
 def page_of(raw: bytes) -> JobPage:
     page: JobPage = _converted(object_of(raw), JobPage)
     for row in page.jobs:
-        # a supervisor of the version before says `status` only
+        # supervisors of the previous version send `status` only
         row.setdefault("state", row.get("status"))
     return page
 
@@ -438,7 +432,7 @@ class _Note(msgspec.Struct, frozen=True):
 
 
 def log_part(stream: str, headers: Headers, data: bytes) -> LogPart:
-    """A piece of a log. Whose it is, is told where something was placed already."""
+    """Return a piece of a log, with its task if one was placed. Raises ClientError."""
     try:
         offset, next_offset, dropped = (
             int(headers[f"X-Jobscribe-{k}"] or "") for k in ("Offset", "Next-Offset", "Dropped")
@@ -461,16 +455,14 @@ def log_part(stream: str, headers: Headers, data: bytes) -> LogPart:
             return part
         return msgspec.structs.replace(part, attempt=int(attempt), role=role, index=int(index))
     except (KeyError, ValueError, msgspec.DecodeError):
-        raise own(
-            "notASupervisor", "an answer to job-log without its X-Jobscribe headers"
-        ) from None
+        raise own("notASupervisor", "the answer to job-log lacks its X-Jobscribe headers") from None
 
 
 def logged_event(message: Message) -> LoggedEvent:
     try:
         return msgspec.json.decode(message.data.encode(), type=LoggedEvent)
     except msgspec.DecodeError as e:
-        raise own("notASupervisor", f"the stream of events holds something else: {e}") from None
+        raise own("notASupervisor", f"the event stream contains invalid data: {e}") from None
 
 
 def _shaped(fields: dict[str, Any], type_: Any) -> Any:
@@ -486,5 +478,5 @@ def _converted(body: Any, type_: Any) -> Any:
     except msgspec.ValidationError as e:
         code = CODES["malformed"]
         raise ClientError(
-            "malformed", f"the supervisor's answer is not understood: {e}", code.advice, code.retry
+            "malformed", f"cannot decode the supervisor's answer: {e}", code.advice, code.retry
         ) from None

@@ -1,6 +1,4 @@
-"""The spec of a plain command, made of what a Python program gives: a list of words and options by
-name. Pure.
-"""
+"""Build the spec of a command from a list of words and options. Pure."""
 
 import difflib
 import shlex
@@ -13,7 +11,7 @@ from ...protocol.api.requests import RunSpec
 from ...protocol.jobs.roles import TaskRole
 from .requests import bad_request
 
-#: What `command_spec` takes besides the command: for the run, and in `task`.
+#: Options of `command_spec`: for the run, and in `task`.
 OPTIONS = (
     *(f for f in RunSpec.__struct_fields__ if f not in ("uid", "command", "data", "roles")),
     "task",
@@ -22,12 +20,11 @@ TASK_OPTIONS = tuple(f for f in TaskRole.__struct_fields__ if f not in ("name", 
 
 
 def command_spec(uid: str, sid: str, command: Sequence[str], options: Mapping[str, Any]) -> RunSpec:
-    """The spec of a plain command. `options` are fields of RunSpec by their Python names; None
-    means the default.
+    """Return the spec of a command. options: fields of RunSpec; None means the default.
 
-    The option `task` makes it a run with one role, main, of one task: what that asks for, as fields
-    of TaskRole (`{"image": ...}`). Raises TypeError for a command that is no list of texts,
-    ClientError("badRequest") when a value does not have its shape.
+    The option `task` (fields of TaskRole, such as `{"image": ...}`) makes it a run with the role
+    `main` of one task. Raises TypeError if the command is not a list of strings, and
+    ClientError("badRequest") for an invalid value.
     """
     _check_command(command)
     fields = {k: v for k, v in options.items() if v is not None}
@@ -45,11 +42,14 @@ def command_spec(uid: str, sid: str, command: Sequence[str], options: Mapping[st
 
 
 def _check_command(command: object) -> None:
-    """A text would be taken for a list of its letters. Raises TypeError, ClientError("badRequest")."""
+    """Check that a command is a list of words, not a string, which would be split into letters.
+
+    Raises TypeError, ClientError("badRequest").
+    """
     if isinstance(command, str | bytes) or not isinstance(command, Sequence):
         line = command if isinstance(command, str) else "echo hi"
         raise TypeError(
-            f"a command is a list of words, and not {type(command).__name__}: "
+            f"a command is a list of words, not {type(command).__name__}: "
             f"{shlex.split(line, posix=True) if _splits(line) else [line]!r}, or for a shell {['sh', '-c', line]!r}"
         )
     if not command:
@@ -57,10 +57,10 @@ def _check_command(command: object) -> None:
     for n, word in enumerate(command):
         if not isinstance(word, str):
             raise TypeError(
-                f"word {n} of the command is {word!r:.60}, and must be text: str({word!r:.60})"
+                f"word {n} of the command is {word!r:.60}, but must be a string: str({word!r:.60})"
             )
         if "\0" in word:
-            raise bad_request("a word of a command cannot hold a NUL")
+            raise bad_request("a word of a command cannot contain a NUL character")
 
 
 def _splits(line: str) -> bool:
@@ -71,15 +71,13 @@ def _splits(line: str) -> bool:
 
 
 def _check_names(given: Mapping[str, Any], known: Sequence[str], what: str) -> None:
-    """Raises ClientError("badRequest") that names the option which was probably meant, and all that
-    there are.
-    """
+    """Raise ClientError("badRequest") for an unknown option, with a similar one and all options."""
     for name in given:
         if name in known:
             continue
         if what == "a run" and name in TASK_OPTIONS:
             raise bad_request(
-                f"a run has no option {name!r}; it is asked for by task={{{name!r}: {given[name]!r:.60}}}"
+                f"a run has no option {name!r}; write task={{{name!r}: {given[name]!r:.60}}}"
             )
         near = difflib.get_close_matches(name, known, n=1)
         meant = f"did you mean {near[0]!r}? " if near else ""

@@ -1,13 +1,12 @@
-"""Server-sent events, as the HTML standard has them (section 9.2.6): bytes in, events out. No I/O.
+"""Parser of server-sent events (HTML standard, section 9.2.6): bytes in, events out. No I/O.
 
-A block may be cut anywhere, also inside a character or between the two halves of a line end; what
-is not closed by an empty line when the connection ends is dropped, so an event is never half.
+Chunks may end anywhere, even within a character or a line end. An event without its closing empty
+line is dropped when the connection ends.
 """
 
 import msgspec
 
-#: One event holds one event of the log; whoever sends more than this without a line end is no
-#: supervisor.
+#: Longest line in bytes. A supervisor never sends a longer one.
 MAX_PENDING = 16 * 1024 * 1024
 
 
@@ -18,11 +17,10 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Parser:
-    """Feed it what arrives. `last_id` is what to send as `Last-Event-ID`; a block of nothing but an
-    id moves it, too.
+    """Parses chunks. last_id: the value for `Last-Event-ID`.
 
-    It moves at the end of a block, not at its `id` line: else a block cut between its id and its
-    data would never be sent again.
+    It changes at the end of a block, even of one with an id only. If it changed at the `id` line, a
+    block that was cut before its data would never be sent again.
     """
 
     def __init__(self) -> None:
@@ -33,13 +31,14 @@ class Parser:
         self._event = ""
 
     def feed(self, chunk: bytes) -> list[Message]:
-        """The events that this chunk completes. Raises ValueError when a line is longer than
-        MAX_PENDING.
+        """Return the events that this chunk completes.
+
+        Raises ValueError for a line longer than MAX_PENDING.
         """
         self._buffer += chunk
         *lines, self._buffer = self._split()
         if len(self._buffer) > MAX_PENDING:
-            raise ValueError(f"a line of more than {MAX_PENDING} bytes in a stream of events")
+            raise ValueError(f"the event stream has a line of more than {MAX_PENDING} bytes")
         out = []
         for line in lines:
             message = self._line(line.decode("utf-8", "replace"))
@@ -48,9 +47,7 @@ class Parser:
         return out
 
     def _split(self) -> list[bytes]:
-        """Lines, and last what is not a whole one. A CR at the very end waits, as an LF may follow
-        it.
-        """
+        """Return the lines; the last one is incomplete. A final CR stays, because an LF may follow."""
         held = self._buffer.endswith(b"\r")
         text = (
             (self._buffer[:-1] if held else self._buffer)

@@ -1,1 +1,1 @@
-"""Transport: one sentence to be written."""
+"""Connections to the supervisor: address, HTTP, retries, file transfer."""

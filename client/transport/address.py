@@ -1,8 +1,7 @@
-"""Where the supervisor is and how to be let in: read from `<root>/client.json`, or given.
+"""Address and token of the supervisor, from `<root>/client.json` or given. Opens no connection.
 
-A source of addresses is a function without arguments. The client asks it again whenever a
-connection fails, because a restarted supervisor may listen on another port and have another token.
-Nothing here opens a connection.
+A source is a function that returns the address. The client calls it again whenever a connection
+fails, because a restarted supervisor may have another port and token.
 """
 
 import os
@@ -18,10 +17,8 @@ CLIENT_FILE = "client.json"
 
 
 class Address(msgspec.Struct, frozen=True):
-    """url: `http://host:port` of the supervisor's interface, without a path. uid: the user that
-    local commands act as.
-
-    pid: the supervisor's; front: address of the front door, for browsers; where they are known.
+    """url: `http://host:port` of the API, without a path. uid: the user of local commands. pid: of
+    the supervisor, if known. front: address of the front end for browsers, if known.
     """
 
     url: str
@@ -38,8 +35,9 @@ Source = Callable[[], Address]
 
 
 def in_root(root: str | os.PathLike[str]) -> Source:
-    """The address that the supervisor of this root wrote last. Raises ClientError("noSupervisor",
-    "foreignRoot") where it is not there.
+    """Return a source that reads the address that the supervisor of this root wrote last.
+
+    The source raises ClientError (noSupervisor, foreignRoot).
     """
     path = Path(root) / CLIENT_FILE
 
@@ -51,18 +49,16 @@ def in_root(root: str | os.PathLike[str]) -> Source:
                 "noSupervisor", f"no supervisor has been started with the root {path.parent}"
             ) from None
         except PermissionError:
-            raise own(
-                "foreignRoot", f"{path} cannot be read: it belongs to somebody else"
-            ) from None
+            raise own("foreignRoot", f"{path} cannot be read: it belongs to another user") from None
         except OSError as e:
             raise own("noSupervisor", f"{path} cannot be read: {e.strerror}") from None
         except msgspec.DecodeError as e:
-            raise own("noSupervisor", f"{path} is not what a supervisor writes: {e}") from None
+            raise own("noSupervisor", f"{path} is not a valid address file: {e}") from None
 
     return read
 
 
 def fixed(url: str, token: str, uid: str) -> Source:
-    """Always this address."""
+    """Return a source for a fixed address."""
     address = Address(url=url.rstrip("/"), token=token, uid=uid)
     return lambda: address

@@ -1,6 +1,4 @@
-"""Requests and streams on tornado, for the asynchronous client: the same rules for trying again as
-in `connection`.
-"""
+"""Requests and streams on Tornado for the asynchronous client, with the retries of `connection`."""
 
 import asyncio
 import random
@@ -13,20 +11,18 @@ from tornado.httpclient import AsyncHTTPClient, HTTPError, HTTPRequest, HTTPResp
 from ..api.errors import ClientError, from_reply
 from ..api.requests import Call
 from .address import Address, Source
-from .chunked_response import streamed
+from .chunked_response import stream_chunks
 from .connection import ANSWER_SECS, CONNECT_SECS, OnTrouble, headers_for, unreachable
 from .retry import Retry
 
-#: Long polls hold a connection each; tornado's default of 10 would let them starve all else.
+#: Each long poll holds a connection; with Tornado's default of 10 they would block other requests.
 MAX_CONNECTIONS = 1000
 
 _T = TypeVar("_T")
 
 
 class AsyncConnection:
-    """budget_secs: for how long a request that may succeed later is repeated, counted from its
-    first failure.
-    """
+    """Sends requests with retries. budget_secs: how long to retry, from the first failure."""
 
     def __init__(
         self, source: Source, *, budget_secs: float, on_trouble: OnTrouble | None = None
@@ -36,11 +32,11 @@ class AsyncConnection:
         self._http: AsyncHTTPClient | None = None
 
     async def address(self) -> Address:
-        """Where the supervisor is, as far as known; waits for it within the budget."""
+        """Return the known address of the supervisor, or wait for one within the budget."""
         return await self._repeat(self._located)
 
     async def call(self, call: Call) -> HTTPResponse:
-        """The successful answer; raises ClientError."""
+        """Return the successful answer. Raises ClientError."""
 
         async def once() -> HTTPResponse:
             return await self._once(call)
@@ -48,17 +44,15 @@ class AsyncConnection:
         return await self._repeat(once, call.at_once)
 
     async def call_once(self, call: Call) -> HTTPResponse:
-        """The same for what must not be sent twice, whatever comes of it."""
+        """Send a request that must not be sent twice. Raises ClientError."""
         return await self._once(call)
 
     async def stream(
         self, path: str, headers: Mapping[str, str], idle_secs: float
     ) -> AsyncGenerator[bytes, None]:
-        """One try at a stream: its chunks as they arrive. Always ends with ClientError, whatever
-        ended it.
-        """
+        """Yield the chunks of a stream, without retries. Always ends with a ClientError."""
         address = await self._located()
-        chunks = streamed(address.url, path, headers_for(address) | dict(headers), idle_secs)
+        chunks = stream_chunks(address.url, path, headers_for(address) | dict(headers), idle_secs)
         try:
             async for chunk in chunks:
                 yield chunk
@@ -71,7 +65,7 @@ class AsyncConnection:
         raise unreachable(address.url, ConnectionError("the stream ended"))
 
     async def after_failure(self, retry: Retry, error: ClientError) -> None:
-        """Wait as long as it takes until the request may be tried again, or raise `error`."""
+        """Wait until the next retry, or raise `error` if there is none."""
         now = time.monotonic()
         delay = retry.failed(error, now, random.random())
         if delay is None:
@@ -80,10 +74,8 @@ class AsyncConnection:
             self.on_trouble(error, now - (retry.since or now) + delay)
         await asyncio.sleep(delay)
 
-    async def let_in_elsewhere(self, error: ClientError) -> bool:
-        """Refused with a token that is not the newest one: a restarted supervisor may sit on the
-        old port.
-        """
+    async def has_new_address(self, error: ClientError) -> bool:
+        """Return whether a refused token is outdated: a restarted supervisor may use the old port."""
         if error.code != "unauthenticated" or self._address is None:
             return False
         old, self._address = self._address, None
@@ -106,7 +98,7 @@ class AsyncConnection:
             except ClientError as e:
                 if e.code in at_once:
                     raise
-                if not await self.let_in_elsewhere(e):
+                if not await self.has_new_address(e):
                     await self.after_failure(retry, e)
 
     async def _located(self) -> Address:

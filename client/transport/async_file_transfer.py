@@ -1,6 +1,4 @@
-"""A file of a run directory for the asynchronous client: the plain client's reader, used in threads
-of the loop's executor.
-"""
+"""File transfer for the asynchronous client: the synchronous reader in threads of the executor."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,9 +7,7 @@ from .file_transfer import FileReader
 
 
 class AsyncFileReader:
-    """A file that is being read. size: of the whole file; length: bytes that `pieces` gives, or
-    fails.
-    """
+    """An open file. size: of the whole file. length: number of bytes that `pieces` yields."""
 
     def __init__(self, reader: FileReader) -> None:
         self._reader = reader
@@ -29,8 +25,10 @@ class AsyncFileReader:
         self.close()
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """All of it. Raises ClientError("unreachable") where it breaks off: the file changed, or
-        the supervisor is gone.
+        """Yield the content.
+
+        Raises ClientError("unreachable") if it is incomplete: the file changed, or the supervisor
+        is gone.
         """
         pieces = self._reader.pieces()
         while (piece := await asyncio.to_thread(next, pieces, None)) is not None:

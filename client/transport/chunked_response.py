@@ -1,7 +1,6 @@
-"""One streamed HTTP response on a tornado connection of its own: chunks as they arrive, until
-either end has had enough.
+"""A streamed HTTP response on its own Tornado connection.
 
-Tornado's HTTP client cannot give up a response that is still arriving; this can.
+Unlike Tornado's HTTP client, it can cancel a response that is still arriving.
 """
 
 import asyncio
@@ -24,7 +23,7 @@ _MAX_ERROR_BODY = 64 * 1024
 
 
 class _Receiver(HTTPMessageDelegate):
-    """Hands on one chunk at a time: a slow reader slows the sender down, and costs no memory."""
+    """Passes on one chunk at a time, so that a slow reader slows the sender down."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -40,19 +39,19 @@ class _Receiver(HTTPMessageDelegate):
         return self.chunks.put(chunk)
 
     def finish(self) -> None:
-        """The end shows in the end of the reading task."""
+        """Do nothing: the reading task ends, too."""
 
     def on_connection_close(self) -> None:
-        """So does this one."""
+        """Do nothing: the reading task ends, too."""
 
 
-async def streamed(
+async def stream_chunks(
     url: str, path: str, headers: Mapping[str, str], idle_secs: float
 ) -> AsyncGenerator[bytes, None]:
-    """The chunks of the response to a GET; ends when it ends or is cut.
+    """Yield the chunks of the response to a GET, until it ends or the connection is lost.
 
-    Raises OSError where nothing answers, TimeoutError after `idle_secs` without a byte, ClientError
-    for an error reply.
+    Raises OSError if nothing answers, TimeoutError after `idle_secs` without data, ClientError for
+    an error reply.
     """
     stream = await _connected(url)
     receiver = _Receiver()
@@ -104,7 +103,7 @@ async def _read(stream: IOStream, receiver: _Receiver, path: str, headers: HTTPH
 async def _next(
     chunks: "asyncio.Queue[bytes]", reading: "asyncio.Future[None]", idle_secs: float
 ) -> bytes | None:
-    """The next chunk, or None when the response is over."""
+    """Return the next chunk, or None when the response is over."""
     if chunks.empty() and not reading.done():
         got = asyncio.ensure_future(chunks.get())
         try:
@@ -113,7 +112,7 @@ async def _next(
             if got.done():
                 return got.result()
             if not reading.done():
-                raise TimeoutError(f"nothing came for {idle_secs:g} s")
+                raise TimeoutError(f"no data for {idle_secs:g} s")
         finally:
             got.cancel()
     return None if chunks.empty() else chunks.get_nowait()

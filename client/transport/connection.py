@@ -1,9 +1,7 @@
-"""One kept-open HTTP connection to the supervisor, which survives the supervisor's restart. Not for
-use by two threads at once.
+"""One persistent HTTP connection to the supervisor, across its restarts. Not thread-safe.
 
-What may be sent again (a lost connection, an error that says so) is sent again, the very same
-bytes, until the budget is used up. Whenever a connection fails the address is looked up anew. What
-the requests mean is not known here.
+After a lost connection, or an error that allows it, the same bytes are sent again until the retry
+budget is used up. Whenever a connection fails, the address is looked up again.
 """
 
 import contextlib
@@ -23,13 +21,12 @@ from .address import Address, Source
 from .retry import Retry
 
 CONNECT_SECS = 5.0
-#: How much longer than the long poll itself an answer may take.
+#: Time limit of an answer, on top of the time of a long poll.
 ANSWER_SECS = 30.0
 
 _T = TypeVar("_T")
 
-#: Called before a failed request is sent again, with what failed and the seconds from its first
-#: failure to that next try.
+#: Called before a retry, with the error and the seconds from the first failure to the retry.
 OnTrouble = Callable[[ClientError, float], None]
 
 
@@ -39,9 +36,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Connection:
-    """budget_secs: for how long a request that may succeed later is repeated, counted from its
-    first failure.
-    """
+    """Sends requests with retries. budget_secs: how long to retry, from the first failure."""
 
     def __init__(
         self,
@@ -52,7 +47,7 @@ class Connection:
         sleep: Callable[[float], None] = time.sleep,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """headers: sent with every request, beside those of the request."""
+        """headers: sent with every request, in addition to those of the request."""
         self.source, self.on_trouble, self._sleep = source, on_trouble, sleep
         self.budget_secs, self._headers = budget_secs, dict(headers or {})
         self._address: Address | None = None
@@ -60,20 +55,18 @@ class Connection:
         self._used = False
 
     def address(self) -> Address:
-        """Where the supervisor is, as far as known; waits for it within the budget."""
+        """Return the known address of the supervisor, or wait for one within the budget."""
         if self._address is None:
             self._repeat(self._located)
         assert self._address is not None
         return self._address
 
     def call(self, call: Call) -> Reply:
-        """The successful answer; raises ClientError."""
+        """Return the successful answer. Raises ClientError."""
         return self._repeat(lambda: self._once(call), call.at_once)
 
     def call_once(self, call: Call) -> bytes:
-        """The answer to what must not be sent twice, whatever comes of it; on a connection of its
-        own. Raises ClientError.
-        """
+        """Send a request that must not be sent twice, on its own connection. Raises ClientError."""
         connection, response = self.stream(
             call.path,
             {"Content-Type": "application/json"},
@@ -92,8 +85,9 @@ class Connection:
     def download(
         self, call: Call, idle_secs: float
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        """The successful answer on a connection of its own: the caller reads its body, and closes
-        both. Raises ClientError.
+        """Return the successful answer and its own connection. The caller must close both.
+
+        Raises ClientError.
         """
         headers = {"Content-Type": "application/json"}
         return self._repeat(
@@ -110,8 +104,9 @@ class Connection:
         method: str = "GET",
         body: bytes | Iterable[bytes] | None = None,
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        """One try at what is sent or answered piece by piece, on a connection of its own, which the
-        caller closes. Raises ClientError.
+        """Send one request on its own connection, without retries. The caller must close both.
+
+        Raises ClientError.
         """
         address = self._located()
         connection = _opened(address.url)
@@ -121,7 +116,7 @@ class Connection:
             connection.sock.settimeout(idle_secs)
             with contextlib.suppress(
                 BrokenPipeError, ConnectionResetError
-            ):  # refused before all of it was sent: the answer says why
+            ):  # refused before the whole body was sent; the answer has the reason
                 connection.request(
                     method, path, body, headers_for(address) | self._headers | dict(headers)
                 )
@@ -137,7 +132,7 @@ class Connection:
         return connection, response
 
     def forget(self) -> None:
-        """The address is looked up again before it is used again."""
+        """Drop the address, so that the next request looks it up again."""
         self.close()
         self._address = None
 
@@ -168,13 +163,11 @@ class Connection:
             except ClientError as e:
                 if e.code in at_once:
                     raise
-                if not self.let_in_elsewhere(e):
+                if not self.has_new_address(e):
                     self.after_failure(retry, e)
 
-    def let_in_elsewhere(self, error: ClientError) -> bool:
-        """Refused with a token that is not the newest one: a restarted supervisor may sit on the
-        old port.
-        """
+    def has_new_address(self, error: ClientError) -> bool:
+        """Return whether a refused token is outdated: a restarted supervisor may use the old port."""
         if error.code != "unauthenticated" or self._address is None:
             return False
         old = self._address
@@ -196,8 +189,7 @@ class Connection:
             return self._exchange(address, call)
         except (OSError, http.client.HTTPException) as e:
             self.close()
-            # A server may close a connection that lies idle at any time; that alone is no sign of
-            # trouble.
+            # a server may close an idle connection at any time, so that is no failure
             if reused and not isinstance(e, TimeoutError):
                 return self._once(call)
             self.forget()
@@ -231,14 +223,15 @@ def headers_for(address: Address) -> dict[str, str]:
 
 
 def _opened(url: str) -> http.client.HTTPConnection:
-    """A connection that connects at its first request. Raises ClientError("badRequest") for an
-    address that is none.
+    """Return a connection that connects at its first request.
+
+    Raises ClientError("badRequest") for an invalid address.
     """
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError as e:
-        raise bad_request(f"the address {url!r} is none: {e}") from None
+        raise bad_request(f"the address {url!r} is invalid: {e}") from None
     if not host or parts.scheme not in ("http", "https") or parts.path or parts.query:
         raise bad_request(f"the address must be http://host:port or https://host:port; got {url!r}")
     if parts.scheme == "https":

@@ -1,6 +1,4 @@
-"""Files on their way: read or sent piece by piece, each on a connection of its own, never whole in
-memory.
-"""
+"""File transfer piece by piece, with one connection for each file."""
 
 import http.client
 from collections.abc import Iterable, Iterator
@@ -14,9 +12,7 @@ _CHUNK = 256 * 1024
 
 
 class FileReader:
-    """A file that is being read. size: of the whole file; length: bytes that `pieces` gives, or
-    fails.
-    """
+    """An open file. size: of the whole file. length: number of bytes that `pieces` yields."""
 
     def __init__(
         self, url: str, connection: http.client.HTTPConnection, response: http.client.HTTPResponse
@@ -37,15 +33,17 @@ class FileReader:
         self.close()
 
     def pieces(self) -> Iterator[bytes]:
-        """All of it. Raises ClientError("unreachable") where it breaks off: the file changed, or
-        the supervisor is gone.
+        """Yield the content.
+
+        Raises ClientError("unreachable") if it is incomplete: the file changed, or the supervisor
+        is gone.
         """
         left = self.length
         try:
             while left > 0:
                 piece = self._response.read1(min(_CHUNK, left))
                 if not piece:
-                    raise ConnectionError(f"the file broke off {left} bytes before its end")
+                    raise ConnectionError(f"the file ended {left} bytes too early")
                 left -= len(piece)
                 yield piece
         except (OSError, http.client.HTTPException) as e:
@@ -63,14 +61,15 @@ class FileReader:
             return int(self._response.headers[name])
         except (TypeError, ValueError):
             self.close()
-            raise own("notASupervisor", f"an answer to run-file without {name}") from None
+            raise own("notASupervisor", f"the answer to run-file lacks {name}") from None
 
 
-def sent(
+def send(
     connection: Connection, call: Call, pieces: Iterable[bytes], size: int, idle_secs: float
 ) -> bytes:
-    """The successful answer to a body of `size` bytes. Raises ClientError; what `pieces` raises
-    goes through.
+    """Send a body of `size` bytes. Return the successful answer.
+
+    Raises ClientError, and any exception of `pieces`.
     """
     headers = {"Content-Length": str(size), "Content-Type": "application/octet-stream"}
     own_connection, response = connection.stream(

@@ -1,6 +1,4 @@
-"""When to try again, and when to give up: arithmetic only. The caller has the clock, the dice and
-the sleep.
-"""
+"""Exponential backoff with jitter. Pure: the caller has clock, random numbers and sleep."""
 
 import msgspec
 
@@ -8,13 +6,12 @@ from ..api.errors import ClientError
 
 FIRST_SECS = 0.05
 LONGEST_SECS = 2.0
-#: An error of the supervisor's own making is not expected to go away; anything else may last as
-#: long as the budget.
+#: Number of retries after `internal` errors, which rarely go away. Others are retried for the budget.
 MOST_INTERNAL = 2
 
 
 class Retry(msgspec.Struct):
-    """The failures of one request. budget_secs: how long to go on after the first of them."""
+    """The failures of one request. budget_secs: how long to retry after the first one."""
 
     budget_secs: float
     failures: int = 0
@@ -22,8 +19,9 @@ class Retry(msgspec.Struct):
     since: float | None = None
 
     def failed(self, error: ClientError, now: float, roll: float) -> float | None:
-        """Seconds to wait before the same request is sent again, or None to give up. `roll` is
-        random in [0, 1).
+        """Return the seconds to wait before the next retry, or None to give up.
+
+        roll: random number in [0, 1).
         """
         if not error.retry:
             return None

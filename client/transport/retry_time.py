@@ -1,6 +1,4 @@
-"""How long a client goes on trying while the supervisor is away: what the caller says, else
-JOBSCRIBE_PATIENCE, else a default.
-"""
+"""The retry budget of a client: given by the caller, else JOBSCRIBE_PATIENCE, else a default."""
 
 import os
 
@@ -8,12 +6,12 @@ from ...protocol import durations
 from ..api.requests import bad_request
 
 VARIABLE = "JOBSCRIBE_PATIENCE"
-#: Of a program; the command line has a longer one.
+#: Default for programs; that of the command line is longer.
 BUDGET_SECS = 30.0
 
 
 def budget(given: float | None = None, default: float = BUDGET_SECS) -> float:
-    """Seconds. Raises ClientError("badRequest") for a variable that is no duration."""
+    """Return the budget in seconds. Raises ClientError("badRequest") for an invalid variable."""
     if given is not None:
         return given
     text = os.environ.get(VARIABLE, "")

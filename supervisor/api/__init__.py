@@ -1,6 +1,6 @@
-"""The supervisor's own HTTP interface, for front ends and the command line: JSON in, JSON out, one
-secret in a header.
+"""The supervisor's HTTP API for front ends and the command line: JSON bodies, one shared secret.
 
-`handler` is what all answers have in common, `routes` the list of what there is; the others are
-handlers by topic. They parse, ask desk or engine, and write the answer; they decide nothing.
+`routes` lists the addresses, `endpoints` has the handlers, and `transport` has authentication,
+limits and error responses. Handlers parse, call a service and write the answer; decisions are in
+`core`.
 """

@@ -1,4 +1,4 @@
-"""Every address of the API listener, with who answers there."""
+"""The addresses of the API listener with their handlers."""
 
 from typing import Any
 
@@ -30,15 +30,15 @@ async def _livez(h: Handler) -> Any:
 
 
 async def _readyz(h: Handler) -> Any:
-    if h.desk.draining:
+    if h.runs.draining:
         raise Refusal("draining", "the supervisor is stopping")
-    if h.desk.engine.paused:
-        raise Refusal("storageUnavailable", "the store cannot be written now")
-    return {"state": "ok", "head": h.desk.engine.store.head()}
+    if h.runs.engine.paused:
+        raise Refusal("storageUnavailable", "the event store cannot be written now")
+    return {"state": "ok", "head": h.runs.engine.store.head()}
 
 
 async def _metrics(h: Handler) -> Any:
-    return {"counters": h.desk.counters.all(), **h.desk.counters.measured()}
+    return {"counters": h.runs.counters.all(), **h.runs.counters.measured()}
 
 
 async def _nothing(h: Handler) -> Any:
@@ -96,6 +96,6 @@ ROUTES = (
 
 
 def application(services: ApiContext) -> tornado.web.Application:
-    """The API listener."""
+    """Return the Tornado application of the API listener."""
     routes = [(route.path, Handler, {"services": services, "route": route}) for route in ROUTES]
-    return tornado.web.Application(routes, log_function=monitoring.seen)
+    return tornado.web.Application(routes, log_function=monitoring.record_request)

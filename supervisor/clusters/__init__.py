@@ -1,1 +1,1 @@
-"""Clusters: one sentence to be written."""
+"""Clusters with Slurm: validation of batch requests, inventory of partitions, sign-in of users."""

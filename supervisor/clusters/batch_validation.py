@@ -1,9 +1,8 @@
-"""A run of the driver sbatch before it is accepted: its cluster named, the defaults filled in, what
-the cluster cannot give refused.
+"""Validation of runs for the driver sbatch: fill in cluster and defaults, refuse impossible
+requests.
 
-What is asked of Slurm is what is on record then. What its partitions have is known from agents
-there (`clusters`); of a cluster that none has told of, Slurm itself has the word when the run is
-submitted to it.
+The result is stored and later sent to Slurm unchanged. The limits of partitions come from reports
+of agents (`inventory`). Without a report, Slurm checks the run when it is submitted.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,28 +29,28 @@ from ...schema.jobs.batch_rules import (
 
 _SHOWN = 12
 _N = TypeVar("_N", int, float)
-#: A partition of which nothing is known.
+#: A partition without known limits.
 _UNKNOWN = Partition(name="")
 
 
-class _Wrong:
-    """All that is wrong with one run."""
+class _Problems:
+    """All problems of one run."""
 
     def __init__(self) -> None:
-        self._said: list[tuple[str, str]] = []
+        self._problems: list[tuple[str, str]] = []
 
     def refused(self, sentence: str) -> None:
-        self._said.append(("batchRefused", sentence))
+        self._problems.append(("batchRefused", sentence))
 
     def exceeded(self, sentence: str) -> None:
-        self._said.append(("resourceExceeded", sentence))
+        self._problems.append(("resourceExceeded", sentence))
 
     def check(self) -> None:
-        """Raises Refusal."""
-        if self._said:
-            codes = {code for code, _ in self._said}
+        """Raise Refusal if there are problems."""
+        if self._problems:
+            codes = {code for code, _ in self._problems}
             code = "resourceExceeded" if codes == {"resourceExceeded"} else "batchRefused"
-            raise Refusal(code, "; ".join(sentence for _, sentence in self._said))
+            raise Refusal(code, "; ".join(sentence for _, sentence in self._problems))
 
 
 def check(
@@ -61,134 +60,135 @@ def check(
     *,
     usual_secs: float | None = None,
 ) -> RunSpec:
-    """The run as it is asked of Slurm. Raises Refusal (batchRefused, resourceExceeded) with all
-    that is wrong.
+    """Return the run with its complete request to Slurm.
 
-    news: of each cluster, as this user may know it. usual_secs: the time limit of this house for
-    runs that have none of their own; what a cluster allows may be less, and counts then.
+    news: the clusters' states as this user may know them. usual_secs: time limit of the site for
+    runs without one; a lower limit of the cluster wins. Raises Refusal (batchRefused,
+    resourceExceeded) with all problems.
     """
     asked = spec.batch if isinstance(spec.batch, BatchRequest) else BatchRequest()
     cluster = _cluster(asked, clusters)
-    wrong = _Wrong()
-    _check_texts(asked, cluster, wrong)
-    wishes = replace(
+    problems = _Problems()
+    _check_texts(asked, cluster, problems)
+    request = replace(
         with_defaults(asked, cluster.defaults, sizes=not spec.roles), cluster=cluster.name
     )
-    told = news.get(cluster.name)
-    partition = _partition(wishes, told, cluster, wrong)
-    _check_names(wishes, told, partition, wrong)
+    state = news.get(cluster.name)
+    partition = _partition(request, state, cluster, problems)
+    _check_names(request, state, partition, problems)
     if spec.roles:
-        wishes, not_so = gang_request(spec.roles, wishes, _room(cluster, partition))
-        for sentence in not_so:
-            wrong.refused(sentence)
-    for sentence in contradictions(wishes):
-        wrong.refused(sentence)
+        request, sentences = gang_request(spec.roles, request, _node_limits(cluster, partition))
+        for sentence in sentences:
+            problems.refused(sentence)
+    for sentence in contradictions(request):
+        problems.refused(sentence)
     _check_partition(
-        wishes, partition, f"partition {partition.name!r} of cluster {cluster.name!r}", wrong
+        request, partition, f"partition {partition.name!r} of cluster {cluster.name!r}", problems
     )
     _check_limits(
-        wishes, sum(r.tasks for r in spec.roles) or tasks_of(wishes), cluster, partition, wrong
+        request, sum(r.tasks for r in spec.roles) or tasks_of(request), cluster, partition, problems
     )
     if spec.debug_secs is not None:
-        wrong.refused(
-            f"`debug`: nothing can be kept on cluster {cluster.name!r}, since Slurm takes back what a task had as soon as it is "
-            "over; leave this out (directory, output and evidence of what failed stay there)"
+        problems.refused(
+            f"`debug`: cluster {cluster.name!r} cannot hold failed tasks, because Slurm frees their resources when they "
+            "end; leave this out (directory, output and evidence of failed tasks stay there)"
         )
-    secs = _time_limit(spec, cluster, partition, usual_secs, wrong)
-    wrong.check()
-    return replace(spec, batch=wishes, time_limit_secs=secs)
+    secs = _time_limit(spec, cluster, partition, usual_secs, problems)
+    problems.check()
+    return replace(spec, batch=request, time_limit_secs=secs)
 
 
 def check_none(spec: RunSpec, driver: str) -> None:
-    """Of a driver without clusters nothing can be asked. Raises Refusal."""
+    """Check that a run for a driver without clusters has no batch request. Raises Refusal."""
     if isinstance(spec.batch, BatchRequest):
         raise Refusal(
             "batchRefused",
-            f"the driver {driver} knows no clusters, partitions and the like, as the run asks for in `batch`: "
-            "leave this out, or choose the driver sbatch",
+            f"the driver {driver} has no clusters, but the run has a `batch` request; "
+            "leave it out, or choose the driver sbatch",
         )
 
 
 def _cluster(asked: BatchRequest, clusters: Clusters) -> Cluster:
     found = clusters.named(asked.cluster)
     if found is None:
-        there = _listed(c.name for c in clusters.clusters)
+        names = _listed(c.name for c in clusters.clusters)
         raise Refusal(
-            "batchRefused", f"there is no cluster {quoted(asked.cluster or '')}; there are: {there}"
+            "batchRefused", f"there is no cluster {quoted(asked.cluster or '')}; there are: {names}"
         )
     return found
 
 
-def _check_texts(asked: BatchRequest, cluster: Cluster, wrong: _Wrong) -> None:
-    """What could be more than it says. Of the cluster's own defaults that was looked at when its
-    file was read.
+def _check_texts(asked: BatchRequest, cluster: Cluster, problems: _Problems) -> None:
+    """Check directives and setup lines, which could contain other options or commands.
+
+    Those of the cluster's defaults were checked when its file was read.
     """
     for directive in asked.directives:
         name = directive_name(directive)
         if problem := directive_problem(directive):
-            wrong.refused(f"`directives`: {problem}")
+            problems.refused(f"`directives`: {problem}")
         elif name not in cluster.directives:
             allowed = (
                 f"allowed are: {_listed(cluster.directives)}" if cluster.directives else "none are"
             )
-            wrong.refused(
+            problems.refused(
                 f"`directives`: cluster {cluster.name!r} does not allow {quoted(name)}; {allowed}"
             )
     if problem := setup_problem(asked.setup):
-        wrong.refused(f"`setup`: {problem}")
+        problems.refused(f"`setup`: {problem}")
 
 
 # ---- names
 
 
 def _partition(
-    wishes: BatchRequest, told: ClusterStatus | None, cluster: Cluster, wrong: _Wrong
+    request: BatchRequest, state: ClusterStatus | None, cluster: Cluster, problems: _Problems
 ) -> Partition:
-    """The one that it would go to, as far as that is known."""
-    if told is None or not told.partitions:
+    """Return the partition of the run, as far as it is known."""
+    if state is None or not state.partitions:
         return _UNKNOWN
-    if wishes.partition is None:
-        return next((p for p in told.partitions if p.default), _UNKNOWN)
-    found = next((p for p in told.partitions if p.name == wishes.partition), None)
+    if request.partition is None:
+        return next((p for p in state.partitions if p.default), _UNKNOWN)
+    found = next((p for p in state.partitions if p.name == request.partition), None)
     if found is None:
-        there = _listed(p.name for p in told.partitions)
-        wrong.refused(
-            f"cluster {cluster.name!r} has no partition {quoted(wishes.partition)}; there are: {there}"
+        names = _listed(p.name for p in state.partitions)
+        problems.refused(
+            f"cluster {cluster.name!r} has no partition {quoted(request.partition)}; there are: {names}"
         )
     return found or _UNKNOWN
 
 
 def _check_names(
-    wishes: BatchRequest, told: ClusterStatus | None, partition: Partition, wrong: _Wrong
+    request: BatchRequest, state: ClusterStatus | None, partition: Partition, problems: _Problems
 ) -> None:
-    """Account and QOS: those of this user, and those that the partition takes."""
-    own = (told.accounts, told.qos) if told is not None else (None, None)
-    for what, value, mine, taken in (
-        ("account", wishes.account, own[0], partition.accounts),
-        ("QOS", wishes.qos, own[1], partition.qos),
+    """Check that user and partition allow the account and the QOS."""
+    own = (state.accounts, state.qos) if state is not None else (None, None)
+    for noun, value, mine, accepted in (
+        ("account", request.account, own[0], partition.accounts),
+        ("QOS", request.qos, own[1], partition.qos),
     ):
         if value is None:
             continue
         if mine and not _among(value, mine):
-            wrong.refused(
-                f"you may not use the {what} {quoted(value)} on cluster {wishes.cluster!r}; you may use: {_listed(mine)}"
+            problems.refused(
+                f"you may not use the {noun} {quoted(value)} on cluster {request.cluster!r}; you may use: {_listed(mine)}"
             )
-        if taken and not _among(value, taken):
-            wrong.refused(
-                f"partition {partition.name!r} does not take the {what} {quoted(value)}; it takes: {_listed(taken)}"
+        if accepted and not _among(value, accepted):
+            problems.refused(
+                f"partition {partition.name!r} does not accept the {noun} {quoted(value)}; it accepts: {_listed(accepted)}"
             )
 
 
 def _among(value: str, names: Iterable[str]) -> bool:
-    """Slurm keeps them in small letters, however they are written."""
+    """Return whether `names` contain `value`, ignoring case as Slurm does, or "all"."""
     return bool({value.lower(), "all"} & {name.lower() for name in names})
 
 
 # ---- sizes
 
 
-def _room(cluster: Cluster, p: Partition) -> NodeLimits:
-    """For the tasks of a run with roles: the tightest of what is known."""
+def _node_limits(cluster: Cluster, p: Partition) -> NodeLimits:
+    """Return the tightest known limits for the tasks of a run with roles."""
     limits = cluster.limits
     return NodeLimits(
         cores=p.cores_per_node,
@@ -198,81 +198,82 @@ def _room(cluster: Cluster, p: Partition) -> NodeLimits:
     )
 
 
-def _check_partition(wishes: BatchRequest, p: Partition, its: str, wrong: _Wrong) -> None:
-    cores, tasks, nodes = wishes.cores or 1, tasks_of(wishes), nodes_of(wishes, p.cores_per_node)
+def _check_partition(request: BatchRequest, p: Partition, its: str, problems: _Problems) -> None:
+    """Check the sizes against the partition. its: the name of the partition in sentences."""
+    cores, tasks, nodes = request.cores or 1, tasks_of(request), nodes_of(request, p.cores_per_node)
     most = _least(p.nodes, p.max_nodes)
-    if p.cores_per_node is not None and cores * (wishes.tasks_per_node or 1) > p.cores_per_node:
+    if p.cores_per_node is not None and cores * (request.tasks_per_node or 1) > p.cores_per_node:
         per = (
-            f" by each of {wishes.tasks_per_node} tasks of a node"
-            if (wishes.tasks_per_node or 1) > 1
+            f" by each of {request.tasks_per_node} tasks of a node"
+            if (request.tasks_per_node or 1) > 1
             else ""
         )
-        wrong.exceeded(
-            f"`cores`: {cores} are asked for{per}; a node of {its} has {p.cores_per_node}"
+        problems.exceeded(
+            f"`cores`: {cores} are requested{per}; a node of {its} has {p.cores_per_node}"
         )
     elif most is not None and nodes > most:
-        why = "" if wishes.nodes is not None else f" ({tasks} tasks with {cores} cores each)"
-        has = f"gives a run {most} at most" if most == p.max_nodes else f"has {most}"
-        wrong.exceeded(f"`nodes`: {nodes} are needed{why}; {its} {has}")
-    elif p.cores_per_node is not None and tasks > (room := nodes * (p.cores_per_node // cores)):
-        wrong.exceeded(
-            f"`tasks`: {tasks} with {cores} cores each are asked for; {nodes} nodes of {its} have room for {room}"
+        why = "" if request.nodes is not None else f" ({tasks} tasks with {cores} cores each)"
+        has = f"gives a run at most {most}" if most == p.max_nodes else f"has {most}"
+        problems.exceeded(f"`nodes`: {nodes} are needed{why}; {its} {has}")
+    elif p.cores_per_node is not None and tasks > (slots := nodes * (p.cores_per_node // cores)):
+        problems.exceeded(
+            f"`tasks`: {tasks} with {cores} cores each are requested; {nodes} nodes of {its} can run {slots}"
         )
-    if p.min_nodes is not None and (wishes.nodes or p.min_nodes) < p.min_nodes:
-        wrong.refused(
-            f"`nodes`: {wishes.nodes} are asked for; {its} takes no run with less than {p.min_nodes}"
+    if p.min_nodes is not None and (request.nodes or p.min_nodes) < p.min_nodes:
+        problems.refused(
+            f"`nodes`: {request.nodes} are requested; {its} accepts no run with fewer than {p.min_nodes}"
         )
-    for key, value, has_, what in (
-        ("memory", wishes.memory_mb, p.memory_mb_per_node, "MB"),
-        ("gpus", wishes.gpus, p.gpus_per_node, "GPUs"),
+    for key, value, limit, unit in (
+        ("memory", request.memory_mb, p.memory_mb_per_node, "MB"),
+        ("gpus", request.gpus, p.gpus_per_node, "GPUs"),
     ):
-        if value is not None and has_ is not None and value > has_:
-            wrong.exceeded(
-                f"`{key}`: {value} {what} are asked for on each node; a node of {its} has {has_}"
+        if value is not None and limit is not None and value > limit:
+            problems.exceeded(
+                f"`{key}`: {value} {unit} are requested on each node; a node of {its} has {limit}"
             )
 
 
 def _check_limits(
-    wishes: BatchRequest, tasks: int, cluster: Cluster, p: Partition, wrong: _Wrong
+    request: BatchRequest, tasks: int, cluster: Cluster, p: Partition, problems: _Problems
 ) -> None:
-    """Those that the operator has set."""
+    """Check the sizes against the limits that the operator set for the cluster."""
     limits = cluster.limits
-    for key, value, limit, what in (
-        ("nodes", nodes_of(wishes, p.cores_per_node), limits.nodes, "are needed"),
-        ("tasks", tasks, limits.tasks, "are asked for"),
+    for key, value, limit, predicate in (
+        ("nodes", nodes_of(request, p.cores_per_node), limits.nodes, "are needed"),
+        ("tasks", tasks, limits.tasks, "are requested"),
         (
             "cores",
-            tasks_of(wishes) * (wishes.cores or 1),
+            tasks_of(request) * (request.cores or 1),
             limits.cores,
-            "are asked for, of all tasks together",
+            "are requested for all tasks together",
         ),
-        ("memory", wishes.memory_mb, limits.memory_mb, "MB are asked for on each node"),
-        ("gpus", wishes.gpus, limits.gpus, "are asked for on each node"),
+        ("memory", request.memory_mb, limits.memory_mb, "MB are requested on each node"),
+        ("gpus", request.gpus, limits.gpus, "are requested on each node"),
     ):
         if value is not None and limit is not None and value > limit:
-            wrong.exceeded(
-                f"`{key}`: {value} {what}; the limit of cluster {cluster.name!r} for a run is {limit}"
+            problems.exceeded(
+                f"`{key}`: {value} {predicate}; the limit of cluster {cluster.name!r} for a run is {limit}"
             )
 
 
 def _time_limit(
-    spec: RunSpec, cluster: Cluster, p: Partition, usual_secs: float | None, wrong: _Wrong
+    spec: RunSpec, cluster: Cluster, p: Partition, usual_secs: float | None, problems: _Problems
 ) -> float | None:
-    """Its own, or the usual one as far as the cluster gives that."""
+    """Return the run's own time limit, or the site's, lowered to the limit of the cluster."""
     most = _least(p.time_limit_secs, cluster.limits.time_limit_secs)
     if spec.time_limit_secs is None:
         usual = _least(usual_secs, cluster.limits.time_limit_secs)
         return None if usual is None else _least(usual, most)
     if most is not None and spec.time_limit_secs > most:
         whose = f"partition {p.name!r} of cluster" if most == p.time_limit_secs else "cluster"
-        wrong.exceeded(
-            f"`timeLimit`: {spec.time_limit_secs:g} s are asked for; {whose} {cluster.name!r} gives a run {most:g} s"
+        problems.exceeded(
+            f"`timeLimit`: {spec.time_limit_secs:g} s are requested; {whose} {cluster.name!r} gives a run {most:g} s"
         )
     return spec.time_limit_secs
 
 
 def _least(*values: _N | None) -> _N | None:
-    """The smallest that is known."""
+    """Return the smallest known value; None if none is known."""
     return min((v for v in values if v is not None), default=None)
 
 

@@ -1,9 +1,7 @@
-"""What is known of the clusters: as their file says, and as agents there have told. The newest word
-counts, nothing of it is kept on disk.
+"""The inventory of clusters: their settings, and the newest reports of agents about them.
 
-An agent runs as its user, who may have it say anything. So what it tells of partitions and accounts
-counts for that user alone; only where the supervisor's own unix user submits for everybody (access
-`account`) is it everybody's.
+The reports are in memory only. An agent runs as its user, who can make it report anything. So a
+report counts for that user alone, unless one unix user submits for all users (access `account`).
 """
 
 import time
@@ -22,18 +20,18 @@ from ...protocol.wire.messages import ClusterReport
 from . import batch_validation
 
 DRIVER = "sbatch"
-#: What was told longer ago is shown, and no run is refused for it.
+#: Older reports are shown, but no run is refused because of them.
 STALE_SECS = 86_400.0
-#: Who told, of each cluster; beyond that the oldest are forgotten.
+#: Largest number of users with reports for each cluster; beyond it the oldest are dropped.
 MAX_USERS = 1_000
-#: Partitions, accounts or QOS of one report.
+#: Largest number of partitions, accounts or QOS in one report.
 MAX_NAMES = 1_000
 _EVERYBODY = ""
 
 
 class ClusterInventory:
-    """clusters: None where the driver is not in use. usual_secs: the time limit of runs that have
-    none. now: wall time.
+    """clusters: None if the driver is not used. usual_secs: time limit of runs without one. now:
+    wall clock.
     """
 
     def __init__(
@@ -44,49 +42,50 @@ class ClusterInventory:
         now: Callable[[], float] = time.time,
     ) -> None:
         self._clusters, self._usual_secs, self._now = clusters, usual_secs, now
-        #: by cluster and user, the one who told last at the end
-        self._told: dict[str, dict[str, ClusterStatus]] = {
+        #: reports by cluster and user, the newest last
+        self._reports: dict[str, dict[str, ClusterStatus]] = {
             c.name: {} for c in (clusters.clusters if clusters is not None else ())
         }
 
     def sizes(self) -> dict[str, int]:
-        """Who told, counted."""
-        return {name: len(told) for name, told in self._told.items()}
+        """Return the number of reports for each cluster."""
+        return {name: len(reports) for name, reports in self._reports.items()}
 
     def newest(self) -> dict[str, ClusterStatus | None]:
-        """By cluster, what was told there last, by whoever it was; None: nothing yet."""
+        """Return the newest report for each cluster, of any user; None if there is none."""
         return {
-            name: max(told.values(), key=lambda news: news.at, default=None)
-            for name, told in self._told.items()
+            name: max(reports.values(), key=lambda news: news.at, default=None)
+            for name, reports in self._reports.items()
         }
 
     def heard(self, key: AgentKey, report: ClusterReport) -> None:
-        """Raises Refusal (foreignToken, tooLarge)."""
+        """Store a report of an agent. Raises Refusal (foreignToken, tooLarge)."""
         news = report.news
         cluster = self._clusters.named(key.host) if self._clusters is not None else None
         if key.driver != DRIVER or cluster is None or news.cluster != key.host:
             raise Refusal(
-                "foreignToken", f"it tells of the cluster {news.cluster}, on which it is not"
+                "foreignToken",
+                f"it reported on the cluster {news.cluster}, on which it does not run",
             )
         count = max(len(news.partitions), len(news.accounts or ()), len(news.qos or ()))
         if count > MAX_NAMES:
             raise Refusal(
-                "tooLarge", f"it tells of {count} partitions or accounts; the limit is {MAX_NAMES}"
+                "tooLarge", f"it reported {count} partitions or accounts; the limit is {MAX_NAMES}"
             )
-        told, whose = self._told[cluster.name], _whose(cluster, key.uid)
-        before = told.pop(whose, None)
-        # what was known of partitions is not forgotten because Slurm cannot be asked now
+        reports, owner = self._reports[cluster.name], _owner(cluster, key.uid)
+        before = reports.pop(owner, None)
+        # keep the known partitions while Slurm does not answer
         kept = news.partitions or (
             before.partitions if before is not None and news.scheduler != "up" else ()
         )
-        told[whose] = msgspec.structs.replace(news, partitions=kept, at=self._now())
-        while len(told) > MAX_USERS:
-            del told[next(iter(told))]
+        reports[owner] = msgspec.structs.replace(news, partitions=kept, at=self._now())
+        while len(reports) > MAX_USERS:
+            del reports[next(iter(reports))]
 
     def news(self, uid: str) -> dict[str, ClusterStatus]:
-        """What a run of this user is checked against, by cluster."""
+        """Return the reports, by cluster, that runs of this user are checked against."""
         found = {
-            c.name: self._of(c, uid)
+            c.name: self._report(c, uid)
             for c in (self._clusters.clusters if self._clusters is not None else ())
         }
         return {
@@ -96,8 +95,9 @@ class ClusterInventory:
         }
 
     def asked(self, spec: RunSpec) -> RunSpec:
-        """The run as its cluster is asked for it, and as it is on record. Its driver is named.
-        Raises Refusal.
+        """Return the run with its complete request to the cluster. Raises Refusal.
+
+        spec: has a driver name.
         """
         if spec.driver != DRIVER or self._clusters is None:
             batch_validation.check_none(spec, spec.driver)
@@ -107,7 +107,7 @@ class ClusterInventory:
         )
 
     def apart(self, key: AgentKey) -> bool:
-        """Does an agent see other users' directories than we do?"""
+        """Return whether the agent's file system has other user folders than the supervisor's."""
         cluster = (
             self._clusters.named(key.host)
             if self._clusters is not None and key.driver == DRIVER
@@ -116,48 +116,45 @@ class ClusterInventory:
         return cluster is not None and cluster.user_root is None
 
     def elsewhere(self, run: Run) -> bool:
-        """Does its directory lie where we see nothing?"""
+        """Return whether the supervisor cannot see the run's directory."""
         return any(self.apart(t.agent_key) for a in run.attempts for t in a.tasks)
 
     def listing(self, uid: str) -> list[dict[str, Any]]:
-        """All clusters as this user may know them, the one first that is meant where a run does not
-        say.
-        """
+        """Return all clusters as this user may know them, the default cluster first."""
         return [
             self._row(c, uid)
             for c in (self._clusters.clusters if self._clusters is not None else ())
         ]
 
-    def _of(self, cluster: Cluster, uid: str) -> ClusterStatus | None:
-        return self._told[cluster.name].get(_whose(cluster, uid))
+    def _report(self, cluster: Cluster, uid: str) -> ClusterStatus | None:
+        return self._reports[cluster.name].get(_owner(cluster, uid))
 
     def _row(self, cluster: Cluster, uid: str) -> dict[str, Any]:
-        """state: can Slurm be asked there? partitions: None while nothing is known of them."""
-        news = self._of(cluster, uid)
-        told: dict[str, Any] = {} if news is None else msgspec.to_builtins(news)
+        """state: of Slurm: up, down or unknown. partitions: None if they are unknown."""
+        news = self._report(cluster, uid)
+        report: dict[str, Any] = {} if news is None else msgspec.to_builtins(news)
         return {
             "cluster": cluster.name,
             "access": cluster.access,
-            "state": told.get("scheduler", "unknown"),
-            "detail": told.get("detail", ""),
-            "at": told.get("at"),
-            "version": told.get("version") or None,
-            "partitions": told.get("partitions") or None,
-            "accounts": told.get("accounts"),
-            "qos": told.get("qos"),
-            "defaults": _said(cluster.defaults),
-            "limits": _said(cluster.limits),
+            "state": report.get("scheduler", "unknown"),
+            "detail": report.get("detail", ""),
+            "at": report.get("at"),
+            "version": report.get("version") or None,
+            "partitions": report.get("partitions") or None,
+            "accounts": report.get("accounts"),
+            "qos": report.get("qos"),
+            "defaults": _without_empty(cluster.defaults),
+            "limits": _without_empty(cluster.limits),
             "directives": list(cluster.directives),
             "runs": cluster.runs,
             "runsPerUser": cluster.runs_per_user,
         }
 
 
-def _whose(cluster: Cluster, uid: str) -> str:
+def _owner(cluster: Cluster, uid: str) -> str:
     return _EVERYBODY if cluster.access == "account" else uid
 
 
-def _said(part: msgspec.Struct) -> dict[str, Any]:
-    """What it says; what it leaves open is left out."""
-    said: dict[str, Any] = msgspec.to_builtins(part)
-    return {key: value for key, value in said.items() if value not in (None, (), [], "")}
+def _without_empty(part: msgspec.Struct) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(part)
+    return {key: value for key, value in fields.items() if value not in (None, (), [], "")}

@@ -1,9 +1,8 @@
-"""Users sign in to clusters: one attempt after another, no faster than is good for their accounts,
-and nothing of it on record.
+"""Sign-in of users to clusters: one attempt at a time, throttled, without storing any secret.
 
-What a person types lives in the request, in the driver while it signs in, and, so that no line of
-the log ever shows it, in the redactor; nowhere else, and not for long. Who must sign in, and who is
-signed in, is the driver's knowledge.
+The secrets are in the request, in the driver during the attempt, and in the redactor, which keeps
+them out of the log; nowhere else, and for seconds only. The driver knows who must sign in and who
+is signed in.
 """
 
 import asyncio
@@ -29,15 +28,15 @@ if TYPE_CHECKING:
     from ...drivers.sbatch.ssh.credentials import Credentials
 
 DRIVER = "sbatch"
-#: An attempt may take so long; agents are not waited for.
+#: Time limit of an attempt, without the start of an agent.
 ATTEMPT_SECS = 120.0
-#: What was typed is kept out of the log for so long after the attempt.
+#: How long the secrets stay in the redactor after the attempt.
 LINGER_SECS = 10.0
-#: Attempts at once, of all users.
+#: Largest number of simultaneous attempts of all users.
 MOST = 32
-#: Of a key, lines of at least this length are secrets each.
+#: Lines of a key of at least this length are secrets of their own.
 _KEY_LINE = 16
-#: A shorter part of a sentence is no secret that it repeats.
+#: Shorter secrets are not searched for in sentences.
 _REPEATED = 3
 
 
@@ -50,7 +49,7 @@ def _unknown(key: AgentKey) -> AgentState:
 
 
 class SignsIn(Protocol):
-    """What is needed of the driver."""
+    """The part of the driver that signs users in."""
 
     def needs_sign_in(self, key: AgentKey) -> str | None: ...
 
@@ -64,12 +63,12 @@ class SignsIn(Protocol):
 
 
 class SignIns:
-    """agent_up: is this agent up, or on its way? Then nobody has to sign in, whatever the driver
-    has of its own.
+    """Signs users in to clusters and out.
 
-    view: what the core knows of an agent. dismiss: ends a connected agent, not its jobs, and says
-    whether it has gone. signed_out: tells the core that nothing is left of an agent whose user has
-    signed out.
+    agent_up: returns whether this agent is connected or starting, so that no sign-in is needed.
+    view: returns the core's state of an agent. dismiss: stops a connected agent, but not its jobs,
+    and returns whether it is gone. signed_out: tells the core that the agent of a signed-out user
+    is gone.
     """
 
     def __init__(
@@ -98,25 +97,25 @@ class SignIns:
         self._agent_up, self._attempt_secs, self._linger_secs = agent_up, attempt_secs, linger_secs
         self._view, self._dismiss, self._signed_out = view, dismiss, signed_out
         self._pace = SignInThrottle(now)
-        #: whose attempts are under way: (uid, cluster), and the unix user's name for which it is
+        #: attempts under way: (uid, cluster) and the name of the unix user
         self._under_way: dict[tuple[str, str], str] = {}
 
     def sizes(self) -> dict[str, int]:
         return {"underWay": len(self._under_way), "remembered": len(self._pace)}
 
     async def login(self, request: SbatchLogin) -> dict[str, Any]:
-        """Sign this user in. Raises Refusal (signInRefused, signInUnreachable, signedInAlready,
-        tooManyRequests, badRequest, internal).
+        """Sign this user in.
 
-        Where the user is signed in already, or nobody has to, nothing is sent anywhere: a code is
-        not used up for nothing. Somebody who is signed in under another name is refused: there is
-        one agent for each user and cluster.
+        If the user is already signed in, or needs no sign-in, nothing is sent, so that no one-time
+        code is wasted. A user who is signed in under another name is refused, because each user
+        has one agent for each cluster. Raises Refusal (signInRefused, signInUnreachable,
+        signedInAlready, tooManyRequests, badRequest, internal).
         """
         cluster = self._cluster(request.cluster)
         key = _key(request.uid, cluster)
         if self._sentence(key) is None:
             self._check_same(request, key, cluster)
-            return self._told(key, cluster) | {"loginSuccess": True}
+            return self._reply(key, cluster) | {"loginSuccess": True}
         if not any((request.password, request.otp, request.private_key)):
             raise Refusal("badRequest", "a sign-in needs a password, a one-time code or a key")
         with self._place(request, cluster):
@@ -127,23 +126,25 @@ class SignIns:
                 self._ended(request, cluster, _OUTCOMES.get(e.code, "failed"))
                 raise
         self._ended(request, cluster, "ok")
-        return self._told(key, cluster) | {"ready": True, "loginSuccess": True}
+        return self._reply(key, cluster) | {"ready": True, "loginSuccess": True}
 
     async def logout(self, request: SbatchLogout) -> dict[str, Any]:
         """Sign this user out. Raises Refusal (badRequest, tooManyRequests, signInUnreachable).
 
-        signedOut: somebody was signed in. agentEnded: nothing of the agent is left, as far as is
-        known. runs: that Slurm goes on with.
+        signedOut: the user was signed in. agentEnded: the agent is gone, as far as is known. runs:
+        number of runs that Slurm continues.
         """
         cluster = self._cluster(request.cluster)
         key = _key(request.uid, cluster)
         if cluster.access != "ssh":
             raise Refusal(
                 "badRequest",
-                f"nobody signs in to the cluster {cluster.name}: its runs are started without a sign-in",
+                f"the cluster {cluster.name} needs no sign-in, so there is no sign-out",
             )
         if (request.uid, cluster.name) in self._under_way:
-            raise Refusal("tooManyRequests", "a sign-in there is under way; wait for its end")
+            raise Refusal(
+                "tooManyRequests", "a sign-in to this cluster is in progress; wait for its end"
+            )
         was_in, user, view = self._sentence(key) is None, self._user(key), self._view(key)
         try:
             async with asyncio.timeout(self._attempt_secs):
@@ -153,7 +154,7 @@ class SignIns:
         except TimeoutError:
             raise Refusal(
                 "signInUnreachable",
-                f"{_host(cluster)} has not answered within {_secs(self._attempt_secs)}",
+                f"{_host(cluster)} did not answer within {_secs(self._attempt_secs)}",
             ) from None
         if ended:
             self._signed_out(key)
@@ -165,7 +166,7 @@ class SignIns:
             ended,
             uid=request.uid,
         )
-        return self._told(key, cluster) | {
+        return self._reply(key, cluster) | {
             "user": user,
             "signedOut": was_in,
             "agentEnded": ended,
@@ -173,30 +174,28 @@ class SignIns:
         }
 
     def status(self, request: SbatchLoginStatus) -> dict[str, Any]:
-        """ready: the user's agent is there or on its way, or could be. sentence: why not."""
+        """Return the sign-in state. ready: no sign-in is needed. sentence: why one is needed."""
         cluster = self._cluster(request.cluster)
-        return self._told(_key(request.uid, cluster), cluster)
+        return self._reply(_key(request.uid, cluster), cluster)
 
     def needed(self, uid: str, cluster: str | None) -> dict[str, Any] | None:
-        """What a client is told whose run waits for its user to sign in, in the words that clients
-        know; None: nobody has to.
-        """
-        there = self._clusters.named(cluster)
-        sentence = None if there is None else self._sentence(_key(uid, there))
-        if there is None or sentence is None:
+        """Return the `srException` for a run whose user must sign in; None if no sign-in is needed."""
+        found = self._clusters.named(cluster)
+        sentence = None if found is None else self._sentence(_key(uid, found))
+        if found is None or sentence is None:
             return None
         params = {
             "isModal": True,
             "isSbatchLogin": True,
             "reason": "no-creds",
-            "cluster": there.name,
-            "host": _host(there),
+            "cluster": found.name,
+            "host": _host(found),
             "sentence": sentence,
         }
         return {"routeName": "sbatchLogin", "params": params}
 
     def cluster_named(self, name: str | None) -> str | None:
-        """The one that is meant; None: there is none of this name any more."""
+        """Return the name of the cluster, or of the default one; None if it does not exist."""
         found = self._clusters.named(name)
         return None if found is None else found.name
 
@@ -212,11 +211,11 @@ class SignIns:
         return found
 
     def _sentence(self, key: AgentKey) -> str | None:
-        """Why the user has to sign in; None: not at all."""
+        """Return why the user must sign in; None if no sign-in is needed."""
         return None if self._agent_up(key) else self._driver.needs_sign_in(key)
 
     def _user(self, key: AgentKey) -> str | None:
-        """The unix user whose connection there is, or else as whom the agent was started."""
+        """Return the unix user of the connection, or else of the agent."""
         user = self._driver.signed_in_as(key) or (self._view(key).record.handle or {}).get("user")
         return None if user is None else str(user)
 
@@ -229,12 +228,12 @@ class SignIns:
         ):
             raise Refusal(
                 "signedInAlready",
-                f"you are signed in to {cluster.name} as {user}, so nothing was sent; to sign in there as "
-                f"somebody else, sign out first: jobscribe logout {cluster.name}",
+                f"you are already signed in to {cluster.name} as {user}, so nothing was sent; to sign in as "
+                f"another user, sign out first: jobscribe logout {cluster.name}",
                 {"user": user},
             )
 
-    def _told(self, key: AgentKey, cluster: Cluster) -> dict[str, Any]:
+    def _reply(self, key: AgentKey, cluster: Cluster) -> dict[str, Any]:
         sentence = self._sentence(key)
         return {
             "ready": sentence is None,
@@ -247,19 +246,20 @@ class SignIns:
 
     @contextmanager
     def _place(self, request: SbatchLogin, cluster: Cluster) -> Iterator[None]:
-        """The only attempt of this user there, and the only one for this unix user. Raises
-        Refusal("tooManyRequests").
+        """Register the attempt: one at a time for each user and for each unix user.
+
+        Raises Refusal("tooManyRequests").
         """
         mine, name = (request.uid, cluster.name), folded(request.username)
         wait = self._pace.wait_secs(request.uid, request.username)
         if wait > 0:
             self._counters.add("signIn.slowed")
-            sentence = f"too many wrong answers in a row, and one more could lock the account; the next try is allowed in {_secs(wait)}"
+            sentence = f"too many wrong answers in a row, and another one could lock the account; try again in {_secs(wait)}"
             raise Refusal("tooManyRequests", sentence, {"waitSecs": round(wait, 1)})
         theirs = name in self._under_way.values() and not self._pace.is_own(*_who(request))
         if mine in self._under_way or theirs or len(self._under_way) >= MOST:
             self._counters.add("signIn.busy")
-            raise Refusal("tooManyRequests", "another sign-in is under way; wait for its end")
+            raise Refusal("tooManyRequests", "another sign-in is in progress; wait for its end")
         self._under_way[mine] = name
         try:
             yield
@@ -267,7 +267,7 @@ class SignIns:
             del self._under_way[mine]
 
     async def _attempt(self, request: SbatchLogin, cluster: Cluster) -> None:
-        """One try. Raises Refusal, whose sentence repeats nothing of what was typed."""
+        """Sign in once. Raises Refusal with a sentence that contains no secret."""
         secrets = tuple(_secrets(request))
         give_back = self._redactor.hold(secrets)
         try:
@@ -276,16 +276,21 @@ class SignIns:
         except TimeoutError:
             raise Refusal(
                 "signInUnreachable",
-                f"{_host(cluster)} has not answered within {_secs(self._attempt_secs)}",
+                f"{_host(cluster)} did not answer within {_secs(self._attempt_secs)}",
             ) from None
         except Refusal as e:
-            raise Refusal(e.code, _harmless(e, request.username, secrets)) from None
+            raise Refusal(e.code, _without_secrets(e, request.username, secrets)) from None
         except Exception as e:
-            # neither its text nor its trace: nobody knows what they repeat
+            # neither its text nor its traceback, which may contain secrets
             self._log(
-                "a sign-in failed inside: {} at {}", type(e).__name__, _place_of(e), uid=request.uid
+                "internal error in a sign-in: {} at {}",
+                type(e).__name__,
+                _code_position(e),
+                uid=request.uid,
             )
-            raise Refusal("internal", "the sign-in failed inside; the log says where") from None
+            raise Refusal(
+                "internal", "internal error in the sign-in; the log names its place"
+            ) from None
         finally:
             asyncio.get_running_loop().call_later(self._linger_secs, give_back)
 
@@ -303,10 +308,10 @@ _OUTCOMES = {
     "signInUnreachable": "unreachable",
     "badRequest": "malformed",
 }
-_SAID_INSTEAD = {
+_WITHOUT_DETAILS = {
     "signInRefused": "the cluster refuses this sign-in",
     "signInUnreachable": "the cluster cannot be reached",
-    "badRequest": "what was given cannot be used to sign in",
+    "badRequest": "these credentials cannot be used to sign in",
 }
 
 
@@ -325,11 +330,13 @@ def _who(request: SbatchLogin) -> tuple[str, str]:
 def _credentials(request: SbatchLogin) -> "Credentials":
     try:
         from ...drivers.sbatch.ssh.credentials import (
-            Credentials,  # what it needs is loaded where somebody signs in
+            Credentials,  # imported here: asyncssh is loaded at the first sign-in only
         )
     except ImportError as e:
-        what = f"what signs in by ssh is not installed beside the supervisor ({e.name}): pip install 'jobscribe[sbatch]'"
-        raise Refusal("signInUnreachable", what) from None
+        raise Refusal(
+            "signInUnreachable",
+            f"the supervisor lacks a package for ssh ({e.name}); install it: pip install 'jobscribe[sbatch]'",
+        ) from None
 
     return Credentials(
         user=request.username,
@@ -342,9 +349,7 @@ def _credentials(request: SbatchLogin) -> "Credentials":
 
 
 def _secrets(request: SbatchLogin) -> Iterator[str]:
-    """All that was typed but the name; of a text of several lines, each of these that tells
-    something.
-    """
+    """Yield everything that was typed except the name, and each long line of a key."""
     for given in (
         request.password,
         request.otp,
@@ -363,17 +368,19 @@ def _secrets(request: SbatchLogin) -> Iterator[str]:
         yield request.password + request.otp
 
 
-def _harmless(refusal: Refusal, username: str, secrets: Collection[str]) -> str:
-    """Its sentence, which may quote the other side: not where that repeats a secret, and a name may
-    be one in the wrong field.
+def _without_secrets(refusal: Refusal, username: str, secrets: Collection[str]) -> str:
+    """Return the sentence of a refusal, or a general one if it contains a secret.
+
+    The sentence may quote the cluster. The user name is replaced, because it may be a password in
+    the wrong field.
     """
     if any(len(secret) >= _REPEATED and secret in refusal.sentence for secret in secrets):
-        return _SAID_INSTEAD.get(refusal.code, "the sign-in failed")
+        return _WITHOUT_DETAILS.get(refusal.code, "the sign-in failed")
     return re.sub(rf"(?<![\w.@-]){re.escape(username)}(?![\w@-])", "this user", refusal.sentence)
 
 
-def _place_of(error: BaseException) -> str:
-    """Where in the code it happened."""
+def _code_position(error: BaseException) -> str:
+    """Return files, lines and functions of the innermost frames."""
     frames = traceback.extract_tb(error.__traceback__)
     return " < ".join(
         f"{f.filename.rpartition('/')[2]}:{f.lineno}:{f.name}" for f in reversed(frames[-6:])

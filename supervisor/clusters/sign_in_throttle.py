@@ -1,26 +1,25 @@
-"""How soon somebody who was refused may try again: nobody's account is locked, nor guessed at,
-through us. Pure but for its clock.
+"""Throttling of sign-ins with exponential backoff, against password guessing and locked accounts.
 
-Sites lock an account after a few wrong answers. So wrong answers are counted here, too, for who
-asks and for whom is asked, and from the third one in a row the next try has to wait: each time
-twice as long. Who has proved once that a user name is his own is not held back by what strangers
-did with it.
+Sites lock an account after a few wrong answers. So this module counts wrong answers in a row for
+each user and for each unix user name. From the third one on, the next attempt must wait, twice as
+long each time. A user who once signed in under a name is not delayed by failures of other users
+with that name. Pure except for its clock.
 """
 
 from collections.abc import Callable, Hashable, Iterable
 from typing import NamedTuple
 
-#: Refusals in a row that cost nothing but themselves.
+#: Number of refusals in a row without a delay.
 FREE = 2
 FIRST_SECS, LONGEST_SECS = 60.0, 3600.0
-#: Refusals of so long ago count no more.
+#: Older refusals do not count.
 FORGOTTEN_SECS = 2 * LONGEST_SECS
-#: Names that are remembered at once; beyond that the oldest ones are forgotten.
+#: Largest number of names in memory; beyond it the oldest are dropped.
 MOST = 10_000
 
 
 class _Refused(NamedTuple):
-    """times: in a row. last: when the last one was. until: when the next try is allowed."""
+    """times: number in a row. last: time of the last one. until: time of the next allowed attempt."""
 
     times: int
     last: float
@@ -28,7 +27,7 @@ class _Refused(NamedTuple):
 
 
 class SignInThrottle:
-    """now: seconds of a clock that is never set back."""
+    """now: monotonic clock, seconds."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -39,7 +38,7 @@ class SignInThrottle:
         return len(self._rows) + len(self._proved)
 
     def wait_secs(self, uid: str, username: str) -> float:
-        """How long this user has to wait before the next try as this unix user; 0: not at all."""
+        """Return the seconds this user must wait before the next attempt as this unix user."""
         now = self._now()
         return max(
             [
@@ -62,7 +61,7 @@ class SignInThrottle:
                 if count <= FREE
                 else min(FIRST_SECS * 2 ** min(count - FREE - 1, 20), LONGEST_SECS)
             )
-            # the newest stand at the end
+            # re-insert: the newest entries are last
             self._rows.pop(name, None)
             self._rows[name] = _Refused(count, now, now + wait)
         _shorten(self._rows)
@@ -75,7 +74,7 @@ class SignInThrottle:
         _shorten(self._proved)
 
     def is_own(self, uid: str, username: str) -> bool:
-        """Has this user signed in as this unix user before?"""
+        """Return whether this user has signed in as this unix user before."""
         return (uid, folded(username)) in self._proved
 
     def _names(self, uid: str, username: str) -> Iterable[Hashable]:
@@ -92,7 +91,7 @@ class SignInThrottle:
 
 
 def folded(username: str) -> str:
-    """The account that a name stands for: `Joe`, `joe` and `joe@example.org` may be the same one."""
+    """Return the account of a name: `Joe`, `joe` and `joe@example.org` may be the same one."""
     return username.partition("@")[0].lower()
 
 

@@ -1,1 +1,1 @@
-"""Connections: one sentence to be written."""
+"""Connections of agents: the websocket listener, heartbeats, messages, and reports of drivers."""

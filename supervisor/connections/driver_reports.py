@@ -1,8 +1,7 @@
-"""Places where no agent connects: what their driver says of them goes to the engine as if an agent
-had said it.
+"""Virtual agents: reports of drivers for places where no agent connects, such as task containers.
 
-So the core has one way of believing: a place is up, gives a snapshot, reports, goes away. It is the
-`Spokesman` of drivers.driver.
+They reach the engine as if an agent had sent them, so the core handles one kind of agent only. This
+is the `Spokesman` of `drivers.contracts`.
 """
 
 from collections.abc import Callable
@@ -27,7 +26,7 @@ from ..usage.samples import UsageSamples
 
 
 class DriverReports:
-    """All places that are up; bound by the composition root, before any driver speaks."""
+    """The virtual agents that are up. `bind` must be called before any driver reports."""
 
     def __init__(self, log: Log, counters: Counters, agent_id: Callable[[AgentKey], str]) -> None:
         self._log, self._counters, self._agent_id = log, counters, agent_id
@@ -37,7 +36,7 @@ class DriverReports:
         self._next_epoch: Callable[[], int]
 
     def bind(self, engine: Engine, metering: UsageSamples, next_epoch: Callable[[], int]) -> None:
-        """next_epoch: the hub's, for a place's epochs grow as those of an agent do."""
+        """next_epoch: of the hub, because the epochs of all agents come from one sequence."""
         self._engine, self._metering, self._next_epoch = engine, metering, next_epoch
 
     def up(self, place: AgentKey, boot_id: str) -> None:
@@ -56,8 +55,8 @@ class DriverReports:
         self._engine.tell(AgentConnected(place, epoch, alive))
 
     def said(self, place: AgentKey, message: ToSupervisor) -> None:
-        there = self._up.get(place)
-        if there is None:
+        entry = self._up.get(place)
+        if entry is None:
             return
         if isinstance(message, Samples):
             try:
@@ -66,14 +65,14 @@ class DriverReports:
                 self._counters.add(e.code)
                 self._log("{}: {}", str(place), e.sentence, **agent_log_ids(place))
             return
-        self._say(place, message)
-        self._engine.tell(AgentMessage(place, there[0], message))
+        self._log_receipt(place, message)
+        self._engine.tell(AgentMessage(place, entry[0], message))
 
     def down(self, place: AgentKey) -> None:
-        there = self._up.pop(place, None)
-        if there is not None:
-            self._log("{} cannot be asked now", str(place), **agent_log_ids(place))
-            self._engine.tell(AgentDisconnected(place, there[0]))
+        entry = self._up.pop(place, None)
+        if entry is not None:
+            self._log("{} is down", str(place), **agent_log_ids(place))
+            self._engine.tell(AgentDisconnected(place, entry[0]))
 
     def host(self, driver: str, host: str, state: Literal["up", "down"], detail: str) -> None:
         self._log("host {} of {} is {}: {}", host, driver, state, detail, driver=driver, host=host)
@@ -81,15 +80,13 @@ class DriverReports:
             self._counters.add("hostDown")
         self._engine.tell(HostChanged(driver, host, state == "up", detail))
 
-    # ---- for the shell
+    # ---- for the effect executor
 
     def end(self, place: AgentKey, epoch: int, reason: str) -> None:
-        """The core does not believe this connection any more."""
-        there = self._up.get(place)
-        if there is not None and there[0] == epoch:
-            self._log(
-                "{} is not listened to any more: {}", str(place), reason, **agent_log_ids(place)
-            )
+        """Take down a virtual agent whose reports the core rejects."""
+        entry = self._up.get(place)
+        if entry is not None and entry[0] == epoch:
+            self._log("{} is disconnected: {}", str(place), reason, **agent_log_ids(place))
             self.down(place)
 
     def alive(self) -> list[tuple[AgentKey, int, Alive]]:
@@ -98,8 +95,8 @@ class DriverReports:
     def sizes(self) -> dict[str, int]:
         return {"up": len(self._up)}
 
-    def _say(self, place: AgentKey, message: ToSupervisor) -> None:
-        """The lines that an agent's message has in the log."""
+    def _log_receipt(self, place: AgentKey, message: ToSupervisor) -> None:
+        """Log a message in the same form as a message of an agent."""
         match message:
             case RunStatusUpdate(execution=e):
                 self._log(

@@ -1,9 +1,7 @@
-"""The agents' end of the supervisor: handshake, one live connection an agent, frames in and out,
-bounded queues, questions.
+"""The hub: one live connection for each agent, with authentication, frames, queues and requests.
 
-Decides nothing. What an agent says is told to the engine; what answers a question (a log, a call, a
-file) is handed to who asked it, how far an execution has come to `progress`, and what it takes to
-`metering`.
+Messages of agents go to the engine as inputs, answers (log, call, file) to the caller that asked,
+progress reports to `progress`, and resource samples to `metering`. Decisions are in `core`.
 """
 
 import asyncio
@@ -59,21 +57,21 @@ from ..process.counters import ConnectionMetrics, Counters, DisconnectReason, Nu
 from ..usage.samples import UsageSamples
 from .progress import Progress
 
-#: Messages that may wait for one agent; beyond it the connection is ended (a snapshot mends what
-#: was lost).
+#: Largest number of queued messages for one agent. Beyond it the connection is closed; the snapshot
+#: of the next connection repairs the loss.
 MAX_WAITING = 20_000
 
-#: Questions that may wait for answers of one agent.
+#: Largest number of requests that wait for answers of one agent.
 MAX_ASKED = 1_024
-#: Ops of which the log has no line of its own: readers ask many times a second, and a call is
-#: logged with its request.
+#: Ops that are not logged when they are sent: readers send many each second, and a call is logged
+#: with its HTTP request.
 _QUIET = frozenset({"io", "read_file", "list_files", "keep_file", "analysis", "cancel_call"})
 
 PACE = HeartbeatTiming()
-#: At the end, messages have so long to get out.
+#: Time limit for sending queued messages when the supervisor stops.
 CLOSE_SECS = 1.0
-#: An agent that was told to end has so long to go.
-DISMISS_SECS, _LOOK_SECS = 10.0, 0.02
+#: Time limit for a dismissed agent to disconnect, and the polling interval.
+DISMISS_SECS, _POLL_SECS = 10.0, 0.02
 
 Answer = LogChunk | CallReply | FileChunk | FileList
 A = TypeVar("A", LogChunk, CallReply, FileChunk, FileList)
@@ -82,7 +80,7 @@ DRIVER_NAMES = {"local": "LocalDriver", "docker": "DockerDriver", "sbatch": "Sba
 
 
 class Connection:
-    """One authenticated websocket of an agent: its codec, its outgoing queue."""
+    """One authenticated websocket of an agent, with its codec and outgoing queue."""
 
     def __init__(
         self, hub: "Hub", socket: tornado.websocket.WebSocketHandler, key: AgentKey, epoch: int
@@ -90,7 +88,7 @@ class Connection:
         self.hub, self.socket, self.key, self.epoch = hub, socket, key, epoch
         self.alive: Alive | None = None
         self.ops: dict[str, str] = {}
-        #: questions that wait for this agent's answer, by opId
+        #: requests that wait for this agent's answer, by opId
         self.asked: dict[str, asyncio.Future[Answer]] = {}
         self._encoder, self._decoder = Encoder(), Decoder("to_supervisor")
         self._gaps = 0
@@ -104,7 +102,7 @@ class Connection:
 
     @property
     def ids(self) -> dict[str, str]:
-        """What each line about it has as its ids."""
+        """The ids in log records about this connection."""
         return agent_log_ids(self.key) | ({"agent": self.alive.agent_id} if self.alive else {})
 
     def pkdebug_str(self) -> str:
@@ -114,10 +112,10 @@ class Connection:
         return f"{name}(a={agent} k={self.key.kind} u={short_uid(self.key.uid)} [{ops}])"
 
     def send(self, message: Any) -> None:
-        """Queue one message; frames are made of whatever waits when the loop comes round."""
+        """Queue one message. All messages of one round of the loop share a frame."""
         if len(self._waiting) >= MAX_WAITING:
             self.hub.counters.add("agentQueueFull")
-            self.close("its queue is full", "queueFull")
+            self.close("the queue of its messages is full", "queueFull")
             return
         self._waiting.append(message)
         if not self._flushing:
@@ -139,7 +137,7 @@ class Connection:
                         self.socket.write_message(frame, binary=True), self.hub.write_secs
                     )
         except (tornado.websocket.WebSocketClosedError, TimeoutError, FrameError) as e:
-            self.close(f"cannot be written: {type(e).__name__}", "notWritten")
+            self.close(f"cannot write to it: {type(e).__name__}", "notWritten")
         finally:
             self._flushing = False
             if self._waiting:
@@ -147,14 +145,14 @@ class Connection:
                 asyncio.get_running_loop().call_soon(self._start_flush)
 
     def receive(self, frame: bytes | str) -> None:
-        """One frame. A bad one is counted; a peer out of step loses its connection."""
+        """Handle one frame. A bad frame is counted; some errors also close the connection."""
         self.heart.record_receipt()
         self.hub.links.frame("in", len(frame))
         try:
             messages: Sequence[Any] = self._decoder.messages(frame)  # type: ignore[arg-type]
         except FrameError as e:
             self.hub.counters.add("rejected." + e.code)
-            self.hub.log("{} refused frame: {}", self, e.sentence, **self.ids)
+            self.hub.log("{} sent a bad frame: {}", self, e.sentence, **self.ids)
             if e.close:
                 self.close(e.code, "badFrame")
                 return
@@ -165,28 +163,28 @@ class Connection:
             self._gaps = self._decoder.gaps
             inputs.append(FramesLost(self.key, self.epoch))
         for message in messages:
-            self._one(message, inputs)
+            self._handle(message, inputs)
         if inputs and self.hub.connections.get(self.key) is self:
             self.hub.engine.tell(*inputs)
 
-    def _one(self, message: Any, inputs: list[Input]) -> None:
+    def _handle(self, message: Any, inputs: list[Input]) -> None:
         if isinstance(message, Alive):
-            self._alive(message, inputs)
+            self._handle_alive(message, inputs)
         elif self.alive is None:
             self.hub.counters.add("rejected.malformed")
-            self.close("the first message must be alive")
+            self.close("its first message was not alive")
         elif isinstance(message, RunReport | Samples | ClusterReport):
-            self._said_of_itself(message)
+            self._handle_report(message)
         elif isinstance(message, Answer) or (
             isinstance(message, OpError) and message.op_id in self.asked
         ):
-            self._answered(message)
+            self._handle_answer(message)
         else:
             self._log_receipt(message)
             inputs.append(AgentMessage(self.key, self.epoch, message))
 
-    def _answered(self, message: Answer | OpError) -> None:
-        """To whoever asked this agent; an answer that nobody waits for (any more) is dropped."""
+    def _handle_answer(self, message: Answer | OpError) -> None:
+        """Pass an answer to the waiting caller; drop it if no caller waits."""
         future = self.asked.get(message.op_id)
         if future is None or future.done():
             self.hub.counters.add("unknownAnswer")
@@ -196,7 +194,7 @@ class Connection:
             future.set_exception(Refusal(message.code, message.error))
         else:
             self.hub.log(
-                "{} refused op={} with a code that is not known here: {}",
+                "{} refused op={} with an unknown code: {}",
                 self,
                 short_op(message.op_id),
                 message.code,
@@ -206,19 +204,19 @@ class Connection:
             future.set_exception(
                 Refusal(
                     "internal",
-                    f"its agent refused in words that are not known here: {message.error}",
+                    f"its agent refused with an unknown code: {message.error}",
                 )
             )
 
-    def _said_of_itself(self, message: RunReport | Samples | ClusterReport) -> None:
+    def _handle_report(self, message: RunReport | Samples | ClusterReport) -> None:
         if self.hub.connections.get(self.key) is not self:
-            return  # an older connection: what it says may be older than what is known
+            return  # an older connection, whose report may be outdated
         try:
             match message:
                 case Samples():
                     self.hub.metering.take(self.key, message)
                 case ClusterReport():
-                    self.hub.heard_of_cluster(self.key, message)
+                    self.hub.on_cluster_report(self.key, message)
                 case RunReport():
                     self.hub.progress.take(self.key, message)
         except Refusal as e:
@@ -226,35 +224,34 @@ class Connection:
             self.hub.log("{} {}", self, e.sentence, **self.ids)
             self.close(e.sentence)
 
-    def give_up(self) -> None:
-        """Its questions will not be answered any more."""
+    def fail_requests(self) -> None:
+        """End all waiting requests with Refusal("agentUnavailable")."""
         for future in self.asked.values():
             if not future.done():
                 future.set_exception(
                     Refusal(
                         "agentUnavailable",
-                        "the connection of its agent ended before it had answered",
+                        "the agent disconnected before it answered",
                     )
                 )
 
-    def _alive(self, message: Alive, inputs: list[Input]) -> None:
-        # its token has proved which agent it is; the id is its name, and may be one that an earlier
-        # key of this root gave it
+    def _handle_alive(self, message: Alive, inputs: list[Input]) -> None:
+        # the token identifies the agent; its agent id may come from an earlier key of this root
         if message.agent_key != self.key:
             self.hub.counters.add("rejected.foreignToken")
-            self.close("it says another key than the one of its token")
+            self.close("its agent key does not match its token")
             return
-        there = self.hub.connections.get(self.key)
-        if there is not None and there.epoch > self.epoch:
-            # it was opened before the one that is there, and its first word was on its way for long
+        current = self.hub.connections.get(self.key)
+        if current is not None and current.epoch > self.epoch:
+            # this connection is older than the current one; its first message was delayed
             self.hub.counters.add("agentOutdated")
-            self.close("a newer connection of this agent is there")
+            self.close("this agent has a newer connection")
             return
         self.alive = message
         self.hub.log("{} opName=alive o=None", self, **self.ids)
         if message.version != VERSION:
             self.hub.log(
-                "{} has jobscribe {}, and this supervisor has {}",
+                "{} runs jobscribe {}, this supervisor runs {}",
                 self,
                 message.version,
                 VERSION,
@@ -305,7 +302,7 @@ class Connection:
 
 
 class Hub:
-    """All live connections, by agent key."""
+    """The live connections, by agent key."""
 
     def __init__(
         self,
@@ -321,8 +318,8 @@ class Hub:
         write_secs: float = 30.0,
         apps: Sequence[str] = (),
     ) -> None:
-        """pace: how often agents are asked whether they are there (see `pulse`). apps: the setting
-        `apps.also`, which agents are told.
+        """pace: timing of heartbeats (see `heartbeat`). apps: the setting `apps.also`, sent to
+        agents in the handshake.
         """
         self.engine, self.progress, self.metering, self.log, self.counters = (
             engine,
@@ -335,12 +332,12 @@ class Hub:
         self.pace, self.write_secs = pace, write_secs
         self.hello = handshake.format_header(handshake.SiteHello(VERSION, tuple(apps)))
         self.connections: dict[AgentKey, Connection] = {}
-        #: who measures them; set by the composition root
+        #: set by the composition root
         self.links: ConnectionMetrics = NullMetrics()
-        #: what agents say of their clusters goes here; set by the composition root
-        self.heard_of_cluster: Callable[[AgentKey, ClusterReport], None] = lambda key, report: None
+        #: receives reports about clusters; set by the composition root
+        self.on_cluster_report: Callable[[AgentKey, ClusterReport], None] = lambda key, report: None
         self._tasks: set[asyncio.Task[None]] = set()
-        # epochs grow over restarts of the supervisor, too
+        # epochs grow across restarts of the supervisor
         self._epoch = session << 24
 
     def spawn(self, work: Any) -> None:
@@ -351,44 +348,46 @@ class Hub:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            self.log.exception("a connection's writer failed", error=task.exception())
+            self.log.exception("writing to an agent failed", error=task.exception())
 
     def next_epoch(self) -> int:
         self._epoch += 1
         return self._epoch
 
     def authenticate(self, key_text: str | None, authorization: str | None) -> AgentKey:
-        """Whose connection is this? Raises Refusal("unauthenticated"), the same for an unknown
-        agent and a wrong token.
+        """Return the agent of this connection.
+
+        Raises Refusal("unauthenticated"), the same for an unknown agent and a wrong token.
         """
-        no = Refusal("unauthenticated", "this is not the token of that agent")
+        refusal = Refusal("unauthenticated", "unknown agent or wrong token")
         if not key_text or not authorization or not authorization.startswith("Bearer "):
-            raise no
+            raise refusal
         try:
             key = parse_agent_key(key_text)
         except Refusal:
-            raise no from None
+            raise refusal from None
         given = token_hash(authorization.removeprefix("Bearer "))
         valid = [
             hmac.compare_digest(given, known)
             for known in self.engine.agent_record(key).token_hashes
         ]
         if not any(valid):
-            raise no
+            raise refusal
         return key
 
     def replace(self, connection: Connection) -> None:
+        """Make this the live connection of its agent, and close an older one."""
         older = self.connections.get(connection.key)
         self.connections[connection.key] = connection
         self.links.connected(connection.key)
         if older is not None and older is not connection:
             self.links.lost(connection.key, "replaced")
             older.socket.close(1000, "a newer connection of this agent")
-            older.give_up()
+            older.fail_requests()
 
     def lost(self, connection: Connection, why: DisconnectReason = "closed") -> None:
-        """It is gone, for whatever reason; told once."""
-        connection.give_up()
+        """Remove a closed connection, and tell the engine once."""
+        connection.fail_requests()
         if self.connections.get(connection.key) is connection:
             del self.connections[connection.key]
             self.links.lost(connection.key, why)
@@ -400,7 +399,7 @@ class Hub:
             connection.close(reason, "ended")
 
     def send(self, key: AgentKey, message: Any) -> bool:
-        """Send on the live connection; False when there is none."""
+        """Send on the live connection. Return False if there is none."""
         connection = self.connections.get(key)
         if connection is None:
             return False
@@ -416,36 +415,36 @@ class Hub:
                 **({} if token is None else execution_log_ids(token)),
                 "op": op,
             }
-            self.log("{} _Op({}, {}) {}", connection, name, short_op(op), _about(message), **ids)
+            self.log("{} _Op({}, {}) {}", connection, name, short_op(op), _target(message), **ids)
         connection.send(message)
         return True
 
     async def dismiss(self, key: AgentKey, secs: float = DISMISS_SECS) -> bool:
-        """End this agent, not its jobs. True when its connection has gone; False where it has none,
-        or does not go.
+        """Stop this agent, but not its jobs.
+
+        Return True when it has disconnected; False if it is not connected or does not disconnect.
         """
         if not self.send(key, Kill(reason="its user has signed out")):
             return False
-        for _ in range(round(secs / _LOOK_SECS)):
+        for _ in range(round(secs / _POLL_SECS)):
             if key not in self.connections:
                 return True
-            await asyncio.sleep(_LOOK_SECS)
+            await asyncio.sleep(_POLL_SECS)
         return False
 
     async def ask(
         self, key: AgentKey, message: Any, timeout: float, kind: type[A], *, give_up: Any = None
     ) -> A:
-        """Send a question and wait for its answer, which is of this kind. Raises Refusal.
+        """Send a request and return its answer, which must be of this kind. Raises Refusal.
 
-        give_up: what is sent when nobody waits any more, because the time is over or the caller was
-        canceled.
+        give_up: message to send if the time is over or the caller is canceled.
         """
         connection = self.connections.get(key)
         if connection is None:
             raise Refusal("agentUnavailable", "its agent is not connected now")
         if len(connection.asked) >= MAX_ASKED:
             raise Refusal(
-                "tooManyRequests", f"{MAX_ASKED} questions wait for the same agent already"
+                "tooManyRequests", f"{MAX_ASKED} requests wait for the same agent already"
             )
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         connection.asked[message.op_id] = future
@@ -481,7 +480,7 @@ class Hub:
         return [(c.key, c.epoch, c.alive) for c in self.connections.values() if c.alive is not None]
 
     def sizes(self) -> dict[str, int]:
-        """What is kept for agents, counted."""
+        """Return the numbers of connections, ops, waiting requests and writing tasks."""
         all_ = self.connections.values()
         return {
             "connections": len(all_),
@@ -491,19 +490,19 @@ class Hub:
         }
 
     async def close(self) -> None:
-        """What waits to be sent gets a moment, then every connection ends."""
-        await asyncio.sleep(0)  # what was queued just now begins to be written
+        """Close all connections, after a short time for queued messages."""
+        await asyncio.sleep(0)  # starts to write messages that were queued in this round
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=CLOSE_SECS)
         for connection in list(self.connections.values()):
             connection.socket.close(1001, "the supervisor stops")
-            connection.give_up()
+            connection.fail_requests()
         self.connections.clear()
         for task in list(self._tasks):
             task.cancel()
 
 
-def _about(message: Any) -> str:
+def _target(message: Any) -> str:
     spec = getattr(message, "spec", None)
     if spec is not None:
         return f"runDir={spec.run_dir}"

@@ -1,6 +1,4 @@
-"""Hosts that their driver watches, as the rest of the supervisor sees them: whether they can be
-asked, and since when.
-"""
+"""The interface of hosts that a driver monitors, for the rest of the supervisor."""
 
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
@@ -9,7 +7,9 @@ from ...protocol.clusters.container_pool import PoolHost
 
 
 class MonitoredHosts(Protocol):
-    """A host as its driver sees it. detail: a sentence; since: wall time; version: of its daemon."""
+    """A monitored host. up: its daemon answers. detail: a sentence. since: of the state, unix
+    seconds. version: of its daemon.
+    """
 
     host: PoolHost
     up: bool
@@ -20,6 +20,6 @@ class MonitoredHosts(Protocol):
 
 @runtime_checkable
 class HasHosts(Protocol):
-    """A driver with a pool."""
+    """A driver with a pool of hosts."""
 
     engines: Mapping[str, MonitoredHosts]

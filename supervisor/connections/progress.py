@@ -1,8 +1,6 @@
-"""How far executions have come, in their own words: the newest report of each live one. Volatile,
-never an event.
+"""Progress of executions: the newest report of each live one. In memory only, never an event.
 
-When an execution is over its report is forgotten here: its last one came with its exit and is
-durable.
+The last report of an execution comes with its exit and is durable, so it is dropped here then.
 """
 
 from collections.abc import Callable
@@ -20,9 +18,7 @@ from ..process.counters import Counters
 
 
 class Progress:
-    """Holds one report a live token; who wants to know of changes is told the computeJid by
-    `heard`.
-    """
+    """The newest report for each live token. `heard` is called with the computeJid of each change."""
 
     def __init__(self, engine: Engine, counters: Counters) -> None:
         self._engine, self._counters = engine, counters
@@ -30,12 +26,10 @@ class Progress:
         self.heard: Callable[[str], None] = lambda jid: None
 
     def take(self, key: AgentKey, message: RunReport) -> None:
-        """What an agent says of an execution. Raises Refusal("foreignToken") where it is another
-        user's.
-        """
+        """Store a report of an agent. Raises Refusal("foreignToken") for a task of another user."""
         token = message.token
         if split_jid(token.jid)[0] != key.uid:
-            raise Refusal("foreignToken", f"it spoke of another user's task, {token}")
+            raise Refusal("foreignToken", f"it reported on a task of another user: {token}")
         task = self._engine.world.task(token)
         if task is None or not task.live or task.agent_key != key:
             self._counters.add("reportOfNothing")
@@ -54,11 +48,11 @@ class Progress:
 
     @property
     def size(self) -> int:
-        """Jobs of which a report is kept."""
+        """Number of jobs with a report."""
         return len(self._reports)
 
     def settle(self, job: Job) -> None:
-        """The job changed durably: reports of what is over are dropped."""
+        """Drop the reports of ended executions after a durable change of the job."""
         mine = self._reports.get(job.jid)
         if mine is None:
             return
@@ -70,9 +64,7 @@ class Progress:
             del self._reports[job.jid]
 
     def of(self, job: Job) -> dict[str, Any] | None:
-        """The newest report of the current run: of its live execution, else what came with its
-        exit; None where there is none.
-        """
+        """Return the newest report of the current run: of a live execution, else of its exit."""
         run = job.run
         if run is None:
             return None

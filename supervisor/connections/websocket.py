@@ -1,4 +1,4 @@
-"""Where agents connect: the websocket that each of them dials, and who is let in."""
+"""The websocket listener for agents, with authentication."""
 
 import asyncio
 
@@ -11,19 +11,19 @@ from ...protocol.wire.handshake import HEADER
 from ...runtime.connections.http_server import authenticated
 from .hub import Connection, Hub
 
-#: Who has connected and does not say `alive` in time is sent away.
+#: Time limit for the first message, `alive`, of a connection.
 ALIVE_SECS = 10.0
 
 
 class AgentSocket(tornado.websocket.WebSocketHandler):
-    """`/agent`: the websocket an agent dials."""
+    """`/agent`: the websocket to which an agent connects."""
 
     def initialize(self, hub: Hub) -> None:
         self.hub = hub
         self.connection: Connection | None = None
 
     def check_origin(self, origin: str) -> bool:
-        return False  # browsers send one; agents do not
+        return False  # browsers send an origin, agents do not
 
     async def prepare(self) -> None:
         try:
@@ -33,7 +33,7 @@ class AgentSocket(tornado.websocket.WebSocketHandler):
             )
         except Refusal as e:
             self.hub.counters.add("rejected." + e.code)
-            self.hub.log("an agent's connection was refused: {}", e.sentence)
+            self.hub.log("refused a connection of an agent: {}", e.sentence)
             self.set_status(401)
             self.finish()
         else:
@@ -47,7 +47,7 @@ class AgentSocket(tornado.websocket.WebSocketHandler):
 
     def _silent(self) -> None:
         if self.connection is not None and self.connection.alive is None:
-            self.connection.close("it did not say alive")
+            self.connection.close("it did not send alive in time")
 
     def on_message(self, message: str | bytes) -> None:
         if self.connection is not None:
@@ -59,12 +59,12 @@ class AgentSocket(tornado.websocket.WebSocketHandler):
 
     def on_close(self) -> None:
         if self.connection is not None:
-            self._timer.cancel()  # else it keeps all of this in memory
+            self._timer.cancel()  # else the timer keeps this object in memory
             self.hub.lost(self.connection)
 
 
 def application(hub: Hub) -> tornado.web.Application:
-    """The agents' listener."""
+    """Return the Tornado application of the agent listener."""
     return tornado.web.Application(
         [(r"/agent", AgentSocket, {"hub": hub})],
         websocket_max_message_size=MAX_FRAME,

@@ -1,6 +1,6 @@
-"""Why a run is where it is: one object for the command line, pages, JSON and status replies. Pure.
+"""Build the answer to `job why`, for the command line, pages, JSON and status replies. Pure.
 
-`answer` puts it together and says in which order; `waiting`, `running` and `ended` say what is so
-of each; `batch` and `containers` have the words of clusters and of containers. Which cause an end
-has, and how sure that is, is found in `protocol.refining`.
+`explanation` builds the answer; `pending_runs`, `running_runs` and `ended_runs` fill it by state;
+`batch_jobs` and `containers` add facts about Slurm and Docker. The cause of an exit and its
+confidence come from `jobscribe.diagnosis`.
 """

@@ -1,6 +1,4 @@
-"""What `job why` says more of runs that a batch scheduler has, or is to have: why it waits there,
-who ended it, what to try. Pure.
-"""
+"""Facts about Slurm jobs for `job why`: why they wait, who ended them, commands. Pure."""
 
 import datetime
 from typing import Any
@@ -11,146 +9,146 @@ from ...db.events.state import Run, Task
 from ...protocol.clusters.batch import BatchState
 from ...protocol.jobs.exit_info import ExitFacts, ExitInfo
 
-#: Beside the evidence of every execution: exactly what was submitted.
+#: Evidence file with the submitted batch script.
 SCRIPT = "batch.sh"
-#: What one does about Slurm's reasons, by how they begin.
-_HELPS = (
+#: Advice for Slurm's pending reasons, by their prefixes.
+_ADVICE = (
     (
         ("Assoc", "QOS"),
         "wait for other jobs of this account or QOS to end, or ask for less; the operators of the cluster set these limits",
     ),
     (
         ("Priority", "Resources"),
-        "nothing needs to be done; a smaller or shorter job often starts earlier",
+        "no action is needed; a smaller or shorter job often starts earlier",
     ),
     (
         ("ReqNodeNotAvail", "Reservation", "PartitionDown", "PartitionInactive"),
-        "wait until what it needs is back; the operators of the cluster know when",
+        "wait until its nodes are available again; the operators of the cluster know when",
     ),
     (
         ("JobHeldAdmin",),
-        "ask the operators of the cluster why: one of them holds it back, and 'scontrol release' of theirs lets it go on",
+        "ask the operators of the cluster: one of them holds the job, and only they can run 'scontrol release'",
     ),
     (
         ("JobHeldUser",),
-        "let it go on with 'scontrol release' there: its user, or somebody for them, holds it back",
+        "run 'scontrol release' on the cluster: the user, or somebody on their behalf, holds the job",
     ),
     (
         ("BeginTime",),
-        "nothing needs to be done: it goes on when the time has come that it was given",
+        "no action is needed; the job starts after its requested begin time",
     ),
     (
         ("Dependency",),
-        "look at the other job of Slurm's that it waits for; behind Dependency= stands which",
+        "inspect the Slurm job that it waits for: the line Dependency= names that job",
     ),
     (("Licenses",), "wait until the licences are free"),
 )
 
 
-def evidence(run: Run, said: BatchState | None) -> list[str]:
-    """What is known of its job there."""
-    if said is None:
+def evidence(run: Run, batch: BatchState | None) -> list[str]:
+    """Return the facts about the run's Slurm job."""
+    if batch is None:
         return []
-    if said.job_id is None:
+    if batch.job_id is None:
         return [
-            f"Slurm: it {'is not' if run.active else 'was never'} in the queue of {said.cluster}{' yet' if run.active else ''}"
+            f"Slurm: it {'is not yet' if run.active else 'was never'} in the queue of {batch.cluster}"
         ]
     about = [
-        f"partition {said.partition}" if said.partition else "",
-        f"account {said.account}" if said.account else "",
+        f"partition {batch.partition}" if batch.partition else "",
+        f"account {batch.account}" if batch.account else "",
     ]
-    where = ", ".join(
-        part for part in (f"Slurm job {said.job_id} on {said.cluster}", *about) if part
+    job = ", ".join(
+        part for part in (f"Slurm job {batch.job_id} on {batch.cluster}", *about) if part
     )
-    word = said.state + (f" ({said.reason})" if said.reason and said.reason != "None" else "")
-    if word and not run.active and run.exit is not None and run.exit.fault == "neverPossible":
-        word = f"it was {word} until it was taken back"
-    told = [f"{where}: {word}" if word else where]
-    if said.nodes:
-        told.append(f"nodes: {said.nodes}")
-    if said.submitted_at is not None:
-        told.append(f"in Slurm's queue since {_utc(said.submitted_at)}")
-    if run.active and (run.started_at is None or said.queued) and said.starts_at is not None:
-        told.append(f"Slurm expects to start it at {_utc(said.starts_at)}")
-    if said.restarts:
-        told.append(f"Slurm has put it into its queue again {said.restarts} times")
-    if said.canceled_by:
-        told.append(f"canceled in Slurm by unix user {said.canceled_by}")
-    if run.active and said.unknown_since is not None:
-        told.append(f"Slurm does not answer since {_utc(said.unknown_since)}")
-    return told
+    state = batch.state + (f" ({batch.reason})" if batch.reason and batch.reason != "None" else "")
+    if state and not run.active and run.exit is not None and run.exit.fault == "neverPossible":
+        state = f"{state} until jobscribe canceled it"
+    lines = [f"{job}: {state}" if state else job]
+    if batch.nodes:
+        lines.append(f"nodes: {batch.nodes}")
+    if batch.submitted_at is not None:
+        lines.append(f"in Slurm's queue since {_utc(batch.submitted_at)}")
+    if run.active and (run.started_at is None or batch.queued) and batch.starts_at is not None:
+        lines.append(f"Slurm expects to start it at {_utc(batch.starts_at)}")
+    if batch.restarts:
+        lines.append(f"Slurm has requeued it {batch.restarts} times")
+    if batch.canceled_by:
+        lines.append(f"canceled in Slurm by unix user {batch.canceled_by}")
+    if run.active and batch.unknown_since is not None:
+        lines.append(f"Slurm has not answered since {_utc(batch.unknown_since)}")
+    return lines
 
 
-def nobody(status: dict[str, Any], said: BatchState | None) -> str:
-    """Who cannot be asked, where something is not known."""
+def silent_party(status: dict[str, Any], batch: BatchState | None) -> str:
+    """Return the component that cannot be reached, so that the state is not known."""
     if (
-        said is not None
-        and said.unknown_since is not None
-        and said.unknown_since == status["since"]
+        batch is not None
+        and batch.unknown_since is not None
+        and batch.unknown_since == status["since"]
     ):
-        return f"the scheduler of {said.cluster}"
+        return f"the scheduler of {batch.cluster}"
     return "its agent"
 
 
-def words(exit_: ExitInfo | None) -> list[str]:
-    """Of its end, as Slurm tells it."""
+def exit_evidence(exit_: ExitInfo | None) -> list[str]:
+    """Return Slurm's statements about the end of the job."""
     if exit_ is None or not isinstance(exit_.batch, BatchState):
         return []
-    said = dict.fromkeys(text for text in (exit_.batch.sentence, exit_.detail) if text)
-    told = [f"Slurm's side of it: {text}" for text in said if text not in exit_.sentence()]
+    statements = dict.fromkeys(text for text in (exit_.batch.sentence, exit_.detail) if text)
+    lines = [f"Slurm reports: {text}" for text in statements if text not in exit_.sentence()]
     if isinstance(exit_.facts, ExitFacts) and exit_.facts.exited_first is True:
-        told.append(
-            "its command had ended by itself before Slurm ended the job, so its own exit decides"
+        lines.append(
+            "its command ended by itself before Slurm ended the job, so its own exit counts"
         )
-    return told
+    return lines
 
 
-def waiting(answer: dict[str, Any], run: Run, said: BatchState | None, message: str | None) -> None:
-    """It is in Slurm's queue, or on its way there."""
-    answer["sentence"] = (
-        f"it has not started: {'it is ' if message and message.startswith('in ') else ''}{message}"
-    )
+def explain_queued(answer: dict[str, Any], batch: BatchState | None, message: str | None) -> None:
+    """Fill the answer for a run that is in Slurm's queue or is being submitted."""
+    answer["sentence"] = f"not started: {message}"
     answer["not"] = ["a fault of the job: it waits"]
-    answer["try"] = helps(said) + commands(said)
+    answer["try"] = queue_advice(batch) + queue_commands(batch)
     answer["try"].append(
-        f"jobscribe job cancel {answer['computeJid']}   # to take it out of the queue"
+        f"jobscribe job cancel {answer['computeJid']}   # removes it from the queue"
     )
 
 
-def helps(said: BatchState | None) -> list[str]:
-    """What one does about its reason, if there is anything to say."""
-    return [text for begins, text in _HELPS if said is not None and said.reason.startswith(begins)][
-        :1
-    ]
-
-
-def sign_in(answer: dict[str, Any], host: str, message: str | None) -> None:
-    """Nobody is signed in."""
-    answer["sentence"] = f"it has not started: {message}"
-    answer["not"] = ["a failure: it goes on by itself after the sign-in"]
-    answer["try"] = [signing_in(host)]
-
-
-def signing_in(host: str) -> str:
-    return f"jobscribe login {host}   # or sign in on the page; the run goes on by itself then"
-
-
-def commands(said: BatchState | None) -> list[str]:
-    """What can be typed on the cluster to find out more."""
-    if said is None or said.job_id is None:
+def queue_advice(batch: BatchState | None) -> list[str]:
+    """Return the advice for Slurm's pending reason: one line at most."""
+    if batch is None:
         return []
-    return [f"scontrol show job {said.job_id}   # on {said.cluster}: all that Slurm knows of it"]
+    return [text for prefixes, text in _ADVICE if batch.reason.startswith(prefixes)][:1]
 
 
-def after(said: BatchState | None) -> list[str]:
-    """The same for one that is over."""
-    if said is None or said.job_id is None:
+def explain_sign_in(answer: dict[str, Any], host: str, message: str | None) -> None:
+    """Fill the answer for a run whose user is not signed in to the cluster."""
+    answer["sentence"] = f"not started: {message}"
+    answer["not"] = ["a failure: it continues automatically after the sign-in"]
+    answer["try"] = [login_command(host)]
+
+
+def login_command(host: str) -> str:
+    return (
+        f"jobscribe login {host}   # or sign in on the page; the run then continues automatically"
+    )
+
+
+def queue_commands(batch: BatchState | None) -> list[str]:
+    """Return the command that shows an active job on the cluster."""
+    if batch is None or batch.job_id is None:
         return []
-    return [f"sacct -j {said.job_id}   # on {said.cluster}: what its accounting has"]
+    return [f"scontrol show job {batch.job_id}   # on {batch.cluster}: shows the job in Slurm"]
 
 
-def said_of(run: Run, status: dict[str, Any]) -> BatchState | None:
-    """The last word: the status has the newest."""
+def accounting_commands(batch: BatchState | None) -> list[str]:
+    """Return the command that shows an ended job on the cluster."""
+    if batch is None or batch.job_id is None:
+        return []
+    return [f"sacct -j {batch.job_id}   # on {batch.cluster}: shows Slurm's accounting of the job"]
+
+
+def latest_state(run: Run, status: dict[str, Any]) -> BatchState | None:
+    """Return the newest known state of the Slurm job: of the status, else of the task."""
     newest = status.get("batch")
     if newest is not None:
         return msgspec.convert(newest, BatchState)

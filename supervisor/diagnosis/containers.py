@@ -1,6 +1,4 @@
-"""What `job why` says more of tasks that run in containers of their own: image, host, who says how
-it ended, what to try. Pure.
-"""
+"""Facts about tasks in containers for `job why`: image, host, source of the exit, commands. Pure."""
 
 import shlex
 import signal
@@ -10,12 +8,13 @@ from ...db.events.state import Run, Task
 from ...diagnosis.classification import NO_CORE
 from ...protocol.jobs.exit_info import ExitInfo
 
-#: Faults that are of the image; and those that are of a host, which its check may explain.
-_OF_IMAGE = frozenset(
+#: Start failures caused by the image.
+_IMAGE_FAULTS = frozenset(
     {"imageMissing", "pullDenied", "registryUnreachable", "pullTimeout", "noShell"}
 )
 _NO_SHELL = "noShell"
-_OF_HOST = frozenset(
+#: Start failures caused by the host, which `jobscribe pool check` may explain.
+_HOST_FAULTS = frozenset(
     {
         "registryUnreachable",
         "pullTimeout",
@@ -25,9 +24,7 @@ _OF_HOST = frozenset(
         "imageMissing",
     }
 )
-#: Those of a cluster.
-_OF_CLUSTER = frozenset({"batchRefused", "neverPossible", "schedulerUnreachable"})
-#: Of images and of hosts so many are named.
+#: Number of images, hosts and tasks that an answer lists.
 _NAMED = 5
 _PULL, _TRY, _EVENTS = (
     "docker pull",
@@ -36,36 +33,30 @@ _PULL, _TRY, _EVENTS = (
 )
 
 
-def contained(task: Task | None) -> bool:
-    """Does this task have a container of its own?"""
+def has_own_container(task: Task | None) -> bool:
     return task is not None and task.agent_key.kind == "container"
 
 
-def in_agents(task: Task | None) -> bool:
-    """Is it beside its agent, in that one's container?"""
-    return task is not None and task.agent_key.driver == "docker" and not contained(task)
+def in_agent_container(task: Task | None) -> bool:
+    return task is not None and task.agent_key.driver == "docker" and not has_own_container(task)
 
 
-def core(task: Task | None, line: str) -> str:
-    """The evidence of a missing core, without an option that containers do not honour; any other
-    line as it is.
-    """
-    if line == NO_CORE and (contained(task) or in_agents(task)):
-        return "no core was written: containers write none, and --core does not change that"
+def core_evidence(task: Task | None, line: str) -> str:
+    """Return the line of evidence; for a task in a container, without the advice to use --core."""
+    if line == NO_CORE and (has_own_container(task) or in_agent_container(task)):
+        return "no core file: containers do not write one, with or without --core"
     return line
 
 
-def where(task: Task) -> str:
-    """Where its process number means something: what its machine calls itself is a container's
-    number where its agent is in one.
-    """
-    if in_agents(task):
+def location(task: Task) -> str:
+    """Return the host, or the container and its host, to which the pid of the task belongs."""
+    if in_agent_container(task):
         return f"in container {task.host} on {task.agent_key.host}"
     return f"on {task.host}"
 
 
-def teller(task: Task | None, exit_: ExitInfo) -> str:
-    """Who says how it ended."""
+def source(task: Task | None, exit_: ExitInfo) -> str:
+    """Return the name of the component that reported the exit."""
     if exit_.source == "engine":
         return "container engine" + (f" of {task.agent_key.host}" if task is not None else "")
     if exit_.source == "scheduler":
@@ -74,61 +65,54 @@ def teller(task: Task | None, exit_: ExitInfo) -> str:
 
 
 def evidence(run: Run, tasks: Sequence[Task]) -> list[str]:
-    """Which images these tasks have, on which hosts their containers are, and what their engines
-    said besides.
-    """
+    """Return the images of these tasks, the hosts of their containers, and engine messages."""
     hosts: dict[str | None, dict[str, None]] = {}
     for task in tasks:
-        if contained(task):
+        if has_own_container(task):
             hosts.setdefault(_image(run, task), {})[task.agent_key.host] = None
-    said = [
+    messages = [
         t.exit.detail
         for t in tasks
         if t.exit is not None and t.exit.source == "engine" and t.exit.detail
     ]
     own = [
-        f"container: {_called(image)}, on {_some(list(where))}"
-        for image, where in list(hosts.items())[:_NAMED]
+        f"container: {_image_name(image)}, on {_some(list(names))}"
+        for image, names in list(hosts.items())[:_NAMED]
     ]
-    return [*own, *said[:_NAMED], *(line for task in tasks[:_NAMED] for line in _shared(task))]
+    return [*own, *messages[:_NAMED], *(line for task in tasks[:_NAMED] for line in _shared(task))]
 
 
-def missing(exit_: ExitInfo) -> str:
-    """What a start was in want of, as evidence."""
-    return f"{'in a word' if exit_.fault in _OF_HOST | _OF_IMAGE | _OF_CLUSTER | {'volumeRefused'} else 'what was missing'}: {exit_.fault}"
-
-
-def beyond(task: Task | None, exit_: ExitInfo) -> str:
-    """Behind the sentence on a signal that nobody here sent: who may have."""
-    if not contained(task) or exit_.out_of_memory:
+def possible_sender(task: Task | None, exit_: ExitInfo) -> str:
+    """Return the Docker commands that send the signal of this exit, for the sentence, or ""."""
+    if not has_own_container(task) or exit_.out_of_memory:
         return ""
     if exit_.signal == signal.SIGTERM:
-        return " ('docker stop' does that)"
+        return "; 'docker stop' sends it"
     return (
-        " ('docker kill' does that, and an engine that is stopped)"
+        "; 'docker kill' or a stopping Docker engine sends it"
         if exit_.signal == signal.SIGKILL
         else ""
     )
 
 
 def commands(run: Run, task: Task | None, exit_: ExitInfo | None) -> list[str]:
-    """What can be typed to find out more, or to mend it."""
+    """Return commands that show more about the end of the task."""
     if task is None or exit_ is None:
         return []
-    if in_agents(task):
-        return _of_agents(task, exit_)
-    if not contained(task):
+    if in_agent_container(task):
+        return _agent_container_commands(task, exit_)
+    if not has_own_container(task):
         return []
     host, image = task.agent_key.host, _image(run, task)
     out = []
-    if exit_.source == "start" and exit_.fault in _OF_IMAGE and image is not None:
-        named, by_hand = shlex.quote(image), f"   # by hand, on {host}: what does"
-        pull = f"{_PULL} {named}{by_hand} the registry say?"
-        out.append(f"{_TRY} {named} -c true{by_hand} it say?" if exit_.fault == _NO_SHELL else pull)
+    if exit_.source == "start" and exit_.fault in _IMAGE_FAULTS and image is not None:
+        quoted, note = shlex.quote(image), f"   # on {host}: shows the error of"
+        pull = f"{_PULL} {quoted}{note} the registry"
+        out.append(f"{_TRY} {quoted} -c true{note} the image" if exit_.fault == _NO_SHELL else pull)
     if exit_.source == "start" and (
-        exit_.fault in _OF_HOST or (exit_.fault in _OF_IMAGE and image is None)
+        exit_.fault in _HOST_FAULTS or (exit_.fault in _IMAGE_FAULTS and image is None)
     ):
-        out.append("jobscribe pool check   # what is wrong with the hosts")
+        out.append("jobscribe pool check   # shows the faults of the hosts")
     sent = (
         exit_.signal in (signal.SIGKILL, signal.SIGTERM)
         and exit_.out_of_memory is not True
@@ -136,31 +120,31 @@ def commands(run: Run, task: Task | None, exit_: ExitInfo | None) -> list[str]:
     )
     if exit_.source == "lost" or sent:
         out.append(
-            f"{_EVENTS} label=jobscribe.jid={task.token.jid}   # on {host}: when it was killed or removed"
+            f"{_EVENTS} label=jobscribe.jid={task.token.jid}   # on {host}: shows when it was killed or removed"
         )
     return out
 
 
-def _of_agents(task: Task, exit_: ExitInfo) -> list[str]:
-    """Of its agent's container, which ended under it, the engine remembers what was done to it."""
+def _agent_container_commands(task: Task, exit_: ExitInfo) -> list[str]:
+    """Return the command that shows when the container of the agent was stopped or removed."""
     if task.host is None or not (exit_.source == "lost" or exit_.stop_reason == "shutdown"):
         return []
     return [
-        f"{_EVENTS} container={task.host}   # on {task.agent_key.host}: when it was stopped, killed or removed"
+        f"{_EVENTS} container={task.host}   # on {task.agent_key.host}: shows when it was stopped, killed or removed"
     ]
 
 
 def is_command(line: str) -> bool:
-    """Is this one to type? Such lines stay, whatever the exit table has to say."""
+    """Return whether a line of advice is a command. The exit table does not replace commands."""
     return line.startswith(("jobscribe ", f"{_PULL} ", "docker run ", "docker events "))
 
 
 def _shared(task: Task) -> list[str]:
-    """In its agent's container all runs of its user share memory, and end together."""
-    if not in_agents(task) or task.host is None:
+    """Return the container that the task shares, with its memory, with the user's other runs."""
+    if not in_agent_container(task) or task.host is None:
         return []
     return [
-        f"container: {task.host} on {task.agent_key.host}, where its agent and other runs of its user are as well"
+        f"container: {task.host} on {task.agent_key.host}, shared with its agent and the other runs of its user"
     ]
 
 
@@ -168,7 +152,7 @@ def _image(run: Run, task: Task) -> str | None:
     return next((r.image for r in run.spec.roles if r.name == task.token.role), None)
 
 
-def _called(image: str | None) -> str:
+def _image_name(image: str | None) -> str:
     return "the image of the pool" if image is None else f"image {image}"
 
 

@@ -1,4 +1,7 @@
-"""The answer to "why": what is in it, and in which order that is found. Pure."""
+"""The answer to `job why`: its fields and the order in which they are filled. Pure.
+
+The sentences for each state are in the other modules of this package.
+"""
 
 from typing import Any
 
@@ -8,10 +11,12 @@ from ...diagnosis.classification import classify_exit, classify_run
 from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.jobs.status import ERROR, PURGED
 from . import batch_jobs, containers, ended_runs, pending_runs, running_runs
-from .phrases import Answer, utc, waking
+from .phrases import Answer, resume_keeper_command, utc
 
-#: What status replies have of it, and of what there is to try, so many lines.
-_BRIEF, _TRIED = ("cause", "confidence", "sentence"), 3
+#: Fields that a status reply copies from the answer.
+_BRIEF = ("cause", "confidence", "sentence")
+#: Number of lines of advice in a status reply.
+_BRIEF_ADVICE = 3
 _FILES = ("stdout.log", "stderr.log", "exit.json", "script.sh")
 
 
@@ -21,11 +26,10 @@ def why(
     evidence_folder: str | None,
     store_fails_since: float | None = None,
 ) -> Answer:
-    """`status` is the status reply of the same run. evidence_folder: where the attempt's files lie,
-    if there are any.
+    """Return the answer for the run that `status`, its status reply, describes.
 
-    store_fails_since: nothing that has happened since then could be put on record, so this may be
-    the state before it.
+    evidence_folder: folder of the attempt's files, if there are any. store_fails_since: time
+    (unix seconds) since which the event store cannot be written, so the known state may be old.
     """
     run = job.run
     answer: Answer = {
@@ -51,59 +55,64 @@ def why(
     if run is None or status["state"] == "missing":
         answer["reason"] = answer["cause"] = "missing"
         answer["sentence"], answer["try"] = (
-            f"there is no such run ({status.get('reason')})",
+            f"no such run ({status.get('reason')})",
             list(CAUSES["missing"].todo),
         )
         return answer
     if status.get("superseded"):
-        _of_before(answer, status)
+        _earlier_run(answer, status)
         return answer
-    _whose(answer, run)
+    _add_execution(answer, run)
     if evidence_folder:
         answer["logs"] = [f"{evidence_folder}/{name}" for name in _files(run)]
-    said = batch_jobs.said_of(run, status)
+    batch = batch_jobs.latest_state(run, status)
     unwritten = store_fails_since is not None and run.busy
     if unwritten:
         since = utc(store_fails_since)
         answer["evidence"].append(
-            f"the event store cannot be written since {since}: what began or ended after that is not known here yet"
+            f"the event store cannot be written since {since}; later starts and ends are not known yet"
         )
     elif status.get("keeper"):
         answer["evidence"].append(
-            f"{status['keeper']['sentence']}; what is said here is the last that is known"
+            f"{status['keeper']['sentence']}; this answer shows the last known state"
         )
     elif not status["known"]:
-        whom = f"nobody can ask {batch_jobs.nobody(status, said)} since {utc(status['since'])}"
-        answer["evidence"].append(f"{whom}; what is said here is the last that is known")
-    if evidence_folder and said is not None and said.job_id is not None:
+        silent = batch_jobs.silent_party(status, batch)
+        answer["evidence"].append(
+            f"no contact with {silent} since {utc(status['since'])}; this answer shows the last known state"
+        )
+    if evidence_folder and batch is not None and batch.job_id is not None:
         answer["logs"].append(f"{evidence_folder}/{batch_jobs.SCRIPT}")
-    answer["evidence"] += batch_jobs.evidence(run, said)
+    answer["evidence"] += batch_jobs.evidence(run, batch)
     if run.active:
-        _live(answer, run, status)
+        _explain_active(answer, run, status)
         answer["evidence"] += containers.evidence(run, run.live_tasks)
     else:
-        ended_runs.ended(answer, run)
+        ended_runs.explain(answer, run)
         if run.live_tasks:
             answer["evidence"].append(
-                "its processes are still being ended: it keeps its places until none of them is left"
+                "its processes are still being stopped; the run keeps its resources until all have ended"
             )
-        answer["evidence"] += batch_jobs.words(run.exit)
-        answer["try"] += batch_jobs.after(said) if run.status == ERROR else []
+        answer["evidence"] += batch_jobs.exit_evidence(run.exit)
+        answer["try"] += batch_jobs.accounting_commands(batch) if run.status == ERROR else []
         answer["evidence"] += containers.evidence(
             run, [run.telling] if run.telling is not None else []
         )
     if status.get("keeper"):
-        answer["try"].insert(0, waking(status["keeper"]["pid"], status["keeper"]["host"]))
+        answer["try"].insert(
+            0, resume_keeper_command(status["keeper"]["pid"], status["keeper"]["host"])
+        )
     if unwritten:
         answer["try"].insert(
-            0, "jobscribe health   # why the store cannot be written, and what to do"
+            0, "jobscribe health   # shows why the store cannot be written, and what to do"
         )
     return answer
 
 
 def _files(run: Run) -> tuple[str, ...]:
-    """Of its evidence, the files that there are: of a run that never ran its exit at most, and no
-    empty output.
+    """Return the names of the evidence files that exist and are not empty.
+
+    A run that never started has at most `exit.json`.
     """
     exit_ = run.exit
     if run.started_at is None and not run.active:
@@ -116,29 +125,30 @@ def _files(run: Run) -> tuple[str, ...]:
 
 
 def brief(status: dict[str, Any], job: Job) -> dict[str, Any] | None:
-    """What a status reply has of it: of what waits, and of what is over and has not completed. None
-    of anything else.
+    """Return the part of the answer that a status reply contains: cause, sentence and advice.
+
+    None for a running, completed or missing run.
     """
     if status["state"] in ("running", "completed", "missing") or job.run is None:
         return None
     answer = why(status, job, None)
-    return {**{name: answer[name] for name in _BRIEF}, "try": answer["try"][:_TRIED]}
+    return {**{name: answer[name] for name in _BRIEF}, "try": answer["try"][:_BRIEF_ADVICE]}
 
 
-def _live(answer: Answer, run: Run, status: dict[str, Any]) -> None:
+def _explain_active(answer: Answer, run: Run, status: dict[str, Any]) -> None:
     answer["reason"] = answer["cause"] = status["queueState"] or (
         "starting" if run.status == "pending" else run.status
     )
     if status["queueState"] is None and run.status != "pending":
-        running_runs.running(answer, run, batch_jobs.said_of(run, status))
+        running_runs.explain(answer, run, batch_jobs.latest_state(run, status))
     else:
-        pending_runs.waiting(answer, run, status)
+        pending_runs.explain(answer, run, status)
     if not status["known"] and status.get("signInTo") and status["queueState"] != "sign_in":
-        answer["try"].insert(0, batch_jobs.signing_in(status["signInTo"]))
+        answer["try"].insert(0, batch_jobs.login_command(status["signInTo"]))
 
 
-def _whose(answer: Answer, run: Run) -> None:
-    """Which execution is meant: the one that stands for the run, else the first of those that live."""
+def _add_execution(answer: Answer, run: Run) -> None:
+    """Name the execution that represents the run, else its first live one."""
     task: Task | None = run.telling or next(iter(run.live_tasks), None)
     answer["attempt"] = run.attempt or None
     if task is not None:
@@ -149,12 +159,12 @@ def _whose(answer: Answer, run: Run) -> None:
         )
 
 
-def _of_before(answer: Answer, status: dict[str, Any]) -> None:
-    """Of an earlier run its status, its reason and its exit are kept; the events have the rest."""
-    said = f": {status['error']}" if status["error"] else ""
+def _earlier_run(answer: Answer, status: dict[str, Any]) -> None:
+    """Explain an earlier run, of which only status, reason and exit are kept."""
+    error = f": {status['error']}" if status["error"] else ""
     answer["reason"], answer["sentence"] = (
         status["reason"],
-        f"it is an earlier run and ended as {status['state']}{said}",
+        f"earlier run, ended as {status['state']}{error}",
     )
     exit_ = ExitInfo(code=status["exit"]["code"], signal=status["exit"]["signal"])
     bare = exit_.code is None and exit_.signal is None
@@ -163,8 +173,8 @@ def _of_before(answer: Answer, status: dict[str, Any]) -> None:
         found = classify_exit(exit_)
     answer["cause"], answer["confidence"] = found.cause, found.confidence
     answer["evidence"].append(
-        "of earlier runs only state, reason and exit are kept here; their events tell more"
+        "only state, reason and exit of earlier runs are kept here; the trace shows more"
     )
     answer["try"] = [f"jobscribe trace {answer['computeJid']}"]
     if status["state"] == PURGED:
-        answer["evidence"].append("its files were removed")
+        answer["evidence"].append("its files were purged")

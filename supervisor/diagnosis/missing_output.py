@@ -1,6 +1,4 @@
-"""Why there is nothing to read where somebody asked for a job's output: a word for programs, a
-sentence for people. Never empty.
-"""
+"""Why a requested output of a job is empty: a code for programs and a sentence for people. Pure."""
 
 import json
 from typing import NamedTuple
@@ -19,16 +17,16 @@ class MissingOutput(NamedTuple):
     sentence: str
 
     def header(self) -> str:
-        """As a header of HTTP has it: ASCII only."""
+        """Return the value of an HTTP header: JSON, ASCII only."""
         return json.dumps({"word": self.word, "sentence": self.sentence})
 
 
-def silence(job: Job, task: Task | None, stream: Stream) -> MissingOutput:
-    """task: whose output was asked for, of which there is none; None where there is no such task."""
+def missing_output(job: Job, task: Task | None, stream: Stream) -> MissingOutput:
+    """Return why `stream` of `task` has no content. task: None if there is no such task."""
     run = job.run
     if run is None:
         return MissingOutput(
-            "notStarted", "this job has had no run yet: once it is submitted it can have output"
+            "notStarted", "this job has no run yet, so there is no output; submit it first"
         )
     if task is None:
         return _no_task(job, run)
@@ -38,16 +36,16 @@ def silence(job: Job, task: Task | None, stream: Stream) -> MissingOutput:
     if not task.live:
         return MissingOutput(
             "unknown",
-            f"{attempt} is over, how is not known, and there is no {called} of it; {_why(job)}",
+            f"{attempt} is over with unknown exit status, and it has no {called}; {_see_why(job)}",
         )
     if task.started_at is None:
         return MissingOutput(
             "notStarted",
-            f"{attempt} has its place on {task.agent_key.host} and has not started yet; {_why(job)}",
+            f"{attempt} is placed on {task.agent_key.host} and has not started yet; {_see_why(job)}",
         )
     return MissingOutput(
         "nothingYet",
-        f"{attempt} runs and has written nothing to its {called} so far; -f waits for it",
+        f"{attempt} runs and has written nothing to its {called} so far; -f waits for output",
     )
 
 
@@ -64,37 +62,36 @@ def _ended(job: Job, run: Run, task: Task, called: str, attempt: str) -> Missing
     if run.status == PURGED:
         return MissingOutput(
             "purged",
-            f"the run was purged: what {attempt} wrote to its {called} is not kept any more",
+            f"the {called} of {attempt} was removed when the run was purged",
         )
     if wrote is None:
         return MissingOutput(
             "unknown",
-            f"{attempt} is over; nobody saw what it wrote to its {called}, and there is no file of it; {_why(job)}",
+            f"{attempt} is over; the size of its {called} is unknown, and the file is missing; {_see_why(job)}",
         )
     return MissingOutput(
         "gone",
-        f"{attempt} wrote {wrote} bytes to its {called}, which are not there any more: their file was removed",
+        f"{attempt} wrote {wrote} bytes to its {called}, but the file was removed",
     )
 
 
 def _no_task(job: Job, run: Run) -> MissingOutput:
     if run.status == PURGED:
-        return MissingOutput("purged", "the run was purged: its output is not kept any more")
+        return MissingOutput("purged", "its output was removed when the run was purged")
     if run.active:
         return MissingOutput(
-            "notStarted", f"nothing of this job has started yet, so there is no output; {_why(job)}"
+            "notStarted",
+            f"no task of this job has started yet, so there is no output; {_see_why(job)}",
         )
     if run.attempts:
         return MissingOutput(
-            "gone",
-            "the tasks of this attempt are not kept any more, and with them went their output",
+            "gone", "the tasks of this attempt were removed together with their output"
         )
-    said = f": {run.error}" if run.error else ""
+    error = f": {run.error}" if run.error else ""
     return MissingOutput(
-        "neverStarted",
-        f"the run ended before anything of it was started, so there is no output{said}",
+        "neverStarted", f"the run ended before any task started, so there is no output{error}"
     )
 
 
-def _why(job: Job) -> str:
-    return f"`jobscribe job why {job.jid}` says more"
+def _see_why(job: Job) -> str:
+    return f"`jobscribe job why {job.jid}` shows more"

@@ -1,8 +1,6 @@
-"""What is said of a run that waits, or is coming to its end: the sentence of the status, what it is
-not, and what to try. Pure.
+"""Explain a run that waits or is stopping: sentence, excluded causes and advice. Pure.
 
-The sentence has the numbers already: which slot, how many are ahead, what of which host is short,
-what Slurm says.
+The numbers (slots, runs ahead, missing resources, Slurm's reason) come from the status sentence.
 """
 
 from collections.abc import Callable
@@ -11,81 +9,84 @@ from typing import Any
 from ...db.events.state import Run
 from ...diagnosis.causes import CAUSES
 from . import batch_jobs
-from .phrases import NAMED, Answer, after, attempts
-from .running_runs import failed_before
+from .phrases import NAMED, Answer, add_attempts, dependency
+from .running_runs import add_earlier_failure
 
-Say = Callable[[Answer, Run, dict[str, Any]], None]
+Explainer = Callable[[Answer, Run, dict[str, Any]], None]
 
 
-def waiting(answer: Answer, run: Run, status: dict[str, Any]) -> None:
-    attempts(answer, run)
-    say = _SAY.get(status["queueState"] or "", _other)
-    say(answer, run, status)
+def explain(answer: Answer, run: Run, status: dict[str, Any]) -> None:
+    """Fill the answer for a run that waits or is stopping."""
+    add_attempts(answer, run)
+    explain_state = _EXPLAINERS.get(status["queueState"] or "", _other)
+    explain_state(answer, run, status)
 
 
 def _debug_hold(answer: Answer, run: Run, status: dict[str, Any]) -> None:
     answer["sentence"], answer["try"] = (
-        f"it is kept for debugging: {status['jobStatusMessage']}",
-        _entering(answer["computeJid"], run),
+        f"held for debugging: {status['jobStatusMessage']}",
+        _debug_commands(answer["computeJid"], run),
     )
-    answer["not"] = ["over: it holds what it has, until it is released or its time is up"]
-    failed_before(answer, run)
+    answer["not"] = ["over: it keeps its resources until it is released or the hold expires"]
+    add_earlier_failure(answer, run)
 
 
 def _retry_wait(answer: Answer, run: Run, status: dict[str, Any]) -> None:
     jid = answer["computeJid"]
-    answer["sentence"] = f"it waits to be tried again: {status['jobStatusMessage']}"
-    answer["not"] = ["over: another attempt follows by itself"]
+    answer["sentence"] = f"waiting for its next attempt: {status['jobStatusMessage']}"
+    answer["not"] = ["over: the next attempt starts automatically"]
     answer["try"] = [
         f"jobscribe job tasks {jid}",
-        f"jobscribe job cancel {jid}   # to try it no more",
+        f"jobscribe job cancel {jid}   # stops the retries",
     ]
-    failed_before(answer, run)
+    add_earlier_failure(answer, run)
 
 
 def _dependency(answer: Answer, run: Run, status: dict[str, Any]) -> None:
     answer["sentence"], answer["not"] = (
-        f"it has not started: {status['jobStatusMessage']}",
+        f"not started: {status['jobStatusMessage']}",
         ["a failure: it waits"],
     )
-    answer["evidence"] += [f"it is to run after {after(a)}" for a in run.waits_for[:NAMED]]
+    answer["evidence"] += [f"it runs after {dependency(a)}" for a in run.waits_for[:NAMED]]
     answer["try"] = [f"jobscribe job why {run.waits_for[0].compute_jid}"] if run.waits_for else []
 
 
 def _slurm(answer: Answer, run: Run, status: dict[str, Any]) -> None:
-    batch_jobs.waiting(answer, run, batch_jobs.said_of(run, status), status["jobStatusMessage"])
+    batch_jobs.explain_queued(
+        answer, batch_jobs.latest_state(run, status), status["jobStatusMessage"]
+    )
 
 
 def _sign_in(answer: Answer, run: Run, status: dict[str, Any]) -> None:
-    batch_jobs.sign_in(answer, status["signInTo"], status["jobStatusMessage"])
-    _never_ran(answer, run)
+    batch_jobs.explain_sign_in(answer, status["signInTo"], status["jobStatusMessage"])
+    _add_never_ran(answer, run)
 
 
 def _stopping(answer: Answer, run: Run, status: dict[str, Any]) -> None:
     jid = answer["computeJid"]
-    answer["sentence"] = f"it is coming to its end: {status['jobStatusMessage']}"
+    answer["sentence"] = f"stopping: {status['jobStatusMessage']}"
     answer["try"] = [
         f"jobscribe job tasks {jid}",
-        f"jobscribe job wait {jid}   # returns when nothing of it is left",
+        f"jobscribe job wait {jid}   # returns when all its processes have ended",
     ]
 
 
 def _ending(answer: Answer, run: Run, status: dict[str, Any]) -> None:
-    said = batch_jobs.said_of(run, status)
+    batch = batch_jobs.latest_state(run, status)
     answer["sentence"] = status["jobStatusMessage"]
     answer["not"] = list(CAUSES["ending"].excludes)
     answer["try"] = [
-        f"jobscribe job wait {answer['computeJid']}   # returns when nothing of it is left",
-        *batch_jobs.commands(said),
+        f"jobscribe job wait {answer['computeJid']}   # returns when all its processes have ended",
+        *batch_jobs.queue_commands(batch),
     ]
 
 
 def _other(answer: Answer, run: Run, status: dict[str, Any]) -> None:
-    """It is its turn that it waits for, or what is needed for it."""
+    """Explain a run that waits for a slot, for resources, or for its agent."""
     jid, cause = answer["computeJid"], CAUSES[answer["cause"]]
-    which = f"attempt {run.attempt + 1}" if run.retry is not None else "it"
+    attempt = f"attempt {run.attempt + 1} " if run.retry is not None else ""
     answer["sentence"], answer["not"] = (
-        f"{which} has not started: {status['jobStatusMessage']}",
+        f"{attempt}not started: {status['jobStatusMessage']}",
         list(cause.excludes),
     )
     if answer["cause"] == "starting" and any(role.image for role in run.spec.roles):
@@ -94,56 +95,56 @@ def _other(answer: Answer, run: Run, status: dict[str, Any]) -> None:
         answer["evidence"].append(
             f"images that its hosts may have to pull first: {', '.join(images[:NAMED])}{more}"
         )
-    _never_ran(answer, run)
-    group = f"jobscribe job group {run.spec.simulation_id}   # how its array stands"
+    _add_never_ran(answer, run)
+    group = f"jobscribe job group {run.spec.simulation_id}   # shows the state of its array"
     answer["try"] = [
-        *_typed(jid, answer["cause"], group),
+        *_commands(jid, answer["cause"], group),
         *(line for line in cause.todo if "jobscribe " not in line),
     ]
 
 
-def _never_ran(answer: Answer, run: Run) -> None:
+def _add_never_ran(answer: Answer, run: Run) -> None:
     if run.started_at is None:
-        answer["evidence"].append("it never ran so far: there is no output of it")
+        answer["evidence"].append("it has not run yet, so it has no output")
 
 
-def _typed(jid: str, cause: str, group: str) -> list[str]:
-    """What can be typed about it, the most telling first."""
-    active = "jobscribe job list --active   # what is under way, and what waits"
+def _commands(jid: str, cause: str, group: str) -> list[str]:
+    """Return commands that show more about the wait, the most useful one first."""
+    active = "jobscribe job list --active   # shows running and waiting jobs"
     match cause:
         case "agent":
             return [
-                f"jobscribe trace {jid}   # what was tried to start its agent, and what went wrong"
+                f"jobscribe trace {jid}   # shows the attempts to start its agent, and their errors"
             ]
         case "starting":
-            return [f"jobscribe job tasks {jid}   # where it stands"]
+            return [f"jobscribe job tasks {jid}   # shows the state of each task"]
         case "array_slot":
             return [group, active]
         case "resources" | "ports":
-            return ["jobscribe pool show   # what the hosts have, and what is used of it", active]
+            return ["jobscribe pool show   # shows total and used resources of the hosts", active]
         case "no_host":
             return [
-                "jobscribe pool show   # hosts that there are",
-                "jobscribe cluster list   # clusters that there are",
-                f"jobscribe job cancel {jid}   # then submit it again, asking for what there is",
+                "jobscribe pool show   # lists the hosts",
+                "jobscribe cluster list   # lists the clusters",
+                f"jobscribe job cancel {jid}   # then submit it again with a smaller request",
             ]
         case "host_down":
-            return ["jobscribe pool check   # what is wrong with the hosts"]
+            return ["jobscribe pool check   # shows the faults of the hosts"]
         case _:
             return [active]
 
 
-def _entering(jid: str, run: Run) -> list[str]:
-    """How to look at what is kept, and how to end that."""
+def _debug_commands(jid: str, run: Run) -> list[str]:
+    """Return commands that open a shell in each held task, and the one that releases them."""
     held = [t.token for t in run.live_tasks if t.held is not None]
-    enter = [f"jobscribe job shell {jid} --role {t.role} --index {t.index}" for t in held[:NAMED]]
+    shells = [f"jobscribe job shell {jid} --role {t.role} --index {t.index}" for t in held[:NAMED]]
     return [
-        *enter,
-        f"jobscribe job release {jid}   # give back what it holds; it ends with the exit that it had",
+        *shells,
+        f"jobscribe job release {jid}   # frees its resources; its exit status stays the same",
     ]
 
 
-_SAY: dict[str, Say] = {
+_EXPLAINERS: dict[str, Explainer] = {
     "debug_hold": _debug_hold,
     "retry_wait": _retry_wait,
     "dependency": _dependency,

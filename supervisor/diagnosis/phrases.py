@@ -1,6 +1,4 @@
-"""What all parts of an answer say alike: moments, earlier runs that are waited for, attempts, what
-an exit table has to say. Pure.
-"""
+"""Parts that several explanations share: times, dependencies, attempts, exit table entries. Pure."""
 
 import datetime
 from typing import Any
@@ -12,7 +10,7 @@ from ...protocol.jobs.roles import After
 from . import batch_jobs, containers
 
 Answer = dict[str, Any]
-#: Of attempts, tasks and runs that are waited for, so many are named: the latest, or the first.
+#: Number of attempts (the latest), tasks or dependencies (the first) that an answer lists.
 NAMED = 5
 
 
@@ -24,48 +22,51 @@ def utc(at: float | None) -> str:
     )
 
 
-def after(other: After) -> str:
-    on = {
-        "ok": "if that completes",
-        "any": "however that ends",
-        "failed": "if that does not complete",
+def dependency(other: After) -> str:
+    """Return the job that a run depends on, with the condition."""
+    condition = {
+        "ok": "if that run completes",
+        "any": "whether or not that run completes",
+        "failed": "if that run does not complete",
     }[other.on]
-    return f"{other.compute_jid}, {on}"
+    return f"{other.compute_jid}, {condition}"
 
 
-def says(run: Run, exit_: ExitInfo) -> str:
-    """The exit as evidence, and who says so."""
-    return f"exit: {exit_.sentence()} (said by the {containers.teller(run.telling, exit_)})"
+def exit_evidence(run: Run, exit_: ExitInfo) -> str:
+    """Return the exit and its source as one line of evidence."""
+    return f"exit: {exit_.sentence()} (reported by the {containers.source(run.telling, exit_)})"
 
 
-def attempts(answer: Answer, run: Run) -> None:
-    """What decided the latest attempt, and why those before it were tried again, and it not."""
+def add_attempts(answer: Answer, run: Run) -> None:
+    """Add what decided the latest attempt, and why attempts were or were not retried."""
     for a in run.attempts[-NAMED:]:
         if a.decided is not None and a is run.attempts[-1]:
             by = "" if a.decided.role is None else f" by {a.decided.role}/{a.decided.index}"
             answer["evidence"].append(f"attempt {a.number} was decided{by}: {a.decided.reason}")
         if a.retry is not None:
             answer["evidence"].append(
-                f"attempt {a.number} ended ({a.reason}) and is tried again: {a.retry.reason}"
+                f"attempt {a.number} ended ({a.reason}) and is retried: {a.retry.reason}"
             )
         if a.not_retried is not None and run.spec.retry is not None:
-            answer["evidence"].append(f"attempt {a.number} is not tried again: {a.not_retried}")
+            answer["evidence"].append(f"attempt {a.number} is not retried: {a.not_retried}")
     if run.stop is not None and not run.active and run.stop.reason != run.reason:
-        why = f"{run.stop.by} asked for its end ({run.stop.reason}) when it had failed already and was kept for debugging"
-        answer["evidence"].append(f"{why}: it ended with the exit that it had")
+        request = f"{run.stop.by} requested its end ({run.stop.reason})"
+        answer["evidence"].append(
+            f"{request} while it was held for debugging; its exit status did not change"
+        )
 
 
-def diagnosed(
+def add_diagnosis(
     answer: Answer, run: Run, usual: tuple[str, ...] = (), *, doubted: bool = False
 ) -> None:
-    """What the exit table says of the task that stands for the run. Its solutions take the place of
-    what is usually tried.
+    """Add the exit table entry for the task that represents the run.
 
-    doubted: they come behind that.
+    usual: advice by cause, which the solutions of the entry replace. doubted: the solutions of the
+    entry follow the usual advice instead of replacing it.
     """
     found, task = run.diagnosis, run.telling
     if found is None or task is None or run.status == "completed":
-        put_first(answer, usual)
+        prepend_advice(answer, usual)
         return
     answer["diagnosis"] = {
         "code": found.code,
@@ -87,23 +88,24 @@ def diagnosed(
             for line in answer["try"]
             if containers.is_command(line) or batch_jobs.is_command(line)
         ]
-    put_first(answer, (*usual, *found.solutions) if doubted else found.solutions or usual)
+    prepend_advice(answer, (*usual, *found.solutions) if doubted else found.solutions or usual)
 
 
-def waking(pid: int, host: str) -> str:
-    """What to try where a keeper does not answer. Process 1 is that of a container, which is called
-    by its name outside.
+def resume_keeper_command(pid: int, host: str) -> str:
+    """Return the command that resumes a keeper that does not answer.
+
+    Process 1 is the keeper of a container; outside, only the container's name is known.
     """
     if pid == 1:
-        return f"docker kill --signal=CONT CONTAINER   # on the Docker host of {host}; 'docker ps' has the name of the container"
-    return f"kill -CONT {pid}   # on {host}, if 'ps -o stat= -p {pid}' shows T; a keeper that hangs is replaced by itself, and jobs run on"
+        return f"docker kill --signal=CONT CONTAINER   # on the Docker host of {host}; 'docker ps' shows the name of the container"
+    return f"kill -CONT {pid}   # on {host}, if 'ps -o stat= -p {pid}' shows T; a hung keeper is replaced automatically, its jobs continue"
 
 
-def put_first(answer: Answer, lines: tuple[str, ...]) -> None:
-    """These before all others, and none twice."""
+def prepend_advice(answer: Answer, lines: tuple[str, ...]) -> None:
+    """Put `lines` before the other advice, without duplicates."""
     answer["try"] = list(dict.fromkeys((*lines, *answer["try"])))
 
 
-def named(jid: str, lines: tuple[str, ...]) -> tuple[str, ...]:
-    """What the table of causes has people try, with the name of this job where it says JOB."""
+def with_job_id(jid: str, lines: tuple[str, ...]) -> tuple[str, ...]:
+    """Replace the placeholder JOB in lines of advice."""
     return tuple(line.replace(" JOB", f" {jid}") for line in lines)

@@ -12,7 +12,7 @@ from ...drivers.contracts import AgentDriver
 from ...protocol.version import VERSION
 from ..connections.monitored_hosts import HasHosts
 from ..core.state.world import AgentState
-from ..diagnosis.phrases import waking
+from ..diagnosis.phrases import resume_keeper_command
 from .background_sampler import BackgroundSampler, Disk
 from .collector import CollectorSources
 
@@ -239,7 +239,7 @@ class Health:
                 "degraded",
                 f"{sentence}: {tasks}",
                 view.keeper.since,
-                waking(view.keeper_pid, view.host),
+                resume_keeper_command(view.keeper_pid, view.host),
             )
         if len(views) > NAMED_KEEPERS:
             sentence = f"{len(views) - NAMED_KEEPERS} more keepers do not answer"

@@ -1,5 +1,6 @@
-"""What runs do, in a line for lists: read from their streams once, and kept for as many as fit. The
-index does not have it.
+"""A cache of commands and names of runs for lists, which the job index does not contain.
+
+A summary is read from the events of its job.
 """
 
 import shlex
@@ -13,13 +14,13 @@ from ...db.store.contract import EventStore, IndexRow
 from ...protocol.api.requests import RunSpec
 from ...protocol.errors import Refusal
 
-#: Summaries that are kept, and characters of a command.
+#: Number of summaries in the cache, and of characters of each command.
 KEPT, CHARS = 20_000, 200
 
 
 class Summary(NamedTuple):
-    """command: on one line, shortened; of a run with roles that of the first role, of an app's run
-    None. name: for people.
+    """command: one line, shortened; for a run with roles the command of the first role; None for a
+    run of an app. name: for people.
     """
 
     command: str | None = None
@@ -27,7 +28,7 @@ class Summary(NamedTuple):
 
 
 class CommandSummaries:
-    """Those of runs in `store`."""
+    """The summaries of runs in `store`; least recently used entries are dropped first."""
 
     def __init__(self, store: EventStore) -> None:
         self._store = store
@@ -36,9 +37,10 @@ class CommandSummaries:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def of(self, row: IndexRow) -> Summary:
-        """Of the run in this row; nothing where another run came after the row was read, or its
-        events cannot be read.
+    def get(self, row: IndexRow) -> Summary:
+        """Return the summary of the run in this row.
+
+        It is empty if the job has a newer run by now, or if its events cannot be read.
         """
         key = (row.jid, row.serial)
         try:
@@ -60,11 +62,11 @@ class CommandSummaries:
 
 
 def summary(spec: RunSpec) -> Summary:
-    """What this run does."""
+    """Return the shortened command and the name of a run."""
     command = spec.command or (spec.roles[0].command if spec.roles else ())
     if not command:
         return Summary(None, spec.sim_name)
-    # a command may have megabytes: only its beginning is quoted
+    # quote only the beginning: a command may have megabytes
     words = [word[: 2 * CHARS] for word in command[:CHARS]]
     text = " ".join(shlex.join(words).split())
     more = len(spec.roles) > 1 or len(text) > CHARS

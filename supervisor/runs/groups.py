@@ -1,8 +1,7 @@
-"""Arrays and groups: many runs of one simulation submitted, counted and canceled by one request.
-Nothing of HTTP in it.
+"""Arrays and groups: submit, count and cancel many runs of one simulation by one request.
 
-A group is no record of its own: it is whatever runs a user has of one simulation, found by the
-beginning of their computeJids.
+A group is not stored: it consists of all runs of one user and simulation, found by the prefix of
+their computeJids. HTTP is in `supervisor.api`.
 """
 
 import asyncio
@@ -29,34 +28,36 @@ from ..core.interface.inputs import cancel_receipt
 from .outcome_cache import exits_differ
 from .service import RunService
 
-#: Bytes of all runs of an array together, as they are stored.
+#: Stored bytes of all runs of an array.
 MAX_STORED = 64 * 1024 * 1024
-#: Refused runs that an answer names; of the others it has the number.
+#: Number of refused runs that an answer lists. It counts the others.
 NAMED = 100
-#: Rows that are read in one go, and for how long the loop may be held by reading how runs ended.
+#: Number of rows read at once, and the longest time that reading outcomes may block the loop.
 PAGE, HOLD_SECS = 500, 0.005
-#: Who waits for the end of a group counts it at most so often.
+#: Shortest time between two counts of a group that a request waits for.
 LOOK_SECS = 0.25
 STATUSES = (PENDING, RUNNING, COMPLETED, CANCELED, ERROR, PURGED)
 FAILED = (ERROR, CANCELED)
-#: A serial that no run has.
+#: Serial that no run has.
 _NO_RUN = 2**53
 
 
-async def submit_array(desk: RunService, request: RunArray) -> dict[str, Any]:
-    """All runs of an array, durable. Raises Refusal: where all of them are refused, and where the
-    same request is to be sent again.
+async def submit_array(service: RunService, request: RunArray) -> dict[str, Any]:
+    """Submit all runs of an array. Return when the decisions are durable.
+
+    Raises Refusal if all runs are refused, or if the same request must be sent again.
     """
     indices = parse_indices(request.indices)
     specs = expand(request.run, indices)
-    desk.check(specs[0])
+    service.check(specs[0])
     size = len(msgspec.json.encode(specs[-1])) * len(specs)
     if size > MAX_STORED:
-        what = (
-            f"{len(specs)} runs like this take {size} bytes; the limit of an array is {MAX_STORED}"
+        raise Refusal(
+            "tooLarge",
+            f"{len(specs)} runs of this kind take {size} bytes; the limit of an array is {MAX_STORED}. "
+            "Put large values into a file, or submit fewer runs at once",
         )
-        raise Refusal("tooLarge", f"{what}: put what is large into a file, or submit fewer at once")
-    answers = await desk.submit_each(
+    answers = await service.submit_each(
         RunSimulation(req_id=f"{request.req_id}.{n}", run=spec)
         for n, spec in zip(indices.numbers, specs, strict=True)
     )
@@ -78,13 +79,14 @@ async def submit_array(desk: RunService, request: RunArray) -> dict[str, Any]:
     }
 
 
-async def group(desk: RunService, request: JobGroup) -> dict[str, Any]:
-    """How the runs of a simulation stand: at once, or as soon as nothing is left of them (at the
-    latest after wait_secs).
+async def group(service: RunService, request: JobGroup) -> dict[str, Any]:
+    """Return the states of the runs of a simulation, at once or when all are over.
+
+    Waits for `wait_secs` at most. Raises Refusal("notFound") if there are no runs.
     """
     prefix = group_prefix(request.uid, request.simulation_id)
-    tallies = await _tallies_over(desk, prefix, request.wait_secs)
-    rows, more = _page(desk, prefix, request)
+    tallies = await _wait_until_over(service, prefix, request.wait_secs)
+    rows, more = _page(service, prefix, request)
     counts = Counter(dict.fromkeys(STATUSES, 0))
     for t in tallies:
         counts[t.status] += t.count
@@ -95,33 +97,34 @@ async def group(desk: RunService, request: JobGroup) -> dict[str, Any]:
         "counts": counts,
         "over": not any(t.busy for t in tallies),
         "busy": sum(t.count for t in tallies if t.busy),
-        "exits": await _exits(desk, prefix, tallies) if request.limit else None,
-        "runs": [told async for told in _told(desk, rows)],
+        "exits": await _exits(service, prefix, tallies) if request.limit else None,
+        "runs": [run async for run in _described(service, rows)],
         "next": rows[-1].jid if more else None,
     }
 
 
-async def cancel_group(desk: RunService, request: GroupCancel) -> dict[str, Any]:
-    """Cancel the runs that are asked for; each is canceled durably, or was over. Raises Refusal."""
-    store, prefix = desk.engine.store, group_prefix(request.uid, request.simulation_id)
+async def cancel_group(service: RunService, request: GroupCancel) -> dict[str, Any]:
+    """Cancel the requested runs. Return when each cancel is durable. Raises Refusal."""
+    store, prefix = service.engine.store, group_prefix(request.uid, request.simulation_id)
     if not store.tally(prefix):
-        raise _nothing(prefix)
+        raise _no_runs(prefix)
     names = _names(request)
     done = store.receipt(request.uid, cancel_receipt(request.req_id)) is not None
     if done:
         rows = [
             r
-            async for r in _rows(desk, prefix)
-            if _meant(names, r) and _was_asked(desk, request, r)
+            async for r in _rows(service, prefix)
+            if _matches(names, r) and _was_canceled_before(service, request, r)
         ]
         answers: Sequence[dict[str, Any]] = [{"state": r.status} for r in rows]
     else:
-        rows = [r async for r in _rows(desk, prefix, tuple(sorted(ACTIVE))) if _meant(names, r)]
-        answers = await desk.cancel_each(_cancels(desk, request, rows))
+        rows = [
+            r async for r in _rows(service, prefix, tuple(sorted(ACTIVE))) if _matches(names, r)
+        ]
+        answers = await service.cancel_each(_cancels(service, request, rows))
         _raise_for([a for a in answers if _is_refusal(a)])
-        # its receipt says that all of it is done: what comes later is not hit when the request is
-        # repeated
-        await desk.cancel(
+        # this receipt marks the whole request as done: a repetition does not cancel later runs
+        await service.cancel(
             RunCancel(
                 req_id=request.req_id,
                 uid=request.uid,
@@ -136,7 +139,7 @@ async def cancel_group(desk: RunService, request: GroupCancel) -> dict[str, Any]
         "asked": len(answers),
         "canceled": canceled,
         "over": len(answers) - canceled,
-        "missing": await _missing(desk, prefix, names),
+        "missing": await _missing(service, prefix, names),
         "repeated": done,
     }
 
@@ -144,27 +147,27 @@ async def cancel_group(desk: RunService, request: GroupCancel) -> dict[str, Any]
 # ---- counting and reading
 
 
-async def _tallies_over(desk: RunService, prefix: str, wait_secs: float) -> list[JobCount]:
+async def _wait_until_over(service: RunService, prefix: str, wait_secs: float) -> list[JobCount]:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_secs
-    with desk.watching(prefix[:-1]) as changed:
+    with service.watching(prefix[:-1]) as changed:
         while True:
             changed.clear()
-            tallies = desk.engine.store.tally(prefix)
+            tallies = service.engine.store.tally(prefix)
             if not tallies:
-                raise _nothing(prefix)
+                raise _no_runs(prefix)
             if loop.time() >= deadline or not any(t.busy for t in tallies):
                 return tallies
             try:
                 await asyncio.wait_for(changed.wait(), max(0.0, deadline - loop.time()))
             except TimeoutError:
                 continue
-            # of many changes close together, the last is counted
+            # count once for many changes in quick succession
             await asyncio.sleep(max(0.0, min(LOOK_SECS, deadline - loop.time())))
 
 
-def _page(desk: RunService, prefix: str, request: JobGroup) -> tuple[list[IndexRow], bool]:
-    """Rows of the page, and whether more follow."""
+def _page(service: RunService, prefix: str, request: JobGroup) -> tuple[list[IndexRow], bool]:
+    """Return the rows of the page, and whether more follow."""
     if not request.limit:
         return [], False
     statuses = (
@@ -174,16 +177,18 @@ def _page(desk: RunService, prefix: str, request: JobGroup) -> tuple[list[IndexR
         if request.status is None
         else (request.status,)
     )
-    rows = desk.engine.store.group(
+    rows = service.engine.store.group(
         prefix, statuses=statuses, after=request.after, limit=request.limit + 1
     )
     return rows[: request.limit], len(rows) > request.limit
 
 
-async def _told(desk: RunService, rows: Iterable[IndexRow]) -> AsyncIterator[dict[str, Any]]:
+async def _described(
+    service: RunService, rows: Iterable[IndexRow]
+) -> AsyncIterator[dict[str, Any]]:
     async for row in gently(rows):
-        ended = desk.ends.of(row)
-        known = ended.code is not None or ended.signal is not None
+        outcome = service.outcomes.get(row)
+        known = outcome.code is not None or outcome.signal is not None
         yield {
             "computeJid": row.jid,
             "computeJobSerial": row.serial,
@@ -191,8 +196,8 @@ async def _told(desk: RunService, rows: Iterable[IndexRow]) -> AsyncIterator[dic
             "state": row.status,
             "over": not row.busy,
             "reason": row.reason,
-            "error": ended.error,
-            "exit": {"code": ended.code, "signal": ended.signal} if known else None,
+            "error": outcome.error,
+            "exit": {"code": outcome.code, "signal": outcome.signal} if known else None,
             "computeJobQueued": row.queued_at,
             "computeJobStart": row.started_at,
             "computeJobEnd": row.ended_at,
@@ -200,18 +205,18 @@ async def _told(desk: RunService, rows: Iterable[IndexRow]) -> AsyncIterator[dic
 
 
 async def _exits(
-    desk: RunService, prefix: str, tallies: Iterable[JobCount]
+    service: RunService, prefix: str, tallies: Iterable[JobCount]
 ) -> list[dict[str, Any]]:
-    """How those that are over ended, counted, the most frequent first."""
+    """Count the outcomes of the runs that are over, the most frequent first."""
     counts: Counter[tuple[str, str | None, int | None, int | None]] = Counter()
     for t in tallies:
         if t.status not in ACTIVE and not exits_differ(t.status, t.reason):
             counts[t.status, t.reason, 0 if t.status == COMPLETED else None, None] += t.count
     if any(exits_differ(t.status, t.reason) for t in tallies):
-        async for row in _rows(desk, prefix, (ERROR,)):
+        async for row in _rows(service, prefix, (ERROR,)):
             if exits_differ(row.status, row.reason):
-                ended = desk.ends.of(row)
-                counts[row.status, row.reason, ended.code, ended.signal] += 1
+                outcome = service.outcomes.get(row)
+                counts[row.status, row.reason, outcome.code, outcome.signal] += 1
     return [
         {"state": state, "reason": reason, "code": code, "signal": signal, "count": count}
         for (state, reason, code, signal), count in counts.most_common()
@@ -219,11 +224,11 @@ async def _exits(
 
 
 async def _rows(
-    desk: RunService, prefix: str, statuses: Sequence[str] | None = None
+    service: RunService, prefix: str, statuses: Sequence[str] | None = None
 ) -> AsyncIterator[IndexRow]:
-    """All rows of a group in order, read page by page."""
+    """Yield all rows of a group in order, read page by page."""
     after: str | None = None
-    while rows := desk.engine.store.group(prefix, statuses=statuses, after=after, limit=PAGE):
+    while rows := service.engine.store.group(prefix, statuses=statuses, after=after, limit=PAGE):
         async for row in gently(rows):
             yield row
         after = rows[-1].jid
@@ -231,7 +236,7 @@ async def _rows(
 
 
 async def gently(rows: Iterable[IndexRow]) -> AsyncIterator[IndexRow]:
-    """The rows, with pauses for others."""
+    """Yield the rows, with pauses in which the loop serves other requests."""
     loop = asyncio.get_running_loop()
     until = loop.time() + HOLD_SECS
     for row in rows:
@@ -245,7 +250,7 @@ async def gently(rows: Iterable[IndexRow]) -> AsyncIterator[IndexRow]:
 
 
 def _names(request: GroupCancel) -> frozenset[str] | frozenset[int] | None:
-    """The models or the indices that are meant; None for all. Raises Refusal."""
+    """Return the requested models or indices; None for all. Raises Refusal("badRequest")."""
     if request.indices is not None and request.models is not None:
         raise Refusal("badRequest", "a cancel takes `indices` or `models`, not both")
     if request.models is not None:
@@ -255,27 +260,28 @@ def _names(request: GroupCancel) -> frozenset[str] | frozenset[int] | None:
     indices: Indices = parse_indices(request.indices)
     if indices.at_once is not None:
         raise Refusal(
-            "badRequest", "the indices of a cancel have no % behind them: that is for a submission"
+            "badRequest", "the indices of a cancel take no %; only a submission has a limit at once"
         )
     return frozenset(indices.numbers)
 
 
-def _meant(names: frozenset[str] | frozenset[int] | None, row: IndexRow) -> bool:
+def _matches(names: frozenset[str] | frozenset[int] | None, row: IndexRow) -> bool:
     return names is None or split_jid(row.jid)[2] in names or parse_index(row.jid)[1] in names
 
 
 def _cancels(
-    desk: RunService, request: GroupCancel, rows: Sequence[IndexRow]
+    service: RunService, request: GroupCancel, rows: Sequence[IndexRow]
 ) -> Iterator[RunCancel]:
-    """Those that wait come first, the last of them first of all: canceling what runs would only
-    have others begin.
+    """Yield the cancels, waiting runs first and the newest first.
+
+    Canceling a running run first would let a waiting one start.
     """
     waiting, others = (
         [r for r in reversed(rows) if r.status == PENDING],
         [r for r in rows if r.status != PENDING],
     )
     for row in (*waiting, *others):
-        if _still(desk, row, request.status):
+        if _has_status(service, row, request.status):
             yield RunCancel(
                 req_id=_req_id(request, row.jid),
                 uid=request.uid,
@@ -285,11 +291,11 @@ def _cancels(
             )
 
 
-def _still(desk: RunService, row: IndexRow, status: str | None) -> bool:
-    """Is the run as it is asked for, by all that was decided until now?"""
+def _has_status(service: RunService, row: IndexRow, status: str | None) -> bool:
+    """Return whether the run has this status by the latest decisions, durable or not."""
     if status is None:
         return True
-    job = desk.engine.world.jobs.get(row.jid)
+    job = service.engine.world.jobs.get(row.jid)
     return (
         job is not None
         and job.run is not None
@@ -299,33 +305,33 @@ def _still(desk: RunService, row: IndexRow, status: str | None) -> bool:
 
 
 def _req_id(request: GroupCancel, jid: str) -> str:
-    """Of the cancel of one run: derived, so that repeating the request repeats it."""
+    """Return the reqId of one run's cancel, derived so that a repeated request has the same one."""
     return f"{request.req_id}.{derived_id(jid.encode(), key=b'jobscribe group')[:20]}"
 
 
-def _was_asked(desk: RunService, request: GroupCancel, row: IndexRow) -> bool:
+def _was_canceled_before(service: RunService, request: GroupCancel, row: IndexRow) -> bool:
     return (
-        desk.engine.store.receipt(request.uid, cancel_receipt(_req_id(request, row.jid)))
+        service.engine.store.receipt(request.uid, cancel_receipt(_req_id(request, row.jid)))
         is not None
     )
 
 
 async def _missing(
-    desk: RunService, prefix: str, names: frozenset[str] | frozenset[int] | None
+    service: RunService, prefix: str, names: frozenset[str] | frozenset[int] | None
 ) -> int:
-    """How many of the names that were given no run has."""
+    """Count the requested names that match no run."""
     if names is None:
         return 0
-    there: set[str | int | None] = set()
-    async for row in _rows(desk, prefix):
-        there |= {split_jid(row.jid)[2], parse_index(row.jid)[1]}
-    return len(names - there)
+    found: set[str | int | None] = set()
+    async for row in _rows(service, prefix):
+        found |= {split_jid(row.jid)[2], parse_index(row.jid)[1]}
+    return len(names - found)
 
 
 # ---- refusals
 
 
-def _nothing(prefix: str) -> Refusal:
+def _no_runs(prefix: str) -> Refusal:
     return Refusal("notFound", f"there are no runs of simulation {prefix.split('-')[1]}")
 
 
@@ -334,9 +340,7 @@ def _is_refusal(answer: dict[str, Any]) -> bool:
 
 
 def _raise_for(refused: Sequence[dict[str, Any]], all_of: int | None = None) -> None:
-    """Raises the refusal of one that may be accepted when the request is sent again; or the first,
-    when there is nothing else.
-    """
+    """Raise the first refusal that a retry may avoid, or the first one if all runs were refused."""
     for answer in refused:
         if CODES[answer["code"]].retry or len(refused) == all_of:
             raise Refusal(answer["code"], answer["error"])

@@ -1,7 +1,6 @@
-"""How runs ended, as far as an index does not say it: read from their streams once, and kept for as
-many as fit.
+"""A cache of run outcomes (exit code, signal, error), which the job index does not contain.
 
-What is kept is a fact of one run of a job and never changes; what is dropped is read again.
+An outcome is read from the events of its job. It never changes, so entries need no invalidation.
 """
 
 from collections import OrderedDict
@@ -13,12 +12,12 @@ from ...db.events.state import Job
 from ...db.store.contract import EventStore, IndexRow
 from ...protocol.jobs.status import COMPLETED, ERROR
 
-#: Ends of so many runs are kept, and of their sentences so many characters.
+#: Number of outcomes in the cache, and of characters of each error.
 KEPT, SENTENCE = 20_000, 200
 
 
 class RunOutcome(NamedTuple):
-    """code, signal: of the exit that stands for the run. error: a sentence for a person."""
+    """code, signal: of the exit that represents the run. error: a sentence for a person."""
 
     code: int | None = None
     signal: int | None = None
@@ -29,7 +28,7 @@ NOTHING = RunOutcome()
 
 
 class OutcomeCache:
-    """The ends of runs, read from `store`."""
+    """The outcomes of runs in `store`; least recently used entries are dropped first."""
 
     def __init__(self, store: EventStore) -> None:
         self._store = store
@@ -38,9 +37,10 @@ class OutcomeCache:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def of(self, row: IndexRow) -> RunOutcome:
-        """How the run in this row ended; nothing for one that has not, or was canceled. Raises
-        Refusal.
+    def get(self, row: IndexRow) -> RunOutcome:
+        """Return the outcome of the run in this row. It is empty unless the run completed or failed.
+
+        Raises Refusal if the events cannot be read.
         """
         if row.status == COMPLETED:
             return RunOutcome(code=0)
@@ -72,5 +72,5 @@ class OutcomeCache:
 
 
 def exits_differ(status: str, reason: str | None) -> bool:
-    """Do runs with this status and reason have exits of their own? Of others, the two say it all."""
+    """Return whether runs with this status and reason may have different exits."""
     return status == ERROR and reason in ("exit", "signal", None)

@@ -1,6 +1,4 @@
-"""Reading what a job wrote: from its agent while that is connected, from its task driver's evidence
-otherwise. One shape of answer.
-"""
+"""Read the output of a task: from its connected agent, else from its driver's evidence files."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -17,21 +15,20 @@ from ...protocol.jobs.status import PURGED
 from ...protocol.wire.messages import FileChunk, LogChunk, ReadFile, ReadLog
 from ..connections.hub import Hub
 
-#: A place in a file, by a note that its job may have written.
+#: Offset in a file, read from a file that the job may have written.
 _Offset = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
-#: On top of the time a reader is willing to wait for data.
+#: Time limit of an agent's answer, on top of the time that the reader waits for data.
 ANSWER_SECS = 10.0
-#: Where no agent watches the files of a task that runs, they are looked at this often for a reader
-#: who waits.
+#: Polling interval for the files of a running task whose agent is not connected.
 LOOK_SECS = 0.25
-#: An agent gives no more of a file at once.
+#: Largest piece of a file that an agent returns at once.
 MOST_BYTES = 512 * 1024
 _NO_FILE = ("notFound", "forbidden", "badRequest")
-_ADVICE = {"advice": "'jobscribe job tasks JOB' shows which there are"}
+_ADVICE = {"advice": "'jobscribe job tasks JOB' lists attempts and tasks"}
 
 
 class OutputReader:
-    """Answers readers of logs. Holds nothing."""
+    """Reads the output of tasks. Stateless."""
 
     def __init__(
         self,
@@ -40,16 +37,16 @@ class OutputReader:
         entropy: Callable[[int], bytes],
         far: Callable[[Task], str | None] = lambda task: None,
     ) -> None:
-        """far: where the files of a task are, if only its agent can look there for as long as it is
-        connected (None: its driver can).
+        """far: returns the evidence folder of a task that only its connected agent can read, or
+        None if the driver can read it.
         """
-        self.hub, self._tasks, self._entropy, self._far = hub, tasks, entropy, far
+        self.hub, self._tasks, self._entropy, self._remote_folder = hub, tasks, entropy, far
 
     async def read(self, job: Job, request: JobLog) -> LogChunk:
-        """Bytes of one stream; `end` once nothing can follow. Raises Refusal."""
+        """Return a piece of one stream. `end` is set if nothing can follow. Raises Refusal."""
         task = asked_for(job, request)
         if job.run is not None and job.run.status == PURGED:
-            task = None  # its files may still lie somewhere, and are nobody's any more
+            task = None  # files that are left over must not be read
         if task is None:
             over = job.run is None or not job.run.active
             return LogChunk(op_id="0" * 32, offset=0, next_offset=0, data=b"", end=over)
@@ -59,13 +56,11 @@ class OutputReader:
         if not _over(task) and task.agent_key in self.hub.connections:
             return await self._from_agent(task, request, offset)
         if not _over(task) and task.agent_key.kind == "container":
-            await self._grown(task, request, offset)
+            await self._wait_for_data(task, request, offset)
         return await self._from_evidence(task, request, offset)
 
-    async def _grown(self, task: Task, request: JobLog, offset: int) -> None:
-        """Returns when there is something to read, when the task is over, or when the reader does
-        not want to wait any longer.
-        """
+    async def _wait_for_data(self, task: Task, request: JobLog, offset: int) -> None:
+        """Return when there is data after `offset`, the task is over, or `wait_secs` have passed."""
         loop = asyncio.get_running_loop()
         until = loop.time() + request.wait_secs
         while loop.time() < until and await self._size(task, request.stream) <= offset:
@@ -88,8 +83,8 @@ class OutputReader:
         while True:
             dropped = await self._dropped(task, request.stream)
             chunk = await self._read(task, request, offset, dropped)
-            # its keeper may be at work still: it notes what it drops before it is gone, so bytes
-            # read before a new note are real
+            # the keeper may be dropping output now; it notes the range first, so the bytes are
+            # real if the note did not change
             if await self._dropped(task, request.stream) == dropped:
                 return chunk
 
@@ -114,9 +109,9 @@ class OutputReader:
         )
 
     async def _evidence(self, task: Task, name: str, offset: int, limit: int) -> tuple[bytes, int]:
-        folder = self._far(task) if task.agent_key in self.hub.connections else None
+        folder = self._remote_folder(task) if task.agent_key in self.hub.connections else None
         if folder is not None:
-            return await self._through_agent(task, folder, name, offset, limit)
+            return await self._read_by_agent(task, folder, name, offset, limit)
         tasks = self._tasks.get(task.agent_key.driver)
         if tasks is None:
             raise Refusal(
@@ -124,10 +119,10 @@ class OutputReader:
             )
         return await tasks.evidence(task.agent_key, task.token, name, offset, limit)
 
-    async def _through_agent(
+    async def _read_by_agent(
         self, task: Task, folder: str, name: str, offset: int, limit: int
     ) -> tuple[bytes, int]:
-        """A job may have put anything in the place of a file; that is nothing."""
+        """Return bytes and size of a file; (b"", 0) if it is missing or not a plain file."""
         op = ReadFile(
             op_id=base62(self._entropy(32), 32),
             run_dir=folder,
@@ -151,13 +146,13 @@ class OutputReader:
         if not data:
             return None
         try:
-            said = msgspec.json.decode(data, type=_Dropped)
+            dropped = msgspec.json.decode(data, type=_Dropped)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise Refusal(
                 "notFound",
-                f"what was dropped of {stream}.log is not known: its note was overwritten",
+                f"cannot read {stream}.log: the file {stream}.log.dropped is damaged",
             ) from None
-        return said.start, said.end
+        return dropped.start, dropped.end
 
 
 class _Dropped(msgspec.Struct, frozen=True):
@@ -166,14 +161,15 @@ class _Dropped(msgspec.Struct, frozen=True):
 
 
 def _over(task: Task) -> bool:
-    """Can nothing follow? Of one that is kept for debugging nothing runs any more, however long it
-    is kept.
-    """
+    """Return whether no output can follow. In a task held for debugging nothing runs any more."""
     return not task.live or task.held is not None
 
 
 def asked_for(job: Job, request: JobLog) -> Task | None:
-    """Whose output is asked for; None where nothing was placed yet. Raises Refusal("notFound")."""
+    """Return the task whose output is requested; None if no task was placed yet.
+
+    Raises Refusal("notFound").
+    """
     run, attempt = job.run, request.attempt
     if run is None or not run.attempts:
         return None
@@ -187,7 +183,9 @@ def asked_for(job: Job, request: JobLog) -> Task | None:
     if request.role is None:
         return chosen.telling or (chosen.tasks[0] if chosen.tasks else None)
     if not chosen.tasks:
-        raise Refusal("notFound", f"the tasks of attempt {chosen.number} are not kept any more")
+        raise Refusal(
+            "notFound", f"the tasks of attempt {chosen.number} were removed with their output"
+        )
     found = next(
         (t for t in chosen.tasks if (t.token.role, t.token.index) == (request.role, request.index)),
         None,

@@ -1,8 +1,7 @@
-"""The plan of a run: what it would be if it were started now and nothing else ran. Nothing is
-stored or held; pure.
+"""The plan (dry run) of a run: hosts, directories, commands, environments and policies. Pure.
 
-Where each task would be, its directory, command and environment, and by which rules the run would
-end. Ports and hosts are examples: those of the run itself are chosen when it starts.
+It assumes that the run starts now on an empty site, and reserves nothing. Ports and hosts are
+examples; a run gets its own when it starts.
 """
 
 import math
@@ -32,14 +31,14 @@ def plan(
     serial: int,
     places: Sequence[TaskPlace] | None = None,
 ) -> dict[str, Any]:
-    """Raises Refusal("resourceExceeded") where `nodes` have no room for the run, even empty.
-    places: of tasks that are on none of these.
+    """Return the plan of a run. places: of tasks on a cluster, which has no `nodes` here.
 
-    A task's command is its role's; its environment is `environment`, then its role's, then its own,
-    the later winning. So the plan is not larger by a factor of the tasks, whatever their role says.
+    A task has the command of its role. Its environment is that of the run, of the role and of the
+    task, and the later ones win; each is given once, which keeps the plan small. Raises
+    Refusal("resourceExceeded") if `nodes` are too small for the run, even if they are empty.
     """
     if spec.roles:
-        return _of_roles(
+        return _plan_roles(
             spec,
             _places(nodes, spec.roles, spec.active_plan) if places is None else places,
             run_dir,
@@ -62,7 +61,7 @@ def plan(
     }
 
 
-def _of_roles(
+def _plan_roles(
     spec: RunSpec, places: Sequence[TaskPlace], run_dir: str, jid: str, serial: int
 ) -> dict[str, Any]:
     shared = task_environment.shared(spec, jid, serial, 1, places)
@@ -77,15 +76,15 @@ def _of_roles(
 def _places(
     nodes: Sequence[Node], roles: Sequence[TaskRole], plan_: str | None
 ) -> tuple[TaskPlace, ...]:
-    """Where the tasks would be on an empty site, by role and index."""
+    """Return the places of the tasks on an empty site, by role and index."""
     if sentence := gang_allocator.too_much(nodes, roles, plan_):
         raise Refusal("resourceExceeded", sentence)
-    room = NodePool(nodes=tuple(nodes))
+    pool = NodePool(nodes=tuple(nodes))
     ticket = ("plan", 1)
-    for _, places in gang_allocator.request(room, ticket, 1, roles, 0.0, plan_):
+    for _, places in gang_allocator.request(pool, ticket, 1, roles, 0.0, plan_):
         return places
-    lack = gang_allocator.wait_of(room, ticket)
-    raise Refusal("resourceExceeded", lack.sentence if lack else "there is no room for its tasks")
+    lack = gang_allocator.wait_of(pool, ticket)
+    raise Refusal("resourceExceeded", lack.sentence if lack else "the hosts cannot fit its tasks")
 
 
 def _head(spec: RunSpec, jid: str, serial: int) -> dict[str, Any]:
@@ -135,40 +134,40 @@ def _task(spec: RunSpec, run_dir: str, jid: str, serial: int, place: TaskPlace) 
 
 
 def _command(spec: RunSpec, command: Sequence[str]) -> list[str] | None:
-    """All its words; None: an app makes them when it prepares the run."""
+    """Return the command with its wrapper; None for an app, which makes it when it prepares the run."""
     return None if spec.data is not None else [*spec.wrap, *command]
 
 
 def policies(spec: RunSpec) -> list[str]:
-    """By which rules the run would start, end and be tried again: a sentence each."""
+    """Return the rules by which the run starts, ends and is retried, one sentence each."""
     out = [_waits(a) for a in spec.after]
     if spec.at_once is not None:
         out.append(
-            f"Of the user's runs of this simulation, {spec.at_once} may run at the same time."
+            f"At most {spec.at_once} of the user's runs of this simulation run at the same time."
         )
     if spec.roles:
         out += [sentence for role in spec.roles for sentence in _completion(role)]
         out.append(
-            "When all tasks have ended and no such condition was fulfilled, the attempt succeeds, also if some of them failed."
+            "If all tasks have ended and none of these conditions was met, the attempt succeeds, even if some tasks failed."
         )
     out += _retries(spec.retry)
     if spec.time_limit_secs is not None:
         out.append(_limit(spec, spec.time_limit_secs))
     if spec.queue_limit_secs is not None:
         out.append(
-            f"The run is given up when it has not started {spec.queue_limit_secs:g} s after its submission."
+            f"The run is canceled if it has not started {spec.queue_limit_secs:g} s after its submission."
         )
     if spec.debug_secs is not None:
         out.append(
-            f"A task that fails by itself is kept for {spec.debug_secs:g} s, with all that it holds."
+            f"A task that fails by itself is held for debugging for {spec.debug_secs:g} s, with all its resources."
         )
     return out
 
 
 def _limit(spec: RunSpec, secs: float) -> str:
     if isinstance(spec.batch, BatchRequest):
-        return f"Slurm ends it {60 * math.ceil(secs / 60)} s after its start: it takes time limits in full minutes."
-    return f"Each task is stopped {secs:g} s after its start, with {spec.grace_secs:g} s to end by itself."
+        return f"Slurm ends it {60 * math.ceil(secs / 60)} s after its start; Slurm rounds time limits up to full minutes."
+    return f"Each task is stopped {secs:g} s after its start, with a grace time of {spec.grace_secs:g} s."
 
 
 def _waits(after: After) -> str:
@@ -185,17 +184,17 @@ def _completion(role: TaskRole) -> list[str]:
     if role.min_failed is None:
         failure = f"Failed tasks of role {name} do not fail the attempt."
     else:
-        failure = f"The attempt fails when {_of(role.min_failed, n)} of role {name} failed."
+        failure = f"The attempt fails if {_count(role.min_failed, n)} of role {name} failed."
     if role.min_succeeded is None:
         return [failure]
     return [
         failure,
-        f"The attempt succeeds when {_of(role.min_succeeded, n)} of role {name} succeeded; what else runs is stopped.",
+        f"The attempt succeeds if {_count(role.min_succeeded, n)} of role {name} succeeded; then the other tasks are stopped.",
     ]
 
 
-def _of(count: int, tasks: int) -> str:
-    """`the only task`, `each of 3 tasks`, `1 of 3 tasks`."""
+def _count(count: int, tasks: int) -> str:
+    """Return `the only task`, `each of 3 tasks` or `1 of 3 tasks`."""
     if count == tasks:
         return "the only task" if tasks == 1 else f"each of {tasks} tasks"
     return f"{count} of {tasks} tasks"
@@ -203,22 +202,22 @@ def _of(count: int, tasks: int) -> str:
 
 def _retries(retry: Retry | None) -> list[str]:
     if retry is None:
-        return ["Nothing is tried again."]
+        return ["There are no retries."]
     return [
-        f"After a failure of unknown kind, such as an ordinary exit code, it is tried again {_times(retry.count)}.",
-        f"After what the platform did, or what could not be had in time, it is tried again {_times(retry.platform)}; "
-        f"the latter after {retry.conflict_secs:g} s or more.",
-        "After a failure that is permanent it is not tried again.",
+        f"After a failure of unknown kind, such as an ordinary exit code, {_retried(retry.count)}.",
+        f"After a failure of the platform or a resource conflict, {_retried(retry.platform)}; "
+        f"after a conflict, the pause is at least {retry.conflict_secs:g} s.",
+        "After a permanent failure, the run is not retried.",
     ]
 
 
-def _times(count: int) -> str:
+def _retried(count: int) -> str:
     match count:
         case -1:
-            return "without end"
+            return "the run is retried without limit"
         case 0:
-            return "never"
+            return "the run is not retried"
         case 1:
-            return "once"
+            return "the run is retried once"
         case _:
-            return f"{count} times at most"
+            return f"the run is retried at most {count} times"

@@ -1,8 +1,7 @@
-"""Ports of this machine leased to simulations: the same ones each time a simulation asks, until it
-gives them back or forgets to ask.
+"""Leases of this machine's ports to simulations.
 
-Durable in one small file that is written whole. A port is tried out before it is leased, for others
-use ports, too.
+A simulation keeps its ports until it releases them or its lease expires. The leases are in one
+small file, written atomically. Before a port is leased, it is tested for use by other programs.
 """
 
 import asyncio
@@ -19,9 +18,9 @@ from ...protocol.errors import Refusal
 from ...protocol.ids import Sid, SimulationType, Uid
 from ...runtime.filesystems import write_atomically
 
-#: Below the ports that Linux gives to outgoing connections.
+#: Range of leased ports, below the ephemeral ports of Linux.
 PORTS = range(20_000, 30_000)
-#: Ports of one user, over all simulations.
+#: Largest number of ports of one user, over all simulations.
 PER_USER = 64
 IP = "127.0.0.1"
 _POINTS = ("lease.written", "lease.renamed")
@@ -38,7 +37,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Leases:
-    """One per process. Raises Refusal("badConfig") where its file is not what it wrote."""
+    """The port leases of this process. Raises Refusal("badConfig") if its file is damaged."""
 
     def __init__(
         self,
@@ -50,17 +49,17 @@ class Leases:
     ) -> None:
         self._path, self._wall, self._secs, self._ports = path, wall, lease_secs, ports
         self._leases = {_owner(lease): lease for lease in self._read()}
-        for leftover in path.parent.glob(
-            f"{path.name}.*.new"
-        ):  # of one that was killed while it wrote
+        # files of a process that was killed while it wrote
+        for leftover in path.parent.glob(f"{path.name}.*.new"):
             with contextlib.suppress(OSError):
                 leftover.unlink()
         self._next = 0
         self._turn = asyncio.Lock()
 
     async def ask(self, request: GlobalResources) -> dict[str, object]:
-        """{"ports", "ip", "until"}, durable when this returns. Raises Refusal (tooManyRequests,
-        storageUnavailable).
+        """Lease, renew or release ports. Return {"ports", "ip", "until"}; the lease is durable.
+
+        Raises Refusal (tooManyRequests, storageUnavailable).
         """
         async with self._turn:
             return await asyncio.to_thread(self._ask, request)
@@ -82,7 +81,7 @@ class Leases:
             > PER_USER
         ):
             raise Refusal(
-                "tooManyRequests", f"a user may hold {PER_USER} ports at once; give some back"
+                "tooManyRequests", f"a user may lease {PER_USER} ports at once; release some first"
             )
         kept[owner] = Lease(
             uid=owner[0],
@@ -95,7 +94,7 @@ class Leases:
         return {"ports": list(ports[: request.ports]), "ip": IP, "until": kept[owner].until}
 
     def _free(self, n: int, taken: set[int]) -> tuple[int, ...]:
-        """`n` ports that nobody holds or uses. What was given back last is leased again last."""
+        """Return `n` ports that are neither leased nor in use, the least recently released first."""
         found: list[int] = []
         for step in range(len(self._ports)):
             if len(found) >= n:
@@ -106,7 +105,7 @@ class Leases:
         if len(found) < n:
             raise Refusal(
                 "tooManyRequests",
-                f"no {n} ports are free among {self._ports[0]} to {self._ports[-1]}",
+                f"fewer than {n} ports are free from {self._ports[0]} to {self._ports[-1]}; try again later",
             )
         if found:
             self._next = (self._ports.index(found[-1]) + 1) % len(self._ports)
@@ -120,7 +119,7 @@ class Leases:
         except (msgspec.DecodeError, UnicodeDecodeError) as e:
             raise Refusal(
                 "badConfig",
-                f"{self._path} is damaged ({e}); take it away, and all leases of ports are forgotten",
+                f"{self._path} is damaged ({e}); delete it, which ends all port leases",
             ) from None
         except OSError as e:
             raise Refusal("badConfig", f"{self._path} cannot be read: {e.strerror}") from None
@@ -135,7 +134,7 @@ class Leases:
             )
         except OSError as e:
             raise Refusal(
-                "storageUnavailable", f"the lease cannot be put on record: {e.strerror}"
+                "storageUnavailable", f"the port lease cannot be stored: {e.strerror}"
             ) from None
         self._leases = leases
 
@@ -145,7 +144,7 @@ def _owner(lease: Lease) -> tuple[str, str, str]:
 
 
 def _usable(port: int) -> bool:
-    """Could somebody listen there now, on any address?"""
+    """Return whether a program could listen on this port now, on any address."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as s:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

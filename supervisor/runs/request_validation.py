@@ -1,5 +1,6 @@
-"""The edge: an HTTP body becomes a typed request, or a refusal with a code and a sentence. Nothing
-behind it sees raw data.
+"""Validation of requests: an HTTP body becomes a typed request or a refusal.
+
+Code behind this module never handles raw request data.
 """
 
 import asyncio
@@ -14,44 +15,46 @@ from ...protocol.errors import Refusal
 from ...protocol.launch.task_environment import APP_VERSION
 from .role_validation import MAX_VARIABLES, check_env, check_roles
 
-#: Bytes of a request for many runs, and of any other, which is taken apart in one go.
+#: Largest request for many runs, and largest other request, in bytes.
 MAX_BODY, MAX_ONE = 8 * 1024 * 1024, 2 * 1024 * 1024
-#: Fields of all objects of one request: before it is taken apart they are counted, which costs next
-#: to nothing.
+#: Largest number of fields in all objects of one request, counted cheaply before it is decoded.
 MAX_FIELDS = 16_000
-#: Runs are taken apart so many bytes at a time; between these the loop serves others.
-_GO = 32 * 1024
-#: What a request for many runs may have besides them, bytes.
-_AROUND = 4096
-#: What an app is given with a run or a call: bytes of JSON, levels, keys, list elements. It travels
-#: in one message to the agent, and what `protocol.codec` there would refuse has to be refused here.
+#: Number of bytes of a bulk request that are decoded before the loop serves other requests.
+_SLICE = 32 * 1024
+#: Largest size of a bulk request without its runs, in bytes.
+_ENVELOPE = 4096
+#: Limits of an app's data in a run or call: bytes of JSON, levels, keys, list elements. The data
+#: goes to the agent in one message, so the limits are within those of `protocol.wire.codec`.
 MAX_DATA, MAX_DATA_DEPTH, MAX_DATA_KEYS, MAX_DATA_ITEMS = 256 * 1024, 10, 8_000, 90_000
-#: All commands and environments of one run, characters.
+#: Largest sum of characters of all commands and environments of one run.
 MAX_WORDS = 512 * 1024
-#: The app that runs what the request says; all others run what they make of its data.
+#: The app that runs the command in the request. All other apps make a command from `data`.
 COMMAND = "command"
 
 T = TypeVar("T")
 
 
 def parse_body(body: bytes, type_: type[T], limit: int = MAX_ONE) -> T:
-    """The request in this body. Raises Refusal (badRequest, tooLarge, tooDeep)."""
-    _fits(body, limit)
+    """Return the request in this body. Raises Refusal (badRequest, tooLarge, tooDeep)."""
+    _check_size_of(body, limit)
     if _keys(body) > MAX_FIELDS:
         raise Refusal(
             "tooLarge",
-            f"the request has more than {MAX_FIELDS} fields; give what is large as a file",
+            f"the request has more than {MAX_FIELDS} fields; pass large data as a file",
         )
     request: T = _decoded(body, type_)
-    _check_once(body)
+    _check_duplicates(body)
     return request
 
 
 async def parse_runs(body: bytes) -> RunMany:
-    """The same for many runs, which take too long to be taken apart in one go."""
-    _fits(body, MAX_BODY)
+    """Return a request for many runs, decoded in slices between which the loop serves others.
+
+    Raises Refusal (badRequest, tooLarge, tooDeep).
+    """
+    _check_size_of(body, MAX_BODY)
     outer = _decoded(body, _Bulk)
-    _check_once(b"0".join(body.split(bytes(outer.runs), 1)), _AROUND)
+    _check_duplicates(b"0".join(body.split(bytes(outer.runs), 1)), _ENVELOPE)
     specs: list[RunSpec] = []
     size = 0
     try:
@@ -64,14 +67,14 @@ async def parse_runs(body: bytes) -> RunMany:
         except Refusal as e:
             raise Refusal(e.code, f"run {len(specs)} of the request: {e.sentence}") from None
         size += len(bytes(raw))
-        if size > _GO:
+        if size > _SLICE:
             size = 0
             await asyncio.sleep(0)
     return RunMany(req_id=outer.req_id, runs=tuple(specs))
 
 
 class _Bulk(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """A request for many runs, its runs not looked at."""
+    """A request for many runs, with the runs not decoded yet."""
 
     req_id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_:-]{8,56}\Z")]
     runs: msgspec.Raw
@@ -80,7 +83,7 @@ class _Bulk(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="cam
 _Runs = Annotated[list[msgspec.Raw], msgspec.Meta(min_length=1, max_length=MAX_BULK)]
 
 
-def _fits(body: bytes, limit: int) -> None:
+def _check_size_of(body: bytes, limit: int) -> None:
     if len(body) > limit:
         raise Refusal("tooLarge", f"a request of {len(body)} bytes is over the limit of {limit}")
 
@@ -96,18 +99,17 @@ def _decoded(body: bytes, type_: Any) -> Any:
         raise Refusal("badRequest", f"the body is not JSON: {str(e)[:200]}") from None
 
 
-def _check_once(body: bytes, limit: int = MAX_ONE) -> None:
-    """Two readers of an object with a key that is there twice may see two requests. Raises Refusal.
+def _check_duplicates(body: bytes, limit: int = MAX_ONE) -> None:
+    """Raise Refusal if an object has a key twice, because two parsers may then see two requests.
 
-    Of such a key one is gone when the text was read; so it is read, written again, and the keys are
-    counted.
+    Decoding drops such a key, so the keys are counted before and after decoding.
     """
     if len(body) > limit or _keys(body) != _keys(msgspec.json.encode(_decoded(body, Any))):
-        raise Refusal("badRequest", "the request does not fit: an object in it has a field twice")
+        raise Refusal("badRequest", "invalid request: an object contains a field twice")
 
 
 def _keys(text: bytes) -> int:
-    """How many keys its objects have: outside of strings, each has a colon."""
+    """Count the keys of all objects by the colons outside of strings."""
     without_escapes = text.replace(rb"\\", b"").replace(rb"\"", b"") if b"\\" in text else text
     return sum(map(_colons, without_escapes.split(b'"')[::2]))
 
@@ -123,24 +125,25 @@ def check_spec(
     volumes: Collection[str] = (),
     user_dir: str = "",
 ) -> None:
-    """What the shape of a run cannot say. containers, volumes, user_dir: as of check_roles. Raises
-    Refusal.
+    """Check the rules for a run that its type cannot express. Raises Refusal.
+
+    containers, volumes, user_dir: see check_roles.
     """
     if spec.simulation_type not in apps:
         raise Refusal(
-            "unknownApp", f"there is no app {spec.simulation_type!r}; there are: {', '.join(apps)}"
+            "unknownApp", f"unknown app {spec.simulation_type!r}; choose one of: {', '.join(apps)}"
         )
     if spec.simulation_type == COMMAND:
         _check_command(spec)
     elif spec.command or spec.roles or spec.data is None:
-        what = "roles" if spec.roles else "command"
+        field = "roles" if spec.roles else "command"
         raise Refusal(
             "badRequest",
-            f"the app {spec.simulation_type!r} takes `data`, and no `{what}`: it makes its command itself",
+            f"the app {spec.simulation_type!r} takes `data` and no `{field}`: it makes its command itself",
         )
     if spec.data is not None:
         check_data("data", spec.data)
-    # the front end says there by which version of the app it has digested the run
+    # the front end passes the app version by which it prepared the run in this variable
     check_env(
         {
             name: value
@@ -150,10 +153,10 @@ def check_spec(
     )
     if spec.roles:
         check_roles(spec, containers=containers, volumes=volumes, user_dir=user_dir)
-    room = MAX_VARIABLES - (0 if spec.data is None else MAX_DATA_KEYS)
-    if len(spec.env) > room:
+    limit = MAX_VARIABLES - (0 if spec.data is None else MAX_DATA_KEYS)
+    if len(spec.env) > limit:
         raise Refusal(
-            "tooLarge", f"the environment has {len(spec.env)} variables; the limit is {room}"
+            "tooLarge", f"the environment has {len(spec.env)} variables; the limit is {limit}"
         )
     _check_size(spec)
 
@@ -162,17 +165,17 @@ def _check_command(spec: RunSpec) -> None:
     if spec.data is not None or not (spec.command or spec.roles):
         raise Refusal(
             "badRequest",
-            "the app 'command' takes a `command` of at least one word, or `roles`, and no `data`",
+            "the app 'command' takes a `command` of at least one word or `roles`, and no `data`",
         )
     if spec.command and spec.roles:
         raise Refusal(
             "badRequest",
-            "a run takes either a `command` or `roles`, each of which has its own; leave out one of them",
+            "a run takes either a `command` or `roles`, because each role has its own command; leave out one of them",
         )
 
 
 def _check_size(spec: RunSpec) -> None:
-    """What its commands and environments take, each once, however many tasks have it."""
+    """Check the size of all commands and environments; those of a role count once."""
     words = [*spec.wrap, *spec.command]
     envs = [spec.env]
     for role in spec.roles:
@@ -187,34 +190,35 @@ def _check_size(spec: RunSpec) -> None:
 
 
 def check_data(name: str, data: dict[str, Any]) -> None:
-    """Can an agent be told this? Raises Refusal (tooLarge, tooDeep, badRequest)."""
+    """Check that an app's data fits into one message. Raises Refusal (tooLarge, tooDeep, badRequest)."""
     _check_members(name, data, MAX_DATA_DEPTH, {dict: MAX_DATA_KEYS, list: MAX_DATA_ITEMS})
     size = len(msgspec.json.encode(data))
     if size > MAX_DATA:
         raise Refusal("tooLarge", f"`{name}` takes {size} bytes; the limit is {MAX_DATA}")
 
 
-def _check_members(name: str, value: Any, room: int, left: dict[type[Any], int]) -> None:
+def _check_members(name: str, value: Any, levels: int, left: dict[type[Any], int]) -> None:
+    """levels: number of levels that may follow. left: number of keys and elements that may follow."""
     if isinstance(value, dict | list):
-        if room == 0:
+        if levels == 0:
             raise Refusal("tooDeep", f"`{name}` is nested deeper than {MAX_DATA_DEPTH} levels")
         left[type(value)] -= len(value)
         if left[type(value)] < 0:
             raise Refusal(
                 "tooLarge",
-                f"`{name}` has more than {MAX_DATA_KEYS} keys or {MAX_DATA_ITEMS} elements; give it as a file",
+                f"`{name}` has more than {MAX_DATA_KEYS} keys or {MAX_DATA_ITEMS} elements; pass it as a file",
             )
         for member in value.values() if isinstance(value, dict) else value:
-            _check_members(name, member, room - 1, left)
+            _check_members(name, member, levels - 1, left)
     elif isinstance(value, int) and not -(2**63) <= value < 2**64:
-        raise Refusal("badRequest", f"`{name}` has a whole number of more than 64 bits")
+        raise Refusal("badRequest", f"`{name}` has an integer of more than 64 bits")
 
 
 def _sentence(text: str) -> str:
-    """msgspec's message, without Python's words."""
-    said = (
+    """Return msgspec's message as part of a sentence."""
+    message = (
         text.replace("Object contains", "it has an")
         .replace("Object missing", "it lacks the")
         .replace("`null`", "nothing")
     )
-    return ("the request does not fit: " + said[0].lower() + said[1:])[:400]
+    return ("invalid request: " + message[0].lower() + message[1:])[:400]

@@ -1,7 +1,6 @@
-"""What the shape of a run with roles cannot say: whether its roles fit each other and the driver,
-and whether an agent can be told of them.
+"""Validation of roles beyond their types: consistency, driver capabilities and message limits.
 
-Whether there are machines for them is not asked here.
+Available hosts are not checked here.
 """
 
 from collections import Counter
@@ -17,37 +16,36 @@ from ...protocol.wire.codec import MAX_KEYS
 from ...schema.fields import quoted
 from ...schema.jobs import container_rules
 
-#: Variables of one task, its own and the shared ones together: with what else is told of it, they
-#: fit into one message.
+#: Largest number of environment variables of one task, so that its message stays within the limit.
 MAX_VARIABLES = MAX_KEYS - 100
 
 
 def check_roles(
     spec: RunSpec, *, containers: bool = False, volumes: Collection[str] = (), user_dir: str = ""
 ) -> None:
-    """Raises Refusal (badRequest, tooLarge, volumeRefused).
+    """Check the roles of a run. Raises Refusal (badRequest, tooLarge, volumeRefused).
 
-    containers: the driver gives tasks containers of their own. volumes: names that its pool has.
-    user_dir: of the run's user.
+    containers: the driver runs each task in its own container. volumes: names of the pool's
+    volumes. user_dir: folder of the run's user.
     """
     names = Counter(r.name for r in spec.roles)
     for name, count in names.items():
         if count > 1:
             raise Refusal(
-                "badRequest", f"{count} roles are called {name!r}; give each a name of its own"
+                "badRequest", f"{count} roles have the name {name!r}; give each role its own name"
             )
     for role in spec.roles:
         _check_role(role)
         if containers:
             _check_container(role, volumes, user_dir)
-        elif asked := [
+        elif fields := [
             f"`{key}`" for key, value in (("image", role.image), ("volumes", role.volumes)) if value
         ]:
-            driver = f"the driver {spec.driver}" if spec.driver else "the usual driver here"
+            driver = f"the driver {spec.driver}" if spec.driver else "the default driver"
             _refuse(
                 role,
-                f"it cannot have {' and '.join(asked)}: {driver} runs tasks on machines as they are, in no "
-                "containers; leave this out, or choose a driver that has some (docker)",
+                f"it cannot have {' and '.join(fields)}: {driver} runs tasks without containers; "
+                "leave this out, or choose a driver with containers (docker)",
             )
     _check_totals(spec)
     for variable in spec.env:
@@ -55,28 +53,31 @@ def check_roles(
     if spec.sim_name and "\0" in spec.sim_name:
         raise Refusal(
             "badRequest",
-            "`simName` has a NUL character in it, which no variable of an environment can have",
+            "`simName` contains a NUL character, which an environment variable cannot contain",
         )
     if clash := task_environment.find_name_conflict(spec.roles):
         raise Refusal(
             "badRequest",
-            f"two of the roles would have a variable {clash} each, with different values; rename one of them",
+            f"two roles would set the variable {clash} to different values; rename one of the roles",
         )
 
 
 def check_env(env: dict[str, str], whose: str = "") -> None:
-    """Variables that no request may set. Raises Refusal."""
+    """Check that an environment has no reserved or secret variables. Raises Refusal("badRequest").
+
+    whose: beginning of the sentence, for the environment of a role.
+    """
     for name in env:
         if name.startswith("JOBSCRIBE_"):
             raise Refusal(
                 "badRequest",
-                f"{whose}the environment variable {name} is set by the system, not by a request",
+                f"{whose}the environment variable {name} is reserved for jobscribe; leave it out",
             )
         if is_secret(name, ""):
             raise Refusal(
                 "badRequest",
-                f"{whose}the environment variable {name} looks like a secret; what is submitted is kept in "
-                "the log, so put the secret into a file that only the job's user can read and pass its path",
+                f"{whose}the environment variable {name} looks like a secret, and submissions are stored in "
+                "the log; put the secret into a file that only the job's user can read and pass its path",
             )
 
 
@@ -85,10 +86,10 @@ def _check_role(role: TaskRole) -> None:
         if threshold is not None and threshold > role.tasks:
             _refuse(
                 role,
-                f"`{field}` is {threshold}, and it has only {_some(role.tasks, 'task')}; give at most that, or null for never",
+                f"`{field}` is {threshold}, but the role has only {_plural(role.tasks, 'task')}; give at most that, or null for never",
             )
     if not role.command[0]:
-        _refuse(role, "the first word of its `command` is empty; it names the program")
+        _refuse(role, "the first word of its `command`, the program, is empty")
     check_env(role.env, f"role {role.name!r}: ")
     for variable in role.env:
         _check_pai(variable, set(), f"role {role.name!r}")
@@ -97,16 +98,16 @@ def _check_role(role: TaskRole) -> None:
         if count > 1:
             _refuse(
                 role,
-                f"{count} of its ports are called {label!r}; give each label once, with a `count`",
+                f"{count} of its ports have the label {label!r}; give each label once, with a `count`",
             )
     _check_numbers(role)
 
 
 def _check_container(role: TaskRole, volumes: Collection[str], user_dir: str) -> None:
-    """Its image and volumes, as far as can be told before a host is asked."""
+    """Check image and volumes as far as this is possible without asking a host."""
     if role.image is not None and (problem := container_rules.image_problem(role.image)):
         _refuse(
-            role, f"its `image` can be no image: {problem}; right is {container_rules.IMAGE_FORM}"
+            role, f"its `image` is not valid: {problem}; the form is {container_rules.IMAGE_FORM}"
         )
     for volume in role.volumes:
         if problem := container_rules.volume_problem(volume) or container_rules.volume_refusal(
@@ -114,17 +115,17 @@ def _check_container(role: TaskRole, volumes: Collection[str], user_dir: str) ->
         ):
             raise Refusal(
                 "volumeRefused",
-                f"role {role.name!r}: it cannot have the volume {quoted(volume)}: {problem}",
+                f"role {role.name!r}: the volume {quoted(volume)} is not allowed: {problem}",
             )
-    if (again := container_rules.first_duplicate(role.volumes)) is not None:
+    if (duplicate := container_rules.first_duplicate(role.volumes)) is not None:
         raise Refusal(
             "volumeRefused",
-            f"role {role.name!r}: it names the volume {quoted(again)} twice; give each once",
+            f"role {role.name!r}: it names the volume {quoted(duplicate)} twice; name it once",
         )
 
 
 def _check_numbers(role: TaskRole) -> None:
-    """Ports that are asked for by number."""
+    """Check the ports that are requested by number."""
     fixed = sorted((p for p in role.ports if p.begin), key=lambda p: p.begin)
     for port in fixed:
         if port.begin < FIRST_PORT or _last(port) > LAST_PORT:
@@ -164,7 +165,7 @@ def _check_pai(variable: str, given: set[str], whose: str) -> None:
         also = f"; it may set {', '.join(sorted(given))}" if given else ""
         raise Refusal(
             "badRequest",
-            f"{whose} cannot set {variable}: variables whose names begin with PAI_ say where the tasks are{also}",
+            f"{whose} cannot set {variable}: jobscribe sets the variables PAI_* to the addresses of the tasks{also}",
         )
 
 
@@ -180,8 +181,8 @@ def _range(port: Port) -> str:
     )
 
 
-def _some(n: int, what: str) -> str:
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+def _plural(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def _refuse(role: TaskRole, sentence: str) -> None:

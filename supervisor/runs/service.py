@@ -1,8 +1,7 @@
-"""Between the listeners and the engine: requests become inputs, durable effects become answers,
-readers wait for changes.
+"""The run service, between the listeners and the engine.
 
-Knows nothing of HTTP. Decides nothing: what a request leads to is the core's, what is told about it
-`core.status`'s.
+It turns requests into engine inputs and durable effects into replies, and lets readers wait for
+changes. HTTP is in `supervisor.api`, decisions are in `core`, status replies in `core.status`.
 """
 
 import asyncio
@@ -55,22 +54,22 @@ from .outcome_cache import OutcomeCache
 from .output_reader import OutputReader, asked_for
 from .request_validation import check_spec
 
-#: Of the attempts of a run, so many are told: the latest ones.
+#: Number of attempts in a reply: the latest ones.
 ATTEMPTS_SHOWN = 100
-#: Runs of one bulk request that are decided in one go; between these the loop serves others.
+#: Number of runs of a bulk request that are decided at once. Then the loop serves other requests.
 SLICE = 64
-#: A request is answered within this time, also when the store does not say whether it is durable.
+#: Time limit of an answer, in case the store does not confirm that the decision is durable.
 ANSWER_SECS = 30.0
-#: The beginning of a computeJid that names its group, `<uid>-<sid>`.
+#: Length of the prefix of a computeJid that names its group, `<uid>-<sid>`.
 _GROUP = 17
-#: On top of the tries to start an agent: the pauses between them.
+#: Sum of the pauses between the attempts to start an agent.
 _BETWEEN_STARTS_SECS = 2.0
 
 T = TypeVar("T")
 
 
 class RunService:
-    """What handlers share: the way to the engine and back, and reads of durable state."""
+    """Submits, cancels and describes runs for all handlers."""
 
     def __init__(
         self,
@@ -89,10 +88,10 @@ class RunService:
         container: Callable[[AgentKey, Token], str | None] = lambda key, token: None,
         batch: Callable[[RunSpec], RunSpec] = lambda spec: spec,
     ) -> None:
-        """container: the name of the container that a task is in, where it is in one.
+        """container: returns the name of a task's container, if it has one.
 
-        batch: what is asked of a cluster, as it is on record then; raises Refusal. Drivers without
-        clusters are asked for nothing there.
+        batch: returns a run with its complete batch request, as it is stored; raises Refusal. For
+        drivers without clusters it returns the run unchanged.
         """
         self.engine, self.feed, self.outputs, self.counters, self.log, self.now = (
             engine,
@@ -111,26 +110,26 @@ class RunService:
         )
         self._container, self._batch = container, batch
         self.draining = False
-        #: agents that were asked for ahead of any need
+        #: starts of agents that no run needs yet
         self._early: dict[AgentKey, asyncio.Task[None]] = {}
         self._handles = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        #: handles of bulk requests: they are told less, for describing a waiting run means counting
-        #: who is ahead of it
+        #: handles of bulk requests: their replies are short, because a full status of a waiting run
+        #: counts the runs ahead of it
         self._brief: set[int] = set()
         self._watchers: dict[str, set[asyncio.Event]] = {}
-        self.ends = OutcomeCache(engine.store)
+        self.outcomes = OutcomeCache(engine.store)
         self.summaries = CommandSummaries(engine.store)
 
     def sizes(self) -> dict[str, int]:
-        """Who waits, counted."""
+        """Return the sizes of queues and caches."""
         return {
             "waiting": len(self._waiting),
             "brief": len(self._brief),
             "watched": len(self._watchers),
             "early": len(self._early),
             "reported": self.progress.size,
-            "ends": len(self.ends),
+            "ends": len(self.outcomes),
             "summaries": len(self.summaries),
         }
 
@@ -149,11 +148,11 @@ class RunService:
             future.set_result({})
             return
         try:
-            future.set_result(self._told(effect, brief))
+            future.set_result(self._status_reply(effect, brief))
         except Refusal as e:
             future.set_exception(e)
 
-    def _told(self, effect: ReplyStatus, brief: bool) -> dict[str, Any]:
+    def _status_reply(self, effect: ReplyStatus, brief: bool) -> dict[str, Any]:
         entry = self.engine.durable(effect.jid)
         if entry is None:
             return missing(effect.jid, "noRun")
@@ -166,7 +165,7 @@ class RunService:
         return self.describe(entry, serial=effect.serial)
 
     def projected(self, job: Job) -> None:
-        """A job changed durably: whoever waits for it looks again."""
+        """Wake the watchers of a job that changed durably, and those of its group."""
         self.progress.settle(job)
         for watched in (job.jid, job.jid[:_GROUP]):
             for event in self._watchers.get(watched, ()):
@@ -186,56 +185,57 @@ class RunService:
         )
 
     async def submit_each(self, requests: Iterable[RunSimulation]) -> list[dict[str, Any]]:
-        """All in order; each is accepted or refused by itself. They are made when it is their turn."""
+        """Submit runs in order. Return a reply or a refusal for each.
+
+        `requests` is consumed slice by slice, so a generator never holds all runs in memory.
+        """
         return await self._each(requests, self._submission)
 
     async def cancel_each(self, requests: Iterable[RunCancel]) -> list[dict[str, Any]]:
-        """The same for cancels."""
+        """Cancel runs in order. Return a reply or a refusal for each."""
         return await self._each(requests, self._cancellation)
 
     async def _each(
         self,
         requests: Iterable[T],
-        prepared: Callable[[T], tuple[asyncio.Future[dict[str, Any]], Submit | Cancel]],
+        prepare: Callable[[T], tuple[asyncio.Future[dict[str, Any]], Submit | Cancel]],
     ) -> list[dict[str, Any]]:
-        asked: list[tuple[int, asyncio.Future[dict[str, Any]]] | Refusal] = []
+        pending: list[tuple[int, asyncio.Future[dict[str, Any]]] | Refusal] = []
         left = iter(requests)
         while slice_ := tuple(itertools.islice(left, SLICE)):
             inputs: list[Input] = []
             for request in slice_:
                 try:
-                    future, input_ = prepared(request)
+                    future, input_ = prepare(request)
                     self._brief.add(input_.handle)
-                    asked.append((input_.handle, future))
+                    pending.append((input_.handle, future))
                     inputs.append(input_)
                 except Refusal as e:
                     self.counters.add("refused." + e.code)
-                    asked.append(e)
+                    pending.append(e)
             if inputs:
                 self.engine.tell(*inputs)
             await asyncio.sleep(0)
         until = asyncio.get_running_loop().time() + ANSWER_SECS
         return [
-            a.body() if isinstance(a, Refusal) else await _or_refusal(self._answer(*a, until=until))
-            for a in asked
+            p.body() if isinstance(p, Refusal) else await _or_refusal(self._answer(*p, until=until))
+            for p in pending
         ]
 
     async def cancel(self, request: RunCancel) -> dict[str, Any]:
         future, input_ = self._cancellation(request)
         self.engine.tell(input_)
-        return await self._of(request, self._answer(input_.handle, future))
+        return await self._or_similar(request, self._answer(input_.handle, future))
 
     async def release(self, request: RunRelease) -> dict[str, Any]:
         handle, future = self._handle()
         self.engine.tell(ReleaseHold(handle, request))
-        return await self._of(request, self._answer(handle, future))
+        return await self._or_similar(request, self._answer(handle, future))
 
-    async def _of(
+    async def _or_similar(
         self, request: RunCancel | RunRelease, answer: Awaitable[dict[str, Any]]
     ) -> dict[str, Any]:
-        """The answer; where there is no such job of this user, the refusal that tells of those
-        near, as for questions.
-        """
+        """Return the answer. If this user has no such job, raise a refusal that lists similar jobs."""
         try:
             return await answer
         except Refusal as e:
@@ -246,21 +246,23 @@ class RunService:
     async def _answer(
         self, handle: int, future: asyncio.Future[dict[str, Any]], *, until: float | None = None
     ) -> dict[str, Any]:
-        """What was decided, when it is durable. Raises Refusal."""
+        """Return the decision when it is durable. Raises Refusal."""
         try:
             async with asyncio.timeout_at(
                 asyncio.get_running_loop().time() + ANSWER_SECS if until is None else until
             ):
                 return await future
         except TimeoutError:
-            sentence = f"the store did not answer within {ANSWER_SECS:g} s; the same request (reqId) may be repeated"
-            raise Refusal("deadline", sentence) from None
+            raise Refusal(
+                "deadline",
+                f"the store did not answer within {ANSWER_SECS:g} s; send the same request (reqId) again",
+            ) from None
         finally:
             self._waiting.pop(handle, None)
             self._brief.discard(handle)
 
     def check(self, spec: RunSpec) -> None:
-        """Can there be such a run here? Raises Refusal."""
+        """Check that this site can accept the run. Raises Refusal."""
         can = self.drivers[self.driver(spec.driver)].capabilities
         check_spec(
             spec,
@@ -271,13 +273,14 @@ class RunService:
         )
 
     def driver(self, asked: str) -> str:
-        """The name of the driver that is meant: the first one of this house where none is named.
-        Raises Refusal("badRequest").
+        """Return the name of the requested driver, or of the first one if `asked` is empty.
+
+        Raises Refusal("badRequest") for an unknown driver.
         """
         name = asked or next(iter(self.drivers))
         if name not in self.drivers:
             raise Refusal(
-                "badRequest", f"there is no driver {name!r}; there are: {', '.join(self.drivers)}"
+                "badRequest", f"unknown driver {name!r}; choose one of: {', '.join(self.drivers)}"
             )
         return name
 
@@ -291,21 +294,20 @@ class RunService:
         return future, Submit(handle, request, self.run_dir(request.run))
 
     def checked(self, spec: RunSpec) -> RunSpec:
-        """A run as it would be accepted. Raises Refusal.
+        """Return the run as it would be stored. Raises Refusal.
 
-        The driver and limits of this house, where it has none of its own, are on record with it,
-        whatever the configuration says later.
+        The site's driver and limits are filled in where the run has none, so that later changes of
+        the configuration do not affect it.
         """
         self.check(spec)
         policy = self.engine.policy
         spec = self._batch(msgspec.structs.replace(spec, driver=self.driver(spec.driver)))
-        # the house's own limit is for its own queue: the core counts it until the run is placed,
-        # and no longer
-        usual = None if spec.driver in policy.batch else policy.queue_limit_secs
+        # the site's limit is for jobscribe's own queue, not for the queue of a cluster
+        site_limit = None if spec.driver in policy.batch else policy.queue_limit_secs
         return msgspec.structs.replace(
             spec,
             time_limit_secs=spec.time_limit_secs or policy.time_limit_secs,
-            queue_limit_secs=spec.queue_limit_secs or usual,
+            queue_limit_secs=spec.queue_limit_secs or site_limit,
         )
 
     def _handle(self) -> tuple[int, asyncio.Future[dict[str, Any]]]:
@@ -324,36 +326,39 @@ class RunService:
     # ---- agents
 
     def agent_key(self, uid: str, driver: str, host: str | None = None) -> AgentKey:
-        """The agent that answers this user's calls, on this host if it can be. Raises
-        Refusal("badRequest"): there is no such driver.
+        """Return the agent that answers this user's calls, on this host if possible.
+
+        Raises Refusal("badRequest") for an unknown driver.
         """
         name = self.driver(driver)
         return self.engine.world.homes.for_calls(name, uid, host)
 
     async def agent(self, key: AgentKey) -> None:
-        """Returns when it is up; it is started if need be. Raises Refusal (agentUnavailable,
-        tooManyRequests, draining).
+        """Start the agent if it does not run, and return when it is connected.
+
+        Raises Refusal (agentUnavailable, tooManyRequests, draining).
         """
         view = self.engine.world.agents.get(key)
         if view is not None and view.phase == "up" and view.synced and not self.draining:
             return
         policy = self.engine.policy
         secs = policy.agent_start_secs * policy.agent_start_tries + _BETWEEN_STARTS_SECS
-        late = Refusal("agentUnavailable", f"its agent was not up within {secs:g} s")
+        late = Refusal("agentUnavailable", f"the agent did not connect within {secs:g} s")
         await self._answered(lambda handle: RequireAgent(handle, key), secs, late)
 
     async def stop_agent(self, key: AgentKey) -> None:
-        """Returns when it was told to end. Raises Refusal (agentBusy, agentUnavailable, draining)."""
+        """Stop the agent. Returns when the request is durable.
+
+        Raises Refusal (agentBusy, agentUnavailable, storageUnavailable, draining).
+        """
         late = Refusal(
             "storageUnavailable",
-            "the store has not taken it in time; whether the agent ends is not known",
+            "the store did not answer in time; it is unknown whether the agent stops",
         )
         await self._answered(lambda handle: AgentStopRequested(handle, key), ANSWER_SECS, late)
 
     async def _answered(self, input_: Callable[[int], Input], secs: float, late: Refusal) -> None:
-        """Tell the engine, and wait for its answer to this handle. late: raised after `secs`
-        seconds.
-        """
+        """Send an input to the engine and wait for the answer. Raises `late` after `secs` seconds."""
         handle, future = self._handle()
         self.engine.tell(input_(handle))
         try:
@@ -365,7 +370,7 @@ class RunService:
             self._waiting.pop(handle, None)
 
     def start_agent(self, key: AgentKey) -> None:
-        """Have it on its way; nobody waits."""
+        """Start the agent in the background."""
         if self.draining:
             raise Refusal("draining", "the supervisor is stopping")
         if key not in self._early:
@@ -376,14 +381,18 @@ class RunService:
             await self.agent(key)
         except Refusal as e:
             self.counters.add("refused." + e.code)
-            self.log("{} is not ready for its user: {}", str(key), e.sentence, uid=key.uid)
+            self.log("cannot start agent {}: {}", str(key), e.sentence, uid=key.uid)
         finally:
             del self._early[key]
 
     # ---- reads
 
     def job(self, uid: str, jid: str) -> DurableJob:
-        """The durable job; not there and not yours are the same answer."""
+        """Return the durable job.
+
+        Raises Refusal("notFound"), with the same sentence for an unknown job and for a job of
+        another user.
+        """
         if split_jid(jid)[0] != uid:
             raise Refusal("notFound", f"there is no job {jid}")
         entry = self.engine.durable(jid)
@@ -412,7 +421,7 @@ class RunService:
         return {**reply, "parallelStatus": self.progress.of(entry.job)}
 
     async def status(self, request: RunStatusRequest) -> dict[str, Any]:
-        """At once, or as soon as the run is over (at the latest after wait_secs)."""
+        """Return the status at once, or when the run is over, after `wait_secs` at most."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + request.wait_secs
         with self.watching(request.compute_jid) as changed:
@@ -427,8 +436,9 @@ class RunService:
                 await _wait(changed, deadline - loop.time())
 
     async def read_log(self, request: JobLog) -> tuple[LogChunk, Token | None]:
-        """Bytes of output, and whose they are; a run that has not started yet is waited for. Raises
-        Refusal.
+        """Return output and the token of the task that wrote it. Raises Refusal.
+
+        Waits until the run starts, for `wait_secs` at most.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + request.wait_secs
@@ -453,7 +463,10 @@ class RunService:
 
     @contextlib.contextmanager
     def watching(self, jid: str) -> Iterator[asyncio.Event]:
-        """Set whenever the job changes durably, or any job of a group `<uid>-<sid>`."""
+        """Yield an event that is set when the job changes durably.
+
+        jid: a computeJid, or `<uid>-<sid>` for all jobs of a group.
+        """
         changed = asyncio.Event()
         watchers = self._watchers.setdefault(jid, set())
         watchers.add(changed)
@@ -476,18 +489,19 @@ class RunService:
         return {**why(reply, entry.job, folder, self._fails_since()), "status": reply}
 
     def _fails_since(self) -> float | None:
-        """Since when the event store cannot be written, if it cannot."""
+        """Return since when the event store cannot be written (unix seconds), if it cannot."""
         return self.engine.fails_since if self.engine.paused else None
 
     def evidence_folder(self, task: Task) -> str:
-        """Where the files of one execution lie, on the machine of its agent."""
+        """Return the folder with the evidence of one execution, on the machine of its agent."""
         handle = self.engine.agent_record(task.agent_key).handle or {}
         agent: str = handle.get("folder") or os.path.join(self.evidence_root, str(task.agent_key))
         return os.path.join(agent, "run", task.token.name)
 
     def tasks(self, request: JobTasks) -> dict[str, Any]:
-        """The attempts of the current run, and the tasks of one of them (0: the latest). Raises
-        Refusal.
+        """Return the attempts of the current run, and the tasks of one attempt (0: the latest).
+
+        Raises Refusal (staleSerial, notFound).
         """
         entry = self.job(request.uid, request.compute_jid)
         run = entry.job.run
@@ -502,7 +516,7 @@ class RunService:
             raise Refusal(
                 "notFound",
                 f"the run has no attempt {wanted}",
-                {"advice": "'jobscribe job tasks JOB' shows which there are"},
+                {"advice": "'jobscribe job tasks JOB' lists the attempts"},
             )
         return {
             "computeJid": entry.job.jid,
@@ -528,7 +542,7 @@ class RunService:
 
 
 def _directory(run: Run, t: Task) -> str | None:
-    """Of a task: on its cluster, or as the supervisor sees it; None where none was made."""
+    """Return the run directory of a task, on its cluster or here; None if there is none."""
     if t.started_at is None or run.status == PURGED:
         return None
     if t.batch_said is not None and t.batch_said.run_dir:
@@ -540,7 +554,7 @@ async def _wait(event: asyncio.Event, secs: float) -> None:
     try:
         await asyncio.wait_for(event.wait(), max(0.0, secs))
     except TimeoutError:
-        return  # the caller looks at the clock
+        return  # the caller checks the deadline
 
 
 async def _or_refusal(answer: Awaitable[dict[str, Any]]) -> dict[str, Any]:

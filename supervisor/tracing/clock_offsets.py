@@ -1,8 +1,8 @@
-"""What other machines' clocks differ by, out of what both sides recorded of the same moments. Pure.
+"""Clock offsets of other machines, from times that both sides recorded. Pure.
 
-An agent says by its own clock when a process started and ended; the supervisor's clock says when
-the task was placed (before that) and when it heard of it (after that). So the offset is bounded
-from both sides, and where 0 is not between the bounds, the clocks differ.
+The agent's clock gives the start and end of a process. The supervisor's clock gives the placement
+before it and the report after it. These bound the offset from both sides. If 0 is not between the
+bounds, the clocks differ.
 """
 
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from ...db.events.events import TaskEnded, TaskPlaced, TaskStarted
 from ...db.store.contract import Stored
 from ...protocol.ids import AgentKey, Token
 
-#: What is less (seconds) is not worth a sentence. Slurm's times are whole seconds.
+#: Smallest reported offset in seconds. Slurm's times are whole seconds.
 LEAST_SECS, SLURM_SECS = 0.05, 1.5
 
 
 class Offset(NamedTuple):
-    """So much the clock of `host`, where these agents' lines are written, is ahead at the least;
-    behind, where it is negative.
+    """The clock of `host` is ahead by at least `secs`, or behind if `secs` is negative. agents: the
+    agents on this host, whose log lines are affected.
     """
 
     host: str
@@ -27,12 +27,12 @@ class Offset(NamedTuple):
 
     def sentence(self) -> str:
         how = "ahead" if self.secs > 0 else "behind"
-        said = "its lines are shown as they stand, in the order in which it must have been"
-        return f"clock of {self.host} is {abs(self.secs):.1f} s {how}: {said}"
+        note = "its lines keep their times and are shown in causal order"
+        return f"clock of {self.host} is {abs(self.secs):.1f} s {how}: {note}"
 
 
 def offsets(events: Sequence[Stored]) -> list[Offset]:
-    """Of each machine whose clock is certainly another than the supervisor's."""
+    """Return the offsets of all hosts whose clocks certainly differ from the supervisor's."""
     bounds: dict[str, list[tuple[float, float]]] = {}
     places: dict[Token, TaskPlaced] = {}
     hosts: dict[str, set[AgentKey]] = {}

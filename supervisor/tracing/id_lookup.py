@@ -1,6 +1,4 @@
-"""From an id, or the beginning of one, to the jobs and agents that it belongs to, by the store's
-index of names. Only reads.
-"""
+"""Find the jobs and agents of an id, or prefix of an id, by the name index. Only reads."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -13,31 +11,26 @@ from ...db.store.contract import EventStore, IndexRow, Name
 from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKey, Token, parse_agent_key, short_agent
 
-#: So many characters at the least begin an id. What is shorter can only be the number of a job of
-#: Slurm's.
+#: Shortest prefix of an id. A shorter text can only be a Slurm job number.
 LEAST = 4
-#: Matches that are told of; one more is looked for, so that it can be said that there are more.
+#: Largest number of matches in an answer.
 SHOWN = 20
-#: How many characters at its end may be wrong for something near to be offered, and how much is
-#: offered.
+#: Number of wrong characters at the end for which similar ids are offered, and how many are offered.
 TYPOS, NEAR = 8, 5
-#: Of a user's jobs in containers of their own, so many of the newest are asked for the names of
-#: those.
-BOXES = 200
-WHATS = "computeJid, opId, reqId, the number of a job of Slurm's, the name of a container, an agent key, the four characters of an agentId"
+#: Number of a user's newest jobs that are searched for a container name.
+CONTAINER_JOBS = 200
+ID_KINDS = "computeJid, opId, reqId, Slurm job number, container name, agent key, or the first four characters of an agentId"
 
 _SLURM_ID = re.compile(r"[0-9]{1,20}([_+][0-9]{1,10})?")
 _AGENT_ID = re.compile(r"[A-Za-z0-9]{4}")
-_BOX = re.compile(r"srj-t-([A-Za-z0-9]{8})-[0-9a-f]{1,64}")
-#: Of several names by which one stream is found, the first of these is told.
+_CONTAINER = re.compile(r"srj-t-([A-Za-z0-9]{8})-[0-9a-f]{1,64}")
+#: If several names match one stream, the first kind in this order is reported.
 _ORDER = ("job", "agent", "agentId", "request", "op", "slurm", "container")
 
 
 class Match(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """what: `job`, `op`, `request`, `slurm`, `container`, `agent` or `agentId`; `name` is the id in
-    full. Of an agent `jid` is None.
-
-    status, position: of the job as it stands; of an agent None and 0.
+    """what: `job`, `op`, `request`, `slurm`, `container`, `agent` or `agentId`. name: the complete
+    id. jid: None for an agent. status, position: of the job's current run; None and 0 for an agent.
     """
 
     what: str
@@ -50,26 +43,25 @@ class Match(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """What is not in the log: an agent's id by its key, and the name of the container that a task
-    has.
-    """
+    """Names that are not in the event log: agent ids by key, and container names of tasks."""
 
     agent_id: Callable[[AgentKey], str] | None = None
     container: Callable[[AgentKey, Token], str | None] = lambda key, token: None
 
 
 def find(store: EventStore, id_: str, uid: str | None, known: Known) -> tuple[list[Match], bool]:
-    """Whatever of this user's is meant by it, newest first; and whether there is more. Raises
-    Refusal("notFound"): it says what is near.
+    """Return the matches of this user, newest first, and whether there are more.
+
+    uid: None for all users. Raises Refusal("notFound") with similar ids.
     """
-    found = _distinct(store, _meant(store, id_, uid, known))
+    found = _distinct(store, _matches(store, id_, uid, known))
     if not found:
-        raise Refusal("notFound", _nothing(store, id_, uid, known))
+        raise Refusal("notFound", _not_found(store, id_, uid, known))
     return found[:SHOWN], len(found) > SHOWN
 
 
-def _meant(store: EventStore, id_: str, uid: str | None, known: Known) -> list[Match]:
-    """What is called exactly this is meant before what only begins like it."""
+def _matches(store: EventStore, id_: str, uid: str | None, known: Known) -> list[Match]:
+    """Return exact matches, or else matches by prefix."""
     rows = (
         [r for r in store.find_jobs(id_, SHOWN + 1) if uid is None or r.uid == uid]
         if len(id_) >= LEAST
@@ -96,7 +88,7 @@ def _meant(store: EventStore, id_: str, uid: str | None, known: Known) -> list[M
         *map(_named, names),
         *(_agent("agent", a, a) for a in agents if a.startswith(id_)),
     ]
-    return begins or list(_boxes(store, id_, uid, known))
+    return begins or list(_containers(store, id_, uid, known))
 
 
 def _job(row: IndexRow) -> Match:
@@ -116,8 +108,9 @@ def _named(name: Name) -> Match:
 
 
 def _slurm(store: EventStore, id_: str, uid: str | None) -> Iterator[Match]:
-    """Jobs of Slurm's with this number. Each cluster counts its own: there may be several. Their
-    parts and arrays are among them.
+    """Yield the Slurm jobs with this number, with their components and arrays.
+
+    Several clusters may use the same number.
     """
     if _SLURM_ID.fullmatch(id_) is None:
         return
@@ -131,7 +124,7 @@ def _slurm(store: EventStore, id_: str, uid: str | None) -> Iterator[Match]:
 
 
 def _ids_of_agents(store: EventStore, id_: str, uid: str | None, known: Known) -> Iterator[Match]:
-    """No more of an agentId than its first characters is ever shown to anybody."""
+    """Yield the agents whose agentId begins with these four characters; logs never show more."""
     if known.agent_id is None or _AGENT_ID.fullmatch(id_) is None:
         return
     for name in store.agents():
@@ -140,14 +133,12 @@ def _ids_of_agents(store: EventStore, id_: str, uid: str | None, known: Known) -
             yield _agent("agentId", id_, name)
 
 
-def _boxes(store: EventStore, id_: str, uid: str | None, known: Known) -> Iterator[Match]:
-    """Containers of single tasks: their names are made of what the log has, and stand nowhere in
-    it.
-    """
-    box = _BOX.fullmatch(id_)
-    if box is None or uid not in (None, box[1]):
+def _containers(store: EventStore, id_: str, uid: str | None, known: Known) -> Iterator[Match]:
+    """Yield the job of a task container. Its name is computed, because the log does not contain it."""
+    container = _CONTAINER.fullmatch(id_)
+    if container is None or uid not in (None, container[1]):
         return
-    for row in store.jobs(uid=box[1], limit=BOXES):
+    for row in store.jobs(uid=container[1], limit=CONTAINER_JOBS):
         if row.driver != "docker":
             continue
         for event in (s.event for s in store.read(job_stream(row.jid))):
@@ -159,16 +150,18 @@ def _boxes(store: EventStore, id_: str, uid: str | None, known: Known) -> Iterat
 
 
 def _distinct(store: EventStore, matches: Iterable[Match]) -> list[Match]:
-    """Each stream once, with how its job stands; newest change first."""
+    """Return one match for each stream, with the job's status; newest change first."""
     best: dict[str, Match] = {}
     for match in matches:
-        there = best.get(match.stream)
-        if there is None or _ORDER.index(match.what) < _ORDER.index(there.what):
+        other = best.get(match.stream)
+        if other is None or _ORDER.index(match.what) < _ORDER.index(other.what):
             best[match.stream] = match
-    return sorted((_standing(store, m) for m in best.values()), key=lambda m: (-m.position, m.name))
+    return sorted(
+        (_with_status(store, m) for m in best.values()), key=lambda m: (-m.position, m.name)
+    )
 
 
-def _standing(store: EventStore, match: Match) -> Match:
+def _with_status(store: EventStore, match: Match) -> Match:
     row = row_of(store, match.jid)
     return (
         match
@@ -181,30 +174,27 @@ def row_of(store: EventStore, jid: str | None) -> IndexRow | None:
     return None if jid is None else next((r for r in store.find_jobs(jid, 1) if r.jid == jid), None)
 
 
-def _nothing(store: EventStore, id_: str, uid: str | None, known: Known) -> str:
-    """That there is none, what is near, and what can be looked for."""
-    whose = (
-        "" if uid is None else f" among what belongs to {uid} (--all-users looks among everybody's)"
-    )
+def _not_found(store: EventStore, id_: str, uid: str | None, known: Known) -> str:
+    """Return the sentence for no match, with similar ids or the kinds of ids."""
+    whose = "" if uid is None else f" for user {uid} (--all-users searches all users)"
     near: list[Match] = []
     for cut in range(1, min(TYPOS, len(id_) - LEAST) + 1):
         prefix = id_[:-cut]
-        # behind the hyphen of a computeJid there is nothing of it left that anything could be near
-        # to
+        # a whole part of a computeJid would be missing, so nothing is similar
         near = [] if prefix.endswith("-") else _distinct(store, _near(store, prefix, uid))
         if near or prefix.endswith("-"):
             break
-    told = ", ".join(
+    names = ", ".join(
         f"{m.what} {m.name}" + (f" of {m.jid or m.agent}" if m.name not in (m.jid, m.agent) else "")
         for m in near[:NEAR]
     )
-    return f"nothing is called {id_}, or begins like it{whose}; " + (
-        f"near it: {told}" if told else f"it can be: {WHATS}"
+    return f"no id is or begins with {id_}{whose}; " + (
+        f"near it: {names}" if names else f"it can be: {ID_KINDS}"
     )
 
 
 def no_job(store: EventStore, jid: str) -> Refusal:
-    """That there is no such job of its user, and which are near: for those who typed it."""
+    """Return the refusal for an unknown job, with similar jobs of its user."""
     uid, simulation_id, *_ = jid.split("-")
     for length in range(len(simulation_id), 1, -1):
         rows = store.find_jobs(f"{uid}-{simulation_id[:length]}", NEAR)
@@ -233,5 +223,6 @@ def _near(store: EventStore, prefix: str, uid: str | None) -> list[Match]:
     ]
 
 
-def told(matches: list[Match]) -> list[dict[str, Any]]:
+def match_bodies(matches: list[Match]) -> list[dict[str, Any]]:
+    """Return matches in the form of the API."""
     return [{k: v for k, v in msgspec.to_builtins(m).items() if k != "stream"} for m in matches]

@@ -1,10 +1,9 @@
-"""What the log files of a root say about one job: the lines of its front end, of the supervisor,
-and of its user's agents and keepers; or about one agent: what the supervisor did with it, and all
-that it and its keeper wrote.
+"""Search the log files of a root for lines about one job or one agent.
 
-Only reads, and only so much of the newest of each log. What cannot be found because a log is
-missing, or begins too late, is said. A line of text has whole seconds in UTC and no year; one of
-JSON has the year and fractions.
+For a job: lines of the front end, the supervisor, and the user's agents and keepers. For an agent:
+lines of the supervisor about it, and all lines of it and its keeper. Only the newest part of each
+log is read; gaps (missing or rotated logs) are reported. Text lines have whole seconds in UTC and
+no year; JSON lines have both.
 """
 
 import json
@@ -19,21 +18,20 @@ from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKey, parse_agent_key, short_op, split_jid
 from ...runtime.log.session_folders import log_files
 
-#: So much of the newest of each log is looked at (bytes), and so many of the newest lines that fit
-#: are told.
+#: Bytes that are searched at the end of each log, and largest number of returned lines of each.
 NEWEST_BYTES = 32 * 1024 * 1024
 NEWEST_LINES = 500
-#: Read at once: between two of these others get their turn.
+#: Bytes read at once.
 _BLOCK = 64 * 1024
 _STAMP = re.compile(rb"([A-Z][a-z]{2} \d\d \d\d:\d\d:\d\d) ")
 _CALL = re.compile(r"_Op\(analysis, (\w+)\)")
-#: A clock that goes ahead a little does not make a line of today one of last year.
+#: A date without a year is of last year only if it is further in the future than this.
 _AHEAD_SECS = 86400.0
 
 
 class Line(NamedTuple):
-    """at: unix seconds; whole ones, unless it is exact. source: the file, below the root; of all
-    sessions it is the newest one's.
+    """One log line. at: unix seconds, whole ones unless `exact`. source: path below the root; the
+    same name for the logs of all sessions.
     """
 
     at: float
@@ -42,12 +40,9 @@ class Line(NamedTuple):
     exact: bool = False
 
 
-class About(NamedTuple):
-    """A job, as its events name it. ops, requests: ids in full. since, until: when it was asked for
-    first, and was over.
-
-    hosts: of docker, where it was. clusters: where it was, too; logs of agents there are not in
-    this root.
+class JobQuery(NamedTuple):
+    """Search terms for a job, from its events. ops, requests: complete ids. since, until: first
+    request and end. hosts: of Docker. clusters: agents there write their logs outside this root.
     """
 
     jid: str
@@ -60,9 +55,9 @@ class About(NamedTuple):
     clusters: frozenset[str] = frozenset()
 
 
-class AboutAgent(NamedTuple):
-    """An agent, as its events name it. short: what logs show of its id; empty where that is not
-    known. since, until: as of a job.
+class AgentQuery(NamedTuple):
+    """Search terms for an agent. short: its agent id as logs show it; empty if unknown. since,
+    until: time of its events.
     """
 
     key: AgentKey
@@ -72,96 +67,89 @@ class AboutAgent(NamedTuple):
 
 
 class _Words(NamedTuple):
-    """needles: one of them is in every block that can have a line. pattern: finds the lines; what
-    its group `life` finds is told only of that time.
+    """needles: each block with a matching line contains one of them. pattern: matches the lines; a
+    match of its group `life` counts within `since` and `until` only.
     """
 
     needles: tuple[bytes, ...]
     pattern: re.Pattern[bytes]
 
 
-#: Whatever was written in that time.
+#: Matches all lines within `since` and `until`.
 _ALL = _Words((b"",), re.compile(b"(?P<life>)"))
 
 
-def lines(root: str, about: About | AboutAgent) -> tuple[list[Line], list[str]]:
-    """What the logs in this root have about a job or an agent, in order within each file; and
-    sentences about what they cannot have.
-    """
-    return _of_agent(root, about) if isinstance(about, AboutAgent) else _of_job(root, about)
+def lines(root: str, query: JobQuery | AgentQuery) -> tuple[list[Line], list[str]]:
+    """Return the lines about a job or an agent, in order within each file, and sentences on gaps."""
+    return _search_agent(root, query) if isinstance(query, AgentQuery) else _search_job(root, query)
 
 
-def _of_agent(root: str, about: AboutAgent) -> tuple[list[Line], list[str]]:
-    key = str(about.key)
-    names = [key, *([f"a={about.short}", f'"agent": "{about.short}"'] if about.short else [])]
-    pulls = frozenset([about.key.host]) if about.key.driver == "docker" else frozenset()
+def _search_agent(root: str, query: AgentQuery) -> tuple[list[Line], list[str]]:
+    key = str(query.key)
+    names = [key, *([f"a={query.short}", f'"agent": "{query.short}"'] if query.short else [])]
+    pulls = frozenset([query.key.host]) if query.key.driver == "docker" else frozenset()
     pattern = "|".join(map(re.escape, names)) + _pulls(pulls)
     needles = (n.encode() for n in (*names, *(["docker host"] if pulls else [])))
     words = _Words(
         tuple(needles),
         re.compile(rf"(?<![A-Za-z0-9_])(?P<life>{pattern})(?![A-Za-z0-9_])".encode()),
     )
-    found, gaps = _of_log(root, "log/supervisor.log", words, about)
-    if about.key.driver == "sbatch":
+    found, gaps = _search_log(root, "log/supervisor.log", words, query)
+    if query.key.driver == "sbatch":
         return found, [
             *gaps,
-            f"the log of the agent is on the cluster {about.key.host}: jobscribe agent logs {key}",
+            f"the log of the agent is on the cluster {query.key.host}: jobscribe agent logs {key}",
         ]
-    if (
-        about.key.kind != "container"
-    ):  # where tasks have containers of their own there is no agent that writes a log
-        lines_, said = _of_log(root, f"agent/{key}/agent.log", _ALL, about)
-        found += lines_ + _of_log(root, f"agent/{key}/keeper.log", _ALL, about)[0]
-        gaps += said
+    # virtual agents of task containers have no log
+    if query.key.kind != "container":
+        lines_, more_gaps = _search_log(root, f"agent/{key}/agent.log", _ALL, query)
+        found += lines_ + _search_log(root, f"agent/{key}/keeper.log", _ALL, query)[0]
+        gaps += more_gaps
     return found, gaps
 
 
-def _of_job(root: str, about: About) -> tuple[list[Line], list[str]]:
+def _search_job(root: str, query: JobQuery) -> tuple[list[Line], list[str]]:
     found: list[Line] = []
     gaps: list[str] = []
-    words = _words(about, set())
+    words = _words(query, set())
     for name in ("server", "supervisor"):
-        lines_, said = _of_log(root, f"log/{name}.log", words, about)
+        lines_, more_gaps = _search_log(root, f"log/{name}.log", words, query)
         found += lines_
-        gaps += said
-    words = _words(about, {op for line in found for op in _CALL.findall(line.text)})
-    for folder in _agents(root, split_jid(about.jid)[0]):
-        lines_, said = _of_log(root, f"agent/{folder}/agent.log", words, about)
+        gaps += more_gaps
+    words = _words(query, {op for line in found for op in _CALL.findall(line.text)})
+    for folder in _agents(root, split_jid(query.jid)[0]):
+        lines_, more_gaps = _search_log(root, f"agent/{folder}/agent.log", words, query)
         found += lines_
-        gaps += said
-        # a keeper has nothing to say as long as all is well: then there is no file
-        found += _of_log(root, f"agent/{folder}/keeper.log", _ALL, about)[0]
+        gaps += more_gaps
+        # a keeper without problems writes no log, so a missing file is no gap
+        found += _search_log(root, f"agent/{folder}/keeper.log", _ALL, query)[0]
     return found, gaps + [
-        f"the log of its agent is on the cluster {c}: jobscribe agent logs {about.jid}"
-        for c in sorted(about.clusters)
+        f"the log of its agent is on the cluster {c}: jobscribe agent logs {query.jid}"
+        for c in sorted(query.clusters)
     ]
 
 
-def _words(about: About, calls: set[str]) -> _Words:
-    """Whatever a line about this job has in it. calls: shortened opIds of what was computed from
-    it.
-    """
-    uid, sid, model = split_jid(about.jid)
-    ops = [*(short_op(op) for op in about.ops), *calls]
-    plain = [about.jid, f"{uid}/{about.simulation_type}/{sid}/{model}", *ops]
-    # whoever asks chooses his reqId, which may be a common word
-    requests = [rf"reqId(?:': '|=){re.escape(r)}" for r in about.requests]
-    # a frame and a download are asked for by addresses with the parts of the id in another order
+def _words(query: JobQuery, calls: set[str]) -> _Words:
+    """Return the search terms for a job. calls: short opIds of calls that read its results."""
+    uid, sid, model = split_jid(query.jid)
+    ops = [*(short_op(op) for op in query.ops), *calls]
+    plain = [query.jid, f"{uid}/{query.simulation_type}/{sid}/{model}", *ops]
+    # clients choose the reqId, which may be a common word
+    requests = [rf"reqId(?:': '|=){re.escape(r)}" for r in query.requests]
+    # addresses of frames and downloads have the parts of the id in another order
     address = rf"/\S*\b{sid}\b\S* uid={uid}"
     # an agent that starts while the job runs takes it over
-    life = rf"(?P<life>agent \S+\.{uid}@\S+ starts{_pulls(about.hosts)})"
+    life = rf"(?P<life>agent \S+\.{uid}@\S+ starts{_pulls(query.hosts)})"
     pattern = "|".join([*map(re.escape, plain), *requests, address, life])
-    pulls = ("docker host",) if about.hosts else ()
-    needles = (n.encode() for n in (sid, *ops, *about.requests, f"{uid}@", *pulls))
+    pulls = ("docker host",) if query.hosts else ()
+    needles = (n.encode() for n in (sid, *ops, *query.requests, f"{uid}@", *pulls))
     return _Words(
         tuple(needles), re.compile(rf"(?<![A-Za-z0-9_])(?:{pattern})(?![A-Za-z0-9_])".encode())
     )
 
 
 def _pulls(hosts: frozenset[str]) -> str:
-    """Images are pulled for whoever comes first: a pull there, while the job waited, may have been
-    what it waited for.
-    """
+    """Return a pattern for image pulls on these hosts, for which the job may have waited."""
     return (
         f"|docker host (?:{'|'.join(map(re.escape, sorted(hosts)))}): pull(?:ing|ed)"
         if hosts
@@ -170,26 +158,24 @@ def _pulls(hosts: frozenset[str]) -> str:
 
 
 def _agents(root: str, uid: str) -> list[str]:
-    """Folders of this user's agents. Where tasks have containers of their own there is no agent
-    that writes a log.
-    """
+    """Return the folders of this user's agents, without virtual agents, which have no log."""
     try:
         names = sorted(os.listdir(os.path.join(root, "agent")))
     except FileNotFoundError:
         return []
-    return [name for name in names if _is_of(name, uid)]
+    return [name for name in names if _belongs_to(name, uid)]
 
 
-def _is_of(name: str, uid: str) -> bool:
+def _belongs_to(name: str, uid: str) -> bool:
     try:
         key = parse_agent_key(name)
         return key.uid == uid and key.kind != "container"
-    except Refusal:  # something else that lies there
+    except Refusal:  # another file in this folder
         return False
 
 
-def _of_log(
-    root: str, name: str, words: _Words, about: About | AboutAgent
+def _search_log(
+    root: str, name: str, words: _Words, query: JobQuery | AgentQuery
 ) -> tuple[list[Line], list[str]]:
     log = name.removeprefix("log/").removesuffix(".log")
     all_files = (
@@ -197,10 +183,10 @@ def _of_log(
     )
     if not all_files:
         return [], [
-            f"there is no {name} in this root: that process logs elsewhere, or has not run yet"
+            f"there is no {name} in this root: that process writes its log elsewhere, or has not run yet"
         ]
-    # nothing about it is in what was written to for the last time before it was asked for
-    files = [f for f in all_files if os.path.getmtime(f) >= about.since - 1] or all_files[-1:]
+    # skip files that were last written before the first request
+    files = [f for f in all_files if os.path.getmtime(f) >= query.since - 1] or all_files[-1:]
     now = time.time()
     found: list[Line] = []
     begins: float | None = None
@@ -208,50 +194,48 @@ def _of_log(
         if begins is None:
             begins = _at(block, now) or now
         if any(needle in block for needle in words.needles):
-            found += _of_block(block, name, words, about, now)
+            found += _search_block(block, name, words, query, now)
     gaps = []
-    # the supervisor was there when the job was asked for; others may have begun later, unless
-    # something is not looked at
+    # the supervisor ran at the first request, so its log has a gap if it begins later; other
+    # processes may have started later
     whole = len(files) == len(all_files)
     cut = os.path.getsize(files[0]) > NEWEST_BYTES or (
         whole and (len(files) > 1 or name.endswith("/supervisor.log"))
     )
-    if cut and begins is not None and begins > about.since + 1:
+    if cut and begins is not None and begins > query.since + 1:
         gaps.append(
-            f"{name} begins at {_utc(begins)} here: what was in it before is gone, or further back than is looked"
+            f"{name} begins at {_utc(begins)} here: earlier lines were rotated away or not searched"
         )
     if len(found) > NEWEST_LINES:
         gaps.append(f"{name} has {len(found) - NEWEST_LINES} more lines about it, older than these")
     return found[-NEWEST_LINES:], gaps
 
 
-def _of_block(
-    block: bytes, name: str, words: _Words, about: About | AboutAgent, now: float
+def _search_block(
+    block: bytes, name: str, words: _Words, query: JobQuery | AgentQuery, now: float
 ) -> Iterator[Line]:
     for raw in block.splitlines():
         hit = words.pattern.search(raw)
         if hit is None:
             continue
         at = _at(raw, now) or now
-        if hit.lastgroup != "life" or int(about.since) <= at <= about.until:
+        if hit.lastgroup != "life" or int(query.since) <= at <= query.until:
             yield Line(at, name, raw.decode("utf-8", "replace"), raw.startswith(b"{"))
 
 
 def _files(path: str) -> list[str]:
-    """The log and what it was rotated to, oldest first."""
+    """Return the log and its rotated files, oldest first."""
     rotated = [f"{path}.{n}" for n in range(20, 0, -1)]
     return [f for f in (*rotated, path) if os.path.isfile(f) and not os.path.islink(f)]
 
 
 def _plain(path: str, flags: int) -> int:
-    """An agent's folder is its user's where jobs run in containers: a link there leads nowhere, and
-    a pipe holds nobody up.
-    """
+    """Open a file without following links or blocking on a pipe: the user may own the folder."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _blocks(files: Sequence[str]) -> Iterator[bytes]:
-    """The newest bytes of these files, which are one log, in blocks of whole lines."""
+    """Yield the newest bytes of these files, which form one log, in blocks of whole lines."""
     sizes = [os.path.getsize(f) for f in files]
     skip = max(0, sum(sizes) - NEWEST_BYTES)
     for path, size in zip(files, sizes, strict=True):
@@ -267,7 +251,7 @@ def _blocks(files: Sequence[str]) -> Iterator[bytes]:
 
 
 def _at(raw: bytes, now: float) -> float | None:
-    """When a line was written; None for one that does not say."""
+    """Return the time of a line (unix seconds); None if it has none."""
     if raw.startswith(b"{"):
         try:
             return datetime.fromisoformat(_ts(json.loads(raw.partition(b"\n")[0]))).timestamp()
@@ -289,7 +273,7 @@ def _at(raw: bytes, now: float) -> float | None:
 
 
 def _ts(said: dict[str, Any]) -> str:
-    """Lines from before this was called ts have it as `at`."""
+    """Return the timestamp, which older lines have as `at`."""
     return str(said["ts"] if "ts" in said else said["at"])
 
 

@@ -1,8 +1,6 @@
-"""The time between the events of a run: in which phase it was, and what was waited for while
-nothing happened. Pure.
+"""Phases of a run, and causes of the gaps between its events. Pure.
 
-All times are the supervisor's clock, by which every event is decided; what an agent's own clock
-says is in `clocks`.
+All times are of the supervisor's clock. Clocks of agents are compared in `clock_offsets`.
 """
 
 import itertools
@@ -34,15 +32,14 @@ from ...db.events.events import (
 from ...db.store.contract import Stored
 from ...protocol.ids import Token
 
-#: A gap is told of from so long on (seconds), and only if it is so much of the whole.
+#: Shortest reported gap in seconds, and as a share of the whole time.
 LEAST_SECS, LEAST_SHARE = 1.0, 0.005
-#: What held a place that became free in this moment; None where that is not on record. Gets the
-#: position of the placing.
+#: Returns the job that freed the slot for the placement at this position; None if unknown.
 Freed = Callable[[int], str | None]
 
 
 class Phase(NamedTuple):
-    """A stretch of a run. track: phases of one track do not overlap. until None: it lasts.
+    """A phase of a run. track: phases of one track do not overlap. until: None if it lasts.
     position: of the event that ends it.
     """
 
@@ -55,8 +52,8 @@ class Phase(NamedTuple):
 
 
 def waits(events: Sequence[Stored], freed: Freed) -> list[dict[str, Any]]:
-    """Of each gap between two events: since, until, secs, text (what was waited for), known (is it
-    on record?), before (position).
+    """Return the gaps between events: since, until, secs, text (its cause), known (whether the
+    cause is known), before (position of the next event).
     """
     out: list[dict[str, Any]] = []
     whole = events[-1].event.at - events[0].event.at if events else 0.0
@@ -74,14 +71,14 @@ def waits(events: Sequence[Stored], freed: Freed) -> list[dict[str, Any]]:
                 "secs": round(secs, 3),
                 "before": b.position,
                 "known": text is not None,
-                "text": f"{secs:.1f} s {text or 'in which nothing was recorded: what it waited for is not known'}",
+                "text": f"{secs:.1f} s {text or 'without events: the cause is unknown'}",
             }
         )
     return out
 
 
 class _State:
-    """What a run waits for, as far as its events say; fed one by one."""
+    """State of a run, from its events in order, that shows what it waits for."""
 
     def __init__(self) -> None:
         self._run: RunRequested | None = None
@@ -143,24 +140,24 @@ class _State:
                 pass
 
     def waited_for(self, then: Stored, freed: Freed) -> str | None:
-        """What the time until `then` was."""
+        """Return the cause of the gap before the event `then`; None if unknown."""
         if isinstance(then.event, SupervisorStarted):
             before = then.event.session - 1 if self._session is None else self._session
-            while_ = (
+            note = (
                 ""
                 if self._away
-                else "; the last thing it recorded was the event before, it may have worked on after that"
+                else "; its last record is the previous event, but it may have run longer"
             )
-            return f"supervisor was away: session {before} -> {then.event.session}{while_}"
+            return f"supervisor was away: session {before} -> {then.event.session}{note}"
         if self._open:
-            return self._of_tasks()
+            return self._task_wait()
         if self._over:
-            return "after the end of the run: nothing was to be done" + (
-                ", until it was asked for again" if _asks(then.event) else ""
+            return "after the end of the run" + (
+                ", until it was requested again" if isinstance(then.event, RunRequested) else ""
             )
-        return self._of_queue(then, freed)
+        return self._queue_wait(then, freed)
 
-    def _of_tasks(self) -> str:
+    def _task_wait(self) -> str:
         newest = max(self._open.values(), key=lambda e: _RANK[type(e)])
         token = newest.token
         which = f"{token.role}/{token.index}" + (
@@ -172,24 +169,21 @@ class _State:
             case TaskStarted():
                 return f"task {which} ran"
             case TaskExited():
-                return f"the command of task {which} had ended, and something of it was still there"
+                return f"the command of task {which} had ended, and its cleanup was in progress"
             case TaskHeld(secs=secs):
-                return (
-                    f"task {which} was kept for up to {secs:g} s, so that somebody could look at it"
-                )
+                return f"task {which} was held for debugging for up to {secs:g} s"
             case TaskSubmitted(batch=batch):
                 why = f": {batch.reason}" if batch.reason and batch.reason != "None" else ""
                 return f"in Slurm's queue{why} (Slurm job {batch.job_id} on {batch.cluster})"
             case TaskPlaced(agent_key=key):
-                box = key.kind == "container"
-                doing = (
-                    "its container was made (and its image pulled, if it was not there)"
-                    if box
+                step = (
+                    "its container was created (and its image pulled, if it was missing)"
+                    if key.kind == "container"
                     else "the op was on its way"
                 )
-                return f"until task {which} started: {doing}, at {key}"
+                return f"until task {which} started: {step}, at {key}"
 
-    def _of_queue(self, then: Stored, freed: Freed) -> str | None:
+    def _queue_wait(self, then: Stored, freed: Freed) -> str | None:
         if self._retry is not None and self._retry.retry is not None:
             again = self._retry.retry
             return f"pause of {again.delay_secs:g} s before attempt {self._retry.attempt + 1}: {again.reason}"
@@ -199,25 +193,27 @@ class _State:
             return f"until agent {key} started"
         run = self._run
         if run is None:
-            return self._of_agent()
+            return self._agent_wait()
         if isinstance(then.event, DependencyEnded) or self._ended_dependencies < len(run.waits_for):
             return f"queued: dependency ({len(run.waits_for) - self._ended_dependencies} other runs had to end first)"
         if isinstance(then.event, AgentStartRequested):
-            return f"queued: agent {then.event.agent_key} was not asked for yet"
+            return f"queued: the start of agent {then.event.agent_key} was not requested yet"
         if isinstance(then.event, TaskPlaced):
-            who = freed(then.position)
-            if who is not None:
-                return f"queued: op_slot of {run.spec.uid}, free when {who} ended"
-            return f"queued: for agent {then.event.agent_key} to be connected, or for a place there"
+            job = freed(then.position)
+            if job is not None:
+                return f"queued: op_slot of {run.spec.uid}, free when {job} ended"
+            return (
+                f"queued: waiting for agent {then.event.agent_key} to connect, or for a slot there"
+            )
         return None
 
-    def _of_agent(self) -> str | None:
-        """Where there is nothing but an agent's own events."""
+    def _agent_wait(self) -> str | None:
+        """Return the cause of a gap between events of an agent alone."""
         match self._agent:
             case AgentStarted(agent_key=key):
-                return f"agent {key} was there"
+                return f"agent {key} was running"
             case AgentStartFailed(agent_key=key):
-                return f"pause before agent {key} was to start again"
+                return f"pause before the next start of agent {key}"
             case AgentGone(agent_key=key):
                 return f"until agent {key} was needed again"
             case _:
@@ -233,24 +229,20 @@ _RANK: dict[type, int] = {
 }
 
 
-def _asks(event: Event) -> bool:
-    return isinstance(event, RunRequested)
-
-
-# ---- phases, for a picture
+# ---- phases for charts
 
 
 def phases(events: Sequence[Stored]) -> list[Phase]:
-    """What of each run and its tasks took how long: queued, agent start, on its way, in Slurm's
-    queue, execution, end.
+    """Return the phases of runs and tasks: queued, agent start, op on its way, in Slurm's queue,
+    execution, end.
     """
     return sorted(
-        [*_of_runs(events), *_of_agents(events), *_of_executions(events)],
+        [*_run_phases(events), *_agent_phases(events), *_execution_phases(events)],
         key=lambda p: (p.since, p.track),
     )
 
 
-def _of_runs(events: Sequence[Stored]) -> list[Phase]:
+def _run_phases(events: Sequence[Stored]) -> list[Phase]:
     out: list[Phase] = []
     queued: dict[int, tuple[str, float]] = {}
     over: dict[int, float] = {}
@@ -296,7 +288,7 @@ def _of_runs(events: Sequence[Stored]) -> list[Phase]:
     ]
 
 
-def _of_agents(events: Sequence[Stored]) -> list[Phase]:
+def _agent_phases(events: Sequence[Stored]) -> list[Phase]:
     out: list[Phase] = []
     starting: dict[object, float] = {}
     for s in events:
@@ -320,7 +312,7 @@ def _of_agents(events: Sequence[Stored]) -> list[Phase]:
     ]
 
 
-def _of_executions(events: Sequence[Stored]) -> list[Phase]:
+def _execution_phases(events: Sequence[Stored]) -> list[Phase]:
     out: list[Phase] = []
     doing: dict[Token, tuple[str, str, float]] = {}
 
@@ -342,7 +334,7 @@ def _of_executions(events: Sequence[Stored]) -> list[Phase]:
             case TaskExited(token=token):
                 step(token, s, ("completing", "command"))
             case TaskHeld(token=token):
-                step(token, s, ("kept to be looked at", "command"))
+                step(token, s, ("held for debugging", "command"))
             case TaskEnded(token=token):
                 step(token, s, None)
             case _:

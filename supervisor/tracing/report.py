@@ -1,6 +1,4 @@
-"""What `trace` answers: the matches, and of the nearest of them the whole timeline, its phases, its
-gaps and what clocks differ by.
-"""
+"""The answer of `trace`: the matches, and the timeline, phases, gaps and clock offsets of the best."""
 
 import math
 import re
@@ -13,40 +11,42 @@ from ...db.events.events import AgentGone, TaskEnded, TaskPlaced, agent_stream, 
 from ...db.store.contract import EventStore, Stored
 from ...protocol.ids import AgentKey, parse_agent_key, short_agent, short_op, split_jid
 from . import clock_offsets, phases, timeline
-from .id_lookup import Known, Match, find, row_of, told
-from .log_search import About, AboutAgent, Line
+from .id_lookup import Known, Match, find, match_bodies, row_of
+from .log_search import AgentQuery, JobQuery, Line
 
-#: Of so many matches each has its timeline; of more, only the newest has, and the others are named.
+#: Up to this number of matches, each has its timeline. Of more matches, only the newest has one.
 WHOLE = 3
 _PULLED = re.compile(r"pulled \S+ in [0-9.]+ s")
-#: So many events before a placing are looked through for the end of what had that place.
+#: Number of events, and seconds, before a placement that may contain the end of the previous task.
 _BEFORE, _MOMENT_SECS = 50, 1.0
 
 
 def trace(
     store: EventStore, id_: str, uid: str | None, known: Known | None = None
 ) -> dict[str, Any]:
-    """The timeline of the job (or agent) that this id, or beginning of one, belongs to. Raises
-    Refusal("notFound").
+    """Return the timeline of the job or agent with this id, or prefix of an id.
 
-    `others`: the same of further matches, where they are few.
+    `others` has the timelines of further matches, if they are few. Raises Refusal("notFound").
     """
     matches, more = find(store, id_, uid, known or Known())
-    answer = {"id": id_, "matches": told(matches), "moreMatches": more, **_of(store, matches[0])}
-    answer["others"] = [_of(store, m) for m in matches[1:]] if len(matches) <= WHOLE else []
+    answer = {
+        "id": id_,
+        "matches": match_bodies(matches),
+        "moreMatches": more,
+        **_timeline(store, matches[0]),
+    }
+    answer["others"] = [_timeline(store, m) for m in matches[1:]] if len(matches) <= WHOLE else []
     return answer
 
 
-def about(answer: dict[str, Any], known: Known | None = None) -> About | AboutAgent | None:
-    """By what the job or agent of a trace is found in the logs; None where there is nothing about
-    it.
-    """
+def log_query(answer: dict[str, Any], known: Known | None = None) -> JobQuery | AgentQuery | None:
+    """Return the query for log lines about the job or agent of a trace; None without events."""
     events = [item["event"] for item in answer["items"]]
     if not events:
         return None
     if answer["job"] is None:
-        return _about_agent(parse_agent_key(answer["agent"]), events, known or Known())
-    return About(
+        return _agent_query(parse_agent_key(answer["agent"]), events, known or Known())
+    return JobQuery(
         answer["job"]["jid"],
         answer["job"]["simulationType"],
         _ids(events, "op_id"),
@@ -57,13 +57,11 @@ def about(answer: dict[str, Any], known: Known | None = None) -> About | AboutAg
     )
 
 
-def _about_agent(key: AgentKey, events: Sequence[Any], known: Known) -> AboutAgent:
-    """Each life of an agent has the same id: the logs are asked for the time of which there are
-    events.
-    """
+def _agent_query(key: AgentKey, events: Sequence[Any], known: Known) -> AgentQuery:
+    """Return the query for an agent. Its id is the same after a restart, so the time is limited."""
     short = short_agent(known.agent_id(key)) if known.agent_id is not None else ""
-    # its last words are written after it was seen to be gone, by a second at most
-    return AboutAgent(
+    # its last output is logged up to a second after AgentGone
+    return AgentQuery(
         key,
         short,
         events[0].at,
@@ -72,7 +70,7 @@ def _about_agent(key: AgentKey, events: Sequence[Any], known: Known) -> AboutAge
 
 
 def _hosts(events: Sequence[object], driver: str) -> frozenset[str]:
-    """Where tasks of it were, with this driver."""
+    """Return the hosts of the job's tasks with this driver."""
     return frozenset(
         e.agent_key.host
         for e in events
@@ -80,30 +78,30 @@ def _hosts(events: Sequence[object], driver: str) -> frozenset[str]:
     )
 
 
-def lines_told(lines: list[Line], answer: dict[str, Any]) -> list[dict[str, Any]]:
-    """Lines of logs as items, with who wrote them, and the op or request that they name.
+def line_items(lines: list[Line], answer: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return log lines as items, with their component and the op or request that they name.
 
-    orderAt: when it was by the supervisor's clock, as far as that is known.
+    orderAt: time by the supervisor's clock (unix seconds), corrected by the known offset.
     """
-    job = about(answer)
+    job = log_query(answer)
     ids: list[tuple[str, dict[str, str]]] = []
-    if isinstance(job, About):
+    if isinstance(job, JobQuery):
         ids += ((short_op(op), {"op": op}) for op in sorted(job.ops))
         ids += ((request, {"request": request}) for request in sorted(job.requests))
-    off = {f"agent/{key}": o["secs"] for o in answer["clocks"] for key in o["agents"]}
+    offsets = {f"agent/{key}": o["secs"] for o in answer["clocks"] for key in o["agents"]}
     return [
         {
             **line._asdict(),
             "component": _component(line.source),
-            "orderAt": line.at - off.get(line.source.rpartition("/")[0], 0.0),
+            "orderAt": line.at - offsets.get(line.source.rpartition("/")[0], 0.0),
             "cause": next((cause for id_, cause in ids if id_ in line.text), None),
         }
         for line in lines
     ]
 
 
-def pulled(lines: list[Line], waits: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The waits, with the images that were pulled in them, as far as the logs say."""
+def with_image_pulls(lines: list[Line], waits: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Add to the texts of waits the image pulls that the logs show in their time."""
     pulls = [(line.at, found) for line in lines if (found := _PULLED.search(line.text)) is not None]
     return [
         {
@@ -127,7 +125,7 @@ def _ids(events: list[Any], name: str) -> frozenset[str]:
     return frozenset(i for e in events if (i := getattr(e, name, None)) is not None)
 
 
-def _of(store: EventStore, match: Match) -> dict[str, Any]:
+def _timeline(store: EventStore, match: Match) -> dict[str, Any]:
     row = row_of(store, match.jid)
     if match.agent is not None:
         events = store.read(agent_stream(parse_agent_key(match.agent)))[-timeline.NEWEST :]
@@ -139,11 +137,11 @@ def _of(store: EventStore, match: Match) -> dict[str, Any]:
         "items": timeline.items(events),
         "waits": phases.waits(events, lambda position: _freed(store, position, match.jid)),
         "phases": [p._asdict() for p in phases.phases(events)],
-        "clocks": [_told(offset) for offset in clock_offsets.offsets(events)],
+        "clocks": [_offset_body(offset) for offset in clock_offsets.offsets(events)],
     }
 
 
-def _told(offset: clock_offsets.Offset) -> dict[str, Any]:
+def _offset_body(offset: clock_offsets.Offset) -> dict[str, Any]:
     return {
         "host": offset.host,
         "secs": round(offset.secs, 3),
@@ -153,9 +151,7 @@ def _told(offset: clock_offsets.Offset) -> dict[str, Any]:
 
 
 def _freed(store: EventStore, position: int, jid: str | None) -> str | None:
-    """The job of the same user whose end, in the moment before, made room for what was placed at
-    this position.
-    """
+    """Return the job of the same user whose end just before this position freed the slot, if any."""
     if jid is None:
         return None
     uid = split_jid(jid)[0]

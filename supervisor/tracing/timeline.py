@@ -1,6 +1,4 @@
-"""The timeline of a job or an agent out of the event log: each event with who did it and what it
-came from. Pure.
-"""
+"""The timeline of a job or an agent from the event log: each event with component and cause. Pure."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -35,15 +33,13 @@ from ...db.records.event_text import story
 from ...db.store.contract import EventStore, Stored
 from ...protocol.ids import Token
 
-#: Of the system's stream and of an agent's without a job, so many of the newest events.
+#: Number of newest events in the timeline of an agent.
 NEWEST = 500
 Cause = dict[str, Any]
 
 
 def with_others(store: EventStore, events: list[Stored]) -> list[Stored]:
-    """A job's events with those of its agents, and of supervisors that came and went, as far as
-    they fall in between.
-    """
+    """Return a job's events with those of its agents and of supervisor sessions in the same time."""
     keys = {e.event.agent_key for e in events if hasattr(e.event, "agent_key")}
     first = events[0].position if events else 0
     last = max((e.position for e in events), default=0)
@@ -53,8 +49,9 @@ def with_others(store: EventStore, events: list[Stored]) -> list[Stored]:
 
 
 def items(events: Sequence[Stored]) -> list[dict[str, Any]]:
-    """One for each event, in order. cause: `position` of the event that led to it, or the id
-    (`request`, `job`) of what did.
+    """Return one item for each event, in order.
+
+    cause: `position` of the causing event, or the id of the causing `request` or `job`.
     """
     causes = _Causes()
     return [
@@ -72,9 +69,7 @@ def items(events: Sequence[Stored]) -> list[dict[str, Any]]:
 
 
 def component(event: Event) -> str:
-    """Who did it: `supervisor`, `agent`, `command`, `container` or `slurm`. (`front` has no events,
-    only lines of its log.)
-    """
+    """Return `supervisor`, `agent`, `command`, `container` or `slurm`; `front` has log lines only."""
     match event:
         case (
             AgentStarted() | AgentStartFailed() | AgentSignInNeeded() | AgentGone() | AgentFolded()
@@ -96,18 +91,16 @@ def component(event: Event) -> str:
 
 
 class _Causes:
-    """Goes along the events, and remembers of what came before only what may be the cause of
-    something.
-    """
+    """Finds the cause of each event, from the positions of earlier events."""
 
     def __init__(self) -> None:
-        #: position of the last event by what it was about
+        #: position of the last event for each subject
         self._last: dict[tuple[object, ...], int] = {}
 
     def of(self, stored: Stored) -> Cause | None:
         event, position = stored.event, stored.position
         cause = self._cause(event)
-        for key in _about(event):
+        for key in _subjects(event):
             self._last[key] = position
         return cause
 
@@ -140,7 +133,7 @@ class _Causes:
                 | TaskHeld()
                 | TaskEnded()
             ):
-                return self._of_task(event)
+                return self._task_cause(event)
             case AttemptDecided(serial=serial, attempt=attempt, role=role, index=index):
                 return self._first(
                     ("task over", serial, attempt, role, index), ("over", serial, attempt)
@@ -159,7 +152,7 @@ class _Causes:
             case _:
                 return None
 
-    def _of_task(
+    def _task_cause(
         self, event: TaskPlaced | TaskSubmitted | TaskStarted | TaskExited | TaskHeld | TaskEnded
     ) -> Cause | None:
         token = event.token
@@ -182,7 +175,7 @@ class _Causes:
                 )
 
 
-def _about(event: Event) -> list[tuple[object, ...]]:
+def _subjects(event: Event) -> list[tuple[object, ...]]:
     match event:
         case RunRequested(serial=serial):
             return [("request",), ("run", serial)]

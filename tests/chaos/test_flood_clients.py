@@ -171,7 +171,7 @@ def test_who_does_not_take_large_answers_gets_no_more_of_them_and_others_do(app_
             "tooManyRequests",
             True,
         )
-        assert "have not been taken yet" in refused.json()["error"]
+        assert "have not been read yet" in refused.json()["error"]
         assert (
             len(site.ask("POST", "/api/call", json.dumps({**ask, "uid": OTHER}).encode()).body)
             == (7 << 20) + 2

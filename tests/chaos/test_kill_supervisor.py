@@ -179,7 +179,7 @@ def _let_in_early(log: list[str]) -> list[str]:
         if " ready at " in line:
             ready.add(pid)
         elif pid not in ready and (
-            "an agent's connection was refused" in line or "opName=alive" in line
+            "refused a connection of an agent" in line or "opName=alive" in line
         ):
             early.append(line)
     assert len(ready) > 1, log[:3]

@@ -118,7 +118,7 @@ def test_an_exit_0_whose_child_was_killed_by_the_kernel_is_told(site: Site) -> N
     counts = "v1\n" in (log := _agent_log(site)) or "v2\n" in log
     assert said["exit"]["outOfMemory"] is (True if counts else None)
     why = site.post("job-why", uid=UID, computeJid=jid_of(run))["sentence"]
-    assert why == "it completed with exit code 0" + (
+    assert why == "completed with exit code 0" + (
         ", but memory ran out, so the kernel killed one of its processes" if counts else ""
     )
 
@@ -132,4 +132,4 @@ def test_one_that_is_killed_by_somebody_did_not_run_out_of_memory(site: Site) ->
     said = site.finished(run)
     assert (said["exit"]["signal"], said["exit"]["outOfMemory"]) == (9, False)
     why = site.post("job-why", uid=UID, computeJid=jid_of(run))
-    assert "a want of memory: the kernel killed nothing for that" in why["not"]
+    assert "out of memory: the kernel killed no process for that" in why["not"]

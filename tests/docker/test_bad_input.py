@@ -104,7 +104,7 @@ def test_what_a_gang_may_not_ask_for_is_refused_and_changes_nothing(
         ),
         ({"volumes": ["weights"]}, {}, 400, "volumeRefused", ["weights", "data"]),
         ({"volumes": ["data", "data"]}, {}, 400, "volumeRefused", ["twice"]),
-        ({"image": "Team/Solver:1"}, {}, 400, "badRequest", ["its `image` can be no image"]),
+        ({"image": "Team/Solver:1"}, {}, 400, "badRequest", ["its `image` is not valid"]),
         (
             {"image": "debian:12"},
             {"driver": "local"},

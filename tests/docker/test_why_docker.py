@@ -114,7 +114,7 @@ class Failure(NamedTuple):
 
 EVENTS = "docker events --since 24h --filter "
 OF_JOB, OF_AGENT = EVENTS + "label=jobscribe.jid=", EVENTS + "container="
-UNSENT = "which this system did not send"
+UNSENT = "(not sent by jobscribe"
 LESS = ("Ask for more memory", "Make it need less")
 FAILURES = (
     Failure(
@@ -140,7 +140,7 @@ FAILURES = (
         f"{EATS}; exit 0",
         None,
         ("completed", "certain"),
-        ("it completed", f"but {OUT}", "give it more"),
+        ("completed with", f"but {OUT}", "give it more"),
     ),
     Failure(
         TASK,
@@ -156,7 +156,7 @@ FAILURES = (
         "exit 137",
         None,
         ("exit", "possible"),
-        ("exit code 137", "by itself", "nothing for that"),
+        ("exit code 137", "return it itself", "no process for that"),
         USERS[1],
     ),
     Failure(
@@ -165,7 +165,7 @@ FAILURES = (
         "exit 137",
         None,
         ("exit", "possible"),
-        ("exit code 137", "by itself", "nothing for that"),
+        ("exit code 137", "return it itself", "no process for that"),
     ),
     Failure(
         AGENT,
@@ -241,7 +241,7 @@ FAILURES = (
         "",
         lambda c: c.witness.heard(c.site.cancel(c.run)),
         ("canceled", "certain"),
-        ("it was canceled by",),
+        ("canceled by",),
     ),
     Failure(
         TASK,
@@ -339,7 +339,7 @@ def test_each_failure_is_told_by_its_cause_with_what_to_do(
                 site,
                 run,
                 ("startFailed", "certain"),
-                (f"in a word: {fault}", "it never ran", *words),
+                (f"start failure: {fault}", "it never ran", *words),
             )
         )
     until(
@@ -347,7 +347,7 @@ def test_each_failure_is_told_by_its_cause_with_what_to_do(
         "host b is missed",
         LOST_SECS,
     )
-    away = ("nobody can ask", "since", "the last that is known")
+    away = ("no contact with", "since", "the last known state")
     wrong.append(explained(site, stays.run, ("running", "certain"), away))
     wrong.append(explained(site, dies.run, ("running", "certain"), away))
     wrong.append(

@@ -144,7 +144,7 @@ def test_a_task_that_failed_is_entered_and_let_go(site: Site) -> None:
     assert "main: 2 tasks, 1 held, 1 succeeded" in state
     why = person.types("jobscribe job why last")[0]
     assert (
-        f"job {jid} running (debug_hold): it is kept for debugging" in why
+        f"job {jid} running (debug_hold): held for debugging" in why
         and "exit code 3" in why
         and "\n  means " in why
     )
@@ -188,7 +188,7 @@ def test_what_is_only_kept_cannot_be_canceled_any_more_and_that_is_said(site: Si
     said = person.types("jobscribe job cancel last")[1]
     assert "it had failed before the cancel request; it keeps its exit" in said
     assert (
-        "asked for its end (cancel) when it had failed already"
+        "requested its end (cancel) while it was held for debugging"
         in person.types("jobscribe job why last")[0]
     )
 

@@ -105,7 +105,7 @@ def by_themselves(place: Path) -> dict[str, Case]:
             ("SIGINT", "KeyboardInterrupt"),
         ),
         "exit 130": Case(
-            "exit", "possible", shell("exit 130"), ("130", "a program can say so by itself")
+            "exit", "possible", shell("exit 130"), ("130", "a program can also return it itself")
         ),
         "exit 141": Case("exit", "possible", shell("exit 141"), ("141", "SIGPIPE")),
         "segmentation fault": Case(
@@ -461,7 +461,7 @@ def test_what_waits_says_for_what(site: Site, tmp_path: Path) -> None:
             "dependency": Case("dependency", "certain", waits, (jid_of(long),), "pending"),
             "array": Case("array_slot", "certain", second, ("at once",), "pending"),
             "resources": Case("resources", "certain", wider, ("6 cores",), "pending"),
-            "stopping": Case("canceled", "certain", stubborn, ("still being ended",), "canceled"),
+            "stopping": Case("canceled", "certain", stubborn, ("still being stopped",), "canceled"),
         }.items():
             until(
                 lambda case=case: (

@@ -138,10 +138,11 @@ class Scene:
         """Nobody is said to have failed; since when nobody knows, and what was known last."""
         why = self.house.site.post("job-why", uid=case.uid, computeJid=case.jid)
         explanation_quality.check(why, text := "\n".join(why_lines(case.jid, why)))
-        assert why["cause"] == cause and "what is said here is the last that is known" in text, text
+        assert why["cause"] == cause and "this answer shows the last known state" in text, text
         assert "is not in the queue" not in text and "env did not answer" not in text, text
         assert (
-            "nobody can ask the scheduler of " in text or "nobody can ask its agent since " in text
+            "no contact with the scheduler of " in text
+            or "no contact with its agent since " in text
         ), text
 
     def true_again(self) -> float:

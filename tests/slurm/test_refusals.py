@@ -103,7 +103,7 @@ def nothing_of(stage: Stage, run: dict[str, Any], *, active: bool = False) -> No
         (
             {"partition": "small"},
             "batchRefused",
-            ["partition 'small' does not take the account \"research\"; it takes: chem"],
+            ["partition 'small' does not accept the account \"research\"; it accepts: chem"],
         ),
         (
             {"partition": "small", "account": "chem", "nodes": 2},
@@ -118,15 +118,15 @@ def nothing_of(stage: Stage, run: dict[str, Any], *, active: bool = False) -> No
         (
             {"cores": 5},
             "resourceExceeded",
-            ["`cores`: 5 are asked for; a node of partition 'batch' of cluster 'lab' has 4"],
+            ["`cores`: 5 are requested; a node of partition 'batch' of cluster 'lab' has 4"],
         ),
         ({"tasks": 100}, "resourceExceeded", ["25 are needed (100 tasks with 1 cores each)", "3"]),
         (
             {"memoryMb": 1001},
             "resourceExceeded",
-            ["`memory`: 1001 MB are asked for on each node", "has 1000"],
+            ["`memory`: 1001 MB are requested on each node", "has 1000"],
         ),
-        ({"gpus": 2}, "resourceExceeded", ["`gpus`: 2 GPUs are asked for on each node", "has 1"]),
+        ({"gpus": 2}, "resourceExceeded", ["`gpus`: 2 GPUs are requested on each node", "has 1"]),
         (
             {"nodes": 2, "tasks": 1},
             "batchRefused",
@@ -150,14 +150,14 @@ def test_a_time_limit_that_the_cluster_or_the_partition_does_not_give(known: Sta
         known,
         known.run("true", timeLimitSecs=7201),
         "resourceExceeded",
-        "`timeLimit`: 7201 s are asked for; cluster 'lab' gives a run 7200 s",
+        "`timeLimit`: 7201 s are requested; cluster 'lab' gives a run 7200 s",
     )
     short = known.run("true", batch={"partition": "debug"}, timeLimitSecs=301)
     refused(
         known,
         short,
         "resourceExceeded",
-        "`timeLimit`: 301 s are asked for; partition 'debug' of cluster 'lab' gives a run 300 s",
+        "`timeLimit`: 301 s are requested; partition 'debug' of cluster 'lab' gives a run 300 s",
     )
 
 

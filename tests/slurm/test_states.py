@@ -446,7 +446,7 @@ def exits_before_a_cancel(stage: Stage) -> None:
             "exit",
             word,
             exit=("script", code, None),
-            evidence=["did not change the result"],
+            evidence=["the result did not change"],
             never=["canceled by anyone"],
         )
         assert said["attempt"] == 1 and said["lateStop"]["by"] == ALICE, said
@@ -479,7 +479,7 @@ def an_exit_that_a_hung_slurmstepd_does_not_see(stage: Stage) -> None:
         "exit",
         "FAILED",
         exit=("script", 3, None),
-        evidence=["did not change the result"],
+        evidence=["the result did not change"],
     )
 
 

@@ -242,7 +242,7 @@ def it_waits_for_its_time_then_for_another_then_is_held(stage: Stage) -> None:
         stage.site.submit(run)
     for run in (first, second):
         stage.waits_for(run, "BeginTime")
-    read(stage, second, "slurm", "certain", "BeginTime", tries="nothing needs to be done")
+    read(stage, second, "slurm", "certain", "BeginTime", tries="no action is needed")
     stage.slurm.ask(
         "scontrol",
         "update",
@@ -251,10 +251,10 @@ def it_waits_for_its_time_then_for_another_then_is_held(stage: Stage) -> None:
         "starttime=now",
     )
     stage.waits_for(second, "Dependency")
-    read(stage, second, "slurm", "certain", "(Dependency)", tries="behind Dependency=")
+    read(stage, second, "slurm", "certain", "(Dependency)", tries="Dependency=")
     stage.users.run("alice", "scontrol", "hold", stage.job(first), env=stage.slurm.env)
     stage.waits_for(first, "JobHeldUser")
-    read(stage, first, "slurm", "certain", "JobHeldUser", tries="'scontrol release' there")
+    read(stage, first, "slurm", "certain", "JobHeldUser", tries="'scontrol release' on the cluster")
     stage.slurm.ask("scontrol", "release", stage.job(first))
     stage.slurm.hold(stage.job(first))
     stage.waits_for(first, "JobHeldAdmin")
@@ -281,7 +281,7 @@ def others_are_before_it(stage: Stage) -> None:
         "certain",
         "(Resources)",
         "it is next",
-        tries="nothing needs to be done",
+        tries="no action is needed",
     )
     read(
         stage,
@@ -290,7 +290,7 @@ def others_are_before_it(stage: Stage) -> None:
         "certain",
         "(Priority)",
         "other jobs are before it",
-        tries="nothing needs to be done",
+        tries="no action is needed",
     )
     read(
         stage,

@@ -1,1 +1,1 @@
-"""Endpoints: one sentence to be written."""
+"""The handlers of the HTTP API, one module for each topic."""

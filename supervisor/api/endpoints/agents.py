@@ -1,4 +1,4 @@
-"""The agents: how they stand, and what their logs say."""
+"""Agents: their states and logs, and requests to stop one."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ async def agents(h: Handler) -> Any:
 async def agent_stop(h: Handler) -> Any:
     request: AgentStop = h.parsed(AgentStop)
     key = _books(h).find(request.agent, request.uid)
-    await h.desk.stop_agent(key)
+    await h.runs.stop_agent(key)
     return {"state": "ok", "agent": str(key)}
 
 
@@ -38,4 +38,4 @@ async def agent_logs(h: Handler) -> Any:
 
 
 def _books(h: Handler) -> AgentLogReader:
-    return AgentLogReader(h.desk, h.desk.outputs.hub)
+    return AgentLogReader(h.runs, h.runs.outputs.hub)

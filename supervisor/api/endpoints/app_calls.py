@@ -1,6 +1,4 @@
-"""What is answered by an app or its user's agent: calls, files of runs. And what goes with it:
-sessions, ports, names of apps.
-"""
+"""Calls of apps, files of runs, sessions, leased ports and the names of apps."""
 
 import asyncio
 import contextlib
@@ -24,8 +22,8 @@ async def call(h: Handler) -> Any:
     try:
         return await answering
     except asyncio.CancelledError:
-        # nobody is there to hear it
-        h.desk.counters.add("callAbandoned")
+        # the client is gone
+        h.runs.counters.add("callAbandoned")
         return None
 
 
@@ -58,7 +56,10 @@ async def run_files(h: Handler) -> Any:
 
 
 async def send_file(h: Handler, file: OpenFile, what: str) -> None:
-    """Its bytes, as fast as they are taken. Raises Refusal while nothing is sent yet."""
+    """Send a file as fast as the client reads. Raises Refusal before the first byte only.
+
+    what: the file, for the log.
+    """
     h.set_header("Content-Type", "application/octet-stream")
     h.set_header("Content-Length", str(file.length))
     h.set_header("X-Jobscribe-Size", str(file.size))
@@ -72,9 +73,9 @@ async def send_file(h: Handler, file: OpenFile, what: str) -> None:
         except tornado.iostream.StreamClosedError:
             return
         except Refusal as e:
-            # a part of it is there already
-            h.desk.counters.add("refused." + e.code)
-            h.desk.log("{} could not be read to its end: {}", what, e.sentence)
+            # the client has a part already, so the connection must end visibly
+            h.runs.counters.add("refused." + e.code)
+            h.runs.log("cannot read {} to its end: {}", what, e.sentence)
             h.cut()
             return
     h.finish()
@@ -83,15 +84,15 @@ async def send_file(h: Handler, file: OpenFile, what: str) -> None:
 async def global_resources(h: Handler) -> Any:
     request: GlobalResources = h.parsed(GlobalResources)
     h.log_call("globalResources", f"{request.uid}-{request.simulation_id}", request.uid)
-    if request.simulation_type not in h.desk.apps:
+    if request.simulation_type not in h.runs.apps:
         raise Refusal(
             "unknownApp",
-            f"there is no app {request.simulation_type!r}; there are: {', '.join(h.desk.apps)}",
+            f"unknown app {request.simulation_type!r}; choose one of: {', '.join(h.runs.apps)}",
         )
-    if h.desk.draining:
+    if h.runs.draining:
         raise Refusal("draining", "the supervisor is stopping")
     return await h.services.leases.ask(request)
 
 
 async def apps(h: Handler) -> Any:
-    return {"apps": list(h.desk.apps)}
+    return {"apps": list(h.runs.apps)}

@@ -1,4 +1,4 @@
-"""The clusters that runs can go to, as the user who asks may know them."""
+"""The clusters that a user may submit to."""
 
 from typing import Any
 
@@ -7,7 +7,6 @@ from ..transport.request_handler import Handler
 
 
 async def clusters(h: Handler) -> Any:
-    """None where this house has none."""
     request: ClusterList = h.parsed(ClusterList)
-    board = h.services.clusters
-    return {"state": "ok", "clusters": [] if board is None else board.listing(request.uid)}
+    inventory = h.services.clusters
+    return {"state": "ok", "clusters": [] if inventory is None else inventory.listing(request.uid)}

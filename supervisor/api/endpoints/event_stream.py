@@ -1,6 +1,4 @@
-"""The log of events as a stream of server-sent events, for front ends: durable, in order, resumable
-by position.
-"""
+"""The event log as server-sent events for front ends: durable, in order, resumable by position."""
 
 import asyncio
 import re
@@ -28,20 +26,19 @@ async def events(h: Handler) -> Any:
         None if jid is None else parse("computeJid", jid),
     )
     begin_stream(h)
-    # where it begins is said at once, so that a reader who is cut off before the first event misses
-    # nothing
+    # send the position at once: a client that is cut off before the first event can resume from it
     h.write(f"id: {after}\n\n")
     await h.send()
-    telling = asyncio.ensure_future(_tell(h, h.desk.feed.follow(after, wanted, KEEPALIVE_SECS)))
-    h.on_gone = telling.cancel
+    sending = asyncio.ensure_future(_send_all(h, h.runs.feed.follow(after, wanted, KEEPALIVE_SECS)))
+    h.on_gone = sending.cancel
     try:
-        await telling
+        await sending
     except asyncio.CancelledError:
-        return None  # nobody is there to hear it
+        return None  # the client is gone
     return None
 
 
-async def _tell(h: Handler, pages: AsyncIterator[list[Stored]]) -> None:
+async def _send_all(h: Handler, pages: AsyncIterator[list[Stored]]) -> None:
     try:
         async for page in pages:
             h.write("".join(map(_sse, page)) or ": nothing new\n\n")
@@ -57,8 +54,8 @@ def begin_stream(h: Handler) -> None:
     h.set_header("X-Accel-Buffering", "no")
 
 
-def told(stored: Stored) -> dict[str, Any]:
-    """An event as it is told."""
+def event_body(stored: Stored) -> dict[str, Any]:
+    """Return an event in the form of the API."""
     return {
         "position": stored.position,
         "stream": stored.stream,
@@ -68,7 +65,7 @@ def told(stored: Stored) -> dict[str, Any]:
 
 
 def _sse(stored: Stored) -> str:
-    data = msgspec.json.encode(told(stored)).decode()
+    data = msgspec.json.encode(event_body(stored)).decode()
     return f"id: {stored.position}\nevent: {stored.event.__struct_config__.tag}\ndata: {data}\n\n"
 
 
@@ -77,4 +74,4 @@ def _position(h: Handler) -> int:
     if not _POSITION.match(text):
         raise Refusal("badRequest", f"a position is a number; got {ascii(text)[:40]}")
     after = int(text)
-    return h.desk.engine.store.head() if after < 0 else after
+    return h.runs.engine.store.head() if after < 0 else after

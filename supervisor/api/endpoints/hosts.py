@@ -1,4 +1,4 @@
-"""The hosts of drivers that have several: whether they can be asked, and what is used of each."""
+"""The hosts of drivers with several hosts: their states and used resources."""
 
 from typing import Any
 
@@ -13,12 +13,12 @@ _KINDS = ("sequential", "parallel")
 
 
 async def pool(h: Handler) -> Any:
-    world = h.desk.engine.world
+    world = h.runs.engine.world
     return {
         "state": "ok",
         "hosts": [
             host_row(world, name, engine)
-            for name, driver in h.desk.drivers.items()
+            for name, driver in h.runs.drivers.items()
             if isinstance(driver, HasHosts)
             for engine in driver.engines.values()
         ],
@@ -26,7 +26,7 @@ async def pool(h: Handler) -> Any:
 
 
 async def pool_check(h: Handler) -> Any:
-    drivers = [d for d in h.desk.drivers.values() if isinstance(d, HasHosts)]
+    drivers = [d for d in h.runs.drivers.values() if isinstance(d, HasHosts)]
     return {
         "state": "ok",
         "hosts": sum(len(d.engines) for d in drivers),
@@ -35,16 +35,17 @@ async def pool_check(h: Handler) -> Any:
 
 
 def host_row(world: World, driver: str, watched: MonitoredHosts) -> dict[str, Any]:
-    """Pairs are what is used and what there is (None: not counted). runs: in agents; tasks: in
-    containers of their own.
+    """Return one host. Pairs are [used, total]; a total of None is unlimited.
+
+    runs: executions in agents. tasks: executions in their own containers.
     """
     host = watched.host
-    there = {
+    views = {
         key: view
         for key, view in world.agents.items()
         if (key.driver, key.host) == (driver, host.name)
     }
-    agents = [key for key, view in there.items() if key.kind != "container" and view.there]
+    agents = [key for key, view in views.items() if key.kind != "container" and view.there]
     held = _held(world, driver, host.name)
     return {
         "host": host.name,
@@ -59,8 +60,8 @@ def host_row(world: World, driver: str, watched: MonitoredHosts) -> dict[str, An
         "slots": {kind: _slots(world, AgentKey(driver, kind, "-", host.name)) for kind in _KINDS},
         "agents": len(agents),
         "agentsMb": [sum(map(world.homes.mb, agents)), host.agents_mb],
-        "runs": sum(len(view.placed) for key, view in there.items() if key.kind != "container"),
-        "tasks": sum(len(view.placed) for key, view in there.items() if key.kind == "container"),
+        "runs": sum(len(view.placed) for key, view in views.items() if key.kind != "container"),
+        "tasks": sum(len(view.placed) for key, view in views.items() if key.kind == "container"),
         "cpu": held.get("cpu", [0, host.cpu]),
         "memoryMb": held.get("memory_mb", [0, host.memory_mb]),
         "gpus": held.get("gpus", [0, len(host.gpus)]),
@@ -69,7 +70,7 @@ def host_row(world: World, driver: str, watched: MonitoredHosts) -> dict[str, An
 
 
 def _held(world: World, driver: str, host: str) -> dict[str, Any]:
-    """What tasks hold of it, and what there is for them; nothing where there is nothing for any."""
+    """Return the used and total resources for tasks of roles; {} if the driver has none."""
     room = world.rooms.get(driver)
     return (
         next((row for row in gang_allocator.usage(room) if row["host"] == host), {})

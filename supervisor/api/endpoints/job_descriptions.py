@@ -1,4 +1,4 @@
-"""Job descriptions: checked as a whole, then all of their runs are submitted, or none."""
+"""Job descriptions: check the whole description, then submit all of its runs or none."""
 
 import asyncio
 import hashlib
@@ -30,54 +30,54 @@ _SID_LENGTH = 8
 
 async def run_description(h: Handler) -> Any:
     request: RunDescription = h.parsed(RunDescription, MAX_BYTES)
-    h.desk.log("class=ServerReq api=api_runDescription reqId={}", request.req_id, uid=request.uid)
-    return await submit(h.desk, request)
+    h.runs.log("class=ServerReq api=api_runDescription reqId={}", request.req_id, uid=request.uid)
+    return await submit(h.runs, request)
 
 
-async def submit(desk: RunService, request: RunDescription) -> dict[str, Any]:
-    """What became of the runs of each job, by its name, durable. Raises Refusal: where anything is
-    wrong nothing is stored.
+async def submit(service: RunService, request: RunDescription) -> dict[str, Any]:
+    """Submit a job description. Return the replies of the runs by job name when they are durable.
+
+    Raises Refusal; if the description has any problem, nothing is stored.
     """
     try:
-        # a short text may stand for thousands of runs: the loop serves others meanwhile
-        made, warnings = await asyncio.to_thread(_made, request, desk.checked, tuple(desk.drivers))
-        if desk.engine.store.receipt(request.uid, f"{request.req_id}.0") is None:
-            _check_site(desk, request.uid, made)
+        # in a thread: a short text may describe thousands of runs
+        jobs, warnings = await asyncio.to_thread(
+            _job_runs, request, service.checked, tuple(service.drivers)
+        )
+        if service.engine.store.receipt(request.uid, f"{request.req_id}.0") is None:
+            _check_site(service, request.uid, jobs)
     except InvalidDocument as e:
         raise Refusal(
             "badRequest", e.sentence, {"problems": e.problems, "warnings": e.warnings}
         ) from None
-    specs = tuple(spec for job in made for spec in job.specs)
-    replies = await desk.submit_many(RunMany(req_id=request.req_id, runs=specs))
+    specs = tuple(spec for job in jobs for spec in job.specs)
+    replies = await service.submit_many(RunMany(req_id=request.req_id, runs=specs))
     _check_replies(replies)
     left = iter(replies)
     return {
         "state": "ok",
-        "jobs": {job.job.name: list(itertools.islice(left, len(job.specs))) for job in made},
+        "jobs": {job.job.name: list(itertools.islice(left, len(job.specs))) for job in jobs},
         "warnings": warnings,
     }
 
 
-def _made(
+def _job_runs(
     request: RunDescription,
     check: Callable[[RunSpec], object],
     drivers: Collection[str],
 ) -> tuple[tuple[JobRuns, ...], tuple[Problem, ...]]:
-    """Its runs, each of which may be submitted as it is, and what is doubtful. Raises
-    BadDescription.
-    """
+    """Return the checked runs of each job, and warnings. Raises InvalidDocument."""
     description = parse_description(request.description)
-    made = build_runs(description, request.uid, _ids(request))
+    jobs = build_runs(description, request.uid, _ids(request))
     problems = []
-    for job in made:
+    for job in jobs:
         path = job.job.path
         if job.job.driver and job.job.driver not in drivers:
-            there = f"one of {', '.join(drivers)}"
             problems.append(
                 Problem(
                     path=member(path, "driver"),
-                    problem=f"there is no driver {job.job.driver!r}",
-                    right=there,
+                    problem=f"unknown driver {job.job.driver!r}",
+                    right=f"one of {', '.join(drivers)}",
                 )
             )
             continue
@@ -85,57 +85,56 @@ def _made(
             try:
                 check(spec)
             except Refusal as e:
-                where = member(path, "batch") if e.code == "batchRefused" else path
-                problems.append(Problem(path=where, problem=e.sentence, right=CODES[e.code].advice))
+                place = member(path, "batch") if e.code == "batchRefused" else path
+                problems.append(Problem(path=place, problem=e.sentence, right=CODES[e.code].advice))
                 break
     if problems:
         raise InvalidDocument(problems, description.warnings)
-    return made, description.warnings
+    return jobs, description.warnings
 
 
 def _ids(request: RunDescription) -> Callable[[], str]:
-    """Simulation ids that nobody has, and the same ones when the very same is asked again."""
+    """Return a generator of new simulation ids, the same ones if the request is repeated."""
     content = hashlib.blake2b(
         msgspec.json.encode(request.description, order="deterministic"), digest_size=16
     ).hexdigest()
     numbers = itertools.count()
 
-    def fresh() -> str:
-        what = f"{request.uid}|{request.req_id}|{content}|{next(numbers)}"
-        return derived_id(what.encode(), key=b"jobscribe description")[:_SID_LENGTH]
+    def next_id() -> str:
+        source = f"{request.uid}|{request.req_id}|{content}|{next(numbers)}"
+        return derived_id(source.encode(), key=b"jobscribe description")[:_SID_LENGTH]
 
-    return fresh
+    return next_id
 
 
-def _check_site(desk: RunService, uid: str, made: Sequence[JobRuns]) -> None:
-    """Has this site what they need: machines, and the jobs of earlier submissions that they wait
-    for? Raises BadDescription.
+def _check_site(service: RunService, uid: str, jobs: Sequence[JobRuns]) -> None:
+    """Check that the site has hosts for the jobs, and that earlier jobs they depend on exist.
+
+    Raises InvalidDocument.
     """
-    ours = {job.job.name for job in made}
+    ours = {job.job.name for job in jobs}
     problems = []
-    for job, plan in ((j.job, j.specs[0].active_plan) for j in made):
-        if job.roles and (lack := _too_much(desk, job, plan)):
+    for job, plan in ((j.job, j.specs[0].active_plan) for j in jobs):
+        if job.roles and (lack := _too_much(service, job, plan)):
             problems.append(
                 Problem(
                     path=member(job.path, "roles"),
                     problem=lack,
-                    right="what one of the machines has",
+                    right="at most the resources of one host",
                 )
             )
         problems += [
             p
             for n, wait in enumerate(job.after)
-            if wait.job not in ours and (p := _never(desk, uid, job, n, wait))
+            if wait.job not in ours and (p := _never_fulfilled(service, uid, job, n, wait))
         ]
     if problems:
         raise InvalidDocument(problems)
 
 
-def _too_much(desk: RunService, job: JobDescription, plan: str | None) -> str | None:
-    """Why its roles could never have places. What a batch scheduler cannot give was told when its
-    runs were checked.
-    """
-    policy, driver = desk.engine.policy, desk.driver(job.driver)
+def _too_much(service: RunService, job: JobDescription, plan: str | None) -> str | None:
+    """Return why no host can fit its roles, if so. Runs on clusters were checked before."""
+    policy, driver = service.engine.policy, service.driver(job.driver)
     return (
         None
         if driver in policy.batch
@@ -143,15 +142,15 @@ def _too_much(desk: RunService, job: JobDescription, plan: str | None) -> str | 
     )
 
 
-def _never(
-    desk: RunService, uid: str, job: JobDescription, n: int, wait: DependencyWait
+def _never_fulfilled(
+    service: RunService, uid: str, job: JobDescription, n: int, wait: DependencyWait
 ) -> Problem | None:
-    """Will what it waits for never come, as far as that is known?"""
+    """Return a problem if the dependency can never be fulfilled."""
     path = element(member(job.path, "after"), n)
     try:
-        run = desk.job(uid, wait.job).job.run
+        run = service.job(uid, wait.job).job.run
     except Refusal as e:
-        return Problem(path=path, problem=e.sentence, right="the computeJid of a job that is there")
+        return Problem(path=path, problem=e.sentence, right="the computeJid of an existing job")
     wanted = {"ok": (COMPLETED,), "failed": (ERROR, CANCELED)}.get(wait.on)
     if (
         wanted is None
@@ -163,24 +162,22 @@ def _never(
         return None
     return Problem(
         path=path,
-        problem=f"{wait.job} has ended already: {run.status}",
-        right=f"on: any, or a job that may end {wait.on}",
+        problem=f"{wait.job} has already ended: {run.status}",
+        right=f"on: any, or a job that can still end {wait.on}",
     )
 
 
 def _check_replies(replies: Sequence[dict[str, Any]]) -> None:
-    """Raises Refusal where the same request is to be sent again (the store fails, we are stopping),
-    or all is refused.
-    """
+    """Raise Refusal if a retry of the request may succeed, or if all runs were refused."""
     refused = [r for r in replies if "code" in r]
     again = [r for r in refused if CODES[r["code"]].retry] or (
         refused if len(refused) == len(replies) else []
     )
     if again:
-        taken = len(replies) - len(refused)
-        held = (
-            f"{taken} of its {len(replies)} runs are on file; the same reqId does not submit them again"
-            if taken
-            else "none is on file"
+        accepted = len(replies) - len(refused)
+        result = (
+            f"{accepted} of its {len(replies)} runs are stored; the same reqId does not submit them again"
+            if accepted
+            else "no run is stored"
         )
-        raise Refusal(again[0]["code"], f"{again[0]['error']} ({held})")
+        raise Refusal(again[0]["code"], f"{again[0]['error']} ({result})")

@@ -1,6 +1,4 @@
-"""`/live`: news for one page. Opened with a ticket that a front end has signed for its user, not
-with the secret.
-"""
+"""`/live`: updates for one page, authenticated by a ticket that the front end signed for its user."""
 
 import contextlib
 import re
@@ -21,9 +19,9 @@ _NUMBER = re.compile(r"[0-9]{1,9}\Z")
 
 
 async def live(h: Handler) -> Any:
-    wish = _wish(h)
+    subscription = _subscription(h)
     h.authenticated()
-    with h.services.live.reader(wish) as reader:
+    with h.services.live.reader(subscription) as reader:
         h.on_gone = reader.leave
         begin_stream(h)
         stream = h.services.live.stream(reader)
@@ -35,18 +33,18 @@ async def live(h: Handler) -> Any:
             except tornado.iostream.StreamClosedError:
                 return None
             except Refusal as e:
-                h.desk.log("a stream of news ends: {}", e.sentence, uid=wish.uid)
+                h.runs.log("live updates ended: {}", e.sentence, uid=subscription.uid)
     h.finish()
     return None
 
 
-def _wish(h: Handler) -> Subscription:
+def _subscription(h: Handler) -> Subscription:
     uid = tickets.verify(
-        h.services.secret, h.request.headers.get(tickets.HEADER, ""), h.desk.now().wall
+        h.services.secret, h.request.headers.get(tickets.HEADER, ""), h.runs.now().wall
     )
     jids = tuple(dict.fromkeys(parse("computeJid", jid) for jid in h.arguments("computeJid")))
     if len(jids) > MOST_JOBS:
-        raise Refusal("badRequest", f"a stream tells of at most {MOST_JOBS} jobs that are named")
+        raise Refusal("badRequest", f"a stream takes at most {MOST_JOBS} computeJids")
     logs, tail = h.argument("logs"), h.argument("tail") or "0"
     if not _NUMBER.match(tail) or int(tail) > MOST_TAIL:
         raise Refusal(

@@ -1,6 +1,4 @@
-"""What monitoring asks for: metrics as text, and whether all is well. A token of its own is enough
-for these two.
-"""
+"""Metrics and health for monitoring systems, which have their own token."""
 
 from typing import Any
 
@@ -15,11 +13,13 @@ async def metrics(h: Handler) -> Any:
 
 
 async def health(h: Handler) -> Any:
-    return await h.services.monitoring.health.body(draining=h.desk.draining)
+    return await h.services.monitoring.health.body(draining=h.runs.draining)
 
 
-def seen(handler: Any) -> None:
-    """Tornado has answered a request. Streams are as long as somebody reads, and say nothing."""
+def record_request(handler: Any) -> None:
+    """Record the duration of an answered request. Streams last as long as the client reads, so they
+    are left out.
+    """
     if isinstance(handler, Handler) and not handler.route.streams:
         handler.services.monitoring.instruments.http.labels(
             _method(handler.request.method),
@@ -29,5 +29,5 @@ def seen(handler: Any) -> None:
 
 
 def _method(method: str | None) -> str:
-    """Whatever a client may send."""
+    """Return the method as a metric label; `other` for any text that clients invent."""
     return method if method in ("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS") else "other"

@@ -1,6 +1,4 @@
-"""Those who are told when runs change: how each stands, a test of one, and another try at once. For
-operators: nobody's jobs are in it.
-"""
+"""Notification targets for operators: list, test and retry them. No data of jobs."""
 
 from typing import Any
 
@@ -16,25 +14,25 @@ class TargetName(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 async def notify(h: Handler) -> Any:
-    return {"state": "ok", **_there(h).status()}
+    return {"state": "ok", **_notifications(h).status()}
 
 
 async def notify_test(h: Handler) -> Any:
     name = h.parsed(TargetName).name
-    h.desk.log("a test of the notifications of {} is asked for", name)
-    return {"state": "ok", **await _there(h).test(name)}
+    h.runs.log("test of notification target {} requested", name)
+    return {"state": "ok", **await _notifications(h).test(name)}
 
 
 async def notify_retry(h: Handler) -> Any:
     name = h.parsed(TargetName).name
-    h.desk.log("notifications of {} are to be tried at once", name)
-    return {"state": "ok", **_there(h).retry(name)}
+    h.runs.log("retry of notification target {} requested", name)
+    return {"state": "ok", **_notifications(h).retry(name)}
 
 
-def _there(h: Handler) -> Notifications:
+def _notifications(h: Handler) -> Notifications:
     if h.services.notifications is None:
         raise Refusal(
             "notFound",
-            "nobody is told of anything here: name a file in notify.file (see docs/notifications.md)",
+            "notifications are not configured; set notify.file (see docs/notifications.md)",
         )
     return h.services.notifications

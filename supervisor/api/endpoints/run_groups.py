@@ -1,4 +1,4 @@
-"""Arrays and groups: many runs of one simulation asked for, told about, canceled."""
+"""Arrays and groups: submit, count and cancel many runs of one simulation."""
 
 from typing import Any
 
@@ -14,14 +14,14 @@ async def run_array(h: Handler) -> Any:
         request,
         f"{request.run.uid}-{request.run.simulation_id}-{request.run.compute_model}",
     )
-    return await groups.submit_array(h.desk, request)
+    return await groups.submit_array(h.runs, request)
 
 
 async def job_group(h: Handler) -> Any:
-    return await groups.group(h.desk, h.parsed(JobGroup))
+    return await groups.group(h.runs, h.parsed(JobGroup))
 
 
 async def group_cancel(h: Handler) -> Any:
     request: GroupCancel = h.parsed(GroupCancel)
     h.log_request("groupCancel", request, f"{request.uid}-{request.simulation_id}")
-    return await groups.cancel_group(h.desk, request)
+    return await groups.cancel_group(h.runs, request)

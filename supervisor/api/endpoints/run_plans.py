@@ -1,4 +1,4 @@
-"""What a run would be: the plan, computed beside the loop. Nothing is stored."""
+"""The plan (dry run) of a run, computed in a thread. Nothing is stored."""
 
 import asyncio
 from typing import Any
@@ -17,13 +17,13 @@ from ..transport.request_handler import Handler
 
 async def run_plan(h: Handler) -> Any:
     request: RunPlan = h.parsed(RunPlan)
-    spec = h.desk.checked(request.run)
+    spec = h.runs.checked(request.run)
     h.owner = spec.uid
     jid = compute_jid(spec.uid, spec.simulation_id, spec.compute_model)
-    entry, policy = h.desk.engine.durable(jid), h.desk.engine.policy
+    entry, policy = h.runs.engine.durable(jid), h.runs.engine.policy
     run = None if entry is None else entry.job.run
-    serial = max(1 if run is None else run.serial + 1, int(h.desk.now().wall), policy.serial_floor)
-    run_dir, nodes = h.desk.run_dir(spec), policy.nodes.get(spec.driver, ())
+    serial = max(1 if run is None else run.serial + 1, int(h.runs.now().wall), policy.serial_floor)
+    run_dir, nodes = h.runs.run_dir(spec), policy.nodes.get(spec.driver, ())
     places = (
         _on_a_cluster(policy, spec, f"{jid}/{serial}/1")
         if spec.roles and spec.driver in policy.batch
@@ -35,7 +35,10 @@ async def run_plan(h: Handler) -> Any:
 
 
 def _on_a_cluster(policy: CoreConfig, spec: RunSpec, seed: str) -> tuple[TaskPlace, ...]:
-    """Nobody knows the nodes yet: addresses are marks. Raises Refusal."""
+    """Return places with placeholder addresses, because Slurm chooses the nodes later.
+
+    Raises Refusal (batchRefused, resourceExceeded).
+    """
     host = cluster_assignment.cluster(policy, spec)
     if host is None:
         raise Refusal("batchRefused", cluster_assignment.unknown(policy, spec))

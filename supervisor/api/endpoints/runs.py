@@ -1,4 +1,4 @@
-"""Runs: asked for, told about, canceled, listed, explained."""
+"""Runs: submit, describe, cancel, list and explain them; their output, history and trace."""
 
 import asyncio
 import os
@@ -21,13 +21,13 @@ from ....protocol.api.requests import (
     RunStatusRequest,
     Trace,
 )
-from ...diagnosis.missing_output import silence
+from ...diagnosis.missing_output import missing_output
 from ...runs.groups import gently
 from ...tracing.log_search import lines
-from ...tracing.report import about, lines_told, pulled, trace
+from ...tracing.report import line_items, log_query, trace, with_image_pulls
 from ..transport.request_handler import Handler
-from .event_stream import told
-from .sign_in import beside
+from .event_stream import event_body
+from .sign_in import with_sign_in
 
 
 async def run_simulation(h: Handler) -> Any:
@@ -35,42 +35,42 @@ async def run_simulation(h: Handler) -> Any:
     spec = request.run
     jid = f"{spec.uid}-{spec.simulation_id}-{spec.compute_model}"
     h.log_request("runSimulation", request, jid)
-    return beside(h, await h.desk.submit(request), spec.uid, jid)
+    return with_sign_in(h, await h.runs.submit(request), spec.uid, jid)
 
 
 async def run_many(h: Handler) -> Any:
     request = await h.parsed_runs()
-    h.desk.log(
+    h.runs.log(
         "class=ServerReq api=api_runMany reqId={} runs={}", request.req_id, len(request.runs)
     )
-    replies = await h.desk.submit_many(request)
+    replies = await h.runs.submit_many(request)
     return {"state": "ok", "runs": replies}
 
 
 async def run_status(h: Handler) -> Any:
     request: RunStatusRequest = h.parsed(RunStatusRequest)
-    return beside(h, await h.desk.status(request), request.uid, request.compute_jid)
+    return with_sign_in(h, await h.runs.status(request), request.uid, request.compute_jid)
 
 
 async def run_cancel(h: Handler) -> Any:
     request: RunCancel = h.parsed(RunCancel)
     h.log_request("runCancel", request, request.compute_jid)
-    return await h.desk.cancel(request)
+    return await h.runs.cancel(request)
 
 
 async def run_release(h: Handler) -> Any:
     request: RunRelease = h.parsed(RunRelease)
     h.log_request("runRelease", request, request.compute_jid)
-    return await h.desk.release(request)
+    return await h.runs.release(request)
 
 
 async def job_tasks(h: Handler) -> Any:
-    return h.desk.tasks(h.parsed(JobTasks))
+    return h.runs.tasks(h.parsed(JobTasks))
 
 
 async def job_list(h: Handler) -> Any:
     request: JobList = h.parsed(JobList)
-    rows = h.desk.engine.store.jobs(
+    rows = h.runs.engine.store.jobs(
         uid=request.uid,
         status=request.status,
         active=request.active,
@@ -79,8 +79,8 @@ async def job_list(h: Handler) -> Any:
     )
     jobs = []
     async for row in gently(rows):
-        # `status` is the old name of `state`
-        more = h.desk.summaries.of(row)._asdict() if request.commands is True else {}
+        # `status` of the row is the old name of `state`
+        more = h.runs.summaries.get(row)._asdict() if request.commands is True else {}
         jobs.append({**msgspec.to_builtins(row), "state": row.status, **more})
     return {"jobs": jobs, "next": rows[-1].position if len(rows) == request.limit else None}
 
@@ -88,7 +88,7 @@ async def job_list(h: Handler) -> Any:
 async def job_log(h: Handler) -> Any:
     request: JobLog = h.parsed(JobLog)
     h.owner = request.uid
-    chunk, token = await h.desk.read_log(request)
+    chunk, token = await h.runs.read_log(request)
     h.services.unsent.check(h.owner, len(chunk.data))
     h.set_header("Content-Type", "application/octet-stream")
     for name, value in (
@@ -98,35 +98,35 @@ async def job_log(h: Handler) -> Any:
     ):
         h.set_header("X-Jobscribe-" + name, str(value))
     if token is not None:
-        # the run's latest attempt, and the task that stands for it, may be others by the next piece
-        for name, said in (
+        # the client asks for the same task again, even if a new attempt starts meanwhile
+        for name, part in (
             ("Attempt", token.attempt),
             ("Role", token.role),
             ("Index", token.index),
         ):
-            h.set_header("X-Jobscribe-" + name, str(said))
+            h.set_header("X-Jobscribe-" + name, str(part))
     h.set_header("X-Jobscribe-End", "true" if chunk.end else "false")
     if not chunk.data and chunk.next_offset == 0 and (chunk.end or not request.wait_secs):
-        job = h.desk.job(request.uid, request.compute_jid).job
+        job = h.runs.job(request.uid, request.compute_jid).job
         task = None if job.run is None or token is None else job.run.find(token)
-        h.set_header("X-Jobscribe-Note", silence(job, task, request.stream).header())
+        h.set_header("X-Jobscribe-Note", missing_output(job, task, request.stream).header())
     h.end(chunk.data)
 
 
 async def job_story(h: Handler) -> Any:
     request: JobStory = h.parsed(JobStory)
-    h.desk.job(request.uid, request.compute_jid)
-    events = h.desk.engine.store.read(job_stream(request.compute_jid))
+    h.runs.job(request.uid, request.compute_jid)
+    events = h.runs.engine.store.read(job_stream(request.compute_jid))
     purged = {e.event.serial for e in events if isinstance(e.event, RunPurged)}
     return {
         "computeJid": request.compute_jid,
-        "events": [told(_shown(e, purged)) for e in events],
+        "events": [event_body(_without_output(e, purged)) for e in events],
         "lines": story(events),
     }
 
 
-def _shown(stored: Stored, purged: set[int]) -> Stored:
-    """The event, without words of a run whose files were removed."""
+def _without_output(stored: Stored, purged: set[int]) -> Stored:
+    """Return the event; for a purged run, without the output that it quotes."""
     event = stored.event
     if isinstance(event, TaskEnded | TaskHeld) and event.token.serial in purged:
         return msgspec.structs.replace(stored, event=without_quotes(event))
@@ -134,21 +134,20 @@ def _shown(stored: Stored, purged: set[int]) -> Stored:
 
 
 async def job_why(h: Handler) -> Any:
-    return h.desk.why(h.parsed(RunStatusRequest))
+    return h.runs.why(h.parsed(RunStatusRequest))
 
 
 async def trace_id(h: Handler) -> Any:
     request: Trace = h.parsed(Trace)
-    answer = trace(h.desk.engine.store, request.id, request.uid, h.services.known)
-    what = about(answer, h.services.known) if request.logs else None
+    answer = trace(h.runs.engine.store, request.id, request.uid, h.services.known)
+    what = log_query(answer, h.services.known) if request.logs else None
     if what is not None:
-        # what was said just now may be on its way to the files; those lie beside the folders of
-        # agents, and reading them may take a while
+        # the log writer may be behind, and reading log files takes a while
         await asyncio.to_thread(h.services.logs_written)
-        found, gaps = await asyncio.to_thread(lines, os.path.dirname(h.desk.evidence_root), what)
+        found, gaps = await asyncio.to_thread(lines, os.path.dirname(h.runs.evidence_root), what)
         answer |= {
-            "lines": lines_told(found, answer),
+            "lines": line_items(found, answer),
             "gaps": gaps,
-            "waits": pulled(found, answer["waits"]),
+            "waits": with_image_pulls(found, answer["waits"]),
         }
     return answer

@@ -1,5 +1,6 @@
-"""Signing in to clusters, and what is said beside a run's status while its user has to. Of these
-bodies nothing is logged or kept.
+"""Signing in to clusters, and the sign-in request in a run's status.
+
+The request bodies contain secrets. They are never logged or stored.
 """
 
 import re
@@ -13,38 +14,36 @@ from ....protocol.jobs.status import ACTIVE
 from ...clusters.sign_in import DRIVER, SignIns
 from ..transport.request_handler import Handler
 
-#: Bytes of a sign-in: a key with its certificate, and the rest.
+#: Largest sign-in request, with a key and its certificate.
 MAX_BYTES = 128 * 1024
 _PLACE = re.compile(r"`(\$[.\w]*)`$")
 
 
 async def sbatch_login(h: Handler) -> Any:
-    request: SbatchLogin = _taken(h, SbatchLogin)
+    request: SbatchLogin = _parsed_once(h, SbatchLogin)
     h.log_call("sbatchLogin", request.uid, request.uid)
-    if h.desk.draining:
+    if h.runs.draining:
         raise Refusal("draining", "the supervisor is stopping")
     return {"state": "ok", **await _sign_ins(h).login(request)}
 
 
 async def sbatch_login_status(h: Handler) -> Any:
-    request: SbatchLoginStatus = _taken(h, SbatchLoginStatus)
+    request: SbatchLoginStatus = _parsed_once(h, SbatchLoginStatus)
     return {"state": "ok", **_sign_ins(h).status(request)}
 
 
 async def sbatch_logout(h: Handler) -> Any:
-    request: SbatchLogout = _taken(h, SbatchLogout)
+    request: SbatchLogout = _parsed_once(h, SbatchLogout)
     h.log_call("sbatchLogout", request.uid, request.uid)
     return {"state": "ok", **await _sign_ins(h).logout(request)}
 
 
-def beside(h: Handler, reply: dict[str, Any], uid: str, jid: str) -> dict[str, Any]:
-    """The status of a user's run, with the `cluster` that it goes to, and with `srException` where
-    it takes a sign-in there first.
-    """
+def with_sign_in(h: Handler, reply: dict[str, Any], uid: str, jid: str) -> dict[str, Any]:
+    """Add to a status reply the `cluster` of the run, and `srException` if its user must sign in."""
     sign_ins = h.services.sign_ins
     if sign_ins is None or reply.get("computeJobSerial") is None or reply.get("superseded"):
         return reply
-    run = h.desk.job(uid, jid).job.run
+    run = h.runs.job(uid, jid).job.run
     if run is None or run.spec.driver != DRIVER:
         return reply
     reply = {**reply, "cluster": sign_ins.cluster_named(_cluster(run.spec))}
@@ -68,14 +67,15 @@ def _cluster(spec: RunSpec) -> str | None:
 def _sign_ins(h: Handler) -> SignIns:
     if h.services.sign_ins is None:
         raise Refusal(
-            "badRequest", "this supervisor has no clusters: its operator adds the driver sbatch"
+            "badRequest", "this supervisor has no clusters; its operator can add the driver sbatch"
         )
     return h.services.sign_ins
 
 
-def _taken(h: Handler, type_: type[Any]) -> Any:
-    """The request, of which nothing is left here then. What does not fit is told by its place
-    alone: a key of it may be a password.
+def _parsed_once(h: Handler, type_: type[Any]) -> Any:
+    """Return the request and overwrite its body.
+
+    A refusal names only the place of an invalid field, because its name or value may be a password.
     """
     try:
         return h.parsed(type_, MAX_BYTES)
@@ -85,7 +85,7 @@ def _taken(h: Handler, type_: type[Any]) -> Any:
         found = _PLACE.search(e.sentence)
         raise Refusal(
             "badRequest",
-            "this does not have the form of a sign-in" + (f": see {found[1]}" if found else ""),
+            "this is not a valid sign-in request" + (f": see {found[1]}" if found else ""),
         ) from None
     finally:
         h.forget_body()

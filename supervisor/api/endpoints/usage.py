@@ -1,4 +1,4 @@
-"""What jobs take of the machine."""
+"""Resource usage of jobs."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from ..transport.request_handler import Handler
 async def job_metrics(h: Handler) -> Any:
     request: JobMetrics = h.parsed(JobMetrics)
     h.owner = request.uid
-    job = h.desk.job(request.uid, request.compute_jid).job
+    job = h.runs.job(request.uid, request.compute_jid).job
     if job.run is not None and request.compute_job_serial not in (0, job.run.serial):
         raise Refusal(
             "staleSerial", f"run {request.compute_job_serial} of {job.jid} is not the current one"

@@ -1,6 +1,4 @@
-"""The libraries of users: what they upload for an app, listed, taken away. A body goes to disk as
-it comes.
-"""
+"""Library files of users for an app: upload, read, list and delete. Uploads go to disk at once."""
 
 from typing import Any
 
@@ -15,7 +13,7 @@ from .app_calls import send_file
 async def begin_upload(h: Handler) -> Sink:
     uid, type_, name = _place(h)
     h.log_call("uploadLibFile", f"{uid}-{type_}", uid)
-    if h.desk.draining:
+    if h.runs.draining:
         raise Refusal("draining", "the supervisor is stopping")
     return await h.services.uploads.begin(uid, type_, name)
 
@@ -58,7 +56,7 @@ def _owner(h: Handler) -> tuple[str, str]:
 
 
 def _check_app(h: Handler, type_: str) -> None:
-    if type_ not in h.desk.apps:
+    if type_ not in h.runs.apps:
         raise Refusal(
-            "unknownApp", f"there is no app {type_!r}; there are: {', '.join(h.desk.apps)}"
+            "unknownApp", f"unknown app {type_!r}; choose one of: {', '.join(h.runs.apps)}"
         )

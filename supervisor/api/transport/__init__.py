@@ -1,1 +1,1 @@
-"""Transport: one sentence to be written."""
+"""HTTP for all handlers: authentication, bodies, limits of responses, error responses."""

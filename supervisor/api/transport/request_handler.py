@@ -1,6 +1,6 @@
-"""What every answer has in common: who may ask, how, how much, and the form of a refusal.
+"""The request handler of all routes: authentication, body limits, and the form of answers.
 
-Every refusal has a code and is counted; whatever else goes wrong is logged with its trace and
+Every refusal has a code and is counted. Any other exception is logged with its traceback and
 answered as `internal`.
 """
 
@@ -34,19 +34,20 @@ from ...usage.samples import UsageSamples
 from .response_limits import STALL_SECS, ResponseLimits
 
 _NO_LIMIT = 2**62
-#: Of a body that is refused, so much is read and thrown away before the connection is ended.
-_DROPPED_AT_MOST = 4 * MAX_BODY
+#: Number of bytes of a refused body that are read and discarded before the connection is closed.
+_DISCARD_LIMIT = 4 * MAX_BODY
 
 
 class ApiContext(NamedTuple):
-    """What handlers may use. secret: of front ends; it signs their pages' tickets, too. sign_ins:
-    where there are clusters.
+    """The services that handlers use.
 
-    known: by what `trace` finds agents and containers. logs_written: returns when all that was
-    logged is in its file (or after a moment).
+    secret: of front ends; it also signs the tickets of their pages. unsent: memory of answers that
+    clients have not read yet. sign_ins, clusters: None without clusters. known: lets `trace` find
+    agents and containers. logs_written: returns when the log files are up to date, or after a
+    second.
     """
 
-    desk: RunService
+    runs: RunService
     calls: Calls
     live: LiveUpdates
     uploads: Uploads
@@ -63,7 +64,7 @@ class ApiContext(NamedTuple):
 
 
 class Sink(Protocol):
-    """Takes a body that is too large to be kept, piece by piece."""
+    """Receives a body that is too large for memory, piece by piece."""
 
     limit: int
 
@@ -71,15 +72,13 @@ class Sink(Protocol):
         """Raises Refusal."""
 
     def abandon(self) -> None:
-        """Nothing more comes, finished or not. May be called more than once."""
+        """End the transfer, complete or not. May be called more than once."""
 
 
 class Route(NamedTuple):
-    """path: a pattern. open: whoever asks, without the secret. sink: where the body of a PUT goes,
-    instead of into memory.
-
-    monitors: the token of those who monitor is enough. streams: it is answered for as long as
-    somebody reads.
+    """One address. path: a regular expression. open: no secret is needed. sink: opens the receiver
+    of a PUT body. monitors: the monitoring token is accepted, too. streams: the answer lasts as
+    long as the client reads.
     """
 
     path: str
@@ -92,7 +91,7 @@ class Route(NamedTuple):
 
 
 class ServerReq:
-    """Who asks for what, as the log shows it."""
+    """A request in log lines: name of the API call and computeJid."""
 
     def __init__(self, api: str, jid: str) -> None:
         self.api, self.jid = api, jid
@@ -103,28 +102,26 @@ class ServerReq:
 
 @tornado.web.stream_request_body
 class Handler(tornado.web.RequestHandler):
-    """One route: what every answer has in common. A body is taken in only of who has the secret,
-    and not beyond the limit.
-    """
+    """Handles requests of one route. A body is read only after authentication, up to the limit."""
 
     def initialize(self, services: ApiContext, route: Route) -> None:
         self.services, self.route = services, route
-        self.desk = services.desk
+        self.runs = services.runs
         self.sink: Sink | None = None
-        #: called when the client has gone away before it had its answer
+        #: called when the client disconnects before the answer is complete
         self.on_gone: Callable[[], object] = lambda: None
-        #: the user who asks, as far as his answers may be large
+        #: user to whom large answers are charged
         self.owner = ""
         self._body = bytearray()
-        self._taken = 0
+        self._received = 0
         self._refusal: Refusal | None = None
 
     def prepare(self) -> Awaitable[None] | None:
-        # the limit is ours: tornado's own answer would have neither code nor sentence
+        # `_check_size` has the limit: Tornado's own error response has no code and no sentence
         self.request.connection.set_max_body_size(_NO_LIMIT)  # type: ignore[union-attr]
         try:
             if not self._authenticate():
-                return None  # of a stranger's body nothing comes here
+                return None  # the body of an unauthenticated request is never read
         except Refusal as e:
             self._refusal = e
             return None
@@ -144,19 +141,19 @@ class Handler(tornado.web.RequestHandler):
 
     def _expect_body(self) -> None:
         declared = self.request.headers.get("Content-Length", "")
-        self._grown_to(int(declared) if declared.isdecimal() else 0)
+        self._check_size(int(declared) if declared.isdecimal() else 0)
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
-        self._taken += len(chunk)
-        self._grown_to(self._taken)
+        self._received += len(chunk)
+        self._check_size(self._received)
         if self._refusal is not None:
             return None
         if self.sink is not None:
-            return self._pour(self.sink, chunk)
+            return self._pass_on(self.sink, chunk)
         self._body += chunk
         return None
 
-    async def _pour(self, sink: Sink, chunk: bytes) -> None:
+    async def _pass_on(self, sink: Sink, chunk: bytes) -> None:
         try:
             await sink.take(chunk)
         except Refusal as e:
@@ -164,20 +161,24 @@ class Handler(tornado.web.RequestHandler):
         except Exception as e:
             self._refusal = self._internal(e)
 
-    def _grown_to(self, size: int) -> None:
-        """What is refused anyway is dropped, so that its sender can read the answer; up to a limit."""
+    def _check_size(self, size: int) -> None:
+        """Refuse a body that is too large.
+
+        The rest of a refused body is read and discarded up to a limit, because many clients read
+        the answer only after they have sent everything.
+        """
         limit = MAX_BODY if self.sink is None else self.sink.limit
         if size > limit and self._refusal is None:
             self._body.clear()
             self._refusal = Refusal(
                 "tooLarge", f"a request of {size} bytes or more is over the limit of {limit}"
             )
-        if size > _DROPPED_AT_MOST and self._refusal is not None and not self._finished:
+        if size > _DISCARD_LIMIT and self._refusal is not None and not self._finished:
             self.set_header("Connection", "close")
             self._refuse(self._refusal)
 
     def on_connection_close(self) -> None:
-        super().on_connection_close()  # who waits for the rest of the body does not wait any more
+        super().on_connection_close()  # ends the wait for the rest of the body
         self.on_gone()
         self.on_finish()
 
@@ -230,23 +231,23 @@ class Handler(tornado.web.RequestHandler):
         )
 
     def _internal(self, error: Exception) -> Refusal:
-        """A fault of ours: its trace is for the log."""
-        self.desk.counters.add("internal")
-        self.desk.log.exception("{} {} failed", self.request.method, self.request.path, error=error)
-        return Refusal("internal", "something went wrong inside; the log has it")
+        """Log an unexpected exception with its traceback. Return the refusal for the client."""
+        self.runs.counters.add("internal")
+        self.runs.log.exception("{} {} failed", self.request.method, self.request.path, error=error)
+        return Refusal("internal", "internal error in the supervisor; its log has the details")
 
     def _refuse(self, refusal: Refusal) -> None:
-        self.desk.counters.add("refused." + refusal.code)
-        self.desk.log("{} {} refused: {}", self.request.method, self.request.path, refusal.sentence)
+        self.runs.counters.add("refused." + refusal.code)
+        self.runs.log("{} {} refused: {}", self.request.method, self.request.path, refusal.sentence)
         self._json(refusal.http, refusal.body())
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """What tornado refuses by itself, in our form."""
+        """Give Tornado's own error responses a code and a sentence."""
         if status_code == 405:
             self._refuse(
                 Refusal(
                     "methodNotAllowed",
-                    f"{ascii(self.request.method)[1:-1][:20]} is used nowhere here",
+                    f"no address takes the method {ascii(self.request.method)[1:-1][:20]}",
                 )
             )
         else:
@@ -255,7 +256,10 @@ class Handler(tornado.web.RequestHandler):
             )
 
     def _authenticate(self) -> bool:
-        """False: nobody need say here who he is, and nobody did."""
+        """Return whether the client is authenticated; False is possible on open routes only.
+
+        Raises Refusal("unauthenticated").
+        """
         given = self.request.headers.get("Authorization", "")
         known = hmac.compare_digest(given.encode(), ("Bearer " + self.services.secret).encode())
         if known and (version := self.request.headers.get(FRONT_END)) is not None:
@@ -268,7 +272,7 @@ class Handler(tornado.web.RequestHandler):
         return False
 
     def authenticated(self) -> None:
-        """It is known who asks: a body may be read, and the connection stays."""
+        """Mark the client as authenticated: its body may be read, and its connection stays open."""
         authenticated(self.request)
 
     def _json(self, code: int, body: Any) -> None:
@@ -285,39 +289,42 @@ class Handler(tornado.web.RequestHandler):
         self.end(data)
 
     def end(self, data: bytes) -> None:
-        """The last of the answer; it has its time to be taken."""
+        """Write the last part of the answer. A client that does not read it in time is cut off."""
         self.finish(data)
         stream = getattr(self.request.connection, "stream", None)
         if stream is not None:
             self.services.unsent.watch(stream, self.owner, len(data))
 
     def argument(self, name: str) -> str | None:
-        """A value of the query exactly as it was sent, once; None where there is none. Raises
-        Refusal("badRequest").
+        """Return the value of a query argument, unchanged; None if there is none.
 
-        Tornado's own would put blanks in place of control characters, and cut blanks off: another
-        name than the one that was sent.
+        Tornado's own method replaces control characters and strips blanks, which changes names.
+        Raises Refusal("badRequest") if the argument occurs twice or is not UTF-8.
         """
         given = self.request.query_arguments.get(name, [])
         if len(given) > 1:
-            raise Refusal("badRequest", f"{name} is there {len(given)} times; send it once")
+            raise Refusal(
+                "badRequest", f"the argument {name} occurs {len(given)} times; send it once"
+            )
         return self._text(name, given[0]) if given else None
 
     def arguments(self, name: str) -> list[str]:
-        """All values, in order. Raises Refusal("badRequest")."""
+        """Return all values of a query argument, in order. Raises Refusal("badRequest")."""
         return [self._text(name, value) for value in self.request.query_arguments.get(name, [])]
 
     def _text(self, name: str, value: bytes) -> str:
         try:
             return value.decode()
         except UnicodeDecodeError:
-            raise Refusal("badRequest", f"{name} is no UTF-8: {ascii(value[:40])[1:]}") from None
+            raise Refusal(
+                "badRequest", f"the argument {name} is not UTF-8: {ascii(value[:40])[1:]}"
+            ) from None
 
     def parsed(self, type_: type[Any], limit: int = MAX_ONE) -> Any:
         return parse_body(bytes(self._body), type_, limit)
 
     def forget_body(self) -> None:
-        """It holds secrets."""
+        """Overwrite the body, which contains secrets."""
         self._body[:] = bytes(len(self._body))
         self._body.clear()
 
@@ -325,40 +332,36 @@ class Handler(tornado.web.RequestHandler):
         return await parse_runs(bytes(self._body))
 
     async def send(self) -> None:
-        """What was written, to the client; raises StreamClosedError when it is gone or does not
-        take it.
-        """
+        """Send the written data. Raises StreamClosedError if the client is gone or does not read."""
         try:
             async with asyncio.timeout(STALL_SECS):
                 await self.flush()
         except TimeoutError:
-            self.desk.counters.add("stalled")
+            self.runs.counters.add("stalled")
             self.cut()
             raise tornado.iostream.StreamClosedError from None
 
     def cut(self) -> None:
-        """End the connection in the middle of an answer: the client sees that something is missing."""
+        """Close the connection within an answer, so that the client sees that data is missing."""
         self.request.connection.close()  # type: ignore[union-attr]
 
     def log_request(self, api: str, request: Any, jid: str) -> None:
-        """The lines by which the debugging guide follows a request."""
+        """Log a request. docs/debugging.md follows requests by these lines."""
         content = msgspec.to_builtins(request)
-        self.desk.log(
+        self.runs.log(
             "class=ServerReq content={}",
             {"api": "api_" + api, **content, "serverSecret": REDACTED},
             jid=jid,
         )
-        self.desk.log("{}", ServerReq(api, jid), jid=jid)
+        self.runs.log("{}", ServerReq(api, jid), jid=jid)
 
     def log_call(
         self, api: str, about: str, uid: str, op: str | None = None, jid: str | None = None
     ) -> None:
-        """One line for a request of which nothing is kept. op: of the call that it leads to; jid:
-        of the job that it reads.
-        """
+        """Log a request that stores nothing. op: id of its call; jid: of the job that it reads."""
         if op is None:
-            self.desk.log("{}", ServerReq(api, about), jid=jid, uid=uid)
+            self.runs.log("{}", ServerReq(api, about), jid=jid, uid=uid)
         else:
-            self.desk.log(
+            self.runs.log(
                 "{} _Op(analysis, {})", ServerReq(api, about), short_op(op), jid=jid, uid=uid, op=op
             )

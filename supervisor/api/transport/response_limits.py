@@ -1,6 +1,4 @@
-"""Answers that their clients have not taken yet: how much memory they may have together, and how
-long they are waited for.
-"""
+"""Limits of answers that clients have not read yet: memory and time."""
 
 import asyncio
 from collections import Counter
@@ -10,18 +8,18 @@ import tornado.iostream
 
 from ....protocol.errors import Refusal
 
-#: Bytes of all answers, and of those that one user asked for.
+#: Limit of unread bytes of all users, and of one user.
 IN_ALL, PER_USER = 256 * 1024 * 1024, 64 * 1024 * 1024
-#: Smaller ones are not counted.
+#: Answers up to this size are not counted.
 SMALL = 64 * 1024
-#: Who does not take what is sent within this time is cut off.
+#: A client that does not read its answer within this time is cut off.
 STALL_SECS = 60.0
-#: Pause between two looks at who has not taken his answer.
-_LOOK_SECS = 0.5
+#: Interval between two checks of unread answers.
+_CHECK_SECS = 0.5
 
 
 class ResponseLimits:
-    """One per process. stalled: told of each client that was cut off."""
+    """The unread answers of this process. stalled: called for each client that is cut off."""
 
     def __init__(
         self, *, in_all: int = IN_ALL, per_user: int = PER_USER, stall_secs: float = STALL_SECS
@@ -30,32 +28,32 @@ class ResponseLimits:
         self._of: Counter[str] = Counter()
         self._sum = 0
         self._watched: dict[tornado.iostream.IOStream, tuple[str, int, float]] = {}
-        self._looking = False
+        self._checking = False
         self.stalled: Callable[[], None] = lambda: None
 
     def sizes(self) -> dict[str, int]:
         return {"answers": len(self._watched), "bytes": self._sum, "users": len(self._of)}
 
     def check(self, owner: str, size: int) -> None:
-        """May there be another answer of this size? Raises Refusal("tooManyRequests")."""
+        """Check that an answer of this size is within the limits. Raises Refusal("tooManyRequests")."""
         if size <= SMALL:
             return
         if self._of.get(owner, 0) + size > self._per_user or self._sum + size > self._in_all:
-            self._sweep()  # some may have been taken since the last look
+            self._forget_read()
         mine = self._of.get(owner, 0)
         if mine + size > self._per_user or self._sum + size > self._in_all:
-            whose, held = (
-                ("of this user", mine) if mine + size > self._per_user else ("in all", self._sum)
+            whose, unread = (
+                ("of this user", mine)
+                if mine + size > self._per_user
+                else ("of all users", self._sum)
             )
             raise Refusal(
                 "tooManyRequests",
-                f"answers of {held} bytes {whose} have not been taken yet; there is no room for {size} more",
+                f"{unread} bytes of answers {whose} have not been read yet; there is no memory for {size} more",
             )
 
     def watch(self, stream: tornado.iostream.IOStream, owner: str, size: int) -> None:
-        """An answer of `size` bytes was written to this stream. Who does not take it in time is cut
-        off.
-        """
+        """Count an answer of `size` bytes until it is read, and close its stream after the limit."""
         if stream.closed() or not stream.writing():
             return
         loop = asyncio.get_running_loop()
@@ -65,25 +63,25 @@ class ResponseLimits:
         if counted:
             self._sum += counted
             self._of[owner] += counted
-        if not self._looking:
-            self._looking = True
-            loop.call_later(_LOOK_SECS, self._look)
+        if not self._checking:
+            self._checking = True
+            loop.call_later(_CHECK_SECS, self._check_all)
 
-    def _sweep(self) -> None:
+    def _forget_read(self) -> None:
         for stream in [s for s in self._watched if s.closed() or not s.writing()]:
             self._forget(stream)
 
-    def _look(self) -> None:
+    def _check_all(self) -> None:
         loop = asyncio.get_running_loop()
-        self._sweep()
+        self._forget_read()
         for stream, (_, _, until) in list(self._watched.items()):
             if loop.time() >= until:
                 self._forget(stream)
                 stream.close()
                 self.stalled()
-        self._looking = bool(self._watched)
-        if self._looking:
-            loop.call_later(_LOOK_SECS, self._look)
+        self._checking = bool(self._watched)
+        if self._checking:
+            loop.call_later(_CHECK_SECS, self._check_all)
 
     def _forget(self, stream: tornado.iostream.IOStream) -> None:
         owner, counted, _ = self._watched.pop(stream, ("", 0, 0.0))

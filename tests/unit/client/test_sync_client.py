@@ -223,7 +223,7 @@ def test_the_root_of_somebody_else_is_said_and_not_tried_again(
         Client.from_source(in_root(tmp_path), on_trouble=lambda e, s: troubles.append(e)).jobs()
     assert (e.value.code, troubles) == ("foreignRoot", [])
     assert (
-        "belongs to somebody else" in e.value.sentence
+        "belongs to another user" in e.value.sentence
         and "as the user who owns the root" in e.value.advice
     )
 

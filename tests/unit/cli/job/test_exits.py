@@ -228,11 +228,14 @@ def test_why_shows_what_the_exit_means_whose_it_is_and_the_line_that_hints_at_it
 @pytest.mark.parametrize(
     ("changes", "head"),
     [
-        ({"cause": "outOfMemory", "confidence": "likely"}, "error (outOfMemory, likely): it"),
-        ({"cause": "killed", "confidence": "unknown"}, "error (killed, actor unknown): it"),
-        ({"cause": "lost", "confidence": "unknown"}, "error (lost): it"),
-        ({"attempt": 3}, "attempt 3 error (exit): it"),
-        ({"cause": "error"}, "error: it"),
+        ({"cause": "outOfMemory", "confidence": "likely"}, "error (outOfMemory, likely): failed"),
+        (
+            {"cause": "killed", "confidence": "unknown"},
+            "error (killed, actor unknown): failed",
+        ),
+        ({"cause": "lost", "confidence": "unknown"}, "error (lost): failed"),
+        ({"attempt": 3}, "attempt 3 error (exit): failed"),
+        ({"cause": "error"}, "error: failed"),
     ],
 )
 def test_the_first_line_has_the_cause_and_how_sure_it_is(

@@ -270,7 +270,7 @@ def test_why_tells_cause_evidence_and_what_next(run: Run, jids: list[str]) -> No
     ended = run("job", "why", jids[0])
     assert (
         ended.out.splitlines()[0]
-        == f"job {jids[0]} error (exit): it ended by itself with exit code 3"
+        == f"job {jids[0]} error (exit): failed with exit code 3"
     )
     for text in (
         "evidence",

@@ -101,7 +101,7 @@ def test_what_is_wrong_in_json(run: Run, file: Any) -> None:
 
 def test_what_the_supervisor_finds_wrong_has_its_lines_too(run: Run, fake: Fake, file: Any) -> None:
     problems = [
-        {"path": "jobs[1].driver", "problem": "there is no driver 'slurm'", "right": "one of local"}
+        {"path": "jobs[1].driver", "problem": "unknown driver 'slurm'", "right": "one of local"}
     ]
     body = {
         "state": "error",
@@ -116,7 +116,7 @@ def test_what_the_supervisor_finds_wrong_has_its_lines_too(run: Run, fake: Fake,
     ended = run("job", "submit", "-f", path)
     assert (ended.code, fake.jobs) == (125, {})
     assert (
-        f"{path}:10: jobs[1].driver: there is no driver 'slurm'; right: one of local" in ended.err
+        f"{path}:10: jobs[1].driver: unknown driver 'slurm'; right: one of local" in ended.err
     )
 
 
@@ -178,7 +178,7 @@ def test_a_dry_run_shows_each_task_with_its_command_and_environment(run: Run, fa
         "    PAI_TASK_ROLE_ps_HOST_LIST=10.0.0.1:30000,10.0.0.1:30002",
         "    task worker 1 on node1, in /run/worker/1",
         "        PAI_TASK_INDEX=1",
-        "  The attempt succeeds when each of 2 tasks of role worker succeeded; what else runs is stopped.",
+        "  The attempt succeeds if each of 2 tasks of role worker succeeded; then the other tasks are stopped.",
         "      exec python3 - <<'PROGRAM'",
     ):
         assert line in ended.out.splitlines(), line

@@ -232,7 +232,7 @@ class FakeSupervisor:
         if self.signed_in not in (None, body["username"]):
             raise Refused(
                 "signedInAlready",
-                f"you are signed in to alpha as {self.signed_in}; sign out first: jobscribe logout alpha",
+                f"you are already signed in to alpha as {self.signed_in}; sign out first: jobscribe logout alpha",
             )
         if self.accounts.get(body["username"]) != (body["password"], body["otp"]):
             raise Refused("signInRefused", "login.example.org has not accepted the password")
@@ -643,7 +643,7 @@ class FakeSupervisor:
             "computeJid": jid,
             "state": self.jobs[jid]["state"],
             "cause": "exit",
-            "sentence": "it ended by itself with exit code 3",
+            "sentence": "failed with exit code 3",
             "reason": "exit",
             "confidence": "certain",
             "attempt": 1,
@@ -651,7 +651,7 @@ class FakeSupervisor:
             "index": 0,
             "faulthandler": None,
             "traceback": None,
-            "evidence": ["exit: exit code 3 (said by the keeper)"],
+            "evidence": ["exit: exit code 3 (reported by the keeper)"],
             "not": ["a time limit"],
             "lastLines": "one\ntwo \x1b[2J",
             "logs": ["/evidence/stdout.log"],

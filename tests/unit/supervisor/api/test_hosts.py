@@ -160,7 +160,7 @@ def test_the_first_driver_of_a_house_is_meant_where_none_is_named() -> None:
         "docker",
         "local",
     ]
-    with pytest.raises(Refusal, match="there are: docker, local"):
+    with pytest.raises(Refusal, match="choose one of: docker, local"):
         RunService.driver(desk, "slurm")
 
 

@@ -184,7 +184,7 @@ async def test_who_is_stopping_takes_nothing_and_says_so() -> None:
     office.desk.draining = True
     refusal = await refused(office, PIPELINE)
     assert (refusal.code, refusal.body()["retry"]) == ("draining", True)
-    assert "none is on file" in refusal.sentence
+    assert "no run is stored" in refusal.sentence
 
 
 async def test_warnings_are_told() -> None:

@@ -178,16 +178,16 @@ def test_a_run_that_was_checked_passes_again() -> None:
         ),
         (
             BatchRequest(partition="big", account="m2", nodes=10),
-            ["partition 'big' does not take the account \"m2\"; it takes: m1"],
+            ["partition 'big' does not accept the account \"m2\"; it accepts: m1"],
         ),
         (
             BatchRequest(partition="big", qos="normal", nodes=10),
-            ["partition 'big' does not take the QOS \"normal\"; it takes: large"],
+            ["partition 'big' does not accept the QOS \"normal\"; it accepts: large"],
         ),
         (
             BatchRequest(partition="big", nodes=2),
             [
-                "`nodes`: 2 are asked for; partition 'big' of cluster 'a' takes no run with less than 10"
+                "`nodes`: 2 are requested; partition 'big' of cluster 'a' accepts no run with fewer than 10"
             ],
         ),
         (BatchRequest(nodes=3, tasks=2), ["3 `nodes` are more than 2 `tasks`"]),
@@ -229,7 +229,7 @@ def test_what_cannot_be_is_refused_by_name_with_what_there_is(
         (
             BatchRequest(nodes=4),
             None,
-            "`nodes`: 4 are needed; partition 'debug' of cluster 'a' gives a run 3 at most",
+            "`nodes`: 4 are needed; partition 'debug' of cluster 'a' gives a run at most 3",
         ),
         (
             BatchRequest(partition="gpu", nodes=3),
@@ -245,33 +245,33 @@ def test_what_cannot_be_is_refused_by_name_with_what_there_is(
         (
             BatchRequest(cores=9),
             None,
-            "`cores`: 9 are asked for; a node of partition 'debug' of cluster 'a' has 8",
+            "`cores`: 9 are requested; a node of partition 'debug' of cluster 'a' has 8",
         ),
         (
             BatchRequest(cores=3, tasks_per_node=3),
             None,
-            "`cores`: 3 are asked for by each of 3 tasks of a node; a node",
+            "`cores`: 3 are requested by each of 3 tasks of a node; a node",
         ),
         (
             BatchRequest(nodes=2, tasks=5, cores=4),
             None,
-            "`tasks`: 5 with 4 cores each are asked for; 2 nodes of partition 'debug' of cluster 'a' have room for 4",
+            "`tasks`: 5 with 4 cores each are requested; 2 nodes of partition 'debug' of cluster 'a' can run 4",
         ),
         (
             BatchRequest(memory_mb=16_001),
             None,
-            "`memory`: 16001 MB are asked for on each node; a node of partition 'debug' of cluster 'a' has 16000",
+            "`memory`: 16001 MB are requested on each node; a node of partition 'debug' of cluster 'a' has 16000",
         ),
         (
             BatchRequest(gpus=1),
             None,
-            "`gpus`: 1 GPUs are asked for on each node; a node of partition 'debug' of cluster 'a' has 0",
+            "`gpus`: 1 GPUs are requested on each node; a node of partition 'debug' of cluster 'a' has 0",
         ),
         (BatchRequest(partition="gpu", gpus=5), None, "has 4"),
         (
             BatchRequest(),
             3601.0,
-            "`timeLimit`: 3601 s are asked for; partition 'debug' of cluster 'a' gives a run 3600 s",
+            "`timeLimit`: 3601 s are requested; partition 'debug' of cluster 'a' gives a run 3600 s",
         ),
     ],
 )
@@ -317,32 +317,32 @@ def test_what_just_fits_is_taken(wishes: BatchRequest) -> None:
             Limits(tasks=4),
             BatchRequest(nodes=3, tasks_per_node=2),
             None,
-            "`tasks`: 6 are asked for; the limit",
+            "`tasks`: 6 are requested; the limit",
         ),
         (
             Limits(cores=10),
             BatchRequest(tasks=4, cores=3),
             None,
-            "`cores`: 12 are asked for, of all tasks together; the limit of cluster 'a' for a run is 10",
+            "`cores`: 12 are requested for all tasks together; the limit of cluster 'a' for a run is 10",
         ),
         (
             Limits(memory_mb=1000),
             BatchRequest(memory_mb=1001),
             None,
-            "`memory`: 1001 MB are asked for on each node; the limit of cluster 'a' for a run is 1000",
+            "`memory`: 1001 MB are requested on each node; the limit of cluster 'a' for a run is 1000",
         ),
         (
             Limits(gpus=1),
             BatchRequest(partition="gpu", gpus=2),
             None,
-            "`gpus`: 2 are asked for on each node; the limit of cluster 'a' for a run is 1",
+            "`gpus`: 2 are requested on each node; the limit of cluster 'a' for a run is 1",
         ),
         (Limits(gpus=0), BatchRequest(partition="gpu", gpus=1), None, "is 0"),
         (
             Limits(time_limit_secs=60.0),
             BatchRequest(),
             61.0,
-            "`timeLimit`: 61 s are asked for; cluster 'a' gives a run 60 s",
+            "`timeLimit`: 61 s are requested; cluster 'a' gives a run 60 s",
         ),
     ],
 )
@@ -396,7 +396,7 @@ def test_old_slurm_words_count_as_everything() -> None:
 
 def test_other_drivers_take_no_wishes() -> None:
     check_none(spec(), "local")
-    with pytest.raises(Refusal, match="the driver local knows no clusters"):
+    with pytest.raises(Refusal, match="the driver local has no clusters"):
         check_none(spec(BatchRequest()), "local")
 
 
@@ -477,16 +477,16 @@ def test_what_roles_contradict_is_refused(wishes: BatchRequest, words: str) -> N
 def test_a_gang_that_fits_nowhere_is_refused_with_numbers() -> None:
     assert refused(roles=(role("w", 1, cpu=9),)) == (
         "resourceExceeded",
-        "`cores`: 9 are asked for; a node of partition 'debug' of cluster 'a' has 8",
+        "`cores`: 9 are requested; a node of partition 'debug' of cluster 'a' has 8",
     )
     code, sentence = refused(roles=(role("w", 30, cpu=1, memory_mb=8000),))
     assert (
         code == "resourceExceeded"
-        and "`memory`: 80000 MB are asked for on each node; a node of partition 'debug' of cluster 'a' has 16000"
+        and "`memory`: 80000 MB are requested on each node; a node of partition 'debug' of cluster 'a' has 16000"
         in sentence
     )
     code, sentence = refused(None, cluster(limits=Limits(tasks=3)), roles=(role("w", 4),))
-    assert code == "resourceExceeded" and "`tasks`: 4 are asked for" in sentence
+    assert code == "resourceExceeded" and "`tasks`: 4 are requested" in sentence
 
 
 MANY = 2000 if os.environ.get("SOAK") else 100

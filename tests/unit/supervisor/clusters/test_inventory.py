@@ -187,7 +187,7 @@ def test_the_listing_has_what_a_user_may_know_and_nothing_about_signing_in(
 def test_other_drivers_and_houses_without_clusters(board: ClusterInventory) -> None:
     for each in (board, ClusterInventory(None)):
         assert each.asked(spec(driver="local")) == spec(driver="local")
-        with pytest.raises(Refusal, match="the driver local knows no clusters"):
+        with pytest.raises(Refusal, match="the driver local has no clusters"):
             each.asked(spec(batch=BatchRequest(), driver="local"))
     assert (ClusterInventory(None).listing(ANN), ClusterInventory(None).news(ANN)) == ([], {})
 

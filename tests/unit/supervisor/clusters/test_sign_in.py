@@ -199,7 +199,7 @@ async def test_after_three_refusals_in_a_row_it_says_when_the_next_try_is_allowe
     await c.wrong(FREE + 1)
     e = await c.refused("tooManyRequests")
     assert (
-        e.sentence.endswith("the next try is allowed in 60 s")
+        e.sentence.endswith("try again in 60 s")
         and e.more == {"waitSecs": 60.0}
         and e.http == 429
     )
@@ -291,7 +291,7 @@ async def test_an_attempt_that_never_ends_is_ended():
     c.doors.gate = asyncio.Event()
     e = await c.refused("signInUnreachable")
     assert (
-        "login.example.org has not answered" in e.sentence and c.sign_ins.sizes()["underWay"] == 0
+        "login.example.org did not answer" in e.sentence and c.sign_ins.sizes()["underWay"] == 0
     )
 
 

@@ -75,7 +75,7 @@ def test_it_waits_in_slurm_s_queue(stage, kit):
     )
     assert answer["cause"] == "slurm"
     assert answer["sentence"] == (
-        "it has not started: it is in the queue of hpc, partition debug, Slurm job 4711: it waits for nodes (Slurm: Resources); "
+        "not started: in the queue of hpc, partition debug, Slurm job 4711: it waits for nodes (Slurm: Resources); "
         "expected to start at 2023-11-14 22:14:20 UTC"
     )
     assert answer["evidence"] == [
@@ -84,9 +84,9 @@ def test_it_waits_in_slurm_s_queue(stage, kit):
         "Slurm expects to start it at 2023-11-14 22:14:20 UTC",
     ]
     assert answer["try"] == [
-        "nothing needs to be done; a smaller or shorter job often starts earlier",
-        "scontrol show job 4711   # on hpc: all that Slurm knows of it",
-        f"jobscribe job cancel {kit.jid_of()}   # to take it out of the queue",
+        "no action is needed; a smaller or shorter job often starts earlier",
+        "scontrol show job 4711   # on hpc: shows the job in Slurm",
+        f"jobscribe job cancel {kit.jid_of()}   # removes it from the queue",
     ]
     assert answer["logs"][-1] == f"{FOLDER}/batch.sh"
 
@@ -100,8 +100,8 @@ def test_it_waits_in_slurm_s_queue(stage, kit):
         ("JobHeldAdmin", "operators"),
         ("JobHeldUser", "scontrol release"),
         ("Licenses", "licences"),
-        ("BeginTime", "the time"),
-        ("Dependency", "other job"),
+        ("BeginTime", "begin time"),
+        ("Dependency", "Dependency="),
     ],
 )
 def test_what_to_do_about_a_reason(stage, kit, reason, helps):
@@ -122,11 +122,11 @@ def test_slurm_does_not_answer(stage, kit):
         unknown_since=kit.WALL + 1,
     )
     assert answer["sentence"].startswith(
-        "it has not started: it is being submitted to hpc: Slurm's controller cannot be reached; what became of it"
+        "not started: it is being submitted to hpc: Slurm's controller cannot be reached; what became of it"
     )
     assert answer["evidence"] == [
-        "nobody can ask the scheduler of hpc since 2023-11-14 22:13:21 UTC; what is said here is the last that is known",
-        "Slurm: it is not in the queue of hpc yet",
+        "no contact with the scheduler of hpc since 2023-11-14 22:13:21 UTC; this answer shows the last known state",
+        "Slurm: it is not yet in the queue of hpc",
     ]
 
 
@@ -135,10 +135,10 @@ def test_it_waits_for_a_sign_in(stage):
     answer = ask(stage)
     assert (answer["cause"], answer["sentence"]) == (
         "sign_in",
-        "it has not started: it waits until its user signs in to hpc: nobody has signed in",
+        "not started: it waits until its user signs in to hpc: nobody has signed in",
     )
     assert answer["try"] == [
-        "jobscribe login hpc   # or sign in on the page; the run goes on by itself then"
+        "jobscribe login hpc   # or sign in on the page; the run then continues automatically"
     ]
 
 
@@ -150,10 +150,10 @@ def test_it_runs_and_what_is_not_known_needs_a_sign_in(stage, kit):
     answer = ask(stage)
     assert (
         answer["sentence"]
-        == "it runs since 2023-11-14 22:13:20 UTC on n[1-2] of hpc, as Slurm job 4711"
+        == "running since 2023-11-14 22:13:20 UTC on n[1-2] of hpc, as Slurm job 4711"
     )
     assert (
-        "scontrol show job 4711   # on hpc: all that Slurm knows of it" in answer["try"]
+        "scontrol show job 4711   # on hpc: shows the job in Slurm" in answer["try"]
         and "nodes: n[1-2]" in answer["evidence"]
     )
     back = said(
@@ -166,17 +166,14 @@ def test_it_runs_and_what_is_not_known_needs_a_sign_in(stage, kit):
     stage.reports(kit.replace(kit.running(stage.token()), batch=back), key=KEY)
     answer = ask(stage)
     assert answer["sentence"] == (
-        "Slurm said that it was started at 2023-11-14 22:13:20 UTC, and has taken it back into its queue: its begin time has not come"
+        "started at 2023-11-14 22:13:20 UTC, then returned to its queue by Slurm: its begin time has not come"
     )
     assert "Slurm expects to start it at 2023-11-14 22:15:20 UTC" in answer["evidence"]
-    assert (
-        answer["try"][0]
-        == "nothing needs to be done: it goes on when the time has come that it was given"
-    )
+    assert answer["try"][0] == "no action is needed; the job starts after its requested begin time"
     stage.disconnect(KEY)
     stage.tell(DriverFound(KEY, "unknown", "nobody has signed in", sign_in=True))
     answer = ask(stage)
-    assert answer["evidence"][0].startswith("nobody can ask its agent since") and answer["try"][
+    assert answer["evidence"][0].startswith("no contact with its agent since") and answer["try"][
         0
     ].startswith("jobscribe login hpc")
 
@@ -194,7 +191,7 @@ def test_who_canceled_it_there_decides_whose_that_is(stage, kit, mine, cause, ph
         stage,
         kit,
         source="scheduler",
-        detail="it was canceled",
+        detail="canceled",
         batch=said("CANCELLED", canceled_by="root"),
         facts=facts,
     )
@@ -227,7 +224,7 @@ def test_what_slurm_never_took_and_what_was_taken_back_wait_for_nothing(stage, k
         detail="it can never start",
     )
     assert any(
-        line.endswith(": it was PENDING (PartitionTimeLimit) until it was taken back")
+        line.endswith(": PENDING (PartitionTimeLimit) until jobscribe canceled it")
         for line in answer["evidence"]
     )
 
@@ -258,7 +255,7 @@ def test_somebody_canceled_it_there(stage, kit):
     )
     assert (
         answer["sentence"]
-        == "Slurm ended it: it was canceled by unix user operator, outside this system"
+        == "ended by Slurm: it was canceled by unix user operator, outside this system"
     )
     assert (
         answer["diagnosis"]["phrase"] == "canceled in Slurm"
@@ -268,9 +265,9 @@ def test_somebody_canceled_it_there(stage, kit):
         "canceled in Slurm by unix user operator" in answer["evidence"]
         and "nodes: n[1-2]" in answer["evidence"]
     )
-    assert any("(said by the batch scheduler of hpc)" in line for line in answer["evidence"])
+    assert any("(reported by the batch scheduler of hpc)" in line for line in answer["evidence"])
     assert (
-        "sacct -j 4711   # on hpc: what its accounting has" in answer["try"]
+        "sacct -j 4711   # on hpc: shows Slurm's accounting of the job" in answer["try"]
         and answer["logs"][-1] == f"{FOLDER}/batch.sh"
     )
 
@@ -283,8 +280,8 @@ def test_its_own_exit_with_what_slurm_says_beside_it(stage, kit):
         source="script",
         batch=said("FAILED", sentence="it failed with exit code 3", nodes="n1"),
     )
-    assert answer["sentence"] == "it ended by itself with exit code 3"
-    assert "Slurm's side of it: it failed with exit code 3" in answer["evidence"]
+    assert answer["sentence"] == "failed with exit code 3"
+    assert "Slurm reports: it failed with exit code 3" in answer["evidence"]
     assert "Slurm job 4711 on hpc, partition debug, account m1: FAILED" in answer["evidence"]
 
 
@@ -307,10 +304,7 @@ def test_it_was_refused_or_never_possible(stage, kit):
     assert (
         answer["sentence"] == f"could not be started: {detail}" and answer["cause"] == "startFailed"
     )
-    assert (
-        "what was missing: neverPossible" not in answer["evidence"]
-        and "in a word: neverPossible" in answer["evidence"]
-    )
+    assert "start failure: neverPossible" in answer["evidence"]
     assert any("jobscribe cluster list" in line for line in answer["try"])
 
 
@@ -331,9 +325,7 @@ def test_a_canceled_run_says_so_whatever_slurm_calls_it(stage, kit):
         key=KEY,
     )
     answer = ask(stage)
-    assert answer["sentence"] == "it was canceled by user0001" and "sacct" not in "".join(
-        answer["try"]
-    )
+    assert answer["sentence"] == "canceled by user0001" and "sacct" not in "".join(answer["try"])
 
 
 # ---- the number leads back

@@ -26,7 +26,7 @@ def in_agents(kit, exit_=None):
     return why(status(stage.world, job, 1, stage.now()), job, None)
 
 
-SHARED = "container: 3e6d438cd021 on h1, where its agent and other runs of its user are as well"
+SHARED = "container: 3e6d438cd021 on h1, shared with its agent and the other runs of its user"
 
 
 def test_what_shares_a_container_says_so(kit):
@@ -48,7 +48,7 @@ def test_what_shares_a_container_says_so(kit):
 )
 def test_an_engine_is_asked_what_was_done_to_an_agents_container(kit, exit_, asked):
     answer = in_agents(kit, exit_)
-    line = "docker events --since 24h --filter container=3e6d438cd021   # on h1: when it was stopped, killed or removed"
+    line = "docker events --since 24h --filter container=3e6d438cd021   # on h1: shows when it was stopped, killed or removed"
     assert (line in answer["try"]) is asked and SHARED in answer["evidence"]
 
 
@@ -56,7 +56,7 @@ def test_a_container_that_was_asked_to_end(kit):
     answer = contained(kit, ExitInfo(signal=15, source="script"))
     assert (
         answer["sentence"]
-        == "its task main/0 was ended by SIGTERM, which this system did not send ('docker stop' does that)"
+        == "task main/0: killed by SIGTERM (not sent by jobscribe; 'docker stop' sends it)"
     )
     assert any(
         t.startswith(
@@ -73,11 +73,11 @@ def test_a_container_that_was_asked_to_end(kit):
         (
             12,
             True,
-            "the most memory that was seen of it is 12 MiB of the 64 MiB that it may have: the rest was taken faster than was looked",
+            "the last measured memory peak is 12 MiB of the 64 MiB that it may have; its memory use then grew faster than the measurements",
         ),
         (62, True, "its memory peaked at 62 MiB of the 64 MiB that it may have"),
         (12, False, "its memory peaked at 12 MiB of the 64 MiB that it may have"),
-        (None, True, "it may have 64 MiB of memory; how much it had was not seen"),
+        (None, True, "its memory limit is 64 MiB; its memory use was not measured"),
     ],
 )
 def test_a_peak_that_was_only_seen_is_not_called_one_where_memory_ran_out(kit, peak, memory, line):
@@ -99,7 +99,7 @@ def test_a_missing_core_is_no_reason_to_recommend_an_option_that_containers_igno
     ):
         assert answer["cause"] == "crash"
         assert (
-            "no core was written: containers write none, and --core does not change that"
+            "no core file: containers do not write one, with or without --core"
             in answer["evidence"]
         )
         assert not any("submitted with --core" in line for line in answer["evidence"])

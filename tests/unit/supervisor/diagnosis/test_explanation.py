@@ -13,7 +13,7 @@ from jobscribe.supervisor.core.interface.inputs import DriverFailed
 from jobscribe.supervisor.core.status.run_status import status
 from jobscribe.supervisor.diagnosis.containers import is_command
 from jobscribe.supervisor.diagnosis.explanation import why
-from jobscribe.supervisor.diagnosis.phrases import waking
+from jobscribe.supervisor.diagnosis.phrases import resume_keeper_command
 
 
 def ask(stage, folder=None, since=None, n=1, **kwargs):
@@ -35,11 +35,9 @@ def ended(kit, exit_=None, **fields):
 def test_there_is_none(stage, kit):
     job = Job(jid=kit.jid_of())
     answer = why(status(stage.world, job, 0, stage.now()), job, None)
-    assert (answer["cause"], answer["sentence"]) == ("missing", "there is no such run (noRun)")
+    assert (answer["cause"], answer["sentence"]) == ("missing", "no such run (noRun)")
     stage.submit()
-    assert (
-        ask(stage, hash_="0" * 32)["sentence"] == "there is no such run (computeJobHash-mismatch)"
-    )
+    assert ask(stage, hash_="0" * 32)["sentence"] == "no such run (computeJobHash-mismatch)"
 
 
 def test_it_waits(stage, kit):
@@ -49,7 +47,7 @@ def test_it_waits(stage, kit):
     since = "since 2023-11-14 22:13:20 UTC"
     assert (
         answer["sentence"]
-        == f"it has not started: its agent is being started, try 1 of 3, {since} ({kit.key_of()})"
+        == f"not started: its agent is being started, try 1 of 3, {since} ({kit.key_of()})"
     )
     assert answer["try"]
     assert answer["logs"] == []
@@ -59,7 +57,7 @@ def test_it_runs(kit):
     stage = ended(kit)
     answer = ask(stage, "/agent/run/x")
     assert answer["cause"] == "running"
-    assert answer["sentence"] == "it runs since 2023-11-14 22:13:20 UTC as pid 100 on node1"
+    assert answer["sentence"] == "running since 2023-11-14 22:13:20 UTC as pid 100 on node1"
     assert answer["try"] == [f"jobscribe job logs -f {kit.jid_of()}"]
     assert answer["logs"][0] == "/agent/run/x/stdout.log"
 
@@ -69,7 +67,7 @@ def test_nobody_knows(kit):
     stage.pass_time(60)
     stage.disconnect()
     assert ask(stage)["evidence"] == [
-        "nobody can ask its agent since 2023-11-14 22:14:20 UTC; what is said here is the last that is known",
+        "no contact with its agent since 2023-11-14 22:14:20 UTC; this answer shows the last known state",
     ]
     stage.world.agents.clear()
     assert "since ?" in ask(stage)["evidence"][0]
@@ -83,7 +81,7 @@ def test_a_keeper_that_does_not_answer_is_named_with_its_remedy(kit):
     stage.says(KeeperReport(answers=False, since=kit.WALL))
     answer = ask(stage)
     assert answer["evidence"] == [
-        "its keeper, pid 9 on node1, does not answer, since 2023-11-14 22:13:20 UTC; what is said here is the last that is known",
+        "its keeper, pid 9 on node1, does not answer, since 2023-11-14 22:13:20 UTC; this answer shows the last known state",
     ]
     assert answer["try"][0].startswith("kill -CONT 9   # on node1, if 'ps -o stat= -p 9' shows T")
     stage.submit(2)
@@ -93,7 +91,7 @@ def test_a_keeper_that_does_not_answer_is_named_with_its_remedy(kit):
         and "its keeper, pid 9 on node1" in answer["sentence"]
         and answer["try"][0].startswith("kill -CONT 9 ")
     )
-    assert waking(1, "c1").startswith("docker kill --signal=CONT CONTAINER")
+    assert resume_keeper_command(1, "c1").startswith("docker kill --signal=CONT CONTAINER")
 
 
 def test_a_store_that_cannot_be_written_is_not_an_agent_that_is_silent(kit):
@@ -111,35 +109,35 @@ def test_a_store_that_cannot_be_written_is_not_an_agent_that_is_silent(kit):
 @pytest.mark.parametrize(
     ("exit_", "reason", "cause", "confidence", "sentence"),
     [
-        (ExitInfo(code=0), "exit", "completed", "certain", "it completed with exit code 0"),
-        (ExitInfo(code=3), "exit", "exit", "certain", "it ended by itself with exit code 3"),
+        (ExitInfo(code=0), "exit", "completed", "certain", "completed with exit code 0"),
+        (ExitInfo(code=3), "exit", "exit", "certain", "failed with exit code 3"),
         (
             ExitInfo(code=126),
             "exit",
             "notExecutable",
             "likely",
-            "it ended by itself with exit code 126 (the command was found but cannot be executed)",
+            "failed with exit code 126 (the command was found but cannot be executed)",
         ),
         (
             ExitInfo(code=127),
             "exit",
             "notFound",
             "likely",
-            "it ended by itself with exit code 127 (the command was not found)",
+            "failed with exit code 127 (the command was not found)",
         ),
         (
             ExitInfo(code=137),
             "exit",
             "exit",
             "possible",
-            "it ended with exit code 137 (a shell says 137 when SIGKILL ended its command; a program can say so by itself)",
+            "failed with exit code 137 (a shell returns 137 if SIGKILL killed its command; a program can also return it itself)",
         ),
         (
             ExitInfo(signal=11),
             "signal",
             "crash",
             "certain",
-            "it was ended by SIGSEGV, which this system did not send",
+            "killed by SIGSEGV (not sent by jobscribe)",
         ),
         (
             ExitInfo(source="start", detail="no directory"),
@@ -160,7 +158,7 @@ def test_a_store_that_cannot_be_written_is_not_an_agent_that_is_silent(kit):
             "timeLimit",
             "timeLimit",
             "certain",
-            "it was ended by its time limit of 9 s",
+            "stopped by its time limit of 9 s",
         ),
     ],
 )
@@ -182,7 +180,7 @@ def test_it_ended(kit, exit_, reason, cause, confidence, sentence):
     assert (answer["attempt"], answer["index"]) == (1, 0)
     assert (
         answer["evidence"][0]
-        == f"exit: {exit_.sentence()} (said by the {'supervisor' if exit_.source == 'lost' else exit_.source})"
+        == f"exit: {exit_.sentence()} (reported by the {'supervisor' if exit_.source == 'lost' else exit_.source})"
     )
 
 
@@ -199,7 +197,7 @@ def test_the_evidence_of_an_exit(kit):
     assert (answer["lastLines"], answer["terminationMessage"]) == ("boom", "disk quota")
     assert answer["evidence"][1:] == [
         "largest memory of one process: 50 MiB",
-        "2 processes outlived the main one and were ended",
+        "2 processes outlived the main process and were killed",
         "77 bytes of output were dropped",
     ]
     assert answer["not"] == ["canceled by anyone", "a time limit"]
@@ -209,22 +207,22 @@ def test_canceled_with_and_without_a_note(kit):
     stage = ended(kit)
     stage.cancel()
     answer = ask(stage)
-    assert answer["sentence"] == "it was canceled by user0001"
+    assert answer["sentence"] == "canceled by user0001"
     assert "its own exit" in answer["not"]
     stop = kit.replace(stage.job().run.stop, note="wrong input")
     job = kit.replace(stage.job(), run=kit.replace(stage.job().run, stop=stop))
     assert (
         why(status(stage.world, job, 1, stage.now()), job, None)["sentence"]
-        == "it was canceled by user0001: wrong input"
+        == "canceled by user0001: wrong input"
     )
     job = kit.replace(job, run=kit.replace(job.run, stop=None))
-    assert why(status(stage.world, job, 1, stage.now()), job, None)["sentence"] == "it was canceled"
+    assert why(status(stage.world, job, 1, stage.now()), job, None)["sentence"] == "canceled"
 
 
 def test_limits(stage, kit):
     stage.submit(queue_limit_secs=3.0)
     stage.fire("queue", kit.jid_of(), stage.job().run.serial)
-    assert ask(stage)["sentence"] == "it waited longer than its queue limit and never started"
+    assert ask(stage)["sentence"] == "waited longer than its queue limit and never started"
 
 
 def test_a_time_limit_of_the_house(kit):
@@ -249,10 +247,10 @@ def test_its_agent_could_not_be_started(stage, kit):
 @pytest.mark.parametrize(
     ("reason", "sentence"),
     [
-        ("startFailed", "it could not be started"),
+        ("startFailed", "could not be started"),
         ("agentStartFailed", "its agent could not be started"),
         ("lost", "exit status unknown"),
-        ("exit", "it failed"),
+        ("exit", "failed"),
     ],
 )
 def test_a_run_that_says_nothing_of_itself(stage, kit, reason, sentence):
@@ -285,35 +283,35 @@ def test_a_run_of_before_is_not_explained_by_the_run_of_now(stage, kit):
     [
         (
             ExitInfo(signal=9, out_of_memory=True),
-            "it was ended by SIGKILL, which this system did not send: memory ran out",
+            "killed by SIGKILL (not sent by jobscribe): memory ran out",
             "the kernel's own count",
             "",
         ),
         (
             ExitInfo(code=137, out_of_memory=True),
-            "it ended by itself with exit code 137",
+            "failed with exit code 137",
             "memory ran out",
             "",
         ),
         (
             ExitInfo(code=0, out_of_memory=True),
-            "it completed with exit code 0, but memory ran out, so the kernel killed one of its processes",
+            "completed with exit code 0, but memory ran out, so the kernel killed one of its processes",
             "memory ran out",
             "",
         ),
         (
             ExitInfo(signal=9, out_of_memory=False),
-            "it was ended by SIGKILL",
+            "killed by SIGKILL",
             "",
-            "a want of memory",
+            "out of memory: the kernel killed no process",
         ),
         (
             ExitInfo(signal=9),
-            "it was ended by SIGKILL",
-            "whether memory had run out is not known",
+            "killed by SIGKILL",
+            "unknown whether memory ran out",
             "",
         ),
-        (ExitInfo(code=1, out_of_memory=False), "it ended by itself with exit code 1", "", ""),
+        (ExitInfo(code=1, out_of_memory=False), "failed with exit code 1", "", ""),
     ],
 )
 def test_whether_memory_ran_out(kit, exit_, sentence, evidence, denied):
@@ -380,14 +378,14 @@ def test_a_container_that_was_killed_by_somebody_else(kit):
         ),
     )
     assert answer["sentence"] == (
-        "its task main/0 was ended by SIGKILL, which this system did not send ('docker kill' does that, and an engine that is stopped)"
+        "task main/0: killed by SIGKILL (not sent by jobscribe; 'docker kill' or a stopping Docker engine sends it)"
     )
     assert (
         answer["evidence"][0]
-        == "exit: ended by signal 9 (SIGKILL) (said by the container engine of h1)"
+        == "exit: ended by signal 9 (SIGKILL) (reported by the container engine of h1)"
     )
     assert {CONTAINER, "its container was ended from outside"} <= set(answer["evidence"]) and any(
-        "want of memory" in n for n in answer["not"]
+        "out of memory" in n for n in answer["not"]
     )
     assert any(
         t.startswith(
@@ -402,12 +400,12 @@ def test_a_container_that_was_killed_by_somebody_else(kit):
     [
         (
             ExitInfo(signal=9, source="engine", out_of_memory=True),
-            "its task main/0 was ended by SIGKILL, which this system did not send: memory ran out",
+            "task main/0: killed by SIGKILL (not sent by jobscribe): memory ran out",
             False,
         ),
         (
             ExitInfo(code=3, source="engine", out_of_memory=True),
-            "its task main/0 ended by itself with exit code 3: memory ran out",
+            "task main/0: failed with exit code 3: memory ran out",
             False,
         ),
         (
@@ -432,17 +430,26 @@ def test_a_container_in_which_memory_ran_out(kit, exit_, sentence, completed):
         (
             "imageMissing",
             "python:3.11",
-            ["docker pull python:3.11   # by hand, on h1", "jobscribe pool check"],
+            [
+                "docker pull python:3.11   # on h1: shows the error of the registry",
+                "jobscribe pool check",
+            ],
         ),
         (
             "pullDenied",
             "python:3.11",
-            ["docker pull python:3.11   # by hand, on h1", "jobscribe pool check"],
+            [
+                "docker pull python:3.11   # on h1: shows the error of the registry",
+                "jobscribe pool check",
+            ],
         ),
         (
             "registryUnreachable",
             "python:3.11",
-            ["docker pull python:3.11   # by hand, on h1", "jobscribe pool check"],
+            [
+                "docker pull python:3.11   # on h1: shows the error of the registry",
+                "jobscribe pool check",
+            ],
         ),
         ("pullTimeout", None, ["jobscribe pool check"]),
         ("noShell", "python:3.11", ["docker run --rm --entrypoint /bin/sh python:3.11 -c true"]),
@@ -454,7 +461,7 @@ def test_a_container_in_which_memory_ran_out(kit, exit_, sentence, completed):
 def test_a_container_that_could_not_be_had_says_what_to_type(kit, fault, image, words):
     answer = contained(kit, ExitInfo(source="start", detail="the words of h1", fault=fault), image)
     assert answer["sentence"] == "could not be started: the words of h1"
-    assert f"in a word: {fault}" in answer["evidence"]
+    assert f"start failure: {fault}" in answer["evidence"]
     assert (
         f"container: {'the image of the pool' if image is None else 'image ' + image}, on h1"
         in answer["evidence"]
@@ -505,7 +512,7 @@ def test_a_start_that_failed_for_want_of_something_says_what_to_do(kit):
         )
     )
     assert answer["sentence"] == "could not be started: no further process can be made"
-    assert "what was missing: noProcesses" in answer["evidence"]
+    assert "start failure: noProcesses" in answer["evidence"]
     assert any("ulimit -u" in t for t in answer["try"])
 
 
@@ -590,14 +597,14 @@ def test_what_is_kept_is_told_with_how_to_enter_and_release_it(kit):
     answer = ask(stage)
     assert (answer["state"], answer["cause"]) == ("running", "debug_hold")
     assert answer["sentence"].startswith(
-        "it is kept for debugging: a/1 failed (exit code 3) and can be looked at, until 2023-11-14 22:14:20 UTC"
+        "held for debugging: a/1 failed (exit code 3) and can be looked at, until 2023-11-14 22:14:20 UTC"
     )
     assert answer["try"][:2] == [
         f"jobscribe job shell {kit.jid_of()} --role a --index 1",
-        f"jobscribe job release {kit.jid_of()}   # give back what it holds; it ends with the exit that it had",
+        f"jobscribe job release {kit.jid_of()}   # frees its resources; its exit status stays the same",
     ]
     assert (
-        "exit: exit code 3 (said by the keeper)" in answer["evidence"]
+        "exit: exit code 3 (reported by the keeper)" in answer["evidence"]
         and answer["lastLines"] == "no such file"
     )
     assert answer["diagnosis"]["task"] == "a/1"
@@ -611,10 +618,10 @@ def test_what_was_canceled_while_it_was_kept_says_that_it_had_failed(kit):
     assert (answer["state"], answer["cause"], answer["sentence"]) == (
         "error",
         "exit",
-        "its task a/0 ended by itself with exit code 3",
+        "task a/0: failed with exit code 3",
     )
     assert (
-        f"{kit.UID} asked for its end (cancel) when it had failed already and was kept for debugging: it ended with the exit that it had"
+        f"{kit.UID} requested its end (cancel) while it was held for debugging; its exit status did not change"
         in (answer["evidence"])
     )
     assert "canceled by anyone" not in answer["not"]
@@ -625,23 +632,21 @@ def test_retries_are_told_with_their_reasons_while_it_waits_and_when_no_other_fo
     reports(kit, stage, kit.running(token), kit.ended(token, 3))
     answer = ask(stage)
     assert answer["cause"] == "retry_wait" and answer["sentence"].startswith(
-        "it waits to be tried again: attempt 1 ended ("
+        "waiting for its next attempt: attempt 1 ended ("
     )
-    assert any(
-        e.startswith("attempt 1 ended (exit) and is tried again: ") for e in answer["evidence"]
-    )
+    assert any(e.startswith("attempt 1 ended (exit) and is retried: ") for e in answer["evidence"])
     assert (
-        f"jobscribe job cancel {kit.jid_of()}   # to try it no more" in answer["try"]
+        f"jobscribe job cancel {kit.jid_of()}   # stops the retries" in answer["try"]
         and answer["diagnosis"]
     )
     stage.fire("retry", kit.jid_of(), token.serial)
-    assert ask(stage)["sentence"].startswith("attempt 2 has not started: ")
+    assert ask(stage)["sentence"].startswith("attempt 2 not started: ")
     stage.answer()
     again = stage.token()
     reports(kit, stage, kit.running(again), kit.ended(again, 3))
     answer = ask(stage)
     assert answer["state"] == "error"
-    assert any(e.startswith("attempt 2 is not tried again: ") for e in answer["evidence"])
+    assert any(e.startswith("attempt 2 is not retried: ") for e in answer["evidence"])
     assert any(e.startswith("attempt 2 was decided by a/0: [a]: ") for e in answer["evidence"])
     assert f"jobscribe job tasks {kit.jid_of()}" in answer["try"]
 
@@ -649,11 +654,11 @@ def test_retries_are_told_with_their_reasons_while_it_waits_and_when_no_other_fo
 def test_a_gang_that_runs_or_is_decided(kit):
     stage, (first, second, third) = gang(kit, kit.role("a", 2), kit.role("b", min_succeeded=1))
     reports(kit, stage, kit.running(first), kit.running(third))
-    assert ask(stage)["sentence"] == "it runs since 2023-11-14 22:13:20 UTC, 2 of 3 tasks now"
+    assert ask(stage)["sentence"] == "running since 2023-11-14 22:13:20 UTC, 2 of 3 tasks now"
     reports(kit, stage, kit.ended(third))
     answer = ask(stage)
     assert answer["cause"] == "stopping" and answer["sentence"].startswith(
-        "it is coming to its end: 2 tasks are being stopped: [b]: "
+        "stopping: 2 tasks are being stopped: [b]: "
     )
     reports(
         kit,
@@ -661,7 +666,7 @@ def test_a_gang_that_runs_or_is_decided(kit):
         kit.ended(first, None, stop_reason="decided", signal=15),
         kit.ended(second, None, stop_reason="decided", signal=15),
     )
-    assert ask(stage)["sentence"] == "it completed because its tasks did what it asked of them"
+    assert ask(stage)["sentence"] == "completed: its tasks met the conditions of their roles"
 
 
 def test_who_waits_for_others_is_told_for_which_and_what_became_of_that(kit):
@@ -670,7 +675,7 @@ def test_who_waits_for_others_is_told_for_which_and_what_became_of_that(kit):
     stage.submit(after=kit.after(2))
     answer = ask(stage)
     assert answer["cause"] == "dependency"
-    assert answer["evidence"] == [f"it is to run after {kit.jid_of(2)}, if that completes"]
+    assert answer["evidence"] == [f"it runs after {kit.jid_of(2)}, if that run completes"]
     assert answer["try"] == [f"jobscribe job why {kit.jid_of(2)}"]
     stage.cancel(2)
     stage.fire("follow", kit.jid_of(2))
@@ -680,10 +685,7 @@ def test_who_waits_for_others_is_told_for_which_and_what_became_of_that(kit):
         "dependency",
         "dependency",
     )
-    assert (
-        answer["sentence"]
-        == "it was canceled, for a run that it was to run after did not end in the way it asked for"
-    )
+    assert answer["sentence"] == "canceled: a run that it depends on did not end as required"
     assert (
         answer["try"] == [f"jobscribe job why {kit.jid_of(2)}"]
         and "canceled by anyone" in answer["not"]
@@ -708,8 +710,8 @@ def test_of_a_job_that_wrote_nothing_nothing_is_to_be_read(kit):
     answer = ask(stage, "/e")
     assert answer["logs"] == ["/e/exit.json", "/e/script.sh"]
     assert answer["try"] == [
-        "Have it write what it does: it wrote no output.",
-        "sh /e/script.sh   # runs it again, by hand",
+        "Make the program report its progress: it wrote no output.",
+        "sh /e/script.sh   # repeats the run manually",
     ]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.jobs.status import PURGED
-from jobscribe.supervisor.diagnosis.missing_output import silence
+from jobscribe.supervisor.diagnosis.missing_output import missing_output
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ OVER = {"ended_at": 20.0, "started_at": 10.0}
             {"started_at": 10.0},
             None,
             "nothingYet",
-            "has written nothing to its standard error so far; -f waits for it",
+            "has written nothing to its standard error so far; -f waits for output",
         ),
         (
             {**OVER, "exit": ExitInfo(code=0, stderr_bytes=0)},
@@ -54,13 +54,13 @@ OVER = {"ended_at": 20.0, "started_at": 10.0}
             {**OVER, "exit": ExitInfo(code=0, stderr_bytes=7)},
             "completed",
             "gone",
-            "wrote 7 bytes to its standard error, which are not there any more",
+            "wrote 7 bytes to its standard error, but the file was removed",
         ),
         (
             {**OVER, "exit": ExitInfo(code=0, stderr_bytes=7)},
             PURGED,
             "purged",
-            "the run was purged",
+            "when the run was purged",
         ),
         (
             {"ended_at": 20.0, "exit": ExitInfo(source="start", detail="no such image")},
@@ -68,15 +68,20 @@ OVER = {"ended_at": 20.0, "started_at": 10.0}
             "neverStarted",
             "never started, so it wrote nothing: no such",
         ),
-        ({**OVER, "exit": ExitInfo(source="lost")}, "error", "unknown", "nobody saw what it wrote"),
-        (OVER, "error", "unknown", "how is not known"),
+        (
+            {**OVER, "exit": ExitInfo(source="lost")},
+            "error",
+            "unknown",
+            "the size of its standard error is unknown",
+        ),
+        (OVER, "error", "unknown", "is over with unknown exit status"),
     ],
 )
 def test_each_silence_of_a_task_has_its_sentence(
     placed: Any, task: dict[str, Any], status: str | None, word: str, says: str
 ) -> None:
     job, changed = shaped(placed, status=status, **task)
-    found = silence(job, changed, "stderr")
+    found = missing_output(job, changed, "stderr")
     assert found.word == word and says in found.sentence
     assert (
         json.loads(found.header()) == {"word": word, "sentence": found.sentence}
@@ -89,14 +94,17 @@ def test_without_a_task_it_is_said_what_became_of_the_run(placed: Any) -> None:
 
     def said(**changes: Any) -> tuple[str, str]:
         changed = msgspec.structs.replace(run, **changes)
-        return tuple(silence(msgspec.structs.replace(placed, run=changed), None, "stdout"))  # type: ignore[return-value]
+        return tuple(missing_output(msgspec.structs.replace(placed, run=changed), None, "stdout"))  # type: ignore[return-value]
 
     assert said(attempts=())[0] == "notStarted" and "job why" in said(attempts=())[1]
     assert said(attempts=(), status=PURGED)[0] == "purged"
     assert said(attempts=(), status="canceled") == (
         "neverStarted",
-        "the run ended before anything of it was started, so there is no output",
+        "the run ended before any task started, so there is no output",
     )
     assert said(attempts=(), status="error", error="b\u00f6se")[1].endswith("no output: b\u00f6se")
     assert said(status="error")[0] == "gone"
-    assert silence(msgspec.structs.replace(placed, run=None), None, "stdout").word == "notStarted"
+    assert (
+        missing_output(msgspec.structs.replace(placed, run=None), None, "stdout").word
+        == "notStarted"
+    )

@@ -109,7 +109,7 @@ def test_the_last_error_of_an_agent_that_does_not_start_is_in_the_sentence(stage
     )
     assert answer["try"][0].startswith(f"jobscribe trace {kit.jid_of()} ") and answer[
         "evidence"
-    ] == ["it never ran so far: there is no output of it"]
+    ] == ["it has not run yet, so it has no output"]
 
 
 def test_what_was_measured_decides_and_stands_in_the_evidence(kit):
@@ -127,14 +127,14 @@ def test_what_was_measured_decides_and_stands_in_the_evidence(kit):
         "certain",
     )
     assert answer["evidence"] == [
-        "exit: exit code 137; memory ran out, so the kernel killed one of its processes (said by the keeper)",
+        "exit: exit code 137; memory ran out, so the kernel killed one of its processes (reported by the keeper)",
         "memory ran out, so the kernel killed one of its processes (the kernel's own count in its cgroup rose by 1 while it ran)",
         "its memory peaked at 1.00 GiB of the 1.00 GiB that it may have",
         f"the kernel's log names it: {OOM}",
     ]
     assert (
         answer["try"][0]
-        == "give it more memory than 1.00 GiB, which was its limit, or make it need less"
+        == "give it more memory than its limit of 1.00 GiB, or reduce its memory use"
     )
     assert {"canceled by anyone", "a time limit"} <= set(answer["not"]) and len(answer["logs"]) == 4
 
@@ -144,12 +144,12 @@ def test_a_kernel_log_that_could_not_be_read_is_said_where_it_would_have_helped(
     answer = ask(ended(kit, ExitInfo(signal=9, out_of_memory=False, facts=unread)))
     assert (answer["cause"], answer["confidence"]) == ("killed", "unknown")
     assert (
-        "the kernel's log says nothing here: not permitted to read the kernel log"
+        "the kernel's log could not be read here: not permitted to read the kernel log"
         in answer["evidence"]
     )
-    assert any(line.startswith("possible senders of SIGKILL") for line in answer["evidence"]) and any(
-        "want of memory" in line for line in answer["not"]
-    )
+    assert any(
+        line.startswith("possible senders of SIGKILL") for line in answer["evidence"]
+    ) and any("out of memory" in line for line in answer["not"])
     assert "kernel's log" not in str(ask(ended(kit, ExitInfo(code=3, facts=unread))))
 
 
@@ -158,45 +158,45 @@ def test_a_kernel_log_that_could_not_be_read_is_said_where_it_would_have_helped(
     [
         (
             ExitInfo(code=137, facts=ExitFacts(via_shell=True)),
-            "it ended with exit code 137: SIGKILL ended its command, and this system did not send it",
+            "failed with exit code 137: SIGKILL killed its command (not sent by jobscribe)",
         ),
         (
             ExitInfo(code=139),
-            "it ended with exit code 139: SIGSEGV ended its command, and this system did not send it (likely)",
+            "failed with exit code 139: SIGSEGV killed its command (likely; not sent by jobscribe)",
         ),
         (
             ExitInfo(code=137, facts=ExitFacts(via_shell=False)),
-            "it ended by itself with exit code 137",
+            "failed with exit code 137",
         ),
         (
             ExitInfo(code=141, last_lines="x: Broken pipe"),
-            "it ended with exit code 141: it wrote to a pipe or connection that no process read from any more (likely)",
+            "failed with exit code 141: it wrote to a pipe or connection that no process read from any more (likely)",
         ),
         *(
             (
                 ExitInfo(code=code),
-                f"it ended with exit code {code} (a shell says {code} when {name} ended its command; a program can say so by itself)",
+                f"failed with exit code {code} (a shell returns {code} if {name} killed its command; a program can also return it itself)",
             )
             for code, name in ((130, "SIGINT"), (137, "SIGKILL"), (141, "SIGPIPE"))
         ),
         (
             ExitInfo(signal=13),
-            "it was ended by SIGPIPE, which this system did not send: it wrote to a pipe or connection that no process read from any more",
+            "killed by SIGPIPE (not sent by jobscribe): it wrote to a pipe or connection that no process read from any more",
         ),
         (
             ExitInfo(signal=1),
-            "it was ended by SIGHUP, which this system did not send: its terminal or session was closed",
+            "killed by SIGHUP (not sent by jobscribe): its terminal or session was closed",
         ),
         (
             ExitInfo(code=1, last_lines="cp: x: No space left on device"),
-            "it ended by itself with exit code 1: a disk that it wrote to was full (likely)",
+            "failed with exit code 1: a disk that it wrote to was full (likely)",
         ),
         (
             ExitInfo(
                 code=1,
                 last_lines='Traceback (most recent call last):\n  File "a.py", line 3, in f\nKeyError: 7',
             ),
-            "it ended by itself with exit code 1: a Python program ended with an uncaught exception (KeyError: 7) (likely)",
+            "failed with exit code 1: a Python program ended with an uncaught exception (KeyError: 7) (likely)",
         ),
     ],
 )
@@ -259,7 +259,7 @@ def test_our_own_intent_is_told_with_who_had_it_and_when(kit):
         "certain",
     )
     assert (
-        "user0001 asked for its end at 2023-11-14 22:13:20 UTC, which was on record before anything was ended"
+        "user0001 requested its end at 2023-11-14 22:13:20 UTC, and jobscribe recorded that before it stopped any process"
         in answer["evidence"]
     )
     assert (
@@ -274,7 +274,7 @@ def test_what_never_ran_says_so(stage, kit):
     stage.cancel()
     answer = ask(stage)
     assert (answer["cause"], answer["attempt"], answer["role"]) == ("canceled", None, None)
-    assert "it never ran: there is no output of it" in answer["evidence"] and not any(
+    assert "it never ran, so it has no output" in answer["evidence"] and not any(
         "job logs" in line for line in answer["try"]
     )
 
@@ -287,9 +287,9 @@ def test_a_run_whose_files_were_removed_says_so(kit):
     assert (answer["state"], answer["cause"]) == ("job_run_purged", "purged") and answer[
         "logs"
     ] == []
-    assert answer["sentence"] == "it is over, and its files were removed since" and answer[
-        "try"
-    ] == ["Submit it again to have its files back."]
+    assert answer["sentence"] == "ended, and its files were purged later" and answer["try"] == [
+        "Submit it again to have its files back."
+    ]
     assert "9 bytes of output were dropped" in answer["evidence"]
 
 

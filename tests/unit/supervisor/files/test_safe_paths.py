@@ -569,7 +569,7 @@ def test_a_trace_reads_no_link_and_no_pipe_in_an_agents_folder(tmp_path: Path) -
     os.mkfifo(agent / "agent.log.1")
     (agent / "keeper.log").symlink_to(tmp_path / "shadow")
     (agent / "keeper.log.1").write_text("said by the keeper\n")
-    about = log_search.About(
+    about = log_search.JobQuery(
         f"{MINE}-simAAA01-model", "heat", frozenset(), frozenset(), 0.0, math.inf
     )
     assert [line.text for line in log_search.lines(str(tmp_path / "root"), about)[0]] == [

@@ -47,7 +47,7 @@ async def test_summaries_are_read_once_and_not_kept_without_end(
             )
         )
     kept, rows = CommandSummaries(office.store), office.store.jobs()
-    assert [kept.of(row).command for row in rows] == ["echo 2", "echo 1", "echo 0"]
+    assert [kept.get(row).command for row in rows] == ["echo 2", "echo 1", "echo 0"]
     assert len(kept) == 2
     monkeypatch.setattr(office.store, "read", lambda *_: pytest.fail("it was read already"))
-    assert kept.of(rows[-1]).command == "echo 0"
+    assert kept.get(rows[-1]).command == "echo 0"

@@ -240,7 +240,7 @@ async def test_counts_alone_read_no_run() -> None:
         None,
         {"error": 1, "pending": 5},
     )
-    assert len(office.desk.ends) == 0
+    assert len(office.desk.outcomes) == 0
 
 
 async def test_somebody_elses_group_and_none_are_the_same() -> None:
@@ -316,12 +316,12 @@ async def test_the_end_of_an_older_run_is_not_told_of_a_newer_one() -> None:
     await submit_array(office.desk, array("0-1"))
     end(office, agent, _0=7)
     (old,) = office.store.group(f"{UID}-{SID}-", statuses=("error",))
-    assert office.desk.ends.of(old).code == 7
+    assert office.desk.outcomes.get(old).code == 7
     await submit_array(office.desk, array("0", "request2"))
     end(office, agent, _0=9)
     assert [e["code"] for e in (await asked(office, status="error"))["exits"]] == [9]
     # a row that was read before the newer run came
-    assert outcome_cache.OutcomeCache(office.store).of(old).code == 7
+    assert outcome_cache.OutcomeCache(office.store).get(old).code == 7
 
 
 # ---- canceling
@@ -479,9 +479,9 @@ async def test_ten_thousand_are_counted_without_holding_the_loop_for_long(
     await submit_array(office.desk, array("0-449"))
     end(office, agent, **{f"_{n}": 1 + n % 3 for n in range(450)})
     reads, most = [0], [0]
-    of, sleep = office.desk.ends.of, asyncio.sleep
+    of, sleep = office.desk.outcomes.get, asyncio.sleep
     monkeypatch.setattr(
-        office.desk.ends, "of", lambda row: reads.append(reads.pop() + 1) or of(row)
+        office.desk.outcomes, "get", lambda row: reads.append(reads.pop() + 1) or of(row)
     )
 
     async def paused(secs: float) -> None:

@@ -176,7 +176,7 @@ def test_a_plain_run_has_one_task():
     assert (p["environment"], p["jobJson"], p["policies"]) == (
         {"A": "1"},
         None,
-        ["Nothing is tried again."],
+        ["There are no retries."],
     )
     assert p["roles"] == [
         {"name": "main", "tasks": 1, "command": ["nice", "echo", "hi"], "environment": {}}
@@ -224,22 +224,22 @@ def test_the_rules_in_words():
     assert policies(s) == [
         "It starts after the run of user0001-sim00002-command has ended without success.",
         "It starts after run 9 of user0001-sim00003-command has completed.",
-        "Of the user's runs of this simulation, 4 may run at the same time.",
+        "At most 4 of the user's runs of this simulation run at the same time.",
         "Failed tasks of role ps do not fail the attempt.",
-        "The attempt fails when 1 of 3 tasks of role worker failed.",
-        "The attempt succeeds when each of 3 tasks of role worker succeeded; what else runs is stopped.",
-        "The attempt fails when the only task of role one failed.",
-        "When all tasks have ended and no such condition was fulfilled, the attempt succeeds, also if some of them failed.",
-        "After a failure of unknown kind, such as an ordinary exit code, it is tried again 2 times at most.",
-        "After what the platform did, or what could not be had in time, it is tried again without end; the latter after 60 s or more.",
-        "After a failure that is permanent it is not tried again.",
-        "Each task is stopped 3600 s after its start, with 5 s to end by itself.",
-        "The run is given up when it has not started 60 s after its submission.",
-        "A task that fails by itself is kept for 600 s, with all that it holds.",
+        "The attempt fails if 1 of 3 tasks of role worker failed.",
+        "The attempt succeeds if each of 3 tasks of role worker succeeded; then the other tasks are stopped.",
+        "The attempt fails if the only task of role one failed.",
+        "If all tasks have ended and none of these conditions was met, the attempt succeeds, even if some tasks failed.",
+        "After a failure of unknown kind, such as an ordinary exit code, the run is retried at most 2 times.",
+        "After a failure of the platform or a resource conflict, the run is retried without limit; after a conflict, the pause is at least 60 s.",
+        "After a permanent failure, the run is not retried.",
+        "Each task is stopped 3600 s after its start, with a grace time of 5 s.",
+        "The run is canceled if it has not started 60 s after its submission.",
+        "A task that fails by itself is held for debugging for 600 s, with all its resources.",
     ]
     assert policies(spec(PS, retry=Retry(count=1, platform=0)))[-3:-1] == [
-        "After a failure of unknown kind, such as an ordinary exit code, it is tried again once.",
-        "After what the platform did, or what could not be had in time, it is tried again never; the latter after 600 s or more.",
+        "After a failure of unknown kind, such as an ordinary exit code, the run is retried once.",
+        "After a failure of the platform or a resource conflict, the run is not retried; after a conflict, the pause is at least 600 s.",
     ]
 
 
@@ -263,7 +263,7 @@ class Front:
         self.office.engine.policy = policy
         desk, calls, live = self.office.desk, self.office.calls, self.office.live
         here = {
-            "desk": desk,
+            "runs": desk,
             "calls": calls,
             "live": live,
             "secret": secret,
@@ -309,7 +309,7 @@ async def test_a_plan_is_asked_for_and_nothing_is_stored():
         assert (p["state"], p["computeJid"], len(p["tasks"])) == ("ok", JID, 2)
         assert p["tasks"][1]["directory"] == "/users/user0001/command/sim00001/command/w/1"
         assert (
-            "Each task is stopped 77 s after its start, with 3 s to end by itself." in p["policies"]
+            "Each task is stopped 77 s after its start, with a grace time of 3 s." in p["policies"]
         ), "the limits of the house count"
         assert (front.office.store.head(), front.office.started, front.office.launched) == (
             head,
@@ -330,7 +330,7 @@ async def test_the_serial_is_one_that_the_run_could_have():
 @pytest.mark.parametrize(
     ("asked", "code", "word"),
     [
-        (run(W, W), "badRequest", "2 roles are called 'w'"),
+        (run(W, W), "badRequest", "2 roles have the name 'w'"),
         (run(W, command=["x"]), "badRequest", "either"),
         (run(W, driver="slurm"), "badRequest", "slurm"),
         (run({**W, "cpu": 65}), "resourceExceeded", "65 cores"),

@@ -88,7 +88,7 @@ async def test_no_two_simulations_have_the_same_port(book: Book) -> None:
     ]
     got = [p for sid, uid, type_ in asked for p in await book.ask(sid, 3, uid=uid, type_=type_)]
     assert len(got) == len(set(got)) == 12
-    with pytest.raises(Refusal, match="no 1 ports are free") as e:
+    with pytest.raises(Refusal, match="fewer than 1 ports are free") as e:
         await book.ask("sim00009")
     assert e.value.code == "tooManyRequests"
 

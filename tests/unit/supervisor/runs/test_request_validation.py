@@ -251,7 +251,7 @@ def test_nested_too_deep_where_anything_goes():
 
 def test_sentences_are_for_people():
     assert refused(body(extra=1)).sentence.startswith(
-        "the request does not fit: it has an unknown field `extra`"
+        "invalid request: it has an unknown field `extra`"
     )
     assert "it lacks the required field `uid`" in refused(body(run={})).sentence
     assert "nothing" in refused(run(uid=None)).sentence
@@ -311,7 +311,7 @@ def test_an_app_that_is_not_there(kit):
         check_spec(kit.spec(simulation_type="other"), ("command", "myapp"))
     assert (e.value.code, e.value.sentence) == (
         "unknownApp",
-        "there is no app 'other'; there are: command, myapp",
+        "unknown app 'other'; choose one of: command, myapp",
     )
     check_spec(kit.spec(), ("command",))
 

@@ -68,12 +68,12 @@ def test_good_ones(kit, roles):
 
 
 BAD = [
-    ((role("a"), role("b"), role("a")), "2 roles are called 'a'"),
+    ((role("a"), role("b"), role("a")), "2 roles have the name 'a'"),
     (
         (role("a"), role(tasks=2, min_failed=3)),
-        "role 'w': `minFailed` is 3, and it has only 2 tasks",
+        "role 'w': `minFailed` is 3, but the role has only 2 tasks",
     ),
-    ((role(min_succeeded=2),), "role 'w': `minSucceeded` is 2, and it has only 1 task;"),
+    ((role(min_succeeded=2),), "role 'w': `minSucceeded` is 2, but the role has only 1 task;"),
     ((role("a", tasks=MAX_TASKS), role("b")), "1001 tasks together; the limit is 1000"),
     (
         (role(tasks=667, ports=(Port(label="a", count=4),)),),
@@ -85,7 +85,7 @@ BAD = [
     ),
     (
         (role(ports=(Port(label="a"), Port(label="b"), Port(label="a"))),),
-        "2 of its ports are called 'a'",
+        "2 of its ports have the label 'a'",
     ),
     (
         (role(ports=(Port(label="a", begin=1023),)),),
@@ -115,7 +115,7 @@ BAD = [
     ),
     (
         (role(env={"JOBSCRIBE_ROOT": "x"}),),
-        "role 'w': the environment variable JOBSCRIBE_ROOT is set by the system",
+        "role 'w': the environment variable JOBSCRIBE_ROOT is reserved for jobscribe",
     ),
     (
         (role("a"), role(env={"MY_PASSWORD": "x"})),
@@ -123,10 +123,10 @@ BAD = [
     ),
     ((role(env={"PAI_TASK_INDEX": "x"}),), "role 'w' cannot set PAI_TASK_INDEX"),
     ((role(env={"PAI_DATA_DIR": "x"}),), "role 'w' cannot set PAI_DATA_DIR"),
-    ((role(command=("", "x")),), "the first word of its `command` is empty"),
+    ((role(command=("", "x")),), "the first word of its `command`, the program, is empty"),
     (
         (role("a", ports=(Port(label="b_0_http"),)), role("a_0_b")),
-        "a variable PAI_a_0_b_0_http_PORT each",
+        "the variable PAI_a_0_b_0_http_PORT to different values",
     ),
 ]
 

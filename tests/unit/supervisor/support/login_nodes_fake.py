@@ -111,7 +111,7 @@ class Api:
             **{"linger_secs": 0.0, **self._options},
         )
         here = {
-            "desk": desk,
+            "runs": desk,
             "calls": self.office.calls,
             "live": self.office.live,
             "secret": self._secret,

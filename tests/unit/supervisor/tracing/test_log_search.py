@@ -11,11 +11,11 @@ import pytest
 
 from jobscribe.protocol.ids import AgentKey
 from jobscribe.supervisor.tracing import log_search
-from jobscribe.supervisor.tracing.log_search import About, AboutAgent, lines
+from jobscribe.supervisor.tracing.log_search import AgentQuery, JobQuery, lines
 
 JID = "LoIEQ6fa-Mtk0hZyj-heightWeightReport"
 NOW = float(int(time.time()))
-ABOUT = About(
+ABOUT = JobQuery(
     JID, "myapp", frozenset({"pb5uQ2" + "x" * 26}), frozenset({"request-1"}), NOW - 60, math.inf
 )
 AGENT = "agent/local.sequential.LoIEQ6fa@localhost"
@@ -39,7 +39,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def texts(root: Path, about: About = ABOUT) -> list[str]:
+def texts(root: Path, about: JobQuery = ABOUT) -> list[str]:
     return [line.text.split(" ", 5)[-1].split(":c ")[-1] for line in lines(str(root), about)[0]]
 
 
@@ -130,7 +130,7 @@ def test_pulls_on_its_hosts_are_told_of_the_time_of_the_job(root: Path) -> None:
     assert texts(root) == []
 
 
-OF_AGENT = AboutAgent(
+OF_AGENT = AgentQuery(
     AgentKey("local", "sequential", "LoIEQ6fa", "localhost"), "T1kX", NOW - 60, NOW - 5
 )
 

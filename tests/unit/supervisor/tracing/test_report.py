@@ -37,8 +37,8 @@ from jobscribe.protocol.ids import AgentKey, Token
 from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.jobs.roles import After
 from jobscribe.supervisor.tracing.id_lookup import SHOWN, Known, no_job
-from jobscribe.supervisor.tracing.log_search import About, AboutAgent, Line
-from jobscribe.supervisor.tracing.report import about, lines_told, pulled, trace
+from jobscribe.supervisor.tracing.log_search import AgentQuery, JobQuery, Line
+from jobscribe.supervisor.tracing.report import line_items, log_query, trace, with_image_pulls
 
 T = 1_700_000_000.0
 ANN, BOB = "annAAAA1", "bobBBBB2"
@@ -217,13 +217,15 @@ def test_every_kind_of_id_leads_to_its_job_or_agent(log: Log) -> None:
         "agent",
     ]
     # and to where its logs are read: while it lives to the end, else until it was seen to be gone
-    assert about(answer, known) == AboutAgent(KEY, "m2cW", T, math.inf) and about(
+    assert log_query(answer, known) == AgentQuery(KEY, "m2cW", T, math.inf) and log_query(
         answer
-    ) == AboutAgent(KEY, "", T, math.inf)
+    ) == AgentQuery(KEY, "", T, math.inf)
     log.add(
         agent_stream(KEY), AgentGone(at=T + 5, agent_key=KEY, reason="it is not there any more")
     )
-    assert about(trace(log.store, "m2cW", None, known), known) == AboutAgent(KEY, "m2cW", T, T + 6)
+    assert log_query(trace(log.store, "m2cW", None, known), known) == AgentQuery(
+        KEY, "m2cW", T, T + 6
+    )
 
 
 @pytest.mark.parametrize(
@@ -407,12 +409,12 @@ def test_gaps_say_what_was_waited_for(log: Log) -> None:
     assert waits(log) == [
         "10.0 s queued: dependency (1 other runs had to end first)",
         f"4.2 s until agent {KEY} started",
-        f"5.8 s queued: for agent {KEY} to be connected, or for a place there",
+        f"5.8 s queued: waiting for agent {KEY} to connect, or for a slot there",
         "29.5 s in Slurm's queue: Priority (Slurm job 4711 on hpc)",
         "40.0 s task main/0 ran",
         "5.0 s pause of 5 s before attempt 2: the node failed",
         f"3.0 s until task main/0 started: the op was on its way, at {KEY}",
-        "22.0 s supervisor was away: session 3 -> 4; the last thing it recorded was the event before, it may have worked on after that",
+        "22.0 s supervisor was away: session 3 -> 4; its last record is the previous event, but it may have run longer",
         "1.5 s task main/0 ran",
     ]
 
@@ -430,10 +432,10 @@ def test_of_an_agent_it_is_said_when_it_was_there(log: Log) -> None:
     log.agent(36, 37)
     assert [w["text"] for w in trace(log.store, str(KEY), None)["waits"]] == [
         f"2.0 s until agent {KEY} started",
-        f"8.0 s agent {KEY} was there",
+        f"8.0 s agent {KEY} was running",
         f"20.0 s until agent {KEY} was needed again",
         f"1.0 s until agent {KEY} started",
-        f"5.0 s pause before agent {KEY} was to start again",
+        f"5.0 s pause before the next start of agent {KEY}",
         f"1.0 s until agent {KEY} started",
     ]
 
@@ -457,7 +459,7 @@ def test_a_place_that_became_free_long_before_or_was_another_user_s_is_not_what_
     log.ended(2, token(2))
     log.ended(6, token(2, BOB))
     log.placed(6, token(1))
-    assert waits(log) == [f"6.0 s queued: for agent {KEY} to be connected, or for a place there"]
+    assert waits(log) == [f"6.0 s queued: waiting for agent {KEY} to connect, or for a slot there"]
 
 
 def test_a_gap_that_nothing_explains_is_called_that_and_short_ones_are_not_told(log: Log) -> None:
@@ -466,7 +468,7 @@ def test_a_gap_that_nothing_explains_is_called_that_and_short_ones_are_not_told(
     (gap,) = trace(log.store, jid_of(), None)["waits"]
     assert (
         gap["known"] is False
-        and "not known" in gap["text"]
+        and "unknown" in gap["text"]
         and (gap["since"], gap["until"], gap["secs"]) == (T, T + 3, 3.0)
     )
     log.whole(2)
@@ -534,7 +536,7 @@ def test_lines_of_a_clock_that_is_ahead_stand_where_they_must_have_been(log: Log
     log.placed(1, t)
     log.started(1.1, t, theirs=2.4)
     answer = trace(log.store, t.jid, None)
-    lines = lines_told(
+    lines = line_items(
         [
             Line(T + 2.4, f"agent/{KEY}/agent.log", "x", True),
             Line(T + 2, "log/server.log", "y"),
@@ -564,12 +566,12 @@ def test_an_image_that_was_pulled_meanwhile_is_named(log: Log) -> None:
         Line(T + at, "log/supervisor.log", f"docker host n12: pulled busybox:{at} in 38.5 s")
         for at in (39, 60, 200)
     ]
-    assert [w["text"] for w in pulled(said, answer["waits"])] == [
+    assert [w["text"] for w in with_image_pulls(said, answer["waits"])] == [
         f"39.9 s until agent {KEY} started; pulled busybox:39 in 38.5 s",
         *[w["text"] for w in answer["waits"][1:]],
     ]
-    job = about(answer)
-    assert isinstance(job, About) and job.hosts == {"n12"}
+    job = log_query(answer)
+    assert isinstance(job, JobQuery) and job.hosts == {"n12"}
 
 
 def test_a_line_names_the_op_or_request_that_it_is_about(log: Log) -> None:
@@ -580,7 +582,7 @@ def test_a_line_names_the_op_or_request_that_it_is_about(log: Log) -> None:
         Line(T, "log/supervisor.log", text)
         for text in (f"o={op[:6]} x", "reqId=request-of-ann-1", "another")
     ]
-    assert [line["cause"] for line in lines_told(lines, answer)] == [
+    assert [line["cause"] for line in line_items(lines, answer)] == [
         {"op": op},
         {"request": "request-of-ann-1"},
         None,
@@ -589,9 +591,13 @@ def test_a_line_names_the_op_or_request_that_it_is_about(log: Log) -> None:
 
 def test_what_the_logs_are_searched_for(log: Log) -> None:
     t = log.whole()
-    asked = about(trace(log.store, "op00001", ANN))
-    assert isinstance(asked, About) and (asked.jid, asked.since, asked.until) == (t.jid, T, T + 0.3)
+    asked = log_query(trace(log.store, "op00001", ANN))
+    assert isinstance(asked, JobQuery) and (asked.jid, asked.since, asked.until) == (
+        t.jid,
+        T,
+        T + 0.3,
+    )
     assert asked.requests == {"request-of-ann-1"} and len(asked.ops) == 1
     log.requested(50, 2)
-    waiting = about(trace(log.store, jid_of(2), ANN))
-    assert isinstance(waiting, About) and waiting.until == math.inf
+    waiting = log_query(trace(log.store, jid_of(2), ANN))
+    assert isinstance(waiting, JobQuery) and waiting.until == math.inf

@@ -129,7 +129,7 @@ def test_a_cancel_that_comes_after_the_exit_changes_nothing_and_is_on_record(kit
     assert stage.state() == result and stage.left() == {}
     answer = asked_why(stage)
     assert any(
-        line.endswith("after its command had ended: that did not change the result")
+        line.endswith("after its command had ended; the result did not change")
         for line in answer["evidence"]
     )
     assert "canceled by anyone" not in answer["not"]
@@ -168,7 +168,7 @@ def test_a_cancel_on_record_before_the_exit_is_final_and_the_exit_is_kept_as_it_
     stage.reports(kit.ended(token, 0))
     answer = asked_why(stage)
     assert answer["sentence"] == (
-        "it was canceled by user0001; its command had already ended by itself with exit code 0 before the cancel reached it"
+        "canceled by user0001; its command had already ended with exit code 0 before the cancel reached it"
     )
     assert "its own exit" not in answer["not"]
 
@@ -239,7 +239,7 @@ def test_slurm_s_part_is_told(kit):
     assert answer["cause"] == "ending" and answer["sentence"].startswith(
         "its command ended: exit code 3; waiting for Slurm"
     )
-    assert "scontrol show job 4711   # on hpc: all that Slurm knows of it" in answer["try"]
+    assert "scontrol show job 4711   # on hpc: shows the job in Slurm" in answer["try"]
 
 
 def test_the_events_say_it(kit):
