@@ -1,5 +1,7 @@
-"""The supervisor's composition root: everything is made here, handed to what needs it, and given
-back in reverse order.
+"""Composition root of the supervisor. It creates all objects, wires them, and closes them in
+reverse order.
+
+No rules live here: decisions are in `core`, requests in `runs` and `api`.
 """
 
 import asyncio
@@ -78,9 +80,9 @@ from .streams.live_updates import LiveUpdates
 from .tracing.id_lookup import Known
 from .usage.samples import UsageSamples
 
-#: While the store cannot be written, it is tried again so often.
+#: Retry interval while the store cannot be written.
 POKE_SECS = 0.5
-#: So many of them are taken in one round of the loop.
+#: Connections accepted in one iteration of the event loop.
 TAKEN_AT_ONCE = 16
 
 Announce = Callable[[dict[str, Any]], None]
@@ -93,11 +95,11 @@ def main(
     front: str | None = None,
     notifier: Notifier | None = None,
 ) -> None:
-    """Run until SIGTERM or SIGINT. `announce({"url", "root", "pid"})` once requests are answered.
-    Raises Refusal before that.
+    """Run until SIGTERM or SIGINT. Call `announce({"url", "root", "pid"})` once requests are
+    answered. Raise Refusal if the start fails.
 
-    front: address of the front door that is beside it, for client.json. notifier: who is told that
-    it lives, if anybody.
+    front: address of the front end on this machine, for client.json. notifier: receives readiness
+    and watchdog messages (systemd).
     """
     check(settings)
     root = RootDirectory(settings.root)
@@ -127,15 +129,17 @@ async def _serve(
         stack.push_async_callback(supervisor.close)
         await supervisor.start()
         announce({"url": supervisor.url, "root": str(root.path), "pid": os.getpid()})
-        # nothing of a start is garbage: to look through all of it again would hold the loop for
-        # tens of milliseconds each time
+        # Objects of the startup are never garbage. Without this, each full collection would block
+        # the loop for tens of milliseconds.
         gc.freeze()
         lag.begin()
         await supervisor.until_told()
 
 
 class _Supervisor:
-    """Made in the order of dependence; `close` goes back the same way. It is the engine's `Ports`."""
+    """All objects of one supervisor process, and the engine's `EngineCallbacks`. `close` goes back
+    in reverse order of construction.
+    """
 
     def __init__(
         self,
@@ -299,11 +303,11 @@ class _Supervisor:
         )
 
     def _deliver(self, call: Callable[[], None]) -> None:
-        """News of the store, from its thread to ours."""
+        """Run a store callback of the store's thread in the event loop's thread."""
         self._loop.call_soon_threadsafe(call)
 
     def _stored(self, point: str) -> None:
-        """The store's writer is at this point, in its thread."""
+        """Pass on a checkpoint of the store's writer. Runs in the writer's thread."""
         failpoints.reached("supervisor." + point)
         self._monitoring.stored(point)
 
@@ -318,8 +322,8 @@ class _Supervisor:
         try:
             self._performer.perform(effect)
         except Exception as e:
-            # one effect must not keep the others from being performed; whoever waits for it has a
-            # deadline
+            # One failed effect must not stop the others. Callers that wait for its result have a
+            # deadline.
             self._counters.add("internal")
             self._log.exception("an effect failed: {}", type(effect).__name__, error=e)
 
@@ -334,7 +338,7 @@ class _Supervisor:
         return [*self._hub.alive(), *self._places.alive()]
 
     def fatal(self, refusal: Refusal) -> None:
-        """The store is gone for good: stop at once and say why; jobs run on."""
+        """Stop the process because the store failed permanently. Jobs continue."""
         self._log("the store failed for good: {}", refusal.sentence)
         self._fatal = refusal
         self._told.set()
@@ -350,8 +354,8 @@ class _Supervisor:
     # ---- life
 
     async def start(self) -> None:
-        # with each of them comes a handshake: Tornado would take 128 at once, and nobody else would
-        # be served meanwhile
+        # Each connection costs a handshake. Tornado would accept 128 at once and serve no other
+        # request meanwhile.
         tornado.netutil._DEFAULT_BACKLOG = TAKEN_AT_ONCE
         s = self._settings.supervisor
         agents, tls = bound(s.agents_ip, s.agents_port), agents_tls(s)
@@ -380,8 +384,7 @@ class _Supervisor:
         catch_up(self._store, self._records)
         self._live.position = self._store.head()
         self._engine.start()
-        # not before: who connects to an engine that has not folded its log yet is forgotten when it
-        # does
+        # Listen only now: the engine would forget an agent that connects before the log is folded.
         self._listen(
             agents, self._guarding.before(agents_application(self._hub), "rejected"), tls=tls
         )
@@ -418,13 +421,15 @@ class _Supervisor:
         )
 
     async def until_told(self) -> None:
-        """Returns when the process is to stop; raises Refusal when the store is gone."""
+        """Return when the process is to stop. Raise Refusal if the store failed permanently."""
         await self._told.wait()
         if self._fatal is not None:
             raise self._fatal
 
     async def close(self) -> None:
-        """Drain: no new requests, what was accepted becomes durable, agents and jobs live on."""
+        """Refuse new requests, wait until accepted ones are durable, and stop. Agents and jobs
+        continue.
+        """
         self._watchdog.close()
         self._desk.draining = True
         for server in self._servers:
@@ -457,7 +462,7 @@ class _Supervisor:
         self._sink.close()
 
     def _standing(self) -> str:
-        """One line for the operator."""
+        """Return the status line for operators."""
         if self._engine.paused:
             return "the event store cannot be written: requests are refused, jobs run on"
         agents = self._engine.world.agents.values()
@@ -468,9 +473,7 @@ class _Supervisor:
         return f"ready at {self.url}: {placed} tasks under way, {queued} runs queued, {len(self._hub.alive())} agents connected"
 
     def _dismiss_idle_agents(self) -> None:
-        """Who has nothing to do need not wait for the next supervisor; who runs jobs lives on with
-        them.
-        """
+        """Stop agents of this machine that have no runs. Agents with runs outlive the supervisor."""
         for key, _epoch, _alive in self._hub.alive():
             if (
                 self._drivers[key.driver].capabilities.same_machine
@@ -485,7 +488,7 @@ class _Supervisor:
             self._root.mend(self._log)
 
     async def _append(self, event: Event) -> None:
-        """One event of the system stream, durable when this returns. Raises Refusal."""
+        """Append one event to the system stream and wait until it is durable. Raise Refusal."""
         done: asyncio.Future[Appended | Refusal] = self._loop.create_future()
         system = self._store.read(SYSTEM)
         version = system[-1].version if system else 0
@@ -570,7 +573,9 @@ class _Supervisor:
         )
 
     def _agent_id(self, key: AgentKey) -> str:
-        """Derived, so that it outlives every restart and stands in no log."""
+        """Return the agent's id. It is derived from the key, so it survives restarts and appears in
+        no log.
+        """
         return derived_id(str(key).encode(), key=self._agents_key)
 
     def _user_root(self) -> str:
@@ -581,7 +586,9 @@ class _Supervisor:
             self._counters.add("sendWithoutConnection")
 
     def _far(self, task: Task) -> str | None:
-        """Where the evidence of a task on a cluster is: its agent is the nearest way there."""
+        """Return the evidence folder of a task on a cluster, which only its agent can read. None
+        for other drivers.
+        """
         return self._desk.evidence_folder(task) if task.agent_key.driver == "sbatch" else None
 
     def _records_failed(self, sentence: str) -> None:

@@ -1,6 +1,4 @@
-"""What this house offers, out of its settings: its drivers, and the sizes and deadlines by which
-the core decides.
-"""
+"""Translates settings into drivers, agent and keeper settings, and the `CoreConfig` of the core."""
 
 import os
 from collections.abc import Mapping
@@ -18,20 +16,20 @@ from .core.resources.host_selection import HostCapacity
 from .core.state.configuration import CoreConfig
 from .process.root_directory import RootDirectory
 
-#: A start of an agent in a container may have to wait so long for those before it, besides the time
-#: that its image has to come.
+#: Longest wait of an agent start in a container for earlier starts, without the time to pull its
+#: image.
 STARTS_SECS = 600.0
-#: Runs with roles of one user at once on one host: what holds them back is what their tasks ask
-#: for.
+#: Concurrent container runs of one user per host. The resources that their tasks request are the
+#: real limit.
 CONTAINERS = 1_000
-#: Before an agent is started on a cluster, the code that it runs may have to be sent there.
+#: Time to copy the agent's code to a cluster before its first start there.
 CODE_SECS = 120.0
 
 
 def local_driver(settings: Settings, root: RootDirectory, *, descriptors: int) -> LocalDriver:
-    """descriptors: how many its agents and their jobs may have."""
+    """Return the local driver. descriptors: open files that its agents and their jobs may have."""
     slots, told = settings.slots, keeper_settings(settings)
-    # its agents share this process's streams, and with them the journal
+    # local agents share the supervisor's streams, and so its journal
     told["log"] |= {
         "journald": settings.log.journald,
         "journalStream": os.environ.get("JOURNAL_STREAM"),
@@ -47,7 +45,7 @@ def local_driver(settings: Settings, root: RootDirectory, *, descriptors: int) -
 
 
 def keeper_settings(settings: Settings) -> dict[str, Any]:
-    """What every keeper is told, wherever it is."""
+    """Return the settings sent to every keeper, with any driver."""
     output, groups = settings.output, settings.keeper
     return {
         "outputCap": {"head": output.head_bytes, "tail": output.tail_bytes},
@@ -57,7 +55,7 @@ def keeper_settings(settings: Settings) -> dict[str, Any]:
 
 
 def agent_settings(settings: Settings) -> dict[str, Any]:
-    """What every agent is told, wherever it is."""
+    """Return the settings sent to every agent, with any driver."""
     limits = settings.limits
     return {
         "apps": list(settings.apps.also),
@@ -74,8 +72,8 @@ def policy(
     clusters: Clusters | None,
     serial_floor: int,
 ) -> CoreConfig:
-    """pool, clusters: of the drivers that have some, where these are in use. serial_floor: see
-    Policy.
+    """Return the core's configuration. pool, clusters: None unless the Docker or Slurm driver is in
+    use. serial_floor: see `CoreConfig`.
     """
     limits, slots = settings.limits, settings.slots
     places: dict[str, tuple[HostCapacity, ...]] = {}
@@ -135,7 +133,7 @@ def _local_place(settings: Settings) -> HostCapacity:
 
 
 def local_node(settings: Settings) -> Node:
-    """This machine, as runs with roles see it."""
+    """Return this machine as a node for runs with roles."""
     r = settings.resources
     first, last = r.local_ports
     return Node(

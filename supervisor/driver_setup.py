@@ -1,4 +1,4 @@
-"""The drivers in use: made out of the settings, told to begin, and given back together."""
+"""Creates the configured drivers, starts their background work, and closes them."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -24,8 +24,8 @@ from .process.root_directory import RootDirectory
 
 
 class DriverSet:
-    """drivers: by name, the default one first. pool, clusters: of the drivers that have some, where
-    these are in use.
+    """The drivers in use by name, the default driver first. pool, clusters: None unless the Docker
+    or Slurm driver is in use.
     """
 
     def __init__(
@@ -39,20 +39,20 @@ class DriverSet:
         *,
         descriptors: int,
     ) -> None:
-        """key: the root's own secret. descriptors: how many agents on this machine and their jobs
-        may have.
+        """key: secret of the data directory. descriptors: open files that agents of this machine
+        and their jobs may have.
         """
         self.drivers: dict[str, AgentDriver] = {}
         self.pool: Pool | None = None
         self.clusters: Clusters | None = None
         self.sbatch: SbatchDriver | None = None
-        #: who is told that a user has signed in at a cluster
+        #: called when a user has signed in at a cluster
         self.signed_in: Callable[[AgentKey], None] = lambda key: None
         self._watched: list[Callable[[], None]] = []
         self._first_closed: list[Callable[[], Awaitable[None]]] = []
-        #: the unix uid and gid that a user's files belong to, where that is not this process's own
+        #: unix uid and gid of a user's files, if they differ from this process's own
         self.owner: Callable[[str], tuple[int, int] | None] = lambda uid: None
-        #: the name of the container that a task is in, where it is in one
+        #: name of the container of a task, None outside containers
         self.container: Callable[[AgentKey, Token], str | None] = lambda key, token: None
         self._containers: TaskDriver | None = None
         for doubt in warnings(settings):
@@ -64,7 +64,7 @@ class DriverSet:
                         settings, root, descriptors=descriptors
                     )
                 case "docker":
-                    assert settings.docker.pool is not None  # settings hold that
+                    assert settings.docker.pool is not None  # required by the settings
                     self.pool = pool_file.load(
                         settings.docker.pool, (str(root.path), settings.user_root)
                     )
@@ -72,7 +72,7 @@ class DriverSet:
                         settings, root, self.pool, places, log, redactor, key
                     )
                 case "sbatch":
-                    assert settings.sbatch.clusters is not None  # settings hold that
+                    assert settings.sbatch.clusters is not None  # required by the settings
                     self.clusters = cluster_file.load(settings.sbatch.clusters)
                     self.drivers[name] = self.sbatch = self._sbatch(
                         settings, root, self.clusters, log, redactor, key
@@ -146,7 +146,7 @@ class DriverSet:
         )
 
     def task_drivers(self, send: Send, entropy: Callable[[int], bytes]) -> dict[str, TaskDriver]:
-        """Who launches the tasks of each driver. send: puts a message on an agent's connection."""
+        """Return the task driver of each driver by name. send: sends a message to an agent."""
         keeper = KeeperTaskDriver(send, self.drivers, entropy)
         out: dict[str, TaskDriver] = dict.fromkeys(self.drivers, keeper)
         if self._containers is not None:
@@ -154,12 +154,12 @@ class DriverSet:
         return out
 
     def start(self) -> None:
-        """Hosts are watched from now on; agents can connect already."""
+        """Start to watch hosts. Agents can connect already."""
         for watch in self._watched:
             watch()
 
     async def close(self) -> None:
-        """Agents, tasks and jobs live on."""
+        """Close all drivers. Agents, tasks and jobs continue."""
         for close in self._first_closed:
             await close()
         for driver in self.drivers.values():
@@ -174,6 +174,6 @@ def _container(names: Any, key: AgentKey, token: Token, mine: str) -> str | None
 
 
 def _address(root: RootDirectory) -> dict[str, Any]:
-    """Where the supervisor's listener for agents is, as it wrote it down."""
+    """Return the address of the agents' listener that the supervisor has published."""
     said: dict[str, Any] = json.loads((root / "agents.json").read_bytes())
     return said

@@ -1,5 +1,7 @@
-"""Carries out durable effects: replies, messages, timers, drivers' verbs. What comes of them is
-told to the engine as inputs.
+"""Executes durable effects: replies, messages to agents, timers and driver calls. Results go to the
+engine as inputs.
+
+No decisions are made here.
 """
 
 import asyncio
@@ -53,16 +55,16 @@ from .files.run_dir_reaper import RunDirReaper
 from .process.counters import Counters
 from .runs.service import RunService
 
-#: An agent that is ended has so long before it is killed.
+#: Seconds between the request to stop an agent and its kill.
 STOP_GRACE_SECS = 3.0
-#: What a driver says that can do nothing before a user has signed in.
+#: The code of a driver's Refusal when the user must sign in first.
 SIGN_IN = "signInNeeded"
 
 T = TypeVar("T")
 
 
 class EffectExecutor:
-    """One per process; bound to the engine, hub and desk by the composition root."""
+    """Executor of all effects of one process."""
 
     def __init__(
         self,
@@ -81,17 +83,16 @@ class EffectExecutor:
         )
         self._timers: dict[tuple[Any, ...], asyncio.TimerHandle] = {}
         self._work: set[asyncio.Task[None]] = set()
-        #: who launches tasks, by the name of the driver they were placed with
+        #: task drivers by driver name
         self.tasks: dict[str, TaskDriver] = {}
         self.engine: Engine
         self.hub: Hub
         self.purging: RunDirReaper
         self.desk: RunService
         self.places: DriverReports
-        #: of users' libraries, on clusters that do not see them
+        #: copies users' libraries to clusters that do not share their file system
         self.copies: LibrarySync | None = None
-        #: of each verb of a driver: driver, host, verb, whether it failed, seconds; set by the
-        #: composition root
+        #: called after each driver call with driver, host, verb, whether it failed, and seconds
         self.measured: Callable[[str, str, str, bool, float], None] = lambda *said: None
 
     def bind(
@@ -151,7 +152,7 @@ class EffectExecutor:
                 assert_never(effect)
 
     def sizes(self) -> dict[str, int]:
-        """What is under way, counted."""
+        """Return the number of timers and of tasks in progress."""
         return {"timers": len(self._timers), "work": len(self._work)}
 
     # ---- tasks
@@ -218,7 +219,9 @@ class EffectExecutor:
     async def _launch_with_library(
         self, tasks: TaskDriver, copies: LibrarySync, effect: LaunchTask, simulation_type: str
     ) -> None:
-        """A stop that overtakes it is told of a token that never starts then."""
+        """Copy the library, then launch. A stop that arrives earlier names a token that then never
+        starts.
+        """
         await copies.bring(effect.key, simulation_type)
         tasks.launch(effect.key, effect.token, effect.spec)
 
@@ -291,7 +294,7 @@ class EffectExecutor:
         try:
             found = await self._timed(effect.key, "find", driver.find(effect.handle))
         except Exception as e:
-            # a driver's own fault: nobody may be called gone for it
+            # A bug in the driver is no proof that the agent is gone.
             self._log.exception(
                 "{} cannot be looked for", str(effect.key), error=e, **of_agent(effect.key)
             )
@@ -303,8 +306,8 @@ class EffectExecutor:
         self.engine.tell(DriverFound(effect.key, found.state, found.detail, found.sign_in))
 
     def _dismiss(self, effect: EvictAgent) -> None:
-        """Nothing of it is asked for in between: whoever asks for an agent that is being dismissed
-        waits until it is gone.
+        """Stop an idle agent unless it owes an answer. Requests for an agent in this phase wait
+        until it is gone.
         """
         connection = self.hub.connections.get(effect.key)
         if connection is None and effect.handle:
@@ -330,7 +333,7 @@ class EffectExecutor:
                 self.engine.tell(SignInNeeded(effect.key, None, e.sentence))
             return
         except Exception as e:
-            # it is asked for again by the core's timer
+            # the core's timer asks again
             self._log.exception(
                 "{} cannot be stopped", str(effect.key), error=e, **of_agent(effect.key)
             )

@@ -1,13 +1,14 @@
-"""decide(world, inputs, now): the one door to the core. Who answers what is here; what the answer
-is, in the topic modules.
+"""`decide(world, inputs, now)`: the only entry point of the core. It maps each input to the module
+that handles it.
 
-submission (run requests), purging (what is not kept), execution (what agents report), stopping
-(cancels, limits), dependencies (runs after runs), agency (agents' lives), debugging (failed tasks
-that are kept), attempts (completion, retries), placement (queue, slots), gangs (runs of many
-tasks), outages (hosts down and up), idling (agents that nobody needs, and memory of hosts), moving
-(queued runs from host to host). They call each other in this direction only: submission, execution,
-outages -> stopping, agency, debugging -> dependencies, attempts -> moving, idling -> placement ->
-gangs -> rooms, tasks.
+Modules: admission (run requests), retention (run directories to remove), reconciler (reports of
+agents), termination (cancels, limits), dependencies (runs after runs), lifecycle (agents),
+debug_hold (failed tasks that are held), attempts (completion, retries), placement (queue, slots),
+gang_placement (runs with roles), host_availability (hosts down and up), idle_eviction (idle agents,
+memory of hosts), rebalancing (queued runs from host to host). They call each other in this
+direction only: admission, reconciler, host_availability -> termination, lifecycle, debug_hold ->
+dependencies, attempts -> rebalancing, idle_eviction -> placement -> gang_placement ->
+gang_allocator, task_counts.
 """
 
 from collections.abc import Sequence
@@ -51,7 +52,7 @@ from .state.world import Transaction, World
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """One transaction and what follows from it. touched: jobs as they are once it is durable."""
+    """One transaction and its effects. touched: changed jobs as they are once it is durable."""
 
     writes: tuple[Write, ...]
     receipts: tuple[Receipt, ...]
@@ -60,7 +61,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 def decide(world: World, inputs: Sequence[Input], now: Now) -> Decision:
-    """What these inputs, taken together, lead to. The world is advanced; nothing else happens here."""
+    """Decide these inputs together. Advances the world; has no other side effects."""
     turn = Transaction(world, now)
     for input_ in inputs:
         _one(turn, input_)
@@ -70,8 +71,8 @@ def decide(world: World, inputs: Sequence[Input], now: Now) -> Decision:
 
 
 def _see_to(turn: Transaction) -> None:
-    """What this input has led to for others: queues that are shorter, agents that came to be
-    needed, room that somebody waits for.
+    """Handle consequences for other runs and agents: shorter queues, agents that are now needed,
+    and freed resources.
     """
     while True:
         placement.follow(turn)
@@ -180,16 +181,14 @@ def _timer(turn: Transaction, fired: TimerFired) -> None:
 
 
 def restarted(turn: Transaction) -> None:
-    """Everything owed after a restart (or a failed commit) is asked for again; whatever was done
-    already takes no harm.
-    """
+    """Emit all outstanding effects after a restart or a failed commit. All of them are idempotent."""
     for job in list(turn.world.jobs.values()):
         termination.arm(turn, job)
         debug_hold.arm(turn, job)
         if job.run is not None:
             attempts.arm(turn, job.jid, job.run)
     dependencies.look_at_all(turn)
-    # those that may be there first: where memory is counted, they have theirs
+    # agents that may be running come first: their memory is already in use
     for key, view in sorted(
         turn.world.agents.items(), key=lambda pair: pair[1].record.handle is None
     ):
@@ -199,7 +198,7 @@ def restarted(turn: Transaction) -> None:
 
 
 def outstanding(world: World, now: Now) -> tuple[Effect, ...]:
-    """The effects that are owed right after a restart."""
+    """Return the effects that are outstanding right after a restart."""
     turn = Transaction(world, now)
     restarted(turn)
     _see_to(turn)

@@ -1,9 +1,9 @@
-"""The shell around the core: decide, store, then act - in order, and act only on what is durable.
+"""Runs the core: decide, store, then act, in order, and only on durable decisions.
 
-No asyncio here: the real supervisor and the simulator drive the same engine. Everything comes in by
-`tell`; durable effects go out by `perform`; reads see durable state only. Deciding runs ahead of
-the disk; when a commit fails, what was decided on top of it is forgotten, its requests are refused,
-and the world is folded anew from the log.
+No asyncio here: the supervisor and the simulator drive the same engine. Inputs come in by `tell`,
+durable effects go out by `perform`, and reads see durable state only. Decisions run ahead of the
+disk. If a commit fails, the engine drops all later decisions, refuses their requests, and folds the
+world from the log again.
 """
 
 from collections import OrderedDict, deque
@@ -40,42 +40,42 @@ from ..core.resources import host_selection
 from ..core.resources.host_selection import Outages
 from ..core.state.world import CoreConfig, World
 
-#: Finished jobs that somebody asked for are kept at hand for the next question.
+#: Finished jobs that stay in memory after a read.
 AT_HAND = 512
-#: Of those whose data takes more than LIGHT bytes as JSON, only so many.
+#: Limit for jobs whose data takes more than LIGHT bytes as JSON.
 HEAVY_AT_HAND, LIGHT = 16, 16 * 1024
-#: After a failed commit, requests are refused for this long before the store is tried again
-#: (monotonic seconds).
+#: Seconds (monotonic) after a failed commit in which requests are refused before the store is tried
+#: again.
 PAUSE_SECS = 1.0
 
 
 class EngineCallbacks(Protocol):
-    """What the engine needs from the process around it."""
+    """Functions of the surrounding process that the engine calls."""
 
     def now(self) -> Now:
-        """The moment, with fresh entropy."""
+        """Return the current time and fresh entropy."""
 
     def perform(self, effect: Effect) -> None:
         """Carry out one durable effect. Must not raise and must not wait."""
 
     def projected(self, job: Job, position: int, at: float) -> None:
-        """A job as it stands durably: for records and subscribers."""
+        """Publish the durable state of a job to records and subscribers."""
 
     def connections(self) -> list[tuple[AgentKey, int, Alive]]:
-        """The agents' live connections, for when the world is folded anew."""
+        """Return the agents' live connections, to restore them after the world is folded again."""
 
     def fatal(self, refusal: Refusal) -> None:
-        """The store is gone for good: the process must stop."""
+        """Stop the process: the store failed permanently."""
 
     def noticed(self, what: str, detail: str) -> None:
-        """For the log and the counters."""
+        """Count and log an event."""
 
     def broken(self, error: Exception) -> None:
-        """A decision failed by a bug of ours: for the log, with its trace."""
+        """Log an unexpected exception of a decision, with its traceback."""
 
 
 class DurableJob(msgspec.Struct, frozen=True):
-    """A job as it stands on disk."""
+    """A job as stored on disk."""
 
     job: Job
     position: int
@@ -83,7 +83,7 @@ class DurableJob(msgspec.Struct, frozen=True):
 
 
 class _Pending(msgspec.Struct):
-    """A decision on its way to the disk (or waiting for the ones before it)."""
+    """A decision that is not durable yet."""
 
     inputs: Sequence[Input]
     decision: Decision
@@ -92,7 +92,7 @@ class _Pending(msgspec.Struct):
 
 
 def _heavy(job: Job) -> bool:
-    """Is what its run is about too large to be kept at hand for nobody?"""
+    """Return whether the data of the job's run is too large to cache many of these jobs."""
     return (
         job.run is not None
         and job.run.spec.data is not None
@@ -101,7 +101,7 @@ def _heavy(job: Job) -> bool:
 
 
 class Engine:
-    """Owns the world. One thread."""
+    """Owner of the world. Runs in one thread."""
 
     def __init__(self, policy: CoreConfig, store: EventStore, ports: EngineCallbacks) -> None:
         self.policy = policy
@@ -113,22 +113,22 @@ class Engine:
         self._heavy: OrderedDict[str, None] = OrderedDict()
         self._requests: dict[tuple[str, str], tuple[str, int]] = {}
         self._paused_until: float | None = None
-        #: wall time since when the store cannot be written
+        #: wall time of the first failed write, None while the store works
         self.fails_since: float | None = None
         self._acting = False
         self._suspect = False
-        #: hosts that cannot be asked: of no log, and true whatever becomes of a decision
+        #: unavailable hosts: not in the log, and not affected by failed decisions
         self._down: Outages = {}
 
     # ---- in
 
     def start(self) -> None:
-        """Fold the log, then ask for everything that is owed."""
+        """Fold the log, then emit all outstanding effects."""
         self._load()
         self.tell(Restarted())
 
     def tell(self, *inputs: Input) -> None:
-        """Decide these together: one transaction."""
+        """Decide these inputs together, in one transaction."""
         now = self.ports.now()
         for input_ in inputs:
             if isinstance(input_, HostChanged):
@@ -153,8 +153,7 @@ class Engine:
         try:
             decision = decide(self.world, known, now)
         except Exception as e:
-            # a bug; the world may be half advanced, so it is folded anew before anything else is
-            # decided on it
+            # A bug: the world may be half changed, so it is folded again before the next decision.
             self._suspect = True
             self.ports.broken(e)
             self._refuse(inputs, Refusal("internal", "something went wrong inside; the log has it"))
@@ -185,8 +184,8 @@ class Engine:
         self._flush()
 
     def _flush(self) -> None:
-        """Act on the front of the queue as far as it is durable. What is decided meanwhile has its
-        turn after that.
+        """Act on all durable decisions at the front of the queue. Decisions made meanwhile are
+        handled afterwards.
         """
         if self._acting:
             return
@@ -228,7 +227,7 @@ class Engine:
         failpoints.reached("supervisor.acted")
 
     def _keep(self, entry: DurableJob) -> None:
-        """At hand for the next question."""
+        """Cache a job for later reads."""
         jid = entry.job.jid
         self._durable[jid] = entry
         self._durable.move_to_end(jid)
@@ -237,7 +236,7 @@ class Engine:
             self._heavy.move_to_end(jid)
 
     def _trim(self) -> None:
-        """Finished jobs are not kept for ever; busy ones are few and stay."""
+        """Evict finished jobs from the cache. Busy jobs are few and stay."""
         while len(self._durable) > AT_HAND + len(self.world.jobs):
             jid, entry = next(iter(self._durable.items()))
             if entry.job.busy:
@@ -253,8 +252,8 @@ class Engine:
     # ---- the store fails
 
     def _failed(self, first: _Pending, refusal: Refusal) -> None:
-        """Forget what was decided on top of what is not durable; refuse those requests; fold anew
-        when it works again.
+        """Drop all decisions that are not durable, and refuse their requests. The world is folded
+        again once the store works.
         """
         self.ports.noticed(refusal.code, refusal.sentence)
         now = self.ports.now()
@@ -267,7 +266,7 @@ class Engine:
         self._requests.clear()
 
     def _resumed(self, now: Now) -> bool:
-        """Try the store again once the pause is over."""
+        """Try the store again after the pause. Return whether it works."""
         if self._paused_until is None or now.mono < self._paused_until:
             return False
         try:
@@ -281,21 +280,23 @@ class Engine:
         return self._paused_until is None
 
     def _refolded(self, now: Now) -> bool:
-        """After a bug: fold the world anew, as soon as nothing is on its way to the disk."""
+        """Fold the world again after a bug, once no write is in progress. Return whether this
+        succeeded.
+        """
         if self._pending:
             return False
         try:
             self._load()
         except Refusal as e:
             self.ports.noticed(e.code, e.sentence)
-            return False  # still suspect: half a world would give away what is taken
+            return False  # keep refusing: a partly folded world would hand out resources that are in use
         self._suspect = False
         self._catch_up(now)
         return not self._suspect
 
     def _catch_up(self, now: Now) -> None:
-        """The world was folded anew: learn again what no log knows."""
-        # who is connected need not be looked for or started
+        """Restore the state that is not in the log, after the world is folded again."""
+        # tell connections first: connected agents are not looked for or started
         again: list[Input] = [
             AgentConnected(key, epoch, alive) for key, epoch, alive in self.ports.connections()
         ]
@@ -304,14 +305,14 @@ class Engine:
             self.ports.perform(ListTasks(key))
 
     def poke(self) -> None:
-        """After a pause: try again although nobody asks for anything."""
+        """Try to recover even if no request arrives."""
         if self._paused_until is not None:
             self._resumed(self.ports.now())
         elif self._suspect:
             self._refolded(self.ports.now())
 
     def sizes(self) -> dict[str, int]:
-        """What is kept in memory, counted."""
+        """Return the number of objects in memory."""
         world = self.world
         return {
             "jobs": len(world.jobs),
@@ -336,7 +337,7 @@ class Engine:
     # ---- what has to be at hand
 
     def _load(self) -> None:
-        """The world, folded from the log."""
+        """Fold the world from the log."""
         self.world = World(self.policy, self._agent_record, self._down)
         self._durable.clear()
         self._heavy.clear()
@@ -349,10 +350,10 @@ class Engine:
         keys = {t.agent_key for j, _ in jobs for t in j.live_tasks()}
         self.world.restore(
             jobs, [self._agent_record(k) for k in sorted(keys)]
-        )  # of others, when they come to be needed
+        )  # other records are loaded when needed
 
     def _read(self, jid: str) -> tuple[DurableJob, int]:
-        """A job from its stream, with the position of its latest request."""
+        """Return a job from its stream, and the position of its latest request."""
         job, position, at, requested = Job(jid=jid), 0, 0.0, 0
         for stored in self.store.read(job_stream(jid)):
             job = evolve(job, stored.event)  # type: ignore[arg-type]
@@ -368,7 +369,9 @@ class Engine:
         return record
 
     def _fetch(self, input_: Input) -> list[str]:
-        """Bring what this input is about into the world; returns the jobs that were not there."""
+        """Load the jobs and agents of this input into the world. Return the ids of jobs that were
+        not loaded.
+        """
         fetched = []
         for jid in core_inputs.jids(input_):
             if jid not in self.world.jobs:
@@ -387,8 +390,8 @@ class Engine:
         return fetched
 
     def _known(self, input_: Input) -> Input:
-        """Add where the same reqId led to before, and whether it was another kind of request that
-        had it.
+        """Add the result of an earlier request with the same reqId, or whether another kind of
+        request used it.
         """
         match input_:
             case Submit(request=request):
@@ -414,7 +417,7 @@ class Engine:
         return (receipt.jid, receipt.serial) if receipt else None
 
     def agent_record(self, key: AgentKey) -> AgentRecord:
-        """What the log knows of this agent (its tokens' hashes, for the handshake)."""
+        """Return the agent's record from the log (with token hashes for the handshake)."""
         if key not in self.world.agents:
             record = self._agent_record(key)
             if not record.version:
@@ -425,7 +428,7 @@ class Engine:
     # ---- reads
 
     def durable(self, jid: str) -> DurableJob | None:
-        """The job as it stands on disk; None when there is none."""
+        """Return the job as stored on disk, or None if there is none."""
         entry = self._durable.get(jid)
         if entry is None:
             entry, _ = self._read(jid)

@@ -1,7 +1,7 @@
-"""Hosts that cannot be asked, and that can be again: what waits there goes elsewhere, and comes
-back to nothing by itself.
+"""Hosts that go down and come back. Queued runs move to other hosts and do not move back by
+themselves.
 
-What runs on such a host is left alone: nothing is known of it, and nothing is called lost.
+Runs on such a host are left alone: their state is unknown, and none is declared lost.
 """
 
 from ....protocol.errors import Refusal
@@ -15,7 +15,7 @@ from . import lifecycle
 
 
 def changed(turn: Transaction, input_: HostChanged) -> None:
-    """Told at each change; being told the same again changes nothing but the sentence."""
+    """Apply a change of a host's availability. A repeated report only updates its detail."""
     where = (input_.driver, input_.host)
     host_selection.note(turn.world.homes.down, where, input_.detail, turn.now.wall, up=input_.up)
     if input_.up:

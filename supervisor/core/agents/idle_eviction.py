@@ -1,8 +1,8 @@
-"""Agents that nobody needs: sent home after a while, or at once where another one needs the memory
-of their host.
+"""Eviction of idle agents: after an idle time, or at once if another agent needs the memory of
+their host.
 
-Nobody is sent home who is needed. Who leaves may be needed again before it is gone: then it is
-started anew when it is, unless it says itself that it is busy.
+No agent that is needed is evicted. If an agent is needed again while it stops, it is started again
+afterwards, unless it reports that it is busy.
 """
 
 from ....db.events.events import AgentGone
@@ -21,11 +21,11 @@ from ..interface.inputs import AgentConnected, AgentStopRequested, EvictionRefus
 from ..scheduling import placement
 from ..state.world import AgentState, Transaction
 
-#: What is left of the time is not waited for.
+#: A remaining time below this is treated as elapsed.
 _SOON_SECS = 0.001
-#: Whoever did not go because somebody waited for its answer is not asked again before.
+#: Delay before an agent is asked again that stayed because of a pending answer.
 _BUSY_SECS = 5.0
-#: Why an agent is dismissed: told to the agent, and in the logs.
+#: Why an agent is evicted: sent to the agent, and logged.
 UNNEEDED, REQUESTED = "nobody has needed it for long", "its user or an operator asked for it"
 NOT_CONNECTED = {
     "advice": "'jobscribe agent list' shows how it stands; on its host it is ended by SIGTERM to its keeper"
@@ -33,9 +33,7 @@ NOT_CONNECTED = {
 
 
 def look(turn: Transaction) -> None:
-    """Agents that were looked at in this decision: who is idle from now on, and who is not any
-    more.
-    """
+    """Update the idle state of all agents that changed in this decision."""
     watched = sorted(turn.world.watched)
     turn.world.watched.clear()
     for key in watched:
@@ -56,7 +54,7 @@ def look(turn: Transaction) -> None:
 
 
 def deadline(turn: Transaction, key: AgentKey) -> None:
-    """It was idle for long; perhaps somebody called it meanwhile."""
+    """Evict an agent whose idle time is over, unless it was called meanwhile."""
     view = turn.world.agent(key)
     if not view.idle or view.phase != "up" or view.needed:
         return
@@ -74,7 +72,9 @@ def deadline(turn: Transaction, key: AgentKey) -> None:
 
 
 def stop_requested(turn: Transaction, input_: AgentStopRequested) -> None:
-    """End an agent that has no runs, as its user or an operator asks; raises Refusal for any other."""
+    """Stop an agent without runs at the request of its user or an operator. Raise Refusal for any
+    other.
+    """
     key = input_.key
     view = turn.world.agents.get(key)
     if view is None or view.phase not in ("up", "leaving") or not view.synced:
@@ -94,7 +94,7 @@ def stop_requested(turn: Transaction, input_: AgentStopRequested) -> None:
 
 
 def dismiss(turn: Transaction, view: AgentState, reason: str = UNNEEDED) -> None:
-    """Ask it to go."""
+    """Ask the agent to stop."""
     key = view.record.key
     if view.idle:
         view.idle = False
@@ -105,14 +105,16 @@ def dismiss(turn: Transaction, view: AgentState, reason: str = UNNEEDED) -> None
 
 
 def back(turn: Transaction, view: AgentState, input_: AgentConnected) -> None:
-    """It has connected anew, and may not have heard that it is to go."""
+    """Accept a new connection of an agent that may not have received the request to stop, and ask
+    again.
+    """
     turn.ask(EndConnection(input_.key, view.epoch, "a newer connection of this agent"))
     view.epoch = input_.epoch
     turn.ask(EvictAgent(input_.key, view.epoch, view.record.handle or {}))
 
 
 def busy(turn: Transaction, input_: EvictionRefused) -> None:
-    """Somebody waits for an answer of it: it stays, and what it said meanwhile is asked for."""
+    """Keep an agent that owes an answer, and request the reports that it sent meanwhile."""
     view = turn.world.agent(input_.key)
     if view.phase != "leaving" or view.epoch != input_.epoch or not view.synced:
         return
@@ -121,14 +123,14 @@ def busy(turn: Transaction, input_: EvictionRefused) -> None:
     view.used, view.idle, view.busy = turn.now.mono, True, True
     turn.ask(SetTimer(("agent-idle", input_.key), _BUSY_SECS))
     turn.freed[input_.key.driver, input_.key.host] = (
-        None  # nothing was, and another one may have to go
+        None  # nothing was freed, but another agent may have to go
     )
     turn.ask(ListTasks(input_.key))
     placement.up(turn, input_.key)
 
 
 def leave_deadline(turn: Transaction, key: AgentKey) -> None:
-    """It was asked to go and is still there."""
+    """Ask again after the deadline."""
     view = turn.world.agent(key)
     if view.phase != "leaving":
         return
@@ -141,7 +143,7 @@ def leave_deadline(turn: Transaction, key: AgentKey) -> None:
 
 
 def gone(turn: Transaction, key: AgentKey, why: str = "nobody needed it") -> None:
-    """Nothing is left of an agent that was to leave."""
+    """Record that nothing of an evicted agent is left."""
     view = turn.world.agent(key)
     turn.ask(ClearTimer(("agent-leave", key)))
     turn.record_agent(
@@ -154,8 +156,8 @@ def gone(turn: Transaction, key: AgentKey, why: str = "nobody needed it") -> Non
 
 
 def make_room(turn: Transaction, key: AgentKey) -> bool:
-    """Is there memory for it on its host? If not, as few idle agents as needed are sent home, where
-    that helps at all.
+    """Return whether the host has memory for this agent. If not, evict as few idle agents as
+    needed, if that can help.
     """
     homes = turn.world.homes
     lacking = homes.lacking(key)

@@ -1,10 +1,10 @@
-"""The lives of agents: found, started, connected, gone.
+"""The lifecycle of agents: found, started, connected, gone.
 
-An agent is looked for or started because something needs it (a queued run, an execution that may
-live). The driver's word decides: `gone` lets a new one be started, which adopts what the old one
-left; `alive` means wait; `unknown` means wait, and nothing is called lost. A connection that ends
-is no reason to end anything. On a host that cannot be asked nothing is looked for or started until
-it can (`outages`); where the memory of a host is used up, idle agents make room (`idling`).
+An agent is looked for or started when something needs it (a queued run, an execution that may
+live). The driver's answer decides: `gone` allows a new start, and the new agent adopts the
+executions of the old one; `alive` means wait; `unknown` means wait, and nothing is declared lost. A
+closed connection ends nothing. On a host that is down nothing is looked for or started
+(`host_availability`). If a host has no memory left, idle agents make room (`idle_eviction`).
 """
 
 from ....db.events.events import (
@@ -43,14 +43,14 @@ from ..state.world import AgentState, Transaction
 from . import idle_eviction
 
 RETRY_SECS = (0.2, 1.0, 5.0, 15.0, 60.0)
-#: Runs that are ended in one decision, when their agent cannot be started.
+#: Runs ended in one decision when their agent cannot be started.
 GIVEN_UP = 128
-#: Executions that may live keep us looking for their agent, at this pace after the usual tries.
+#: Interval of further attempts to find an agent with executions that may live.
 PATIENT_SECS = 60.0
 
 
 def ensure(turn: Transaction, key: AgentKey) -> None:
-    """Something needs this agent: see to it that it is up or on its way."""
+    """Ensure that a needed agent is up or on its way."""
     view = turn.world.agent(key)
     if view.phase != "absent" or (key.driver, key.host) in turn.world.homes.down:
         return
@@ -62,7 +62,7 @@ def ensure(turn: Transaction, key: AgentKey) -> None:
 
 
 def want(turn: Transaction, input_: RequireAgent) -> None:
-    """Somebody needs it for more than a run."""
+    """Request the agent for a call that is not a run."""
     view = turn.world.agent(input_.key)
     down = turn.world.homes.down.get((input_.key.driver, input_.key.host))
     view.used = turn.now.mono
@@ -85,7 +85,7 @@ def want(turn: Transaction, input_: RequireAgent) -> None:
 
 
 def ready(turn: Transaction, key: AgentKey) -> None:
-    """It is up and believed: whoever waited for it may go on."""
+    """Answer all calls that wait for this agent: it is up and synchronised."""
     view = turn.world.agent(key)
     for handle in view.wanted:
         turn.ask(AgentReady(handle, key))
@@ -113,8 +113,8 @@ def started(turn: Transaction, input_: DriverStarted) -> None:
     view = turn.world.agent(input_.key)
     if view.record.attempt != input_.attempt or view.record.handle is not None:
         return
-    # also when it was given up meanwhile: with its handle it is looked for before another one is
-    # started
+    # Recorded even if the start was given up: with a handle, the agent is looked for before the
+    # next start.
     turn.record_agent(
         input_.key, AgentStarted(at=turn.now.wall, agent_key=input_.key, handle=input_.handle)
     )
@@ -127,9 +127,7 @@ def started(turn: Transaction, input_: DriverStarted) -> None:
 
 
 def sign_in_needed(turn: Transaction, input_: SignInNeeded) -> None:
-    """Its driver can do nothing before its user has signed in. That is no failure, and nothing is
-    tried again until then.
-    """
+    """Wait until the user signs in. This is no failure, and nothing is retried before."""
     key, view = input_.key, turn.world.agent(input_.key)
     if input_.attempt is None:
         if view.phase in ("stopping", "leaving"):
@@ -155,13 +153,11 @@ def sign_in_needed(turn: Transaction, input_: SignInNeeded) -> None:
 
 
 def _signed_out(turn: Transaction, view: AgentState, sentence: str) -> None:
-    """Runs wait; whoever waits for an answer is told. Should it connect by itself, it is as good as
-    any.
-    """
+    """Let runs wait and refuse calls. If the agent connects by itself, it is accepted."""
     turn.enter(view, "signed_out")
     view.sign_in = sentence
     if view.signed_in:
-        # it was asked before the user signed in, and answered after that
+        # the user signed in after the driver was asked and before it answered
         signed_in(turn, view.record.key)
         return
     for handle in view.wanted:
@@ -174,7 +170,7 @@ def _sign_in_first(view: AgentState) -> Refusal:
 
 
 def signed_in(turn: Transaction, key: AgentKey) -> None:
-    """Its user has signed in: what waits for that goes on now."""
+    """Continue everything that waited for the user's sign-in."""
     view = turn.world.agent(key)
     view.signed_in = view.phase in ("finding", "starting", "stopping", "leaving")
     if view.phase == "signed_out":
@@ -189,7 +185,7 @@ def signed_in(turn: Transaction, key: AgentKey) -> None:
 
 def signed_out(turn: Transaction, key: AgentKey) -> None:
     """Forget the agent, so that its user may sign in as another unix user. While it has runs in the
-    cluster, only the same one may.
+    cluster, only the same unix user may sign in.
     """
     view = turn.world.agent(key)
     if view.record.handle is None or view.placed or view.phase == "up":
@@ -199,12 +195,12 @@ def signed_out(turn: Transaction, key: AgentKey) -> None:
 
 
 def _secs_to_start(turn: Transaction, key: AgentKey) -> float:
-    """Of the driver, and of the agent where the driver is not asked separately."""
+    """Return the start timeout in seconds: the driver's own, or the agent's default."""
     return turn.world.policy.driver_start_secs.get(key.driver, turn.world.policy.agent_start_secs)
 
 
 def failed(turn: Transaction, key: AgentKey, attempt: int, reason: str) -> None:
-    """The driver could not start it, or it did not connect in time."""
+    """Record that the driver could not start the agent or that it did not connect in time."""
     view = turn.world.agent(key)
     if view.record.attempt != attempt or view.phase not in ("starting", "stopping"):
         return
@@ -215,7 +211,7 @@ def failed(turn: Transaction, key: AgentKey, attempt: int, reason: str) -> None:
     )
     turn.enter(view, "absent")
     if (key.driver, key.host) in turn.world.homes.down:
-        return  # that is no fault of the agent's; it is started when its host is up
+        return  # not the agent's fault: it is started when its host is up
     view.failures += 1
     if view.failures >= turn.world.policy.agent_start_tries:
         _give_up(turn, key, reason)
@@ -228,7 +224,9 @@ def failed(turn: Transaction, key: AgentKey, attempt: int, reason: str) -> None:
 
 
 def _give_up(turn: Transaction, key: AgentKey, reason: str) -> None:
-    """Runs that wait for it end with the reason; executions that may live are not called anything."""
+    """End the runs that wait for this agent, with the reason. Executions that may live keep their
+    state.
+    """
     view = turn.world.agent(key)
     view.failures = 0
     for handle in view.wanted:
@@ -246,8 +244,8 @@ def _give_up(turn: Transaction, key: AgentKey, reason: str) -> None:
 
 
 def give_up_queued(turn: Transaction, key: AgentKey, before: int, reason: str) -> None:
-    """Runs that waited before this number of submission end; many of them some at a time, so that
-    others are served in between.
+    """End queued runs with a submission number below `before`. Runs end in batches, so that other
+    inputs are served in between.
     """
     waiting = [ticket for ticket, number in turn.world.agent(key).queued.items() if number < before]
     for jid, serial in waiting[:GIVEN_UP]:
@@ -276,7 +274,7 @@ def retry(turn: Transaction, key: AgentKey, attempt: int) -> None:
 
 
 def retry_at_once(turn: Transaction, key: AgentKey) -> None:
-    """Its host can be asked again: whoever is needed there is looked for now."""
+    """Retry needed agents of a host that is available again."""
     view = turn.world.agent(key)
     if view.phase == "away":
         turn.ask(ClearTimer(("agent-return", key)))
@@ -291,8 +289,8 @@ def retry_at_once(turn: Transaction, key: AgentKey) -> None:
 
 
 def crowded(turn: Transaction) -> None:
-    """Memory was given back on these hosts, or an agent has become idle: those that wait for it try
-    again, who waits longest first.
+    """Retry agents that wait for memory on hosts where memory was freed or an agent became idle.
+    The longest waiting agent comes first.
     """
     freed, drivers = turn.freed, {driver for driver, _ in turn.freed}
     turn.freed = {}
@@ -311,8 +309,8 @@ def crowded(turn: Transaction) -> None:
 
 
 def start_deadline(turn: Transaction, key: AgentKey, attempt: int) -> None:
-    """It was started and has not connected: end what is there (nothing of ours runs in it yet),
-    then count it as failed.
+    """Handle an agent that was started and did not connect: stop it (it runs nothing yet), then
+    count the start as failed.
     """
     view = turn.world.agent(key)
     if view.phase not in ("starting", "stopping") or view.record.attempt != attempt:
@@ -329,7 +327,7 @@ def start_deadline(turn: Transaction, key: AgentKey, attempt: int) -> None:
 
 
 def stopped(turn: Transaction, key: AgentKey) -> None:
-    """The driver says nothing of it is left."""
+    """Record the driver's report that nothing of the agent is left."""
     view = turn.world.agent(key)
     if view.phase == "leaving":
         idle_eviction.gone(turn, key)
@@ -351,8 +349,8 @@ def stopped(turn: Transaction, key: AgentKey) -> None:
 
 
 def connected(turn: Transaction, input_: AgentConnected) -> None:
-    """A new connection. The older one, if any, is ended by the shell and never heard again: its
-    epoch is lower.
+    """Accept a new connection. The engine ends an older one, and its messages are ignored because
+    its epoch is lower.
     """
     key, view = input_.key, turn.world.agent(input_.key)
     if input_.epoch <= view.epoch:
@@ -391,8 +389,8 @@ def connected(turn: Transaction, input_: AgentConnected) -> None:
 
 
 def keeper_said(turn: Transaction, key: AgentKey, said: KeeperReport) -> None:
-    """The agent's keeper does not answer, or answers again. Nothing is placed meanwhile: only the
-    keeper starts tasks.
+    """Record that the agent's keeper stopped answering, or answers again. Nothing is placed
+    meanwhile, because only the keeper starts tasks.
 
     With a batch scheduler the agent works without its keeper.
     """
@@ -419,7 +417,9 @@ def keeper_said(turn: Transaction, key: AgentKey, said: KeeperReport) -> None:
 
 
 def disconnected(turn: Transaction, input_: AgentDisconnected) -> None:
-    """Nothing is ended for it. Is it needed, we ask its driver at once what became of it."""
+    """Record a closed connection. Nothing ends. If the agent is needed, its driver is asked for its
+    state at once.
+    """
     key, view = input_.key, turn.world.agent(input_.key)
     if view.phase not in ("up", "leaving") or view.epoch != input_.epoch:
         return
@@ -461,7 +461,7 @@ def found(turn: Transaction, input_: DriverFound) -> None:
 
 
 def return_deadline(turn: Transaction, key: AgentKey) -> None:
-    """Alive by its driver's word, and still not connected."""
+    """Look again for an agent that its driver reports alive and that has not connected."""
     view = turn.world.agent(key)
     if view.phase != "away":
         return

@@ -1,8 +1,8 @@
-"""Homes: with a driver that has several hosts, the one where each queued run waits, and what is
-known of the hosts when one is chosen.
+"""Host assignment: the host whose queue holds each queued run, and the memory of hosts taken by
+agents.
 
-All of it is notices: a queued run gets its home anew after a restart, a placed one stays with the
-agent it was placed with.
+All of it is in-memory notices. A queued run is assigned again after a restart; a placed run stays
+with its agent.
 """
 
 from collections import Counter
@@ -21,32 +21,31 @@ if TYPE_CHECKING:
 
 
 def cpu_pool(key: AgentKey) -> str:
-    """The slots of plain runs of this kind on this host."""
+    """Return the name of the slot pool for plain runs of this kind on this host."""
     return f"cpu/{key.driver}/{key.kind}/{key.host}"
 
 
 class HostAssignment:
-    """Of one world."""
+    """Host assignment for one `World`."""
 
     def __init__(self, world: "World", down: Outages) -> None:
         self._world = world
-        #: hosts that cannot be asked
+        #: unavailable hosts
         self.down = down
-        #: where queued runs wait, with drivers that have more than one host; and how many, by
-        #: (driver, kind, host)
+        #: hosts of queued runs (only drivers with several hosts), and their number by (driver,
+        #: kind, host)
         self.hosts: dict[RunKey, str] = {}
         self._waiting: Counter[tuple[str, str, str]] = Counter()
-        #: queued runs that no host takes, with their numbers
+        #: queued runs that no host accepts, with their submission numbers
         self.homeless: dict[RunKey, int] = {}
-        #: agents that take memory, by (driver, host), where that is counted; and those that wait
-        #: for some
+        #: agents that take memory by (driver, host), and agents that wait for memory
         self._there: dict[tuple[str, str], dict[AgentKey, None]] = {}
         self.crowded: dict[AgentKey, None] = {}
 
     # ---- books
 
     def host_of(self, run: Run) -> str:
-        """Where it waits; of one that is in no queue, the first host."""
+        """Return the host whose queue holds the run, or the first host if the run is not queued."""
         spec = run.spec
         if spec.driver in self._world.policy.batch:
             return (
@@ -75,7 +74,7 @@ class HostAssignment:
                 del self._waiting[where]
 
     def present(self, key: AgentKey, *, there: bool) -> None:
-        """An agent takes memory from now on, or takes none."""
+        """Record whether the agent takes memory on its host."""
         self.crowded.pop(key, None)
         if self._world.agents[key].phase == "crowded":
             self.crowded[key] = None
@@ -89,7 +88,7 @@ class HostAssignment:
     # ---- choices
 
     def choose(self, spec: RunSpec) -> AgentKey | None:
-        """Where a run like this waits; None: no host takes it."""
+        """Return the agent for a new run, or None if no host accepts it."""
         if spec.driver in self._world.policy.batch:
             host = cluster_assignment.cluster(self._world.policy, spec)
             return None if host is None else self._world.key_at(spec, host)
@@ -102,8 +101,8 @@ class HostAssignment:
         return None if host is None else self._world.key_at(spec, host)
 
     def for_calls(self, driver: str, uid: str, host: str | None) -> AgentKey:
-        """Whose agent answers a user: on this host, if it can be asked; where one is there; else as
-        for a run without a plan.
+        """Return the agent that answers a user's calls: on this host if it is available, else a
+        running one, else as for a run without a plan.
         """
         places = self._world.policy.hosts(driver)
         if driver in self._world.policy.batch:
@@ -123,7 +122,9 @@ class HostAssignment:
         return AgentKey(driver, "sequential", uid, chosen)
 
     def _on_cluster(self, driver: str, uid: str, host: str | None) -> AgentKey:
-        """On this one; where none is meant, one where the user's agent is there, else the first."""
+        """Return the agent on this cluster. Without a cluster: a running agent of the user, else
+        the first cluster.
+        """
         keys = [
             AgentKey(driver, cluster_assignment.KIND, uid, p.host)
             for p in self._world.policy.hosts(driver)
@@ -169,8 +170,8 @@ class HostAssignment:
     # ---- memory of agents
 
     def memory(self, key: AgentKey) -> int:
-        """2: there is room for this agent on its host, or it is there; 1: if idle ones go; 0: there
-        is none.
+        """Return 2 if the host has memory for this agent or the agent is there, 1 if evicting idle
+        agents frees enough, else 0.
         """
         lacking = self.lacking(key)
         if lacking <= 0:
@@ -178,7 +179,7 @@ class HostAssignment:
         return int(sum(self.mb(k) for k in self.idle(key) + self.leaving(key)) >= lacking)
 
     def lacking(self, key: AgentKey) -> int:
-        """MiB that are wanting for it to be started."""
+        """Return the MiB missing to start the agent."""
         place, view = self._world.policy.place(key.driver, key.host), self._world.agents.get(key)
         if (
             place is None
@@ -190,12 +191,12 @@ class HostAssignment:
         return sum(map(self.mb, self._others(key))) + self.mb(key) - place.memory_mb
 
     def mb(self, key: AgentKey) -> int:
-        """What it takes while it is there."""
+        """Return the MiB that a running agent takes."""
         place = self._world.policy.place(key.driver, key.host)
         return 0 if place is None else place.agent_mb.get(key.kind, 0)
 
     def idle(self, key: AgentKey) -> list[AgentKey]:
-        """Those on its host that nobody needs, who was not needed for longest first."""
+        """Return unneeded agents on the same host, the longest idle first."""
         views = [self._world.agents[k] for k in self._others(key)]
         idle = [
             v
@@ -211,7 +212,7 @@ class HostAssignment:
         return [k for k in self._others(key) if self._world.agents[k].phase == "leaving"]
 
     def used(self, key: AgentKey) -> tuple[int, int]:
-        """(agents there, MiB that they take), on the host of this one."""
+        """Return the number of other agents on the same host and their MiB."""
         others = self._others(key)
         return len(others), sum(map(self.mb, others))
 

@@ -1,5 +1,5 @@
-"""How far the attempts that live are, in numbers, so that the end of one of a thousand tasks need
-not look at all the others.
+"""Task counts of live attempts, so that the end of one of a thousand tasks need not look at all
+others.
 """
 
 from collections.abc import Iterable
@@ -12,20 +12,18 @@ from ..resources.concurrency_limits import RunKey
 
 
 class TaskCounts(msgspec.Struct):
-    """live: tasks that are not over. ends: of those that are, how many of a role ended well, and
-    how many did not.
-    """
+    """live: tasks that have not ended. ends: ended tasks by (role, succeeded)."""
 
     live: int = 0
     ends: dict[tuple[str, bool], int] = msgspec.field(default_factory=dict)
 
 
-#: By run; only runs with tasks that may live are in it.
+#: By run; only runs with live tasks have an entry.
 CountsByRun = dict[RunKey, TaskCounts]
 
 
 def count(tallies: CountsByRun, event: JobEvent) -> None:
-    """This happened."""
+    """Apply one event to the counts."""
     match event:
         case TaskPlaced(token=token):
             tallies.setdefault((token.jid, token.serial), TaskCounts()).live += 1
@@ -40,7 +38,7 @@ def count(tallies: CountsByRun, event: JobEvent) -> None:
 
 
 def of(tasks: Iterable[Task]) -> TaskCounts:
-    """What these, of one attempt, come to."""
+    """Return the counts of one attempt's tasks."""
     tally = TaskCounts()
     for task in tasks:
         if task.live:

@@ -1,10 +1,10 @@
-"""What the core knows: the fold of the log for everything live, and the notices that are true only
-while this process runs.
+"""The core's state: the fold of the log for all live jobs and agents, and notices that are true
+only while this process runs.
 
-`World` is changed by two things alone: `Turn.record*` (events, through the folds) and the
-decisions' bookkeeping of notices (who is connected, who waits for which slot). A decision advances
-the world it is given instead of copying it, because one release can place many runs, each on top of
-the last; a failed commit throws the world away and folds a new one.
+Only two things change a `World`: `Transaction.record*` (events, through the folds) and the
+decisions' changes of notices (connections, slots). A decision advances the given world instead of a
+copy, because one release can place many runs, each on top of the last. A failed commit discards the
+world and folds a new one.
 """
 
 import hashlib
@@ -37,76 +37,72 @@ from .task_counts import CountsByRun
 
 
 class AgentState(msgspec.Struct, kw_only=True):
-    """One agent key: its record (durable) and where it stands (a notice).
+    """One agent: its durable record and its current phase (a notice).
 
-    phase: `absent` (nobody looked), `finding`, `starting`, `away` (alive by its driver's word, not
-    connected), `stopping`, `up`, `leaving` (nobody needed it, and it was asked to go), `crowded`
-    (its host has no memory left to start it), `signed_out` (nothing can be done about it before its
-    user has signed in). Only an `up` agent whose first snapshot is complete (`synced`) is believed
-    and given work.
+    phase: `absent` (not looked for), `finding`, `starting`, `away` (alive according to its driver,
+    not connected), `stopping`, `up`, `leaving` (idle and asked to stop), `crowded` (its host has no
+    memory for it), `signed_out` (its user must sign in first). Only an `up` agent with a complete
+    first snapshot (`synced`) is believed and gets work.
     """
 
     record: AgentRecord
     phase: str = "absent"
-    #: wall time since when it is in this phase
+    #: wall time at which the phase began
     since: float | None = None
     epoch: int = 0
     synced: bool = False
-    #: its first snapshot missed something that runs, and it was asked again
+    #: the first snapshot lacked a running task, and a second one was requested
     doubted: bool = False
-    #: wall time since when nobody can know what its executions do
+    #: wall time since when the state of its executions is unknown
     unknown_since: float | None = None
     failures: int = 0
     boot_id: str = ""
     host: str = ""
-    #: what its driver said of it last, while it is away
+    #: the driver's last report while it is away
     away: str = ""
-    #: the agent's report that its keeper does not answer, while that is so; and the keeper's pid
+    #: the agent's report that its keeper does not answer, while this is so; and the keeper's pid
     keeper: KeeperReport | None = None
     keeper_pid: int = 0
-    #: snapshot under way: its number and what came so far
+    #: snapshot in progress: its number and the executions received so far
     snapshot_number: int | None = None
     snapshot_pages: int = 0
-    #: highest number of a snapshot of this connection that was complete
+    #: highest number of a complete snapshot of this connection
     snapshot_done: int = 0
     snapshot: dict[Token, Execution] = msgspec.field(default_factory=dict)
-    #: jobs that the first snapshot of this connection changed, and the version of each that says
-    #: so: until that is durable, nobody is told more than before, which was not known since
-    #: news_since
+    #: Jobs changed by the first snapshot of this connection, with the new version. Until it is
+    #: durable, status answers show the older state, unknown since `news_since`.
     news: dict[str, int] = msgspec.field(default_factory=dict)
     news_since: float | None = None
-    #: queued runs of this key, by ticket: number of submission; in this order
+    #: queued runs: submission number by ticket, in queue order
     queued: dict[RunKey, int] = msgspec.field(default_factory=dict)
-    #: of these, the runs with roles; in the same order
+    #: queued runs with roles, in the same order
     gangs: dict[RunKey, int] = msgspec.field(default_factory=dict)
-    #: of these, who asks for slots: the first ones, and only so many (see `placement`)
+    #: queued runs that request slots: the first ones up to a limit (see `placement`)
     asking: set[RunKey] = msgspec.field(default_factory=set)
-    #: placed and not ended
+    #: placed tasks that have not ended
     placed: set[Token] = msgspec.field(default_factory=set)
-    #: who waits for it to be up, besides runs
+    #: handles of calls that wait for this agent
     wanted: list[int] = msgspec.field(default_factory=list)
-    #: gangs that hold something here and have not been placed yet
+    #: gangs that hold resources here and are not placed yet
     holding: set[RunKey] = msgspec.field(default_factory=set)
-    #: up and not needed, with a timer; and when it was needed or asked for last, on the monotonic
-    #: clock
+    #: up and not needed, with a timer; and the monotonic time of the last need or call
     idle: bool = False
     used: float = 0.0
-    #: it was to go and did not, because somebody waited for an answer of it: it is left alone for a
-    #: moment
+    #: eviction refused because of a pending answer: not asked again for a short time
     busy: bool = False
 
-    #: why its user has to sign in; and whether that was done since it was last looked for
+    #: why its user must sign in; and whether the user signed in since the last lookup
     sign_in: str = ""
     signed_in: bool = False
 
     @property
     def there(self) -> bool:
-        """Does it take memory, as far as is known?"""
+        """Return whether the agent takes memory, as far as known."""
         return self.phase not in ("absent", "crowded", "signed_out")
 
     @property
     def known(self) -> bool:
-        """Is it up, and is what it says of its executions true now? Only then it is given work."""
+        """Return whether the agent is up and its reports are current. Only then it gets work."""
         return self.phase == "up" and self.synced and self.keeper is None
 
     @property
@@ -115,25 +111,25 @@ class AgentState(msgspec.Struct, kw_only=True):
 
 
 class GangReservation(msgspec.Struct):
-    """A gang that has everything and is not placed yet: its agents must be up, and nobody else on
-    its ports.
+    """A gang that holds all its resources and is not placed yet: its agents must be up and its
+    ports free.
 
-    probes: the probe under way at each of its agents; free: agents where its ports are free.
+    probes: port probe in progress per agent; free: agents where the ports are free.
     """
 
     number: int
     places: tuple[TaskPlace, ...]
-    #: on the monotonic clock
+    #: monotonic time
     since: float
     probes: dict[AgentKey, OpId] = {}
     free: set[AgentKey] = msgspec.field(default_factory=set)
-    #: probes so far
+    #: number of probes
     tries: int = 0
 
 
 class World:
-    """Everything live. Jobs are here while something is owed for them, or while somebody just
-    asked.
+    """All live state. A job stays while effects are outstanding for it, or shortly after a request
+    for it.
     """
 
     def __init__(
@@ -142,39 +138,36 @@ class World:
         recall: Callable[[AgentKey], AgentRecord] = lambda key: AgentRecord(key=key),
         down: Outages | None = None,
     ) -> None:
-        """recall: what the log knows of an agent that is not here. down: hosts that cannot be asked
-        now.
-        """
+        """recall: loads an agent's record from the log. down: unavailable hosts."""
         self.policy = policy
         self._recall = recall
         self.jobs: dict[str, Job] = {}
         self.agents: dict[AgentKey, AgentState] = {}
-        #: agents that were looked at since `forget_idle`
+        #: agents used since `forget_idle`
         self._looked_at: set[AgentKey] = set()
-        #: and, of those that may become idle, in this decision
+        #: agents used in this decision whose idle state matters
         self.watched: set[AgentKey] = set()
         self.slots = ConcurrencyLimits(capacity=self._capacity)
         self._watches = cache(policy.watches)
         self.homes = HostAssignment(self, {} if down is None else dict(down))
-        #: what runs with roles have of the machines, by driver
+        #: nodes for runs with roles, by driver
         self.rooms = {
             driver: NodePool(
                 nodes=nodes, down={host for at, host in self.homes.down if at == driver}
             )
             for driver, nodes in policy.nodes.items()
         }
-        #: gangs on their way from having everything to being placed
+        #: gangs that hold all resources and are not placed yet
         self.holds: dict[RunKey, GangReservation] = {}
-        #: gangs that gave everything back and wait for a moment, with why and until when (wall
-        #: time)
+        #: gangs that released everything and wait before the next try: reason and end (wall time)
         self.held_off: dict[RunKey, tuple[str, float]] = {}
-        #: how far the attempts are that live
+        #: task counts of live attempts
         self.tallies: CountsByRun = {}
-        #: who waits for the end of a run of this job, by its serial
+        #: runs that wait for the end of a run, by job id and serial
         self.followers: dict[str, dict[int, dict[RunKey, None]]] = {}
-        #: monotonic time at which an execution began, as far as its agent has said so
+        #: monotonic start time of executions, as reported by agents
         self.began: dict[Token, float] = {}
-        #: what batch schedulers said last of executions that live
+        #: last state of live executions in batch schedulers
         self.batch: dict[Token, BatchState] = {}
         self.next_number = 1
 
@@ -199,8 +192,8 @@ class World:
         return view
 
     def forget_idle(self) -> None:
-        """Agents that are not there and that nobody needs are in the log only. To be called when
-        all that was decided is durable.
+        """Drop agents that do not run and are not needed; the log has them. Call this when all
+        decisions are durable.
         """
         for key in self._looked_at:
             view = self.agents.get(key)
@@ -209,11 +202,11 @@ class World:
         self._looked_at.clear()
 
     def key_of(self, run: Run) -> AgentKey:
-        """The agent it waits for, or would wait for."""
+        """Return the agent that the run waits for, or would wait for."""
         return self.key_at(run.spec, self.homes.host_of(run))
 
     def key_at(self, spec: RunSpec, host: str) -> AgentKey:
-        """Who runs it there."""
+        """Return the agent that runs this spec on this host."""
         if spec.driver in self.policy.batch:
             return AgentKey(spec.driver, cluster_assignment.KIND, spec.uid, host)
         kind = (
@@ -224,7 +217,7 @@ class World:
         return AgentKey(spec.driver, kind, spec.uid, host)
 
     def enqueue(self, key: AgentKey, ticket: RunKey, number: int) -> None:
-        """It waits for this agent, behind all others."""
+        """Append the run to this agent's queue."""
         view, run = self.agent(key), self.jobs[ticket[0]].run
         view.queued[ticket] = number
         if run is not None and run.spec.roles:
@@ -232,7 +225,7 @@ class World:
         self.homes.settled(key, ticket)
 
     def dequeue(self, key: AgentKey, ticket: RunKey) -> int | None:
-        """It does not wait for it any more; the number that it had. None: it did not wait."""
+        """Remove the run from this agent's queue. Return its number, or None if it was not queued."""
         self.homes.homeless.pop(ticket, None)
         view = self.agent(key)
         view.asking.discard(ticket)
@@ -243,11 +236,11 @@ class World:
         return number
 
     def room(self, driver: str) -> NodePool:
-        """What there is with this driver; nothing, where it was not said."""
+        """Return the nodes of this driver, empty if none are configured."""
         return self.rooms.setdefault(driver, NodePool(nodes=()))
 
     def wait_for(self, ticket: RunKey, waits: Iterable[After]) -> None:
-        """This run waits for the end of those."""
+        """Record that this run waits for the end of other runs."""
         for after in waits:
             self.followers.setdefault(after.compute_jid, {}).setdefault(
                 after.compute_job_serial, {}
@@ -262,8 +255,8 @@ class World:
         return self.next_number - 1
 
     def restore(self, jobs: Iterable[tuple[Job, int]], agents: Iterable[AgentRecord]) -> None:
-        """Take in what the log says of live jobs (with the position of their request, which orders
-        them) and of agents.
+        """Restore live jobs (with the position of their request, which orders them) and agents from
+        the log.
         """
         for record in agents:
             self.agent(record.key).record = record
@@ -272,7 +265,7 @@ class World:
             self.jobs[job.jid] = job
             self._restore_job(job, number)
             self.next_number = max(self.next_number, number + 1)
-        # where there is room is known when all that is held is
+        # free capacity is known only after all held resources are restored
         for job, number in ordered:
             self._restore_queued(job, number)
 
@@ -326,14 +319,14 @@ class World:
 def pools_of(
     key: AgentKey, jid: str, asked: RunSpec | PastRun, clusters: Container[str] = ()
 ) -> tuple[str, ...]:
-    """What a run must hold, in the order in which it is taken: its turn in its array, op slot, run
+    """Return the pools that a run must hold, in the order of acquisition: array limit, op slot, run
     directory, CPU.
 
-    Before these comes the job itself, held until nothing of the run is left: the run directory is
-    given back at the start already (frames are read while it runs), and a run that is being stopped
-    must not meet its successor there. A run with roles takes no CPU slot: it holds what its roles
-    ask for (`rooms`). With drivers that are in `clusters` it takes one, which is a place in the
-    queue of its cluster, and each cluster has op slots of its own.
+    The job itself comes first and is held until all tasks of the run have ended. The run directory
+    is released at the start (frames are read while the run is active), and a run that is being
+    stopped must not meet its successor there. A run with roles takes no CPU slot: it holds the
+    resources that its roles request (`gang_allocator`). With drivers in `clusters` it takes one,
+    which is a place in the queue of its cluster, and each cluster has its own op slots.
     """
     uid, sid, _ = split_jid(jid)
     array = (f"array/{uid}-{sid}/{asked.at_once}",) if asked.at_once is not None else ()
@@ -348,8 +341,8 @@ def dir_pool(jid: str) -> str:
 
 
 class Transaction:
-    """One decision in the making: what it records, what it asks for. `world` is already advanced by
-    every event recorded.
+    """One decision in progress: recorded events and requested effects. `world` already includes
+    every recorded event.
     """
 
     def __init__(self, world: World, now: Now) -> None:
@@ -357,15 +350,16 @@ class Transaction:
         self.now = now
         self.effects: list[Effect] = []
         self.receipts: list[Receipt] = []
-        #: jobs as they are after this decision
+        #: changed jobs with their state after this decision
         self.touched: dict[str, Job] = {}
-        #: agents that somebody has come to need
+        #: agents that became needed
         self.needed: dict[AgentKey, None] = {}
-        #: agents in whose queue others may ask now
+        #: agents whose queue became shorter
         self.shorter: dict[AgentKey, None] = {}
-        #: (driver, host) where memory of agents was given back, or may be
+        #: (driver, host) where agent memory was freed, or may be
         self.freed: dict[tuple[str, str], None] = {}
-        #: what tasks of an attempt (computeJid, serial, attempt) share, where they are launched
+        #: data shared by the tasks of an attempt (computeJid, serial, attempt), where they are
+        #: launched
         self.shared: dict[tuple[str, int, int], Shared] = {}
         self._writes: dict[str, tuple[int, list[Any]]] = {}
         self._minted = 0
@@ -387,7 +381,7 @@ class Transaction:
         self.effects.append(effect)
 
     def enter(self, view: AgentState, phase: str) -> None:
-        """An agent is somewhere else in its life."""
+        """Change the phase of an agent."""
         if view.phase == phase:
             return
         key, was_there = view.record.key, view.there
@@ -397,11 +391,11 @@ class Transaction:
             self.freed[key.driver, key.host] = None
 
     def need(self, key: AgentKey) -> None:
-        """See to it that this agent is up or on its way, before this decision is over."""
+        """Ensure before the end of this decision that the agent is up or on its way."""
         self.needed[key] = None
 
     def chance(self) -> float:
-        """In [0, 1), another one each time."""
+        """Return a pseudo-random number in [0, 1), different at each call."""
         self._minted += 1
         digest = hashlib.blake2b(
             self.now.entropy + self._minted.to_bytes(4, "big"), digest_size=8, person=b"chance"
@@ -409,15 +403,15 @@ class Transaction:
         return int.from_bytes(digest, "big") / 2**64
 
     def passed(self, at: float, mono: float | None, boot_id: str | None) -> float:
-        """Seconds since a moment on record: by the monotonic clock within one boot, by the wall
-        clock over a restart of the machine.
+        """Return the seconds since a recorded time: by the monotonic clock within one boot, by the
+        wall clock after a reboot.
         """
         if mono is not None and boot_id == self.now.boot_id:
             return max(0.0, self.now.mono - mono)
         return max(0.0, self.now.wall - at)
 
     def mint(self) -> tuple[str, str]:
-        """A fresh token and its hash."""
+        """Return a fresh token and its hash."""
         self._minted += 1
         token = derived_id(
             self.now.entropy + self._minted.to_bytes(4, "big"), key=b"jobscribe token"
