@@ -1,4 +1,4 @@
-"""Log lines of what happens often: the first at once, the others as a sum. Needs a running loop."""
+"""Aggregates frequent log lines: the first at once, the others as a sum. Needs a running loop."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ SAY_SECS = 10.0
 
 
 class AggregatedLines:
-    """For one log."""
+    """Aggregated lines of one log."""
 
     def __init__(self, log: Log) -> None:
         self._log = log

@@ -1,7 +1,7 @@
-"""Where log lines end up: a stream, or a file that rotates. Neither ever raises, nor waits for
-whoever reads: a full disk, or a journal that hangs, must not stop the work.
+"""Destinations of log lines: a stream, or a rotating file. They never raise and do not wait for
+readers, so that a full disk or a hanging journal does not stop the work.
 
-What was lost is counted in `lost`, and said in the log itself as soon as writing works again.
+Lost lines are counted in `lost`, and noted in the log itself once writing works again.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import select
 
-# what threading.Lock is: the keeper, which has no threads, loads this module and not that one
+# threading.Lock without the module threading, which the keeper (it has no threads) does not load
 from _thread import allocate_lock
 
 TYPE_CHECKING = False
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 def plain_line(sentence: str) -> str:
-    """What an output says on its own account, in a log of text."""
+    """Return a line for a note of the destination itself, in a text log."""
     return sentence + "\n"
 
 
 class Stream:
-    """A text stream such as stderr. A closed pipe, a full disk or a reader that does not read only
-    adds to `lost`.
+    """A text stream such as stderr. A closed pipe, a full disk or a slow reader only adds to
+    `lost`.
 
-    patience_secs: a line may wait so long for its reader; the next ones do not, until one is taken
-    again.
+    patience_secs: longest wait of a line for the reader. Further lines do not wait until one is
+    taken again.
     """
 
     def __init__(
@@ -48,23 +48,21 @@ class Stream:
                     self._unsaid += _lines(text)
                     return
             except (OSError, ValueError, AttributeError):
-                pass  # not of the kind that can be waited for
+                pass  # cannot be polled
             try:
                 if self._unsaid:
                     text = self._line(unwritten(self._unsaid)) + text
                 self._stream.write(text)
                 self._stream.flush()
                 self._unsaid = 0
-            except (
-                OSError,
-                ValueError,
-            ):  # ValueError: the stream was closed, or cannot encode the text
+            except (OSError, ValueError):
+                # ValueError: the stream was closed, or cannot encode the text
                 self.lost += 1
 
 
 def takes(fd: int, secs: float = 0.0) -> bool:
-    """Will this descriptor take a line now, or within `secs`? Only pipes and sockets ever say no; a
-    broken one is true: writing tells.
+    """Return whether this descriptor takes a line now, or within `secs`. Only pipes and sockets may
+    not. A broken one returns True, because the write reports it.
     """
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
@@ -72,7 +70,7 @@ def takes(fd: int, secs: float = 0.0) -> bool:
 
 
 def _lines(text: str) -> int:
-    """Of a log: those of a traceback are part of the one above."""
+    """Return the number of log lines. Traceback lines belong to the line above."""
     return max(1, text.count("\n") - text.count("\n  "))
 
 
@@ -81,11 +79,10 @@ def unwritten(lines: int) -> str:
 
 
 class RotatingFile:
-    """`path`, mode 0600, of at most `max_bytes`; then it becomes `path.1`, the one before `path.2`,
-    ... up to `keep`.
+    """File `path`, mode 0600, of at most `max_bytes`. Then it is renamed to `path.1`, the one
+    before to `path.2`, ... up to `keep`.
 
-    What is dropped that way is said in the first line of the new file. rotations: how often that
-    was.
+    Dropped lines are noted in the first line of the new file. rotations: number of rotations.
     """
 
     def __init__(
@@ -132,7 +129,7 @@ class RotatingFile:
         if self._torn:
             data = b"\n" + data
         written = os.write(self._fd, data)
-        self._size += counted  # what is said here on its own account is little, and comes once
+        self._size += counted  # notes are short and come once, so they are not counted
         self._torn = written < len(data)
         self._unsaid, self._marker = 0, ""
         if self._torn:

@@ -1,9 +1,9 @@
-"""Which task of a gang sits on which node: each on one of them, all or none, by what is free there.
+"""Bin packing of gangs: assigns each task to one node by the free resources, all tasks or none.
 
 Tasks of a role are alike, so whole roles are laid out at once: the largest first, node after node,
-in a few orders. A small gang that none of them finds a place for is searched for, so that it is not
-said to be too much when there is a way. The same calls give the same places. Who holds what is in
-`rooms`, what is said about it in `shortage`.
+in a few orders. If no order works, a small gang is searched exhaustively, so that it is not
+rejected when a solution exists. Deterministic. `gang_allocator` records the holders,
+`unschedulable` explains failures.
 """
 
 from collections.abc import Callable, Container, Sequence
@@ -13,17 +13,17 @@ import msgspec
 from ....protocol.jobs.roles import TaskRole
 from . import subnets
 
-#: What is counted: cores, MiB, GPUs, ports whose number does not matter.
+#: Indexes of amounts: cores, MiB, GPUs, ports with any number.
 CPU, MEMORY, GPU, PORT = range(4)
-#: Gangs of so many tasks at most are searched for, and so many times a node is looked at.
+#: Limits of the exhaustive search: tasks of a gang, and visited nodes.
 SEARCHED_TASKS, SEARCH_STEPS = 16, 10_000
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """One host of a driver and what runs may have of it. address: what others connect to.
+    """One host of a driver and its resources for runs. address: other tasks connect to it.
 
-    subnets: gangs have a network of one host there, and addresses out of these. plans: only runs of
-    users with these plans come here; none: everybody else's.
+    subnets: gangs get a network on one host, with addresses of this range. plans: only runs of
+    users with these plans are placed here; empty: users without a dedicated node.
     """
 
     host: str
@@ -46,7 +46,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoleDemand(msgspec.Struct, frozen=True):
-    """What each of the tasks of a role needs. fixed: numbers of ports that it must have, ascending."""
+    """Demand of each task of a role. fixed: required port numbers, ascending."""
 
     role: str
     tasks: int
@@ -55,10 +55,10 @@ class RoleDemand(msgspec.Struct, frozen=True):
 
 
 class FreeCapacity(msgspec.Struct):
-    """What is free on a node. held, avoided: ports that nobody can have now; fixed: those that this
-    gang takes by their number.
+    """Free resources of a node. held, avoided: unavailable ports; fixed: ports that this gang takes
+    by number.
 
-    full: no addresses are left for the network of another gang.
+    full: no free address block is left for another gang.
     """
 
     node: Node
@@ -77,15 +77,15 @@ class FreeCapacity(msgspec.Struct):
         return port not in self.held and port not in self.avoided and port not in self.fixed
 
 
-#: For each need, in their order, the places in the list of nodes where its tasks go, ascending.
+#: For each demand, in order, the ascending node indexes of its tasks.
 Assignment = list[list[int]]
-#: In which order of nodes, and how many tasks at most on each.
+#: Returns node indexes in order, with the maximum number of tasks on each.
 _Order = Callable[[RoleDemand, list[FreeCapacity]], list[tuple[int, int]]]
 
 
 class UnplacedTask(msgspec.Struct, frozen=True):
-    """The first task without a place: of which role, how many of the gang have one, and what is
-    free beside them.
+    """The first task that does not fit: its role, the number of placed tasks, and the remaining
+    free resources.
     """
 
     need: RoleDemand
@@ -105,7 +105,7 @@ def needs_of(roles: Sequence[TaskRole]) -> tuple[RoleDemand, ...]:
 
 
 def empty(nodes: Sequence[Node]) -> list[FreeCapacity]:
-    """What is free when nothing runs."""
+    """Return the free resources of idle nodes."""
     return [FreeCapacity(n, list(n.amounts)) for n in nodes]
 
 
@@ -121,7 +121,7 @@ def without_ports(needs: Sequence[RoleDemand]) -> tuple[RoleDemand, ...]:
 
 
 def pack(needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity]) -> Assignment | None:
-    """Where each task goes; None: no way was found. Leaves `spaces` as they are."""
+    """Return the node of each task, or None if no assignment was found. Does not change `spaces`."""
     if any(asked(needs, what) > sum(s.free[what] for s in spaces) for what in range(4)):
         return None
     if not all(any(room_for(n, s) for s in spaces) for n in needs):
@@ -141,8 +141,8 @@ def pack(needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity]) -> Assignm
 def seat(
     needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity], among: Sequence[int]
 ) -> Assignment | None:
-    """As `pack`, with those of the nodes alone that are numbered; where gangs have a network of one
-    host, all tasks on one of these.
+    """Pack onto the nodes with these indexes only. On nodes with subnets, all tasks go to one
+    node.
     """
     for at in sorted(
         among, key=lambda at: (not asked(needs, GPU) and spaces[at].free[GPU] > 0, at)
@@ -155,7 +155,7 @@ def seat(
 
 
 def alone(needs: Sequence[RoleDemand], space: FreeCapacity) -> bool:
-    """Is there room for all of it on this node, in a network of that host?"""
+    """Return whether the whole gang fits on this node, in one network."""
     return (
         not space.full
         and sum(n.tasks for n in needs) <= subnets.MEMBERS
@@ -164,18 +164,18 @@ def alone(needs: Sequence[RoleDemand], space: FreeCapacity) -> bool:
 
 
 def stuck(needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity]) -> UnplacedTask | None:
-    """How far the plainest way of laying out comes."""
+    """Return the first unplaced task of the simplest order."""
     return _lay_out(needs, [s.copy() for s in spaces], _largest_share, _as_listed)[1]
 
 
 def room_for(need: RoleDemand, space: FreeCapacity) -> int:
-    """How many tasks of this need the node has room for."""
+    """Return how many tasks of this demand fit on the node."""
     most = need.tasks
     for amount, free in zip(need.amounts, space.free, strict=True):
         if amount:
             most = min(most, free // amount)
     if most > 0 and need.fixed:
-        # a number is there once, and may be one of those that are given to anybody
+        # A port number exists once per node, and may lie in the range of dynamic ports.
         within = sum(p in space.node.ports for p in need.fixed)
         fits = space.free[PORT] >= need.amounts[PORT] + within and all(
             space.has(p) for p in need.fixed
@@ -198,7 +198,7 @@ def _lay_out(
     by: Callable[[RoleDemand, list[int]], float],
     order: _Order,
 ) -> tuple[Assignment, UnplacedTask | None]:
-    """The largest need first; for each as many tasks on a node as fit, then the next node. Changes
+    """Place the largest demand first: as many tasks on a node as fit, then the next node. Changes
     `spaces`.
     """
     total = [sum(s.free[what] for s in spaces) for what in range(4)]
@@ -232,7 +232,9 @@ def _all_shares(need: RoleDemand, total: list[int]) -> float:
 
 
 def _spares_gpus(need: RoleDemand, space: FreeCapacity) -> bool:
-    """Tasks without GPUs go where there are none, if they can."""
+    """Return whether the task should avoid this node: tasks without GPUs prefer nodes without free
+    GPUs.
+    """
     return not need.amounts[GPU] and space.free[GPU] > 0
 
 
@@ -252,8 +254,8 @@ def _tightest(need: RoleDemand, spaces: list[FreeCapacity]) -> list[tuple[int, i
 
 
 def _evenly(need: RoleDemand, spaces: list[FreeCapacity]) -> list[tuple[int, int]]:
-    """To each node its share, by how many it has room for: so none runs out of one thing while it
-    has much of another.
+    """Give each node a share proportional to its capacity, so that no node runs out of one resource
+    while much of another is free.
     """
     room = [room_for(need, s) for s in spaces]
     return [
@@ -264,7 +266,7 @@ def _evenly(need: RoleDemand, spaces: list[FreeCapacity]) -> list[tuple[int, int
 
 
 def _search(needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity]) -> Assignment | None:
-    """Every way there is, until one is found or the steps are used up; for small gangs only."""
+    """Try all assignments until one fits or the step limit is reached. Small gangs only."""
     if sum(n.tasks for n in needs) > SEARCHED_TASKS:
         return None
     total = [sum(s.free[what] for s in spaces) for what in range(4)]
@@ -284,8 +286,8 @@ def _search(needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity]) -> Assi
 
 
 class _Search(msgspec.Struct):
-    """tasks: what each needs, those of a role one after the other. alike: nodes with the same
-    amounts free are the same.
+    """tasks: demand of each task, grouped by role. alike: nodes with the same free amounts are
+    interchangeable.
     """
 
     tasks: list[RoleDemand]
@@ -293,11 +295,11 @@ class _Search(msgspec.Struct):
     steps: int = SEARCH_STEPS
 
     def go_on(self, spaces: list[FreeCapacity], chosen: tuple[int, ...]) -> tuple[int, ...] | None:
-        """The nodes of all tasks, those of the first ones being chosen."""
+        """Return the nodes of all tasks, given those of the first tasks."""
         n = len(chosen)
         if n == len(self.tasks):
             return chosen
-        # tasks of a role are alike: the second never goes before the first
+        # tasks of a role are alike: node indexes only grow within a role
         first = chosen[-1] if n and self.tasks[n - 1] is self.tasks[n] else 0
         tried: set[tuple[int, ...]] = set()
         for at in range(first, len(spaces)):

@@ -1,15 +1,15 @@
-"""Rooms: the cores, memory, GPUs and ports of the nodes of one driver, who holds them, and the
+"""Gang allocator: the cores, memory, GPUs and ports of one driver's nodes, their holders, and the
 gangs that wait for them.
 
-A gang is all tasks of all roles of an attempt: it gets everything or nothing, each task on one
-node. The lowest number goes first, and who is first and cannot have everything holds up those
-behind it, so that a large gang is not starved by small ones. Only who could not be placed if
-nothing else ran (it was accepted when there was more) waits aside and holds up nobody. Ports are
-given in turn, so that one just given back rests; those that a stranger listens on are avoided for a
-while. Where gangs have a network of one host, each has a block of addresses there; those that
-somebody else's network has are avoided, too. A host that is down gives nothing to anybody new.
-Nothing is kept for gangs that are gone. Functions over plain data: the same calls give the same
-grants.
+A gang is all tasks of all roles of an attempt. It gets everything or nothing, each task on one
+node. The lowest number goes first. If the first gang does not fit, it blocks all later ones, so
+that small gangs do not starve a large one. A gang that would not fit on idle nodes (it was accepted
+when there were more) waits aside and blocks nobody.
+
+Ports are assigned in turn, so that a released port rests. Ports on which other processes listen are
+avoided for a while. On nodes with subnets, each gang has a block of addresses; blocks used by other
+networks are avoided as well. A host that is down gets no new tasks. Nothing is stored for ended
+gangs. Functions on plain data; deterministic.
 """
 
 from bisect import bisect_left, insort
@@ -48,55 +48,60 @@ __all__ = [
 
 #: (role, index)
 TaskIndex = tuple[str, int]
-#: Who got everything, and where each of its tasks is: by role in the order they were asked for,
-#: then by index.
+#: A gang that got everything, and the placement of each task: by role in the requested order, then
+#: by index.
 Allocation = tuple[RunKey, tuple[TaskPlace, ...]]
-#: So long a port is avoided on which somebody else was found listening; and addresses that somebody
-#: else's network has, because to try them again costs a gang its attempt.
+#: Seconds for which a port is avoided after another process was found listening, and an address
+#: block after another network was found using it. The latter is longer because a retry costs the
+#: gang an attempt.
 AVOID_SECS, AVOID_BLOCK_SECS = 60.0, 600.0
 
 
 class NodeUsage(msgspec.Struct):
-    """What is held of one node. More than there is, only by what was kept from before a restart."""
+    """Held resources of one node. They exceed its capacity only through tasks placed before a
+    restart.
+    """
 
     cpu: int = 0
     memory_mb: int = 0
-    #: how many hold it: more than one only after a restart
+    #: number of holders: more than one only after a restart
     gpus: dict[str, int] = msgspec.field(default_factory=dict)
     ports: dict[int, int] = msgspec.field(default_factory=dict)
-    #: until when
+    #: end of the avoidance (monotonic), by port
     avoided: dict[int, float] = msgspec.field(default_factory=dict)
-    #: where the search for a free port goes on
+    #: where the search for a free port continues
     next_port: int = 0
-    #: how many tasks have an address of it; and out of which network the blocks are
+    #: number of tasks with an address in each block, and the network of the blocks
     blocks: dict[int, int] = msgspec.field(default_factory=dict)
-    #: blocks; until when
+    #: end of the avoidance (monotonic), by block
     foreign: dict[int, float] = msgspec.field(default_factory=dict)
     subnets: str | None = None
 
 
 class AllocationRequest(msgspec.Struct):
-    """It waits until it has seats, and is forgotten with the last of them."""
+    """A waiting or placed gang. It waits until it has placements, and is removed with the last of
+    them.
+    """
 
     number: int
     roles: tuple[TaskRole, ...]
     seats: dict[TaskIndex, TaskPlace] = msgspec.field(default_factory=dict)
     kept: bool = False
-    #: why it could not be placed even if nothing else ran: then it stands in no queue
+    #: why it would not fit on idle nodes: then it is in no queue
     never: str | None = None
-    #: its user's: it may have hosts that are kept for this
+    #: plan of its user: some hosts are reserved for plans
     plan: str | None = None
 
 
 class NodePool(msgspec.Struct):
-    """The hosts of `nodes` are different ones."""
+    """The nodes of one driver. Their hosts are distinct."""
 
     nodes: tuple[Node, ...]
     books: dict[str, NodeUsage] = msgspec.field(default_factory=dict)
     claims: dict[RunKey, AllocationRequest] = msgspec.field(default_factory=dict)
-    #: (number, ticket) of who waits, lowest first
+    #: waiting (number, ticket), lowest first
     queue: list[tuple[int, RunKey]] = msgspec.field(default_factory=list)
-    #: hosts that cannot be asked now
+    #: unavailable hosts
     down: set[str] = msgspec.field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -112,7 +117,7 @@ def request(
     mono: float,
     plan: str | None = None,
 ) -> list[Allocation]:
-    """Ask for places for all tasks of all roles. Returns who has them now and had not before (this
+    """Request placements for all tasks of all roles. Return the gangs that got theirs now (this
     one, or none).
     """
     if ticket in room.claims:
@@ -122,22 +127,22 @@ def request(
     if never is not None:
         return []
     insort(room.queue, (number, ticket))
-    # behind somebody who cannot have everything, there is nothing to be had
+    # behind a gang that does not fit, nothing is available
     return _settle(room, mono) if room.queue[0][1] == ticket else []
 
 
 def keep(
     room: NodePool, ticket: RunKey, roles: Sequence[TaskRole], places: Iterable[TaskPlace]
 ) -> None:
-    """Take note of what was placed before a restart, whether or not there is room; also of some of
-    a gang, one after the other.
+    """Record tasks placed before a restart, even above capacity. A gang may be recorded in several
+    calls.
     """
     claim = room.claims.get(ticket)
     if claim is not None and not claim.seats:
         _leave_queue(room, ticket)
         claim = None
     if claim is None:
-        # it was placed before everybody who asks from now on
+        # it was placed before all gangs that wait from now on
         claim = AllocationRequest(-1, tuple(roles))
     claim.kept = True
     for place in places:
@@ -152,8 +157,8 @@ def keep(
 def release(
     room: NodePool, ticket: RunKey, mono: float, seat: TaskIndex | None = None
 ) -> list[Allocation]:
-    """Give back everything a gang holds or waits for (or only one seat of those it holds). Returns
-    who has everything now.
+    """Release everything that a gang holds or waits for (or one of its placements). Return the
+    gangs that got everything now.
     """
     claim = room.claims.get(ticket)
     if claim is None:
@@ -177,11 +182,11 @@ def taken(
     ports: Mapping[str, Sequence[int]],
     mono: float,
 ) -> tuple[tuple[TaskPlace, ...] | None, list[Allocation]]:
-    """On these ports of these hosts somebody else listens: avoid them for a while. Returns the
-    gang's places, with other ports.
+    """Avoid these ports for a while, because other processes listen there. Return the gang's
+    placements with other ports.
 
-    None: there are no others (or it has no places), and it waits again, with its number; it may be
-    among those who got something, then on other hosts.
+    Return None if no other ports are free (or the gang has no placements): the gang waits again
+    with its number. It may be among the granted gangs, then on other hosts.
     """
     for host, numbers in ports.items():
         if host in room.books:
@@ -195,7 +200,7 @@ def taken(
 
 
 def foreign(room: NodePool, host: str, address: str, mono: float) -> None:
-    """Somebody else has the network of this address there: nobody is given any of it for a while."""
+    """Avoid the block of this address for a while, because another network uses it."""
     books = room.books.get(host)
     block = (
         None if books is None or books.subnets is None else subnets.block_of(books.subnets, address)
@@ -205,8 +210,8 @@ def foreign(room: NodePool, host: str, address: str, mono: float) -> None:
 
 
 def again(room: NodePool, ticket: RunKey, mono: float) -> list[Allocation]:
-    """A gang gives its places back and waits for others, with its number. Returns who has
-    everything now, this one perhaps.
+    """Return the gang's placements and queue it again with its number. Return the gangs that got
+    everything now, possibly this one.
     """
     claim = room.claims[ticket]
     for place in claim.seats.values():
@@ -217,15 +222,15 @@ def again(room: NodePool, ticket: RunKey, mono: float) -> list[Allocation]:
 
 
 def look_again(room: NodePool, mono: float) -> list[Allocation]:
-    """Time has passed: ports and addresses that were avoided may be free; or a host is up again.
-    Returns who has everything now.
+    """Retry after time has passed (avoided ports may be free) or a host came back. Return the gangs
+    that got everything now.
     """
     return _settle(room, mono)
 
 
 def next_look(room: NodePool) -> float | None:
-    """When to look again: the moment that the next of what is avoided may be tried, while somebody
-    waits; None: no need to.
+    """Return the time (monotonic) of the next retry while gangs wait: the end of the next
+    avoidance. None if no retry is needed.
     """
     untils = (
         until
@@ -237,7 +242,7 @@ def next_look(room: NodePool) -> float | None:
 
 
 def wait_of(room: NodePool, ticket: RunKey) -> UnschedulableReason | None:
-    """Why a gang waits; None when it waits for nothing here."""
+    """Return why a gang waits, or None if it does not wait here."""
     claim = room.claims.get(ticket)
     if claim is None or claim.seats:
         return None
@@ -256,7 +261,7 @@ def wait_of(room: NodePool, ticket: RunKey) -> UnschedulableReason | None:
 
 
 def usage(room: NodePool) -> list[dict[str, object]]:
-    """For each node what is held and what there is."""
+    """Return held and total resources of each node."""
     return [
         {
             "host": n.host,
@@ -271,7 +276,7 @@ def usage(room: NodePool) -> list[dict[str, object]]:
 
 
 def broken(room: NodePool) -> list[str]:
-    """What is wrong with the books, as sentences: for tests and the simulator."""
+    """Return violated invariants as sentences, for tests and the simulator."""
     waits = {t: c for t, c in room.claims.items() if not c.seats and c.never is None}
     out = [
         f"{t} waits and is not in the queue"
@@ -327,7 +332,7 @@ def _wrong_books(room: NodePool, node: Node) -> list[str]:
 
 
 def _settle(room: NodePool, mono: float) -> list[Allocation]:
-    """Whoever is first gets everything, as long as it can."""
+    """Place waiting gangs in order, as long as the first one fits."""
     for books in room.books.values():
         for avoided in (books.avoided, books.foreign):
             for number in [n for n, until in avoided.items() if until <= mono]:
@@ -351,7 +356,7 @@ def _settle(room: NodePool, mono: float) -> list[Allocation]:
 
 
 def _leave_queue(room: NodePool, ticket: RunKey) -> bool:
-    """Forget one who waits. Returns whether it was the first."""
+    """Remove a waiting gang. Return whether it was the first."""
     claim = room.claims.pop(ticket)
     if claim.never is not None:
         return False
@@ -381,7 +386,7 @@ def _spaces(room: NodePool) -> list[FreeCapacity]:
 
 
 def _open(room: NodePool, plan: str | None) -> list[int]:
-    """The nodes that may be given to somebody with this plan now."""
+    """Return the indexes of nodes that are available to users with this plan."""
     may = {n.host for n in host_selection.allowed(room.nodes, plan)} - room.down
     return [at for at, n in enumerate(room.nodes) if n.host in may]
 
@@ -397,8 +402,8 @@ def _plan(
 
 
 def _hopeless(room: NodePool, needs: Sequence[RoleDemand], among: Sequence[int]) -> bool:
-    """Is less free on all nodes together than is asked for? It is soon said, and this is asked
-    whenever somebody gives something back.
+    """Return whether all nodes together have too little free. A cheap check, because this runs at
+    every release.
     """
     books = [(n, room.books[n.host]) for n in (room.nodes[at] for at in among)]
     free = (
@@ -416,8 +421,8 @@ def _places(
     needs: Sequence[RoleDemand],
     seating: bin_packing.Assignment,
 ) -> tuple[TaskPlace, ...]:
-    """Names and numbers for what was planned: of a node's ports, first those that are asked for by
-    number, then any.
+    """Return placements with names and numbers for a plan: first the ports requested by number,
+    then any free ones.
     """
     count = [0] * len(room.nodes)
     fixed: list[set[int]] = [set() for _ in room.nodes]
@@ -462,7 +467,7 @@ def _free_block(node: Node, books: NodeUsage) -> int | None:
 
 
 def _addresses(node: Node, books: NodeUsage) -> Iterator[str]:
-    """Of the tasks of one gang on this node, in their order."""
+    """Return the addresses of the tasks of one gang on this node, in order."""
     block = _free_block(node, books)
     if node.subnets is None or block is None:
         return repeat(node.address)
@@ -470,8 +475,8 @@ def _addresses(node: Node, books: NodeUsage) -> Iterator[str]:
 
 
 def _next_ports(node: Node, books: NodeUsage, count: int, but: Iterable[int] = ()) -> list[int]:
-    """The next free ports in turn; fewer than `count` when there are no more. Those are not the
-    next ones any more.
+    """Return the next free ports in turn, fewer than `count` if not enough are free. Advances the
+    position.
     """
     if not count:
         return []
@@ -492,7 +497,7 @@ def _next_ports(node: Node, books: NodeUsage, count: int, but: Iterable[int] = (
 def _change_ports(
     room: NodePool, claim: AllocationRequest, lost: Mapping[str, Sequence[int]]
 ) -> bool:
-    """Give the gang others for what it lost, on the same hosts; False, and its places stay, when
+    """Give the gang other ports on the same hosts. Return False, with unchanged placements, if
     there are none.
     """
     any_number = {(r.name, p.label) for r in claim.roles for p in r.all_ports() if not p.begin}
@@ -525,7 +530,7 @@ def _change_ports(
 
 
 def _book(room: NodePool, claim: AllocationRequest, place: TaskPlace, sign: int) -> None:
-    """Put down what one task holds, or strike it out. A host that is gone has no books."""
+    """Add or remove the resources of one task. Hosts that are no longer configured are not counted."""
     books = room.books.get(place.host)
     if books is not None:
         _add(books, next(r for r in claim.roles if r.name == place.role), place, sign)

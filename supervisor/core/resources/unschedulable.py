@@ -1,7 +1,7 @@
-"""Why a gang has no place, in sentences with numbers: what it asks for, what there is, where, and
-whether it is scattered.
+"""Explains in sentences with numbers why a gang cannot be placed: demand, capacity, host, and
+whether the free capacity is fragmented.
 
-Nothing is decided here; `rooms` knows who holds what, `packing` what fits.
+No decisions here: `gang_allocator` knows the holders, `bin_packing` finds assignments.
 """
 
 from collections import Counter
@@ -14,15 +14,15 @@ from ....protocol.jobs.roles import FIRST_PORT, LAST_PORT, TaskRole
 from . import bin_packing, host_selection, subnets
 from .bin_packing import CPU, GPU, MEMORY, PORT, FreeCapacity, Node, RoleDemand, UnplacedTask
 
-#: Hosts that a sentence names, before it says how many more there are.
+#: Hosts named in a sentence before the number of further ones.
 NAMED_HOSTS = 3
 
 
 class UnschedulableReason(msgspec.Struct, frozen=True):
     """Why a gang waits.
 
-    behind: others asked before it, `ahead` of them. insufficient: less is free than it asks for.
-    fragmented: enough is free, but not where it is needed. ports: only ports are wanting.
+    behind: `ahead` earlier gangs wait. insufficient: less is free than requested. fragmented:
+    enough is free, but not where it is needed. ports: only ports are missing.
     """
 
     code: Literal["behind", "insufficient", "fragmented", "ports"]
@@ -36,7 +36,7 @@ def behind(ahead: int) -> UnschedulableReason:
 
 
 def lack(needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity]) -> UnschedulableReason:
-    """Why the gang whose turn it is cannot have its places now."""
+    """Return why the first waiting gang does not fit now."""
     short = [
         what for what in (CPU, MEMORY, GPU) if bin_packing.asked(needs, what) > _sum(spaces, what)
     ]
@@ -67,9 +67,7 @@ def lack(needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity]) -> Unsched
 def too_much(
     nodes: Sequence[Node], roles: Sequence[TaskRole], plan: str | None = None
 ) -> str | None:
-    """Why these roles could not be placed even if nothing else ran, with every host up; None: they
-    could.
-    """
+    """Return why these roles would not fit on idle nodes with every host up, or None if they would."""
     wrong, all_ = _wrong_ports(roles), nodes
     nodes = host_selection.allowed(nodes, plan)
     if wrong or not nodes:
@@ -94,13 +92,13 @@ def too_much(
 
 
 def no_host(plan: str | None) -> str:
-    """Every host is kept for somebody."""
+    """Return the sentence for a user for whom no host is available."""
     whose = "users without a plan" if plan is None else f"users with the plan {plan!r}"
     return f"there is no host for {whose}: all are kept for those with others"
 
 
 def _one_network(needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity], what: str) -> str:
-    """Enough is there, but not on one host."""
+    """Return the sentence for enough free resources that are not on one host."""
     asks = [
         _who_asks(needs, what_)
         for what_ in (CPU, MEMORY, GPU)
@@ -143,7 +141,7 @@ def _all_of(need: RoleDemand) -> str:
 
 
 def _numbers(ports: Sequence[int]) -> str:
-    """`port 8080`, `the ports 8080-8083, 9000`: of ascending numbers."""
+    """Return `port 8080` or `the ports 8080-8083, 9000` for ascending numbers."""
     runs: list[list[int]] = []
     for p in ports:
         if runs and p == runs[-1][1] + 1:
@@ -159,7 +157,7 @@ def _best(spaces: Sequence[FreeCapacity], what: int) -> FreeCapacity:
 
 
 def _free(spaces: Sequence[FreeCapacity], what: int, *, scattered: bool = False) -> str:
-    """What is free on the best host, and in all."""
+    """Return the free amount on the best host and in total."""
     best = _best(spaces, what)
     here = f"{best.free[what]} of {best.node.amounts[what]}"
     if len(spaces) == 1:
@@ -176,8 +174,8 @@ def _free(spaces: Sequence[FreeCapacity], what: int, *, scattered: bool = False)
 
 
 def _who_asks(needs: Sequence[RoleDemand], what: int) -> str:
-    """`role worker asks for 12 cores (3 x 4)`; of several roles, their sum and the one that wants
-    most.
+    """Return `role worker asks for 12 cores (3 x 4)`; for several roles, their sum and the largest
+    one.
     """
     asking = [n for n in needs if n.amounts[what]]
     most = max(asking, key=lambda n: n.amounts[what] * n.tasks)
@@ -198,7 +196,7 @@ def _too_little(needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity], wha
 
 
 def _scattered(stuck: UnplacedTask, tasks: int) -> str:
-    """There would be enough, but not for this task in one place."""
+    """Return the sentence for enough free resources that do not fit this task on any one host."""
     need, spaces = stuck.need, stuck.spaces
     first = f"{stuck.seated} of its {tasks} tasks would fit; beside them, " if stuck.seated else ""
     task = f"{first}task {need.role}/{stuck.index} asks for"
@@ -209,7 +207,7 @@ def _scattered(stuck: UnplacedTask, tasks: int) -> str:
 
 
 def _there(need: RoleDemand, space: FreeCapacity) -> str:
-    """What a host has free of what is needed; of ports by number, whether they are."""
+    """Return the free resources of a host that the task needs, and the holder of fixed ports."""
     has = ", ".join(amount(what, space.free[what]) for what, n in enumerate(need.amounts) if n)
     return f"{space.node.host} has {has}" + (
         f", but {why}" if (why := _who_has(need, space)) else ""
@@ -236,7 +234,7 @@ def _ports_wanting(
 
 
 def _who_has(need: RoleDemand, space: FreeCapacity) -> str | None:
-    """Who has the ports on this host that are asked for by number."""
+    """Return the holder of the requested port numbers on this host."""
     for ports, who in (
         (space.held, "another run holds"),
         (space.avoided, "something else listens on"),
@@ -301,7 +299,7 @@ def _gang_too_large(needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity],
 
 
 def _same_port_too_often(needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity]) -> str | None:
-    """A port has one number on each host: so many tasks at most can have the same one."""
+    """Return the error if more tasks need the same port number than there are hosts."""
     tasks: Counter[int] = Counter()
     for n in needs:
         tasks.update(dict.fromkeys(n.fixed, n.tasks))

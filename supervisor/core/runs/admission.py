@@ -1,10 +1,9 @@
-"""What becomes of a request to run: a new run, the live one joined, the finished one reused, or a
-refusal.
+"""Decides run requests: a new run, join the live run, reuse the finished run, or a refusal.
 
-A request is *valid* for the run that is there when its hash is equal and its serial is absent or
-equal. Live and not valid: somebody else's run is in the slot, refused. Live and valid: joined.
-Completed and valid: reused, unless `forceRun`. Everything else becomes a new run with a serial that
-no other run of this job ever had.
+A request is *valid* for the existing run if its hash is equal and its serial is absent or equal.
+Live and not valid: refused, another run is active. Live and valid: joined. Completed and valid:
+reused, unless `forceRun`. Everything else becomes a new run, with a serial that no other run of
+this job ever had.
 """
 
 import hashlib
@@ -29,7 +28,7 @@ from . import dependencies, termination
 
 
 def submit(turn: Transaction, input_: Submit) -> None:
-    """Decide one run request; raises Refusal."""
+    """Decide one run request. Raise Refusal."""
     request = input_.request
     spec = with_hash(request.run)
     jid = compute_jid(spec.uid, spec.simulation_id, spec.compute_model)
@@ -81,7 +80,7 @@ def submit(turn: Transaction, input_: Submit) -> None:
 
 
 def _too_much(policy: CoreConfig, spec: RunSpec) -> str | None:
-    """Why it could never be placed, even if nothing else ran."""
+    """Return why the run would not fit even on idle hosts, or None."""
     if not host_selection.allowed(policy.hosts(spec.driver), spec.active_plan):
         return unschedulable.no_host(spec.active_plan)
     if not spec.roles:
@@ -126,7 +125,9 @@ def _receipt(turn: Transaction, req_id: str, jid: str, serial: int) -> None:
 
 
 def with_hash(spec: RunSpec) -> RunSpec:
-    """`spec` with a computeJobHash: the caller's, or a digest of what decides the result."""
+    """Return `spec` with a computeJobHash: the caller's, or a digest of the inputs that determine
+    the result.
+    """
     if spec.compute_job_hash is not None:
         return spec
     matters: tuple[object, ...] = (

@@ -1,5 +1,5 @@
-"""What the end of a task does to its attempt, and the end of an attempt to its run: completion,
-retries, the final status.
+"""Consequences of a task's end for its attempt, and of an attempt's end for its run: completion,
+retries, final status.
 """
 
 from collections.abc import Iterable
@@ -16,14 +16,15 @@ from ..state.world import Transaction
 from .attempt_policies import TaskOutcome, again, decided
 from .outcome import outcome
 
-#: Why a task is stopped when its attempt was decided by others: never a failure of its own.
+#: Stop reason of tasks that are no longer needed because their attempt was decided. Never a failure
+#: of the task.
 DECIDED = "decided"
-#: Why no attempt follows one whose run was canceled too late to change its result.
+#: Why no attempt follows if the run was canceled too late to change its result.
 CANCELED_LATE = "{} asked for the end of the run after its command had ended"
 
 
 def over(turn: Transaction, task: Task, exit_: ExitInfo, diagnosis: Diagnosis | None) -> None:
-    """Nothing is left of this task."""
+    """Record that the task has ended completely, and handle the consequences."""
     token = task.token
     turn.record(
         token.jid, TaskEnded(at=turn.now.wall, token=token, exit=exit_, diagnosis=diagnosis)
@@ -41,7 +42,7 @@ def over(turn: Transaction, task: Task, exit_: ExitInfo, diagnosis: Diagnosis | 
 
 
 def retry(turn: Transaction, jid: str, serial: int) -> None:
-    """The pause between two attempts is over."""
+    """Queue the run again after the pause between two attempts."""
     job = turn.world.jobs.get(jid)
     run = job.run if job is not None else None
     if job is None or run is None or run.serial != serial or run.retry is None or run.live_tasks:
@@ -51,7 +52,7 @@ def retry(turn: Transaction, jid: str, serial: int) -> None:
 
 
 def arm(turn: Transaction, jid: str, run: Run) -> None:
-    """After a restart: what is left of the pause."""
+    """Set the timer for the rest of the pause, after a restart."""
     if run.retry is not None and not run.live_tasks:
         passed = turn.passed(run.retry.at, run.retry.mono, run.retry.boot_id)
         turn.ask(SetTimer(("retry", jid, run.serial), max(0.0, run.retry.delay_secs - passed)))
@@ -62,7 +63,7 @@ def _attempt(run: Run, number: int) -> Attempt | None:
 
 
 def _decide(turn: Transaction, run: Run, token: Token, exit_: ExitInfo) -> None:
-    """Does this end decide the attempt? Then the other tasks are not needed any more."""
+    """Decide the attempt if this end does so, and stop the other tasks."""
     attempt = _attempt(run, token.attempt)
     if not run.spec.roles or not run.active or attempt is None or attempt.decided is not None:
         return
@@ -101,8 +102,8 @@ def _decide(turn: Transaction, run: Run, token: Token, exit_: ExitInfo) -> None:
 
 
 def _may_decide(turn: Transaction, run: Run, token: Token, exit_: ExitInfo) -> bool:
-    """Is it worth looking at all of them? Only at the last end, or at the one with which its role
-    has enough of its kind.
+    """Return whether the attempt must be evaluated: at its last end, or when the role has enough
+    ends of this kind. Saves a loop over all tasks.
     """
     tally = turn.world.tallies.get((token.jid, token.serial))
     if tally is None or exit_.stop_reason == "timeLimit":
@@ -113,7 +114,7 @@ def _may_decide(turn: Transaction, run: Run, token: Token, exit_: ExitInfo) -> b
 
 
 def _finals(attempt: Attempt, newest: Token) -> list[TaskOutcome]:
-    """Tasks that are over, in the order of their ends."""
+    """Return the ended tasks in the order of their ends."""
     ended = sorted(
         (t for t in attempt.tasks if not t.live),
         key=lambda t: (t.token == newest, t.ended_at or 0.0),
@@ -125,7 +126,7 @@ def _finals(attempt: Attempt, newest: Token) -> list[TaskOutcome]:
 
 
 def not_needed(turn: Transaction, run: Run) -> Stop:
-    """How a task is stopped that its attempt does not need any more."""
+    """Return the stop record of a task that its attempt no longer needs."""
     return Stop(
         at=turn.now.wall, reason=DECIDED, by="supervisor", grace_secs=run.spec.grace_secs, note=""
     )
@@ -141,9 +142,7 @@ def _dismiss(turn: Transaction, run: Run, attempt: Attempt) -> None:
 
 
 def end_held(turn: Transaction, task: Task) -> None:
-    """A task that was kept for debugging is over, with the exit that it had; the end of another one
-    may have ended it already.
-    """
+    """End a held task with its recorded exit, unless the end of another task has already ended it."""
     known = turn.world.task(task.token)
     if known is None or not known.live:
         return
@@ -153,7 +152,7 @@ def end_held(turn: Transaction, task: Task) -> None:
 
 
 def _close(turn: Transaction, token: Token) -> None:
-    """If this was the last task of its attempt: does another attempt follow, or is the run over?"""
+    """After the last task of an attempt: start a retry, or end the run."""
     run = turn.world.jobs[token.jid].run
     assert run is not None
     attempt = _attempt(run, token.attempt)
@@ -228,7 +227,7 @@ def _end(
 
 
 def _result(run: Run, attempt: Attempt) -> tuple[str, str, str | None]:
-    """(status, reason, error) of a run of which this was the last attempt."""
+    """Return (status, reason, error) of a run with this last attempt."""
     exit_, verdict = attempt.telling.exit if attempt.telling is not None else None, attempt.decided
     if verdict is not None and verdict.succeeded:
         return COMPLETED, "exit", None
@@ -249,5 +248,5 @@ def _named(task: Task | None) -> str:
 
 
 def live_held(all_: Iterable[Task]) -> list[Task]:
-    """Of these, the ones that are kept for debugging."""
+    """Return the tasks that are held for debugging."""
     return [t for t in all_ if t.live and t.held is not None]

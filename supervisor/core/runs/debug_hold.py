@@ -1,9 +1,8 @@
-"""Failed tasks that are kept for somebody to look at: nothing of them runs, what they hold they go
-on holding.
+"""Debug holds of failed tasks: nothing of them runs, but they keep their resources.
 
-Kept is what failed by itself (its own exit code, a crash, memory that ran out), never what the
-platform did to it. It ends at its deadline, or when it is released; then it has ended as it ended,
-and the attempt goes on from there.
+A task is held if it failed by itself (its own exit code, a crash, out of memory), never if the
+platform caused it. The hold ends at its deadline or by a release. Then the task ends with its
+recorded exit, and the attempt continues from there.
 """
 
 from ....db.events.events import TaskHeld
@@ -19,7 +18,7 @@ from . import attempts
 
 
 def wanted(turn: Transaction, task: Task, exit_: ExitInfo, diagnosis: Diagnosis | None) -> bool:
-    """Is this failure one that somebody wants to look at?"""
+    """Return whether this failed task is to be held."""
     token = task.token
     run = turn.world.jobs[token.jid].run
     if (
@@ -30,7 +29,7 @@ def wanted(turn: Transaction, task: Task, exit_: ExitInfo, diagnosis: Diagnosis 
         or task.held is not None
     ):
         return False
-    if run.late_stop is not None:  # its user does not want it any more
+    if run.late_stop is not None:  # the user has already asked for the end of the run
         return False
     attempt = next((a for a in run.attempts if a.number == token.attempt), None)
     if (
@@ -49,7 +48,7 @@ def wanted(turn: Transaction, task: Task, exit_: ExitInfo, diagnosis: Diagnosis 
 
 
 def keep(turn: Transaction, task: Task, exit_: ExitInfo, diagnosis: Diagnosis | None) -> None:
-    """Nothing of it runs any more; it is over when its time is, or when it is released."""
+    """Hold the task until its deadline or its release."""
     token = task.token
     run = turn.world.jobs[token.jid].run
     assert run is not None and run.spec.debug_secs is not None
@@ -71,14 +70,16 @@ def keep(turn: Transaction, task: Task, exit_: ExitInfo, diagnosis: Diagnosis | 
 
 
 def deadline(turn: Transaction, token: Token) -> None:
-    """Nobody has released it."""
+    """End the hold."""
     task = turn.world.task(token)
     if task is not None and task.live and task.held is not None:
         attempts.end_held(turn, task)
 
 
 def release(turn: Transaction, input_: ReleaseHold) -> None:
-    """Somebody has seen enough; raises Refusal. Somebody else's job and no job answer alike."""
+    """End holds at a user's request. Raise Refusal; the answer for another user's job and for no
+    job is the same.
+    """
     request = input_.request
     job = turn.world.jobs.get(request.compute_jid)
     if job is None or job.run is None or owner(job.jid) != request.uid:
@@ -93,7 +94,7 @@ def release(turn: Transaction, input_: ReleaseHold) -> None:
 
 
 def arm(turn: Transaction, job: Job) -> None:
-    """After a restart: what is left of their time."""
+    """Set the timers for the rest of the holds, after a restart."""
     for task in job.live_tasks():
         if task.held is not None:
             passed = turn.passed(task.held.at, task.held.mono, task.held.boot_id)

@@ -1,8 +1,8 @@
-"""Runs that wait for the end of others: what is accepted, and what their ends lead to.
+"""Dependencies: runs that start after the end of other runs.
 
-A run that waits for others is in no queue. The end of one of those is looked at in a decision of
-its own, some followers at a time, so that a chain of ten thousand is no long decision; after a
-restart every one that is waited for is looked at again.
+A waiting run is in no queue. The end of a run is handled in a decision of its own, for a limited
+number of followers at a time, so that a chain of ten thousand runs is no long decision. After a
+restart, all runs with followers are checked again.
 """
 
 from itertools import islice
@@ -20,13 +20,13 @@ from ..resources.concurrency_limits import RunKey
 from ..scheduling import placement
 from ..state.world import Transaction, owner
 
-#: Followers of one run that are told of its end in one decision.
+#: Followers of one run that are handled in one decision.
 TOLD = 128
 
 
 def accepted(turn: Transaction, spec: RunSpec, jid: str) -> tuple[After, ...]:
-    """What this run has still to wait for, each with its serial. Raises Refusal for what will never
-    come.
+    """Return the dependencies that have not ended yet, each with its serial. Raise Refusal for one
+    that can no longer be fulfilled.
     """
     waits: list[After] = []
     for after in spec.after:
@@ -48,12 +48,12 @@ def accepted(turn: Transaction, spec: RunSpec, jid: str) -> tuple[After, ...]:
 
 
 def wait(turn: Transaction, ticket: RunKey, waits: tuple[After, ...]) -> None:
-    """From now on it waits for these."""
+    """Record that the run waits for these."""
     turn.world.wait_for(ticket, waits)
 
 
 def forget(turn: Transaction, ticket: RunKey, waits: tuple[After, ...]) -> None:
-    """It does not wait for these any more."""
+    """Remove these dependencies of the run."""
     for after in waits:
         serials = turn.world.followers.get(after.compute_jid, {})
         tickets = serials.get(after.compute_job_serial, {})
@@ -65,7 +65,7 @@ def forget(turn: Transaction, ticket: RunKey, waits: tuple[After, ...]) -> None:
 
 
 def noticed(turn: Transaction) -> None:
-    """Jobs changed in this decision: are there some that others wait for?"""
+    """Schedule `follow` for jobs that ended in this decision and have followers."""
     for jid in sorted(turn.touched.keys() & turn.world.followers.keys()):
         if any(
             _ended(turn.touched[jid], serial) is not None for serial in turn.world.followers[jid]
@@ -74,20 +74,20 @@ def noticed(turn: Transaction) -> None:
 
 
 def look_at_all(turn: Transaction) -> None:
-    """After a restart."""
+    """Schedule `follow` for all jobs with followers, after a restart."""
     for jid in turn.world.followers:
         turn.ask(SetTimer(("follow", jid), 0.0))
 
 
 def follow(turn: Transaction, jid: str) -> None:
-    """Somebody waits for runs of this job: tell him of those that are over, or some of them."""
+    """Handle ended runs of this job for their followers, up to a limit."""
     job = turn.world.jobs.get(jid) or Job(jid=jid)
     room = TOLD
     for serial in list(turn.world.followers.get(jid, {})):
         found = _ended(job, serial)
         if found is None:
             continue
-        # who was told of the end of one of them may wait for none of them any more
+        # a follower that was handled for an earlier run may have dropped its other dependencies
         tickets = list(islice(turn.world.followers.get(jid, {}).get(serial, {}), room))
         room -= len(tickets)
         for ticket in tickets:
@@ -98,7 +98,7 @@ def follow(turn: Transaction, jid: str) -> None:
 
 
 def _tell(turn: Transaction, ticket: RunKey, jid: str, serial: int, found: str) -> None:
-    """This ended, which the ticket waits for, perhaps in more than one way."""
+    """Handle the end of a run for one follower, which may depend on it in several ways."""
     run = turn.world.jobs[ticket[0]].run
     assert run is not None and run.serial == ticket[1]
     waits = [a for a in run.waits_for if (a.compute_jid, a.compute_job_serial) == (jid, serial)]
@@ -142,8 +142,8 @@ def _over(
 
 
 def _ended(job: Job, serial: int) -> str | None:
-    """How this run ended, once nothing of it is left; None before. One that nobody remembers ended
-    somehow.
+    """Return the final status of this run, or None before its end. A run that is no longer recorded
+    returns "forgotten".
     """
     run = job.run
     if run is not None and run.serial == serial:
@@ -157,7 +157,7 @@ def _ended(job: Job, serial: int) -> str | None:
 
 
 def _before_purge(run: Run | PastRun) -> str:
-    """How it ended: a purged run ended in one of those ways before."""
+    """Return the final status, for a purged run the one before the purge."""
     if run.status != PURGED:
         return run.status
     if run.error is None and run.reason == "exit":
@@ -166,7 +166,7 @@ def _before_purge(run: Run | PastRun) -> str:
 
 
 def _right(after: After, found: str) -> bool:
-    """Is this the end that was waited for?"""
+    """Return whether this status fulfils the dependency."""
     match after.on:
         case "ok":
             return found == COMPLETED

@@ -1,10 +1,10 @@
-"""What agents report, held against what the log says. Level-triggered: whatever the order, only the
-difference counts.
+"""Reconciler: compares the reports of agents with the log. Level-triggered: only the difference
+counts, in any order.
 
-An execution goes placed -> started -> (exited) -> ended. A report repeats what is known, brings
-news, or speaks of something that should not be: an ended or unknown task that runs is stopped; an
-ended one that was recorded before is only acknowledged; a task the agent does not know was never
-received (then it is sent again) or is lost (then it had started).
+An execution goes placed -> started -> (exited) -> ended. A report repeats known facts, brings new
+ones, or names an unexpected execution. An ended or unknown execution that still runs is stopped. An
+end that is already recorded is acknowledged again. A task that the agent does not know was never
+received (it is sent again) or, if it had started, is lost.
 """
 
 from typing import assert_never
@@ -50,15 +50,15 @@ from ..state import cluster_assignment
 from ..state.world import AgentState, Transaction, owner
 from . import attempts, debug_hold, termination
 
-#: It may have run: what its keeper wrote down need not have been on the disk when the power went.
+#: It may have run: the keeper's record may not have reached the disk before the power failure.
 RESTARTED = "the machine was restarted while it was being started"
 
 
 def said(turn: Transaction, input_: AgentMessage) -> None:
-    """One message of an agent, if its connection is the one that counts."""
+    """Handle one message of an agent's current connection."""
     view = turn.world.agent(input_.key)
     if view.phase == "leaving" and input_.epoch == view.epoch:
-        return  # it is asked for everything, should it stay
+        return  # if the agent stays, it is asked for everything
     if view.phase != "up" or input_.epoch != view.epoch:
         turn.ask(IncrementCounter("staleEpoch", f"{input_.key} spoke on an older connection"))
         return
@@ -90,22 +90,22 @@ def said(turn: Transaction, input_: AgentMessage) -> None:
             | Samples()
             | ClusterReport()
         ):
-            # the shell's: a connection opens with the first, the others answer a reader or are
-            # kept by nobody
+            # handled outside the core: a connection opens with the first, the others answer a
+            # reader or are not stored
             pass
         case _:
             assert_never(message)
 
 
 def gap(turn: Transaction, input_: FramesLost) -> None:
-    """Something it said was lost: ask for everything."""
+    """Ask for a snapshot because messages were lost."""
     view = turn.world.agent(input_.key)
     if view.phase == "up" and view.epoch == input_.epoch:
         turn.ask(ListTasks(input_.key))
 
 
 def _owned(turn: Transaction, input_: AgentMessage, execution: Execution) -> bool:
-    """An agent speaks for its own user only."""
+    """Return whether the execution belongs to the agent's user. If not, end the connection."""
     if owner(execution.token.jid) == input_.key.uid:
         return True
     turn.ask(IncrementCounter("foreignToken", f"{input_.key} spoke of {execution.token}"))
@@ -114,7 +114,7 @@ def _owned(turn: Transaction, input_: AgentMessage, execution: Execution) -> boo
 
 
 def update(turn: Transaction, key: AgentKey, execution: Execution) -> None:
-    """One execution as the agent knows it."""
+    """Apply the agent's report on one execution."""
     token = execution.token
     task = turn.world.task(token)
     if task is None or not task.live:
@@ -125,7 +125,7 @@ def update(turn: Transaction, key: AgentKey, execution: Execution) -> None:
             IncrementCounter("foreignToken", f"{key} spoke of {token}, which {task.agent_key} runs")
         )
         return
-    if task.held is not None:  # its end is on record, and it is kept for somebody to look at
+    if task.held is not None:  # its end is recorded, and it is held for debugging
         turn.ask(AcknowledgeTasks(key, (token,)))
         return
     turn.ask(ClearTimer(("op", token)))
@@ -145,22 +145,22 @@ def update(turn: Transaction, key: AgentKey, execution: Execution) -> None:
 
 
 def _heard(turn: Transaction, task: Task, said: BatchState) -> None:
-    """What its batch scheduler says of it. Its number there is on record from the first time on;
-    the rest is a notice.
-    """
+    """Record the scheduler's report. The job id goes into the log once; the rest is a notice."""
     turn.world.batch[task.token] = said
     if said.job_id is not None and task.batch is None:
         turn.record(task.token.jid, TaskSubmitted(at=turn.now.wall, token=task.token, batch=said))
 
 
 def _patience(turn: Transaction, token: Token) -> float:
-    """After this long without a word of something that has not started, it is asked for."""
+    """Return the seconds without a report after which an execution that has not started is asked
+    for.
+    """
     policy = turn.world.policy
     return policy.batch_reply_secs if token in turn.world.batch else policy.op_reply_secs
 
 
 def _leftover(turn: Transaction, key: AgentKey, execution: Execution) -> None:
-    """The log is done with it, or never knew it."""
+    """Acknowledge or stop an execution that has ended in the log or is unknown."""
     if execution.state == "ended":
         turn.ask(AcknowledgeTasks(key, (execution.token,)))
         return
@@ -179,7 +179,7 @@ def _running(turn: Transaction, task: Task, execution: Execution) -> None:
         turn.world.began[token] = turn.now.mono - execution.elapsed_secs
     pid = execution.pid
     if pid is None and token in turn.world.batch:
-        pid = 0  # it runs by the word of its scheduler alone
+        pid = 0  # running according to its scheduler alone
     if task.pid is None and pid is not None:
         turn.record(
             token.jid,
@@ -203,8 +203,8 @@ def _running(turn: Transaction, task: Task, execution: Execution) -> None:
 
 
 def _exited(turn: Transaction, token: Token, exit_: ExitInfo) -> None:
-    """Its command has ended: from here on neither its time limit nor a stop concerns it, however
-    long the rest of it takes.
+    """Record that the command has ended. From now on neither the time limit nor a stop applies,
+    however long the cleanup takes.
     """
     task = turn.world.task(token)
     if task is not None and task.exited is None:
@@ -216,13 +216,15 @@ def _exited(turn: Transaction, token: Token, exit_: ExitInfo) -> None:
 
 
 def _host(turn: Transaction, task: Task, view: AgentState) -> str:
-    """Where its processes are: not where its agent is, with a batch scheduler."""
+    """Return the host of the processes. With a batch scheduler this is not the agent's host."""
     said = turn.world.batch.get(task.token)
     return (said.node or said.nodes or view.host) if said is not None else view.host
 
 
 def _unwanted(turn: Transaction, token: Token) -> bool:
-    """It was stopped, or its attempt was decided by others, or a newer run took its place."""
+    """Return whether the execution must be stopped: its run was stopped, its attempt was decided,
+    or a newer run replaced it.
+    """
     run = turn.world.jobs[token.jid].run
     if run is None or run.serial != token.serial or run.stop is not None:
         return True
@@ -247,15 +249,15 @@ def finish(
     pid: int | None = None,
     start_ticks: int | None = None,
 ) -> None:
-    """Nothing of this execution is left: it is over, or kept for debugging. Where its end is lost,
-    an exit on record decides.
+    """Record that nothing of this execution is left: it has ended, or is held for debugging. If its
+    end is lost, a recorded exit of the command counts.
     """
     if exit_.source == "lost" and task.exited is not None:
         exit_ = task.exited
     token, at, exit_ = task.token, turn.now.wall, _writable(turn, exit_)
     view = turn.world.agent(task.agent_key)
     if task.pid is None and pid is not None:
-        # it was so short that its start and its end came in one word
+        # a short execution: start and end arrived in one report
         turn.record(
             token.jid,
             TaskStarted(
@@ -290,7 +292,7 @@ def finish(
 
 
 def _with_last_word(turn: Transaction, token: Token, exit_: ExitInfo) -> ExitInfo:
-    """Of its batch scheduler, where the exit does not have it."""
+    """Add the scheduler's last report, unless the exit has one."""
     said = turn.world.batch.pop(token, None)
     return (
         exit_
@@ -300,7 +302,7 @@ def _with_last_word(turn: Transaction, token: Token, exit_: ExitInfo) -> ExitInf
 
 
 def _writable(turn: Transaction, exit_: ExitInfo) -> ExitInfo:
-    """Without a report that is none: NaN in it would be one thing in memory and another in the log."""
+    """Drop a progress report that is invalid: NaN would differ between memory and log."""
     wrong = None if exit_.report is None else progress_report.wrong(exit_.report)
     if wrong is None:
         return exit_
@@ -309,9 +311,9 @@ def _writable(turn: Transaction, exit_: ExitInfo) -> ExitInfo:
 
 
 def _page(turn: Transaction, key: AgentKey, view: AgentState, page: Snapshot) -> None:
-    """Pages of one snapshot; with the last one belief and snapshot are compared."""
+    """Collect the pages of a snapshot. Reconcile after the last one."""
     if page.number <= view.snapshot_done:
-        return  # said before what is known now
+        return  # older than the current knowledge
     if page.page == 0:
         view.snapshot_number, view.snapshot_pages, view.snapshot = page.number, 0, {}
     if page.number != view.snapshot_number or page.page != view.snapshot_pages:
@@ -331,8 +333,8 @@ def _page(turn: Transaction, key: AgentKey, view: AgentState, page: Snapshot) ->
 
 
 def reconcile(turn: Transaction, key: AgentKey, known: dict[Token, Execution]) -> None:
-    """Everything the agent knows against everything the log believes to be with it; then it is up
-    to date and gets work.
+    """Compare all executions of the agent with all that the log expects there. Then the agent is
+    synchronised and gets work.
     """
     view = turn.world.agent(key)
     if (
@@ -340,8 +342,8 @@ def reconcile(turn: Transaction, key: AgentKey, known: dict[Token, Execution]) -
         and not view.doubted
         and any(_started(turn, token) for token in view.placed - known.keys())
     ):
-        # it may be the last word of an agent that was replaced since, on its way for long; who is
-        # gone does not answer
+        # The snapshot may be a late message of an agent that was replaced meanwhile. Ask once more:
+        # a stopped agent does not answer.
         view.doubted = True
         turn.ask(ListTasks(key))
         return
@@ -374,7 +376,9 @@ def _started(turn: Transaction, token: Token) -> bool:
 
 
 def _never_heard_of(turn: Transaction, key: AgentKey, token: Token) -> bool:
-    """The agent does not know this one. Is it to be launched again, because it never was?"""
+    """Handle a task that the agent does not know. Return whether it must be launched again because
+    it was never received.
+    """
     task = turn.world.task(token)
     if task is None or not task.live:
         return False
@@ -399,11 +403,11 @@ def _never_heard_of(turn: Transaction, key: AgentKey, token: Token) -> bool:
 
 
 def _restarted(turn: Transaction, task: Task) -> bool:
-    """Was its machine restarted since it was placed? Then its traces may be lost with what was not
-    yet on the disk.
+    """Return whether the machine was rebooted after the task was placed: then records not yet on
+    the disk may be lost.
 
-    What is given to a batch scheduler has its traces on the nodes, which share a file system: its
-    script starts once at most.
+    Batch jobs keep their records on a file system that the nodes share, and the script starts at
+    most once, so they are not affected.
     """
     view = turn.world.agent(task.agent_key)
     if task.agent_key.driver in turn.world.policy.batch:
@@ -412,7 +416,7 @@ def _restarted(turn: Transaction, task: Task) -> bool:
 
 
 def sync_deadline(turn: Transaction, key: AgentKey, epoch: int) -> None:
-    """Connected, and its first snapshot never came whole: ask again."""
+    """Ask again for the first snapshot of a connection."""
     view = turn.world.agent(key)
     if view.phase == "up" and view.epoch == epoch and not view.synced:
         turn.ask(ListTasks(key))
@@ -420,7 +424,7 @@ def sync_deadline(turn: Transaction, key: AgentKey, epoch: int) -> None:
 
 
 def op_deadline(turn: Transaction, token: Token) -> None:
-    """No word on an op: perhaps it was lost. A snapshot tells."""
+    """Ask for a snapshot because a launch was not confirmed."""
     task = turn.world.task(token)
     if task is None or not task.live or task.pid is not None:
         return

@@ -1,4 +1,4 @@
-"""What is not kept for ever: the run directories of runs that ended long ago."""
+"""Retention: purges the run directories of runs that ended long ago."""
 
 from ....db.events.events import RunPurged
 from ....protocol.jobs.status import PURGED
@@ -8,9 +8,7 @@ from ..state.world import Transaction
 
 
 def purge(turn: Transaction, input_: Purge) -> None:
-    """Only the run that is meant, only when nothing of it is left, and only of a plan that does not
-    keep it.
-    """
+    """Purge exactly this run, unless something of it is left or its plan is kept."""
     job = turn.world.jobs.get(input_.jid)
     run = job.run if job is not None else None
     if (

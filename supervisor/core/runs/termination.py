@@ -1,9 +1,9 @@
-"""Ends that are wanted: cancels, time limits, queue limits.
+"""Termination of runs: cancels, time limits, queue limits.
 
-An accepted cancel is final from its transaction on: the status is `canceled` whatever the processes
-still do, and ending them is owed until an agent reports that nothing is left. The intent is on
-record before any signal. A stop that comes when the commands of all its live tasks have exited is
-too late: it is on record, it changes no result, and no other attempt follows.
+An accepted cancel is final from its transaction on: the status is `canceled` regardless of the
+processes, and stopping them stays outstanding until an agent reports their end. The intent is
+recorded before any signal. A stop that arrives after the commands of all live tasks have exited is
+late: it is recorded, changes no result, and prevents another attempt.
 """
 
 from ....db.events.events import LateStopRequested, RunEnded, StopRequested
@@ -23,8 +23,8 @@ from . import attempts, dependencies
 
 
 def cancel(turn: Transaction, input_: Cancel) -> None:
-    """Cancel exactly the run that is meant; raises Refusal. Somebody else's job and no job answer
-    alike.
+    """Cancel exactly the requested run. Raise Refusal; the answer for another user's job and for no
+    job is the same.
     """
     request = input_.request
     job = turn.world.jobs.get(request.compute_jid)
@@ -45,7 +45,7 @@ def cancel(turn: Transaction, input_: Cancel) -> None:
     turn.ask(ReplyStatus(input_.handle, job.jid, serial))
     if input_.known is not None:
         return
-    # also when there is nothing to do: the same request again must not hit a run that came after it
+    # recorded even without effect: a repeated request must not cancel a later run
     turn.receipts.append(
         Receipt(
             uid=request.uid,
@@ -61,7 +61,7 @@ def cancel(turn: Transaction, input_: Cancel) -> None:
 
 
 def queue_limit(turn: Transaction, jid: str, serial: int) -> None:
-    """It waited too long."""
+    """End a run that waited too long."""
     run = _live(turn, jid, serial)
     if run is not None and (
         not run.attempts or cluster_assignment.in_its_queue(turn.world.policy, run)
@@ -70,10 +70,10 @@ def queue_limit(turn: Transaction, jid: str, serial: int) -> None:
 
 
 def time_limit(turn: Transaction, token: Token) -> None:
-    """Its keeper should have ended it by now, and is told to, again and again.
+    """Ask the keeper again and again to stop a task that should have ended by now.
 
-    Nothing is on record for that: it may have ended by itself long ago, and whoever was there will
-    say so. What the keeper ends because of this comes back with this reason.
+    Nothing is recorded: the task may have ended by itself, which its report will show. If the
+    keeper stops it because of this, the report has this reason.
     """
     task = turn.world.task(token)
     run = _live(turn, token.jid, token.serial)
@@ -83,7 +83,7 @@ def time_limit(turn: Transaction, token: Token) -> None:
 
 
 def remind(turn: Transaction, token: Token) -> None:
-    """Nobody reported the end of something that was stopped: ask again."""
+    """Ask again to stop a task whose end was not reported."""
     task = turn.world.task(token)
     job = turn.world.jobs.get(token.jid)
     if (
@@ -155,7 +155,7 @@ def _stop(
         turn.ask(ClearTimer((timer, jid, run.serial)))
     dependencies.forget(turn, (jid, run.serial), run.waits_for)
     if live and len(held) == len(live):
-        # it has failed already and was kept to be looked at: it ends as it ended
+        # it has failed and was held: it ends with its recorded exit
         for task in held:
             attempts.end_held(turn, task)
         return
@@ -178,7 +178,7 @@ def arm(turn: Transaction, job: Job) -> None:
         return
     limit = run.spec.queue_limit_secs or turn.world.policy.queue_limit_secs
     if run.attempts:
-        # in the queue of its batch scheduler its own limit counts on, until it runs
+        # in the scheduler's queue the run's own limit continues until it runs
         limit = (
             run.spec.queue_limit_secs
             if cluster_assignment.in_its_queue(turn.world.policy, run)
@@ -190,7 +190,7 @@ def arm(turn: Transaction, job: Job) -> None:
 
 
 def arm_limit(turn: Transaction, token: Token, elapsed: float) -> None:
-    """It runs: second line of the time limit, for when nobody is left where it runs."""
+    """Set the timer of the supervisor's time limit, which applies if no keeper enforces it."""
     run, task = _live(turn, token.jid, token.serial), turn.world.task(token)
     if run is None or task is None or task.exited is not None:
         return
@@ -208,7 +208,7 @@ def arm_limit(turn: Transaction, token: Token, elapsed: float) -> None:
 
 
 def canceled_after(run: Run) -> float | None:
-    """Seconds of the limit that ended it."""
+    """Return the time limit in seconds that ended the run, or None."""
     if run.status != CANCELED or run.reason != "timeLimit":
         return None
     return run.spec.time_limit_secs

@@ -1,6 +1,4 @@
-"""What is asked for tasks: their launch and their stop, each with the timer that asks again when
-nobody answers.
-"""
+"""Launch and stop requests for tasks, each with a timer that repeats the request without an answer."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -18,20 +16,17 @@ from ..resources import subnets
 from ..state import cluster_assignment
 from ..state.world import Transaction
 
-#: A stop is asked for again until it is reported done.
+#: Interval of repeated stop requests.
 REMIND_SECS = 10.0
-#: Tasks of a gang that are launched in one message, at most, and how long and how rich in names
-#: such a message may be: well below what the codec takes, which one task alone never exceeds
-#: (`role_checks`).
+#: Limits of one launch message of a gang: tasks, characters and names. They are well below the
+#: codec's limits, which a single task never exceeds (`role_checks`).
 AT_ONCE, MESSAGE_CHARS, MESSAGE_NAMES = 32, 700_000, MAX_KEYS // 2
 #: Names of one task besides its variables.
 _OTHER_NAMES = 20
 
 
 def launch(turn: Transaction, key: AgentKey, tokens: Sequence[Token]) -> None:
-    """Ask for their start at this place; at most once is the task driver's promise, so asking again
-    is harmless.
-    """
+    """Request the start of these tasks. Idempotent: the task driver starts each token at most once."""
     gangs: dict[tuple[str, int, int], list[Token]] = {}
     for token in tokens:
         run = turn.world.jobs[token.jid].run
@@ -70,7 +65,7 @@ def _plain(turn: Transaction, run: Run, key: AgentKey) -> TaskSpec:
 
 
 def _wishes(turn: Transaction, run: Run, host: str) -> BatchRequest | msgspec.UnsetType:
-    """What its batch scheduler is asked for, if it has one."""
+    """Return the batch request of the run, if its driver has a scheduler."""
     return (
         cluster_assignment.wishes(run.spec, host)
         if run.spec.driver in turn.world.policy.batch
@@ -91,8 +86,8 @@ def _gang(turn: Transaction, key: AgentKey, run: Run, number: int, tokens: Seque
                 spec=_member(turn, run, token, roles[token.role], task.place),
             )
         )
-    # what a batch scheduler starts together must come to it together, however much that is
-    # (`batch.too_large`)
+    # A batch scheduler starts these tasks together, so they travel in one message of any size
+    # (`cluster_assignment.too_large`).
     for together in (
         [tuple(runs)] if key.driver in turn.world.policy.batch else _messages(shared, runs)
     ):
@@ -100,7 +95,7 @@ def _gang(turn: Transaction, key: AgentKey, run: Run, number: int, tokens: Seque
 
 
 def _shared(turn: Transaction, run: Run, jid: str, number: int) -> Shared:
-    """Of all tasks of an attempt, however many hosts they are on."""
+    """Return the data shared by all tasks of an attempt on all hosts."""
     known = turn.shared.get((jid, run.serial, number))
     if known is None:
         places = tuple(t.place for a in run.attempts if a.number == number for t in a.tasks)
@@ -111,7 +106,7 @@ def _shared(turn: Transaction, run: Run, jid: str, number: int) -> Shared:
 
 
 def _messages(shared: Shared, runs: Sequence[TaskRun]) -> Iterator[tuple[TaskRun, ...]]:
-    """As many of them at a time as fit into one message."""
+    """Yield groups of tasks that fit into one message."""
     own = len(shared.job) + _chars(shared.env)
     together: list[TaskRun] = []
     chars, names = own, len(shared.env)
@@ -151,7 +146,7 @@ def _member(
         grace_secs=spec.grace_secs,
         core_bytes=spec.core_bytes,
         memory_bytes=role.memory_mb * 2**20 if box is None else None,
-        # whether somebody listens there, only its node could say
+        # only the node of a batch job could check its ports
         ports=tuple(sorted(port for ports in place.ports.values() for port in ports))
         if box is None and not queued
         else (),
@@ -161,9 +156,7 @@ def _member(
 
 
 def _box(turn: Transaction, run: Run, role: TaskRole, place: TaskPlace) -> ContainerSpec:
-    """The container of one task. Where its gang has a network of its host, its address is out of
-    that.
-    """
+    """Return the container of one task. Its address is set if its gang has a network on the host."""
     nodes = turn.world.room(run.spec.driver).nodes
     subnet = (
         None if any(n.address == place.address for n in nodes) else subnets.subnet_of(place.address)
@@ -182,7 +175,7 @@ def _box(turn: Transaction, run: Run, role: TaskRole, place: TaskPlace) -> Conta
 
 
 def task_dir(run_dir: str, role: str, index: int) -> str:
-    """The directory of one task of a run with roles: the same one in every attempt."""
+    """Return the directory of one task of a run with roles, the same in every attempt."""
     return f"{run_dir}/{role}/{index}"
 
 
@@ -192,9 +185,7 @@ def _limit(turn: Transaction, run: Run) -> float | None:
 
 
 def stop(turn: Transaction, token: Token, wanted: Stop | None) -> None:
-    """Ask for its end; `wanted` is absent for a leftover of an older run, which is not wanted any
-    more either.
-    """
+    """Request the end of a task. `wanted` is None for a leftover of an older run."""
     task = turn.world.task(token)
     assert task is not None
     reason, grace = (wanted.reason, wanted.grace_secs) if wanted is not None else ("lost", 0.0)

@@ -1,12 +1,15 @@
-"""Gangs: all tasks of one attempt of a run with roles, held together before any of them is placed.
+"""Gang placement: all tasks of one attempt of a run with roles get their resources before any is
+placed.
 
-Two phases. First everything is held: its slots (`slots`), then cores, memory, GPUs and ports for
-every task at once (`rooms`). Then, when each of its agents is up and says that nobody listens on
-these ports, all tasks are placed in one transaction, and only then launched: so the lists of hosts
-are complete before anything starts. Tasks in containers have all ports to themselves: nobody is
-asked about those. Nor is anybody asked with a batch scheduler, where only its nodes could say, and
-everything fits (`batch`). What cannot be completed gives everything back and waits, with a reason.
-A hold is a notice, not an event: after a restart everything is held anew.
+Two phases. First the gang reserves everything: its slots (`concurrency_limits`), then cores,
+memory, GPUs and ports of all tasks at once (`gang_allocator`). Then, when all its agents are up and
+report its ports free, all tasks are placed in one transaction and launched afterwards. So the host
+lists are complete before anything starts.
+
+Ports of containers are not checked, because each container has its own. Nor are ports with a batch
+scheduler, where only the nodes could check them; there everything fits (`cluster_assignment`). A
+gang that cannot be completed releases everything and waits, with a reason. A reservation is a
+notice, not an event: after a restart everything is reserved again.
 """
 
 from collections.abc import Iterable
@@ -24,13 +27,12 @@ from ..state import cluster_assignment
 from ..state.world import GangReservation, Transaction
 from . import dispatch
 
-#: A pause before ports that were in use are looked at again has a little room, so that they are
-#: free to be chosen then.
+#: Added to the time until avoided ports are tried again, so that they are available by then.
 _SLACK_SECS = 1.0
 
 
 def ask(turn: Transaction, ticket: RunKey) -> None:
-    """It has its slots: now it asks for what its roles need."""
+    """Request the resources of the roles of a run that holds its slots."""
     run = _run(turn, ticket)
     key = turn.world.key_of(run)
     if key.driver in turn.world.policy.batch:
@@ -50,7 +52,7 @@ def ask(turn: Transaction, ticket: RunKey) -> None:
 
 
 def granted(turn: Transaction, grants: Iterable[Allocation]) -> None:
-    """These gangs have everything."""
+    """Reserve the granted placements and check the agents and ports."""
     for ticket, places in grants:
         run = _run(turn, ticket)
         number = turn.world.agent(turn.world.key_of(run)).queued[ticket]
@@ -62,7 +64,7 @@ def granted(turn: Transaction, grants: Iterable[Allocation]) -> None:
 
 
 def go_on(turn: Transaction, key: AgentKey) -> None:
-    """This agent is up and known: gangs that waited for it."""
+    """Continue the gangs that waited for this agent."""
     for ticket in sorted(turn.world.agent(key).holding):
         if (hold := turn.world.holds.get(ticket)) is not None:
             hold.probes.pop(key, None)
@@ -70,7 +72,7 @@ def go_on(turn: Transaction, key: AgentKey) -> None:
 
 
 def stand_by(turn: Transaction, key: AgentKey) -> None:
-    """This agent is away: what it said of its ports is old, and somebody still needs it."""
+    """Drop the port checks of an agent that is away, and look for it again."""
     view = turn.world.agent(key)
     for ticket in sorted(view.holding):
         hold = turn.world.holds[ticket]
@@ -80,9 +82,7 @@ def stand_by(turn: Transaction, key: AgentKey) -> None:
 
 
 def drop(turn: Transaction, ticket: RunKey) -> None:
-    """It does not want to be placed any more, or not now: everything it holds goes to whoever is
-    next.
-    """
+    """Release everything that the gang holds or waits for."""
     if turn.world.held_off.pop(ticket, None) is not None:
         turn.ask(ClearTimer(("gang", *ticket)))
     _forget(turn, ticket)
@@ -91,9 +91,7 @@ def drop(turn: Transaction, ticket: RunKey) -> None:
 
 
 def leave(turn: Transaction, key: AgentKey, token: Token) -> None:
-    """Nothing is left of this task, also of one of an earlier run: what it held goes to whoever is
-    next.
-    """
+    """Release the resources of an ended task, also of an earlier run."""
     room = turn.world.rooms.get(key.driver)
     if room is not None:
         granted(
@@ -105,8 +103,8 @@ def leave(turn: Transaction, key: AgentKey, token: Token) -> None:
 
 
 def foreign(turn: Transaction, task: Task) -> None:
-    """Its network could not be made: somebody else has these addresses there. Nobody is given them
-    for a while, nor is its next attempt.
+    """Avoid the addresses of a task whose network could not be created because another network uses
+    them.
     """
     driver = task.agent_key.driver
     gang_allocator.foreign(
@@ -116,11 +114,11 @@ def foreign(turn: Transaction, task: Task) -> None:
 
 
 def elsewhere(turn: Transaction, driver: str, host: str) -> None:
-    """This host cannot be asked: gangs that hold something there and are not placed give everything
-    back, and ask for other places.
+    """Let unplaced gangs with reservations on this host release everything and request other
+    placements.
     """
     if driver in turn.world.policy.batch:
-        return  # there is one cluster that it may go to
+        return  # the run names one cluster, there is no other
     room = turn.world.room(driver)
     for ticket in sorted(turn.world.holds):
         hold = turn.world.holds.get(ticket)
@@ -135,7 +133,7 @@ def elsewhere(turn: Transaction, driver: str, host: str) -> None:
 
 
 def probed(turn: Transaction, key: AgentKey, said: PortsProbed) -> None:
-    """An agent has looked at its ports."""
+    """Handle an agent's report on the ports of a gang."""
     holding = turn.world.agent(key).holding
     ticket = next((t for t in holding if turn.world.holds[t].probes.get(key) == said.op_id), None)
     if ticket is None:
@@ -152,7 +150,7 @@ def probed(turn: Transaction, key: AgentKey, said: PortsProbed) -> None:
 
 
 def deadline(turn: Transaction, ticket: RunKey) -> None:
-    """It has everything for some time and is not placed: ask again, then give everything back for a
+    """Check again a gang that holds everything and is not placed, later release everything for a
     while.
     """
     hold = turn.world.holds.get(ticket)
@@ -172,7 +170,7 @@ def deadline(turn: Transaction, ticket: RunKey) -> None:
 
 
 def hold_off(turn: Transaction, ticket: RunKey, reason: str) -> None:
-    """It gives everything back, and asks again in a while."""
+    """Release everything, and request it again later."""
     secs = turn.world.policy.hold_again_secs
     drop(turn, ticket)
     turn.world.held_off[ticket] = (reason, turn.now.wall + secs)
@@ -180,15 +178,13 @@ def hold_off(turn: Transaction, ticket: RunKey, reason: str) -> None:
 
 
 def ask_again(turn: Transaction, ticket: RunKey) -> None:
-    """The while is over."""
+    """Request the resources again after the pause."""
     if turn.world.held_off.pop(ticket, None) is not None:
         ask(turn, ticket)
 
 
 def look_again(turn: Transaction, driver: str) -> None:
-    """Ports and addresses that strangers had may be free; who waits on looks again when others may
-    be.
-    """
+    """Retry ports and addresses that were avoided, and set the timer for the next retry."""
     room = turn.world.room(driver)
     granted(turn, gang_allocator.look_again(room, turn.now.mono))
     again = gang_allocator.next_look(room)
@@ -214,7 +210,7 @@ def _agents(turn: Transaction, run: Run, hold: GangReservation) -> set[AgentKey]
 
 
 def _advance(turn: Transaction, ticket: RunKey) -> None:
-    """Have each of its agents up, and asked about the ports there; when all is well, place it."""
+    """Ensure that all agents are up and the ports checked. Then place the gang."""
     hold, run = turn.world.holds[ticket], _run(turn, ticket)
     for key in sorted(_agents(turn, run, hold) - hold.free):
         view = turn.world.agent(key)
@@ -238,11 +234,11 @@ def _advance(turn: Transaction, ticket: RunKey) -> None:
 
 
 def _other_ports(turn: Transaction, ticket: RunKey, key: AgentKey, busy: list[int]) -> None:
-    """Strangers listen on some of its ports."""
+    """Replace ports on which other processes listen."""
     hold, run = turn.world.holds[ticket], _run(turn, ticket)
     room = turn.world.room(run.spec.driver)
     places, grants = gang_allocator.taken(room, ticket, {key.host: busy}, turn.now.mono)
-    # also when it has others now: somebody else may have to wait for these
+    # also if the gang got other ports: another gang may wait for these
     turn.ask(SetTimer(("room", run.spec.driver), AVOID_SECS + _SLACK_SECS))
     if places is not None:
         hold.places = places
@@ -261,7 +257,7 @@ def _forget(turn: Transaction, ticket: RunKey) -> None:
 
 
 def _place(turn: Transaction, ticket: RunKey, run: Run, hold: GangReservation) -> None:
-    """Assign all its tasks, durably, then launch them."""
+    """Place all tasks, durably, then launch them."""
     jid, serial = ticket
     home, number = turn.world.key_of(run), run.attempt + 1
     _forget(turn, ticket)

@@ -1,13 +1,12 @@
-"""The queue: who waits for an agent, who for slots, and the moment a task is placed.
+"""Placement: queues of agents, requests for slots, and the placement of tasks.
 
-A run whose agent is not up waits outside the pools, so that a broken agent of one user holds no
-slot of another. When the agent is up and known, its runs ask for their slots in the order of
-submission; whoever holds all of them is placed at once, or, with roles, goes on to ask for what
-those need (`gangs`).
+A run whose agent is not up waits outside the pools, so that a broken agent of one user blocks no
+slot of another. Once the agent is up and synchronised, its runs request their slots in the order of
+submission. A run that holds all its slots is placed at once or, with roles, requests the resources
+of its roles (`gang_placement`).
 
-Only the first of an agent's runs ask; the others, who could not get anything before these, stand
-behind them. So an agent that comes or goes, or a slot that becomes free, costs the same however
-many wait.
+Only the first runs of an agent request slots; the others wait behind them. So a new or lost agent,
+or a released slot, costs the same for any queue length.
 """
 
 from collections.abc import Iterable
@@ -25,13 +24,12 @@ from ..state.world import Transaction, World, dir_pool, pools_of
 from . import dispatch, gang_placement
 
 ROLE, INDEX = "main", 0
-#: Runs of one agent that ask for slots at once; when half of them have what they want, others
-#: follow.
+#: Runs of one agent that request slots at once. When half of them are placed, others follow.
 ASKING = 128
 
 
 def enqueue(turn: Transaction, job: Job) -> None:
-    """A new run waits from now on, for an agent that is seen to."""
+    """Queue a new run, and ensure that its agent is started."""
     run = job.run
     assert run is not None
     key, number = turn.world.homes.choose(run.spec), turn.world.number()
@@ -44,19 +42,19 @@ def enqueue(turn: Transaction, job: Job) -> None:
 
 
 def waits(world: World, ticket: RunKey, run: Run) -> bool:
-    """Is it in a queue?"""
+    """Return whether the run is in a queue."""
     view = world.agents.get(world.key_of(run))
     return ticket in world.homes.homeless or (view is not None and ticket in view.queued)
 
 
 def up(turn: Transaction, key: AgentKey) -> None:
-    """The agent is up and known: its runs go on."""
+    """Continue the runs of an agent that is up and synchronised."""
     gang_placement.go_on(turn, key)
     claim_all(turn, key)
 
 
 def claim_all(turn: Transaction, key: AgentKey) -> None:
-    """If the agent is up, its queued runs ask for slots, oldest first."""
+    """Let the oldest queued runs request slots, if the agent is up."""
     view = turn.world.agent(key)
     if not view.known:
         return
@@ -80,19 +78,21 @@ def claim_all(turn: Transaction, key: AgentKey) -> None:
 
 
 def withdraw_all(turn: Transaction, key: AgentKey) -> None:
-    """The agent is away: its queued runs wait outside the pools again."""
+    """Take the agent's queued runs out of the pools while it is away."""
     withdraw(turn, key, turn.world.agent(key).asking)
     gang_placement.stand_by(turn, key)
 
 
 def withdraw(turn: Transaction, key: AgentKey, tickets: Iterable[RunKey]) -> None:
-    """These do not ask any more."""
+    """Withdraw the slot requests of these runs."""
     view = turn.world.agent(key)
-    # all at once, so that none of them gets what another one of them gives back
+    # in one call, so that none of them gets a slot that another one releases
     leaving = sorted(view.asking.intersection(tickets), key=view.queued.__getitem__, reverse=True)
     view.asking.difference_update(leaving)
     for ticket in leaving:
-        if ticket in view.queued:  # a gang may have been placed with what another one gave back
+        if (
+            ticket in view.queued
+        ):  # a gang may have been placed with a slot that another run released
             gang_placement.drop(turn, ticket)
     _see_to(
         turn,
@@ -106,7 +106,7 @@ def withdraw(turn: Transaction, key: AgentKey, tickets: Iterable[RunKey]) -> Non
 
 
 def in_order(turn: Transaction, key: AgentKey) -> None:
-    """Others have come to this agent's queue: the oldest of all ask."""
+    """Sort the queue after other runs were added. The oldest runs request slots."""
     view = turn.world.agent(key)
     view.queued = dict(sorted(view.queued.items(), key=lambda item: item[1]))
     view.gangs = dict(sorted(view.gangs.items(), key=lambda item: item[1]))
@@ -115,16 +115,14 @@ def in_order(turn: Transaction, key: AgentKey) -> None:
 
 
 def leave(turn: Transaction, key: AgentKey, ticket: RunKey) -> None:
-    """A queued run does not want to run any more."""
+    """Remove a queued run that was ended."""
     turn.world.dequeue(key, ticket)
     _give_back(turn, ticket)
     _see_to(turn, {key})
 
 
 def over(turn: Transaction, key: AgentKey, token: Token) -> None:
-    """Nothing is left of this execution: what it held goes to whoever is next, and with the last
-    one of its attempt the slots.
-    """
+    """Release the resources of an ended execution, and with the last one of its attempt the slots."""
     turn.world.agent(key).placed.discard(token)
     gang_placement.leave(turn, key, token)
     if (token.jid, token.serial) not in turn.world.tallies:
@@ -132,12 +130,12 @@ def over(turn: Transaction, key: AgentKey, token: Token) -> None:
 
 
 def probed(turn: Transaction, key: AgentKey, said: PortsProbed) -> None:
-    """An agent has looked at the ports of a gang."""
+    """Handle an agent's report on the ports of a gang."""
     gang_placement.probed(turn, key, said)
 
 
 def running(turn: Transaction, token: Token) -> None:
-    """It started: the run directory may be read from now on."""
+    """Release the run directory of a started run: it may be read from now on."""
     run = turn.world.jobs[token.jid].run
     if (
         run is not None
@@ -155,22 +153,22 @@ def _give_back(turn: Transaction, ticket: RunKey, only: str | None = None) -> No
 
 
 def follow(turn: Transaction) -> None:
-    """Gangs were placed: others may ask in their place."""
+    """Let other runs request slots after gangs were placed."""
     keys = list(turn.shorter)
     turn.shorter.clear()
     _see_to(turn, keys)
 
 
 def _see_to(turn: Transaction, keys: Iterable[AgentKey]) -> None:
-    """Fewer runs of these agents ask than did: others may."""
+    """Let further runs of these agents request slots."""
     for key in sorted(keys):
         if len(turn.world.agent(key).asking) <= ASKING // 2:
             claim_all(turn, key)
 
 
 def place(turn: Transaction, tickets: Iterable[RunKey]) -> set[AgentKey]:
-    """These hold all their slots: assign them, durably, then launch; gangs ask for more. Returns
-    whose queue has become shorter.
+    """Place runs that hold all their slots, durably, then launch them; gangs request more. Return
+    the agents whose queues became shorter.
     """
     keys: set[AgentKey] = set()
     for ticket in tickets:

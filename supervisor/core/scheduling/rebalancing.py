@@ -1,8 +1,7 @@
-"""Queued runs of drivers with several hosts that go from one host's queue to another's, each with
-its number.
+"""Rebalancing: moves queued runs between the hosts of a driver. Each run keeps its number.
 
-Never one of which something is placed. A run moves because its host is down, because no memory is
-left there for its agent, or because a slot is free elsewhere that nobody waits for.
+Runs with placed tasks never move. A run moves because its host is down, because the host has no
+memory for its agent, or because a slot is free elsewhere without a waiter.
 """
 
 from collections.abc import Iterable
@@ -17,7 +16,7 @@ from . import placement
 
 
 def away(turn: Transaction, key: AgentKey) -> None:
-    """No agent can be there now for what waits at this host: whatever has a better one goes there."""
+    """Move queued runs of a host that cannot run the agent now, where a better host exists."""
     world = turn.world
     view, down = world.agent(key), (key.driver, key.host) in world.homes.down
     if not view.queued or len(world.policy.hosts(key.driver)) == 1:
@@ -36,7 +35,7 @@ def away(turn: Transaction, key: AgentKey) -> None:
 
 
 def move(turn: Transaction, key: AgentKey, ticket: RunKey, target: AgentKey) -> None:
-    """This one goes there."""
+    """Move one run to another agent's queue."""
     placement.withdraw(turn, key, (ticket,))
     number = turn.world.dequeue(key, ticket)
     if number is not None:
@@ -52,9 +51,7 @@ def _arrived(turn: Transaction, keys: Iterable[AgentKey]) -> None:
 
 
 def even_out(turn: Transaction) -> None:
-    """Slots that are free where nobody waits for one go to those who wait longest for one
-    elsewhere.
-    """
+    """Give free slots without waiters to the longest waiting runs of other hosts."""
     if not turn.world.homes.hosts:
         return
     for driver, places in turn.world.policy.places.items():
@@ -89,7 +86,7 @@ def _even_out(turn: Transaction, driver: str, kind: str) -> None:
         return
     for key, view in world.agents.items():
         if key.driver == driver and key.kind == kind and key.host in free and not view.known:
-            free[key.host] -= len(view.queued)  # they will ask when it is up
+            free[key.host] -= len(view.queued)  # these runs will request slots when the agent is up
     for _, ticket, host in waiting:
         spec = _spec(turn, ticket)
         may = {

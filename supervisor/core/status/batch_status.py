@@ -1,5 +1,5 @@
-"""What people are told of a run that a batch scheduler has, or is to have: its place there, why it
-waits, what is not known. Pure.
+"""Status of runs in a batch scheduler: the place in its queue, the reason to wait, and unknown
+states. Pure.
 """
 
 import datetime
@@ -13,8 +13,8 @@ from ..state.world import AgentState, World
 
 
 def last_word(world: World, run: Run) -> BatchState | None:
-    """Of its scheduler: the newest there is, else what is on record. All tasks of a gang are one
-    job there.
+    """Return the scheduler's newest report, else the recorded one. All tasks of a gang are one
+    batch job.
     """
     live = run.live_tasks
     heard = next((world.batch[t.token] for t in live if t.token in world.batch), None)
@@ -26,14 +26,16 @@ def last_word(world: World, run: Run) -> BatchState | None:
 
 
 def _of_all(run: Run, said: BatchState) -> BatchState:
-    """Without what is true of one task alone: its node, and its part of the run directory."""
+    """Return the report without fields of a single task: its node and its part of the run
+    directory.
+    """
     if not run.spec.roles:
         return said
     return msgspec.structs.replace(said, node="", run_dir="/".join(said.run_dir.split("/")[:-2]))
 
 
 def sign_in(view: AgentState, key: AgentKey) -> str:
-    """It waits for its user."""
+    """Return the sentence for a run that waits for its user's sign-in."""
     return f"it waits until its user signs in to {key.host}{_why(view)}"
 
 
@@ -42,7 +44,9 @@ def _why(view: AgentState) -> str:
 
 
 def sign_in_to(world: World, run: Run) -> str | None:
-    """The cluster that its user has to sign in to, for it to go on or to be known."""
+    """Return the cluster that the user must sign in to so that the run continues or its state
+    becomes known.
+    """
     if run.spec.driver not in world.policy.batch or not run.busy:
         return None
     key = run.live_tasks[0].agent_key if run.live_tasks else world.key_of(run)
@@ -51,7 +55,7 @@ def sign_in_to(world: World, run: Run) -> str | None:
 
 
 def queued(world: World, run: Run) -> tuple[str, str]:
-    """(queueState, sentence) of a run that was given to its scheduler and has not begun."""
+    """Return (queueState, sentence) of a run that was submitted to its scheduler and has not begun."""
     said, key = last_word(world, run), run.live_tasks[0].agent_key
     if said is None:
         return "starting", f"its agent was asked to submit it to {key.host}" + doubts(world, run)
@@ -64,7 +68,7 @@ def queued(world: World, run: Run) -> tuple[str, str]:
 
 
 def _place(said: BatchState) -> str:
-    """In the queue: where, why, and until when, as far as that is known."""
+    """Return the place in the queue, the reason, and the expected start, as far as known."""
     partition = f", partition {said.partition}" if said.partition else ""
     why = said.sentence or said.reason or said.state
     expected = "" if said.starts_at is None else f"; expected to start at {_time(said.starts_at)}"
@@ -76,7 +80,7 @@ def _place(said: BatchState) -> str:
 
 
 def running(world: World, run: Run) -> str | None:
-    """Where it runs; or that Slurm, which had said so, has it in its queue again."""
+    """Return where the run is running, or that Slurm has requeued it."""
     said = last_word(world, run)
     if said is None or said.job_id is None:
         return None
@@ -87,7 +91,7 @@ def running(world: World, run: Run) -> str | None:
 
 
 def doubts(world: World, run: Run) -> str:
-    """Behind a sentence: what is not known of it, since when, and what helps."""
+    """Return a clause about an unknown state: since when, and what helps."""
     key = run.live_tasks[0].agent_key
     if world.policy.place(key.driver, key.host) is None:
         return f"; the cluster {key.host} is not configured any more: nobody can ask it"
@@ -105,7 +109,7 @@ def doubts(world: World, run: Run) -> str:
 
 
 def unknown_since(world: World, tasks: tuple[Task, ...]) -> float | None:
-    """Since when nobody could ask the scheduler about these."""
+    """Return since when the scheduler could not be asked about these tasks."""
     heard = (world.batch[t.token].unknown_since for t in tasks if t.token in world.batch)
     return min((at for at in heard if at is not None), default=None)
 

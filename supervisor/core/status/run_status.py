@@ -1,6 +1,4 @@
-"""What people are told about a run: the status reply and the one sentence that says why it waits.
-Pure.
-"""
+"""The status reply of a run, and the sentence that says why it waits. Pure."""
 
 import datetime
 from collections.abc import Sequence
@@ -23,9 +21,9 @@ from ..state import cluster_assignment
 from ..state.world import AgentState, World, owner
 from . import batch_status, queue_position
 
-#: Of the runs it waits for, so many are named.
+#: Dependencies that are named in a reply.
 WAITS_SHOWN = 20
-#: How soon a page should ask again, seconds.
+#: Seconds after which a page should ask again.
 NEXT_REQUEST_SECS = {"sequential": 1, "parallel": 2}
 
 
@@ -43,7 +41,7 @@ def status(
     serial: int = 0,
     store_fails_since: float | None = None,
 ) -> dict[str, Any]:
-    """Status of a job's run for somebody who asked for this hash and serial; a mismatch is the
+    """Return the status of a job's run for a caller with this hash and serial. A mismatch is the
     normal answer `missing`.
     """
     run = job.run
@@ -130,19 +128,19 @@ def _current(
 
 
 def _directory(world: World, run: Run, said: BatchState | None) -> tuple[str | None, str | None]:
-    """The run directory, and the cluster that it is on (None: the supervisor sees it). None before
-    it is made and once it is purged.
+    """Return the run directory, and the cluster that holds it (None: the supervisor's file system).
+    Both are None before the start and after a purge.
     """
     if run.started_at is None or run.status == PURGED:
         return None, None
     if said is not None:
-        # a cluster that says no path of its own sees the supervisor's
+        # a cluster without its own path shares the supervisor's
         return said.run_dir or run.run_dir, said.cluster
     return (None, None) if run.spec.driver in world.policy.batch else (run.run_dir, None)
 
 
 def _on_cluster(world: World, run: Run, waits: str | None, sentence: str | None) -> str | None:
-    """What else there is to say of one that a batch scheduler has."""
+    """Return the sentence extended by the state in the batch scheduler."""
     if waits is None:
         return batch_status.running(world, run)
     return (
@@ -153,7 +151,7 @@ def _on_cluster(world: World, run: Run, waits: str | None, sentence: str | None)
 
 
 def _past(job: Job, past: PastRun) -> dict[str, Any]:
-    """An earlier run by its serial: what is kept of it."""
+    """Return the recorded facts of an earlier run."""
     return {
         "state": past.status,
         "computeJid": job.jid,
@@ -172,10 +170,8 @@ def _past(job: Job, past: PastRun) -> dict[str, Any]:
 
 
 def knowledge(world: World, job: Job, run: Run) -> tuple[bool, float | None]:
-    """(known, since): false while a live task's agent is not there to be asked, or what it said is
-    not durable yet.
-
-    Nor is it known what becomes of a task whose batch scheduler does not answer.
+    """Return (known, since). Known is false while the agent of a live task cannot be asked, its
+    report is not durable yet, or the task's batch scheduler does not answer.
     """
     for task in run.live_tasks:
         if task.held is not None:
@@ -196,7 +192,7 @@ def knowledge(world: World, job: Job, run: Run) -> tuple[bool, float | None]:
 
 
 def waiting(world: World, job: Job, run: Run) -> tuple[str, str]:
-    """(queueState, sentence with numbers) of a pending run."""
+    """Return (queueState, sentence with numbers) of a pending run."""
     ticket = (job.jid, run.serial)
     queued = run.spec.driver in world.policy.batch
     if run.live_tasks:
@@ -247,7 +243,7 @@ def waiting(world: World, job: Job, run: Run) -> tuple[str, str]:
     if run.spec.roles and ticket in view.asking:
         return _gang_sentence(world, run, ticket)
     if ticket in view.queued:
-        # those before it ask for slots; what they wait for, it will wait for
+        # it will wait for the slots that the earlier runs wait for
         before = queue_position.of_user(view, view.queued[ticket])
         return (
             "op_slot",
@@ -257,7 +253,7 @@ def waiting(world: World, job: Job, run: Run) -> tuple[str, str]:
 
 
 def _with_tasks(world: World, run: Run) -> tuple[str, str] | None:
-    """What is to be said of a run because of its live tasks."""
+    """Return (queueState, sentence) that follows from the run's live tasks, or None."""
     if run.ending:
         return "ending", _ending(world, run)
     if not run.active:
@@ -280,8 +276,8 @@ def _with_tasks(world: World, run: Run) -> tuple[str, str] | None:
 
 
 def _ending(world: World, run: Run) -> str:
-    """Its command has ended, and something of it is still there: how it ended, and what is waited
-    for.
+    """Return the sentence for a run whose command has ended while something of it is left: exit,
+    and what it waits for.
     """
     task = next(t for t in run.ending if t.exited is not None)
     assert task.exited is not None
@@ -305,7 +301,7 @@ def _ending(world: World, run: Run) -> str:
 
 
 def _gang_sentence(world: World, run: Run, ticket: RunKey) -> tuple[str, str]:
-    """Of a run with roles that has its slots."""
+    """Return (queueState, sentence) of a run with roles that holds its slots."""
     if ticket in world.held_off:
         reason, until = world.held_off[ticket]
         return "resources", f"{reason}; it asks again{_since(until, 'at')}"
@@ -340,7 +336,7 @@ def _gang_sentence(world: World, run: Run, ticket: RunKey) -> tuple[str, str]:
 
 
 def _down(world: World, run: Run, places: Sequence[HostCapacity] | Sequence[Node]) -> str:
-    """Which of the hosts that it may go to cannot be asked, why, and since when."""
+    """Return which allowed hosts are down, why, and since when."""
     driver, down = run.spec.driver, world.homes.down
     may = [
         p.host
@@ -357,7 +353,7 @@ def _down(world: World, run: Run, places: Sequence[HostCapacity] | Sequence[Node
 
 
 def _memory_sentence(world: World, key: AgentKey) -> str:
-    """No agent can be started on its host."""
+    """Return the sentence for a host without memory for the agent."""
     agents, used = world.homes.used(key)
     place = world.policy.place(key.driver, key.host)
     there = f"{used} of {place.memory_mb if place is not None else 0} MiB"
@@ -392,14 +388,14 @@ def _agent_sentence(world: World, view: AgentState | None, key: str) -> str:
 
 
 def keeper_sentence(view: AgentState) -> str:
-    """The keeper of this agent does not answer."""
+    """Return the sentence for a keeper that does not answer."""
     assert view.keeper is not None
     stopped = "; a signal has stopped it" if view.keeper.stopped else ""
     return f"its keeper, pid {view.keeper_pid} on {view.host}, does not answer{_since(view.keeper.since)}{stopped}"
 
 
 def _keeper(world: World, run: Run) -> dict[str, Any] | None:
-    """The first keeper that does not answer, of those that run it or are to start it."""
+    """Return the first unresponsive keeper of the run's agents."""
     keys = [t.agent_key for t in run.live_tasks if t.held is None] or (
         [world.key_of(run)] if run.status == PENDING else []
     )
@@ -479,7 +475,7 @@ def _slot_sentence(world: World, job: Job, wait: LimitWait, number: int) -> tupl
 
 
 def _longest(world: World, wait: LimitWait) -> float | None:
-    """Start of the one that runs longest of those that have what is waited for."""
+    """Return the earliest start among the holders of the awaited slots."""
     runs = [(world.jobs[jid].run, serial) for jid, serial in wait.holders if jid in world.jobs]
     return min(
         (
@@ -492,8 +488,8 @@ def _longest(world: World, wait: LimitWait) -> float | None:
 
 
 def _since(at: float | None, word: str = "since") -> str:
-    """A moment and no span of time: a page that follows it is told again only when something
-    changes.
+    """Return a point in time instead of a duration, so that followers of the page get an update
+    only when something changes.
     """
     return (
         ""
@@ -504,8 +500,8 @@ def _since(at: float | None, word: str = "since") -> str:
 
 
 def _elapsed(world: World, run: Run, now: Now) -> float | None:
-    """Seconds that it took or runs: by the clock of the machine where it runs, and never by two
-    settings of one wall clock.
+    """Return the run time in seconds, by the clock of the machine that runs it, never by the
+    difference of two wall clocks.
     """
     if run.started_at is None:
         return None
