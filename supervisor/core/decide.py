@@ -48,7 +48,8 @@ from .interface.inputs import (
 )
 from .runs import admission, attempts, debug_hold, dependencies, reconciler, retention, termination
 from .scheduling import gang_placement, placement, rebalancing
-from .state.world import Transaction, World
+from .state.transaction import Transaction
+from .state.world import World
 
 
 class Decision(msgspec.Struct, frozen=True):

@@ -38,7 +38,8 @@ from ..core.interface.inputs import (
 )
 from ..core.resources import host_selection
 from ..core.resources.host_selection import Outages
-from ..core.state.world import CoreConfig, World
+from ..core.state.configuration import CoreConfig
+from ..core.state.world import World
 
 #: Finished jobs that stay in memory after a read.
 AT_HAND = 512

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from ...drivers.contracts import AgentDriver
 from ...protocol.version import VERSION
 from ..connections.monitored_hosts import HasHosts
-from ..core.state.world import AgentState
+from ..core.state.agent_state import AgentState
 from ..diagnosis.phrases import waking
 from .background_sampler import BackgroundSampler, Disk
 from .collector import CollectorSources

@@ -19,7 +19,8 @@ from jobscribe.supervisor.core.interface.effects import ListTasks, SetTimer
 from jobscribe.supervisor.core.resources import concurrency_limits
 from jobscribe.supervisor.core.runs import reconciler, retention, termination
 from jobscribe.supervisor.core.scheduling import dispatch, placement
-from jobscribe.supervisor.core.state.world import Transaction, World
+from jobscribe.supervisor.core.state.transaction import Transaction
+from jobscribe.supervisor.core.state.world import World
 from jobscribe.supervisor.engine.decision_loop import Engine
 
 

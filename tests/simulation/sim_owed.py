@@ -11,7 +11,8 @@ from jobscribe.protocol.ids import AgentKey
 from jobscribe.supervisor.core.resources.concurrency_limits import RunKey
 from jobscribe.supervisor.core.scheduling import placement
 from jobscribe.supervisor.core.state import cluster_assignment
-from jobscribe.supervisor.core.state.world import AgentState, dir_pool
+from jobscribe.supervisor.core.state.agent_state import AgentState
+from jobscribe.supervisor.core.state.world import dir_pool
 
 if TYPE_CHECKING:
     from sim_supervisor import Supervisor

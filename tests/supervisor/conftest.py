@@ -52,7 +52,8 @@ from jobscribe.supervisor.core.interface.inputs import (
 from jobscribe.supervisor.core.resources import concurrency_limits, gang_allocator
 from jobscribe.supervisor.core.resources.gang_allocator import Node
 from jobscribe.supervisor.core.state import task_counts
-from jobscribe.supervisor.core.state.world import CoreConfig, World
+from jobscribe.supervisor.core.state.configuration import CoreConfig
+from jobscribe.supervisor.core.state.world import World
 
 # what tests of this folder share lies beside this file
 sys.path.insert(0, str(Path(__file__).parent))

@@ -38,7 +38,7 @@ from jobscribe.supervisor.core.interface.inputs import (
 from jobscribe.supervisor.core.resources import concurrency_limits
 from jobscribe.supervisor.core.runs import termination
 from jobscribe.supervisor.core.scheduling import placement
-from jobscribe.supervisor.core.state.world import CoreConfig
+from jobscribe.supervisor.core.state.configuration import CoreConfig
 from jobscribe.supervisor.engine.decision_loop import AT_HAND, PAUSE_SECS, Engine
 
 

@@ -24,7 +24,7 @@ from jobscribe.protocol.wire.messages import FileChunk, KeeperReport, OpError, R
 from jobscribe.runtime.event_loop_lag import LoopLag
 from jobscribe.runtime.latency_histogram import BOUNDS, LatencyHistogram
 from jobscribe.supervisor.clusters.inventory import ClusterInventory
-from jobscribe.supervisor.core.state.world import AgentState
+from jobscribe.supervisor.core.state.agent_state import AgentState
 from jobscribe.supervisor.metrics import background_sampler as aside_module
 from jobscribe.supervisor.metrics import health as health_module
 from jobscribe.supervisor.metrics.background_sampler import Disk

@@ -15,7 +15,8 @@ from jobscribe.supervisor.api.endpoints.hosts import HasHosts, host_row
 from jobscribe.supervisor.core.resources import concurrency_limits, gang_allocator
 from jobscribe.supervisor.core.resources.gang_allocator import Node
 from jobscribe.supervisor.core.resources.host_selection import HostCapacity
-from jobscribe.supervisor.core.state.world import CoreConfig, World
+from jobscribe.supervisor.core.state.configuration import CoreConfig
+from jobscribe.supervisor.core.state.world import World
 from jobscribe.supervisor.runs.service import RunService
 
 NODE = Node(

@@ -10,7 +10,8 @@ from ..interface.effects import ReplyRefusal
 from ..interface.inputs import HostChanged
 from ..resources import gang_allocator, host_selection
 from ..scheduling import gang_placement, rebalancing
-from ..state.world import AgentState, Transaction
+from ..state.agent_state import AgentState
+from ..state.transaction import Transaction
 from . import lifecycle
 
 

@@ -19,7 +19,8 @@ from ..interface.effects import (
 )
 from ..interface.inputs import AgentConnected, AgentStopRequested, EvictionRefused
 from ..scheduling import placement
-from ..state.world import AgentState, Transaction
+from ..state.agent_state import AgentState
+from ..state.transaction import Transaction
 
 #: A remaining time below this is treated as elapsed.
 _SOON_SECS = 0.001

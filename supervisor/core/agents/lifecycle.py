@@ -39,7 +39,8 @@ from ..interface.inputs import (
     SignInNeeded,
 )
 from ..scheduling import gang_placement, placement, rebalancing
-from ..state.world import AgentState, Transaction
+from ..state.agent_state import AgentState
+from ..state.transaction import Transaction
 from . import idle_eviction
 
 RETRY_SECS = (0.2, 1.0, 5.0, 15.0, 60.0)

@@ -23,7 +23,8 @@ from ..resources import gang_allocator, host_selection, unschedulable
 from ..scheduling import placement
 from ..state import cluster_assignment
 from ..state.configuration import CoreConfig
-from ..state.world import Transaction, owner
+from ..state.transaction import Transaction
+from ..state.world import owner
 from . import dependencies, termination
 
 

@@ -12,7 +12,7 @@ from ....protocol.jobs.exit_info import ExitInfo
 from ....protocol.jobs.status import COMPLETED, ERROR
 from ..interface.effects import ClearTimer, DiscardHeldTask, SetTimer
 from ..scheduling import dispatch, placement
-from ..state.world import Transaction
+from ..state.transaction import Transaction
 from .attempt_policies import TaskOutcome, again, decided
 from .outcome import outcome
 

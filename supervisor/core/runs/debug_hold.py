@@ -13,7 +13,8 @@ from ....protocol.ids import Token
 from ....protocol.jobs.exit_info import ExitInfo
 from ..interface.effects import ReplyStatus, SetTimer
 from ..interface.inputs import ReleaseHold
-from ..state.world import Transaction, owner
+from ..state.transaction import Transaction
+from ..state.world import owner
 from . import attempts
 
 

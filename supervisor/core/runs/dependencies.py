@@ -18,7 +18,8 @@ from ....protocol.jobs.status import CANCELED, COMPLETED, ERROR, PURGED
 from ..interface.effects import ClearTimer, SetTimer
 from ..resources.concurrency_limits import RunKey
 from ..scheduling import placement
-from ..state.world import Transaction, owner
+from ..state.transaction import Transaction
+from ..state.world import owner
 
 #: Followers of one run that are handled in one decision.
 TOLD = 128

@@ -47,7 +47,9 @@ from ..interface.effects import (
 from ..interface.inputs import AgentMessage, FramesLost
 from ..scheduling import dispatch, gang_placement, placement
 from ..state import cluster_assignment
-from ..state.world import AgentState, Transaction, owner
+from ..state.agent_state import AgentState
+from ..state.transaction import Transaction
+from ..state.world import owner
 from . import attempts, debug_hold, termination
 
 #: It may have run: the keeper's record may not have reached the disk before the power failure.

@@ -4,7 +4,7 @@ from ....db.events.events import RunPurged
 from ....protocol.jobs.status import PURGED
 from ..interface.effects import RemoveRunDir
 from ..interface.inputs import Purge
-from ..state.world import Transaction
+from ..state.transaction import Transaction
 
 
 def purge(turn: Transaction, input_: Purge) -> None:

@@ -18,7 +18,8 @@ from ..interface.inputs import Cancel, cancel_receipt
 from ..scheduling import dispatch, placement
 from ..scheduling.dispatch import REMIND_SECS
 from ..state import cluster_assignment
-from ..state.world import Transaction, owner
+from ..state.transaction import Transaction
+from ..state.world import owner
 from . import attempts, dependencies
 
 

@@ -14,7 +14,7 @@ from ....protocol.wire.messages import AppInput, ContainerSpec, Shared, TaskRun,
 from ..interface.effects import LaunchGang, LaunchTask, SetTimer, StopTask
 from ..resources import subnets
 from ..state import cluster_assignment
-from ..state.world import Transaction
+from ..state.transaction import Transaction
 
 #: Interval of repeated stop requests.
 REMIND_SECS = 10.0

@@ -24,7 +24,8 @@ from ..resources import gang_allocator
 from ..resources.concurrency_limits import RunKey
 from ..resources.gang_allocator import AVOID_BLOCK_SECS, AVOID_SECS, Allocation
 from ..state import cluster_assignment
-from ..state.world import GangReservation, Transaction
+from ..state.transaction import Transaction
+from ..state.world import GangReservation
 from . import dispatch
 
 #: Added to the time until avoided ports are tried again, so that they are available by then.

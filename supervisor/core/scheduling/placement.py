@@ -20,7 +20,8 @@ from ..interface.effects import ClearTimer
 from ..resources import concurrency_limits
 from ..resources.concurrency_limits import RunKey
 from ..state import cluster_assignment
-from ..state.world import Transaction, World, dir_pool, pools_of
+from ..state.transaction import Transaction
+from ..state.world import World, dir_pool, pools_of
 from . import dispatch, gang_placement
 
 ROLE, INDEX = "main", 0

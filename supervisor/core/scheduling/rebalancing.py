@@ -11,7 +11,7 @@ from ....protocol.ids import AgentKey
 from ..resources import host_selection
 from ..resources.concurrency_limits import RunKey
 from ..state.host_assignment import cpu_pool
-from ..state.world import Transaction
+from ..state.transaction import Transaction
 from . import placement
 
 

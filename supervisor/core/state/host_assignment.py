@@ -6,18 +6,17 @@ with its agent.
 """
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from ....db.events.state import Run
 from ....protocol.api.requests import RunSpec
 from ....protocol.ids import AgentKey, compute_jid
 from ..resources import host_selection
-from ..resources.concurrency_limits import RunKey
+from ..resources.concurrency_limits import Pool, RunKey
 from ..resources.host_selection import HostCandidate, HostCapacity, Outages
 from . import cluster_assignment
-
-if TYPE_CHECKING:
-    from .world import World
+from .agent_state import AgentState
+from .configuration import CoreConfig
 
 
 def cpu_pool(key: AgentKey) -> str:
@@ -28,8 +27,15 @@ def cpu_pool(key: AgentKey) -> str:
 class HostAssignment:
     """Host assignment for one `World`."""
 
-    def __init__(self, world: "World", down: Outages) -> None:
-        self._world = world
+    def __init__(
+        self,
+        policy: CoreConfig,
+        agents: Mapping[AgentKey, AgentState],
+        pools: Mapping[str, Pool],
+        down: Outages,
+    ) -> None:
+        """agents, pools: the world's own, which change. down: unavailable hosts."""
+        self._policy, self._agents, self._pools = policy, agents, pools
         #: unavailable hosts
         self.down = down
         #: hosts of queued runs (only drivers with several hosts), and their number by (driver,
@@ -47,13 +53,13 @@ class HostAssignment:
     def host_of(self, run: Run) -> str:
         """Return the host whose queue holds the run, or the first host if the run is not queued."""
         spec = run.spec
-        if spec.driver in self._world.policy.batch:
+        if spec.driver in self._policy.batch:
             return (
-                cluster_assignment.cluster(self._world.policy, spec)
+                cluster_assignment.cluster(self._policy, spec)
                 or cluster_assignment.asked_for(spec)
                 or ""
             )
-        places = self._world.policy.hosts(spec.driver)
+        places = self._policy.hosts(spec.driver)
         if len(places) == 1:
             return places[0].host
         return self.hosts.get(
@@ -62,7 +68,7 @@ class HostAssignment:
         )
 
     def settled(self, key: AgentKey, ticket: RunKey) -> None:
-        if len(self._world.policy.hosts(key.driver)) > 1:
+        if len(self._policy.hosts(key.driver)) > 1:
             self.hosts[ticket] = key.host
             self._waiting[key.driver, key.kind, key.host] += 1
 
@@ -76,7 +82,7 @@ class HostAssignment:
     def present(self, key: AgentKey, *, there: bool) -> None:
         """Record whether the agent takes memory on its host."""
         self.crowded.pop(key, None)
-        if self._world.agents[key].phase == "crowded":
+        if self._agents[key].phase == "crowded":
             self.crowded[key] = None
         if there:
             self._there.setdefault((key.driver, key.host), {})[key] = None
@@ -87,25 +93,34 @@ class HostAssignment:
 
     # ---- choices
 
+    def key_at(self, spec: RunSpec, host: str) -> AgentKey:
+        """Return the agent that runs this spec on this host."""
+        if spec.driver in self._policy.batch:
+            return AgentKey(spec.driver, cluster_assignment.KIND, spec.uid, host)
+        kind = (
+            "container"
+            if spec.roles and spec.driver in self._policy.containers
+            else spec.job_run_mode
+        )
+        return AgentKey(spec.driver, kind, spec.uid, host)
+
     def choose(self, spec: RunSpec) -> AgentKey | None:
         """Return the agent for a new run, or None if no host accepts it."""
-        if spec.driver in self._world.policy.batch:
-            host = cluster_assignment.cluster(self._world.policy, spec)
-            return None if host is None else self._world.key_at(spec, host)
-        places = host_selection.allowed(self._world.policy.hosts(spec.driver), spec.active_plan)
+        if spec.driver in self._policy.batch:
+            host = cluster_assignment.cluster(self._policy, spec)
+            return None if host is None else self.key_at(spec, host)
+        places = host_selection.allowed(self._policy.hosts(spec.driver), spec.active_plan)
         if len(places) == 1:
-            return self._world.key_at(spec, places[0].host)
-        host = host_selection.choose(
-            [self._option(p, self._world.key_at(spec, p.host)) for p in places]
-        )
-        return None if host is None else self._world.key_at(spec, host)
+            return self.key_at(spec, places[0].host)
+        host = host_selection.choose([self._option(p, self.key_at(spec, p.host)) for p in places])
+        return None if host is None else self.key_at(spec, host)
 
     def for_calls(self, driver: str, uid: str, host: str | None) -> AgentKey:
         """Return the agent that answers a user's calls: on this host if it is available, else a
         running one, else as for a run without a plan.
         """
-        places = self._world.policy.hosts(driver)
-        if driver in self._world.policy.batch:
+        places = self._policy.hosts(driver)
+        if driver in self._policy.batch:
             return self._on_cluster(driver, uid, host)
         keys = [AgentKey(driver, "sequential", uid, p.host) for p in places]
         if len(places) == 1:
@@ -127,15 +142,14 @@ class HostAssignment:
         """
         keys = [
             AgentKey(driver, cluster_assignment.KIND, uid, p.host)
-            for p in self._world.policy.hosts(driver)
+            for p in self._policy.hosts(driver)
         ]
         meant = next((k for k in keys if k.host == host), None)
         return meant or next((k for k in keys if self._alive(k)), keys[0])
 
     def _option(self, place: HostCapacity, key: AgentKey) -> HostCandidate:
-        world = self._world
         pool, waiting = (
-            world.slots.pools.get(cpu_pool(key)),
+            self._pools.get(cpu_pool(key)),
             self._waiting[key.driver, key.kind, key.host],
         )
         return HostCandidate(
@@ -143,7 +157,7 @@ class HostAssignment:
             down=(key.driver, place.host) in self.down,
             warm=self._warm(key),
             memory=self.memory(key),
-            slots=max(1, world.policy.slots_at(key.driver, key.kind, place.host)),
+            slots=max(1, self._policy.slots_at(key.driver, key.kind, place.host)),
             load=waiting + (len(pool.holders) if pool is not None else 0),
         )
 
@@ -158,7 +172,7 @@ class HostAssignment:
         return int(any(map(self._alive, others)))
 
     def _alive(self, key: AgentKey) -> bool:
-        view = self._world.agents.get(key)
+        view = self._agents.get(key)
         return view is not None and view.phase not in (
             "absent",
             "crowded",
@@ -180,7 +194,7 @@ class HostAssignment:
 
     def lacking(self, key: AgentKey) -> int:
         """Return the MiB missing to start the agent."""
-        place, view = self._world.policy.place(key.driver, key.host), self._world.agents.get(key)
+        place, view = self._policy.place(key.driver, key.host), self._agents.get(key)
         if (
             place is None
             or place.memory_mb is None
@@ -192,12 +206,12 @@ class HostAssignment:
 
     def mb(self, key: AgentKey) -> int:
         """Return the MiB that a running agent takes."""
-        place = self._world.policy.place(key.driver, key.host)
+        place = self._policy.place(key.driver, key.host)
         return 0 if place is None else place.agent_mb.get(key.kind, 0)
 
     def idle(self, key: AgentKey) -> list[AgentKey]:
         """Return unneeded agents on the same host, the longest idle first."""
-        views = [self._world.agents[k] for k in self._others(key)]
+        views = [self._agents[k] for k in self._others(key)]
         idle = [
             v
             for v in views
@@ -209,7 +223,7 @@ class HostAssignment:
         return [v.record.key for v in sorted(idle, key=lambda v: (v.used, v.record.key))]
 
     def leaving(self, key: AgentKey) -> list[AgentKey]:
-        return [k for k in self._others(key) if self._world.agents[k].phase == "leaving"]
+        return [k for k in self._others(key) if self._agents[k].phase == "leaving"]
 
     def used(self, key: AgentKey) -> tuple[int, int]:
         """Return the number of other agents on the same host and their MiB."""

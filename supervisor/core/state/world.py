@@ -7,107 +7,25 @@ copy, because one release can place many runs, each on top of the last. A failed
 world and folds a new one.
 """
 
-import hashlib
 from collections.abc import Callable, Container, Iterable
 from functools import cache
-from typing import Any
 
 import msgspec
 
-from ....db.events.agent_fold import evolve_agent
-from ....db.events.events import AgentEvent, JobEvent, agent_stream, job_stream
-from ....db.events.job_fold import evolve
 from ....db.events.state import AgentRecord, Job, PastRun, Run, Task
-from ....db.store.contract import Receipt, Write
 from ....protocol.api.requests import RunSpec
 from ....protocol.clusters.batch import BatchState
-from ....protocol.ids import AgentKey, OpId, Token, derived_id, split_jid
+from ....protocol.ids import AgentKey, OpId, Token, split_jid
 from ....protocol.jobs.roles import After, TaskPlace
-from ....protocol.wire.messages import Execution, KeeperReport, Shared
-from ..interface.effects import Effect
-from ..interface.inputs import Now
 from ..resources import concurrency_limits, gang_allocator
 from ..resources.concurrency_limits import ConcurrencyLimits, RunKey
 from ..resources.gang_allocator import NodePool
 from ..resources.host_selection import Outages
-from . import cluster_assignment, task_counts
-from .configuration import CoreConfig as CoreConfig
+from . import task_counts
+from .agent_state import AgentState
+from .configuration import CoreConfig
 from .host_assignment import HostAssignment, cpu_pool
 from .task_counts import CountsByRun
-
-
-class AgentState(msgspec.Struct, kw_only=True):
-    """One agent: its durable record and its current phase (a notice).
-
-    phase: `absent` (not looked for), `finding`, `starting`, `away` (alive according to its driver,
-    not connected), `stopping`, `up`, `leaving` (idle and asked to stop), `crowded` (its host has no
-    memory for it), `signed_out` (its user must sign in first). Only an `up` agent with a complete
-    first snapshot (`synced`) is believed and gets work.
-    """
-
-    record: AgentRecord
-    phase: str = "absent"
-    #: wall time at which the phase began
-    since: float | None = None
-    epoch: int = 0
-    synced: bool = False
-    #: the first snapshot lacked a running task, and a second one was requested
-    doubted: bool = False
-    #: wall time since when the state of its executions is unknown
-    unknown_since: float | None = None
-    failures: int = 0
-    boot_id: str = ""
-    host: str = ""
-    #: the driver's last report while it is away
-    away: str = ""
-    #: the agent's report that its keeper does not answer, while this is so; and the keeper's pid
-    keeper: KeeperReport | None = None
-    keeper_pid: int = 0
-    #: snapshot in progress: its number and the executions received so far
-    snapshot_number: int | None = None
-    snapshot_pages: int = 0
-    #: highest number of a complete snapshot of this connection
-    snapshot_done: int = 0
-    snapshot: dict[Token, Execution] = msgspec.field(default_factory=dict)
-    #: Jobs changed by the first snapshot of this connection, with the new version. Until it is
-    #: durable, status answers show the older state, unknown since `news_since`.
-    news: dict[str, int] = msgspec.field(default_factory=dict)
-    news_since: float | None = None
-    #: queued runs: submission number by ticket, in queue order
-    queued: dict[RunKey, int] = msgspec.field(default_factory=dict)
-    #: queued runs with roles, in the same order
-    gangs: dict[RunKey, int] = msgspec.field(default_factory=dict)
-    #: queued runs that request slots: the first ones up to a limit (see `placement`)
-    asking: set[RunKey] = msgspec.field(default_factory=set)
-    #: placed tasks that have not ended
-    placed: set[Token] = msgspec.field(default_factory=set)
-    #: handles of calls that wait for this agent
-    wanted: list[int] = msgspec.field(default_factory=list)
-    #: gangs that hold resources here and are not placed yet
-    holding: set[RunKey] = msgspec.field(default_factory=set)
-    #: up and not needed, with a timer; and the monotonic time of the last need or call
-    idle: bool = False
-    used: float = 0.0
-    #: eviction refused because of a pending answer: not asked again for a short time
-    busy: bool = False
-
-    #: why its user must sign in; and whether the user signed in since the last lookup
-    sign_in: str = ""
-    signed_in: bool = False
-
-    @property
-    def there(self) -> bool:
-        """Return whether the agent takes memory, as far as known."""
-        return self.phase not in ("absent", "crowded", "signed_out")
-
-    @property
-    def known(self) -> bool:
-        """Return whether the agent is up and its reports are current. Only then it gets work."""
-        return self.phase == "up" and self.synced and self.keeper is None
-
-    @property
-    def needed(self) -> bool:
-        return bool(self.queued or self.placed or self.wanted or self.holding)
 
 
 class GangReservation(msgspec.Struct):
@@ -149,7 +67,9 @@ class World:
         self.watched: set[AgentKey] = set()
         self.slots = ConcurrencyLimits(capacity=self._capacity)
         self._watches = cache(policy.watches)
-        self.homes = HostAssignment(self, {} if down is None else dict(down))
+        self.homes = HostAssignment(
+            policy, self.agents, self.slots.pools, {} if down is None else dict(down)
+        )
         #: nodes for runs with roles, by driver
         self.rooms = {
             driver: NodePool(
@@ -207,14 +127,7 @@ class World:
 
     def key_at(self, spec: RunSpec, host: str) -> AgentKey:
         """Return the agent that runs this spec on this host."""
-        if spec.driver in self.policy.batch:
-            return AgentKey(spec.driver, cluster_assignment.KIND, spec.uid, host)
-        kind = (
-            "container"
-            if spec.roles and spec.driver in self.policy.containers
-            else spec.job_run_mode
-        )
-        return AgentKey(spec.driver, kind, spec.uid, host)
+        return self.homes.key_at(spec, host)
 
     def enqueue(self, key: AgentKey, ticket: RunKey, number: int) -> None:
         """Append the run to this agent's queue."""
@@ -338,98 +251,6 @@ def pools_of(
 
 def dir_pool(jid: str) -> str:
     return "dir/" + jid
-
-
-class Transaction:
-    """One decision in progress: recorded events and requested effects. `world` already includes
-    every recorded event.
-    """
-
-    def __init__(self, world: World, now: Now) -> None:
-        self.world = world
-        self.now = now
-        self.effects: list[Effect] = []
-        self.receipts: list[Receipt] = []
-        #: changed jobs with their state after this decision
-        self.touched: dict[str, Job] = {}
-        #: agents that became needed
-        self.needed: dict[AgentKey, None] = {}
-        #: agents whose queue became shorter
-        self.shorter: dict[AgentKey, None] = {}
-        #: (driver, host) where agent memory was freed, or may be
-        self.freed: dict[tuple[str, str], None] = {}
-        #: data shared by the tasks of an attempt (computeJid, serial, attempt), where they are
-        #: launched
-        self.shared: dict[tuple[str, int, int], Shared] = {}
-        self._writes: dict[str, tuple[int, list[Any]]] = {}
-        self._minted = 0
-
-    def record(self, jid: str, event: JobEvent) -> Job:
-        job = self.world.jobs.get(jid) or Job(jid=jid)
-        self._write(job_stream(jid), job.version, event)
-        job = evolve(job, event)
-        task_counts.count(self.world.tallies, event)
-        self.world.jobs[jid] = self.touched[jid] = job
-        return job
-
-    def record_agent(self, key: AgentKey, event: AgentEvent) -> None:
-        view = self.world.agent(key)
-        self._write(agent_stream(key), view.record.version, event)
-        view.record = evolve_agent(view.record, event)
-
-    def ask(self, effect: Effect) -> None:
-        self.effects.append(effect)
-
-    def enter(self, view: AgentState, phase: str) -> None:
-        """Change the phase of an agent."""
-        if view.phase == phase:
-            return
-        key, was_there = view.record.key, view.there
-        view.phase, view.since = phase, self.now.wall
-        self.world.homes.present(key, there=view.there)
-        if was_there and not view.there:
-            self.freed[key.driver, key.host] = None
-
-    def need(self, key: AgentKey) -> None:
-        """Ensure before the end of this decision that the agent is up or on its way."""
-        self.needed[key] = None
-
-    def chance(self) -> float:
-        """Return a pseudo-random number in [0, 1), different at each call."""
-        self._minted += 1
-        digest = hashlib.blake2b(
-            self.now.entropy + self._minted.to_bytes(4, "big"), digest_size=8, person=b"chance"
-        ).digest()
-        return int.from_bytes(digest, "big") / 2**64
-
-    def passed(self, at: float, mono: float | None, boot_id: str | None) -> float:
-        """Return the seconds since a recorded time: by the monotonic clock within one boot, by the
-        wall clock after a reboot.
-        """
-        if mono is not None and boot_id == self.now.boot_id:
-            return max(0.0, self.now.mono - mono)
-        return max(0.0, self.now.wall - at)
-
-    def mint(self) -> tuple[str, str]:
-        """Return a fresh token and its hash."""
-        self._minted += 1
-        token = derived_id(
-            self.now.entropy + self._minted.to_bytes(4, "big"), key=b"jobscribe token"
-        )
-        return token, token_hash(token)
-
-    def writes(self) -> tuple[Write, ...]:
-        return tuple(
-            Write(stream, version, tuple(events))
-            for stream, (version, events) in self._writes.items()
-        )
-
-    def _write(self, stream: str, version: int, event: Any) -> None:
-        self._writes.setdefault(stream, (version, []))[1].append(event)
-
-
-def token_hash(token: str) -> str:
-    return hashlib.sha256(token.encode()).hexdigest()
 
 
 def owner(jid: str) -> str:

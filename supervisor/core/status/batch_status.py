@@ -9,7 +9,8 @@ import msgspec
 from ....db.events.state import Run, Task
 from ....protocol.clusters.batch import BatchState
 from ....protocol.ids import AgentKey
-from ..state.world import AgentState, World
+from ..state.agent_state import AgentState
+from ..state.world import World
 
 
 def last_word(world: World, run: Run) -> BatchState | None:

@@ -13,7 +13,8 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import takewhile
 
 from ..resources.concurrency_limits import LimitWait, RunKey
-from ..state.world import AgentState, World
+from ..state.agent_state import AgentState
+from ..state.world import World
 
 
 def for_slot(world: World, wait: LimitWait, number: int) -> int | None:

@@ -18,7 +18,8 @@ from ..resources.gang_allocator import Node
 from ..resources.host_selection import HostCapacity
 from ..runs.termination import canceled_after
 from ..state import cluster_assignment
-from ..state.world import AgentState, World, owner
+from ..state.agent_state import AgentState
+from ..state.world import World, owner
 from . import batch_status, queue_position
 
 #: Dependencies that are named in a reply.
