@@ -31,7 +31,7 @@ HELD_SECS, COUNTED_SECS = 0.05, 0.005
 BOUNDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, float("inf"))
 #: Seconds: interval of the watcher while the loop works; age at which an iteration is sampled;
 #: delay of a check that means the watcher could not run.
-LOOK_SECS, LOOKED_AT_SECS, LATE_SECS = 0.1, 0.02, 0.05
+CHECK_SECS, SAMPLED_AFTER_SECS, LATE_SECS = 0.1, 0.02, 0.05
 #: Log lines per minute; further long iterations are only counted.
 LINES, LINES_EVERY_SECS = 20, 60.0
 _FRAMES = 6
@@ -42,14 +42,13 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class LoopLag:
-    """Lag of one loop, which `run` creates. Counts and logs from `begin` on; `say` takes log
-    sentences, in the watcher thread.
+    """Lag of one loop, which `run` creates. Counts and logs from `begin` on.
 
     idle_secs: longest interval between two checks while the loop is idle.
     """
 
-    def __init__(self, *, idle_secs: float = LOOK_SECS) -> None:
-        self.say: Callable[[str], None] = _unsaid
+    def __init__(self, *, idle_secs: float = CHECK_SECS) -> None:
+        self._log: Callable[[str], None] = _discard
         self._idle_secs = idle_secs
         #: start of the current iteration (0 while the loop waits), and the CPU time of its thread
         #: then
@@ -61,16 +60,16 @@ class LoopLag:
         self._worst: tuple[float, float, str] = (0.0, 0.0, "")
         #: latest long iterations: end (monotonic) and length
         self._latest: deque[tuple[float, float]] = deque(maxlen=256)
-        self._sample: tuple[float, str] = (0.0, "")
+        self._sampled: tuple[float, str] = (0.0, "")
         #: at a time before this iteration: nanoseconds that the loop's thread ran and waited for a
         #: processor, and ticks that each processor was given to other machines
         self._before, self._stolen_before = (0, 0), list[int]()
         self._schedstat = self._processors = -1
         #: last check, due time of the next one, and intervals in which the watcher could not run
-        self._looked, self._due = 0.0, float("inf")
+        self._checked, self._due = 0.0, float("inf")
         self._prevented: deque[tuple[float, float]] = deque(maxlen=8)
         self._thread = 0
-        self._to_say: deque[tuple[float, float, str]] = deque(maxlen=LINES)
+        self._unlogged: deque[tuple[float, float, str]] = deque(maxlen=LINES)
         self._over = threading.Event()
 
     def run(self, main: Coroutine[Any, Any, None]) -> None:
@@ -93,8 +92,12 @@ class LoopLag:
                     os.close(descriptor)
             self._schedstat = self._processors = -1
 
-    def begin(self) -> None:
-        """Discard the measurements so far: a starting process serves no requests yet."""
+    def begin(self, log: Callable[[str], None] | None = None) -> None:
+        """Discard the measurements so far, because a starting process serves no requests yet.
+
+        log: takes sentences, in the watcher thread.
+        """
+        self._log = log or _discard
         self._counts, self._sums = [0] * len(BOUNDS), [0.0] * len(BOUNDS)
         self._rounds_before = self.rounds
         self._since, self._held, self._worst, self._begun = (
@@ -106,7 +109,7 @@ class LoopLag:
         if self.began:
             self.began, self.computed = self._since, time.thread_time()
 
-    def said(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """Return the measurements in seconds: 99.9th percentile of the lag, the longest iteration
         with its code, and iterations by length.
         """
@@ -169,7 +172,7 @@ class LoopLag:
 
     # ---- the loop's thread
 
-    def long_round(self, now: float) -> None:
+    def long_iteration(self, now: float) -> None:
         """Record the end of an iteration that is long enough to be counted."""
         if not self._begun:  # a starting process may wait for its disk
             return
@@ -183,11 +186,11 @@ class LoopLag:
             return
         self._held += 1
         self._latest.append((now, own))
-        began, what = self._sample
-        held = own, lost, what if began == self.began else "(nobody looked in time)"
+        began, what = self._sampled
+        held = own, lost, what if began == self.began else "(not sampled in time)"
         if own > self._worst[0]:
             self._worst = held
-        self._to_say.append(held)
+        self._unlogged.append(held)
 
     def _lost(self, now: float) -> float:
         """Return the seconds of this iteration in which the process could not run. CPU time of the
@@ -197,7 +200,7 @@ class LoopLag:
             max(0, after - before) / 1e9
             for after, before in zip(self._scheduled(), self._before, strict=True)
         )
-        late = [(self._looked, now)] if now - self._due > LATE_SECS else []
+        late = [(self._checked, now)] if now - self._due > LATE_SECS else []
         unseen = sum(
             max(0.0, min(to, now) - max(since, self.began))
             for since, to in (*self._prevented, *late)
@@ -243,37 +246,37 @@ class LoopLag:
     # ---- the thread that looks
 
     def _watch(self) -> None:
-        pause, seen, lines, minute = LOOK_SECS, 0, 0, time.monotonic()
-        self._look_after(pause)
+        pause, seen, lines, minute = CHECK_SECS, 0, 0, time.monotonic()
+        self._schedule_check(pause)
         while not self._over.wait(pause):
             rounds, began, now = self.rounds, self.began, time.monotonic()
             if now - self._due > LATE_SECS:
-                self._prevented.append((self._looked, now))
-            if began and now - began > LOOKED_AT_SECS:
-                if self._sample[0] != began:
-                    self._sample = began, _stack(sys._current_frames().get(self._thread))
+                self._prevented.append((self._checked, now))
+            if began and now - began > SAMPLED_AFTER_SECS:
+                if self._sampled[0] != began:
+                    self._sampled = began, _stack(sys._current_frames().get(self._thread))
             else:
                 self._before, self._stolen_before = self._scheduled(), self._stolen()
             if now - minute > LINES_EVERY_SECS:
                 lines, minute = 0, now
-            lines += self._say_held(LINES - lines)
-            pause = LOOK_SECS if rounds != seen or began else min(self._idle_secs, 2 * pause)
+            lines += self._log_blocked(LINES - lines)
+            pause = CHECK_SECS if rounds != seen or began else min(self._idle_secs, 2 * pause)
             seen = rounds
-            self._look_after(pause)
+            self._schedule_check(pause)
 
-    def _look_after(self, pause: float) -> None:
-        self._looked = time.monotonic()
-        self._due = self._looked + pause
+    def _schedule_check(self, pause: float) -> None:
+        self._checked = time.monotonic()
+        self._due = self._checked + pause
 
-    def _say_held(self, room: int) -> int:
-        said = 0
-        while self._to_say and said < room:
-            own, lost, what = self._to_say.popleft()
-            self.say(
-                f"the loop was held for {own:.3f} s (and did not run for {lost:.3f} s); {self._held} times so far; it was at {what}"
+    def _log_blocked(self, limit: int) -> int:
+        logged = 0
+        while self._unlogged and logged < limit:
+            own, lost, what = self._unlogged.popleft()
+            self._log(
+                f"the event loop was blocked for {own:.3f} s (and did not run for {lost:.3f} s); {self._held} times so far; at {what}"
             )
-            said += 1
-        return said
+            logged += 1
+        return logged
 
 
 class _Metered(selectors.DefaultSelector):
@@ -286,7 +289,7 @@ class _Metered(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         lag, now = self._lag, time.monotonic()
         if lag.began and now - lag.began > COUNTED_SECS:
-            lag.long_round(now)
+            lag.long_iteration(now)
         lag.began = 0.0
         events = super().select(timeout)
         lag.rounds += 1
@@ -316,5 +319,5 @@ def _opened(path: str) -> int:
         return -1
 
 
-def _unsaid(sentence: str) -> None:
+def _discard(sentence: str) -> None:
     return

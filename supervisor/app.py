@@ -81,9 +81,9 @@ from .tracing.id_lookup import Known
 from .usage.samples import UsageSamples
 
 #: Retry interval while the store cannot be written.
-POKE_SECS = 0.5
+STORE_RETRY_SECS = 0.5
 #: Connections accepted in one iteration of the event loop.
-TAKEN_AT_ONCE = 16
+ACCEPTED_AT_ONCE = 16
 
 Announce = Callable[[dict[str, Any]], None]
 
@@ -132,8 +132,8 @@ async def _serve(
         # Objects of the startup are never garbage. Without this, each full collection would block
         # the loop for tens of milliseconds.
         gc.freeze()
-        lag.begin()
-        await supervisor.until_told()
+        lag.begin(supervisor.log)
+        await supervisor.wait_until_stopped()
 
 
 class _Supervisor:
@@ -152,62 +152,60 @@ class _Supervisor:
     ) -> None:
         self._settings, self._root, self._front, self._card = settings, root, front, card
         self._loop = asyncio.get_running_loop()
-        self._told = asyncio.Event()
+        self._stop_requested = asyncio.Event()
         self._fatal: Refusal | None = None
         self._boot_id, self._clock, self.url = clock.boot_id(), clock.SystemClock(), ""
         self._redactor = Redactor()
         self._secret = self._redactor.add(self._server_secret())
         self._agents_key = self._redactor.add(card.key).encode()
-        self._log, self._sink = open_log(
+        self.log, self._sink = open_log(
             "supervisor", settings.log, self._redactor, stream=sys.stdout, root=str(root.path)
         )
-        log_uncaught(self._log)
-        self._undo_logging = capture_logging(self._log)
-        self._counters, lag.say = Counters(), self._log
+        log_uncaught(self.log)
+        self._undo_logging = capture_logging(self.log)
+        self._counters = Counters()
         self._store = SqliteStore(
             root / "db" / "events.sqlite",
             self._deliver,
-            point=self._stored,
-            say=self._log,
+            point=self._store_checkpoint,
+            say=self.log,
         )
         self._records = RecordWriter(root / "supervisor-job", self._records_failed)
         self._feed = EventFeed(self._store)
         system = self._store.read(SYSTEM)
-        self._session, self._set_back, self._serial_floor = (
+        self._session, self._rolled_back, self._serial_floor = (
             1 + last_session(system),
             set_back(system),
             serial_floor(system),
         )
-        self._places = DriverReports(self._log, self._counters, self._agent_id)
-        self._fleet = DriverSet(
+        self._driver_reports = DriverReports(self.log, self._counters, self._agent_id)
+        self._driver_set = DriverSet(
             settings,
             root,
-            self._places,
-            self._log,
+            self._driver_reports,
+            self.log,
             self._redactor,
             self._agents_key,
             descriptors=process_limits.many_descriptors(),
+            signed_in=lambda key: self._engine.tell(SignedIn(key)),
         )
-        self._drivers, clusters = self._fleet.drivers, self._fleet.clusters
+        self._drivers, clusters = self._driver_set.drivers, self._driver_set.clusters
         self._clusters = ClusterInventory(clusters, usual_secs=settings.limits.time_limit_secs)
-        self._performer = EffectExecutor(
-            self._drivers, self._agent_id, self._redactor, self._log, self._counters
-        )
         self._engine = Engine(
             configuration.policy(
-                settings, self._drivers, self._fleet.pool, clusters, self._serial_floor
+                settings, self._drivers, self._driver_set.pool, clusters, self._serial_floor
             ),
             self._store,
             self,
         )
-        self._watchdog = Watchdog(notifier, self._store, self._standing)
+        self._watchdog = Watchdog(notifier, self._store, self._status_line)
         self._progress = Progress(self._engine, self._counters)
-        self._metering = UsageSamples(self._engine, self._counters, self._clock.monotonic)
+        self._usage = UsageSamples(self._engine, self._counters, self._clock.monotonic)
         self._hub = Hub(
             self._engine,
             self._progress,
-            self._metering,
-            self._log,
+            self._usage,
+            self.log,
             self._counters,
             self._agent_id,
             self._session,
@@ -217,59 +215,47 @@ class _Supervisor:
             apps=settings.apps.also,
         )
         self._hub.heard_of_cluster = self._clusters.heard
-        self._fleet.signed_in = lambda key: self._engine.tell(SignedIn(key))
-        self._places.bind(self._engine, self._metering, self._hub.next_epoch)
-        self._pulse = HeartbeatMonitor(self._hub)
-        tasks = self._fleet.task_drivers(self._send, secrets.token_bytes)
-        outputs = OutputReader(self._hub, tasks, secrets.token_bytes, self._far)
-        self._desk = RunService(
+        self._driver_reports.bind(self._engine, self._usage, self._hub.next_epoch)
+        self._heartbeat = HeartbeatMonitor(self._hub)
+        tasks = self._driver_set.task_drivers(self._send, secrets.token_bytes)
+        outputs = OutputReader(self._hub, tasks, secrets.token_bytes, self._remote_evidence)
+        self._run_service = RunService(
             self._engine,
             self._feed,
             outputs,
             self._progress,
             self._counters,
-            self._log,
+            self.log,
             self.now,
             user_root=self._user_root(),
             apps=registry.names(settings.apps.also),
             drivers=self._drivers,
             evidence_root=str(root / "agent"),
-            container=self._fleet.container,
+            container=self._driver_set.container,
             batch=self._clusters.asked,
         )
-        self._live = LiveUpdates(self._desk)
+        self._live = LiveUpdates(self._run_service)
         self._progress.heard = self._live.progressed
         library = Library(
-            self._user_root(), limit=settings.limits.upload_bytes, owner=self._fleet.owner
+            self._user_root(), limit=settings.limits.upload_bytes, owner=self._driver_set.owner
         )
         self._uploads = Uploads(library)
-        self._performer.copies = LibrarySync(
-            library,
-            self._hub,
-            self._log,
-            self._user_root(),
-            secrets.token_bytes,
-            self._clusters.apart,
-        )
-        self._purging = RunDirReaper(
+        self._run_dir_reaper = RunDirReaper(
             self._engine,
             self._store,
-            self._log,
+            self.log,
             self.now,
             user_root=self._user_root(),
             after_secs=settings.purge.after_secs,
             every_secs=settings.purge.every_secs,
             elsewhere=self._clusters.elsewhere,
         )
-        self._performer.bind(
-            self._engine, self._hub, self._places, self._desk, self._purging, tasks
-        )
         self._notifications = Notifications(
-            settings, root, self._store, self._log, self._counters, self._redactor, self._clock
+            settings, root, self._store, self.log, self._counters, self._redactor, self._clock
         )
         self._servers: list[tornado.httpserver.HTTPServer] = []
-        self._guarding = Guarding(settings.limits, self._counters, self._log)
-        self._monitoring = MetricsExporter(
+        self._guard = Guarding(settings.limits, self._counters, self.log)
+        self._metrics = MetricsExporter(
             CollectorSources(
                 self._engine,
                 self._hub,
@@ -288,28 +274,49 @@ class _Supervisor:
             self._user_root(),
             self._redactor.add(self._metrics_secret()),
         )
-        self._performer.measured = self._monitoring.instruments.driver_call
+        self._effect_executor = EffectExecutor(
+            self._drivers,
+            tasks,
+            self._engine,
+            self._hub,
+            self._driver_reports,
+            self._run_service,
+            self._run_dir_reaper,
+            LibrarySync(
+                library,
+                self._hub,
+                self.log,
+                self._user_root(),
+                secrets.token_bytes,
+                self._clusters.apart,
+            ),
+            self._redactor,
+            self.log,
+            self._counters,
+            agent_id=self._agent_id,
+            driver_called=self._metrics.instruments.driver_call,
+        )
         self._counters.measure(
-            loop=lag.said,
+            loop=lag.summary,
             engine=self._engine.sizes,
-            desk=self._desk.sizes,
-            performer=self._performer.sizes,
+            desk=self._run_service.sizes,
+            performer=self._effect_executor.sizes,
             hub=self._hub.sizes,
-            places=self._places.sizes,
+            places=self._driver_reports.sizes,
             live=self._live.sizes,
-            metering=self._metering.sizes,
+            metering=self._usage.sizes,
             process=process,
-            connections=self._guarding.sizes,
+            connections=self._guard.sizes,
         )
 
     def _deliver(self, call: Callable[[], None]) -> None:
         """Run a store callback of the store's thread in the event loop's thread."""
         self._loop.call_soon_threadsafe(call)
 
-    def _stored(self, point: str) -> None:
+    def _store_checkpoint(self, point: str) -> None:
         """Pass on a checkpoint of the store's writer. Runs in the writer's thread."""
         failpoints.reached("supervisor." + point)
-        self._monitoring.stored(point)
+        self._metrics.stored(point)
 
     # ---- the engine's ports
 
@@ -320,43 +327,45 @@ class _Supervisor:
 
     def perform(self, effect: Effect) -> None:
         try:
-            self._performer.perform(effect)
+            self._effect_executor.perform(effect)
         except Exception as e:
             # One failed effect must not stop the others. Callers that wait for its result have a
             # deadline.
             self._counters.add("internal")
-            self._log.exception("an effect failed: {}", type(effect).__name__, error=e)
+            self.log.exception("an effect failed: {}", type(effect).__name__, error=e)
 
     def projected(self, job: Job, position: int, at: float) -> None:
         self._records.mark(job, position, at)
-        self._desk.projected(job)
-        self._metering.settle(job)
+        self._run_service.projected(job)
+        self._usage.settle(job)
         self._live.changed(job, position)
-        self._monitoring.projected(job, position)
+        self._metrics.projected(job, position)
 
     def connections(self) -> list[tuple[AgentKey, int, Alive]]:
-        return [*self._hub.alive(), *self._places.alive()]
+        return [*self._hub.alive(), *self._driver_reports.alive()]
 
     def fatal(self, refusal: Refusal) -> None:
         """Stop the process because the store failed permanently. Jobs continue."""
-        self._log("the store failed for good: {}", refusal.sentence)
+        self.log("the event store failed permanently: {}", refusal.sentence)
         self._fatal = refusal
-        self._told.set()
+        self._stop_requested.set()
 
     def noticed(self, what: str, detail: str) -> None:
         self._counters.add(what)
-        self._log("{}: {}", what, detail)
+        self.log("{}: {}", what, detail)
 
     def broken(self, error: Exception) -> None:
         self._counters.add("internal")
-        self._log.exception("a decision failed; the world is folded anew from the log", error=error)
+        self.log.exception(
+            "a decision failed; the state is restored from the event log", error=error
+        )
 
     # ---- life
 
     async def start(self) -> None:
         # Each connection costs a handshake. Tornado would accept 128 at once and serve no other
         # request meanwhile.
-        tornado.netutil._DEFAULT_BACKLOG = TAKEN_AT_ONCE
+        tornado.netutil._DEFAULT_BACKLOG = ACCEPTED_AT_ONCE
         s = self._settings.supervisor
         agents, tls = bound(s.agents_ip, s.agents_port), agents_tls(s)
         scheme, pace = "wss" if s.agents_tls_cert else "ws", self._hub.pace
@@ -369,7 +378,7 @@ class _Supervisor:
                 "pingTimeoutSecs": pace.timeout,
             },
         )
-        self._pulse.start()
+        self._heartbeat.start()
         await self._append(
             SupervisorStarted(
                 at=self._clock.wall(),
@@ -385,18 +394,16 @@ class _Supervisor:
         self._live.position = self._store.head()
         self._engine.start()
         # Listen only now: the engine would forget an agent that connects before the log is folded.
-        self._listen(
-            agents, self._guarding.before(agents_application(self._hub), "rejected"), tls=tls
-        )
-        self._fleet.start()
-        if self._set_back:
-            ask_for_all(self._root / "agent", self._drivers, self._desk)
-        self._purging.start()
+        self._listen(agents, self._guard.before(agents_application(self._hub), "rejected"), tls=tls)
+        self._driver_set.start()
+        if self._rolled_back:
+            ask_for_all(self._root / "agent", self._drivers, self._run_service)
+        self._run_dir_reaper.start()
         self._notifications.start()
-        self._monitoring.start()
+        self._metrics.start()
         front = bound(s.ip, s.port)
         url = f"http://{s.ip}:{port_of(front)}"
-        self._listen(front, self._guarding.before(application(self._services()), "refused"))
+        self._listen(front, self._guard.before(application(self._services()), "refused"))
         self.url = url
         self._root.publish(
             "client.json",
@@ -409,10 +416,10 @@ class _Supervisor:
             },
         )
         for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(number, self._told.set)
-        self._poker = self._loop.create_task(self._poke())
+            self._loop.add_signal_handler(number, self._stop_requested.set)
+        self._store_retry = self._loop.create_task(self._retry_store())
         self._watchdog.start()
-        self._log(
+        self.log(
             "supervisor session {} ready at {} root={} head={}",
             self._session,
             self.url,
@@ -420,9 +427,9 @@ class _Supervisor:
             self._store.head(),
         )
 
-    async def until_told(self) -> None:
+    async def wait_until_stopped(self) -> None:
         """Return when the process is to stop. Raise Refusal if the store failed permanently."""
-        await self._told.wait()
+        await self._stop_requested.wait()
         if self._fatal is not None:
             raise self._fatal
 
@@ -431,18 +438,18 @@ class _Supervisor:
         continue.
         """
         self._watchdog.close()
-        self._desk.draining = True
+        self._run_service.draining = True
         for server in self._servers:
             server.stop()
-        if hasattr(self, "_poker"):
-            self._poker.cancel()
+        if hasattr(self, "_store_retry"):
+            self._store_retry.cancel()
         await self._live.close()
-        await self._purging.close()
+        await self._run_dir_reaper.close()
         await self._notifications.close()
-        await self._monitoring.close()
-        await self._performer.close()
-        self._pulse.close()
-        self._dismiss_idle_agents()
+        await self._metrics.close()
+        await self._effect_executor.close()
+        self._heartbeat.close()
+        self._stop_idle_agents()
         await self._hub.close()
         if self._fatal is None and self.url:
             await self._append(
@@ -456,12 +463,12 @@ class _Supervisor:
         self._feed.close()
         self._records.close()
         self._store.close()
-        await self._fleet.close()
-        self._log("supervisor stopped")
+        await self._driver_set.close()
+        self.log("supervisor stopped")
         self._undo_logging()
         self._sink.close()
 
-    def _standing(self) -> str:
+    def _status_line(self) -> str:
         """Return the status line for operators."""
         if self._engine.paused:
             return "the event store cannot be written: requests are refused, jobs run on"
@@ -472,20 +479,20 @@ class _Supervisor:
         )
         return f"ready at {self.url}: {placed} tasks under way, {queued} runs queued, {len(self._hub.alive())} agents connected"
 
-    def _dismiss_idle_agents(self) -> None:
+    def _stop_idle_agents(self) -> None:
         """Stop agents of this machine that have no runs. Agents with runs outlive the supervisor."""
         for key, _epoch, _alive in self._hub.alive():
             if (
                 self._drivers[key.driver].capabilities.same_machine
                 and not self._engine.world.agent(key).needed
             ):
-                self._hub.send(key, Kill(reason="the supervisor stops, and nothing runs here"))
+                self._hub.send(key, Kill(reason="the supervisor stops and the agent has no runs"))
 
-    async def _poke(self) -> None:
+    async def _retry_store(self) -> None:
         while True:
-            await asyncio.sleep(POKE_SECS)
+            await asyncio.sleep(STORE_RETRY_SECS)
             self._engine.poke()
-            self._root.mend(self._log)
+            self._root.mend(self.log)
 
     async def _append(self, event: Event) -> None:
         """Append one event to the system stream and wait until it is durable. Raise Refusal."""
@@ -502,7 +509,7 @@ class _Supervisor:
     def _services(self) -> ApiContext:
         limits = self._settings.limits
         calls = Calls(
-            self._desk,
+            self._run_service,
             self._hub,
             self._counters,
             secrets.token_bytes,
@@ -517,31 +524,31 @@ class _Supervisor:
         unsent.stalled = lambda: self._counters.add("stalled")
         self._counters.measure(unsent=unsent.sizes, calls=calls.sizes)
         return ApiContext(
-            self._desk,
+            self._run_service,
             calls,
             self._live,
             self._uploads,
             leases,
             self._secret,
             unsent,
-            self._metering,
-            self._monitoring,
+            self._usage,
+            self._metrics,
             self._sign_ins(),
             self._clusters,
             self._notifications,
-            Known(agent_id=self._agent_id, container=self._fleet.container),
+            Known(agent_id=self._agent_id, container=self._driver_set.container),
             lambda: self._sink.flush(1.0),
         )
 
     def _sign_ins(self) -> SignIns | None:
-        if self._fleet.clusters is None or self._fleet.sbatch is None:
+        if self._driver_set.clusters is None or self._driver_set.sbatch is None:
             return None
         out = SignIns(
-            self._fleet.clusters,
-            self._fleet.sbatch,
+            self._driver_set.clusters,
+            self._driver_set.sbatch,
             self._redactor,
             self._counters,
-            self._log,
+            self.log,
             agent_up=self._agent_up,
             view=lambda key: self._engine.world.agent(key),
             dismiss=self._hub.dismiss,
@@ -557,7 +564,7 @@ class _Supervisor:
         self, sockets: Bound, guarded: GuardedServer, *, tls: ssl.SSLContext | None = None
     ) -> None:
         server = http_server(guarded, tls=tls, body=MAX_BODY)
-        server.add_sockets(patient(sockets, self.noticed, self._guarding.make_room))
+        server.add_sockets(patient(sockets, self.noticed, self._guard.make_room))
         self._servers.append(server)
 
     def _server_secret(self) -> str:
@@ -585,12 +592,14 @@ class _Supervisor:
         if not self._hub.send(key, message):
             self._counters.add("sendWithoutConnection")
 
-    def _far(self, task: Task) -> str | None:
+    def _remote_evidence(self, task: Task) -> str | None:
         """Return the evidence folder of a task on a cluster, which only its agent can read. None
         for other drivers.
         """
-        return self._desk.evidence_folder(task) if task.agent_key.driver == "sbatch" else None
+        return (
+            self._run_service.evidence_folder(task) if task.agent_key.driver == "sbatch" else None
+        )
 
     def _records_failed(self, sentence: str) -> None:
         self._counters.add("recordNotWritten")
-        self._log("a record could not be written: {}", sentence)
+        self.log("a record could not be written: {}", sentence)

@@ -18,19 +18,19 @@ from .process.root_directory import RootDirectory
 
 #: Longest wait of an agent start in a container for earlier starts, without the time to pull its
 #: image.
-STARTS_SECS = 600.0
+QUEUED_STARTS_SECS = 600.0
 #: Concurrent container runs of one user per host. The resources that their tasks request are the
 #: real limit.
-CONTAINERS = 1_000
+CONTAINER_RUNS = 1_000
 #: Time to copy the agent's code to a cluster before its first start there.
-CODE_SECS = 120.0
+CODE_COPY_SECS = 120.0
 
 
 def local_driver(settings: Settings, root: RootDirectory, *, descriptors: int) -> LocalDriver:
     """Return the local driver. descriptors: open files that its agents and their jobs may have."""
-    slots, told = settings.slots, keeper_settings(settings)
+    slots, keeper = settings.slots, keeper_settings(settings)
     # local agents share the supervisor's streams, and so its journal
-    told["log"] |= {
+    keeper["log"] |= {
         "journald": settings.log.journald,
         "journalStream": os.environ.get("JOURNAL_STREAM"),
     }
@@ -38,7 +38,7 @@ def local_driver(settings: Settings, root: RootDirectory, *, descriptors: int) -
         root.path,
         root / "agents.json",
         cpu_slots=Capacity(sequential=slots.local_sequential, parallel=slots.local_parallel),
-        keeper_settings=told,
+        keeper_settings=keeper,
         agent_settings=agent_settings(settings),
         descriptors=descriptors,
     )
@@ -88,9 +88,9 @@ def policy(
         runs |= {
             ("docker", "sequential"): pool.sequential.runs,
             ("docker", "parallel"): pool.parallel.runs,
-            ("docker", "container"): CONTAINERS,
+            ("docker", "container"): CONTAINER_RUNS,
         }
-    starts = {} if pool is None else {"docker": pool.pull_secs + STARTS_SECS}
+    starts = {} if pool is None else {"docker": pool.pull_secs + QUEUED_STARTS_SECS}
     if clusters is not None:
         places["sbatch"] = tuple(
             HostCapacity(
@@ -101,7 +101,7 @@ def policy(
             )
             for c in clusters.clusters
         )
-        starts["sbatch"] = max(c.start_secs for c in clusters.clusters) + CODE_SECS
+        starts["sbatch"] = max(c.start_secs for c in clusters.clusters) + CODE_COPY_SECS
     return CoreConfig(
         places=places,
         op_run_slots=runs,

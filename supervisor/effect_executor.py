@@ -69,55 +69,39 @@ class EffectExecutor:
     def __init__(
         self,
         drivers: dict[str, AgentDriver],
-        agent_id: Callable[[AgentKey], str],
+        task_drivers: dict[str, TaskDriver],
+        engine: Engine,
+        hub: Hub,
+        driver_reports: DriverReports,
+        run_service: RunService,
+        run_dir_reaper: RunDirReaper,
+        library_sync: LibrarySync,
         redactor: Redactor,
         log: Log,
         counters: Counters,
+        *,
+        agent_id: Callable[[AgentKey], str],
+        driver_called: Callable[[str, str, str, bool, float], None],
     ) -> None:
-        self._drivers, self._agent_id, self._redactor, self._log, self._counters = (
-            drivers,
-            agent_id,
-            redactor,
-            log,
-            counters,
-        )
+        """task_drivers: by the name of the driver that placed the task. library_sync: copies users'
+        libraries to clusters that do not share their file system.
+
+        driver_called: called after each driver call with driver, host, verb, whether it failed, and
+        seconds.
+        """
+        self._drivers, self._task_drivers = drivers, task_drivers
+        self._engine, self._hub, self._driver_reports = engine, hub, driver_reports
+        self._run_service, self._run_dir_reaper = run_service, run_dir_reaper
+        self._library_sync = library_sync
+        self._redactor, self._log, self._counters = redactor, log, counters
+        self._agent_id, self._driver_called = agent_id, driver_called
         self._timers: dict[tuple[Any, ...], asyncio.TimerHandle] = {}
         self._work: set[asyncio.Task[None]] = set()
-        #: task drivers by driver name
-        self.tasks: dict[str, TaskDriver] = {}
-        self.engine: Engine
-        self.hub: Hub
-        self.purging: RunDirReaper
-        self.desk: RunService
-        self.places: DriverReports
-        #: copies users' libraries to clusters that do not share their file system
-        self.copies: LibrarySync | None = None
-        #: called after each driver call with driver, host, verb, whether it failed, and seconds
-        self.measured: Callable[[str, str, str, bool, float], None] = lambda *said: None
-
-    def bind(
-        self,
-        engine: Engine,
-        hub: Hub,
-        places: DriverReports,
-        desk: RunService,
-        purging: RunDirReaper,
-        tasks: dict[str, TaskDriver],
-    ) -> None:
-        """They need each other: the rest of the making."""
-        self.engine, self.hub, self.places, self.desk, self.purging, self.tasks = (
-            engine,
-            hub,
-            places,
-            desk,
-            purging,
-            tasks,
-        )
 
     def perform(self, effect: Effect) -> None:
         match effect:
             case ReplyStatus() | ReplyRefusal() | AgentReady():
-                self.desk.perform(effect)
+                self._run_service.perform(effect)
             case (
                 LaunchTask()
                 | LaunchGang()
@@ -127,11 +111,11 @@ class EffectExecutor:
                 | AcknowledgeTasks()
                 | DiscardHeldTask()
             ):
-                self._task(effect)
+                self._perform_task_effect(effect)
             case SetTimer():
-                self._set(effect.timer, effect.secs)
+                self._set_timer(effect.timer, effect.secs)
             case ClearTimer():
-                self._clear(effect.timer)
+                self._clear_timer(effect.timer)
             case StartAgent():
                 self._spawn(self._start(effect))
             case FindAgent():
@@ -139,12 +123,12 @@ class EffectExecutor:
             case StopAgent():
                 self._spawn(self._stop(effect))
             case EvictAgent():
-                self._dismiss(effect)
+                self._evict(effect)
             case RemoveRunDir():
-                self.purging.remove(effect.run_dir, effect.serial)
+                self._run_dir_reaper.remove(effect.run_dir, effect.serial)
             case EndConnection():
-                self.hub.end(effect.key, effect.epoch, effect.reason)
-                self.places.end(effect.key, effect.epoch, effect.reason)
+                self._hub.end(effect.key, effect.epoch, effect.reason)
+                self._driver_reports.end(effect.key, effect.epoch, effect.reason)
             case IncrementCounter():
                 self._counters.add(effect.what)
                 self._log("{}: {}", effect.what, effect.detail)
@@ -157,8 +141,8 @@ class EffectExecutor:
 
     # ---- tasks
 
-    def _task(self, effect: TaskEffect) -> None:
-        tasks = self.tasks.get(effect.key.driver)
+    def _perform_task_effect(self, effect: TaskEffect) -> None:
+        tasks = self._task_drivers.get(effect.key.driver)
         if tasks is None:
             self._counters.add("noTaskDriver")
             self._log(
@@ -179,16 +163,9 @@ class EffectExecutor:
                     **about(effect.token),
                     **of_agent(effect.key),
                 )
-                if (
-                    effect.spec.app is not None
-                    and self.copies is not None
-                    and self.copies.apart(effect.key)
-                ):
-                    self._spawn(
-                        self._launch_with_library(
-                            tasks, self.copies, effect, effect.spec.app.simulation_type
-                        )
-                    )
+                app = effect.spec.app
+                if app is not None and self._library_sync.apart(effect.key):
+                    self._spawn(self._launch_with_library(tasks, effect, app.simulation_type))
                 else:
                     tasks.launch(effect.key, effect.token, effect.spec)
             case LaunchGang():
@@ -217,28 +194,28 @@ class EffectExecutor:
                 assert_never(effect)
 
     async def _launch_with_library(
-        self, tasks: TaskDriver, copies: LibrarySync, effect: LaunchTask, simulation_type: str
+        self, tasks: TaskDriver, effect: LaunchTask, simulation_type: str
     ) -> None:
         """Copy the library, then launch. A stop that arrives earlier names a token that then never
         starts.
         """
-        await copies.bring(effect.key, simulation_type)
+        await self._library_sync.bring(effect.key, simulation_type)
         tasks.launch(effect.key, effect.token, effect.spec)
 
     # ---- timers
 
-    def _set(self, timer: tuple[Any, ...], secs: float) -> None:
-        self._clear(timer)
-        self._timers[timer] = asyncio.get_running_loop().call_later(secs, self._fired, timer)
+    def _set_timer(self, timer: tuple[Any, ...], secs: float) -> None:
+        self._clear_timer(timer)
+        self._timers[timer] = asyncio.get_running_loop().call_later(secs, self._timer_fired, timer)
 
-    def _clear(self, timer: tuple[Any, ...]) -> None:
+    def _clear_timer(self, timer: tuple[Any, ...]) -> None:
         handle = self._timers.pop(timer, None)
         if handle is not None:
             handle.cancel()
 
-    def _fired(self, timer: tuple[Any, ...]) -> None:
+    def _timer_fired(self, timer: tuple[Any, ...]) -> None:
         self._timers.pop(timer, None)
-        self.engine.tell(TimerFired(timer))
+        self._engine.tell(TimerFired(timer))
 
     # ---- drivers
 
@@ -269,23 +246,23 @@ class EffectExecutor:
                 "{} could not be started: {}", str(effect.key), e.sentence, **of_agent(effect.key)
             )
             if e.code == SIGN_IN:
-                self.engine.tell(SignInNeeded(effect.key, effect.attempt, e.sentence))
+                self._engine.tell(SignInNeeded(effect.key, effect.attempt, e.sentence))
             else:
-                self.engine.tell(DriverFailed(effect.key, effect.attempt, e.sentence))
+                self._engine.tell(DriverFailed(effect.key, effect.attempt, e.sentence))
         except OSError as e:
             self._log.exception(
                 "{} could not be started", str(effect.key), error=e, **of_agent(effect.key)
             )
-            self.engine.tell(
+            self._engine.tell(
                 DriverFailed(effect.key, effect.attempt, f"{type(e).__name__}: {e.strerror}")
             )
         else:
-            self.engine.tell(DriverStarted(effect.key, effect.attempt, handle))
+            self._engine.tell(DriverStarted(effect.key, effect.attempt, handle))
 
     async def _find(self, effect: FindAgent) -> None:
         driver = self._drivers.get(effect.key.driver)
         if driver is None:
-            self.engine.tell(
+            self._engine.tell(
                 DriverFound(
                     effect.key, "unknown", f"the driver {effect.key.driver} is not configured here"
                 )
@@ -298,27 +275,27 @@ class EffectExecutor:
             self._log.exception(
                 "{} cannot be looked for", str(effect.key), error=e, **of_agent(effect.key)
             )
-            self.engine.tell(DriverFound(effect.key, "unknown", f"{type(e).__name__}"))
+            self._engine.tell(DriverFound(effect.key, "unknown", f"{type(e).__name__}"))
             return
         self._log(
             "{} is {}: {}", str(effect.key), found.state, found.detail, **of_agent(effect.key)
         )
-        self.engine.tell(DriverFound(effect.key, found.state, found.detail, found.sign_in))
+        self._engine.tell(DriverFound(effect.key, found.state, found.detail, found.sign_in))
 
-    def _dismiss(self, effect: EvictAgent) -> None:
+    def _evict(self, effect: EvictAgent) -> None:
         """Stop an idle agent unless it owes an answer. Requests for an agent in this phase wait
         until it is gone.
         """
-        connection = self.hub.connections.get(effect.key)
+        connection = self._hub.connections.get(effect.key)
         if connection is None and effect.handle:
             self._spawn(self._stop(StopAgent(effect.key, effect.handle)))
         elif connection is None or connection.epoch != effect.epoch:
             return
         elif connection.asked:
-            self.engine.tell(EvictionRefused(effect.key, effect.epoch))
+            self._engine.tell(EvictionRefused(effect.key, effect.epoch))
         else:
             self._log("{} is ended: {}", connection, effect.reason, **of_agent(effect.key))
-            self.hub.send(effect.key, Kill(reason=effect.reason))
+            self._hub.send(effect.key, Kill(reason=effect.reason))
 
     async def _stop(self, effect: StopAgent) -> None:
         driver = self._drivers.get(effect.key.driver)
@@ -330,7 +307,7 @@ class EffectExecutor:
                 "{} cannot be stopped: {}", str(effect.key), e.sentence, **of_agent(effect.key)
             )
             if e.code == SIGN_IN:
-                self.engine.tell(SignInNeeded(effect.key, None, e.sentence))
+                self._engine.tell(SignInNeeded(effect.key, None, e.sentence))
             return
         except Exception as e:
             # the core's timer asks again
@@ -338,7 +315,7 @@ class EffectExecutor:
                 "{} cannot be stopped", str(effect.key), error=e, **of_agent(effect.key)
             )
             return
-        self.engine.tell(DriverStopped(effect.key))
+        self._engine.tell(DriverStopped(effect.key))
 
     async def _timed(self, key: AgentKey, verb: str, work: Awaitable[T]) -> T:
         began, failed = time.monotonic(), True
@@ -347,21 +324,21 @@ class EffectExecutor:
             failed = False
             return result
         finally:
-            self.measured(key.driver, key.host, verb, failed, time.monotonic() - began)
+            self._driver_called(key.driver, key.host, verb, failed, time.monotonic() - began)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._work.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._work_ended)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _work_ended(self, task: asyncio.Task[None]) -> None:
         self._work.discard(task)
         if not task.cancelled() and task.exception() is not None:
             self._log.exception("an effect failed", error=task.exception())
 
     async def close(self) -> None:
         for timer in list(self._timers):
-            self._clear(timer)
+            self._clear_timer(timer)
         for task in list(self._work):
             task.cancel()
         await asyncio.gather(*self._work, return_exceptions=True)

@@ -181,7 +181,7 @@ class Health:
                 "degraded",
                 f"the supervisor's loop was held for {held:.1f} s in the last {LOOK_BACK_SECS / 60:g} minutes",
                 None,
-                "grep 'the loop was held' in the log says at what it was; look at the machine's load and disks",
+                "grep 'the event loop was blocked' in the log says at what it was; look at the machine's load and disks",
             )
 
     def _agents(self) -> Iterator[Reason]:

@@ -16,7 +16,7 @@ def gives_one_network_to_two_gangs() -> list[Patch]:
 
 def dismisses_who_is_needed() -> list[Patch]:
     def idle(self: Any, key: Any) -> list[Any]:
-        return [k for k in self._others(key) if self._world.agents[k].phase == "up"]
+        return [k for k in self._others(key) if self._agents[k].phase == "up"]
 
     return [(host_assignment.HostAssignment, "idle", idle)]
 
