@@ -475,7 +475,7 @@ class _Supervisor:
         agents = self._engine.world.agents.values()
         placed, queued = (
             sum(len(a.placed) for a in agents),
-            sum(len(a.queued) for a in agents) + len(self._engine.world.homes.homeless),
+            sum(len(a.queued) for a in agents) + len(self._engine.world.host_assignment.unassigned),
         )
         return f"ready at {self.url}: {placed} tasks under way, {queued} runs queued, {len(self._hub.alive())} agents connected"
 

@@ -133,7 +133,7 @@ class Engine:
         now = self.ports.now()
         for input_ in inputs:
             if isinstance(input_, HostChanged):
-                host_selection.note(
+                host_selection.record_change(
                     self._down, (input_.driver, input_.host), input_.detail, now.wall, up=input_.up
                 )
         if self._paused_until is not None and not self._resumed(now):
@@ -383,7 +383,7 @@ class Engine:
                         self._keep(entry)
                     fetched.append(jid)
         if isinstance(input_, Submit):
-            home = self.world.homes.choose(input_.request.run)
+            home = self.world.host_assignment.choose(input_.request.run)
             if home is not None:
                 self.agent_record(home)
         elif (key := core_inputs.agent_key(input_)) is not None:

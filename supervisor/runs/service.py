@@ -328,7 +328,7 @@ class RunService:
         Refusal("badRequest"): there is no such driver.
         """
         name = self.driver(driver)
-        return self.engine.world.homes.for_calls(name, uid, host)
+        return self.engine.world.host_assignment.agent_for_calls(name, uid, host)
 
     async def agent(self, key: AgentKey) -> None:
         """Returns when it is up; it is started if need be. Raises Refusal (agentUnavailable,

@@ -415,7 +415,7 @@ def test_where_a_cluster_has_no_number_of_its_own_the_driver_s_counts(kit):
 
 
 def test_calls_go_to_the_cluster_that_is_meant_else_to_one_that_is_there(stage):
-    calls = stage.world.homes.for_calls
+    calls = stage.world.host_assignment.agent_for_calls
     assert calls("sbatch", "user0001", FAR) == key(FAR) and calls(
         "sbatch", "user0001", None
     ) == key(HPC)

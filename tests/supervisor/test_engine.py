@@ -167,7 +167,7 @@ def check(house):
             jid = stored.stream[4:]
             jobs[jid] = evolve(jobs.get(jid, Job(jid=jid)), stored.event)
     assert house.engine.world.jobs == {j: job for j, job in jobs.items() if job.busy}
-    assert concurrency_limits.broken(house.engine.world.slots) == []
+    assert concurrency_limits.violations(house.engine.world.slots) == []
     assert {jid: house.engine.durable(jid).job for jid in jobs} == jobs
 
 

@@ -41,7 +41,7 @@ def said(stage, n=1):
 
 
 def cores(stage):
-    return {host: books.cpu for host, books in stage.world.rooms["local"].books.items()}
+    return {host: books.cpu for host, books in stage.world.node_pools["local"].usage.items()}
 
 
 def placements(stage):
@@ -118,7 +118,7 @@ def test_one_agent_cannot_be_started_everything_is_given_back_and_asked_for_agai
     assert stage.state() == ("pending", None) and stage.clock["gang", *ticket(stage)] == 30.0
     stage.pass_time(30.0)
     stage.fire("gang", *ticket(stage))
-    assert said(stage)[0] == "resources" and stage.world.rooms["local"].queue, (
+    assert said(stage)[0] == "resources" and stage.world.node_pools["local"].queue, (
         "it stands in line like all others"
     )
     started = []
@@ -357,7 +357,7 @@ def test_the_first_one_that_cannot_have_everything_holds_up_those_behind_it(
     assert said(stage, 2)[0] == said(stage, 3)[0] == "resources"
     stage.cancel(2)
     stage.answer()
-    assert len(stage.tokens(3)) == 1 and not stage.world.rooms["local"].queue
+    assert len(stage.tokens(3)) == 1 and not stage.world.node_pools["local"].queue
 
 
 def test_plain_runs_do_not_wait_for_rooms_and_gangs_not_for_cpu_slots(kit, stage, here):
@@ -429,7 +429,7 @@ def test_an_agent_that_leaves_with_many_in_line_places_none_of_them(kit, stage, 
     stage.probes.clear()
     stage.disconnect(here)
     assert not placements(stage) and cores(stage) == {"localhost": 0, "node2": 0}
-    assert not stage.world.holds and stage.world.rooms["local"].claims == {}
+    assert not stage.world.holds and stage.world.node_pools["local"].claims == {}
 
 
 # ---- a thousand tasks
@@ -523,7 +523,7 @@ def test_a_gang_of_a_thousand_tasks_makes_no_decision_long(kit, here, hosts):
     stage.cancel(4)
     assert (
         stage.state(4) == ("error", "exit")
-        and not stage.world.tallies
-        and not any(r.claims for r in stage.world.rooms.values())
+        and not stage.world.task_counts
+        and not any(r.claims for r in stage.world.node_pools.values())
     )
     assert max(clock.longest.values()) < DECISION_SECS, clock.longest

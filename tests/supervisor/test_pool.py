@@ -93,8 +93,8 @@ def test_what_is_held_there_and_nothing_of_another_host() -> None:
     for n in range(3):
         concurrency_limits.request(w.slots, ("job", n), n, ("cpu/docker/sequential/a",))
     concurrency_limits.request(w.slots, ("job", 9), 9, ("cpu/docker/sequential/b",))
-    gang_allocator.keep(
-        w.rooms["docker"],
+    gang_allocator.record_placed(
+        w.node_pools["docker"],
         ("gang", 1),
         (ROLE,),
         [

@@ -88,13 +88,13 @@ class UnplacedTask(msgspec.Struct, frozen=True):
     free resources.
     """
 
-    need: RoleDemand
+    demand: RoleDemand
     index: int
-    seated: int
-    spaces: list[FreeCapacity]
+    placed: int
+    capacities: list[FreeCapacity]
 
 
-def needs_of(roles: Sequence[TaskRole]) -> tuple[RoleDemand, ...]:
+def demands_of(roles: Sequence[TaskRole]) -> tuple[RoleDemand, ...]:
     out = []
     for r in roles:
         ports = r.all_ports()
@@ -104,27 +104,32 @@ def needs_of(roles: Sequence[TaskRole]) -> tuple[RoleDemand, ...]:
     return tuple(out)
 
 
-def empty(nodes: Sequence[Node]) -> list[FreeCapacity]:
+def idle_capacities(nodes: Sequence[Node]) -> list[FreeCapacity]:
     """Return the free resources of idle nodes."""
     return [FreeCapacity(n, list(n.amounts)) for n in nodes]
 
 
-def asked(needs: Sequence[RoleDemand], what: int) -> int:
-    return sum(n.amounts[what] * n.tasks for n in needs)
+def total(demands: Sequence[RoleDemand], resource: int) -> int:
+    return sum(n.amounts[resource] * n.tasks for n in demands)
 
 
-def without_ports(needs: Sequence[RoleDemand]) -> tuple[RoleDemand, ...]:
+def without_ports(demands: Sequence[RoleDemand]) -> tuple[RoleDemand, ...]:
     return tuple(
         RoleDemand(n.role, n.tasks, (n.amounts[CPU], n.amounts[MEMORY], n.amounts[GPU], 0))
-        for n in needs
+        for n in demands
     )
 
 
-def pack(needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity]) -> Assignment | None:
-    """Return the node of each task, or None if no assignment was found. Does not change `spaces`."""
-    if any(asked(needs, what) > sum(s.free[what] for s in spaces) for what in range(4)):
+def pack(demands: Sequence[RoleDemand], capacities: Sequence[FreeCapacity]) -> Assignment | None:
+    """Return the node of each task, or None if no assignment was found. Does not change
+    `capacities`.
+    """
+    if any(
+        total(demands, resource) > sum(s.free[resource] for s in capacities)
+        for resource in range(4)
+    ):
         return None
-    if not all(any(room_for(n, s) for s in spaces) for n in needs):
+    if not all(any(tasks_that_fit(n, s) for s in capacities) for n in demands):
         return None
     for by, order in (
         (_largest_share, _as_listed),
@@ -132,157 +137,168 @@ def pack(needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity]) -> Assignm
         (_largest_share, _tightest),
         (_all_shares, _as_listed),
     ):
-        seating, stuck = _lay_out(needs, [s.copy() for s in spaces], by, order)
+        assignment, stuck = _assign_in_order(demands, [s.copy() for s in capacities], by, order)
         if stuck is None:
-            return seating
-    return _search(needs, spaces)
+            return assignment
+    return _search(demands, capacities)
 
 
-def seat(
-    needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity], among: Sequence[int]
+def pack_onto(
+    demands: Sequence[RoleDemand], capacities: Sequence[FreeCapacity], among: Sequence[int]
 ) -> Assignment | None:
     """Pack onto the nodes with these indexes only. On nodes with subnets, all tasks go to one
     node.
     """
     for at in sorted(
-        among, key=lambda at: (not asked(needs, GPU) and spaces[at].free[GPU] > 0, at)
+        among, key=lambda at: (not total(demands, GPU) and capacities[at].free[GPU] > 0, at)
     ):
-        if spaces[at].node.subnets is not None and alone(needs, spaces[at]):
-            return [[at] * need.tasks for need in needs]
-    wide = [at for at in among if spaces[at].node.subnets is None]
-    found = pack(needs, [spaces[at] for at in wide]) if wide else None
-    return None if found is None else [[wide[n] for n in seats] for seats in found]
+        if capacities[at].node.subnets is not None and fits_alone(demands, capacities[at]):
+            return [[at] * demand.tasks for demand in demands]
+    wide = [at for at in among if capacities[at].node.subnets is None]
+    found = pack(demands, [capacities[at] for at in wide]) if wide else None
+    return None if found is None else [[wide[n] for n in nodes] for nodes in found]
 
 
-def alone(needs: Sequence[RoleDemand], space: FreeCapacity) -> bool:
+def fits_alone(demands: Sequence[RoleDemand], capacity: FreeCapacity) -> bool:
     """Return whether the whole gang fits on this node, in one network."""
     return (
-        not space.full
-        and sum(n.tasks for n in needs) <= subnets.MEMBERS
-        and pack(needs, [space]) is not None
+        not capacity.full
+        and sum(n.tasks for n in demands) <= subnets.MEMBERS
+        and pack(demands, [capacity]) is not None
     )
 
 
-def stuck(needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity]) -> UnplacedTask | None:
+def first_unplaced(
+    demands: Sequence[RoleDemand], capacities: Sequence[FreeCapacity]
+) -> UnplacedTask | None:
     """Return the first unplaced task of the simplest order."""
-    return _lay_out(needs, [s.copy() for s in spaces], _largest_share, _as_listed)[1]
+    return _assign_in_order(demands, [s.copy() for s in capacities], _largest_share, _as_listed)[1]
 
 
-def room_for(need: RoleDemand, space: FreeCapacity) -> int:
+def tasks_that_fit(demand: RoleDemand, capacity: FreeCapacity) -> int:
     """Return how many tasks of this demand fit on the node."""
-    most = need.tasks
-    for amount, free in zip(need.amounts, space.free, strict=True):
+    most = demand.tasks
+    for amount, free in zip(demand.amounts, capacity.free, strict=True):
         if amount:
             most = min(most, free // amount)
-    if most > 0 and need.fixed:
+    if most > 0 and demand.fixed:
         # A port number exists once per node, and may lie in the range of dynamic ports.
-        within = sum(p in space.node.ports for p in need.fixed)
-        fits = space.free[PORT] >= need.amounts[PORT] + within and all(
-            space.has(p) for p in need.fixed
+        within = sum(p in capacity.node.ports for p in demand.fixed)
+        fits = capacity.free[PORT] >= demand.amounts[PORT] + within and all(
+            capacity.has(p) for p in demand.fixed
         )
         return int(fits)
     return max(0, most)
 
 
-def _take(need: RoleDemand, space: FreeCapacity, tasks: int) -> None:
-    for what, amount in enumerate(need.amounts):
-        space.free[what] -= amount * tasks
-    if need.fixed:
-        space.fixed |= frozenset(need.fixed)
-        space.free[PORT] -= sum(p in space.node.ports for p in need.fixed)
+def _reserve(demand: RoleDemand, capacity: FreeCapacity, tasks: int) -> None:
+    for resource, amount in enumerate(demand.amounts):
+        capacity.free[resource] -= amount * tasks
+    if demand.fixed:
+        capacity.fixed |= frozenset(demand.fixed)
+        capacity.free[PORT] -= sum(p in capacity.node.ports for p in demand.fixed)
 
 
-def _lay_out(
-    needs: Sequence[RoleDemand],
-    spaces: list[FreeCapacity],
+def _assign_in_order(
+    demands: Sequence[RoleDemand],
+    capacities: list[FreeCapacity],
     by: Callable[[RoleDemand, list[int]], float],
     order: _Order,
 ) -> tuple[Assignment, UnplacedTask | None]:
     """Place the largest demand first: as many tasks on a node as fit, then the next node. Changes
-    `spaces`.
+    `capacities`.
     """
-    total = [sum(s.free[what] for s in spaces) for what in range(4)]
-    seating: Assignment = [[] for _ in needs]
-    for i in sorted(range(len(needs)), key=lambda i: (not needs[i].fixed, -by(needs[i], total), i)):
-        need = needs[i]
-        for at, most in order(need, spaces):
-            if (n := min(need.tasks - len(seating[i]), most, room_for(need, spaces[at]))) > 0:
-                _take(need, spaces[at], n)
-                seating[i].extend([at] * n)
-            if len(seating[i]) == need.tasks:
+    total = [sum(s.free[resource] for s in capacities) for resource in range(4)]
+    assignment: Assignment = [[] for _ in demands]
+    for i in sorted(
+        range(len(demands)), key=lambda i: (not demands[i].fixed, -by(demands[i], total), i)
+    ):
+        demand = demands[i]
+        for at, most in order(demand, capacities):
+            if (
+                n := min(
+                    demand.tasks - len(assignment[i]), most, tasks_that_fit(demand, capacities[at])
+                )
+            ) > 0:
+                _reserve(demand, capacities[at], n)
+                assignment[i].extend([at] * n)
+            if len(assignment[i]) == demand.tasks:
                 break
         else:
-            return seating, UnplacedTask(need, len(seating[i]), sum(map(len, seating)), spaces)
-        seating[i].sort()
-    return seating, None
+            return assignment, UnplacedTask(
+                demand, len(assignment[i]), sum(map(len, assignment)), capacities
+            )
+        assignment[i].sort()
+    return assignment, None
 
 
-def _largest_share(need: RoleDemand, total: list[int]) -> float:
+def _largest_share(demand: RoleDemand, total: list[int]) -> float:
     return max(
         (amount / free if free > 0 else 1.0) if amount else 0.0
-        for amount, free in zip(need.amounts, total, strict=True)
+        for amount, free in zip(demand.amounts, total, strict=True)
     )
 
 
-def _all_shares(need: RoleDemand, total: list[int]) -> float:
+def _all_shares(demand: RoleDemand, total: list[int]) -> float:
     return sum(
         (amount / free if free > 0 else 1.0) if amount else 0.0
-        for amount, free in zip(need.amounts, total, strict=True)
+        for amount, free in zip(demand.amounts, total, strict=True)
     )
 
 
-def _spares_gpus(need: RoleDemand, space: FreeCapacity) -> bool:
+def _spares_gpus(demand: RoleDemand, capacity: FreeCapacity) -> bool:
     """Return whether the task should avoid this node: tasks without GPUs prefer nodes without free
     GPUs.
     """
-    return not need.amounts[GPU] and space.free[GPU] > 0
+    return not demand.amounts[GPU] and capacity.free[GPU] > 0
 
 
-def _as_listed(need: RoleDemand, spaces: list[FreeCapacity]) -> list[tuple[int, int]]:
+def _as_listed(demand: RoleDemand, capacities: list[FreeCapacity]) -> list[tuple[int, int]]:
     return sorted(
-        ((at, need.tasks) for at in range(len(spaces))),
-        key=lambda o: (_spares_gpus(need, spaces[o[0]]), o),
+        ((at, demand.tasks) for at in range(len(capacities))),
+        key=lambda o: (_spares_gpus(demand, capacities[o[0]]), o),
     )
 
 
-def _tightest(need: RoleDemand, spaces: list[FreeCapacity]) -> list[tuple[int, int]]:
-    room = [room_for(need, s) for s in spaces]
+def _tightest(demand: RoleDemand, capacities: list[FreeCapacity]) -> list[tuple[int, int]]:
+    fits = [tasks_that_fit(demand, s) for s in capacities]
     return sorted(
-        ((at, need.tasks) for at, n in enumerate(room) if n),
-        key=lambda o: (_spares_gpus(need, spaces[o[0]]), room[o[0]], o),
+        ((at, demand.tasks) for at, n in enumerate(fits) if n),
+        key=lambda o: (_spares_gpus(demand, capacities[o[0]]), fits[o[0]], o),
     )
 
 
-def _evenly(need: RoleDemand, spaces: list[FreeCapacity]) -> list[tuple[int, int]]:
+def _evenly(demand: RoleDemand, capacities: list[FreeCapacity]) -> list[tuple[int, int]]:
     """Give each node a share proportional to its capacity, so that no node runs out of one resource
     while much of another is free.
     """
-    room = [room_for(need, s) for s in spaces]
+    fits = [tasks_that_fit(demand, s) for s in capacities]
     return [
-        (at, -(-need.tasks * n // sum(room)))
-        for at, n in sorted(enumerate(room), key=lambda o: (-o[1], o[0]))
+        (at, -(-demand.tasks * n // sum(fits)))
+        for at, n in sorted(enumerate(fits), key=lambda o: (-o[1], o[0]))
         if n
     ]
 
 
-def _search(needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity]) -> Assignment | None:
+def _search(demands: Sequence[RoleDemand], capacities: Sequence[FreeCapacity]) -> Assignment | None:
     """Try all assignments until one fits or the step limit is reached. Small gangs only."""
-    if sum(n.tasks for n in needs) > SEARCHED_TASKS:
+    if sum(n.tasks for n in demands) > SEARCHED_TASKS:
         return None
-    total = [sum(s.free[what] for s in spaces) for what in range(4)]
+    total = [sum(s.free[resource] for s in capacities) for resource in range(4)]
     order = sorted(
-        range(len(needs)), key=lambda i: (not needs[i].fixed, -_largest_share(needs[i], total), i)
+        range(len(demands)),
+        key=lambda i: (not demands[i].fixed, -_largest_share(demands[i], total), i),
     )
-    tasks = [i for i in order for _ in range(needs[i].tasks)]
-    chosen = _Search([needs[i] for i in tasks], alike=not any(n.fixed for n in needs)).go_on(
-        list(spaces), ()
+    tasks = [i for i in order for _ in range(demands[i].tasks)]
+    chosen = _Search([demands[i] for i in tasks], alike=not any(n.fixed for n in demands)).extend(
+        list(capacities), ()
     )
     if chosen is None:
         return None
-    seating: Assignment = [[] for _ in needs]
+    assignment: Assignment = [[] for _ in demands]
     for i, at in zip(tasks, chosen, strict=True):
-        seating[i].append(at)
-    return seating
+        assignment[i].append(at)
+    return assignment
 
 
 class _Search(msgspec.Struct):
@@ -294,7 +310,9 @@ class _Search(msgspec.Struct):
     alike: bool
     steps: int = SEARCH_STEPS
 
-    def go_on(self, spaces: list[FreeCapacity], chosen: tuple[int, ...]) -> tuple[int, ...] | None:
+    def extend(
+        self, capacities: list[FreeCapacity], chosen: tuple[int, ...]
+    ) -> tuple[int, ...] | None:
         """Return the nodes of all tasks, given those of the first tasks."""
         n = len(chosen)
         if n == len(self.tasks):
@@ -302,17 +320,17 @@ class _Search(msgspec.Struct):
         # tasks of a role are alike: node indexes only grow within a role
         first = chosen[-1] if n and self.tasks[n - 1] is self.tasks[n] else 0
         tried: set[tuple[int, ...]] = set()
-        for at in range(first, len(spaces)):
+        for at in range(first, len(capacities)):
             self.steps -= 1
             if self.steps < 0:
                 return None
-            seen = tuple(spaces[at].free)
-            if (self.alike and seen in tried) or not room_for(self.tasks[n], spaces[at]):
+            seen = tuple(capacities[at].free)
+            if (self.alike and seen in tried) or not tasks_that_fit(self.tasks[n], capacities[at]):
                 continue
             tried.add(seen)
-            after = spaces.copy()
-            after[at] = spaces[at].copy()
-            _take(self.tasks[n], after[at], 1)
-            if (found := self.go_on(after, (*chosen, at))) is not None:
+            after = capacities.copy()
+            after[at] = capacities[at].copy()
+            _reserve(self.tasks[n], after[at], 1)
+            if (found := self.extend(after, (*chosen, at))) is not None:
                 return found
         return None

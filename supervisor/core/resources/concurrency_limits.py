@@ -65,7 +65,7 @@ def request(
     return _advance(slots, [ticket])
 
 
-def hold(
+def restore(
     slots: ConcurrencyLimits,
     ticket: RunKey,
     number: int,
@@ -93,7 +93,7 @@ def release(slots: ConcurrencyLimits, ticket: RunKey, only: str | None = None) -
     claim.pools = tuple(p for p in claim.pools if p != only)
     claim.held -= 1
     slots.pools[only].holders.discard(ticket)
-    return _pass_on(slots, (only,))
+    return _grant_released(slots, (only,))
 
 
 def release_all(slots: ConcurrencyLimits, tickets: Iterable[RunKey]) -> list[RunKey]:
@@ -111,7 +111,7 @@ def release_all(slots: ConcurrencyLimits, tickets: Iterable[RunKey]) -> list[Run
             queue = slots.pools[name].queue
             del queue[bisect_left(queue, (claim.number, ticket))]
         names |= dict.fromkeys(claim.pools[: claim.held + 1])
-    return _pass_on(slots, names)
+    return _grant_released(slots, names)
 
 
 def wait_of(slots: ConcurrencyLimits, ticket: RunKey) -> LimitWait | None:
@@ -129,7 +129,7 @@ def wait_of(slots: ConcurrencyLimits, ticket: RunKey) -> LimitWait | None:
     )
 
 
-def broken(slots: ConcurrencyLimits) -> list[str]:
+def violations(slots: ConcurrencyLimits) -> list[str]:
     """Return violated invariants as sentences, for tests and the simulator."""
     out = []
     for name, pool in slots.pools.items():
@@ -177,7 +177,7 @@ def _advance(slots: ConcurrencyLimits, tickets: list[RunKey]) -> list[RunKey]:
     return done
 
 
-def _pass_on(slots: ConcurrencyLimits, names: Iterable[str]) -> list[RunKey]:
+def _grant_released(slots: ConcurrencyLimits, names: Iterable[str]) -> list[RunKey]:
     """Grant released slots to waiters, and drop unused pools."""
     out = [ticket for name in names for ticket in _grant(slots, name)]
     for name in names:

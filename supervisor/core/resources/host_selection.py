@@ -94,7 +94,9 @@ def choose(options: Sequence[HostCandidate]) -> str | None:
     return min(roomy, key=lambda o: (o.load / o.slots, -o.warm, -o.memory)).host if roomy else None
 
 
-def note(outages: Outages, where: tuple[str, str], detail: str, at: float, *, up: bool) -> None:
+def record_change(
+    outages: Outages, where: tuple[str, str], detail: str, at: float, *, up: bool
+) -> None:
     """Record that a host is up or down. An outage begins with its first report."""
     if up:
         outages.pop(where, None)

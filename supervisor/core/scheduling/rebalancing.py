@@ -15,53 +15,53 @@ from ..state.transaction import Transaction
 from . import placement
 
 
-def away(turn: Transaction, key: AgentKey) -> None:
+def leave_host(tx: Transaction, key: AgentKey) -> None:
     """Move queued runs of a host that cannot run the agent now, where a better host exists."""
-    world = turn.world
-    view, down = world.agent(key), (key.driver, key.host) in world.homes.down
+    world = tx.world
+    view, down = world.agent(key), (key.driver, key.host) in world.host_assignment.down
     if not view.queued or len(world.policy.hosts(key.driver)) == 1:
         return
     leaving: dict[RunKey, AgentKey] = {}
-    placement.withdraw(turn, key, view.asking)
+    placement.withdraw(tx, key, view.asking)
     for ticket, number in list(view.queued.items()):
         world.dequeue(key, ticket)
-        target = world.homes.choose(_spec(turn, ticket)) or key
-        better = (target.driver, target.host) not in world.homes.down and (
-            down or world.homes.memory(target) > 0
+        target = world.host_assignment.choose(_spec(tx, ticket)) or key
+        better = (target.driver, target.host) not in world.host_assignment.down and (
+            down or world.host_assignment.memory(target) > 0
         )
         leaving[ticket] = target if better else key
         world.enqueue(leaving[ticket], ticket, number)
-    _arrived(turn, {key, *leaving.values()})
+    _arrived(tx, {key, *leaving.values()})
 
 
-def move(turn: Transaction, key: AgentKey, ticket: RunKey, target: AgentKey) -> None:
+def move(tx: Transaction, key: AgentKey, ticket: RunKey, target: AgentKey) -> None:
     """Move one run to another agent's queue."""
-    placement.withdraw(turn, key, (ticket,))
-    number = turn.world.dequeue(key, ticket)
+    placement.withdraw(tx, key, (ticket,))
+    number = tx.world.dequeue(key, ticket)
     if number is not None:
-        turn.world.enqueue(target, ticket, number)
-        _arrived(turn, {key, target})
+        tx.world.enqueue(target, ticket, number)
+        _arrived(tx, {key, target})
 
 
-def _arrived(turn: Transaction, keys: Iterable[AgentKey]) -> None:
+def _arrived(tx: Transaction, keys: Iterable[AgentKey]) -> None:
     for key in sorted(keys):
-        placement.in_order(turn, key)
-        if turn.world.agent(key).queued:
-            turn.need(key)
+        placement.reorder(tx, key)
+        if tx.world.agent(key).queued:
+            tx.require_agent(key)
 
 
-def even_out(turn: Transaction) -> None:
+def rebalance(tx: Transaction) -> None:
     """Give free slots without waiters to the longest waiting runs of other hosts."""
-    if not turn.world.homes.hosts:
+    if not tx.world.host_assignment.hosts:
         return
-    for driver, places in turn.world.policy.places.items():
-        several = len(places) > 1 and driver not in turn.world.policy.batch
+    for driver, places in tx.world.policy.places.items():
+        several = len(places) > 1 and driver not in tx.world.policy.batch
         for kind in sorted({kind for p in places for kind in p.slots}) if several else ():
-            _even_out(turn, driver, kind)
+            _rebalance(tx, driver, kind)
 
 
-def _even_out(turn: Transaction, driver: str, kind: str) -> None:
-    world = turn.world
+def _rebalance(tx: Transaction, driver: str, kind: str) -> None:
+    world = tx.world
     pools = {
         p.host: world.slots.pools.get(cpu_pool(AgentKey(driver, kind, "", p.host)))
         for p in world.policy.places[driver]
@@ -77,7 +77,7 @@ def _even_out(turn: Transaction, driver: str, kind: str) -> None:
             host: world.policy.slots_at(driver, kind, host)
             - (0 if pool is None else len(pool.holders))
             for host, pool in pools.items()
-            if (driver, host) not in world.homes.down and (pool is None or not pool.queue)
+            if (driver, host) not in world.host_assignment.down and (pool is None or not pool.queue)
         }
         if waiting
         else {}
@@ -88,7 +88,7 @@ def _even_out(turn: Transaction, driver: str, kind: str) -> None:
         if key.driver == driver and key.kind == kind and key.host in free and not view.known:
             free[key.host] -= len(view.queued)  # these runs will request slots when the agent is up
     for _, ticket, host in waiting:
-        spec = _spec(turn, ticket)
+        spec = _spec(tx, ticket)
         may = {
             p.host for p in host_selection.allowed(world.policy.places[driver], spec.active_plan)
         }
@@ -96,16 +96,16 @@ def _even_out(turn: Transaction, driver: str, kind: str) -> None:
             (
                 h
                 for h, n in free.items()
-                if n > 0 and h in may and world.homes.memory(world.key_at(spec, h))
+                if n > 0 and h in may and world.host_assignment.memory(world.key_at(spec, h))
             ),
             None,
         )
         if to is not None and ticket in world.agent(world.key_at(spec, host)).queued:
             free[to] -= 1
-            move(turn, world.key_at(spec, host), ticket, world.key_at(spec, to))
+            move(tx, world.key_at(spec, host), ticket, world.key_at(spec, to))
 
 
-def _spec(turn: Transaction, ticket: RunKey) -> RunSpec:
-    run = turn.world.jobs[ticket[0]].run
+def _spec(tx: Transaction, ticket: RunKey) -> RunSpec:
+    run = tx.world.jobs[ticket[0]].run
     assert run is not None and run.serial == ticket[1]
     return run.spec

@@ -71,7 +71,7 @@ class AgentState(msgspec.Struct, kw_only=True):
     signed_in: bool = False
 
     @property
-    def there(self) -> bool:
+    def takes_memory(self) -> bool:
         """Return whether the agent takes memory, as far as known."""
         return self.phase not in ("absent", "crowded", "signed_out")
 

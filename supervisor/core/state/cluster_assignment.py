@@ -27,7 +27,7 @@ KIND = "parallel"
 _NAMES, _CHARS, _ENVELOPE = 60, 8_000, 100
 
 
-def asked_for(spec: RunSpec) -> str | None:
+def named_cluster(spec: RunSpec) -> str | None:
     """Return the cluster that the run names."""
     return spec.batch.cluster if isinstance(spec.batch, BatchRequest) else None
 
@@ -36,18 +36,18 @@ def cluster(policy: CoreConfig, spec: RunSpec) -> str | None:
     """Return the run's cluster: the named one, or the first if it names none. None if there is no
     such cluster (any more).
     """
-    wanted, places = asked_for(spec), policy.hosts(spec.driver)
+    wanted, places = named_cluster(spec), policy.hosts(spec.driver)
     if wanted is None:
         return places[0].host
     return wanted if any(p.host == wanted for p in places) else None
 
 
-def unknown(policy: CoreConfig, spec: RunSpec) -> str:
+def unknown_cluster_error(policy: CoreConfig, spec: RunSpec) -> str:
     """Return the error sentence for an unknown cluster."""
-    return f"there is no cluster {asked_for(spec)} here (there are: {', '.join(p.host for p in policy.hosts(spec.driver))})"
+    return f"there is no cluster {named_cluster(spec)} here (there are: {', '.join(p.host for p in policy.hosts(spec.driver))})"
 
 
-def wishes(spec: RunSpec, host: str) -> BatchRequest:
+def batch_request(spec: RunSpec, host: str) -> BatchRequest:
     """Return the batch request for this cluster."""
     said = spec.batch if isinstance(spec.batch, BatchRequest) else BatchRequest()
     return msgspec.structs.replace(said, cluster=host)
@@ -71,7 +71,7 @@ def too_large(spec: RunSpec) -> str | None:
     )
 
 
-def in_its_queue(policy: CoreConfig, run: Run) -> bool:
+def in_scheduler_queue(policy: CoreConfig, run: Run) -> bool:
     """Return whether the run was submitted to its scheduler for the first time and has not begun."""
     if (
         run.spec.driver not in policy.batch
@@ -83,7 +83,7 @@ def in_its_queue(policy: CoreConfig, run: Run) -> bool:
     return run.attempts[0].ended_at is None
 
 
-def keeps_limit(policy: CoreConfig, run: Run) -> bool:
+def queue_limit_continues(policy: CoreConfig, run: Run) -> bool:
     """Return whether the run's own queue limit still counts in the scheduler's queue. The site's
     default limit does not.
     """

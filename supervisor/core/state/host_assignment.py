@@ -43,12 +43,12 @@ class HostAssignment:
         self.hosts: dict[RunKey, str] = {}
         self._waiting: Counter[tuple[str, str, str]] = Counter()
         #: queued runs that no host accepts, with their submission numbers
-        self.homeless: dict[RunKey, int] = {}
+        self.unassigned: dict[RunKey, int] = {}
         #: agents that take memory by (driver, host), and agents that wait for memory
-        self._there: dict[tuple[str, str], dict[AgentKey, None]] = {}
-        self.crowded: dict[AgentKey, None] = {}
+        self._with_memory: dict[tuple[str, str], dict[AgentKey, None]] = {}
+        self.waiting_for_memory: dict[AgentKey, None] = {}
 
-    # ---- books
+    # ---- records
 
     def host_of(self, run: Run) -> str:
         """Return the host whose queue holds the run, or the first host if the run is not queued."""
@@ -56,7 +56,7 @@ class HostAssignment:
         if spec.driver in self._policy.batch:
             return (
                 cluster_assignment.cluster(self._policy, spec)
-                or cluster_assignment.asked_for(spec)
+                or cluster_assignment.named_cluster(spec)
                 or ""
             )
         places = self._policy.hosts(spec.driver)
@@ -67,29 +67,29 @@ class HostAssignment:
             places[0].host,
         )
 
-    def settled(self, key: AgentKey, ticket: RunKey) -> None:
+    def add_waiting(self, key: AgentKey, ticket: RunKey) -> None:
         if len(self._policy.hosts(key.driver)) > 1:
             self.hosts[ticket] = key.host
             self._waiting[key.driver, key.kind, key.host] += 1
 
-    def left(self, key: AgentKey, ticket: RunKey) -> None:
+    def remove_waiting(self, key: AgentKey, ticket: RunKey) -> None:
         if self.hosts.pop(ticket, None) is not None:
             where = (key.driver, key.kind, key.host)
             self._waiting[where] -= 1
             if not self._waiting[where]:
                 del self._waiting[where]
 
-    def present(self, key: AgentKey, *, there: bool) -> None:
+    def update_memory(self, key: AgentKey, *, taken: bool) -> None:
         """Record whether the agent takes memory on its host."""
-        self.crowded.pop(key, None)
+        self.waiting_for_memory.pop(key, None)
         if self._agents[key].phase == "crowded":
-            self.crowded[key] = None
-        if there:
-            self._there.setdefault((key.driver, key.host), {})[key] = None
-        elif key in (some := self._there.get((key.driver, key.host), {})):
-            del some[key]
-            if not some:
-                del self._there[key.driver, key.host]
+            self.waiting_for_memory[key] = None
+        if taken:
+            self._with_memory.setdefault((key.driver, key.host), {})[key] = None
+        elif key in (same_host := self._with_memory.get((key.driver, key.host), {})):
+            del same_host[key]
+            if not same_host:
+                del self._with_memory[key.driver, key.host]
 
     # ---- choices
 
@@ -112,10 +112,12 @@ class HostAssignment:
         places = host_selection.allowed(self._policy.hosts(spec.driver), spec.active_plan)
         if len(places) == 1:
             return self.key_at(spec, places[0].host)
-        host = host_selection.choose([self._option(p, self.key_at(spec, p.host)) for p in places])
+        host = host_selection.choose(
+            [self._candidate(p, self.key_at(spec, p.host)) for p in places]
+        )
         return None if host is None else self.key_at(spec, host)
 
-    def for_calls(self, driver: str, uid: str, host: str | None) -> AgentKey:
+    def agent_for_calls(self, driver: str, uid: str, host: str | None) -> AgentKey:
         """Return the agent that answers a user's calls: on this host if it is available, else a
         running one, else as for a run without a plan.
         """
@@ -125,14 +127,14 @@ class HostAssignment:
         keys = [AgentKey(driver, "sequential", uid, p.host) for p in places]
         if len(places) == 1:
             return keys[0]
-        options = [self._option(p, key) for p, key in zip(places, keys, strict=True)]
-        up = [o for o in options if not o.down]
+        candidates = [self._candidate(p, key) for p, key in zip(places, keys, strict=True)]
+        up = [o for o in candidates if not o.down]
         chosen = next((o.host for o in up if o.host == host), None) or next(
             (o.host for o in up if o.warm == 2), None
         )
         if chosen is None:
             open_ = {p.host for p in host_selection.allowed(places, None)}
-            chosen = host_selection.choose([o for o in options if o.host in open_] or options)
+            chosen = host_selection.choose([o for o in candidates if o.host in open_] or candidates)
         assert chosen is not None
         return AgentKey(driver, "sequential", uid, chosen)
 
@@ -144,10 +146,10 @@ class HostAssignment:
             AgentKey(driver, cluster_assignment.KIND, uid, p.host)
             for p in self._policy.hosts(driver)
         ]
-        meant = next((k for k in keys if k.host == host), None)
-        return meant or next((k for k in keys if self._alive(k)), keys[0])
+        requested = next((k for k in keys if k.host == host), None)
+        return requested or next((k for k in keys if self._alive(k)), keys[0])
 
-    def _option(self, place: HostCapacity, key: AgentKey) -> HostCandidate:
+    def _candidate(self, place: HostCapacity, key: AgentKey) -> HostCandidate:
         pool, waiting = (
             self._pools.get(cpu_pool(key)),
             self._waiting[key.driver, key.kind, key.host],
@@ -187,29 +189,32 @@ class HostAssignment:
         """Return 2 if the host has memory for this agent or the agent is there, 1 if evicting idle
         agents frees enough, else 0.
         """
-        lacking = self.lacking(key)
+        lacking = self.missing_mb(key)
         if lacking <= 0:
             return 2
-        return int(sum(self.mb(k) for k in self.idle(key) + self.leaving(key)) >= lacking)
+        return int(
+            sum(self.agent_mb(k) for k in self.idle_agents(key) + self.leaving_agents(key))
+            >= lacking
+        )
 
-    def lacking(self, key: AgentKey) -> int:
+    def missing_mb(self, key: AgentKey) -> int:
         """Return the MiB missing to start the agent."""
         place, view = self._policy.place(key.driver, key.host), self._agents.get(key)
         if (
             place is None
             or place.memory_mb is None
             or key.kind == "container"
-            or (view is not None and view.there)
+            or (view is not None and view.takes_memory)
         ):
             return 0
-        return sum(map(self.mb, self._others(key))) + self.mb(key) - place.memory_mb
+        return sum(map(self.agent_mb, self._others(key))) + self.agent_mb(key) - place.memory_mb
 
-    def mb(self, key: AgentKey) -> int:
+    def agent_mb(self, key: AgentKey) -> int:
         """Return the MiB that a running agent takes."""
         place = self._policy.place(key.driver, key.host)
         return 0 if place is None else place.agent_mb.get(key.kind, 0)
 
-    def idle(self, key: AgentKey) -> list[AgentKey]:
+    def idle_agents(self, key: AgentKey) -> list[AgentKey]:
         """Return unneeded agents on the same host, the longest idle first."""
         views = [self._agents[k] for k in self._others(key)]
         idle = [
@@ -222,13 +227,13 @@ class HostAssignment:
         ]
         return [v.record.key for v in sorted(idle, key=lambda v: (v.used, v.record.key))]
 
-    def leaving(self, key: AgentKey) -> list[AgentKey]:
+    def leaving_agents(self, key: AgentKey) -> list[AgentKey]:
         return [k for k in self._others(key) if self._agents[k].phase == "leaving"]
 
-    def used(self, key: AgentKey) -> tuple[int, int]:
+    def memory_in_use(self, key: AgentKey) -> tuple[int, int]:
         """Return the number of other agents on the same host and their MiB."""
         others = self._others(key)
-        return len(others), sum(map(self.mb, others))
+        return len(others), sum(map(self.agent_mb, others))
 
     def _others(self, key: AgentKey) -> list[AgentKey]:
-        return [k for k in self._there.get((key.driver, key.host), {}) if k != key]
+        return [k for k in self._with_memory.get((key.driver, key.host), {}) if k != key]

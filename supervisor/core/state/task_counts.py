@@ -22,28 +22,28 @@ class TaskCounts(msgspec.Struct):
 CountsByRun = dict[RunKey, TaskCounts]
 
 
-def count(tallies: CountsByRun, event: JobEvent) -> None:
+def apply(counts: CountsByRun, event: JobEvent) -> None:
     """Apply one event to the counts."""
     match event:
         case TaskPlaced(token=token):
-            tallies.setdefault((token.jid, token.serial), TaskCounts()).live += 1
+            counts.setdefault((token.jid, token.serial), TaskCounts()).live += 1
         case TaskEnded(token=token, exit=exit_):
-            tally = tallies[token.jid, token.serial]
-            tally.live -= 1
-            tally.ends[token.role, exit_.succeeded] = (
-                tally.ends.get((token.role, exit_.succeeded), 0) + 1
+            entry = counts[token.jid, token.serial]
+            entry.live -= 1
+            entry.ends[token.role, exit_.succeeded] = (
+                entry.ends.get((token.role, exit_.succeeded), 0) + 1
             )
-            if not tally.live:
-                del tallies[token.jid, token.serial]
+            if not entry.live:
+                del counts[token.jid, token.serial]
 
 
-def of(tasks: Iterable[Task]) -> TaskCounts:
+def count_tasks(tasks: Iterable[Task]) -> TaskCounts:
     """Return the counts of one attempt's tasks."""
-    tally = TaskCounts()
+    entry = TaskCounts()
     for task in tasks:
         if task.live:
-            tally.live += 1
+            entry.live += 1
         elif task.exit is not None:
-            seat = (task.token.role, task.exit.succeeded)
-            tally.ends[seat] = tally.ends.get(seat, 0) + 1
-    return tally
+            outcome = (task.token.role, task.exit.succeeded)
+            entry.ends[outcome] = entry.ends.get(outcome, 0) + 1
+    return entry

@@ -1,4 +1,4 @@
-"""Transaction: the only way in which a decision records events, requests effects, and changes phases.
+"""Transaction: collects the events and effects of one decision, and advances the world.
 
 No rules live here: the modules of `runs`, `scheduling` and `agents` decide.
 """
@@ -33,11 +33,11 @@ class Transaction:
         #: changed jobs with their state after this decision
         self.touched: dict[str, Job] = {}
         #: agents that became needed
-        self.needed: dict[AgentKey, None] = {}
+        self.needed_agents: dict[AgentKey, None] = {}
         #: agents whose queue became shorter
-        self.shorter: dict[AgentKey, None] = {}
+        self.shortened_queues: dict[AgentKey, None] = {}
         #: (driver, host) where agent memory was freed, or may be
-        self.freed: dict[tuple[str, str], None] = {}
+        self.freed_memory: dict[tuple[str, str], None] = {}
         #: data shared by the tasks of an attempt (computeJid, serial, attempt), where they are
         #: launched
         self.shared: dict[tuple[str, int, int], Shared] = {}
@@ -48,7 +48,7 @@ class Transaction:
         job = self.world.jobs.get(jid) or Job(jid=jid)
         self._write(job_stream(jid), job.version, event)
         job = evolve(job, event)
-        task_counts.count(self.world.tallies, event)
+        task_counts.apply(self.world.task_counts, event)
         self.world.jobs[jid] = self.touched[jid] = job
         return job
 
@@ -57,24 +57,24 @@ class Transaction:
         self._write(agent_stream(key), view.record.version, event)
         view.record = evolve_agent(view.record, event)
 
-    def ask(self, effect: Effect) -> None:
+    def emit(self, effect: Effect) -> None:
         self.effects.append(effect)
 
-    def enter(self, view: AgentState, phase: str) -> None:
+    def set_phase(self, view: AgentState, phase: str) -> None:
         """Change the phase of an agent."""
         if view.phase == phase:
             return
-        key, was_there = view.record.key, view.there
+        key, took_memory = view.record.key, view.takes_memory
         view.phase, view.since = phase, self.now.wall
-        self.world.homes.present(key, there=view.there)
-        if was_there and not view.there:
-            self.freed[key.driver, key.host] = None
+        self.world.host_assignment.update_memory(key, taken=view.takes_memory)
+        if took_memory and not view.takes_memory:
+            self.freed_memory[key.driver, key.host] = None
 
-    def need(self, key: AgentKey) -> None:
+    def require_agent(self, key: AgentKey) -> None:
         """Ensure before the end of this decision that the agent is up or on its way."""
-        self.needed[key] = None
+        self.needed_agents[key] = None
 
-    def chance(self) -> float:
+    def random(self) -> float:
         """Return a pseudo-random number in [0, 1), different at each call."""
         self._minted += 1
         digest = hashlib.blake2b(
@@ -82,7 +82,7 @@ class Transaction:
         ).digest()
         return int.from_bytes(digest, "big") / 2**64
 
-    def passed(self, at: float, mono: float | None, boot_id: str | None) -> float:
+    def secs_since(self, at: float, mono: float | None, boot_id: str | None) -> float:
         """Return the seconds since a recorded time: by the monotonic clock within one boot, by the
         wall clock after a reboot.
         """
@@ -90,7 +90,7 @@ class Transaction:
             return max(0.0, self.now.mono - mono)
         return max(0.0, self.now.wall - at)
 
-    def mint(self) -> tuple[str, str]:
+    def new_token(self) -> tuple[str, str]:
         """Return a fresh token and its hash."""
         self._minted += 1
         token = derived_id(

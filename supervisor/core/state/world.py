@@ -67,22 +67,22 @@ class World:
         self.watched: set[AgentKey] = set()
         self.slots = ConcurrencyLimits(capacity=self._capacity)
         self._watches = cache(policy.watches)
-        self.homes = HostAssignment(
+        self.host_assignment = HostAssignment(
             policy, self.agents, self.slots.pools, {} if down is None else dict(down)
         )
         #: nodes for runs with roles, by driver
-        self.rooms = {
+        self.node_pools = {
             driver: NodePool(
-                nodes=nodes, down={host for at, host in self.homes.down if at == driver}
+                nodes=nodes, down={host for at, host in self.host_assignment.down if at == driver}
             )
             for driver, nodes in policy.nodes.items()
         }
         #: gangs that hold all resources and are not placed yet
         self.holds: dict[RunKey, GangReservation] = {}
         #: gangs that released everything and wait before the next try: reason and end (wall time)
-        self.held_off: dict[RunKey, tuple[str, float]] = {}
+        self.gang_backoffs: dict[RunKey, tuple[str, float]] = {}
         #: task counts of live attempts
-        self.tallies: CountsByRun = {}
+        self.task_counts: CountsByRun = {}
         #: runs that wait for the end of a run, by job id and serial
         self.followers: dict[str, dict[int, dict[RunKey, None]]] = {}
         #: monotonic start time of executions, as reported by agents
@@ -123,11 +123,11 @@ class World:
 
     def key_of(self, run: Run) -> AgentKey:
         """Return the agent that the run waits for, or would wait for."""
-        return self.key_at(run.spec, self.homes.host_of(run))
+        return self.key_at(run.spec, self.host_assignment.host_of(run))
 
     def key_at(self, spec: RunSpec, host: str) -> AgentKey:
         """Return the agent that runs this spec on this host."""
-        return self.homes.key_at(spec, host)
+        return self.host_assignment.key_at(spec, host)
 
     def enqueue(self, key: AgentKey, ticket: RunKey, number: int) -> None:
         """Append the run to this agent's queue."""
@@ -135,22 +135,22 @@ class World:
         view.queued[ticket] = number
         if run is not None and run.spec.roles:
             view.gangs[ticket] = number
-        self.homes.settled(key, ticket)
+        self.host_assignment.add_waiting(key, ticket)
 
     def dequeue(self, key: AgentKey, ticket: RunKey) -> int | None:
         """Remove the run from this agent's queue. Return its number, or None if it was not queued."""
-        self.homes.homeless.pop(ticket, None)
+        self.host_assignment.unassigned.pop(ticket, None)
         view = self.agent(key)
         view.asking.discard(ticket)
         number = view.queued.pop(ticket, None)
         view.gangs.pop(ticket, None)
         if number is not None:
-            self.homes.left(key, ticket)
+            self.host_assignment.remove_waiting(key, ticket)
         return number
 
-    def room(self, driver: str) -> NodePool:
+    def node_pool(self, driver: str) -> NodePool:
         """Return the nodes of this driver, empty if none are configured."""
-        return self.rooms.setdefault(driver, NodePool(nodes=()))
+        return self.node_pools.setdefault(driver, NodePool(nodes=()))
 
     def wait_for(self, ticket: RunKey, waits: Iterable[After]) -> None:
         """Record that this run waits for the end of other runs."""
@@ -205,9 +205,9 @@ class World:
             or run.retry is not None
         ):
             return
-        key = self.homes.choose(run.spec)
+        key = self.host_assignment.choose(run.spec)
         if key is None:
-            self.homes.homeless[job.jid, run.serial] = number
+            self.host_assignment.unassigned[job.jid, run.serial] = number
         else:
             self.enqueue(key, (job.jid, run.serial), number)
 
@@ -218,14 +218,14 @@ class World:
             asked, attempt = run.spec, run.attempts[-1].tasks
         else:
             asked, attempt = next(p for p in job.history if p.serial == ticket[1]), tuple(tasks)
-        self.tallies[ticket] = task_counts.of(attempt)
+        self.task_counts[ticket] = task_counts.count_tasks(attempt)
         released = () if all(t.pid is None for t in attempt) else (dir_pool(job.jid),)
-        concurrency_limits.hold(
+        concurrency_limits.restore(
             self.slots, ticket, number, pools_of(key, job.jid, asked, self.policy.batch), released
         )
         if asked.roles and key.driver not in self.policy.batch:
-            gang_allocator.keep(
-                self.room(key.driver), ticket, asked.roles, tuple(t.place for t in tasks)
+            gang_allocator.record_placed(
+                self.node_pool(key.driver), ticket, asked.roles, tuple(t.place for t in tasks)
             )
 
 

@@ -13,26 +13,28 @@ from ..state.agent_state import AgentState
 from ..state.world import World
 
 
-def last_word(world: World, run: Run) -> BatchState | None:
+def last_report(world: World, run: Run) -> BatchState | None:
     """Return the scheduler's newest report, else the recorded one. All tasks of a gang are one
     batch job.
     """
     live = run.live_tasks
     heard = next((world.batch[t.token] for t in live if t.token in world.batch), None)
     if heard is not None:
-        return _of_all(run, heard)
+        return _of_gang(run, heard)
     told: tuple[Task, ...] = live or ((run.telling,) if run.telling is not None else ())
-    found = next((said for t in told if (said := t.batch_said) is not None), None)
-    return None if found is None else _of_all(run, found)
+    found = next((report for t in told if (report := t.batch_said) is not None), None)
+    return None if found is None else _of_gang(run, found)
 
 
-def _of_all(run: Run, said: BatchState) -> BatchState:
+def _of_gang(run: Run, report: BatchState) -> BatchState:
     """Return the report without fields of a single task: its node and its part of the run
     directory.
     """
     if not run.spec.roles:
-        return said
-    return msgspec.structs.replace(said, node="", run_dir="/".join(said.run_dir.split("/")[:-2]))
+        return report
+    return msgspec.structs.replace(
+        report, node="", run_dir="/".join(report.run_dir.split("/")[:-2])
+    )
 
 
 def sign_in(view: AgentState, key: AgentKey) -> str:
@@ -57,24 +59,28 @@ def sign_in_to(world: World, run: Run) -> str | None:
 
 def queued(world: World, run: Run) -> tuple[str, str]:
     """Return (queueState, sentence) of a run that was submitted to its scheduler and has not begun."""
-    said, key = last_word(world, run), run.live_tasks[0].agent_key
-    if said is None:
-        return "starting", f"its agent was asked to submit it to {key.host}" + doubts(world, run)
-    if said.job_id is None:
-        why = said.sentence or said.reason
-        return "slurm", f"it is being submitted to {said.cluster}" + (
+    report, key = last_report(world, run), run.live_tasks[0].agent_key
+    if report is None:
+        return "starting", f"its agent was asked to submit it to {key.host}" + unknown_clause(
+            world, run
+        )
+    if report.job_id is None:
+        why = report.sentence or report.reason
+        return "slurm", f"it is being submitted to {report.cluster}" + (
             f": {why}" if why else ""
-        ) + doubts(world, run)
-    return "slurm", _place(said) + doubts(world, run)
+        ) + unknown_clause(world, run)
+    return "slurm", _place(report) + unknown_clause(world, run)
 
 
-def _place(said: BatchState) -> str:
+def _place(report: BatchState) -> str:
     """Return the place in the queue, the reason, and the expected start, as far as known."""
-    partition = f", partition {said.partition}" if said.partition else ""
-    why = said.sentence or said.reason or said.state
-    expected = "" if said.starts_at is None else f"; expected to start at {_time(said.starts_at)}"
+    partition = f", partition {report.partition}" if report.partition else ""
+    why = report.sentence or report.reason or report.state
+    expected = (
+        "" if report.starts_at is None else f"; expected to start at {_time(report.starts_at)}"
+    )
     return (
-        f"in the queue of {said.cluster}{partition}, Slurm job {said.job_id}"
+        f"in the queue of {report.cluster}{partition}, Slurm job {report.job_id}"
         + (f": {why}" if why else "")
         + expected
     )
@@ -82,16 +88,16 @@ def _place(said: BatchState) -> str:
 
 def running(world: World, run: Run) -> str | None:
     """Return where the run is running, or that Slurm has requeued it."""
-    said = last_word(world, run)
-    if said is None or said.job_id is None:
+    report = last_report(world, run)
+    if report is None or report.job_id is None:
         return None
-    if said.queued:
-        return f"Slurm has taken it back: it is {_place(said)}" + doubts(world, run)
-    on = f"on {said.nodes} of {said.cluster}" if said.nodes else f"on {said.cluster}"
-    return f"it runs {on} (Slurm job {said.job_id})" + doubts(world, run)
+    if report.queued:
+        return f"Slurm has taken it back: it is {_place(report)}" + unknown_clause(world, run)
+    on = f"on {report.nodes} of {report.cluster}" if report.nodes else f"on {report.cluster}"
+    return f"it runs {on} (Slurm job {report.job_id})" + unknown_clause(world, run)
 
 
-def doubts(world: World, run: Run) -> str:
+def unknown_clause(world: World, run: Run) -> str:
     """Return a clause about an unknown state: since when, and what helps."""
     key = run.live_tasks[0].agent_key
     if world.policy.place(key.driver, key.host) is None:

@@ -57,15 +57,17 @@ def for_slot(world: World, wait: LimitWait, number: int) -> int | None:
             return None
 
 
-def for_room(world: World, driver: str, number: int) -> int:
+def for_nodes(world: World, driver: str, number: int) -> int:
     """Return the number of runs with roles submitted before `number` that wait for nodes of this
     driver. Those that wait aside do not count.
     """
     views = [v for v in _asking(world, driver) if v.gangs]
     never = (
-        ticket for ticket, claim in world.room(driver).claims.items() if claim.never is not None
+        ticket
+        for ticket, claim in world.node_pool(driver).claims.items()
+        if claim.never is not None
     )
-    aside = {*never, *world.holds, *world.held_off}
+    aside = {*never, *world.holds, *world.gang_backoffs}
     return sum(_earlier(v.gangs.values(), number) for v in views) - _among(views, aside, number)
 
 

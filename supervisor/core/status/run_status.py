@@ -106,13 +106,13 @@ def _current(
             "note": run.late_stop.note,
             "reason": run.late_stop.reason,
         }
-    said = batch_status.last_word(world, run)
-    if said is not None:
-        reply["batch"] = msgspec.to_builtins(said)
+    report = batch_status.last_report(world, run)
+    if report is not None:
+        reply["batch"] = msgspec.to_builtins(report)
     keeper = _keeper(world, run)
     if keeper is not None:
         reply["keeper"] = keeper
-    reply["runDir"], reply["runDirOn"] = _directory(world, run, said)
+    reply["runDir"], reply["runDirOn"] = _directory(world, run, report)
     to = batch_status.sign_in_to(world, run)
     if to is not None:
         reply["signInTo"] = to
@@ -128,15 +128,15 @@ def _current(
     return reply
 
 
-def _directory(world: World, run: Run, said: BatchState | None) -> tuple[str | None, str | None]:
+def _directory(world: World, run: Run, report: BatchState | None) -> tuple[str | None, str | None]:
     """Return the run directory, and the cluster that holds it (None: the supervisor's file system).
     Both are None before the start and after a purge.
     """
     if run.started_at is None or run.status == PURGED:
         return None, None
-    if said is not None:
+    if report is not None:
         # a cluster without its own path shares the supervisor's
-        return said.run_dir or run.run_dir, said.cluster
+        return report.run_dir or run.run_dir, report.cluster
     return (None, None) if run.spec.driver in world.policy.batch else (run.run_dir, None)
 
 
@@ -145,7 +145,7 @@ def _on_cluster(world: World, run: Run, waits: str | None, sentence: str | None)
     if waits is None:
         return batch_status.running(world, run)
     return (
-        f"{sentence}{batch_status.doubts(world, run)}"
+        f"{sentence}{batch_status.unknown_clause(world, run)}"
         if waits in ("stopping", "ending")
         else sentence
     )
@@ -202,12 +202,12 @@ def waiting(world: World, job: Job, run: Run) -> tuple[str, str]:
             if queued
             else ("starting", "its agent was asked to start it")
         )
-    if ticket in world.homes.homeless and queued:
+    if ticket in world.host_assignment.unassigned and queued:
         return (
             "no_host",
-            f"{cluster_assignment.unknown(world.policy, run.spec)}: it waits until there is one, or until it is canceled",
+            f"{cluster_assignment.unknown_cluster_error(world.policy, run.spec)}: it waits until there is one, or until it is canceled",
         )
-    if ticket in world.homes.homeless:
+    if ticket in world.host_assignment.unassigned:
         return "no_host", unschedulable.no_host(run.spec.active_plan)
     if run.waits_for:
         named, count = (
@@ -227,7 +227,7 @@ def waiting(world: World, job: Job, run: Run) -> tuple[str, str]:
             f"attempt {run.attempt} ended ({run.retry.reason}); attempt {run.attempt + 1} follows{_since(at, 'at')}",
         )
     if view is None or not view.known:
-        if (key.driver, key.host) in world.homes.down:
+        if (key.driver, key.host) in world.host_assignment.down:
             return (
                 "host_down",
                 f"no host can be asked: {_down(world, run, world.policy.hosts(key.driver))}"
@@ -303,8 +303,8 @@ def _ending(world: World, run: Run) -> str:
 
 def _gang_sentence(world: World, run: Run, ticket: RunKey) -> tuple[str, str]:
     """Return (queueState, sentence) of a run with roles that holds its slots."""
-    if ticket in world.held_off:
-        reason, until = world.held_off[ticket]
+    if ticket in world.gang_backoffs:
+        reason, until = world.gang_backoffs[ticket]
         return "resources", f"{reason}; it asks again{_since(until, 'at')}"
     hold = world.holds.get(ticket)
     if hold is not None:
@@ -317,18 +317,18 @@ def _gang_sentence(world: World, run: Run, ticket: RunKey) -> tuple[str, str]:
         if away:
             return "agent", f"it has everything it asks for and waits for {', '.join(away)}"
         return "ports", "it has everything it asks for; its agent looks whether its ports are free"
-    room = world.room(run.spec.driver)
-    lack = gang_allocator.wait_of(room, ticket)
+    pool = world.node_pool(run.spec.driver)
+    lack = gang_allocator.wait_of(pool, ticket)
     if lack is not None:
         down, all_ = (
-            _down(world, run, room.nodes),
-            {n.host for n in host_selection.allowed(room.nodes, run.spec.active_plan)},
+            _down(world, run, pool.nodes),
+            {n.host for n in host_selection.allowed(pool.nodes, run.spec.active_plan)},
         )
-        if down and all_ <= room.down:
+        if down and all_ <= pool.down:
             return "host_down", f"no host can be asked: {down}"
         if lack.code == "behind":
             lack = unschedulable.behind(
-                queue_position.for_room(world, run.spec.driver, room.claims[ticket].number)
+                queue_position.for_nodes(world, run.spec.driver, pool.claims[ticket].number)
             )
         return "ports" if lack.code == "ports" else "resources", lack.sentence + (
             f"; {down}" if down else ""
@@ -338,7 +338,7 @@ def _gang_sentence(world: World, run: Run, ticket: RunKey) -> tuple[str, str]:
 
 def _down(world: World, run: Run, places: Sequence[HostCapacity] | Sequence[Node]) -> str:
     """Return which allowed hosts are down, why, and since when."""
-    driver, down = run.spec.driver, world.homes.down
+    driver, down = run.spec.driver, world.host_assignment.down
     may = [
         p.host
         for p in host_selection.allowed(places, run.spec.active_plan)
@@ -355,11 +355,11 @@ def _down(world: World, run: Run, places: Sequence[HostCapacity] | Sequence[Node
 
 def _memory_sentence(world: World, key: AgentKey) -> str:
     """Return the sentence for a host without memory for the agent."""
-    agents, used = world.homes.used(key)
+    agents, used = world.host_assignment.memory_in_use(key)
     place = world.policy.place(key.driver, key.host)
     there = f"{used} of {place.memory_mb if place is not None else 0} MiB"
     by = f"{agents} agent" if agents == 1 else f"{agents} agents"
-    needs = f"its agent needs {world.homes.mb(key)} MiB"
+    needs = f"its agent needs {world.host_assignment.agent_mb(key)} MiB"
     return f"the memory of host {key.host} is used by {by} ({there}), and {needs}: it waits until one is gone"
 
 
@@ -374,7 +374,7 @@ def _agent_sentence(world: World, view: AgentState | None, key: str) -> str:
     )
     if view.keeper is not None:
         return f"{keeper_sentence(view)} ({key})"
-    said = {
+    text = {
         "starting": f"its agent {starting}, {tries}",
         "finding": "its agent is being looked for",
         "absent": "its agent is not there yet",
@@ -385,7 +385,7 @@ def _agent_sentence(world: World, view: AgentState | None, key: str) -> str:
         "crowded": "its agent waits for memory",
     }[view.phase]
     failure = view.record.last_failure
-    return f"{said}{_since(view.since)} ({key})" + (f"; last failure: {failure}" if failure else "")
+    return f"{text}{_since(view.since)} ({key})" + (f"; last failure: {failure}" if failure else "")
 
 
 def keeper_sentence(view: AgentState) -> str:
