@@ -12,7 +12,7 @@ from asyncio.subprocess import Process
 from signal import Signals
 
 
-def tell_group(child: Process, number: Signals) -> None:
+def signal_group(child: Process, number: Signals) -> None:
     """Send a signal to a child that leads its process group, and to the group. Does nothing if it
     is gone or belongs to another user.
     """
@@ -20,7 +20,7 @@ def tell_group(child: Process, number: Signals) -> None:
         os.killpg(child.pid, number)
 
 
-async def gone(child: Process, secs: float) -> bool:
+async def wait_ended(child: Process, secs: float) -> bool:
     """Return whether the child has ended and its pipes are closed within this time."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(secs):

@@ -26,7 +26,7 @@ class SystemClock:
         return time.monotonic()
 
 
-class Steady:
+class SteadyClock:
     """Wall time at construction plus elapsed monotonic time, so that a change of the system clock
     has no effect. For values that live for hours and are not recorded.
     """

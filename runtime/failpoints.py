@@ -45,36 +45,36 @@ POINTS = (
 )
 
 _armed: str | None = None
-_left = 0
-_struck = ""
+_remaining = 0
+_marker = ""
 
 
 def arm(setting: str | None) -> None:
     """Arm a point with the value of the environment variable; None disarms. Raise ValueError for an
     unknown point.
     """
-    global _armed, _left, _struck
+    global _armed, _remaining, _marker
     if not setting:
         _armed = None
         return
-    name, count, struck = setting.split(":", 2)
+    name, count, marker = setting.split(":", 2)
     if name not in POINTS:
         raise ValueError(
             f"{VARIABLE}: there is no crash point {name!r}; there are: {', '.join(POINTS)}"
         )
-    _armed, _left, _struck = name, int(count), struck
+    _armed, _remaining, _marker = name, int(count), marker
 
 
 def reached(name: str) -> None:
     """Kill this process if this point is armed."""
-    global _left
+    global _remaining
     if _armed != name:
         return
-    _left -= 1
-    if _left > 0:
+    _remaining -= 1
+    if _remaining > 0:
         return
     try:
-        os.close(os.open(_struck, os.O_CREAT | os.O_EXCL))
+        os.close(os.open(_marker, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
         return
     os.kill(os.getpid(), signal.SIGKILL)

@@ -18,7 +18,7 @@ class LatencyHistogram:
         self.total = 0.0
         self.errors: Counter[str] = Counter()
 
-    def took(self, secs: float, error: str | None = None) -> None:
+    def record(self, secs: float, error: str | None = None) -> None:
         """Count one duration, and an error if it failed."""
         self.counts[bisect_left(BOUNDS, secs)] += 1
         self.total += secs

@@ -18,7 +18,7 @@ async def in_thread(work: Callable[[], T]) -> T:
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()
 
-    def tell(value: T | None, error: str | None) -> None:
+    def set_result(value: T | None, error: str | None) -> None:
         if result.done():
             return
         if error is None:
@@ -33,7 +33,7 @@ async def in_thread(work: Callable[[], T]) -> T:
         except BaseException as e:
             error = type(e).__name__
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(tell, value, error)
+            loop.call_soon_threadsafe(set_result, value, error)
 
     threading.Thread(target=serve, name="once", daemon=True).start()
     return await result

@@ -28,7 +28,7 @@ STOPPED = "T"
 #: Limit of bytes read of another process's environment.
 _ENVIRON_BYTES = 8 << 20
 #: The process is gone, or belongs to another user.
-_NOT_TO_SEE = (FileNotFoundError, ProcessLookupError, PermissionError)
+_NOT_READABLE = (FileNotFoundError, ProcessLookupError, PermissionError)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 #: A function object with declared types: converting each argument by hand costs a fresh fork more
@@ -199,10 +199,10 @@ def holds(pid: int, path: str) -> bool:
     """Return whether this process has opened this file (an absolute path without symbolic links)."""
     try:
         descriptors = os.listdir(f"/proc/{pid}/fd")
-    except _NOT_TO_SEE:
+    except _NOT_READABLE:
         return False
     for fd in descriptors:
-        with contextlib.suppress(*_NOT_TO_SEE):  # closed meanwhile
+        with contextlib.suppress(*_NOT_READABLE):  # closed meanwhile
             if os.readlink(f"/proc/{pid}/fd/{fd}") == path:
                 return True
     return False
@@ -216,7 +216,7 @@ def _read(path: str) -> bytes:
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except _NOT_TO_SEE:
+    except _NOT_READABLE:
         return b""
     try:
         data = os.read(fd, 65536)
@@ -228,7 +228,7 @@ def _read(path: str) -> bytes:
                 break
             data += more
         return data
-    except _NOT_TO_SEE:  # the process ended meanwhile
+    except _NOT_READABLE:  # the process ended meanwhile
         return b""
     finally:
         os.close(fd)

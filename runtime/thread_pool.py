@@ -128,10 +128,10 @@ class Threads:
                 error = e
             with self._lock:
                 self._jobs.discard(job)
-            _tell(job.future, result, error)
+            _set_result(job.future, result, error)
 
 
-def _tell(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+def _set_result(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
     def tell() -> None:
         if future.done():
             return

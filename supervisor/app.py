@@ -518,7 +518,9 @@ class _Supervisor:
             copied=self._clusters.apart,
         )
         leases = Leases(
-            self._root / "leases.json", clock.Steady(self._clock).wall, lease_secs=limits.lease_secs
+            self._root / "leases.json",
+            clock.SteadyClock(self._clock).wall,
+            lease_secs=limits.lease_secs,
         )
         unsent = ResponseLimits()
         unsent.stalled = lambda: self._counters.add("stalled")

@@ -11,7 +11,7 @@ import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from ...runtime.child_processes import close_pipes, gone, tell_group
+from ...runtime.child_processes import close_pipes, signal_group, wait_ended
 
 #: Codes of our own, as `timeout` and shells use them: it did not answer in time; there is no such
 #: program here.
@@ -120,6 +120,6 @@ def _program(argv: Sequence[str]) -> str:
 
 async def _end(process: asyncio.subprocess.Process) -> None:
     """It and what it started. Who hangs in a file system dies later."""
-    tell_group(process, signal.SIGKILL)
-    await gone(process, _GONE_SECS)
+    signal_group(process, signal.SIGKILL)
+    await wait_ended(process, _GONE_SECS)
     close_pipes(process)

@@ -15,7 +15,7 @@ import msgspec
 
 from ...protocol.clusters.batch import BatchState
 from ...protocol.jobs.exit_info import OF_THE_KERNEL, ExitFacts, ExitInfo, number_of_signal
-from ...runtime.execution.folder import STDERR, STDOUT, from_code, read, with_words, written_code
+from ...runtime.execution.folder import STDERR, STDOUT, add_messages, from_code, read, written_code
 from ...runtime.execution.output_limit import OutputCap
 from ..slurm.job_states import together
 from ..slurm.script_markers import BATCH_SCRIPT, OVER, SETUP
@@ -40,7 +40,7 @@ def exit_of(job: BatchJob, task: Task, cap: OutputCap) -> ExitInfo:
     """
     cap.apply(task, last=True)
     out = _told(job, task)
-    words = with_words(task.folder, out)
+    words = add_messages(task.folder, out)
     words |= {
         "stdoutBytes": task.sizes.get(STDOUT),
         "stderrBytes": task.sizes.get(STDERR),

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 Reason = Literal["perPeer", "strangers", "descriptors", "headers", "body", "idle"]
 #: Limit of unauthenticated connections of all peers together, because their headers take memory.
-MOST_STRANGERS = 512
+MAX_UNAUTHENTICATED = 512
 #: File descriptors reserved for the owner and for everything except connections: this fraction of
 #: all, within these bounds.
 SPARE_PART, SPARE_LEAST, SPARE_MOST = 8, 64, 256
@@ -19,7 +19,7 @@ SPARE_PART, SPARE_LEAST, SPARE_MOST = 8, 64, 256
 #: was stopped.
 SWEEP_SECS = 0.5
 
-_SAID: dict[Reason, str] = {
+_SENTENCES: dict[Reason, str] = {
     "perPeer": "it had {most} that were not authenticated",
     "strangers": "there were {most} connections that were not authenticated",
     "descriptors": "nearly all descriptors are in use",
@@ -82,7 +82,7 @@ class TrackedConnection:
         """
         if not self.known:
             self.known = True
-            self._admission._forget_stranger(self)
+            self._admission._remove_unauthenticated(self)
         if self.busy:
             self.deadline = None
 
@@ -118,7 +118,7 @@ class Admission:
         self._seen, self.now = now, 0.0  # `now` counts only the time in which this process ran
         self._all: dict[TrackedConnection, None] = {}
         #: by peer, oldest first
-        self._strangers: dict[Peer, dict[TrackedConnection, None]] = {}
+        self._unauthenticated: dict[Peer, dict[TrackedConnection, None]] = {}
         self._count = 0
         #: accepted while descriptors were scarce
         self._scarce: list[TrackedConnection] = []
@@ -130,7 +130,7 @@ class Admission:
         return {
             "connections": len(self._all),
             "strangers": self._count,
-            "peers": len(self._strangers),
+            "peers": len(self._unauthenticated),
         }
 
     def enter(
@@ -146,16 +146,16 @@ class Admission:
         """
         self._scarce = [e for e in self._scarce if not (e.known or e.closed())]
         if (scarce or self._scarce) and not self.make_room() and not peer.own:
-            self._say("descriptors", peer)
+            self._report("descriptors", peer)
             return None
-        mine = self._strangers.get(peer, {})
-        if not (peer.own or peer.trusted) and len(mine) >= self.limits.per_peer:
-            self._end(next(iter(mine)), "perPeer")
-        if self._count >= MOST_STRANGERS:
-            self._end(self._oldest_of_greediest(), "strangers")
+        same_peer = self._unauthenticated.get(peer, {})
+        if not (peer.own or peer.trusted) and len(same_peer) >= self.limits.per_peer:
+            self._end(next(iter(same_peer)), "perPeer")
+        if self._count >= MAX_UNAUTHENTICATED:
+            self._end(self._oldest_of_largest_peer(), "strangers")
         entry = TrackedConnection(self, peer, close, closed)
         self._all[entry] = None
-        self._strangers.setdefault(peer, {})[entry] = None
+        self._unauthenticated.setdefault(peer, {})[entry] = None
         self._count += 1
         if scarce:
             self._scarce.append(entry)
@@ -166,14 +166,14 @@ class Admission:
         """Remove a closed connection. Idempotent."""
         if entry in self._all:
             del self._all[entry]
-            self._forget_stranger(entry)
+            self._remove_unauthenticated(entry)
 
     def make_room(self) -> bool:
         """Close one connection: an unauthenticated one of the peer with most of them, else an idle
         one that is not the owner's. Return whether one was closed.
         """
         if self._count:
-            self._end(self._oldest_of_greediest(), "descriptors")
+            self._end(self._oldest_of_largest_peer(), "descriptors")
             return True
         idle: dict[Peer, list[TrackedConnection]] = {}
         for entry in self._all:
@@ -199,42 +199,43 @@ class Admission:
             elif entry.deadline is not None and entry.deadline <= self.now:
                 self._end(entry, entry.why)
 
-    def _oldest_of_greediest(self) -> TrackedConnection:
+    def _oldest_of_largest_peer(self) -> TrackedConnection:
         """Return the oldest unauthenticated connection of the peer with most of them. The site's
         proxies come after other peers, the owner last.
         """
         peer = max(
-            self._strangers, key=lambda p: (not p.own, not p.trusted, len(self._strangers[p]))
+            self._unauthenticated,
+            key=lambda p: (not p.own, not p.trusted, len(self._unauthenticated[p])),
         )
-        return next(iter(self._strangers[peer]))
+        return next(iter(self._unauthenticated[peer]))
 
-    def _forget_stranger(self, entry: TrackedConnection) -> None:
-        mine = self._strangers.get(entry.peer)
-        if mine is not None and entry in mine:
-            del mine[entry]
+    def _remove_unauthenticated(self, entry: TrackedConnection) -> None:
+        same_peer = self._unauthenticated.get(entry.peer)
+        if same_peer is not None and entry in same_peer:
+            del same_peer[entry]
             self._count -= 1
-            if not mine:
-                del self._strangers[entry.peer]
+            if not same_peer:
+                del self._unauthenticated[entry.peer]
 
     def _end(self, entry: TrackedConnection, why: Reason) -> None:
         self.leave(entry)
         if entry.closed():
             return
         entry.close()
-        self._say(why, entry.peer, entry.known)
+        self._report(why, entry.peer, entry.known)
 
-    def _say(self, why: Reason, peer: Peer, known: bool = False) -> None:
+    def _report(self, why: Reason, peer: Peer, known: bool = False) -> None:
         limits = self.limits
         secs = {
             "headers": limits.request_secs,
             "body": limits.body_secs if known else limits.request_secs,
             "idle": limits.idle_secs,
         }
-        most = limits.per_peer if why == "perPeer" else MOST_STRANGERS
+        most = limits.per_peer if why == "perPeer" else MAX_UNAUTHENTICATED
         self._ended(
             why,
             f"a connection of {peer.name} was ended: "
-            + _SAID[why].format(most=most, secs=secs.get(why, 0.0)),
+            + _SENTENCES[why].format(most=most, secs=secs.get(why, 0.0)),
         )
 
 

@@ -87,7 +87,7 @@ class Guard:
             stream.close()
         return entry
 
-    def _again(self) -> None:
+    def _sweep_again(self) -> None:
         if len(self.admission):
             self._sweep()
         else:
@@ -95,7 +95,7 @@ class Guard:
 
     def _sweep(self) -> None:
         self.admission.sweep(time.monotonic())
-        asyncio.get_running_loop().call_later(self._pause(), self._again)
+        asyncio.get_running_loop().call_later(self._pause(), self._sweep_again)
 
     def _pause(self) -> float:
         limits = self.admission.limits
@@ -169,19 +169,19 @@ class _Message(tornado.httputil.HTTPMessageDelegate):
             return
         if not self._entry.known and self._guarded.unread is not None:
             length = headers.get("Content-Length", "")
-            coming = int(length) if length.isascii() and length.isdecimal() else LINGER_BYTES
-            await self._turn_away(*self._guarded.unread(start_line), coming)
+            expected = int(length) if length.isascii() and length.isdecimal() else LINGER_BYTES
+            await self._refuse(*self._guarded.unread(start_line), expected)
         else:
             self._entry.reading()
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
         taken = self._inner.data_received(chunk)
         if taken is not None:
-            return self._taken(taken)
+            return self._wait_until_taken(taken)
         self._entry.reading()
         return None
 
-    async def _taken(self, taken: Awaitable[None]) -> None:
+    async def _wait_until_taken(self, taken: Awaitable[None]) -> None:
         """Wait for the application. Its sender need not send meanwhile."""
         self._entry.answering()
         await taken
@@ -194,8 +194,8 @@ class _Message(tornado.httputil.HTTPMessageDelegate):
     def on_connection_close(self) -> None:
         self._inner.on_connection_close()
 
-    async def _turn_away(self, status: int, body: bytes, coming: int) -> None:
-        """Answer without reading the body, and close. coming: bytes that the sender is about to
+    async def _refuse(self, status: int, body: bytes, expected: int) -> None:
+        """Answer without reading the body, and close. expected: bytes that the sender is about to
         send.
         """
         headers = HTTPHeaders(
@@ -211,7 +211,7 @@ class _Message(tornado.httputil.HTTPMessageDelegate):
         self._connection.write_headers(line, headers, body)
         stream = self._connection.detach()
         self._inner.on_connection_close()
-        await _linger(stream, min(coming, LINGER_BYTES))
+        await _linger(stream, min(expected, LINGER_BYTES))
 
 
 async def _linger(stream: tornado.iostream.IOStream, left: int) -> None:

@@ -30,14 +30,14 @@ _SOCK_DIAG, _BY_FAMILY, _REQUEST = 4, 20, 1
 _HEAD = struct.Struct("=IHHII")
 #: struct inet_diag_req_v2: family, protocol, extensions, padding, states; then struct
 #: inet_diag_sockid.
-_ASKED, _PORTS, _ANYWHERE = (
+_QUERY, _PORTS, _ANYWHERE = (
     struct.Struct("=BBBBI"),
     struct.Struct("!HH"),
     struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF),
 )
 _ID_AT, _ID_BYTES = 4, 48
 #: struct inet_diag_msg, after the sockid: expires, rqueue, wqueue, uid, inode.
-_TOLD = struct.Struct("=IIIII")
+_ANSWER = struct.Struct("=IIIII")
 _ALL_STATES = 0xFFFFFFFF
 
 
@@ -48,7 +48,7 @@ def owner(peer: Address, here: Address, tables: Mapping[int, str] | None = None)
     tables: paths of the kernel's tables by IP version; for tests.
     """
     try:
-        source, target = _plain(peer[0]), _plain(here[0])
+        source, target = _normalised(peer[0]), _normalised(here[0])
     except ValueError:
         return None
     if tables is None:
@@ -57,7 +57,9 @@ def owner(peer: Address, here: Address, tables: Mapping[int, str] | None = None)
                 _id(source, peer[1], target, here[1]),
                 socket.AF_INET if source.version == 4 else socket.AF_INET6,
             )
-    return _listed(_TABLES if tables is None else tables, (source, peer[1]), (target, here[1]))
+    return _find_in_tables(
+        _TABLES if tables is None else tables, (source, peer[1]), (target, here[1])
+    )
 
 
 class _Kernel:
@@ -78,19 +80,19 @@ class _Kernel:
         """Return the owner. Raise OSError if the kernel does not answer such queries."""
         with self._lock:
             number = next(self._numbers) & 0xFFFFFFFF
-            body = _ASKED.pack(family, socket.IPPROTO_TCP, 0, 0, _ALL_STATES) + wanted
-            asked = self._opened()
-            asked.send(_HEAD.pack(_HEAD.size + len(body), _BY_FAMILY, _REQUEST, number, 0) + body)
-            answer = asked.recv(4096, socket.MSG_DONTWAIT)
+            body = _QUERY.pack(family, socket.IPPROTO_TCP, 0, 0, _ALL_STATES) + wanted
+            netlink = self._opened()
+            netlink.send(_HEAD.pack(_HEAD.size + len(body), _BY_FAMILY, _REQUEST, number, 0) + body)
+            answer = netlink.recv(4096, socket.MSG_DONTWAIT)
             while _HEAD.unpack_from(answer)[3] != number:
-                answer = asked.recv(4096, socket.MSG_DONTWAIT)
+                answer = netlink.recv(4096, socket.MSG_DONTWAIT)
         if _HEAD.unpack_from(answer)[1] != _BY_FAMILY:
             code = -struct.unpack_from("=i", answer, _HEAD.size)[0]
             if code == errno.ENOENT and self._answers:
                 return None
             raise OSError(code, os.strerror(code))
         self._answers = True
-        return _told(answer[_HEAD.size :], wanted, family)
+        return _owner_in(answer[_HEAD.size :], wanted, family)
 
     def _opened(self) -> socket.socket:
         if self._socket is None or self._pid != os.getpid():
@@ -106,22 +108,22 @@ class _Kernel:
 _KERNEL = _Kernel()
 
 
-def _told(answer: bytes, wanted: bytes, family: int) -> int | None:
+def _owner_in(answer: bytes, wanted: bytes, family: int) -> int | None:
     """Return the owner from the kernel's answer. The answer may name a listening socket on the same
     port, which is not the connection.
     """
-    if _plain_id(answer[0], answer[_ID_AT:]) != _plain_id(family, wanted):
+    if _normalised_id(answer[0], answer[_ID_AT:]) != _normalised_id(family, wanted):
         return None
-    _, _, _, uid, inode = _TOLD.unpack_from(answer, _ID_AT + _ID_BYTES)
+    _, _, _, uid, inode = _ANSWER.unpack_from(answer, _ID_AT + _ID_BYTES)
     return _user(answer[1], uid, inode)
 
 
-def _plain_id(family: int, id_: bytes) -> tuple[bytes, _IP, _IP]:
+def _normalised_id(family: int, id_: bytes) -> tuple[bytes, _IP, _IP]:
     """Return ports and addresses. An IPv4 connection may belong to an IPv6 socket."""
     length = 4 if family == socket.AF_INET else 16
     first = _PORTS.size
     source, target = (
-        _plain(str(ipaddress.ip_address(id_[at : at + length]))) for at in (first, first + 16)
+        _normalised(str(ipaddress.ip_address(id_[at : at + length]))) for at in (first, first + 16)
     )
     return id_[:first], source, target
 
@@ -139,14 +141,14 @@ def _id(source: _IP, source_port: int, target: _IP, target_port: int) -> bytes:
     )
 
 
-def _plain(ip: str) -> _IP:
+def _normalised(ip: str) -> _IP:
     """Return the address; an IPv4-mapped IPv6 address as IPv4."""
     address = ipaddress.ip_address(ip.partition("%")[0])
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return mapped or address
 
 
-def _listed(
+def _find_in_tables(
     tables: Mapping[int, str], source: tuple[_IP, int], target: tuple[_IP, int]
 ) -> int | None:
     pairs = {

@@ -166,16 +166,16 @@ def from_code(folder: str, code: int) -> dict[str, Any]:
     number = code - 128
     if number <= 0 or number > 64:
         return {"code": code}
-    words = [line.strip() for line in (read(f"{folder}/{SIGNAL}", 4096) or b"").splitlines()]
-    told = [
+    shell_lines = [line.strip() for line in (read(f"{folder}/{SIGNAL}", 4096) or b"").splitlines()]
+    messages = [
         line
-        for line in words
+        for line in shell_lines
         if line and line != INTERRUPTED.encode() and not _WARNING.search(line)
     ]
     if number == signal.SIGINT:
-        told = [line for line in words if line == INTERRUPTED.encode()]
-    if told and number != signal.SIGPIPE:
-        return {"signal": number, "coreDumped": any(b"core dumped" in line for line in told)}
+        messages = [line for line in shell_lines if line == INTERRUPTED.encode()]
+    if messages and number != signal.SIGPIPE:
+        return {"signal": number, "coreDumped": any(b"core dumped" in line for line in messages)}
     return {"code": code}
 
 
@@ -186,17 +186,17 @@ def via_shell(folder: str, code: int) -> bool | None:
     Shells report this in their stderr, which a job may have redirected. So a missing message proves
     nothing, unless the command is no shell.
     """
-    words = (
+    description = (
         signal.strsignal(code - 128)
         if 128 < code <= 192 and code - 128 in signal.valid_signals()
         else None
     )
-    if words is None:
+    if description is None:
         return None
-    dumped = re.escape(words.encode()) + rb"(?: \(core dumped\))?"
-    said = tail(f"{folder}/{STDERR}", _LAST_BYTES)
-    if said is not None and re.search(
-        rb"(?m)^(?:" + dumped + rb"|.*: line \d+: +\d+ " + dumped + rb"(?: .*)?)$", said[1]
+    dumped = re.escape(description.encode()) + rb"(?: \(core dumped\))?"
+    output = tail(f"{folder}/{STDERR}", _LAST_BYTES)
+    if output is not None and re.search(
+        rb"(?m)^(?:" + dumped + rb"|.*: line \d+: +\d+ " + dumped + rb"(?: .*)?)$", output[1]
     ):
         return True
     if code - 128 in _SILENT_SIGNALS:
@@ -206,7 +206,7 @@ def via_shell(folder: str, code: int) -> bool | None:
     return False if command is not None and _NO_SHELLS.match(os.path.basename(command[1])) else None
 
 
-def of_text(folder: str) -> dict[str, Any]:
+def command_facts(folder: str) -> dict[str, Any]:
     """Return facts from the command's text about limits and timeout(1), with the field names of
     ExitFacts.
     """
@@ -221,7 +221,7 @@ def of_text(folder: str) -> dict[str, Any]:
     return out | ({"callsTimeout": True} if _TIMEOUT.search(text) else {})
 
 
-def with_words(folder: str, out: dict[str, Any]) -> dict[str, Any]:
+def add_messages(folder: str, out: dict[str, Any]) -> dict[str, Any]:
     """Add the job's own message and report, and the end of its output if it may explain a failure."""
     message = read(f"{folder}/{MESSAGE}", MESSAGE_BYTES, alone=True)
     if message:
@@ -232,11 +232,11 @@ def with_words(folder: str, out: dict[str, Any]) -> dict[str, Any]:
     if out.get("code") != 0:
         out["lastLines"] = last_lines(f"{folder}/{STDERR}") or last_lines(f"{folder}/{STDOUT}")
         known = dict(out.get("facts") or {})
-        found = of_text(folder)
+        found = command_facts(folder)
         found["ulimits"] = [
             *dict.fromkeys([*(known.get("ulimits") or ()), *found.get("ulimits", ())])
         ]
         found["viaShell"] = via_shell(folder, out.get("code") or 0)
-        if told := {name: value for name, value in found.items() if value not in (None, [])}:
-            out["facts"] = known | told
+        if new := {name: value for name, value in found.items() if value not in (None, [])}:
+            out["facts"] = known | new
     return out

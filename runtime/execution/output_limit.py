@@ -115,7 +115,7 @@ class OutputCap:
             if to > dropped_to:
                 self._punch(path, dropped_to, to - dropped_to)
         except OSError as error:
-            self._complain(e, stream, dropped_to, error)
+            self._report_failure(e, stream, dropped_to, error)
 
     def _punch(self, path: str, offset: int, length: int) -> None:
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -126,7 +126,7 @@ class OutputCap:
         finally:
             os.close(fd)
 
-    def _complain(self, e: Output, stream: str, dropped_to: int, error: OSError) -> None:
+    def _report_failure(self, e: Output, stream: str, dropped_to: int, error: OSError) -> None:
         """Record that nothing (more) was dropped, for readers and the operator."""
         unsupported = error.errno in _UNSUPPORTED
         sentence = f"{stream} of {e.token} cannot be capped: {error.strerror}"

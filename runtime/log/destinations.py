@@ -38,29 +38,31 @@ class Stream:
         self._patience = patience_secs
         self._lock = allocate_lock()
         self.lost = 0
-        self._unsaid = 0
+        self._unreported = 0
 
     def put(self, text: str) -> None:
         with self._lock:
             try:
-                if not takes(self._stream.fileno(), 0.0 if self._unsaid else self._patience):
+                if not is_writable(
+                    self._stream.fileno(), 0.0 if self._unreported else self._patience
+                ):
                     self.lost += _lines(text)
-                    self._unsaid += _lines(text)
+                    self._unreported += _lines(text)
                     return
             except (OSError, ValueError, AttributeError):
                 pass  # cannot be polled
             try:
-                if self._unsaid:
-                    text = self._line(unwritten(self._unsaid)) + text
+                if self._unreported:
+                    text = self._line(lost_lines_note(self._unreported)) + text
                 self._stream.write(text)
                 self._stream.flush()
-                self._unsaid = 0
+                self._unreported = 0
             except (OSError, ValueError):
                 # ValueError: the stream was closed, or cannot encode the text
                 self.lost += 1
 
 
-def takes(fd: int, secs: float = 0.0) -> bool:
+def is_writable(fd: int, secs: float = 0.0) -> bool:
     """Return whether this descriptor takes a line now, or within `secs`. Only pipes and sockets may
     not. A broken one returns True, because the write reports it.
     """
@@ -74,7 +76,7 @@ def _lines(text: str) -> int:
     return max(1, text.count("\n") - text.count("\n  "))
 
 
-def unwritten(lines: int) -> str:
+def lost_lines_note(lines: int) -> str:
     return f"({lines} log lines before this one could not be written)"
 
 
@@ -99,8 +101,8 @@ class RotatingFile:
         self._lock = allocate_lock()
         self._fd = -1
         self._size = 0
-        self._torn = False
-        self._unsaid = 0
+        self._partial_line = False
+        self._unreported = 0
         self._marker = ""
 
     def put(self, text: str) -> None:
@@ -110,7 +112,7 @@ class RotatingFile:
                 self._write(data)
             except OSError:
                 self.lost += _lines(text)
-                self._unsaid += _lines(text)
+                self._unreported += _lines(text)
 
     def close(self) -> None:
         with self._lock:
@@ -121,18 +123,18 @@ class RotatingFile:
             self._rotate()
         if self._fd < 0:
             self._open()
-        more = (self._marker, unwritten(self._unsaid) if self._unsaid else "")
+        more = (self._marker, lost_lines_note(self._unreported) if self._unreported else "")
         counted, data = (
             len(data),
             b"".join(self._line(sentence).encode() for sentence in more if sentence) + data,
         )
-        if self._torn:
+        if self._partial_line:
             data = b"\n" + data
         written = os.write(self._fd, data)
         self._size += counted  # notes are short and come once, so they are not counted
-        self._torn = written < len(data)
-        self._unsaid, self._marker = 0, ""
-        if self._torn:
+        self._partial_line = written < len(data)
+        self._unreported, self._marker = 0, ""
+        if self._partial_line:
             raise OSError("short write")
 
     def _open(self) -> None:

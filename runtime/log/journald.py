@@ -17,7 +17,7 @@ import socket
 import threading
 from collections.abc import Iterable
 
-from .destinations import takes
+from .destinations import is_writable
 from .logger import Record
 
 SOCKET = "/run/systemd/journal/socket"
@@ -43,25 +43,25 @@ class Journal:
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self.lost = 0
-        self._unsaid = 0
+        self._unreported = 0
 
     def put(self, record: Record) -> None:
         """Send a record. Never raises."""
         with self._lock:
             try:
-                if self._unsaid:
+                if self._unreported:
                     self._send(
                         _packed(
                             self._note(
-                                f"({self._unsaid} log lines before this one could not be written)"
+                                f"({self._unreported} log lines before this one could not be written)"
                             )
                         )
                     )
-                    self._unsaid = 0
+                    self._unreported = 0
                 self._send(_packed(self._fields(record)))
             except OSError:
                 self.lost += 1
-                self._unsaid += 1
+                self._unreported += 1
 
     def close(self) -> None:
         with self._lock:
@@ -95,7 +95,7 @@ class Journal:
 
     def _offer(self, data: bytes) -> None:
         journal = self._connected()
-        if not takes(journal.fileno(), 0.0 if self._unsaid else self._patience):
+        if not is_writable(journal.fileno(), 0.0 if self._unreported else self._patience):
             raise _Full
         try:
             journal.send(data)

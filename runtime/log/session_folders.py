@@ -50,7 +50,7 @@ def log_files(root: str, name: str) -> list[str]:
     folders = [os.path.join(log, "sessions", session) for session in sessions(root)]
     # plain files: of a version without sessions, or of a front end that started before the first
     # supervisor
-    return [file for folder in (log, *folders) for file in _of_folder(folder, name)]
+    return [file for folder in (log, *folders) for file in _files_in(folder, name)]
 
 
 def sessions(root: str) -> list[str]:
@@ -79,11 +79,11 @@ def begin(root: str, *, now: float | None = None) -> str:
     """Create a session, point `latest` to it, and return its folder. Raise OSError."""
     log = os.path.join(root, "log")
     os.makedirs(os.path.join(log, "sessions"), 0o700, exist_ok=True)
-    _adopt(log)
+    _convert_plain_files(log)
     session = _make(log, time.time() if now is None else now)
-    _point(log, "latest", os.path.join("sessions", session))
+    _replace_link(log, "latest", os.path.join("sessions", session))
     for name in NAMES:
-        _through_latest(log, f"{name}.log")
+        _link_to_latest(log, f"{name}.log")
     return os.path.join(log, "sessions", session)
 
 
@@ -109,19 +109,19 @@ class Following:
     """A destination that writes into the newest session and switches when another begins. Before
     the first session it writes to a plain file.
 
-    opened: opens the file at a path.
+    open_file: opens the file at a path.
     """
 
     def __init__(
         self,
         root: str,
         name: str,
-        opened: Callable[[str], RotatingFile],
+        open_file: Callable[[str], RotatingFile],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._root, self._name, self._opened, self._monotonic = root, name, opened, monotonic
+        self._root, self._name, self._open_file, self._monotonic = root, name, open_file, monotonic
         self._folder = self._newest()
-        self._file = opened(self._path())
+        self._file = open_file(self._path())
         self._look_at = monotonic() + LOOK_SECS
 
     def put(self, text: str) -> None:
@@ -132,7 +132,7 @@ class Following:
             if newest != self._folder:
                 self._folder = newest
                 self._file.close()
-                self._file = self._opened(self._path())
+                self._file = self._open_file(self._path())
         self._file.put(text)
 
     def close(self) -> None:
@@ -153,7 +153,7 @@ class Following:
         return os.path.join(self._folder, f"{self._name}.log")
 
 
-def _of_folder(folder: str, name: str) -> list[str]:
+def _files_in(folder: str, name: str) -> list[str]:
     found = []
     try:
         with os.scandir(folder) as entries:
@@ -186,28 +186,28 @@ def _stamp(at: float) -> str:
     return time.strftime(_STAMP, time.gmtime(at))
 
 
-def _adopt(log: str) -> None:
+def _convert_plain_files(log: str) -> None:
     """Convert plain files in the place of the links to a session of their own, named by the time of
     their last change.
     """
-    plain = [path for name in NAMES for path in _of_folder(log, name)]
+    plain = [path for name in NAMES for path in _files_in(log, name)]
     if not plain:
         return
-    session = _make(log, max(map(_written, plain)))
+    session = _make(log, max(map(_modified_at, plain)))
     for path in plain:
         # another supervisor that starts at the same time may have moved it
         with contextlib.suppress(FileNotFoundError):
             os.rename(path, os.path.join(log, "sessions", session, os.path.basename(path)))
 
 
-def _written(path: str) -> float:
+def _modified_at(path: str) -> float:
     try:
         return os.stat(path).st_mtime
     except FileNotFoundError:
         return 0.0
 
 
-def _point(log: str, name: str, target: str) -> None:
+def _replace_link(log: str, name: str, target: str) -> None:
     """Replace a link atomically: a reader always gets the old or the new target."""
     fresh = os.path.join(log, f".{name}-{secrets.token_hex(4)}")
     os.symlink(target, fresh)
@@ -218,7 +218,7 @@ def _point(log: str, name: str, target: str) -> None:
         raise
 
 
-def _through_latest(log: str, name: str) -> None:
+def _link_to_latest(log: str, name: str) -> None:
     path, target = os.path.join(log, name), os.path.join("latest", name)
     while True:
         try:
@@ -228,9 +228,9 @@ def _through_latest(log: str, name: str) -> None:
             pass
         if os.path.islink(path):
             if os.readlink(path) != target:
-                _point(log, name, target)
+                _replace_link(log, name, target)
             return
-        _adopt(log)  # a front end has just begun to write
+        _convert_plain_files(log)  # a front end has just begun to write
 
 
 def _size(folder: str) -> int:

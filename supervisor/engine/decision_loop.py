@@ -42,9 +42,9 @@ from ..core.state.configuration import CoreConfig
 from ..core.state.world import World
 
 #: Finished jobs that stay in memory after a read.
-AT_HAND = 512
-#: Limit for jobs whose data takes more than LIGHT bytes as JSON.
-HEAVY_AT_HAND, LIGHT = 16, 16 * 1024
+CACHED = 512
+#: Limit for jobs whose data takes more than LIGHT_BYTES bytes as JSON.
+HEAVY_CACHED, LIGHT_BYTES = 16, 16 * 1024
 #: Seconds (monotonic) after a failed commit in which requests are refused before the store is tried
 #: again.
 PAUSE_SECS = 1.0
@@ -92,12 +92,12 @@ class _Pending(msgspec.Struct):
     result: Appended | Refusal | None = None
 
 
-def _heavy(job: Job) -> bool:
+def _is_heavy(job: Job) -> bool:
     """Return whether the data of the job's run is too large to cache many of these jobs."""
     return (
         job.run is not None
         and job.run.spec.data is not None
-        and len(msgspec.json.encode(job.run.spec.data)) > LIGHT
+        and len(msgspec.json.encode(job.run.spec.data)) > LIGHT_BYTES
     )
 
 
@@ -119,7 +119,7 @@ class Engine:
         self._acting = False
         self._suspect = False
         #: unavailable hosts: not in the log, and not affected by failed decisions
-        self._down: Outages = {}
+        self._outages: Outages = {}
 
     # ---- in
 
@@ -134,19 +134,23 @@ class Engine:
         for input_ in inputs:
             if isinstance(input_, HostChanged):
                 host_selection.record_change(
-                    self._down, (input_.driver, input_.host), input_.detail, now.wall, up=input_.up
+                    self._outages,
+                    (input_.driver, input_.host),
+                    input_.detail,
+                    now.wall,
+                    up=input_.up,
                 )
-        if self._paused_until is not None and not self._resumed(now):
+        if self._paused_until is not None and not self._resume(now):
             self._refuse(inputs, Refusal("storageUnavailable", "the store cannot be written now"))
             return
-        if self._suspect and not self._refolded(now):
+        if self._suspect and not self._refold(now):
             self._refuse(
                 inputs, Refusal("conflict", "the supervisor is putting its books in order")
             )
             return
         try:
             fetched = {jid for input_ in inputs for jid in self._fetch(input_)}
-            known = [self._known(i) for i in inputs]
+            known = [self._with_known_request(i) for i in inputs]
         except Refusal as e:
             self.ports.noticed(e.code, e.sentence)
             self._refuse(inputs, e)
@@ -163,9 +167,9 @@ class Engine:
             if not self.world.jobs[jid].busy:
                 del self.world.jobs[jid]
         failpoints.reached("supervisor.decided")
-        self._take(_Pending(inputs, decision, now.wall))
+        self._append(_Pending(inputs, decision, now.wall))
 
-    def _take(self, pending: _Pending) -> None:
+    def _append(self, pending: _Pending) -> None:
         decision = pending.decision
         for r in decision.receipts:
             self._requests[r.uid, r.req_id] = (r.jid, r.serial)
@@ -173,18 +177,18 @@ class Engine:
         if decision.writes or decision.receipts:
             rows = tuple(index_row(job) for job in decision.touched.values())
             batch = Batch(writes=decision.writes, index=rows, receipts=decision.receipts)
-            self.store.append(batch, lambda result: self._done(pending, result))
+            self.store.append(batch, lambda result: self._stored(pending, result))
         else:
             pending.result = Appended(0, 0)
-            self._flush()
+            self._act_on_durable()
 
     # ---- durable
 
-    def _done(self, pending: _Pending, result: Appended | Refusal) -> None:
+    def _stored(self, pending: _Pending, result: Appended | Refusal) -> None:
         pending.result = result
-        self._flush()
+        self._act_on_durable()
 
-    def _flush(self) -> None:
+    def _act_on_durable(self) -> None:
         """Act on all durable decisions at the front of the queue. Decisions made meanwhile are
         handled afterwards.
         """
@@ -203,7 +207,7 @@ class Engine:
                 self._act(pending, pending.result)
             else:
                 assert isinstance(pending.result, Refusal)
-                self._failed(pending, pending.result)
+                self._commit_failed(pending, pending.result)
                 return
         if not self._pending:
             self.world.forget_idle()
@@ -217,7 +221,7 @@ class Engine:
         positions = last_positions(Batch(writes=pending.decision.writes), result.first)
         for jid, job in pending.decision.touched.items():
             position = positions[job_stream(jid)]
-            self._keep(DurableJob(job, position, pending.at))
+            self._cache(DurableJob(job, position, pending.at))
             self.ports.projected(job, position, pending.at)
             live = self.world.jobs.get(jid)
             if live is job and not job.busy:
@@ -227,24 +231,24 @@ class Engine:
             self.ports.perform(effect)
         failpoints.reached("supervisor.acted")
 
-    def _keep(self, entry: DurableJob) -> None:
+    def _cache(self, entry: DurableJob) -> None:
         """Cache a job for later reads."""
         jid = entry.job.jid
         self._durable[jid] = entry
         self._durable.move_to_end(jid)
-        if not entry.job.busy and _heavy(entry.job):
+        if not entry.job.busy and _is_heavy(entry.job):
             self._heavy[jid] = None
             self._heavy.move_to_end(jid)
 
     def _trim(self) -> None:
         """Evict finished jobs from the cache. Busy jobs are few and stay."""
-        while len(self._durable) > AT_HAND + len(self.world.jobs):
+        while len(self._durable) > CACHED + len(self.world.jobs):
             jid, entry = next(iter(self._durable.items()))
             if entry.job.busy:
                 self._durable.move_to_end(jid)
             else:
                 del self._durable[jid]
-        while len(self._heavy) > HEAVY_AT_HAND:
+        while len(self._heavy) > HEAVY_CACHED:
             jid, _ = self._heavy.popitem(last=False)
             entry_ = self._durable.get(jid)
             if entry_ is not None and not entry_.job.busy:
@@ -252,7 +256,7 @@ class Engine:
 
     # ---- the store fails
 
-    def _failed(self, first: _Pending, refusal: Refusal) -> None:
+    def _commit_failed(self, first: _Pending, refusal: Refusal) -> None:
         """Drop all decisions that are not durable, and refuse their requests. The world is folded
         again once the store works.
         """
@@ -260,13 +264,13 @@ class Engine:
         now = self.ports.now()
         self._paused_until = now.mono + PAUSE_SECS
         self.fails_since = now.wall if self.fails_since is None else self.fails_since
-        lost, self._pending = [first, *self._pending], deque()
-        for pending in lost:
+        dropped, self._pending = [first, *self._pending], deque()
+        for pending in dropped:
             self._refuse(pending.inputs, refusal)
             pending.result = refusal
         self._requests.clear()
 
-    def _resumed(self, now: Now) -> bool:
+    def _resume(self, now: Now) -> bool:
         """Try the store again after the pause. Return whether it works."""
         if self._paused_until is None or now.mono < self._paused_until:
             return False
@@ -280,7 +284,7 @@ class Engine:
         self._catch_up(now)
         return self._paused_until is None
 
-    def _refolded(self, now: Now) -> bool:
+    def _refold(self, now: Now) -> bool:
         """Fold the world again after a bug, once no write is in progress. Return whether this
         succeeded.
         """
@@ -308,9 +312,9 @@ class Engine:
     def poke(self) -> None:
         """Try to recover even if no request arrives."""
         if self._paused_until is not None:
-            self._resumed(self.ports.now())
+            self._resume(self.ports.now())
         elif self._suspect:
-            self._refolded(self.ports.now())
+            self._refold(self.ports.now())
 
     def sizes(self) -> dict[str, int]:
         """Return the number of objects in memory."""
@@ -339,7 +343,7 @@ class Engine:
 
     def _load(self) -> None:
         """Fold the world from the log."""
-        self.world = World(self.policy, self._agent_record, self._down)
+        self.world = World(self.policy, self._agent_record, self._outages)
         self._durable.clear()
         self._heavy.clear()
         self._requests.clear()
@@ -380,7 +384,7 @@ class Engine:
                 if entry.job.version:
                     self.world.jobs[jid] = entry.job
                     if jid not in self._durable:
-                        self._keep(entry)
+                        self._cache(entry)
                     fetched.append(jid)
         if isinstance(input_, Submit):
             home = self.world.host_assignment.choose(input_.request.run)
@@ -390,7 +394,7 @@ class Engine:
             self.agent_record(key)
         return fetched
 
-    def _known(self, input_: Input) -> Input:
+    def _with_known_request(self, input_: Input) -> Input:
         """Add the result of an earlier request with the same reqId, or whether another kind of
         request used it.
         """
@@ -401,16 +405,16 @@ class Engine:
                 uid, own, other = request.uid, cancel_receipt(request.req_id), request.req_id
             case _:
                 return input_
-        known = self._led_to(uid, own)
+        known = self._find_request(uid, own)
         if known is not None:
             return msgspec.structs.replace(input_, known=known)
         return (
             input_
-            if self._led_to(uid, other) is None
+            if self._find_request(uid, other) is None
             else msgspec.structs.replace(input_, taken=True)
         )
 
-    def _led_to(self, uid: str, req_id: str) -> tuple[str, int] | None:
+    def _find_request(self, uid: str, req_id: str) -> tuple[str, int] | None:
         known = self._requests.get((uid, req_id))
         if known is not None:
             return known
@@ -435,6 +439,6 @@ class Engine:
             entry, _ = self._read(jid)
             if not entry.job.version:
                 return None
-            self._keep(entry)
+            self._cache(entry)
             self._trim()
         return entry

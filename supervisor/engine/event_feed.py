@@ -19,16 +19,16 @@ class EventFeed:
 
     def __init__(self, store: EventStore) -> None:
         self._store = store
-        self._followers: set[_Follower] = set()
-        self.close = store.listen(self._heard)
+        self._subscriptions: set[_Subscription] = set()
+        self.close = store.listen(self._publish)
 
     def sizes(self) -> dict[str, int]:
         """Return the number of subscribers."""
-        return {"followers": len(self._followers)}
+        return {"followers": len(self._subscriptions)}
 
-    def _heard(self, events: Sequence[Stored]) -> None:
-        for follower in self._followers:
-            follower.offer(events)
+    def _publish(self, events: Sequence[Stored]) -> None:
+        for subscription in self._subscriptions:
+            subscription.offer(events)
 
     async def follow(
         self, after: int, wanted: Callable[[Stored], bool], keepalive: float
@@ -36,22 +36,22 @@ class EventFeed:
         """Yield wanted events with position > `after` in order, forever. Yield an empty list after
         `keepalive` seconds without any.
         """
-        follower = _Follower(wanted)
-        self._followers.add(follower)
+        subscription = _Subscription(wanted)
+        self._subscriptions.add(subscription)
         try:
             while True:
                 async for page, position in self._catch_up(after, wanted):
                     after = position
                     if page:
                         yield page
-                follower.overflowed = False
-                while not follower.overflowed:
-                    for_now = await follower.take(after, keepalive)
-                    if for_now:
-                        after = for_now[-1].position
-                    yield for_now
+                subscription.overflowed = False
+                while not subscription.overflowed:
+                    events = await subscription.take(after, keepalive)
+                    if events:
+                        after = events[-1].position
+                    yield events
         finally:
-            self._followers.discard(follower)
+            self._subscriptions.discard(subscription)
 
     async def _catch_up(
         self, after: int, wanted: Callable[[Stored], bool]
@@ -62,7 +62,7 @@ class EventFeed:
             await asyncio.sleep(0)
 
 
-class _Follower:
+class _Subscription:
     def __init__(self, wanted: Callable[[Stored], bool]) -> None:
         self._wanted = wanted
         self._waiting: deque[Stored] = deque()

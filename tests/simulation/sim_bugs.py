@@ -25,7 +25,7 @@ from jobscribe.supervisor.engine.decision_loop import Engine
 
 
 def acts_before_it_is_durable() -> list[Patch]:
-    original = Engine._take
+    original = Engine._append
 
     def take(self: Engine, pending: Any) -> None:
         effects = pending.decision.effects
@@ -34,7 +34,7 @@ def acts_before_it_is_durable() -> list[Patch]:
         for effect in effects:
             self.ports.perform(effect)
 
-    return [(Engine, "_take", take)]
+    return [(Engine, "_append", take)]
 
 
 def forgets_what_a_request_led_to() -> list[Patch]:

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from ....runtime.log.destinations import RotatingFile, takes
+from ....runtime.log.destinations import RotatingFile, is_writable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def say(sentence: str) -> None:
     with contextlib.suppress(
         OSError
     ):  # a full disk, or a reader that went away or hangs, must not stop the work
-        if takes(2):
+        if is_writable(2):
             os.write(2, line.encode())
     if _file is not None:
         _file.put(line)

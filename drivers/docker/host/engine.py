@@ -173,7 +173,7 @@ class HostEngine:
                 self._wake.set()
             raise
         finally:
-            self.timings.took(time.monotonic() - began, error or None)
+            self.timings.record(time.monotonic() - began, error or None)
 
     def _with_client(self, what: str, work: Callable[[Any], T], secs: float) -> T:
         """In a thread, which has a client to itself: so each call has its own deadline, and no
