@@ -471,13 +471,13 @@ class _Supervisor:
     def _status_line(self) -> str:
         """Return the status line for operators."""
         if self._engine.paused:
-            return "the event store cannot be written: requests are refused, jobs run on"
+            return "the event store cannot be written: requests are refused, jobs continue"
         agents = self._engine.world.agents.values()
         placed, queued = (
             sum(len(a.placed) for a in agents),
             sum(len(a.queued) for a in agents) + len(self._engine.world.host_assignment.unassigned),
         )
-        return f"ready at {self.url}: {placed} tasks under way, {queued} runs queued, {len(self._hub.alive())} agents connected"
+        return f"ready at {self.url}: {placed} tasks running, {queued} runs queued, {len(self._hub.alive())} agents connected"
 
     def _stop_idle_agents(self) -> None:
         """Stop agents of this machine that have no runs. Agents with runs outlive the supervisor."""

@@ -146,7 +146,7 @@ class EffectExecutor:
         if tasks is None:
             self._counters.add("noTaskDriver")
             self._log(
-                "the driver {} is not configured here: {} is not performed",
+                "the driver {} is not configured: the effect {} was skipped",
                 effect.key.driver,
                 type(effect).__name__,
                 uid=effect.key.uid,
@@ -273,7 +273,7 @@ class EffectExecutor:
         except Exception as e:
             # A bug in the driver is no proof that the agent is gone.
             self._log.exception(
-                "{} cannot be looked for", str(effect.key), error=e, **of_agent(effect.key)
+                "{} could not be located", str(effect.key), error=e, **of_agent(effect.key)
             )
             self._engine.tell(DriverFound(effect.key, "unknown", f"{type(e).__name__}"))
             return
@@ -294,7 +294,7 @@ class EffectExecutor:
         elif connection.asked:
             self._engine.tell(EvictionRefused(effect.key, effect.epoch))
         else:
-            self._log("{} is ended: {}", connection, effect.reason, **of_agent(effect.key))
+            self._log("{} is stopped: {}", connection, effect.reason, **of_agent(effect.key))
             self._hub.send(effect.key, Kill(reason=effect.reason))
 
     async def _stop(self, effect: StopAgent) -> None:

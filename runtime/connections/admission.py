@@ -20,12 +20,12 @@ SPARE_PART, SPARE_LEAST, SPARE_MOST = 8, 64, 256
 SWEEP_SECS = 0.5
 
 _SENTENCES: dict[Reason, str] = {
-    "perPeer": "it had {most} that were not authenticated",
-    "strangers": "there were {most} connections that were not authenticated",
-    "descriptors": "nearly all descriptors are in use",
-    "headers": "no complete request came within {secs:g} s",
-    "body": "nothing more of a request came within {secs:g} s",
-    "idle": "nothing came within {secs:g} s",
+    "perPeer": "the peer had {most} unauthenticated connections",
+    "strangers": "there were {most} unauthenticated connections",
+    "descriptors": "nearly all file descriptors are in use",
+    "headers": "no complete request arrived within {secs:g} s",
+    "body": "no more of the request arrived within {secs:g} s",
+    "idle": "no request arrived within {secs:g} s",
 }
 
 
@@ -234,7 +234,7 @@ class Admission:
         most = limits.per_peer if why == "perPeer" else MAX_UNAUTHENTICATED
         self._ended(
             why,
-            f"a connection of {peer.name} was ended: "
+            f"a connection of {peer.name} was closed: "
             + _SENTENCES[why].format(most=most, secs=secs.get(why, 0.0)),
         )
 

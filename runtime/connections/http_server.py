@@ -55,7 +55,7 @@ class Peers:
             ip, port = sock.getpeername()[:2]
             uid = owner((ip, port), sock.getsockname()[:2])
         except (OSError, ValueError):
-            return Peer("somebody who has gone")
+            return Peer("a peer that has disconnected")
         if uid is not None:
             return Peer(f"unix user {uid}", own=uid in self._own, trusted=uid in self._uids)
         address = ip_address(ip.partition("%")[0])

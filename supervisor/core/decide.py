@@ -178,7 +178,7 @@ def _timer(tx: Transaction, fired: TimerFired) -> None:
         case ("room", driver):
             gang_placement.retry_avoided(tx, driver)
         case _:
-            raise ValueError(f"a timer nobody knows: {fired.timer}")
+            raise ValueError(f"unknown timer: {fired.timer}")
 
 
 def restarted(tx: Transaction) -> None:

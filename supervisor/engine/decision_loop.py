@@ -141,11 +141,17 @@ class Engine:
                     up=input_.up,
                 )
         if self._paused_until is not None and not self._resume(now):
-            self._refuse(inputs, Refusal("storageUnavailable", "the store cannot be written now"))
+            self._refuse(
+                inputs, Refusal("storageUnavailable", "the event store cannot be written now")
+            )
             return
         if self._suspect and not self._refold(now):
             self._refuse(
-                inputs, Refusal("conflict", "the supervisor is putting its books in order")
+                inputs,
+                Refusal(
+                    "conflict",
+                    "the supervisor is restoring its state after an internal error; try again",
+                ),
             )
             return
         try:
@@ -161,7 +167,9 @@ class Engine:
             # A bug: the world may be half changed, so it is folded again before the next decision.
             self._suspect = True
             self.ports.broken(e)
-            self._refuse(inputs, Refusal("internal", "something went wrong inside; the log has it"))
+            self._refuse(
+                inputs, Refusal("internal", "internal error; the supervisor's log has the details")
+            )
             return
         for jid in fetched - decision.touched.keys():
             if not self.world.jobs[jid].busy:

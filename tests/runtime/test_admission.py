@@ -68,7 +68,7 @@ def test_a_peer_that_has_its_share_loses_its_own_oldest(door: Door) -> None:
     assert door.closed == {1, 2}
     assert door.ended[0] == (
         "perPeer",
-        "a connection of unix user 1001 was ended: it had 3 that were not authenticated",
+        "a connection of unix user 1001 was closed: the peer had 3 unauthenticated connections",
     )
     assert door.all.sizes() == {"connections": 4, "strangers": 4, "peers": 2}
 

@@ -501,7 +501,7 @@ def test_retries_are_counted_over_a_restart_and_never_too_many(kit, stage):
             stage.answer()
     assert stage.state() == ("error", "signal")
     last = of(stage, AttemptEnded)[-1]
-    assert last.not_retried == "each platform retry that the run allows was used: 1 of 1"
+    assert last.not_retried == "no platform retry is left: 1 of 1 used"
 
 
 def test_the_pause_before_a_retry_goes_on_after_a_restart_as_long_as_is_left_of_it(kit, stage):
@@ -593,7 +593,7 @@ def test_a_run_that_is_tried_again_without_end_does_not_grow_without_end(kit, st
     assert [e.tokens for e in stage.asked(fx.AcknowledgeTasks)] == [(old,)]
     stage.end(token, 1)
     (reason,) = [e.retry.reason for e in of(stage, AttemptEnded)[-1:]]
-    assert "without end" in reason
+    assert "no limit" in reason
     stage.fire("retry", *kit_ticket(stage))
     stage.answer()
     stage.end(stage.tokens()[0], 0)

@@ -89,7 +89,7 @@ def test_what_is_kept_keeps_what_it_has_and_the_others_run_on(kit, stage, here):
     )
     assert (
         reply["jobStatusMessage"]
-        == "a/0 failed (exit code 3) and can be looked at, until 2023-11-14 22:15:00 UTC"
+        == "a/0 failed (exit code 3) and can be inspected, until 2023-11-14 22:15:00 UTC"
     )
     assert reply["roles"] == {
         "a": {

@@ -108,7 +108,7 @@ def test_running_without_a_pid_starts_nothing_in_the_books(kit):
             None,
             "error",
             "lost",
-            "its end is not known: the agent reported its end and nothing else",
+            "its end is not known: the agent reported its end without an exit status",
         ),
     ],
 )

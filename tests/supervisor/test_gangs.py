@@ -63,7 +63,7 @@ def test_the_agents_of_both_hosts_are_started_and_asked_and_then_all_is_placed_a
     stage.up(here)
     assert [e.key for e in stage.asked(fx.StartAgent)] == [there]
     assert [p.key for p in stage.probes] == [here]
-    assert said(stage) == ("agent", f"it has everything it asks for and waits for {there}")
+    assert said(stage) == ("agent", f"it holds all its resources and waits for {there}")
     stage.up(there)
     assert [p.key for p in stage.probes] == [here, there]
     first, second = stage.probes
@@ -113,7 +113,7 @@ def test_one_agent_cannot_be_started_everything_is_given_back_and_asked_for_agai
     assert {t.role for t in stage.tokens(2)} == {"small"} and not stage.tokens()
     state, sentence = said(stage)
     assert state == "resources" and sentence == (
-        f"its agent {there} could not be started: no such machine; it asks again, at 2023-11-14 22:13:50 UTC"
+        f"its agent {there} could not be started: no such machine; it tries again, at 2023-11-14 22:13:50 UTC"
     )
     assert stage.state() == ("pending", None) and stage.clock["gang", *ticket(stage)] == 30.0
     stage.pass_time(30.0)
@@ -156,7 +156,7 @@ def test_an_agent_that_goes_away_has_to_look_again(kit, stage, here, there):
     assert [e.key for e in stage.asked(fx.FindAgent)] == [there]
     stage.says(PortsProbed(op_id=first.op_id, busy=()), here)
     assert not placements(stage), "what the other one said of its ports is old"
-    assert said(stage) == ("agent", f"it has everything it asks for and waits for {there}")
+    assert said(stage) == ("agent", f"it holds all its resources and waits for {there}")
     stage.connect(there)
     (again,) = stage.probes
     assert again.key == there and again.op_id != second.op_id and again.ports == second.ports
@@ -201,7 +201,7 @@ def test_who_does_not_answer_is_asked_again_and_then_everything_is_given_back(
     assert cores(stage) == {"localhost": 0, "node2": 0}
     state, sentence = said(stage)
     assert state == "resources" and sentence.startswith(
-        f"it had everything it asks for, but {there} did not answer within 60 s; it asks again"
+        f"it held all its resources, but {there} did not answer within 60 s; it tries again"
     )
     # what comes now is too late
     stage.says(PortsProbed(op_id=asked.op_id, busy=()), there)

@@ -335,7 +335,7 @@ def test_a_run_that_no_host_takes_is_refused_and_one_accepted_before_says_so(kit
     assert (
         state == "no_host"
         and sentence
-        == "there is no host for users with the plan 'gold': all are kept for those with others"
+        == "no host is available for users with the plan 'gold': all hosts are reserved for other plans"
     )
     stage.cancel(2)
     assert (

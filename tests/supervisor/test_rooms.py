@@ -567,11 +567,11 @@ def test_what_could_never_be_placed_is_said_with_numbers(nodes, roles, sentence)
     [
         (
             [fixed(1_023)],
-            "role worker asks for port 1023 (rpc): ports below 1024 belong to the machine",
+            "role worker asks for port 1023 (rpc): ports below 1024 are reserved for the system",
         ),
         (
             [fixed(65_535, 2)],
-            "role worker asks for the ports 65535-65536 (rpc): the last port there is has the number 65535",
+            "role worker asks for the ports 65535-65536 (rpc): the highest port is 65535",
         ),
         (
             [fixed(8_080), fixed(8_000, 100, label="more")],
@@ -716,7 +716,7 @@ def test_ports_that_are_avoided_are_counted_in_what_is_said():
     gang_allocator.ports_taken(room, ("nobody", 1), {"n1": [30_000, 30_001, 30_003]}, 0.0)
     ask(room, "j1", role())
     assert gang_allocator.wait_of(room, ("j1", 1)).sentence == (
-        "role worker asks for 2 ports: 1 of 4 is free on n1; 3 more are left alone for now, because something else listens there"
+        "role worker asks for 2 ports: 1 of 4 is free on n1; 3 more are avoided for now, because something else listens there"
     )
 
 
@@ -725,7 +725,7 @@ def test_who_could_never_be_placed_waits_aside_and_holds_up_nobody():
     room = NodePool((node(cpu=4),))
     assert ask(room, "j1", role(cpu=5)) == []
     assert gang_allocator.wait_of(room, ("j1", 1)).sentence == (
-        "it was accepted when there was more, and does not fit even if nothing else runs: role worker asks for 5 cores for each task: n1 has 4"
+        "it was accepted when more resources were configured, and no longer fits even if nothing else runs: role worker asks for 5 cores for each task: n1 has 4"
     )
     assert [ticket for ticket, _ in ask(room, "j2", role(cpu=3))] == [("j2", 1)]
     assert ask(room, "j3", role(cpu=2)) == [] and gang_allocator.wait_of(room, ("j3", 1)).ahead == 0

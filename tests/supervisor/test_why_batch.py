@@ -122,7 +122,7 @@ def test_slurm_does_not_answer(stage, kit):
         unknown_since=kit.WALL + 1,
     )
     assert answer["sentence"].startswith(
-        "it has not started: it is being submitted to hpc: Slurm's controller cannot be reached; what became of it"
+        "it has not started: it is being submitted to hpc: Slurm's controller cannot be reached; its state is unknown"
     )
     assert answer["evidence"] == [
         "nobody can ask the scheduler of hpc since 2023-11-14 22:13:21 UTC; what is said here is the last that is known",

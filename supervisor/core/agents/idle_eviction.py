@@ -27,9 +27,9 @@ _SOON_SECS = 0.001
 #: Delay before an agent is asked again that stayed because of a pending answer.
 _BUSY_SECS = 5.0
 #: Why an agent is evicted: sent to the agent, and logged.
-UNNEEDED, REQUESTED = "nobody has needed it for long", "its user or an operator asked for it"
+UNNEEDED, REQUESTED = "it was idle for too long", "its user or an operator asked for it"
 NOT_CONNECTED = {
-    "advice": "'jobscribe agent list' shows how it stands; on its host it is ended by SIGTERM to its keeper"
+    "advice": "'jobscribe agent list' shows its state; to stop it on its host, send SIGTERM to its keeper"
 }
 
 
@@ -141,7 +141,7 @@ def leave_deadline(tx: Transaction, key: AgentKey) -> None:
     tx.emit(SetTimer(("agent-leave", key), tx.world.policy.agent_start_secs))
 
 
-def gone(tx: Transaction, key: AgentKey, why: str = "nobody needed it") -> None:
+def gone(tx: Transaction, key: AgentKey, why: str = "it was idle") -> None:
     """Record that nothing of an evicted agent is left."""
     view = tx.world.agent(key)
     tx.emit(ClearTimer(("agent-leave", key)))

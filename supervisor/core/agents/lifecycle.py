@@ -323,7 +323,7 @@ def start_deadline(tx: Transaction, key: AgentKey, attempt: int) -> None:
         tx.set_phase(view, "finding")
         tx.emit(FindAgent(key, view.record.handle))
     else:
-        failed(tx, key, attempt, f"no word from it within {_secs_to_start(tx, key):g} s")
+        failed(tx, key, attempt, f"it did not report within {_secs_to_start(tx, key):g} s")
 
 
 def stopped(tx: Transaction, key: AgentKey) -> None:
@@ -357,7 +357,7 @@ def connected(tx: Transaction, input_: AgentConnected) -> None:
     if view.phase == "stopping":
         tx.emit(
             EndConnection(
-                key, input_.epoch, "it is being ended, because it did not connect in time"
+                key, input_.epoch, "it is being stopped because it did not connect in time"
             )
         )
         return

@@ -58,7 +58,7 @@ class EvictAgent(msgspec.Struct, frozen=True):
     key: AgentKey
     epoch: int
     handle: dict[str, Any]
-    reason: str = "nobody has needed it for long"
+    reason: str = "it was idle for too long"
 
 
 class LaunchTask(msgspec.Struct, frozen=True):

@@ -250,7 +250,7 @@ def wait_of(pool: NodePool, ticket: RunKey) -> UnschedulableReason | None:
         return UnschedulableReason(
             "insufficient",
             0,
-            f"it was accepted when there was more, and does not fit even if nothing else runs: {claim.never}",
+            f"it was accepted when more resources were configured, and no longer fits even if nothing else runs: {claim.never}",
         )
     if ahead := bisect_left(pool.queue, (claim.number, ticket)):
         return unschedulable.behind(ahead)

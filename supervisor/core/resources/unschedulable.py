@@ -63,7 +63,7 @@ def shortage(
         return UnschedulableReason(
             "fragmented",
             0,
-            f"no way was found yet to share its {_tasks(demands)} tasks out among the hosts",
+            f"its {_tasks(demands)} tasks could not be assigned to the hosts yet",
         )
     if bin_packing.pack(bin_packing.without_ports(demands), capacities) is not None:
         return UnschedulableReason("ports", 0, _missing_ports_text(demands, capacities, stuck))
@@ -105,8 +105,8 @@ def too_much(
 
 def no_host(plan: str | None) -> str:
     """Return the sentence for a user for whom no host is available."""
-    whose = "users without a plan" if plan is None else f"users with the plan {plan!r}"
-    return f"there is no host for {whose}: all are kept for those with others"
+    users = "users without a plan" if plan is None else f"users with the plan {plan!r}"
+    return f"no host is available for {users}: all hosts are reserved for other plans"
 
 
 def _one_network(
@@ -269,7 +269,7 @@ def _port_holder(demand: RoleDemand, capacity: FreeCapacity) -> str | None:
 
 def _avoided_ports_text(capacities: Sequence[FreeCapacity]) -> str:
     n = sum(p in s.avoided and p not in s.held for s in capacities for p in s.node.ports)
-    return f"; {n} more are left alone for now, because something else listens there" if n else ""
+    return f"; {n} more are avoided for now, because something else listens there" if n else ""
 
 
 def _wrong_ports(roles: Sequence[TaskRole]) -> str | None:
@@ -277,9 +277,9 @@ def _wrong_ports(roles: Sequence[TaskRole]) -> str | None:
         for p in r.ports:
             last = p.begin + p.count - 1
             if p.begin and p.begin < FIRST_PORT:
-                return f"role {r.name} asks for port {p.begin} ({p.label}): ports below {FIRST_PORT} belong to the machine"
+                return f"role {r.name} asks for port {p.begin} ({p.label}): ports below {FIRST_PORT} are reserved for the system"
             if p.begin and last > LAST_PORT:
-                return f"role {r.name} asks for the ports {p.begin}-{last} ({p.label}): the last port there is has the number {LAST_PORT}"
+                return f"role {r.name} asks for the ports {p.begin}-{last} ({p.label}): the highest port is {LAST_PORT}"
         twice = [label for label, n in Counter(p.label for p in r.ports).items() if n > 1]
         if twice:
             return f"role {r.name} names its ports {twice[0]} twice"

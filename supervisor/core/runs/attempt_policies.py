@@ -102,10 +102,10 @@ def again(
     for the same resource.
     """
     if policy is None:
-        return "the run did not ask for retries"
+        return "the run requested no retries"
     match behavior:
         case "permanent":
-            return "to try again would not help"
+            return "the failure is permanent"
         case "unknown":
             used, allowed, kind = before.count("unknown"), policy.count, "retry"
         case "transient" | "conflict":
@@ -119,17 +119,17 @@ def again(
     if allowed == 0:
         return f"the run allows no {kind}"
     if 0 <= allowed <= used:
-        return f"each {kind} that the run allows was used: {used} of {allowed}"
+        return f"no {kind} is left: {used} of {allowed} used"
     delay = _delay(policy, behavior, before, chance)
-    number = f"{kind} {used + 1} of {allowed}" if allowed > 0 else f"{kind} {used + 1}, without end"
+    number = f"{kind} {used + 1} of {allowed}" if allowed > 0 else f"{kind} {used + 1}, no limit"
     when = f"in {delay:.0f} s" if delay else "at once"
     return RetryDecision(behavior, delay, f"{_WHY[behavior]}: {number}, {when}")
 
 
 _WHY: dict[Behavior, str] = {
-    "transient": "this was the platform's doing",
-    "conflict": "resources could not be had in time",
-    "unknown": "nobody knows whether this is for good",
+    "transient": "the platform caused this failure",
+    "conflict": "resources were not available in time",
+    "unknown": "the cause may be temporary",
 }
 
 

@@ -230,7 +230,7 @@ def _result(run: Run, attempt: Attempt) -> tuple[str, str, str | None]:
     if verdict is not None and verdict.succeeded:
         return COMPLETED, "exit", None
     if exit_ is None:
-        exit_ = ExitInfo(source="lost", detail="none of its tasks left an exit")
+        exit_ = ExitInfo(source="lost", detail="none of its tasks has an exit status")
     status, reason, error = outcome(exit_)
     if verdict is None or status == COMPLETED:
         return status, reason, error

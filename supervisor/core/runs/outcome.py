@@ -6,13 +6,11 @@ from ....protocol.jobs.exit_info import ExitInfo
 from ....protocol.jobs.status import CANCELED, COMPLETED, ERROR
 
 #: The error of a run that was neither canceled nor over a limit.
-SHUTDOWN = "it was ended from outside: its machine was shut down, or the keeper of its jobs was told to end"
+SHUTDOWN = "stopped from outside: its machine was shut down, or its keeper was told to stop"
 
 #: The error of a run that the log did not know after a rollback: its processes were stopped as
 #: leftovers.
-LEFTOVER = (
-    "it was ended because the log, which had been set back, did not know that it had been started"
-)
+LEFTOVER = "stopped because the event log was rolled back and had no record of its start"
 
 
 def outcome(exit_: ExitInfo) -> tuple[str, str, str | None]:

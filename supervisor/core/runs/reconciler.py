@@ -53,7 +53,7 @@ from ..state.world import owner
 from . import attempts, debug_hold, termination
 
 #: It may have run: the keeper's record may not have reached the disk before the power failure.
-RESTARTED = "the machine was restarted while it was being started"
+RESTARTED = "the machine rebooted while it was starting"
 
 
 def message_received(tx: Transaction, input_: AgentMessage) -> None:
@@ -62,7 +62,9 @@ def message_received(tx: Transaction, input_: AgentMessage) -> None:
     if view.phase == "leaving" and input_.epoch == view.epoch:
         return  # if the agent stays, it is asked for everything
     if view.phase != "up" or input_.epoch != view.epoch:
-        tx.emit(IncrementCounter("staleEpoch", f"{input_.key} spoke on an older connection"))
+        tx.emit(
+            IncrementCounter("staleEpoch", f"{input_.key} sent a message on an older connection")
+        )
         return
     message = input_.message
     match message:
@@ -110,8 +112,8 @@ def _own_user(tx: Transaction, input_: AgentMessage, execution: Execution) -> bo
     """Return whether the execution belongs to the agent's user. If not, end the connection."""
     if owner(execution.token.jid) == input_.key.uid:
         return True
-    tx.emit(IncrementCounter("foreignToken", f"{input_.key} spoke of {execution.token}"))
-    tx.emit(EndConnection(input_.key, input_.epoch, "it spoke of another user's task"))
+    tx.emit(IncrementCounter("foreignToken", f"{input_.key} reported {execution.token}"))
+    tx.emit(EndConnection(input_.key, input_.epoch, "it reported another user's task"))
     return False
 
 
@@ -124,7 +126,7 @@ def update(tx: Transaction, key: AgentKey, execution: Execution) -> None:
         return
     if task.agent_key != key:
         tx.emit(
-            IncrementCounter("foreignToken", f"{key} spoke of {token}, which {task.agent_key} runs")
+            IncrementCounter("foreignToken", f"{key} reported {token}, which {task.agent_key} runs")
         )
         return
     if task.held is not None:  # its end is recorded, and it is held for debugging
@@ -235,7 +237,7 @@ def _must_stop(tx: Transaction, token: Token) -> bool:
 
 def _ended(tx: Transaction, task: Task, execution: Execution) -> None:
     exit_ = execution.exit or ExitInfo(
-        source="lost", detail="the agent reported its end and nothing else"
+        source="lost", detail="the agent reported its end without an exit status"
     )
     if exit_.source == "start" and _restarted(tx, task):
         exit_ = ExitInfo(source="lost", detail=RESTARTED, stop_reason=exit_.stop_reason)
@@ -386,7 +388,7 @@ def _must_relaunch(tx: Transaction, key: AgentKey, token: Token) -> bool:
             task,
             ExitInfo(
                 source="lost",
-                detail="its agent does not know it any more",
+                detail="its agent no longer knows it",
                 started_at=task.started_at,
             ),
         )

@@ -164,7 +164,7 @@ def deadline(tx: Transaction, ticket: RunKey) -> None:
     back_off(
         tx,
         ticket,
-        f"it had everything it asks for, but {', '.join(late)} did not answer within {tx.world.policy.hold_secs:g} s",
+        f"it held all its resources, but {', '.join(late)} did not answer within {tx.world.policy.hold_secs:g} s",
     )
 
 

@@ -92,7 +92,7 @@ def running(world: World, run: Run) -> str | None:
     if report is None or report.job_id is None:
         return None
     if report.queued:
-        return f"Slurm has taken it back: it is {_place(report)}" + unknown_clause(world, run)
+        return f"Slurm requeued it: it is {_place(report)}" + unknown_clause(world, run)
     on = f"on {report.nodes} of {report.cluster}" if report.nodes else f"on {report.cluster}"
     return f"it runs {on} (Slurm job {report.job_id})" + unknown_clause(world, run)
 
@@ -101,17 +101,17 @@ def unknown_clause(world: World, run: Run) -> str:
     """Return a clause about an unknown state: since when, and what helps."""
     key = run.live_tasks[0].agent_key
     if world.policy.place(key.driver, key.host) is None:
-        return f"; the cluster {key.host} is not configured any more: nobody can ask it"
+        return f"; the cluster {key.host} is no longer configured, so its state is unknown"
     view = world.agents.get(key)
     if view is not None and view.phase == "signed_out":
-        return f"; what became of it is not known{_since(view.unknown_since)}: its user has to sign in to {key.host}{_why(view)}"
+        return f"; its state is unknown{_since(view.unknown_since)}: its user must sign in to {key.host}{_why(view)}"
     if view is None or view.phase != "up" or not view.synced:
-        return f"; what became of it is not known{_since(None if view is None else view.unknown_since)}: its agent is not connected"
+        return f"; its state is unknown{_since(None if view is None else view.unknown_since)}: its agent is not connected"
     since = unknown_since(world, run.live_tasks)
     return (
         ""
         if since is None
-        else f"; what became of it is not known{_since(since)}: the scheduler of {key.host} does not answer"
+        else f"; its state is unknown{_since(since)}: the scheduler of {key.host} does not answer"
     )
 
 

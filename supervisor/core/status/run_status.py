@@ -230,7 +230,7 @@ def waiting(world: World, job: Job, run: Run) -> tuple[str, str]:
         if (key.driver, key.host) in world.host_assignment.down:
             return (
                 "host_down",
-                f"no host can be asked: {_down(world, run, world.policy.hosts(key.driver))}"
+                f"no host is available: {_down(world, run, world.policy.hosts(key.driver))}"
                 + _before_it(view, ticket),
             )
         if view is not None and view.phase == "signed_out":
@@ -258,7 +258,7 @@ def _with_tasks(world: World, run: Run) -> tuple[str, str] | None:
     if run.ending:
         return "ending", _ending(world, run)
     if not run.active:
-        return "stopping", "its processes are being ended" + _since(
+        return "stopping", "its processes are being stopped" + _since(
             run.stop.at if run.stop else None
         )
     held = [t for t in run.live_tasks if t.held is not None]
@@ -268,7 +268,7 @@ def _with_tasks(world: World, run: Run) -> tuple[str, str] | None:
         until = _since(task.held.at + task.held.secs, "until")
         return (
             "debug_hold",
-            f"{task.token.role}/{task.token.index}{more} failed ({task.exit.sentence()}) and can be looked at{until}",
+            f"{task.token.role}/{task.token.index}{more} failed ({task.exit.sentence()}) and can be inspected{until}",
         )
     decided = run.attempts[-1].decided
     if decided is not None:
@@ -305,7 +305,7 @@ def _gang_sentence(world: World, run: Run, ticket: RunKey) -> tuple[str, str]:
     """Return (queueState, sentence) of a run with roles that holds its slots."""
     if ticket in world.gang_backoffs:
         reason, until = world.gang_backoffs[ticket]
-        return "resources", f"{reason}; it asks again{_since(until, 'at')}"
+        return "resources", f"{reason}; it tries again{_since(until, 'at')}"
     hold = world.holds.get(ticket)
     if hold is not None:
         away = sorted(
@@ -315,8 +315,11 @@ def _gang_sentence(world: World, run: Run, ticket: RunKey) -> tuple[str, str]:
             - hold.probes.keys()
         )
         if away:
-            return "agent", f"it has everything it asks for and waits for {', '.join(away)}"
-        return "ports", "it has everything it asks for; its agent looks whether its ports are free"
+            return "agent", f"it holds all its resources and waits for {', '.join(away)}"
+        return (
+            "ports",
+            "it holds all its resources; its agent is checking whether its ports are free",
+        )
     pool = world.node_pool(run.spec.driver)
     lack = gang_allocator.wait_of(pool, ticket)
     if lack is not None:
@@ -325,7 +328,7 @@ def _gang_sentence(world: World, run: Run, ticket: RunKey) -> tuple[str, str]:
             {n.host for n in host_selection.allowed(pool.nodes, run.spec.active_plan)},
         )
         if down and all_ <= pool.down:
-            return "host_down", f"no host can be asked: {down}"
+            return "host_down", f"no host is available: {down}"
         if lack.code == "behind":
             lack = unschedulable.behind(
                 queue_position.for_nodes(world, run.spec.driver, pool.claims[ticket].number)
@@ -365,23 +368,23 @@ def _memory_sentence(world: World, key: AgentKey) -> str:
 
 def _agent_sentence(world: World, view: AgentState | None, key: str) -> str:
     if view is None:
-        return f"its agent is not there yet ({key})"
+        return f"its agent is not started yet ({key})"
     tries = f"try {view.failures + 1} of {world.policy.agent_start_tries}"
     starting = (
         "is being started"
         if view.record.starting or view.record.handle
-        else "is to be started again"
+        else "will be started again"
     )
     if view.keeper is not None:
         return f"{keeper_sentence(view)} ({key})"
     text = {
         "starting": f"its agent {starting}, {tries}",
-        "finding": "its agent is being looked for",
-        "absent": "its agent is not there yet",
-        "away": "its agent lives but is not connected" + (f" ({view.away})" if view.away else ""),
-        "stopping": f"its agent did not connect and is being ended, {tries}",
-        "up": "its agent is telling what it runs",
-        "leaving": "its agent, which nobody needed, is being ended, and is to be started again",
+        "finding": "its agent is being located",
+        "absent": "its agent is not started yet",
+        "away": "its agent is alive but not connected" + (f" ({view.away})" if view.away else ""),
+        "stopping": f"its agent did not connect and is being stopped, {tries}",
+        "up": "its agent is reporting its tasks",
+        "leaving": "its idle agent is being stopped and will be started again",
         "crowded": "its agent waits for memory",
     }[view.phase]
     failure = view.record.last_failure
@@ -428,13 +431,13 @@ def _first_waits(world: World, view: AgentState) -> str:
     wait = concurrency_limits.wait_of(world.slots, first)
     match wait.pool.split("/", 1)[0] if wait is not None else "":
         case "op":
-            return "the first of which wait for a run of theirs to end"
+            return "the first of which wait for another run of the user to end"
         case "cpu":
             return "the first of which wait for CPU resources"
         case "array":
             return "the first of which wait for their turn in an array"
         case "job" | "dir":
-            return "the first of which wait for an earlier run of the same simulation to be ended"
+            return "the first of which wait for an earlier run of the same simulation to end"
         case _ if first in view.gangs:
             return "the first of which wait for the resources of their roles"
         case _:
@@ -470,7 +473,7 @@ def _slot_sentence(world: World, job: Job, wait: LimitWait, number: int) -> tupl
                 (p.ended_at for p in job.history if p.live_tasks and p.ended_at is not None),
                 default=None,
             )
-            return "run_dir", "waiting for the earlier run of this simulation to be ended" + _since(
+            return "run_dir", "waiting for the earlier run of this simulation to end" + _since(
                 ended
             )
 
