@@ -38,7 +38,7 @@ def acts_before_it_is_durable() -> list[Patch]:
 
 
 def forgets_what_a_request_led_to() -> list[Patch]:
-    return [(Engine, "_known", lambda self, input_: input_)]
+    return [(Engine, "_with_known_request", lambda self, input_: input_)]
 
 
 def keeps_what_was_decided_on_a_failed_commit() -> list[Patch]:
