@@ -338,16 +338,16 @@ def set_title(name: str, root: str) -> bool:
     if len(f) < 47:
         return False
     begin, end = int(f[45]), int(f[46])
-    room = end - begin
+    length = end - begin
     # compare with /proc to be sure that this is the memory of the arguments
     if (
         begin <= 0
-        or room <= 1
-        or ctypes.string_at(begin, room) != _read("/proc/self/cmdline")[:room]
+        or length <= 1
+        or ctypes.string_at(begin, length) != _read("/proc/self/cmdline")[:length]
     ):
         return False
-    title = f"{name} {root}".encode("utf-8", "surrogateescape")[: room - 1]
-    ctypes.memmove(begin, title.ljust(room, b"\0"), room)
+    title = f"{name} {root}".encode("utf-8", "surrogateescape")[: length - 1]
+    ctypes.memmove(begin, title.ljust(length, b"\0"), length)
     return True
 
 

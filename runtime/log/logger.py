@@ -192,8 +192,8 @@ class Log:
     def _shown(self, arg: Any) -> Any:
         if isinstance(arg, int | float) and not isinstance(arg, bool):
             return arg
-        if not isinstance(arg, type) and (says := getattr(arg, SHOWS_ITSELF, None)) is not None:
-            return says()
+        if not isinstance(arg, type) and (show := getattr(arg, SHOWS_ITSELF, None)) is not None:
+            return show()
         return shown_text(self.redactor.value(arg))
 
     def _cut(self, message: str) -> str:

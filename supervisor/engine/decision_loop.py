@@ -395,9 +395,9 @@ class Engine:
                         self._cache(entry)
                     fetched.append(jid)
         if isinstance(input_, Submit):
-            home = self.world.host_assignment.choose(input_.request.run)
-            if home is not None:
-                self.agent_record(home)
+            queue_key = self.world.host_assignment.choose(input_.request.run)
+            if queue_key is not None:
+                self.agent_record(queue_key)
         elif (key := core_inputs.agent_key(input_)) is not None:
             self.agent_record(key)
         return fetched

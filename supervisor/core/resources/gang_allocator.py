@@ -210,7 +210,7 @@ def avoid_block(pool: NodePool, host: str, address: str, mono: float) -> None:
 
 
 def requeue(pool: NodePool, ticket: RunKey, mono: float) -> list[Allocation]:
-    """Return the gang's placements and queue it again with its number. Return the gangs that got
+    """Release the gang's placements and queue it again with its number. Return the gangs that got
     everything now, possibly this one.
     """
     claim = pool.claims[ticket]

@@ -257,13 +257,13 @@ def _missing_ports_text(
 
 def _port_holder(demand: RoleDemand, capacity: FreeCapacity) -> str | None:
     """Return the holder of the requested port numbers on this host."""
-    for ports, who in (
+    for ports, holder in (
         (capacity.held, "another run holds"),
         (capacity.avoided, "something else listens on"),
         (capacity.fixed, "another task of this run has"),
     ):
         if there := [p for p in demand.fixed if p in ports]:
-            return f"{who} {_numbers(there)} on {capacity.node.host}"
+            return f"{holder} {_numbers(there)} on {capacity.node.host}"
     return None
 
 
@@ -327,15 +327,15 @@ def _same_port_too_often(
     tasks: Counter[int] = Counter()
     for n in demands:
         tasks.update(dict.fromkeys(n.fixed, n.tasks))
-    crowded = [p for p in sorted(tasks) if tasks[p] > len(capacities)]
-    if not crowded:
+    overbooked = [p for p in sorted(tasks) if tasks[p] > len(capacities)]
+    if not overbooked:
         return None
-    port = crowded[0]
-    who = [f"role {n.role}" for n in demands if port in n.fixed]
+    port = overbooked[0]
+    roles = [f"role {n.role}" for n in demands if port in n.fixed]
     hosts = (
         f"there is one ({capacities[0].node.host})"
         if len(capacities) == 1
         else f"there are {len(capacities)}"
     )
-    ask = f"{' and '.join(who)} {'asks' if len(who) == 1 else 'ask'} for port {port} for {tasks[port]} tasks"
+    ask = f"{' and '.join(roles)} {'asks' if len(roles) == 1 else 'ask'} for port {port} for {tasks[port]} tasks"
     return f"{ask}: one task on each host can have it, and of hosts {hosts}"

@@ -54,9 +54,9 @@ def submit(tx: Transaction, input_: Submit) -> None:
         raise Refusal(
             "batchRefused", cluster_assignment.unknown_cluster_error(tx.world.policy, spec)
         )
-    lack = _too_much(tx.world.policy, spec)
-    if lack is not None:
-        raise Refusal("resourceExceeded", lack)
+    reason = _too_much(tx.world.policy, spec)
+    if reason is not None:
+        raise Refusal("resourceExceeded", reason)
     waits = dependencies.unfinished(tx, spec, jid)
     serial = max((run.serial if run else 0) + 1, int(tx.now.wall), tx.world.policy.serial_floor)
     tx.record(

@@ -28,12 +28,12 @@ def task_ended(tx: Transaction, task: Task, exit_: ExitInfo, diagnosis: Diagnosi
     token = task.token
     tx.record(token.jid, TaskEnded(at=tx.now.wall, token=token, exit=exit_, diagnosis=diagnosis))
     run = tx.world.jobs[token.jid].run
-    mine = run is not None and run.serial == token.serial
+    current = run is not None and run.serial == token.serial
     if task.agent_key.kind == "container" and (
-        run is None or not mine or run.spec.debug_secs is not None
+        run is None or not current or run.spec.debug_secs is not None
     ):
         tx.emit(DiscardHeldTask(task.agent_key, token))
-    if run is not None and mine:
+    if run is not None and current:
         _decide(tx, run, token, exit_)
         _end_attempt(tx, token)
     placement.task_ended(tx, task.agent_key, token)

@@ -36,5 +36,5 @@ def outcome(exit_: ExitInfo) -> tuple[str, str, str | None]:
         return COMPLETED, "exit", None
     if exit_.ended_by_scheduler is not None:
         return ERROR, "scheduler", exit_.sentence()
-    said = (exit_.termination_message or "").strip()
-    return ERROR, "signal" if exit_.signal is not None else "exit", said or exit_.sentence()
+    message = (exit_.termination_message or "").strip()
+    return ERROR, "signal" if exit_.signal is not None else "exit", message or exit_.sentence()

@@ -258,10 +258,10 @@ def _drop_reservation(tx: Transaction, ticket: RunKey) -> None:
 def _place(tx: Transaction, ticket: RunKey, run: Run, hold: GangReservation) -> None:
     """Place all tasks, durably, then launch them."""
     jid, serial = ticket
-    home, number = tx.world.key_of(run), run.attempt + 1
+    queue_key, number = tx.world.key_of(run), run.attempt + 1
     _drop_reservation(tx, ticket)
-    tx.world.dequeue(home, ticket)
-    tx.shortened_queues[home] = None
+    tx.world.dequeue(queue_key, ticket)
+    tx.shortened_queues[queue_key] = None
     if not cluster_assignment.queue_limit_continues(tx.world.policy, run):
         tx.emit(ClearTimer(("queue", jid, serial)))
     tokens: dict[AgentKey, list[Token]] = {}

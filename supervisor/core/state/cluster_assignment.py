@@ -49,8 +49,8 @@ def unknown_cluster_error(policy: CoreConfig, spec: RunSpec) -> str:
 
 def batch_request(spec: RunSpec, host: str) -> BatchRequest:
     """Return the batch request for this cluster."""
-    said = spec.batch if isinstance(spec.batch, BatchRequest) else BatchRequest()
-    return msgspec.structs.replace(said, cluster=host)
+    requested = spec.batch if isinstance(spec.batch, BatchRequest) else BatchRequest()
+    return msgspec.structs.replace(requested, cluster=host)
 
 
 def too_large(spec: RunSpec) -> str | None:

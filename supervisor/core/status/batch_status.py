@@ -18,11 +18,11 @@ def last_report(world: World, run: Run) -> BatchState | None:
     batch job.
     """
     live = run.live_tasks
-    heard = next((world.batch[t.token] for t in live if t.token in world.batch), None)
-    if heard is not None:
-        return _of_gang(run, heard)
-    told: tuple[Task, ...] = live or ((run.telling,) if run.telling is not None else ())
-    found = next((report for t in told if (report := t.batch_said) is not None), None)
+    newest = next((world.batch[t.token] for t in live if t.token in world.batch), None)
+    if newest is not None:
+        return _of_gang(run, newest)
+    tasks: tuple[Task, ...] = live or ((run.telling,) if run.telling is not None else ())
+    found = next((report for t in tasks if (report := t.batch_said) is not None), None)
     return None if found is None else _of_gang(run, found)
 
 
@@ -117,8 +117,8 @@ def unknown_clause(world: World, run: Run) -> str:
 
 def unknown_since(world: World, tasks: tuple[Task, ...]) -> float | None:
     """Return since when the scheduler could not be asked about these tasks."""
-    heard = (world.batch[t.token].unknown_since for t in tasks if t.token in world.batch)
-    return min((at for at in heard if at is not None), default=None)
+    times = (world.batch[t.token].unknown_since for t in tasks if t.token in world.batch)
+    return min((at for at in times if at is not None), default=None)
 
 
 def _since(at: float | None) -> str:

@@ -177,16 +177,23 @@ def knowledge(world: World, job: Job, run: Run) -> tuple[bool, float | None]:
     for task in run.live_tasks:
         if task.held is not None:
             continue
-        view, dark = world.agents.get(task.agent_key), batch_status.unknown_since(world, (task,))
+        view, unknown_since = (
+            world.agents.get(task.agent_key),
+            batch_status.unknown_since(world, (task,)),
+        )
         if view is not None and view.keeper is not None:
             return False, view.keeper.since
         if view is None or not view.known:
             return False, min(
-                (at for at in (view.unknown_since if view else None, dark) if at is not None),
+                (
+                    at
+                    for at in (view.unknown_since if view else None, unknown_since)
+                    if at is not None
+                ),
                 default=None,
             )
-        if dark is not None:
-            return False, dark
+        if unknown_since is not None:
+            return False, unknown_since
         if view.news.get(job.jid, 0) > job.version:
             return False, view.news_since
     return True, None
@@ -321,19 +328,19 @@ def _gang_sentence(world: World, run: Run, ticket: RunKey) -> tuple[str, str]:
             "it holds all its resources; its agent is checking whether its ports are free",
         )
     pool = world.node_pool(run.spec.driver)
-    lack = gang_allocator.wait_of(pool, ticket)
-    if lack is not None:
+    wait = gang_allocator.wait_of(pool, ticket)
+    if wait is not None:
         down, all_ = (
             _down(world, run, pool.nodes),
             {n.host for n in host_selection.allowed(pool.nodes, run.spec.active_plan)},
         )
         if down and all_ <= pool.down:
             return "host_down", f"no host is available: {down}"
-        if lack.code == "behind":
-            lack = unschedulable.behind(
+        if wait.code == "behind":
+            wait = unschedulable.behind(
                 queue_position.for_nodes(world, run.spec.driver, pool.claims[ticket].number)
             )
-        return "ports" if lack.code == "ports" else "resources", lack.sentence + (
+        return "ports" if wait.code == "ports" else "resources", wait.sentence + (
             f"; {down}" if down else ""
         )
     return "starting", "it is being placed"
@@ -347,12 +354,12 @@ def _down(world: World, run: Run, places: Sequence[HostCapacity] | Sequence[Node
         for p in host_selection.allowed(places, run.spec.active_plan)
         if (driver, p.host) in down
     ]
-    told = [
+    clauses = [
         f"{h} is down{_since(down[driver, h].since)} ({down[driver, h].detail})"
         for h in may[: unschedulable.NAMED_HOSTS]
     ]
-    return "; ".join(told) + (
-        f"; and {len(may) - len(told)} more are" if len(may) > len(told) else ""
+    return "; ".join(clauses) + (
+        f"; and {len(may) - len(clauses)} more are" if len(may) > len(clauses) else ""
     )
 
 
@@ -458,8 +465,8 @@ def _slot_sentence(world: World, job: Job, wait: LimitWait, number: int) -> tupl
                 f"waiting for its turn in its array, of which {wait.capacity} run at once ({numbers})",
             )
         case "cpu":
-            mine = sum(owner(jid) == owner(job.jid) for jid, _ in wait.holders)
-            held = f": {mine} runs of this user and {len(wait.holders) - mine} of others have them{since}"
+            own = sum(owner(jid) == owner(job.jid) for jid, _ in wait.holders)
+            held = f": {own} runs of this user and {len(wait.holders) - own} of others have them{since}"
             _, driver, _, host = wait.pool.split("/")
             if driver in world.policy.batch:
                 return (
