@@ -176,8 +176,7 @@ class _Agent:
         redactor = Redactor([config["token"], config["agentId"]])
         self._log = open_log(str(folder), self._key, config["agentId"], redactor, hello.get("log"))
         log_uncaught(self._log)
-        self._lag.say = self._log
-        self._lag.begin()
+        self._lag.begin(self._log)
         self._evidence = Evidence(folder / "run")
         login = LoginEnvironment(
             Path(config["cacheDir"]),

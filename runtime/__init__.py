@@ -1,3 +1,3 @@
-"""What every process needs from its machine, agents included: clock, log lines, processes. No
-pykern.
+"""Foundations of every process, agents included: clock, logs, processes, files and connections.
+Nothing here depends on pykern.
 """

@@ -1,8 +1,7 @@
-"""The one clock, and one that tests turn by hand. Nothing else in the product reads the time on its
-own.
+"""The clock of the product, and a manual one for tests. No other module reads the time by itself.
 
-Wall time is for people, records and comparison across restarts; it may jump. Spans and timers count
-on monotonic time.
+Wall time is for people, records and comparison across restarts; it may jump. Durations and timers
+use monotonic time.
 """
 
 import time
@@ -11,11 +10,11 @@ from typing import Protocol
 
 class Clock(Protocol):
     def wall(self) -> float:
-        """Unix seconds; may jump both ways."""
+        """Return unix seconds; may jump both ways."""
 
     def monotonic(self) -> float:
-        """Seconds that only ever go on, from an arbitrary start; comparable within one boot of one
-        machine.
+        """Return seconds since an arbitrary start. Never decreases; comparable within one boot of
+        one machine.
         """
 
 
@@ -27,9 +26,9 @@ class SystemClock:
         return time.monotonic()
 
 
-class Steady:
-    """Wall time as it was when this was made, and what has passed since: nobody can set it. For
-    what lasts hours and is not on record.
+class SteadyClock:
+    """Wall time at construction plus elapsed monotonic time, so that a change of the system clock
+    has no effect. For values that live for hours and are not recorded.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -40,7 +39,7 @@ class Steady:
 
 
 class ManualClock:
-    """Stands still until it is told otherwise."""
+    """A clock that only moves when told to."""
 
     def __init__(self, wall: float = 1_700_000_000.0, monotonic: float = 1000.0) -> None:
         self._wall = wall
@@ -53,7 +52,7 @@ class ManualClock:
         return self._monotonic
 
     def advance(self, secs: float) -> None:
-        """Let `secs` pass on both."""
+        """Advance both clocks by `secs`."""
         if secs < 0:
             raise ValueError(
                 f"time passes forward, not {secs} s; jump_wall() sets the wall clock back"
@@ -62,11 +61,11 @@ class ManualClock:
         self._monotonic += secs
 
     def jump_wall(self, secs: float) -> None:
-        """Somebody sets the wall clock; no time passes."""
+        """Set the wall clock; no time passes."""
         self._wall += secs
 
 
 def boot_id() -> str:
-    """Names the current boot of this machine."""
+    """Return the id of the machine's current boot."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as f:
         return f.read().strip()

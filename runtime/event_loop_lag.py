@@ -1,17 +1,15 @@
-"""How long an event loop was held: each of its rounds is measured, and what held it for long is
-named.
+"""Event loop lag: measures each iteration of the loop, and names the code that blocks it for long.
 
-A round is what the loop does between two looks at its sockets; whatever comes meanwhile waits for
-its end. So the rounds' lengths say how late the loop would have been for something that came at any
-moment, as a probe that asks without a pause would find it, for three readings of clocks a round and
-nothing while the loop has nothing to do.
+An iteration is the time between two polls of the sockets; new input waits for its end. So the
+lengths of iterations show how late the loop would have been for input at any moment, as a
+continuous probe would measure it. The cost is three clock readings per iteration and nothing while
+the loop is idle.
 
-Time that was not given to us is left out: in which the kernel had the loop's thread wait for a
-processor (Linux counts it, in `schedstat`), which a hypervisor gave to another machine (`steal` in
-`/proc/stat`: of the two processors that lost most), and in which neither that thread nor the one
-that looks after it got to run at all (a process that was stopped). Time in which the loop waited
-for a disk, a lock, or another thread of ours is its own. The thread that looks also sees what runs
-when a round takes long.
+Time in which this process could not run is excluded: time in which the kernel let the loop's thread
+wait for a processor (`schedstat`), time that a hypervisor gave to other machines (`steal` in
+`/proc/stat`, of the two processors that lost most), and time in which neither the loop's thread nor
+the watcher thread ran at all (a stopped process). Time in which the loop waited for a disk, a lock
+or another thread counts. The watcher thread samples the stack of long iterations.
 """
 
 import asyncio
@@ -26,56 +24,56 @@ from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any
 
-#: Longer rounds are said (seconds); shorter ones than the second are not even counted.
+#: Iterations longer than the first value (seconds) are logged; iterations shorter than the second
+#: are not counted by length.
 HELD_SECS, COUNTED_SECS = 0.05, 0.005
-#: Upper bounds of the counted rounds' classes, seconds.
+#: Upper bounds of the classes of counted iterations, seconds.
 BOUNDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, float("inf"))
-#: Pause of the thread that looks, while the loop works. A round that is so old is looked at. A look
-#: that is so late was prevented.
-LOOK_SECS, LOOKED_AT_SECS, LATE_SECS = 0.1, 0.02, 0.05
-#: Lines in the log a minute; what was held besides is counted.
+#: Seconds: interval of the watcher while the loop works; age at which an iteration is sampled;
+#: delay of a check that means the watcher could not run.
+CHECK_SECS, SAMPLED_AFTER_SECS, LATE_SECS = 0.1, 0.02, 0.05
+#: Log lines per minute; further long iterations are only counted.
 LINES, LINES_EVERY_SECS = 20, 60.0
 _FRAMES = 6
-#: What the kernel counts of each processor. Of more than these it takes too long to be looked at
-#: ten times a second.
+#: The kernel's counters of each processor. With more processors than this, reading them ten times a
+#: second takes too long.
 _PROCESSORS, _MOST_PROCESSORS = "/proc/stat", 64
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class LoopLag:
-    """Of one loop, which `run` makes. Counts and says from `begin` on; `say` takes sentences for
-    the log, in the thread that looks.
+    """Lag of one loop, which `run` creates. Counts and logs from `begin` on.
 
-    idle_secs: the longest pause between two looks while the loop has nothing to do.
+    idle_secs: longest interval between two checks while the loop is idle.
     """
 
-    def __init__(self, *, idle_secs: float = LOOK_SECS) -> None:
-        self.say: Callable[[str], None] = _unsaid
+    def __init__(self, *, idle_secs: float = CHECK_SECS) -> None:
+        self._log: Callable[[str], None] = _discard
         self._idle_secs = idle_secs
-        #: when the round began that runs now (0 while the loop waits), and how long its thread had
-        #: computed then
+        #: start of the current iteration (0 while the loop waits), and the CPU time of its thread
+        #: then
         self.began = self.computed = 0.0
         self.rounds = self._rounds_before = 0
         self._counts, self._sums = [0] * len(BOUNDS), [0.0] * len(BOUNDS)
         self._since = time.monotonic()
         self._held, self._begun = 0, False
         self._worst: tuple[float, float, str] = (0.0, 0.0, "")
-        #: the latest long rounds: when they ended, on the monotonic clock, and how long they were
+        #: latest long iterations: end (monotonic) and length
         self._latest: deque[tuple[float, float]] = deque(maxlen=256)
-        self._sample: tuple[float, str] = (0.0, "")
-        #: at a moment before this round: how long the loop's thread ran and how long it waited for
-        #: a processor, nanoseconds, and how long each processor was another machine's, ticks
+        self._sampled: tuple[float, str] = (0.0, "")
+        #: at a time before this iteration: nanoseconds that the loop's thread ran and waited for a
+        #: processor, and ticks that each processor was given to other machines
         self._before, self._stolen_before = (0, 0), list[int]()
         self._schedstat = self._processors = -1
-        #: the last look and when the next one is due, and from when to when nobody could look
-        self._looked, self._due = 0.0, float("inf")
+        #: last check, due time of the next one, and intervals in which the watcher could not run
+        self._checked, self._due = 0.0, float("inf")
         self._prevented: deque[tuple[float, float]] = deque(maxlen=8)
         self._thread = 0
-        self._to_say: deque[tuple[float, float, str]] = deque(maxlen=LINES)
+        self._unlogged: deque[tuple[float, float, str]] = deque(maxlen=LINES)
         self._over = threading.Event()
 
     def run(self, main: Coroutine[Any, Any, None]) -> None:
-        """As asyncio.run."""
+        """Run a coroutine like asyncio.run."""
         self._thread = threading.get_ident()
         self._schedstat = _opened(f"/proc/self/task/{threading.get_native_id()}/schedstat")
         self._processors = _opened(_PROCESSORS) if (os.cpu_count() or 1) <= _MOST_PROCESSORS else -1
@@ -94,8 +92,12 @@ class LoopLag:
                     os.close(descriptor)
             self._schedstat = self._processors = -1
 
-    def begin(self) -> None:
-        """What was before does not count: a process that starts serves nobody yet."""
+    def begin(self, log: Callable[[str], None] | None = None) -> None:
+        """Discard the measurements so far, because a starting process serves no requests yet.
+
+        log: takes sentences, in the watcher thread.
+        """
+        self._log = log or _discard
         self._counts, self._sums = [0] * len(BOUNDS), [0.0] * len(BOUNDS)
         self._rounds_before = self.rounds
         self._since, self._held, self._worst, self._begun = (
@@ -107,9 +109,9 @@ class LoopLag:
         if self.began:
             self.began, self.computed = self._since, time.thread_time()
 
-    def said(self) -> dict[str, Any]:
-        """What there is to know, in seconds: the 99.9th percentile of the lag, the longest round
-        with what ran, rounds by length.
+    def summary(self) -> dict[str, Any]:
+        """Return the measurements in seconds: 99.9th percentile of the lag, the longest iteration
+        with its code, and iterations by length.
         """
         own, lost, what = self._worst
         return {
@@ -124,14 +126,14 @@ class LoopLag:
         }
 
     def longest(self, since: float) -> float:
-        """The longest of the rounds that were said and ended after `since` (monotonic); seconds, 0
-        where there was none.
+        """Return the length of the longest logged iteration that ended after `since` (monotonic),
+        in seconds; 0 if there is none.
         """
         return max((own for at, own in self._latest if at > since), default=0.0)
 
     def counted(self) -> tuple[list[tuple[str, int]], float]:
-        """Rounds up to each bound, all in all, and the seconds that the long ones took together.
-        Short rounds are in the first class.
+        """Return cumulative counts of iterations up to each bound, and the total seconds of the
+        long ones. Short iterations are in the first class.
         """
         short, out = self.rounds - self._rounds_before - sum(self._counts), []
         so_far = max(0, short)
@@ -142,12 +144,12 @@ class LoopLag:
 
     @property
     def worst(self) -> float:
-        """The longest round so far, seconds."""
+        """The longest iteration so far, in seconds."""
         return self._worst[0]
 
     def percentile(self, part: float) -> float:
-        """Seconds: what came at a random moment waited longer than this in `part` of the cases.
-        Known from COUNTED_SECS on.
+        """Return the seconds that input at a random moment had to wait longer for in only `part` of
+        the cases. Exact from COUNTED_SECS on.
         """
         allowed = part * (time.monotonic() - self._since)
         low, high = COUNTED_SECS, max(COUNTED_SECS, self._worst[0])
@@ -159,8 +161,8 @@ class LoopLag:
         return high
 
     def _excess(self, secs: float) -> float:
-        """Time during which who came had to wait longer than `secs`: of each round what is beyond
-        it.
+        """Return the total time in which new input had to wait longer than `secs`: the excess of
+        each iteration.
         """
         return sum(
             max(0.0, s - n * secs)
@@ -170,9 +172,9 @@ class LoopLag:
 
     # ---- the loop's thread
 
-    def long_round(self, now: float) -> None:
-        """The round that ends now was long enough to be counted."""
-        if not self._begun:  # a process that starts may wait for its disk
+    def long_iteration(self, now: float) -> None:
+        """Record the end of an iteration that is long enough to be counted."""
+        if not self._begun:  # a starting process may wait for its disk
             return
         whole = now - self.began
         lost = self._lost(now) if whole > HELD_SECS / 2 else 0.0
@@ -184,27 +186,27 @@ class LoopLag:
             return
         self._held += 1
         self._latest.append((now, own))
-        began, what = self._sample
-        held = own, lost, what if began == self.began else "(nobody looked in time)"
+        began, what = self._sampled
+        held = own, lost, what if began == self.began else "(not sampled in time)"
         if own > self._worst[0]:
             self._worst = held
-        self._to_say.append(held)
+        self._unlogged.append(held)
 
     def _lost(self, now: float) -> float:
-        """Seconds of the round that ends now in which we were not let run; what its thread computed
-        is none of them.
+        """Return the seconds of this iteration in which the process could not run. CPU time of the
+        loop's thread is never included.
         """
         ran, waited = (
             max(0, after - before) / 1e9
             for after, before in zip(self._scheduled(), self._before, strict=True)
         )
-        late = [(self._looked, now)] if now - self._due > LATE_SECS else []
+        late = [(self._checked, now)] if now - self._due > LATE_SECS else []
         unseen = sum(
             max(0.0, min(to, now) - max(since, self.began))
             for since, to in (*self._prevented, *late)
         )
-        # of two: a thread of ours that has the interpreter may be on another processor than the
-        # loop's
+        # of two: a thread of this process that holds the interpreter may be on another processor
+        # than the loop's
         taken = sorted(
             after - before
             for after, before in zip(self._stolen(), self._stolen_before, strict=False)
@@ -214,7 +216,9 @@ class LoopLag:
         return min(not_computed, max(waited + stolen, unseen - ran))
 
     def _scheduled(self) -> tuple[int, int]:
-        """How long the loop's thread has run, and how long it could run and did not; nanoseconds."""
+        """Return how long the loop's thread has run, and how long it was runnable without running;
+        nanoseconds.
+        """
         if self._schedstat < 0:
             return 0, 0
         try:
@@ -224,7 +228,9 @@ class LoopLag:
             return 0, 0
 
     def _stolen(self) -> list[int]:
-        """How long each processor was another machine's though this one had work for it; ticks."""
+        """Return how long each processor was given to other machines although this one had work for
+        it; ticks.
+        """
         if self._processors < 0:
             return []
         try:
@@ -240,41 +246,41 @@ class LoopLag:
     # ---- the thread that looks
 
     def _watch(self) -> None:
-        pause, seen, lines, minute = LOOK_SECS, 0, 0, time.monotonic()
-        self._look_after(pause)
+        pause, seen, lines, minute = CHECK_SECS, 0, 0, time.monotonic()
+        self._schedule_check(pause)
         while not self._over.wait(pause):
             rounds, began, now = self.rounds, self.began, time.monotonic()
             if now - self._due > LATE_SECS:
-                self._prevented.append((self._looked, now))
-            if began and now - began > LOOKED_AT_SECS:
-                if self._sample[0] != began:
-                    self._sample = began, _stack(sys._current_frames().get(self._thread))
+                self._prevented.append((self._checked, now))
+            if began and now - began > SAMPLED_AFTER_SECS:
+                if self._sampled[0] != began:
+                    self._sampled = began, _stack(sys._current_frames().get(self._thread))
             else:
                 self._before, self._stolen_before = self._scheduled(), self._stolen()
             if now - minute > LINES_EVERY_SECS:
                 lines, minute = 0, now
-            lines += self._say_held(LINES - lines)
-            pause = LOOK_SECS if rounds != seen or began else min(self._idle_secs, 2 * pause)
+            lines += self._log_blocked(LINES - lines)
+            pause = CHECK_SECS if rounds != seen or began else min(self._idle_secs, 2 * pause)
             seen = rounds
-            self._look_after(pause)
+            self._schedule_check(pause)
 
-    def _look_after(self, pause: float) -> None:
-        self._looked = time.monotonic()
-        self._due = self._looked + pause
+    def _schedule_check(self, pause: float) -> None:
+        self._checked = time.monotonic()
+        self._due = self._checked + pause
 
-    def _say_held(self, room: int) -> int:
-        said = 0
-        while self._to_say and said < room:
-            own, lost, what = self._to_say.popleft()
-            self.say(
-                f"the loop was held for {own:.3f} s (and did not run for {lost:.3f} s); {self._held} times so far; it was at {what}"
+    def _log_blocked(self, limit: int) -> int:
+        logged = 0
+        while self._unlogged and logged < limit:
+            own, lost, what = self._unlogged.popleft()
+            self._log(
+                f"the event loop was blocked for {own:.3f} s (and did not run for {lost:.3f} s); {self._held} times so far; at {what}"
             )
-            said += 1
-        return said
+            logged += 1
+        return logged
 
 
 class _Metered(selectors.DefaultSelector):
-    """The loop's selector, which tells when a round begins and ends."""
+    """The loop's selector. It reports the start and end of iterations."""
 
     def __init__(self, lag: LoopLag) -> None:
         super().__init__()
@@ -283,7 +289,7 @@ class _Metered(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         lag, now = self._lag, time.monotonic()
         if lag.began and now - lag.began > COUNTED_SECS:
-            lag.long_round(now)
+            lag.long_iteration(now)
         lag.began = 0.0
         events = super().select(timeout)
         lag.rounds += 1
@@ -293,7 +299,7 @@ class _Metered(selectors.DefaultSelector):
 
 
 def _stack(frame: FrameType | None) -> str:
-    """The innermost places, innermost first."""
+    """Return the innermost frames, innermost first."""
     places: list[str] = []
     while frame is not None and len(places) < _FRAMES:
         code = frame.f_code
@@ -306,12 +312,12 @@ def _stack(frame: FrameType | None) -> str:
 
 
 def _opened(path: str) -> int:
-    """A descriptor of what the kernel counts; -1 where it does not."""
+    """Return a descriptor of the kernel's counters, or -1 if they are not available."""
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return -1
 
 
-def _unsaid(sentence: str) -> None:
+def _discard(sentence: str) -> None:
     return

@@ -1,10 +1,9 @@
-"""Named places where a process can be made to die, so that tests can visit every one of them.
-Standard library only.
+"""Crash points: named places where tests can make a process kill itself. Standard library only.
 
 `JOBSCRIBE_CRASHPOINT=<name>:<n>:<file>` in the environment of a supervisor makes the process that
-comes to this place for the n-th time kill itself there (SIGKILL: nothing is flushed, closed or
-said). It strikes once: it makes the file, and spares whoever finds it there. Agents, keepers and
-job commands inherit it. Without the variable `reached` is a comparison with None.
+reaches this point for the n-th time kill itself (SIGKILL: nothing is flushed, closed or logged). It
+happens once: the process creates the file, and later ones that find the file continue. Agents,
+keepers and job commands inherit the variable. Without it, `reached` is a comparison with None.
 """
 
 import os
@@ -12,70 +11,70 @@ import signal
 
 VARIABLE = "JOBSCRIBE_CRASHPOINT"
 
-#: Every place, in the order in which one run passes them.
+#: All points, in the order of one run.
 POINTS = (
-    "supervisor.decided",  # an input was decided, nothing of it is anywhere else
-    "supervisor.taken",  # the writer took it, nothing is written
-    "supervisor.committed",  # it is in the log, the witness does not know
-    "supervisor.witnessed",  # it is durable, nobody was told
-    "supervisor.delivered",  # the engine will be told
-    "supervisor.durable",  # the engine knows, nothing was done about it
+    "supervisor.decided",  # decided in memory only
+    "supervisor.taken",  # taken by the writer, nothing written
+    "supervisor.committed",  # in the log, the durable head is not updated
+    "supervisor.witnessed",  # durable, nothing was reported
+    "supervisor.delivered",  # the engine will be called
+    "supervisor.durable",  # the engine knows it, no effect was performed
     "supervisor.acted",  # replies and messages are on their way
-    "agent.received",  # a run op was read, the keeper knows nothing
-    "keeper.consumed",  # the token is used, nothing runs
-    "keeper.given",  # the input of an app's job command lies there, nothing runs
-    "keeper.spawned",  # it runs, nobody wrote down who it is
-    "keeper.noted",  # it is written down, the agent was not told
-    "job.prepared",  # the app has filled the run directory, its program does not run
-    "job.computed",  # the program is over, nobody knows
-    "result.written",  # the result is in a temporary file
-    "result.renamed",  # it has its name, and the job command was not told
-    "keeper.stopping",  # why it is stopped is written down, no signal was sent
-    "keeper.reaped",  # it ended, the exit is not written down
-    "keeper.ended",  # the exit is written down, the agent was not told
-    "agent.acknowledged",  # its end is durable, the keeper remembers it
-    "keeper.struck",  # it is out of the ledger, the keeper still has it in memory
-    "record.written",  # a record is in a temporary file
-    "record.renamed",  # it has its name
-    "purge.decided",  # it is durable that the run is purged, its directory is there
-    "purge.renamed",  # the directory is out of the way, and not gone
-    "upload.written",  # a file of a library is whole in a temporary file
-    "upload.renamed",  # it has its name, nobody was told
-    "lease.written",  # the leases are in a temporary file
-    "lease.renamed",  # they have their name, nobody was told
+    "agent.received",  # launch message read, the keeper knows nothing
+    "keeper.consumed",  # token used, nothing runs
+    "keeper.given",  # input of an app's job command written, nothing runs
+    "keeper.spawned",  # process started, its pid is not recorded
+    "keeper.noted",  # pid recorded, the agent was not told
+    "job.prepared",  # run directory filled by the app, its program not started
+    "job.computed",  # the program has ended, not reported
+    "result.written",  # result in a temporary file
+    "result.renamed",  # result renamed, the job command was not told
+    "keeper.stopping",  # stop reason recorded, no signal sent
+    "keeper.reaped",  # process ended, exit not recorded
+    "keeper.ended",  # exit recorded, the agent was not told
+    "agent.acknowledged",  # the end is durable, the keeper still has the entry
+    "keeper.struck",  # removed from the ledger, the keeper still has it in memory
+    "record.written",  # record in a temporary file
+    "record.renamed",  # record renamed
+    "purge.decided",  # purge durable, the directory still exists
+    "purge.renamed",  # directory renamed, not removed
+    "upload.written",  # library file complete in a temporary file
+    "upload.renamed",  # library file renamed, not reported
+    "lease.written",  # leases in a temporary file
+    "lease.renamed",  # leases renamed, not reported
 )
 
 _armed: str | None = None
-_left = 0
-_struck = ""
+_remaining = 0
+_marker = ""
 
 
 def arm(setting: str | None) -> None:
-    """As in the environment variable; None disarms. Raises ValueError for a place that does not
-    exist.
+    """Arm a point with the value of the environment variable; None disarms. Raise ValueError for an
+    unknown point.
     """
-    global _armed, _left, _struck
+    global _armed, _remaining, _marker
     if not setting:
         _armed = None
         return
-    name, count, struck = setting.split(":", 2)
+    name, count, marker = setting.split(":", 2)
     if name not in POINTS:
         raise ValueError(
             f"{VARIABLE}: there is no crash point {name!r}; there are: {', '.join(POINTS)}"
         )
-    _armed, _left, _struck = name, int(count), struck
+    _armed, _remaining, _marker = name, int(count), marker
 
 
 def reached(name: str) -> None:
-    """Die here, if that was asked for."""
-    global _left
+    """Kill this process if this point is armed."""
+    global _remaining
     if _armed != name:
         return
-    _left -= 1
-    if _left > 0:
+    _remaining -= 1
+    if _remaining > 0:
         return
     try:
-        os.close(os.open(_struck, os.O_CREAT | os.O_EXCL))
+        os.close(os.open(_marker, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
         return
     os.kill(os.getpid(), signal.SIGKILL)

@@ -1,7 +1,7 @@
-"""What lies under a path: is it a network file system; and how a small file is replaced as a whole.
+"""File system facts for a path (network or local), and atomic replacement of small files.
 
-Standard library only. Nothing here waits for a server that may be away: the mount table is read,
-the path is not touched.
+Standard library only. Nothing here waits for a remote server: the type comes from the mount table,
+without access to the path.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import os
 
 from . import failpoints
 
-#: Types of file systems that other machines may write to as well, where locks, renames and memory
-#: maps cannot be relied on.
+#: File system types that other machines may write to, where locks, renames and memory maps are
+#: unreliable.
 NETWORK = frozenset(
     (
         "9p",
@@ -64,10 +64,10 @@ _NETWORK_FUSE = frozenset(
 
 
 def network_file_system(path: str, mounts: str | None = None) -> str | None:
-    """The name of the network file system that `path` (which need not exist yet) lies on, such as
-    "nfs4"; None for a local one.
+    """Return the type of the network file system of `path` (which need not exist), such as "nfs4";
+    None for a local one.
 
-    mounts: the text of a /proc/pid/mountinfo; this process's own by default.
+    mounts: text of a /proc/pid/mountinfo; this process's own by default.
     """
     kind = file_system(path, mounts)
     if kind in NETWORK:
@@ -78,9 +78,7 @@ def network_file_system(path: str, mounts: str | None = None) -> str | None:
 
 
 def file_system(path: str, mounts: str | None = None) -> str:
-    """The type of the file system that `path` lies on ("ext4", "fuse.sshfs"); "" where the table
-    does not say.
-    """
+    """Return the file system type of `path` ("ext4", "fuse.sshfs"), or "" if the table has none."""
     if mounts is None:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as f:
             mounts = f.read()
@@ -101,14 +99,14 @@ def file_system(path: str, mounts: str | None = None) -> str:
 
 
 def foreign_owner(path: str) -> str | None:
-    """The name of the user to whom `path` belongs, where that is not the one this process runs as."""
+    """Return the name of the owner of `path` if it is not this process's user, else None."""
     uid = os.stat(path).st_uid
     return None if uid == os.geteuid() else user_name(uid)
 
 
 def user_name(uid: int) -> str:
-    """As `ls -l` shows it."""
-    import pwd  # not needed in everyday life
+    """Return the user's name as `ls -l` shows it."""
+    import pwd  # rarely needed
 
     try:
         return pwd.getpwuid(uid).pw_name
@@ -124,11 +122,11 @@ def write_atomically(
     sync: bool = False,
     points: tuple[str, str] | None = None,
 ) -> None:
-    """Create or replace a file: readers see the old one or the whole new one. Raises OSError and
-    leaves no leftovers then.
+    """Create or replace a file: readers see the old or the complete new content. Raise OSError;
+    then no temporary file is left.
 
-    sync: also survive a power failure. Of two processes that write one path at the same time the
-    later wins. points: crash points before and after the file gets its name.
+    sync: also survive a power failure. If two processes write one path at the same time, the later
+    one wins. points: crash points before and after the rename.
     """
     temporary = f"{path}.{os.getpid()}.new"
     fd = _fresh(temporary, mode)
@@ -154,8 +152,8 @@ def write_atomically(
 
 
 def _fresh(path: str, mode: int) -> int:
-    """A file of one's own: what lies there, of one that was killed or put there by a job, is
-    neither written to nor waited for.
+    """Create a new file. A leftover at this path, of a killed process or a job, is removed, not
+    opened.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
@@ -166,9 +164,7 @@ def _fresh(path: str, mode: int) -> int:
 
 
 def make_folder(path: str, mode: int = 0o700) -> None:
-    """Make a folder where there is none, and those above it that are missing, to survive a power
-    failure. Raises OSError.
-    """
+    """Create a folder and missing parents so that they survive a power failure. Raise OSError."""
     missing, path = [], os.path.abspath(path)
     while not os.path.isdir(path):
         missing.append(path)
@@ -183,7 +179,7 @@ def make_folder(path: str, mode: int = 0o700) -> None:
 
 
 def sync_folder(path: str) -> None:
-    """What was made, renamed and removed in it is on the disk when this returns. Raises OSError."""
+    """Write changes of this folder's entries to the disk. Raise OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -192,7 +188,7 @@ def sync_folder(path: str) -> None:
 
 
 def _unescaped(text: str) -> str:
-    """mountinfo writes space, tab, newline and backslash as octal."""
+    """Decode the octal escapes of mountinfo (space, tab, newline, backslash)."""
     for code, char in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         text = text.replace(code, char)
     return text

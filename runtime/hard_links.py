@@ -1,20 +1,20 @@
-"""Hard links in folders of jobs: one file may have another name elsewhere, which whoever reads it
-here need not be allowed to read.
+"""Hard links in folders of jobs: a file may have another name elsewhere, in a place that its reader
+here may not read.
 
-Permissions do not tell: the process that reads may be root, and where it is the job's own unix user
-its secrets are that one's, too.
+Permissions do not help: the reading process may be root, and if it runs as the job's unix user,
+that user's secrets are readable as well.
 """
 
 import contextlib
 import os
 
-#: Names that are looked at below one folder.
+#: Limit of names checked below one folder.
 LOOKED_AT_MOST = 20_000
 
 
 def all_below(folder: int, info: os.stat_result) -> bool:
-    """Do all names of this file lie below `folder`, an open descriptor? Blocks. False where there
-    is too much to look at.
+    """Return whether all names of this file are below `folder`, an open descriptor. Blocks. Returns
+    False if there is too much to check.
     """
     left, seen = info.st_nlink, 0
     if left == 1:

@@ -1,5 +1,5 @@
-"""A thread for one piece of work that would hold the loop. Nothing is left of it afterwards: those
-of a pool keep their last work.
+"""A thread for a single blocking call. Nothing of it remains afterwards, while the threads of a
+pool keep their last call.
 """
 
 import asyncio
@@ -12,13 +12,13 @@ T = TypeVar("T")
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """What `work` returns. Where it raises, RuntimeError tells the kind of error alone: its words
-    and frames may know secrets.
+    """Return the result of `work`. If it raises, RuntimeError has only the type of the error,
+    because its text and frames may contain secrets.
     """
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()
 
-    def tell(value: T | None, error: str | None) -> None:
+    def set_result(value: T | None, error: str | None) -> None:
         if result.done():
             return
         if error is None:
@@ -32,8 +32,8 @@ async def in_thread(work: Callable[[], T]) -> T:
             value = work()
         except BaseException as e:
             error = type(e).__name__
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(tell, value, error)
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(set_result, value, error)
 
     threading.Thread(target=serve, name="once", daemon=True).start()
     return await result

@@ -1,9 +1,9 @@
-"""Processes of this machine as /proc shows them: who is alive, whose child, what marks it carries;
-and how to end them.
+"""Processes of this machine from /proc: liveness, parents, marks in the environment; and signals to
+them.
 
-A process is named by its pid *and* its start time (field 22 of /proc/pid/stat): a pid alone is used
-again sooner or later. Standard library only, and only its small modules, because the keeper lives
-on this one. Nothing here knows what a job is.
+A process is identified by its pid *and* its start time (field 22 of /proc/pid/stat), because pids
+are reused. Uses only small modules of the standard library, because the keeper depends on this one.
+Nothing here knows jobs.
 """
 
 from __future__ import annotations
@@ -18,28 +18,27 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-#: The number of the first pid namespace of every machine; all others are given to one after the
-#: other again and again.
+#: The inode of every machine's first pid namespace; all other numbers are reused.
 _FIRST_NAMESPACE = 0xEFFF_FFFC
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 4, 15, 36
 #: States of /proc/pid/stat in which a process runs no more code: zombie and dead.
 _OVER = "ZXx"
 #: Stopped by a signal.
 STOPPED = "T"
-#: What is read of another process's environment at most.
+#: Limit of bytes read of another process's environment.
 _ENVIRON_BYTES = 8 << 20
-#: The process is gone, or it is another user's.
-_NOT_TO_SEE = (FileNotFoundError, ProcessLookupError, PermissionError)
+#: The process is gone, or belongs to another user.
+_NOT_READABLE = (FileNotFoundError, ProcessLookupError, PermissionError)
 
 _libc = ctypes.CDLL(None, use_errno=True)
-#: A function object of its own, which knows its types: converting each argument by hand costs a
-#: fresh fork more than the call does.
+#: A function object with declared types: converting each argument by hand costs a fresh fork more
+#: than the call itself.
 _set = _libc["prctl"]
 _set.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
 
 
 class Process:
-    """One line of the process table. `ticks` is its start time in clock ticks since boot."""
+    """One entry of the process table. `ticks` is its start time in clock ticks since boot."""
 
     __slots__ = ("group", "parent", "pid", "session", "state", "ticks")
 
@@ -57,7 +56,9 @@ class Process:
 
     @property
     def over(self) -> bool:
-        """A zombie is over: it only waits for somebody to read its exit."""
+        """Whether the process has ended. A zombie has: it only waits for its parent to read its
+        exit.
+        """
         return self.state in _OVER
 
 
@@ -65,15 +66,16 @@ class Process:
 
 
 def boot_id() -> str:
-    """Names the current boot of this machine."""
+    """Return the id of the machine's current boot."""
     return _read("/proc/sys/kernel/random/boot_id").decode("ascii").strip()
 
 
 def life_id() -> str:
-    """Names what pids mean here: the boot of this machine and, in a container, the life of that.
+    """Return an id of the scope in which pids are valid: the machine's boot and, in a container,
+    the container's life.
 
-    Without the start of its first process a container that has an earlier one's number would be
-    taken for it.
+    It contains the start time of the container's first process, because namespace numbers are
+    reused.
     """
     try:
         namespace = os.stat("/proc/self/ns/pid").st_ino
@@ -85,7 +87,7 @@ def life_id() -> str:
 
 
 def in_first_namespace() -> bool:
-    """Are pids here those that the kernel writes into its log?"""
+    """Return whether pids here are those of the kernel log."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino == _FIRST_NAMESPACE
     except OSError:
@@ -93,7 +95,7 @@ def in_first_namespace() -> bool:
 
 
 def find(pid: int) -> Process | None:
-    """The process with this pid now, zombies included."""
+    """Return the process with this pid, zombies included, or None."""
     raw = _read(f"/proc/{pid}/stat")
     name_end = raw.rfind(b")")
     if name_end < 0:
@@ -103,22 +105,22 @@ def find(pid: int) -> Process | None:
 
 
 def start_ticks(pid: int) -> int | None:
-    """Field 22 of /proc/pid/stat; None where there is no such process."""
+    """Return field 22 of /proc/pid/stat, or None if there is no such process."""
     found = find(pid)
     return None if found is None else found.ticks
 
 
 def alive(pid: int, ticks: int) -> bool:
-    """Does exactly this process still run? A zombie does not, nor does another process with its
-    pid.
+    """Return whether exactly this process still runs. False for a zombie and for another process
+    with its pid.
     """
     found = find(pid)
     return found is not None and found.ticks == ticks and not found.over
 
 
 def image(pid: int) -> int:
-    """A number that changes when the process executes another program (where its stack began); 0
-    where that is not to be seen.
+    """Return a number that changes when the process executes another program (the start of its
+    stack); 0 if not readable.
     """
     raw = _read(f"/proc/{pid}/stat")
     f = raw[raw.rfind(b")") + 2 :].split(None, 26)
@@ -126,8 +128,8 @@ def image(pid: int) -> int:
 
 
 def children() -> list[int]:
-    """Pids of this process's own children, zombies included. Exact for a process without other
-    threads that reaps by itself.
+    """Return the pids of this process's own children, zombies included. Exact for a process without
+    other threads that reaps its children itself.
     """
     me = os.getpid()
     try:
@@ -138,8 +140,8 @@ def children() -> list[int]:
 
 
 def table() -> dict[int, Process]:
-    """All processes by pid, zombies included. Not a snapshot: what comes and goes meanwhile may be
-    missed, so look again.
+    """Return all processes by pid, zombies included. Not a snapshot: processes that start or end
+    meanwhile may be missing.
     """
     out = {}
     for entry in os.listdir("/proc"):
@@ -151,15 +153,13 @@ def table() -> dict[int, Process]:
 
 
 def with_descendants(roots: Iterable[int], processes: dict[int, Process]) -> list[int]:
-    """These pids and everything below them in the table, as far as it is in there; parents before
-    their children.
-    """
+    """Return these pids and all their descendants in the table, parents before children."""
     below: dict[int, list[int]] = {}
     for p in processes.values():
         below.setdefault(p.parent, []).append(p.pid)
     out = dict.fromkeys(pid for pid in roots if pid in processes)
     todo = list(out)
-    for pid in todo:  # grows while it is walked
+    for pid in todo:  # grows during the loop
         new = [child for child in below.get(pid, ()) if child not in out]
         out.update(dict.fromkeys(new))
         todo.extend(new)
@@ -167,8 +167,8 @@ def with_descendants(roots: Iterable[int], processes: dict[int, Process]) -> lis
 
 
 def environment(pid: int, *names: bytes) -> list[bytes | None]:
-    """Values of these variables in the environment a process was started with; None for what is not
-    there or not readable.
+    """Return values of these variables in the environment that a process was started with; None for
+    missing or unreadable ones.
     """
     entries = b"\0" + _read(f"/proc/{pid}/environ")
     out: list[bytes | None] = []
@@ -184,7 +184,7 @@ def environment(pid: int, *names: bytes) -> list[bytes | None]:
 
 
 def marked(entries: Iterable[bytes], processes: Iterable[Process]) -> list[Process]:
-    """Those (but not this process itself) that still run and were started with all of these
+    """Return the running processes (except this one) that were started with all of these
     `NAME=value` entries.
     """
     wanted = [e.split(b"=", 1) for e in entries]
@@ -196,31 +196,31 @@ def marked(entries: Iterable[bytes], processes: Iterable[Process]) -> list[Proce
 
 
 def holds(pid: int, path: str) -> bool:
-    """Has this process opened this file (an absolute path without symbolic links)?"""
+    """Return whether this process has opened this file (an absolute path without symbolic links)."""
     try:
         descriptors = os.listdir(f"/proc/{pid}/fd")
-    except _NOT_TO_SEE:
+    except _NOT_READABLE:
         return False
     for fd in descriptors:
-        with contextlib.suppress(*_NOT_TO_SEE):  # closed in the meantime
+        with contextlib.suppress(*_NOT_READABLE):  # closed meanwhile
             if os.readlink(f"/proc/{pid}/fd/{fd}") == path:
                 return True
     return False
 
 
 def _read(path: str) -> bytes:
-    """The whole of a /proc file; empty where it is gone or not ours to read.
+    """Return the content of a /proc file; empty if it is gone or not readable for this user.
 
-    Raises OSError for any other reason (no descriptors, no memory): that nobody is seen must not
-    look like nobody is there.
+    Raise OSError for any other reason (no descriptors, no memory), so that a failed read is not
+    taken for a missing process.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except _NOT_TO_SEE:
+    except _NOT_READABLE:
         return b""
     try:
         data = os.read(fd, 65536)
-        if len(data) < 4096:  # one read gives all of a short one
+        if len(data) < 4096:  # one read returns all of a short file
             return data
         while len(data) < _ENVIRON_BYTES:
             more = os.read(fd, 1 << 20)
@@ -228,7 +228,7 @@ def _read(path: str) -> bytes:
                 break
             data += more
         return data
-    except _NOT_TO_SEE:  # the process ended meanwhile
+    except _NOT_READABLE:  # the process ended meanwhile
         return b""
     finally:
         os.close(fd)
@@ -238,10 +238,10 @@ def _read(path: str) -> bytes:
 
 
 def wake(pid: int, ticks: int, child_title: bytes) -> str:
-    """Let exactly this process go on where a signal has stopped it, and its stopped children with
-    this title.
+    """Continue exactly this process if a signal has stopped it, and its stopped children with this
+    title.
 
-    Returns what was done, to be put behind a sentence; empty where it was not stopped.
+    Return a clause about it to append to a sentence; empty if it was not stopped.
     """
     found = find(pid)
     if found is None or found.ticks != ticks or found.state != STOPPED:
@@ -253,17 +253,15 @@ def wake(pid: int, ticks: int, child_title: bytes) -> str:
 
 
 def send_signal(pid: int, ticks: int, number: int) -> bool:
-    """Signal exactly this process; False where it is gone or not ours to signal. Never hits another
-    one with the same pid.
+    """Signal exactly this process, never another one with the same pid. Return False if it is gone
+    or belongs to another user.
     """
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
         return False
-    except (
-        OSError,
-        AttributeError,
-    ):  # a kernel or C library before pidfd: a small window stays open
+    except (OSError, AttributeError):
+        # a kernel or C library without pidfd: a small race remains
         return _kill_by_pid(pid, ticks, number)
     try:
         if start_ticks(pid) != ticks:
@@ -287,10 +285,10 @@ def _kill_by_pid(pid: int, ticks: int, number: int) -> bool:
 
 
 def kill_until_gone(look: Callable[[], list[Process]], timeout_secs: float) -> int:
-    """SIGKILL whatever `look` finds, again and again until it finds nothing or the time is over.
-    Returns how many were left.
+    """Send SIGKILL to all processes that `look` returns, until it returns none or the time is over.
+    Return the number of remaining ones.
 
-    Blocks. A process that forks while it is killed is met in the next round.
+    Blocks. Processes forked meanwhile are found in the next round.
     """
     until = time.monotonic() + timeout_secs
     pause = 0.001
@@ -308,29 +306,31 @@ def kill_until_gone(look: Callable[[], list[Process]], timeout_secs: float) -> i
 
 
 def become_subreaper() -> bool:
-    """Orphans below this process become its children from now on, as far as the kernel can do that."""
+    """Make orphans below this process its children from now on. Return whether the kernel supports
+    this.
+    """
     return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def end_with_parent(number: int) -> bool:
-    """Get this signal when the parent (exactly: the thread of it that made this process) ends; 0:
-    none any more.
+    """Get this signal when the parent ends (exactly: the thread that created this process); 0: no
+    signal.
 
-    A parent that is over already sends nothing: compare `os.getppid()` afterwards.
+    A parent that has already ended sends nothing: compare `os.getppid()` afterwards.
     """
     return _prctl(_PR_SET_PDEATHSIG, number)
 
 
 def set_dumpable(on: bool) -> bool:
-    """Off: no core dump, and other processes of the same user cannot read this one's memory,
+    """False: no core dump, and other processes of the same user cannot read this one's memory,
     environment or descriptors.
     """
     return _prctl(_PR_SET_DUMPABLE, int(on))
 
 
 def set_title(name: str, root: str) -> bool:
-    """Show this process in `ps` as `<name> <root>`, written over its own arguments. False where
-    that cannot be done.
+    """Show this process in `ps` as `<name> <root>`, by overwriting its arguments. Return False if
+    that is not possible.
     """
     _libc.prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]), 0, 0, 0)
     raw = _read("/proc/self/stat")
@@ -338,16 +338,16 @@ def set_title(name: str, root: str) -> bool:
     if len(f) < 47:
         return False
     begin, end = int(f[45]), int(f[46])
-    room = end - begin
-    # the very bytes that /proc shows must lie there, or this is not the memory it seems to be
+    length = end - begin
+    # compare with /proc to be sure that this is the memory of the arguments
     if (
         begin <= 0
-        or room <= 1
-        or ctypes.string_at(begin, room) != _read("/proc/self/cmdline")[:room]
+        or length <= 1
+        or ctypes.string_at(begin, length) != _read("/proc/self/cmdline")[:length]
     ):
         return False
-    title = f"{name} {root}".encode("utf-8", "surrogateescape")[: room - 1]
-    ctypes.memmove(begin, title.ljust(room, b"\0"), room)
+    title = f"{name} {root}".encode("utf-8", "surrogateescape")[: length - 1]
+    ctypes.memmove(begin, title.ljust(length, b"\0"), length)
     return True
 
 

@@ -1,8 +1,8 @@
-"""A few threads for calls that block: bounded in number, each call with a deadline, and never in
-the way of the process's end.
+"""Threads for blocking calls: limited in number, each call with a deadline. They do not delay the
+end of the process.
 
-Not the standard executor: its threads are waited for when Python ends, and a call into a daemon
-that hangs would keep a supervisor alive.
+The standard executor is not used: Python waits for its threads at exit, so a call into a hanging
+daemon would keep a supervisor alive.
 """
 
 import asyncio
@@ -16,8 +16,8 @@ T = TypeVar("T")
 
 
 class Stuck(Exception):
-    """Nothing was begun: all threads are busy with calls that got no answer. since: seconds, of the
-    oldest; calls: how many.
+    """The call did not begin: all threads are busy with calls without an answer. since: seconds of
+    the oldest; calls: their number.
     """
 
     def __init__(self, calls: int, since: float) -> None:
@@ -26,7 +26,7 @@ class Stuck(Exception):
 
 
 class Closed(Exception):
-    """These threads are no longer there."""
+    """The pool is closed."""
 
 
 class _Job:
@@ -41,8 +41,8 @@ class _Job:
 
 
 class Threads:
-    """Threads are made when there is work for them, up to `limit`. All methods but the work itself
-    run on the loop.
+    """A pool that starts threads on demand, up to `limit`. All methods run on the loop; only the
+    work runs in a thread.
     """
 
     def __init__(self, name: str, limit: int) -> None:
@@ -54,11 +54,11 @@ class Threads:
         self._closed = False
 
     async def run(self, work: Callable[[], T], secs: float) -> T:
-        """What `work` returns or raises. Raises TimeoutError after `secs`, of which waiting for a
-        thread is a part, and Stuck.
+        """Return or raise the result of `work`. Raise TimeoutError after `secs`, including the wait
+        for a thread, and Stuck.
 
-        Work that has not begun by then is never begun; work that has is left alone, and what comes
-        of it is dropped.
+        Work that has not begun by then never begins. Work that has begun continues, and its result
+        is dropped.
         """
         now = time.monotonic()
         with self._lock:
@@ -91,13 +91,13 @@ class Threads:
                     self._jobs.discard(job)
 
     def waiting(self) -> list[float]:
-        """When the calls that are in a thread now were begun, on the monotonic clock."""
+        """Return the start times (monotonic) of the calls that are in a thread now."""
         with self._lock:
             return [j.begun for j in self._jobs if j.begun is not None]
 
     async def close(self, secs: float) -> None:
-        """Ends the threads that can be ended in this time; one that hangs is left behind and ends
-        with the process.
+        """Stop the threads that end within this time. A hanging one is left behind and ends with
+        the process.
         """
         with self._lock:
             self._closed = True
@@ -128,10 +128,10 @@ class Threads:
                 error = e
             with self._lock:
                 self._jobs.discard(job)
-            _tell(job.future, result, error)
+            _set_result(job.future, result, error)
 
 
-def _tell(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+def _set_result(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
     def tell() -> None:
         if future.done():
             return
@@ -143,4 +143,4 @@ def _tell(future: asyncio.Future[Any], result: Any, error: BaseException | None)
     try:
         future.get_loop().call_soon_threadsafe(tell)
     except RuntimeError:
-        return  # the loop is closed: nobody waits any more
+        return  # the loop is closed

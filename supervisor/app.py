@@ -1,5 +1,7 @@
-"""The supervisor's composition root: everything is made here, handed to what needs it, and given
-back in reverse order.
+"""Composition root of the supervisor. It creates all objects, wires them, and closes them in
+reverse order.
+
+No rules live here: decisions are in `core`, requests in `runs` and `api`.
 """
 
 import asyncio
@@ -79,10 +81,10 @@ from .streams.live_updates import LiveUpdates
 from .tracing.id_lookup import Known
 from .usage.samples import UsageSamples
 
-#: While the store cannot be written, it is tried again so often.
-POKE_SECS = 0.5
-#: So many of them are taken in one round of the loop.
-TAKEN_AT_ONCE = 16
+#: Retry interval while the store cannot be written.
+STORE_RETRY_SECS = 0.5
+#: Connections accepted in one iteration of the event loop.
+ACCEPTED_AT_ONCE = 16
 
 Announce = Callable[[dict[str, Any]], None]
 
@@ -94,11 +96,11 @@ def main(
     front: str | None = None,
     notifier: Notifier | None = None,
 ) -> None:
-    """Run until SIGTERM or SIGINT. `announce({"url", "root", "pid"})` once requests are answered.
-    Raises Refusal before that.
+    """Run until SIGTERM or SIGINT. Call `announce({"url", "root", "pid"})` once requests are
+    answered. Raise Refusal if the start fails.
 
-    front: address of the front door that is beside it, for client.json. notifier: who is told that
-    it lives, if anybody.
+    front: address of the front end on this machine, for client.json. notifier: receives readiness
+    and watchdog messages (systemd).
     """
     check(settings)
     root = RootDirectory(settings.root)
@@ -128,15 +130,17 @@ async def _serve(
         stack.push_async_callback(supervisor.close)
         await supervisor.start()
         announce({"url": supervisor.url, "root": str(root.path), "pid": os.getpid()})
-        # nothing of a start is garbage: to look through all of it again would hold the loop for
-        # tens of milliseconds each time
+        # Objects of the startup are never garbage. Without this, each full collection would block
+        # the loop for tens of milliseconds.
         gc.freeze()
-        lag.begin()
-        await supervisor.until_told()
+        lag.begin(supervisor.log)
+        await supervisor.wait_until_stopped()
 
 
 class _Supervisor:
-    """Made in the order of dependence; `close` goes back the same way. It is the engine's `Ports`."""
+    """All objects of one supervisor process, and the engine's `EngineCallbacks`. `close` goes back
+    in reverse order of construction.
+    """
 
     def __init__(
         self,
@@ -149,62 +153,60 @@ class _Supervisor:
     ) -> None:
         self._settings, self._root, self._front, self._card = settings, root, front, card
         self._loop = asyncio.get_running_loop()
-        self._told = asyncio.Event()
+        self._stop_requested = asyncio.Event()
         self._fatal: Refusal | None = None
         self._boot_id, self._clock, self.url = clock.boot_id(), clock.SystemClock(), ""
         self._redactor = Redactor()
         self._secret = self._redactor.add(self._server_secret())
         self._agents_key = self._redactor.add(card.key).encode()
-        self._log, self._sink = open_log(
+        self.log, self._sink = open_log(
             "supervisor", settings.log, self._redactor, stream=sys.stdout, root=str(root.path)
         )
-        log_uncaught(self._log)
-        self._undo_logging = capture_logging(self._log)
-        self._counters, lag.say = Counters(), self._log
+        log_uncaught(self.log)
+        self._undo_logging = capture_logging(self.log)
+        self._counters = Counters()
         self._store = SqliteStore(
             root / "db" / "events.sqlite",
             self._deliver,
-            point=self._stored,
-            log=self._log,
+            point=self._store_checkpoint,
+            log=self.log,
         )
         self._records = RecordWriter(root / "supervisor-job", self._records_failed)
         self._feed = EventFeed(self._store)
         system = self._store.read(SYSTEM)
-        self._session, self._set_back, self._serial_floor = (
+        self._session, self._rolled_back, self._serial_floor = (
             1 + last_session(system),
             is_rolled_back(system),
             serial_floor(system),
         )
-        self._places = DriverReports(self._log, self._counters, self._agent_id)
-        self._fleet = DriverSet(
+        self._driver_reports = DriverReports(self.log, self._counters, self._agent_id)
+        self._driver_set = DriverSet(
             settings,
             root,
-            self._places,
-            self._log,
+            self._driver_reports,
+            self.log,
             self._redactor,
             self._agents_key,
             descriptors=process_limits.raise_descriptor_limit(),
+            signed_in=lambda key: self._engine.tell(SignedIn(key)),
         )
-        self._drivers, clusters = self._fleet.drivers, self._fleet.clusters
+        self._drivers, clusters = self._driver_set.drivers, self._driver_set.clusters
         self._clusters = ClusterInventory(clusters, usual_secs=settings.limits.time_limit_secs)
-        self._performer = EffectExecutor(
-            self._drivers, self._agent_id, self._redactor, self._log, self._counters
-        )
         self._engine = Engine(
             configuration.policy(
-                settings, self._drivers, self._fleet.pool, clusters, self._serial_floor
+                settings, self._drivers, self._driver_set.pool, clusters, self._serial_floor
             ),
             self._store,
             self,
         )
-        self._watchdog = Watchdog(notifier, self._store, self._standing)
+        self._watchdog = Watchdog(notifier, self._store, self._status_line)
         self._progress = Progress(self._engine, self._counters)
-        self._metering = UsageSamples(self._engine, self._counters, self._clock.monotonic)
+        self._usage = UsageSamples(self._engine, self._counters, self._clock.monotonic)
         self._hub = Hub(
             self._engine,
             self._progress,
-            self._metering,
-            self._log,
+            self._usage,
+            self.log,
             self._counters,
             self._agent_id,
             self._session,
@@ -214,59 +216,47 @@ class _Supervisor:
             apps=settings.apps.also,
         )
         self._hub.on_cluster_report = self._clusters.heard
-        self._fleet.signed_in = lambda key: self._engine.tell(SignedIn(key))
-        self._places.bind(self._engine, self._metering, self._hub.next_epoch)
-        self._pulse = HeartbeatMonitor(self._hub)
-        tasks = self._fleet.task_drivers(self._send, secrets.token_bytes)
-        outputs = OutputReader(self._hub, tasks, secrets.token_bytes, self._far)
-        self._desk = RunService(
+        self._driver_reports.bind(self._engine, self._usage, self._hub.next_epoch)
+        self._heartbeat = HeartbeatMonitor(self._hub)
+        tasks = self._driver_set.task_drivers(self._send, secrets.token_bytes)
+        outputs = OutputReader(self._hub, tasks, secrets.token_bytes, self._remote_evidence)
+        self._run_service = RunService(
             self._engine,
             self._feed,
             outputs,
             self._progress,
             self._counters,
-            self._log,
+            self.log,
             self.now,
             user_root=self._user_root(),
             apps=registry.names(settings.apps.also),
             drivers=self._drivers,
             evidence_root=str(root / "agent"),
-            container=self._fleet.container,
+            container=self._driver_set.container,
             batch=self._clusters.asked,
         )
-        self._live = LiveUpdates(self._desk)
+        self._live = LiveUpdates(self._run_service)
         self._progress.heard = self._live.progressed
         library = Library(
-            self._user_root(), limit=settings.limits.upload_bytes, owner=self._fleet.owner
+            self._user_root(), limit=settings.limits.upload_bytes, owner=self._driver_set.owner
         )
         self._uploads = Uploads(library)
-        self._performer.copies = LibrarySync(
-            library,
-            self._hub,
-            self._log,
-            self._user_root(),
-            secrets.token_bytes,
-            self._clusters.apart,
-        )
-        self._purging = RunDirReaper(
+        self._run_dir_reaper = RunDirReaper(
             self._engine,
             self._store,
-            self._log,
+            self.log,
             self.now,
             user_root=self._user_root(),
             after_secs=settings.purge.after_secs,
             every_secs=settings.purge.every_secs,
             elsewhere=self._clusters.elsewhere,
         )
-        self._performer.bind(
-            self._engine, self._hub, self._places, self._desk, self._purging, tasks
-        )
         self._notifications = Notifications(
-            settings, root, self._store, self._log, self._counters, self._redactor, self._clock
+            settings, root, self._store, self.log, self._counters, self._redactor, self._clock
         )
         self._servers: list[tornado.httpserver.HTTPServer] = []
-        self._guarding = ConnectionGuard(settings.limits, self._counters, self._log)
-        self._monitoring = MetricsExporter(
+        self._guard = ConnectionGuard(settings.limits, self._counters, self.log)
+        self._metrics = MetricsExporter(
             CollectorSources(
                 self._engine,
                 self._hub,
@@ -285,28 +275,49 @@ class _Supervisor:
             self._user_root(),
             self._redactor.add(self._metrics_secret()),
         )
-        self._performer.measured = self._monitoring.instruments.driver_call
+        self._effect_executor = EffectExecutor(
+            self._drivers,
+            tasks,
+            self._engine,
+            self._hub,
+            self._driver_reports,
+            self._run_service,
+            self._run_dir_reaper,
+            LibrarySync(
+                library,
+                self._hub,
+                self.log,
+                self._user_root(),
+                secrets.token_bytes,
+                self._clusters.apart,
+            ),
+            self._redactor,
+            self.log,
+            self._counters,
+            agent_id=self._agent_id,
+            driver_called=self._metrics.instruments.driver_call,
+        )
         self._counters.measure(
-            loop=lag.said,
+            loop=lag.summary,
             engine=self._engine.sizes,
-            desk=self._desk.sizes,
-            performer=self._performer.sizes,
+            desk=self._run_service.sizes,
+            performer=self._effect_executor.sizes,
             hub=self._hub.sizes,
-            places=self._places.sizes,
+            places=self._driver_reports.sizes,
             live=self._live.sizes,
-            metering=self._metering.sizes,
+            metering=self._usage.sizes,
             process=process,
-            connections=self._guarding.sizes,
+            connections=self._guard.sizes,
         )
 
     def _deliver(self, call: Callable[[], None]) -> None:
-        """News of the store, from its thread to ours."""
+        """Run a store callback of the store's thread in the event loop's thread."""
         self._loop.call_soon_threadsafe(call)
 
-    def _stored(self, point: str) -> None:
-        """The store's writer is at this point, in its thread."""
+    def _store_checkpoint(self, point: str) -> None:
+        """Pass on a checkpoint of the store's writer. Runs in the writer's thread."""
         failpoints.reached("supervisor." + point)
-        self._monitoring.stored(point)
+        self._metrics.stored(point)
 
     # ---- the engine's ports
 
@@ -317,43 +328,45 @@ class _Supervisor:
 
     def perform(self, effect: Effect) -> None:
         try:
-            self._performer.perform(effect)
+            self._effect_executor.perform(effect)
         except Exception as e:
-            # one effect must not keep the others from being performed; whoever waits for it has a
-            # deadline
+            # One failed effect must not stop the others. Callers that wait for its result have a
+            # deadline.
             self._counters.add("internal")
-            self._log.exception("an effect failed: {}", type(effect).__name__, error=e)
+            self.log.exception("an effect failed: {}", type(effect).__name__, error=e)
 
     def projected(self, job: Job, position: int, at: float) -> None:
         self._records.mark(job, position, at)
-        self._desk.projected(job)
-        self._metering.settle(job)
+        self._run_service.projected(job)
+        self._usage.settle(job)
         self._live.changed(job, position)
-        self._monitoring.projected(job, position)
+        self._metrics.projected(job, position)
 
     def connections(self) -> list[tuple[AgentKey, int, Alive]]:
-        return [*self._hub.alive(), *self._places.alive()]
+        return [*self._hub.alive(), *self._driver_reports.alive()]
 
     def fatal(self, refusal: Refusal) -> None:
-        """The store is gone for good: stop at once and say why; jobs run on."""
-        self._log("the store failed for good: {}", refusal.sentence)
+        """Stop the process because the store failed permanently. Jobs continue."""
+        self.log("the event store failed permanently: {}", refusal.sentence)
         self._fatal = refusal
-        self._told.set()
+        self._stop_requested.set()
 
     def noticed(self, what: str, detail: str) -> None:
         self._counters.add(what)
-        self._log("{}: {}", what, detail)
+        self.log("{}: {}", what, detail)
 
     def broken(self, error: Exception) -> None:
         self._counters.add("internal")
-        self._log.exception("a decision failed; the world is folded anew from the log", error=error)
+        self.log.exception(
+            "a decision failed; the state is restored from the event log", error=error
+        )
 
     # ---- life
 
     async def start(self) -> None:
-        # with each of them comes a handshake: Tornado would take 128 at once, and nobody else would
-        # be served meanwhile
-        tornado.netutil._DEFAULT_BACKLOG = TAKEN_AT_ONCE
+        # Each connection costs a handshake. Tornado would accept 128 at once and serve no other
+        # request meanwhile.
+        tornado.netutil._DEFAULT_BACKLOG = ACCEPTED_AT_ONCE
         s = self._settings.supervisor
         agents, tls = bound(s.agents_ip, s.agents_port), agents_tls(s)
         scheme, pace = "wss" if s.agents_tls_cert else "ws", self._hub.pace
@@ -366,7 +379,7 @@ class _Supervisor:
                 "pingTimeoutSecs": pace.timeout,
             },
         )
-        self._pulse.start()
+        self._heartbeat.start()
         await self._append(
             SupervisorStarted(
                 at=self._clock.wall(),
@@ -381,20 +394,17 @@ class _Supervisor:
         catch_up(self._store, self._records)
         self._live.position = self._store.head()
         self._engine.start()
-        # not before: who connects to an engine that has not folded its log yet is forgotten when it
-        # does
-        self._listen(
-            agents, self._guarding.before(agents_application(self._hub), "rejected"), tls=tls
-        )
-        self._fleet.start()
-        if self._set_back:
-            start_all_known(self._root / "agent", self._drivers, self._desk)
-        self._purging.start()
+        # Listen only now: the engine would forget an agent that connects before the log is folded.
+        self._listen(agents, self._guard.before(agents_application(self._hub), "rejected"), tls=tls)
+        self._driver_set.start()
+        if self._rolled_back:
+            start_all_known(self._root / "agent", self._drivers, self._run_service)
+        self._run_dir_reaper.start()
         self._notifications.start()
-        self._monitoring.start()
+        self._metrics.start()
         front = bound(s.ip, s.port)
         url = f"http://{s.ip}:{port_of(front)}"
-        self._listen(front, self._guarding.before(application(self._services()), "refused"))
+        self._listen(front, self._guard.before(application(self._services()), "refused"))
         self.url = url
         self._root.publish(
             "client.json",
@@ -407,10 +417,10 @@ class _Supervisor:
             },
         )
         for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(number, self._told.set)
-        self._poker = self._loop.create_task(self._poke())
+            self._loop.add_signal_handler(number, self._stop_requested.set)
+        self._store_retry = self._loop.create_task(self._retry_store())
         self._watchdog.start()
-        self._log(
+        self.log(
             "supervisor session {} ready at {} root={} head={}",
             self._session,
             self.url,
@@ -418,27 +428,29 @@ class _Supervisor:
             self._store.head(),
         )
 
-    async def until_told(self) -> None:
-        """Returns when the process is to stop; raises Refusal when the store is gone."""
-        await self._told.wait()
+    async def wait_until_stopped(self) -> None:
+        """Return when the process is to stop. Raise Refusal if the store failed permanently."""
+        await self._stop_requested.wait()
         if self._fatal is not None:
             raise self._fatal
 
     async def close(self) -> None:
-        """Drain: no new requests, what was accepted becomes durable, agents and jobs live on."""
+        """Refuse new requests, wait until accepted ones are durable, and stop. Agents and jobs
+        continue.
+        """
         self._watchdog.close()
-        self._desk.draining = True
+        self._run_service.draining = True
         for server in self._servers:
             server.stop()
-        if hasattr(self, "_poker"):
-            self._poker.cancel()
+        if hasattr(self, "_store_retry"):
+            self._store_retry.cancel()
         await self._live.close()
-        await self._purging.close()
+        await self._run_dir_reaper.close()
         await self._notifications.close()
-        await self._monitoring.close()
-        await self._performer.close()
-        self._pulse.close()
-        self._dismiss_idle_agents()
+        await self._metrics.close()
+        await self._effect_executor.close()
+        self._heartbeat.close()
+        self._stop_idle_agents()
         await self._hub.close()
         if self._fatal is None and self.url:
             await self._append(
@@ -452,41 +464,39 @@ class _Supervisor:
         self._feed.close()
         self._records.close()
         self._store.close()
-        await self._fleet.close()
-        self._log("supervisor stopped")
+        await self._driver_set.close()
+        self.log("supervisor stopped")
         self._undo_logging()
         self._sink.close()
 
-    def _standing(self) -> str:
-        """One line for the operator."""
+    def _status_line(self) -> str:
+        """Return the status line for operators."""
         if self._engine.paused:
-            return "the event store cannot be written: requests are refused, jobs run on"
+            return "the event store cannot be written: requests are refused, jobs continue"
         agents = self._engine.world.agents.values()
         placed, queued = (
             sum(len(a.placed) for a in agents),
-            sum(len(a.queued) for a in agents) + len(self._engine.world.homes.homeless),
+            sum(len(a.queued) for a in agents) + len(self._engine.world.host_assignment.unassigned),
         )
-        return f"ready at {self.url}: {placed} tasks under way, {queued} runs queued, {len(self._hub.alive())} agents connected"
+        return f"ready at {self.url}: {placed} tasks running, {queued} runs queued, {len(self._hub.alive())} agents connected"
 
-    def _dismiss_idle_agents(self) -> None:
-        """Who has nothing to do need not wait for the next supervisor; who runs jobs lives on with
-        them.
-        """
+    def _stop_idle_agents(self) -> None:
+        """Stop agents of this machine that have no runs. Agents with runs outlive the supervisor."""
         for key, _epoch, _alive in self._hub.alive():
             if (
                 self._drivers[key.driver].capabilities.same_machine
                 and not self._engine.world.agent(key).needed
             ):
-                self._hub.send(key, Kill(reason="the supervisor stops, and nothing runs here"))
+                self._hub.send(key, Kill(reason="the supervisor stops and the agent has no runs"))
 
-    async def _poke(self) -> None:
+    async def _retry_store(self) -> None:
         while True:
-            await asyncio.sleep(POKE_SECS)
+            await asyncio.sleep(STORE_RETRY_SECS)
             self._engine.poke()
-            self._root.repair(self._log)
+            self._root.repair(self.log)
 
     async def _append(self, event: Event) -> None:
-        """One event of the system stream, durable when this returns. Raises Refusal."""
+        """Append one event to the system stream and wait until it is durable. Raise Refusal."""
         done: asyncio.Future[Appended | Refusal] = self._loop.create_future()
         system = self._store.read(SYSTEM)
         version = system[-1].version if system else 0
@@ -500,7 +510,7 @@ class _Supervisor:
     def _services(self) -> ApiContext:
         limits = self._settings.limits
         calls = Calls(
-            self._desk,
+            self._run_service,
             self._hub,
             self._counters,
             secrets.token_bytes,
@@ -509,37 +519,39 @@ class _Supervisor:
             copied=self._clusters.apart,
         )
         leases = Leases(
-            self._root / "leases.json", clock.Steady(self._clock).wall, lease_secs=limits.lease_secs
+            self._root / "leases.json",
+            clock.SteadyClock(self._clock).wall,
+            lease_secs=limits.lease_secs,
         )
         unsent = ResponseLimits()
         unsent.stalled = lambda: self._counters.add("stalled")
         self._counters.measure(unsent=unsent.sizes, calls=calls.sizes)
         return ApiContext(
-            self._desk,
+            self._run_service,
             calls,
             self._live,
             self._uploads,
             leases,
             self._secret,
             unsent,
-            self._metering,
-            self._monitoring,
+            self._usage,
+            self._metrics,
             self._sign_ins(),
             self._clusters,
             self._notifications,
-            Known(agent_id=self._agent_id, container=self._fleet.container),
+            Known(agent_id=self._agent_id, container=self._driver_set.container),
             lambda: self._sink.flush(1.0),
         )
 
     def _sign_ins(self) -> SignIns | None:
-        if self._fleet.clusters is None or self._fleet.sbatch is None:
+        if self._driver_set.clusters is None or self._driver_set.sbatch is None:
             return None
         out = SignIns(
-            self._fleet.clusters,
-            self._fleet.sbatch,
+            self._driver_set.clusters,
+            self._driver_set.sbatch,
             self._redactor,
             self._counters,
-            self._log,
+            self.log,
             agent_up=self._agent_up,
             view=lambda key: self._engine.world.agent(key),
             dismiss=self._hub.dismiss,
@@ -555,7 +567,7 @@ class _Supervisor:
         self, sockets: Bound, guarded: GuardedServer, *, tls: ssl.SSLContext | None = None
     ) -> None:
         server = http_server(guarded, tls=tls, body=MAX_BODY)
-        server.add_sockets(pausing_listeners(sockets, self.noticed, self._guarding.make_room))
+        server.add_sockets(pausing_listeners(sockets, self.noticed, self._guard.make_room))
         self._servers.append(server)
 
     def _server_secret(self) -> str:
@@ -571,7 +583,9 @@ class _Supervisor:
         )
 
     def _agent_id(self, key: AgentKey) -> str:
-        """Derived, so that it outlives every restart and stands in no log."""
+        """Return the agent's id. It is derived from the key, so it survives restarts and appears in
+        no log.
+        """
         return derived_id(str(key).encode(), key=self._agents_key)
 
     def _user_root(self) -> str:
@@ -581,10 +595,14 @@ class _Supervisor:
         if not self._hub.send(key, message):
             self._counters.add("sendWithoutConnection")
 
-    def _far(self, task: Task) -> str | None:
-        """Where the evidence of a task on a cluster is: its agent is the nearest way there."""
-        return self._desk.evidence_folder(task) if task.agent_key.driver == "sbatch" else None
+    def _remote_evidence(self, task: Task) -> str | None:
+        """Return the evidence folder of a task on a cluster, which only its agent can read. None
+        for other drivers.
+        """
+        return (
+            self._run_service.evidence_folder(task) if task.agent_key.driver == "sbatch" else None
+        )
 
     def _records_failed(self, sentence: str) -> None:
         self._counters.add("recordNotWritten")
-        self._log("a record could not be written: {}", sentence)
+        self.log("a record could not be written: {}", sentence)

@@ -1,6 +1,4 @@
-"""What this house offers, out of its settings: its drivers, and the sizes and deadlines by which
-the core decides.
-"""
+"""Translates settings into drivers, agent and keeper settings, and the `CoreConfig` of the core."""
 
 import os
 from collections.abc import Mapping
@@ -18,21 +16,21 @@ from .core.resources.host_selection import HostCapacity
 from .core.state.configuration import CoreConfig
 from .process.root_directory import RootDirectory
 
-#: A start of an agent in a container may have to wait so long for those before it, besides the time
-#: that its image has to come.
-STARTS_SECS = 600.0
-#: Runs with roles of one user at once on one host: what holds them back is what their tasks ask
-#: for.
-CONTAINERS = 1_000
-#: Before an agent is started on a cluster, the code that it runs may have to be sent there.
-CODE_SECS = 120.0
+#: Longest wait of an agent start in a container for earlier starts, without the time to pull its
+#: image.
+QUEUED_STARTS_SECS = 600.0
+#: Concurrent container runs of one user per host. The resources that their tasks request are the
+#: real limit.
+CONTAINER_RUNS = 1_000
+#: Time to copy the agent's code to a cluster before its first start there.
+CODE_COPY_SECS = 120.0
 
 
 def local_driver(settings: Settings, root: RootDirectory, *, descriptors: int) -> LocalDriver:
-    """descriptors: how many its agents and their jobs may have."""
-    slots, told = settings.slots, keeper_settings(settings)
-    # its agents share this process's streams, and with them the journal
-    told["log"] |= {
+    """Return the local driver. descriptors: open files that its agents and their jobs may have."""
+    slots, keeper = settings.slots, keeper_settings(settings)
+    # local agents share the supervisor's streams, and so its journal
+    keeper["log"] |= {
         "journald": settings.log.journald,
         "journalStream": os.environ.get("JOURNAL_STREAM"),
     }
@@ -40,14 +38,14 @@ def local_driver(settings: Settings, root: RootDirectory, *, descriptors: int) -
         root.path,
         root / "agents.json",
         cpu_slots=Capacity(sequential=slots.local_sequential, parallel=slots.local_parallel),
-        keeper_settings=told,
+        keeper_settings=keeper,
         agent_settings=agent_settings(settings),
         descriptors=descriptors,
     )
 
 
 def keeper_settings(settings: Settings) -> dict[str, Any]:
-    """What every keeper is told, wherever it is."""
+    """Return the settings sent to every keeper, with any driver."""
     output, groups = settings.output, settings.keeper
     return {
         "outputCap": {"head": output.head_bytes, "tail": output.tail_bytes},
@@ -57,7 +55,7 @@ def keeper_settings(settings: Settings) -> dict[str, Any]:
 
 
 def agent_settings(settings: Settings) -> dict[str, Any]:
-    """What every agent is told, wherever it is."""
+    """Return the settings sent to every agent, with any driver."""
     limits = settings.limits
     return {
         "apps": list(settings.apps.also),
@@ -74,8 +72,8 @@ def policy(
     clusters: Clusters | None,
     serial_floor: int,
 ) -> CoreConfig:
-    """pool, clusters: of the drivers that have some, where these are in use. serial_floor: see
-    Policy.
+    """Return the core's configuration. pool, clusters: None unless the Docker or Slurm driver is in
+    use. serial_floor: see `CoreConfig`.
     """
     limits, slots = settings.limits, settings.slots
     places: dict[str, tuple[HostCapacity, ...]] = {}
@@ -90,9 +88,9 @@ def policy(
         runs |= {
             ("docker", "sequential"): pool.sequential.runs,
             ("docker", "parallel"): pool.parallel.runs,
-            ("docker", "container"): CONTAINERS,
+            ("docker", "container"): CONTAINER_RUNS,
         }
-    starts = {} if pool is None else {"docker": pool.pull_secs + STARTS_SECS}
+    starts = {} if pool is None else {"docker": pool.pull_secs + QUEUED_STARTS_SECS}
     if clusters is not None:
         places["sbatch"] = tuple(
             HostCapacity(
@@ -103,7 +101,7 @@ def policy(
             )
             for c in clusters.clusters
         )
-        starts["sbatch"] = max(c.start_secs for c in clusters.clusters) + CODE_SECS
+        starts["sbatch"] = max(c.start_secs for c in clusters.clusters) + CODE_COPY_SECS
     return CoreConfig(
         places=places,
         op_run_slots=runs,
@@ -135,7 +133,7 @@ def _local_place(settings: Settings) -> HostCapacity:
 
 
 def local_node(settings: Settings) -> Node:
-    """This machine, as runs with roles see it."""
+    """Return this machine as a node for runs with roles."""
     r = settings.resources
     first, last = r.local_ports
     return Node(

@@ -1,4 +1,4 @@
-"""The drivers in use: made out of the settings, told to begin, and given back together."""
+"""Creates the configured drivers, starts their background work, and closes them."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -24,39 +24,39 @@ from .process.root_directory import RootDirectory
 
 
 class DriverSet:
-    """drivers: by name, the default one first. pool, clusters: of the drivers that have some, where
-    these are in use.
+    """The drivers in use by name, the default driver first. pool, clusters: None unless the Docker
+    or Slurm driver is in use.
     """
 
     def __init__(
         self,
         settings: Settings,
         root: RootDirectory,
-        places: DriverReports,
+        driver_reports: DriverReports,
         log: Log,
         redactor: Redactor,
         key: bytes,
         *,
         descriptors: int,
+        signed_in: Callable[[AgentKey], None],
     ) -> None:
-        """key: the root's own secret. descriptors: how many agents on this machine and their jobs
-        may have.
+        """key: secret of the data directory. descriptors: open files that agents of this machine
+        and their jobs may have.
         """
         self.drivers: dict[str, AgentDriver] = {}
         self.pool: Pool | None = None
         self.clusters: Clusters | None = None
         self.sbatch: SbatchDriver | None = None
-        #: who is told that a user has signed in at a cluster
-        self.signed_in: Callable[[AgentKey], None] = lambda key: None
-        self._watched: list[Callable[[], None]] = []
-        self._first_closed: list[Callable[[], Awaitable[None]]] = []
-        #: the unix uid and gid that a user's files belong to, where that is not this process's own
+        self._signed_in = signed_in
+        self._watchers: list[Callable[[], None]] = []
+        self._closed_first: list[Callable[[], Awaitable[None]]] = []
+        #: unix uid and gid of a user's files, if they differ from this process's own
         self.owner: Callable[[str], tuple[int, int] | None] = lambda uid: None
-        #: the name of the container that a task is in, where it is in one
+        #: name of the container of a task, None outside containers
         self.container: Callable[[AgentKey, Token], str | None] = lambda key, token: None
         self._containers: TaskDriver | None = None
-        for doubt in warnings(settings):
-            log("{}", doubt)
+        for warning in warnings(settings):
+            log("{}", warning)
         for name in settings.drivers.use:
             match name:
                 case "local":
@@ -64,15 +64,15 @@ class DriverSet:
                         settings, root, descriptors=descriptors
                     )
                 case "docker":
-                    assert settings.docker.pool is not None  # settings hold that
+                    assert settings.docker.pool is not None  # required by the settings
                     self.pool = pool_file.load(
                         settings.docker.pool, (str(root.path), settings.user_root)
                     )
                     self.drivers[name] = self._docker(
-                        settings, root, self.pool, places, log, redactor, key
+                        settings, root, self.pool, driver_reports, log, redactor, key
                     )
                 case "sbatch":
-                    assert settings.sbatch.clusters is not None  # settings hold that
+                    assert settings.sbatch.clusters is not None  # required by the settings
                     self.clusters = cluster_file.load(settings.sbatch.clusters)
                     self.drivers[name] = self.sbatch = self._sbatch(
                         settings, root, self.clusters, log, redactor, key
@@ -85,7 +85,7 @@ class DriverSet:
         settings: Settings,
         root: RootDirectory,
         pool: Pool,
-        places: DriverReports,
+        driver_reports: DriverReports,
         log: Log,
         redactor: Redactor,
         key: bytes,
@@ -100,16 +100,16 @@ class DriverSet:
                 f"the Docker driver needs a package that is not installed ({e.name}); run: "
                 "pip install 'jobscribe[docker]'",
             ) from None
-        mine = deployment(key)
+        deployment_name = deployment(key)
         driver = DockerDriver(
             pool,
             root.path,
             settings.user_root,
-            deployment=mine,
+            deployment=deployment_name,
             address=lambda: _address(root),
             log=log,
             redactor=redactor,
-            reporter=places,
+            reporter=driver_reports,
             agent_settings=configuration.agent_settings(settings),
             keeper_settings=configuration.keeper_settings(settings),
         )
@@ -117,10 +117,10 @@ class DriverSet:
         tasks = self._containers = ContainerTaskController(
             driver, log, head=output.head_bytes, tail=output.tail_bytes
         )
-        self._watched.append(driver.watch)
-        self._first_closed.append(tasks.close)
+        self._watchers.append(driver.watch)
+        self._closed_first.append(tasks.close)
         self.owner = driver.unix_users.ids
-        self.container = lambda key, token: _container(names, key, token, mine)
+        self.container = lambda key, token: _container(names, key, token, deployment_name)
         return driver
 
     def _sbatch(
@@ -142,38 +142,40 @@ class DriverSet:
             redactor=redactor,
             agent_settings=configuration.agent_settings(settings),
             keeper_settings=configuration.keeper_settings(settings),
-            signed_in=lambda agent: self.signed_in(agent),
+            signed_in=self._signed_in,
         )
 
     def task_drivers(self, send: Send, entropy: Callable[[int], bytes]) -> dict[str, TaskDriver]:
-        """Who launches the tasks of each driver. send: puts a message on an agent's connection."""
+        """Return the task driver of each driver by name. send: sends a message to an agent."""
         keeper = KeeperTaskDriver(send, self.drivers, entropy)
-        out: dict[str, TaskDriver] = dict.fromkeys(self.drivers, keeper)
+        drivers: dict[str, TaskDriver] = dict.fromkeys(self.drivers, keeper)
         if self._containers is not None:
-            out["docker"] = TaskRouter(containers=self._containers, agents=keeper)
-        return out
+            drivers["docker"] = TaskRouter(containers=self._containers, agents=keeper)
+        return drivers
 
     def start(self) -> None:
-        """Hosts are watched from now on; agents can connect already."""
-        for watch in self._watched:
+        """Start to watch hosts. Agents can connect already."""
+        for watch in self._watchers:
             watch()
 
     async def close(self) -> None:
-        """Agents, tasks and jobs live on."""
-        for close in self._first_closed:
+        """Close all drivers. Agents, tasks and jobs continue."""
+        for close in self._closed_first:
             await close()
         for driver in self.drivers.values():
             await driver.close()
 
 
-def _container(names: Any, key: AgentKey, token: Token, mine: str) -> str | None:
+def _container(names: Any, key: AgentKey, token: Token, deployment_name: str) -> str | None:
     if key.driver != "docker":
         return None
-    name: str = names.task(key.uid, token, mine) if key.kind == "container" else names.agent(key)
+    name: str = (
+        names.task(key.uid, token, deployment_name) if key.kind == "container" else names.agent(key)
+    )
     return name
 
 
 def _address(root: RootDirectory) -> dict[str, Any]:
-    """Where the supervisor's listener for agents is, as it wrote it down."""
-    said: dict[str, Any] = json.loads((root / "agents.json").read_bytes())
-    return said
+    """Return the address of the agents' listener that the supervisor has published."""
+    published: dict[str, Any] = json.loads((root / "agents.json").read_bytes())
+    return published

@@ -1,5 +1,7 @@
-"""Carries out durable effects: replies, messages, timers, drivers' verbs. What comes of them is
-told to the engine as inputs.
+"""Executes durable effects: replies, messages to agents, timers and driver calls. Results go to the
+engine as inputs.
+
+No decisions are made here.
 """
 
 import asyncio
@@ -61,70 +63,53 @@ from .files.run_dir_reaper import RunDirReaper
 from .process.counters import Counters
 from .runs.service import RunService
 
-#: An agent that is ended has so long before it is killed.
+#: Seconds between the request to stop an agent and its kill.
 STOP_GRACE_SECS = 3.0
-#: What a driver says that can do nothing before a user has signed in.
+#: The code of a driver's Refusal when the user must sign in first.
 SIGN_IN = "signInNeeded"
 
 T = TypeVar("T")
 
 
 class EffectExecutor:
-    """One per process; bound to the engine, hub and desk by the composition root."""
+    """Executor of all effects of one process."""
 
     def __init__(
         self,
         drivers: dict[str, AgentDriver],
-        agent_id: Callable[[AgentKey], str],
+        task_drivers: dict[str, TaskDriver],
+        engine: Engine,
+        hub: Hub,
+        driver_reports: DriverReports,
+        run_service: RunService,
+        run_dir_reaper: RunDirReaper,
+        library_sync: LibrarySync,
         redactor: Redactor,
         log: Log,
         counters: Counters,
+        *,
+        agent_id: Callable[[AgentKey], str],
+        driver_called: Callable[[str, str, str, bool, float], None],
     ) -> None:
-        self._drivers, self._agent_id, self._redactor, self._log, self._counters = (
-            drivers,
-            agent_id,
-            redactor,
-            log,
-            counters,
-        )
+        """task_drivers: by the name of the driver that placed the task. library_sync: copies users'
+        libraries to clusters that do not share their file system.
+
+        driver_called: called after each driver call with driver, host, verb, whether it failed, and
+        seconds.
+        """
+        self._drivers, self._task_drivers = drivers, task_drivers
+        self._engine, self._hub, self._driver_reports = engine, hub, driver_reports
+        self._run_service, self._run_dir_reaper = run_service, run_dir_reaper
+        self._library_sync = library_sync
+        self._redactor, self._log, self._counters = redactor, log, counters
+        self._agent_id, self._driver_called = agent_id, driver_called
         self._timers: dict[tuple[Any, ...], asyncio.TimerHandle] = {}
         self._work: set[asyncio.Task[None]] = set()
-        #: who launches tasks, by the name of the driver they were placed with
-        self.tasks: dict[str, TaskDriver] = {}
-        self.engine: Engine
-        self.hub: Hub
-        self.purging: RunDirReaper
-        self.desk: RunService
-        self.places: DriverReports
-        #: of users' libraries, on clusters that do not see them
-        self.copies: LibrarySync | None = None
-        #: of each verb of a driver: driver, host, verb, whether it failed, seconds; set by the
-        #: composition root
-        self.measured: Callable[[str, str, str, bool, float], None] = lambda *said: None
-
-    def bind(
-        self,
-        engine: Engine,
-        hub: Hub,
-        places: DriverReports,
-        desk: RunService,
-        purging: RunDirReaper,
-        tasks: dict[str, TaskDriver],
-    ) -> None:
-        """They need each other: the rest of the making."""
-        self.engine, self.hub, self.places, self.desk, self.purging, self.tasks = (
-            engine,
-            hub,
-            places,
-            desk,
-            purging,
-            tasks,
-        )
 
     def perform(self, effect: Effect) -> None:
         match effect:
             case ReplyStatus() | ReplyRefusal() | AgentReady():
-                self.desk.perform(effect)
+                self._run_service.perform(effect)
             case (
                 LaunchTask()
                 | LaunchGang()
@@ -134,11 +119,11 @@ class EffectExecutor:
                 | AcknowledgeTasks()
                 | DiscardHeldTask()
             ):
-                self._task(effect)
+                self._perform_task_effect(effect)
             case SetTimer():
-                self._set(effect.timer, effect.secs)
+                self._set_timer(effect.timer, effect.secs)
             case ClearTimer():
-                self._clear(effect.timer)
+                self._clear_timer(effect.timer)
             case StartAgent():
                 self._spawn(self._start(effect))
             case FindAgent():
@@ -146,12 +131,12 @@ class EffectExecutor:
             case StopAgent():
                 self._spawn(self._stop(effect))
             case EvictAgent():
-                self._dismiss(effect)
+                self._evict(effect)
             case RemoveRunDir():
-                self.purging.remove(effect.run_dir, effect.serial)
+                self._run_dir_reaper.remove(effect.run_dir, effect.serial)
             case EndConnection():
-                self.hub.end(effect.key, effect.epoch, effect.reason)
-                self.places.end(effect.key, effect.epoch, effect.reason)
+                self._hub.end(effect.key, effect.epoch, effect.reason)
+                self._driver_reports.end(effect.key, effect.epoch, effect.reason)
             case IncrementCounter():
                 self._counters.add(effect.what)
                 self._log("{}: {}", effect.what, effect.detail)
@@ -159,17 +144,17 @@ class EffectExecutor:
                 assert_never(effect)
 
     def sizes(self) -> dict[str, int]:
-        """What is under way, counted."""
+        """Return the number of timers and of tasks in progress."""
         return {"timers": len(self._timers), "work": len(self._work)}
 
     # ---- tasks
 
-    def _task(self, effect: TaskEffect) -> None:
-        tasks = self.tasks.get(effect.key.driver)
+    def _perform_task_effect(self, effect: TaskEffect) -> None:
+        tasks = self._task_drivers.get(effect.key.driver)
         if tasks is None:
             self._counters.add("noTaskDriver")
             self._log(
-                "the driver {} is not configured here: {} is not performed",
+                "the driver {} is not configured: the effect {} was skipped",
                 effect.key.driver,
                 type(effect).__name__,
                 uid=effect.key.uid,
@@ -186,16 +171,9 @@ class EffectExecutor:
                     **execution_log_ids(effect.token),
                     **agent_log_ids(effect.key),
                 )
-                if (
-                    effect.spec.app is not None
-                    and self.copies is not None
-                    and self.copies.apart(effect.key)
-                ):
-                    self._spawn(
-                        self._launch_with_library(
-                            tasks, self.copies, effect, effect.spec.app.simulation_type
-                        )
-                    )
+                app = effect.spec.app
+                if app is not None and self._library_sync.apart(effect.key):
+                    self._spawn(self._launch_with_library(tasks, effect, app.simulation_type))
                 else:
                     tasks.launch(effect.key, effect.token, effect.spec)
             case LaunchGang():
@@ -224,26 +202,28 @@ class EffectExecutor:
                 assert_never(effect)
 
     async def _launch_with_library(
-        self, tasks: TaskDriver, copies: LibrarySync, effect: LaunchTask, simulation_type: str
+        self, tasks: TaskDriver, effect: LaunchTask, simulation_type: str
     ) -> None:
-        """A stop that overtakes it is told of a token that never starts then."""
-        await copies.copy_library(effect.key, simulation_type)
+        """Copy the library, then launch. A stop that arrives earlier names a token that then never
+        starts.
+        """
+        await self._library_sync.copy_library(effect.key, simulation_type)
         tasks.launch(effect.key, effect.token, effect.spec)
 
     # ---- timers
 
-    def _set(self, timer: tuple[Any, ...], secs: float) -> None:
-        self._clear(timer)
-        self._timers[timer] = asyncio.get_running_loop().call_later(secs, self._fired, timer)
+    def _set_timer(self, timer: tuple[Any, ...], secs: float) -> None:
+        self._clear_timer(timer)
+        self._timers[timer] = asyncio.get_running_loop().call_later(secs, self._timer_fired, timer)
 
-    def _clear(self, timer: tuple[Any, ...]) -> None:
+    def _clear_timer(self, timer: tuple[Any, ...]) -> None:
         handle = self._timers.pop(timer, None)
         if handle is not None:
             handle.cancel()
 
-    def _fired(self, timer: tuple[Any, ...]) -> None:
+    def _timer_fired(self, timer: tuple[Any, ...]) -> None:
         self._timers.pop(timer, None)
-        self.engine.tell(TimerFired(timer))
+        self._engine.tell(TimerFired(timer))
 
     # ---- drivers
 
@@ -277,23 +257,23 @@ class EffectExecutor:
                 **agent_log_ids(effect.key),
             )
             if e.code == SIGN_IN:
-                self.engine.tell(SignInNeeded(effect.key, effect.attempt, e.sentence))
+                self._engine.tell(SignInNeeded(effect.key, effect.attempt, e.sentence))
             else:
-                self.engine.tell(DriverFailed(effect.key, effect.attempt, e.sentence))
+                self._engine.tell(DriverFailed(effect.key, effect.attempt, e.sentence))
         except OSError as e:
             self._log.exception(
                 "{} could not be started", str(effect.key), error=e, **agent_log_ids(effect.key)
             )
-            self.engine.tell(
+            self._engine.tell(
                 DriverFailed(effect.key, effect.attempt, f"{type(e).__name__}: {e.strerror}")
             )
         else:
-            self.engine.tell(DriverStarted(effect.key, effect.attempt, handle))
+            self._engine.tell(DriverStarted(effect.key, effect.attempt, handle))
 
     async def _find(self, effect: FindAgent) -> None:
         driver = self._drivers.get(effect.key.driver)
         if driver is None:
-            self.engine.tell(
+            self._engine.tell(
                 DriverFound(
                     effect.key, "unknown", f"the driver {effect.key.driver} is not configured here"
                 )
@@ -302,31 +282,31 @@ class EffectExecutor:
         try:
             found = await self._timed(effect.key, "find", driver.find(effect.handle))
         except Exception as e:
-            # a driver's own fault: nobody may be called gone for it
+            # A bug in the driver is no proof that the agent is gone.
             self._log.exception(
-                "{} cannot be looked for", str(effect.key), error=e, **agent_log_ids(effect.key)
+                "{} could not be located", str(effect.key), error=e, **agent_log_ids(effect.key)
             )
-            self.engine.tell(DriverFound(effect.key, "unknown", f"{type(e).__name__}"))
+            self._engine.tell(DriverFound(effect.key, "unknown", f"{type(e).__name__}"))
             return
         self._log(
             "{} is {}: {}", str(effect.key), found.state, found.detail, **agent_log_ids(effect.key)
         )
-        self.engine.tell(DriverFound(effect.key, found.state, found.detail, found.sign_in))
+        self._engine.tell(DriverFound(effect.key, found.state, found.detail, found.sign_in))
 
-    def _dismiss(self, effect: EvictAgent) -> None:
-        """Nothing of it is asked for in between: whoever asks for an agent that is being dismissed
-        waits until it is gone.
+    def _evict(self, effect: EvictAgent) -> None:
+        """Stop an idle agent unless it owes an answer. Requests for an agent in this phase wait
+        until it is gone.
         """
-        connection = self.hub.connections.get(effect.key)
+        connection = self._hub.connections.get(effect.key)
         if connection is None and effect.handle:
             self._spawn(self._stop(StopAgent(effect.key, effect.handle)))
         elif connection is None or connection.epoch != effect.epoch:
             return
         elif connection.asked:
-            self.engine.tell(EvictionRefused(effect.key, effect.epoch))
+            self._engine.tell(EvictionRefused(effect.key, effect.epoch))
         else:
-            self._log("{} is ended: {}", connection, effect.reason, **agent_log_ids(effect.key))
-            self.hub.send(effect.key, Kill(reason=effect.reason))
+            self._log("{} is stopped: {}", connection, effect.reason, **agent_log_ids(effect.key))
+            self._hub.send(effect.key, Kill(reason=effect.reason))
 
     async def _stop(self, effect: StopAgent) -> None:
         driver = self._drivers.get(effect.key.driver)
@@ -338,15 +318,15 @@ class EffectExecutor:
                 "{} cannot be stopped: {}", str(effect.key), e.sentence, **agent_log_ids(effect.key)
             )
             if e.code == SIGN_IN:
-                self.engine.tell(SignInNeeded(effect.key, None, e.sentence))
+                self._engine.tell(SignInNeeded(effect.key, None, e.sentence))
             return
         except Exception as e:
-            # it is asked for again by the core's timer
+            # the core's timer asks again
             self._log.exception(
                 "{} cannot be stopped", str(effect.key), error=e, **agent_log_ids(effect.key)
             )
             return
-        self.engine.tell(DriverStopped(effect.key))
+        self._engine.tell(DriverStopped(effect.key))
 
     async def _timed(self, key: AgentKey, verb: str, work: Awaitable[T]) -> T:
         began, failed = time.monotonic(), True
@@ -355,21 +335,21 @@ class EffectExecutor:
             failed = False
             return result
         finally:
-            self.measured(key.driver, key.host, verb, failed, time.monotonic() - began)
+            self._driver_called(key.driver, key.host, verb, failed, time.monotonic() - began)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._work.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._work_ended)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _work_ended(self, task: asyncio.Task[None]) -> None:
         self._work.discard(task)
         if not task.cancelled() and task.exception() is not None:
             self._log.exception("an effect failed", error=task.exception())
 
     async def close(self) -> None:
         for timer in list(self._timers):
-            self._clear(timer)
+            self._clear_timer(timer)
         for task in list(self._work):
             task.cancel()
         await asyncio.gather(*self._work, return_exceptions=True)

@@ -10,7 +10,7 @@ import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from ...runtime.child_processes import close_pipes, gone, tell_group
+from ...runtime.child_processes import close_pipes, signal_group, wait_ended
 
 #: Exit codes as `timeout` and shells use them: no answer in time; no such program.
 NO_ANSWER, NO_PROGRAM = 124, 127
@@ -122,6 +122,6 @@ def _program(argv: Sequence[str]) -> str:
 
 async def _end(process: asyncio.subprocess.Process) -> None:
     """Kill the command and its children. A process that hangs in a file system dies later."""
-    tell_group(process, signal.SIGKILL)
-    await gone(process, _GONE_SECS)
+    signal_group(process, signal.SIGKILL)
+    await wait_ended(process, _GONE_SECS)
     close_pipes(process)

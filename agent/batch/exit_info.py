@@ -15,7 +15,7 @@ import msgspec
 
 from ...protocol.clusters.batch import BatchState
 from ...protocol.jobs.exit_info import KERNEL_SIGNALS, ExitFacts, ExitInfo, signal_number
-from ...runtime.execution.folder import STDERR, STDOUT, from_code, read, with_words, written_code
+from ...runtime.execution.folder import STDERR, STDOUT, add_messages, from_code, read, written_code
 from ...runtime.execution.output_limit import OutputCap
 from ..slurm.job_states import merge_exit
 from ..slurm.script_markers import BATCH_SCRIPT, OVER, SETUP
@@ -48,7 +48,7 @@ def build_exit_info(job: BatchJob, task: Task, cap: OutputCap) -> ExitInfo:
     """Return the complete exit info. Raises OSError only if this process lacks resources."""
     cap.apply(task, last=True)
     out = _exit_fields(job, task)
-    fields = with_words(task.folder, out)
+    fields = add_messages(task.folder, out)
     fields |= {
         "stdoutBytes": task.sizes.get(STDOUT),
         "stderrBytes": task.sizes.get(STDERR),

@@ -1,1 +1,3 @@
-"""Connections: one sentence to be written."""
+"""Connections: an HTTP server with deadlines and per-peer limits, and the unix user of a local
+peer.
+"""

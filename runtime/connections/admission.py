@@ -1,38 +1,37 @@
-"""Which connections a process keeps: deadlines, and a limit for each peer. Pure: it knows no socket
-and is told the time.
+"""Connection admission: deadlines, and a limit of unauthenticated connections for each peer. Pure:
+uses no sockets and gets the time as an argument.
 
-A peer is a unix user of this machine or an address of another one. A connection is a *stranger*
-until a request on it was authenticated. Only strangers count against a peer's limit, and they are
-ended first when descriptors run short.
+A peer is a unix user of this machine or an address of another machine. A connection is
+unauthenticated until one of its requests was authenticated. Only unauthenticated connections count
+against a peer's limit, and they are closed first when file descriptors run short.
 """
 
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 Reason = Literal["perPeer", "strangers", "descriptors", "headers", "body", "idle"]
-#: Unauthenticated connections of all peers together, so that their headers cannot fill the memory
-#: either.
-MOST_STRANGERS = 512
-#: Descriptors that stay free for the owner and for everything that is no connection: this part of
+#: Limit of unauthenticated connections of all peers together, because their headers take memory.
+MAX_UNAUTHENTICATED = 512
+#: File descriptors reserved for the owner and for everything except connections: this fraction of
 #: all, within these bounds.
 SPARE_PART, SPARE_LEAST, SPARE_MOST = 8, 64, 256
-#: Pause between two looks at the deadlines; the process was stopped where more than twice of it has
-#: passed.
+#: Interval of deadline checks in seconds. A pause of more than twice this means that the process
+#: was stopped.
 SWEEP_SECS = 0.5
 
-_SAID: dict[Reason, str] = {
-    "perPeer": "it had {most} that were not authenticated",
-    "strangers": "there were {most} connections that were not authenticated",
-    "descriptors": "nearly all descriptors are in use",
-    "headers": "no complete request came within {secs:g} s",
-    "body": "nothing more of a request came within {secs:g} s",
-    "idle": "nothing came within {secs:g} s",
+_SENTENCES: dict[Reason, str] = {
+    "perPeer": "the peer had {most} unauthenticated connections",
+    "strangers": "there were {most} unauthenticated connections",
+    "descriptors": "nearly all file descriptors are in use",
+    "headers": "no complete request arrived within {secs:g} s",
+    "body": "no more of the request arrived within {secs:g} s",
+    "idle": "no request arrived within {secs:g} s",
 }
 
 
 class Limits(NamedTuple):
-    """Seconds: until a stranger's request is there; without a byte of a body; without a request.
-    per_peer: strangers of one peer.
+    """Timeouts in seconds: of an unauthenticated request; between bytes of a body; between
+    requests. per_peer: unauthenticated connections of one peer.
     """
 
     request_secs: float = 10.0
@@ -42,8 +41,8 @@ class Limits(NamedTuple):
 
 
 class Peer(NamedTuple):
-    """own: the supervisor's unix user or root. trusted: a site's own proxy, which many people are
-    behind.
+    """own: root or the supervisor's unix user. trusted: a site's own proxy, which serves many
+    people.
     """
 
     name: str
@@ -52,7 +51,7 @@ class Peer(NamedTuple):
 
 
 class TrackedConnection:
-    """One connection. `close` ends it at once; `closed` says whether it has ended."""
+    """One connection. `close` closes it at once; `closed` returns whether it is closed."""
 
     __slots__ = ("_admission", "busy", "close", "closed", "deadline", "known", "peer", "why")
 
@@ -69,7 +68,7 @@ class TrackedConnection:
         self.deadline: float | None = None
 
     def waiting(self) -> None:
-        """The next request may come."""
+        """Wait for the next request."""
         self.busy = False
         limits = self._admission.limits
         self._due(
@@ -78,25 +77,27 @@ class TrackedConnection:
         )
 
     def authenticated(self) -> None:
-        """Its sender has proved who it is: the connection does not count any more, and stays while
-        it is used.
+        """Mark the connection as authenticated: it no longer counts against limits, and stays open
+        while it is used.
         """
         if not self.known:
             self.known = True
-            self._admission._forget_stranger(self)
+            self._admission._remove_unauthenticated(self)
         if self.busy:
             self.deadline = None
 
     def reading(self) -> None:
-        """More of the body is expected."""
+        """Wait for more of the body."""
         limits = self._admission.limits
         if self.known:
             self._due("body", limits.body_secs)
-        elif self.why != "body":  # one deadline for all of a stranger's body
+        elif self.why != "body":  # one deadline for the whole body of an unauthenticated request
             self._due("body", limits.request_secs)
 
     def answering(self) -> None:
-        """The request is there. A stranger's answer has its time, too."""
+        """Record that the request is complete. The answer to an unauthenticated request has a
+        deadline, too.
+        """
         self.busy = True
         if self.known:
             self.deadline = None
@@ -108,7 +109,7 @@ class TrackedConnection:
 
 
 class Admission:
-    """All connections of one process. ended(reason, sentence): told of each one that was ended
+    """All connections of one process. ended(reason, sentence): called for each connection closed
     here.
     """
 
@@ -116,10 +117,10 @@ class Admission:
         self.limits, self._ended = limits, ended
         self._seen, self.now = now, 0.0  # `now` counts only the time in which this process ran
         self._all: dict[TrackedConnection, None] = {}
-        #: by peer, the oldest first
-        self._strangers: dict[Peer, dict[TrackedConnection, None]] = {}
+        #: by peer, oldest first
+        self._unauthenticated: dict[Peer, dict[TrackedConnection, None]] = {}
         self._count = 0
-        #: that came when descriptors were scarce
+        #: accepted while descriptors were scarce
         self._scarce: list[TrackedConnection] = []
 
     def __len__(self) -> int:
@@ -129,31 +130,32 @@ class Admission:
         return {
             "connections": len(self._all),
             "strangers": self._count,
-            "peers": len(self._strangers),
+            "peers": len(self._unauthenticated),
         }
 
     def enter(
         self, peer: Peer, close: Callable[[], object], closed: Callable[[], bool], *, scarce: bool
     ) -> TrackedConnection | None:
-        """Take a new connection in, at the cost of others where there are too many. None: it must
-        be closed.
+        """Admit a new connection, and close others if there are too many. Return None if the new
+        one must be closed.
 
-        scarce: so many descriptors are in use that for each new connection another one has to go.
-        That holds while a stranger's connection that came so lives: the next one gets the low
-        descriptor of one that was ended, and there is no more room than before.
+        scarce: so many descriptors are in use that each new connection requires closing another.
+        This continues while an unauthenticated connection that was admitted so is open: the next
+        connection gets the low descriptor of a closed one, although no more descriptors are free
+        than before.
         """
         self._scarce = [e for e in self._scarce if not (e.known or e.closed())]
         if (scarce or self._scarce) and not self.make_room() and not peer.own:
-            self._say("descriptors", peer)
+            self._report("descriptors", peer)
             return None
-        mine = self._strangers.get(peer, {})
-        if not (peer.own or peer.trusted) and len(mine) >= self.limits.per_peer:
-            self._end(next(iter(mine)), "perPeer")
-        if self._count >= MOST_STRANGERS:
-            self._end(self._oldest_of_greediest(), "strangers")
+        same_peer = self._unauthenticated.get(peer, {})
+        if not (peer.own or peer.trusted) and len(same_peer) >= self.limits.per_peer:
+            self._end(next(iter(same_peer)), "perPeer")
+        if self._count >= MAX_UNAUTHENTICATED:
+            self._end(self._oldest_of_largest_peer(), "strangers")
         entry = TrackedConnection(self, peer, close, closed)
         self._all[entry] = None
-        self._strangers.setdefault(peer, {})[entry] = None
+        self._unauthenticated.setdefault(peer, {})[entry] = None
         self._count += 1
         if scarce:
             self._scarce.append(entry)
@@ -161,17 +163,17 @@ class Admission:
         return entry
 
     def leave(self, entry: TrackedConnection) -> None:
-        """It has ended. May be said more than once."""
+        """Remove a closed connection. Idempotent."""
         if entry in self._all:
             del self._all[entry]
-            self._forget_stranger(entry)
+            self._remove_unauthenticated(entry)
 
     def make_room(self) -> bool:
-        """End the one that is missed least: a stranger's of who has most of them, else an idle one
-        that is not the owner's.
+        """Close one connection: an unauthenticated one of the peer with most of them, else an idle
+        one that is not the owner's. Return whether one was closed.
         """
         if self._count:
-            self._end(self._oldest_of_greediest(), "descriptors")
+            self._end(self._oldest_of_largest_peer(), "descriptors")
             return True
         idle: dict[Peer, list[TrackedConnection]] = {}
         for entry in self._all:
@@ -186,7 +188,9 @@ class Admission:
         return True
 
     def sweep(self, now: float) -> None:
-        """End what is over its deadline. now: monotonic seconds; to be called every SWEEP_SECS."""
+        """Close connections past their deadline. now: monotonic seconds. Call this every
+        SWEEP_SECS.
+        """
         self.now += min(now - self._seen, 2 * SWEEP_SECS)
         self._seen = now
         for entry in list(self._all):
@@ -195,45 +199,48 @@ class Admission:
             elif entry.deadline is not None and entry.deadline <= self.now:
                 self._end(entry, entry.why)
 
-    def _oldest_of_greediest(self) -> TrackedConnection:
-        """Those of the site's own proxies come after the others', and the owner's last."""
+    def _oldest_of_largest_peer(self) -> TrackedConnection:
+        """Return the oldest unauthenticated connection of the peer with most of them. The site's
+        proxies come after other peers, the owner last.
+        """
         peer = max(
-            self._strangers, key=lambda p: (not p.own, not p.trusted, len(self._strangers[p]))
+            self._unauthenticated,
+            key=lambda p: (not p.own, not p.trusted, len(self._unauthenticated[p])),
         )
-        return next(iter(self._strangers[peer]))
+        return next(iter(self._unauthenticated[peer]))
 
-    def _forget_stranger(self, entry: TrackedConnection) -> None:
-        mine = self._strangers.get(entry.peer)
-        if mine is not None and entry in mine:
-            del mine[entry]
+    def _remove_unauthenticated(self, entry: TrackedConnection) -> None:
+        same_peer = self._unauthenticated.get(entry.peer)
+        if same_peer is not None and entry in same_peer:
+            del same_peer[entry]
             self._count -= 1
-            if not mine:
-                del self._strangers[entry.peer]
+            if not same_peer:
+                del self._unauthenticated[entry.peer]
 
     def _end(self, entry: TrackedConnection, why: Reason) -> None:
         self.leave(entry)
         if entry.closed():
             return
         entry.close()
-        self._say(why, entry.peer, entry.known)
+        self._report(why, entry.peer, entry.known)
 
-    def _say(self, why: Reason, peer: Peer, known: bool = False) -> None:
+    def _report(self, why: Reason, peer: Peer, known: bool = False) -> None:
         limits = self.limits
         secs = {
             "headers": limits.request_secs,
             "body": limits.body_secs if known else limits.request_secs,
             "idle": limits.idle_secs,
         }
-        most = limits.per_peer if why == "perPeer" else MOST_STRANGERS
+        most = limits.per_peer if why == "perPeer" else MAX_UNAUTHENTICATED
         self._ended(
             why,
-            f"a connection of {peer.name} was ended: "
-            + _SAID[why].format(most=most, secs=secs.get(why, 0.0)),
+            f"a connection of {peer.name} was closed: "
+            + _SENTENCES[why].format(most=most, secs=secs.get(why, 0.0)),
         )
 
 
 def is_scarce(descriptor: int, limit: int) -> bool:
-    """Is this descriptor, just given by the kernel as the lowest free one, among those that stay
-    spare? limit: RLIMIT_NOFILE.
+    """Return whether this descriptor, the lowest free one, is in the reserved range. limit:
+    RLIMIT_NOFILE.
     """
     return descriptor >= limit - min(SPARE_MOST, max(SPARE_LEAST, limit // SPARE_PART))

@@ -1,8 +1,8 @@
 """Tornado's HTTP server with `admission`: every connection has deadlines, and no body is read
 before its sender is authenticated.
 
-The application says `authenticated(request)` when it knows who asks. Until then no byte of a body
-reaches it, whatever the route: the request is answered, and the connection ends.
+The application calls `authenticated(request)` once it knows the sender. Until then it gets no byte
+of a body on any route: the request is answered and the connection closed.
 """
 
 import asyncio
@@ -26,18 +26,18 @@ from tornado.httputil import HTTPHeaders, RequestStartLine, ResponseStartLine
 from .admission import SWEEP_SECS, Admission, Peer, TrackedConnection, is_scarce
 from .socket_owner import owner
 
-#: Who was refused goes on sending for so long, and so much of it is thrown away, until the
-#: connection ends: else the answer were lost.
+#: Time and bytes for which input of a refused sender is read and discarded before the connection is
+#: closed. Otherwise the answer would be lost.
 LINGER_SECS, LINGER_BYTES = 2.0, 16 * 1024 * 1024
-#: Headers of one request, bytes: what a stranger can make us keep. Browsers send the cookies of all
-#: servers on a machine.
+#: Limit of one request's headers in bytes, which bounds the memory of unauthenticated requests.
+#: Browsers send the cookies of all servers on a machine.
 MAX_HEADERS = 64 * 1024
 _ENTRY = "jobscribe_entry"
 
 
 class Peers:
-    """Whose connection is this? trusted: unix users, addresses and networks of a site's own
-    proxies. Raises KeyError: no such user.
+    """Identifies the peer of a connection. trusted: unix users, addresses and networks of a site's
+    own proxies. Raises KeyError for an unknown user.
     """
 
     def __init__(self, trusted: Iterable[str] = ()) -> None:
@@ -55,26 +55,26 @@ class Peers:
             ip, port = sock.getpeername()[:2]
             uid = owner((ip, port), sock.getsockname()[:2])
         except (OSError, ValueError):
-            return Peer("somebody who has gone")
+            return Peer("a peer that has disconnected")
         if uid is not None:
             return Peer(f"unix user {uid}", own=uid in self._own, trusted=uid in self._uids)
         address = ip_address(ip.partition("%")[0])
         mapped = getattr(address, "ipv4_mapped", None) or address
         trusted = any(mapped in network for network in self._networks)
-        if mapped.version == 6:  # one who has an address there has them all
+        if mapped.version == 6:  # a peer usually controls its whole /64 network
             return Peer(str(ip_network((int(mapped) >> 64 << 64, 64))), trusted=trusted)
         return Peer(str(mapped), trusted=trusted)
 
 
 class Guard:
-    """One per process, for all its listeners. Needs a running loop."""
+    """Admission of all listeners of one process. Needs a running loop."""
 
     def __init__(self, admission: Admission, peers: Peers) -> None:
         self.admission, self.peers = admission, peers
         self._sweeping = False
 
     def entered(self, connection: HTTP1Connection) -> TrackedConnection | None:
-        """None: it has been closed."""
+        """Admit a new connection. Return None if it was closed."""
         stream = connection.stream
         if not self._sweeping:
             self._sweeping = True
@@ -87,7 +87,7 @@ class Guard:
             stream.close()
         return entry
 
-    def _again(self) -> None:
+    def _sweep_again(self) -> None:
         if len(self.admission):
             self._sweep()
         else:
@@ -95,7 +95,7 @@ class Guard:
 
     def _sweep(self) -> None:
         self.admission.sweep(time.monotonic())
-        asyncio.get_running_loop().call_later(self._pause(), self._again)
+        asyncio.get_running_loop().call_later(self._pause(), self._sweep_again)
 
     def _pause(self) -> float:
         limits = self.admission.limits
@@ -103,11 +103,11 @@ class Guard:
 
 
 class GuardedServer(tornado.httputil.HTTPServerConnectionDelegate):
-    """Stands before an application.
+    """Wraps an application.
 
-    unread(start line): the answer (HTTP status, body) to a request with a body of somebody who is
-    not authenticated. None: unix users are enough for the application. The owner's connections are
-    authenticated, and it refuses the others itself.
+    unread(start line): returns the answer (HTTP status, body) to an unauthenticated request with a
+    body. None: unix users are sufficient for the application. Then the owner's connections count as
+    authenticated, and the application refuses the others.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class GuardedServer(tornado.httputil.HTTPServerConnectionDelegate):
 
 
 class _Message(tornado.httputil.HTTPMessageDelegate):
-    """One request."""
+    """Delegate for one request."""
 
     def __init__(
         self,
@@ -169,20 +169,20 @@ class _Message(tornado.httputil.HTTPMessageDelegate):
             return
         if not self._entry.known and self._guarded.unread is not None:
             length = headers.get("Content-Length", "")
-            coming = int(length) if length.isascii() and length.isdecimal() else LINGER_BYTES
-            await self._turn_away(*self._guarded.unread(start_line), coming)
+            expected = int(length) if length.isascii() and length.isdecimal() else LINGER_BYTES
+            await self._refuse(*self._guarded.unread(start_line), expected)
         else:
             self._entry.reading()
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
         taken = self._inner.data_received(chunk)
         if taken is not None:
-            return self._taken(taken)
+            return self._wait_until_taken(taken)
         self._entry.reading()
         return None
 
-    async def _taken(self, taken: Awaitable[None]) -> None:
-        """While we do not take it, its sender need not send."""
+    async def _wait_until_taken(self, taken: Awaitable[None]) -> None:
+        """Wait for the application. Its sender need not send meanwhile."""
         self._entry.answering()
         await taken
         self._entry.reading()
@@ -194,8 +194,10 @@ class _Message(tornado.httputil.HTTPMessageDelegate):
     def on_connection_close(self) -> None:
         self._inner.on_connection_close()
 
-    async def _turn_away(self, status: int, body: bytes, coming: int) -> None:
-        """coming: bytes that its sender is about to send."""
+    async def _refuse(self, status: int, body: bytes, expected: int) -> None:
+        """Answer without reading the body, and close. expected: bytes that the sender is about to
+        send.
+        """
         headers = HTTPHeaders(
             {
                 "Content-Type": "application/json",
@@ -209,7 +211,7 @@ class _Message(tornado.httputil.HTTPMessageDelegate):
         self._connection.write_headers(line, headers, body)
         stream = self._connection.detach()
         self._inner.on_connection_close()
-        await _linger(stream, min(coming, LINGER_BYTES))
+        await _linger(stream, min(expected, LINGER_BYTES))
 
 
 async def _linger(stream: tornado.iostream.IOStream, left: int) -> None:
@@ -224,7 +226,9 @@ async def _linger(stream: tornado.iostream.IOStream, left: int) -> None:
 
 
 def authenticated(request: tornado.httputil.HTTPServerRequest) -> None:
-    """Whoever sent this request is known: a body of it may be read, and its connection is kept."""
+    """Mark the sender of this request as authenticated: its body may be read, and its connection
+    stays open.
+    """
     known(request.connection)
 
 
@@ -237,8 +241,8 @@ def known(connection: object) -> None:
 def server(
     guarded: GuardedServer, *, tls: ssl.SSLContext | None = None, body: int | None = None
 ) -> tornado.httpserver.HTTPServer:
-    """body: the most that one may have, bytes, unless the application sets another limit."""
-    # Tornado's own timeouts are none: those of `admission` know strangers from others
+    """Return the HTTP server. body: limit in bytes, unless the application sets another one."""
+    # Tornado's own timeouts are off: those of `admission` know which connections are authenticated.
     return tornado.httpserver.HTTPServer(
         guarded, ssl_options=tls, max_body_size=body, max_header_size=MAX_HEADERS
     )

@@ -1,9 +1,8 @@
-"""What lies in the folder of one execution: the names of its files, and how they are written and
-read. No decisions.
+"""Files in the folder of one execution: their names, and how to write and read them. No decisions.
 
-Keepers and whoever runs tasks in containers lay it out alike. A job may have put anything in place
-of a file: no link is followed, and nobody waits for a pipe. Standard library and protocol.reports
-only.
+Keepers and the container task driver use the same layout. A job may have replaced any file: no link
+is followed, and no read waits for a pipe. Uses the standard library and
+protocol.jobs.progress_report only.
 """
 
 from __future__ import annotations
@@ -26,28 +25,27 @@ SCRIPT, LOCK, SIGNAL = "script.sh", "lock", "signal"
 STDOUT, STDERR = "stdout.log", "stderr.log"
 START, STOP, EXIT, EXIT_CODE = "start.json", "stop.json", "exit.json", "exit-code"
 MESSAGE = "termination-message"
-#: what an app's job command is to do, and what a job says of itself while it runs, a line of JSON a
-#: time
+#: input of an app's job command, and the job's progress reports, one line of JSON each
 INPUT, REPORT = "input.json", "report.jsonl"
-#: what a task of many is told of all of them; it lies in its run directory
+#: data about all tasks of a gang for one of them; in its run directory
 JOB = "job.json"
 DROPPED = ".dropped"
 
 MESSAGE_BYTES = 4096
 _LAST_BYTES, _LAST_LINES = 2048, 20
 _SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
-#: Shells report SIGINT and SIGPIPE as 128+n without a word.
+#: Shells report SIGINT and SIGPIPE as 128+n without a message.
 _SILENT_SIGNALS = (signal.SIGINT, signal.SIGPIPE)
-#: The script's shell writes this line when SIGINT reaches the process group of the command. Only
-#: there a SIGINT leaves a trace.
+#: The script's shell writes this line when SIGINT reaches the command's process group. A SIGINT
+#: leaves no other trace.
 INTERRUPTED = "SIGINT"
-#: Shells write warnings about locales to the same file, which say nothing about an end.
+#: Shells write locale warnings to the same file; they say nothing about an exit.
 _WARNING = re.compile(rb"(?i)\bwarning\b")
-#: The first word of the command in a script of protocol.job_script; and commands that run programs
-#: of a language, and no shell's lines.
+#: First word of the command in a script of protocol.launch.job_script; and commands that run
+#: programs of a language instead of shell lines.
 _COMMAND = re.compile(rb"(?m)^\( exec '([^'\n]+)' ")
-#: Limits of one process that a command's text sets: CPU seconds, file size, address space. And the
-#: text that runs timeout(1).
+#: Limits of one process set by the command's text: CPU seconds, file size, address space. And text
+#: that runs timeout(1).
 _ULIMIT = re.compile(rb"\bulimit\s+((?:-[HS]+\s+)*-[HS]*)([tfv])\s+(\d{1,15})\b")
 _TIMEOUT = re.compile(rb"(?:^|[\s;&|(/'\"])timeout'?\s+'?(?:-|\d)")
 _MOST_LIMITS = 5
@@ -55,7 +53,9 @@ _NO_SHELLS = re.compile(rb"(?:python|perl|ruby|node|java|julia|Rscript)[0-9.]*\Z
 
 
 def write(path: str, data: bytes, mode: int = 0o600) -> None:
-    """Create or overwrite; for files whose half nobody takes for the whole."""
+    """Create or overwrite a file. Not atomic: only for files whose partial content is recognised as
+    such.
+    """
     fd = os.open(
         path,
         os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK,
@@ -74,11 +74,11 @@ def write_json(path: str, value: dict[str, Any]) -> None:
 
 
 def read(path: str, limit: int = 1 << 20, *, alone: bool = False) -> bytes | None:
-    """The first `limit` bytes of a regular file; None where there is none. A job may have put
-    anything in its place.
+    """Return the first `limit` bytes of a regular file, or None if there is none. A job may have
+    replaced it by anything.
 
-    alone: None also where the file has another name (a hard link): it may be somebody else's.
-    Raises OSError only where this process is short of something: then the file may well be there.
+    alone: return None also for a file with another hard link, which may belong to somebody else.
+    Raise OSError only if this process lacks resources: then the file may exist.
     """
     fd = _opened(path)
     if fd is None:
@@ -104,7 +104,7 @@ def _opened(path: str) -> int | None:
 
 
 def read_json(path: str) -> dict[str, Any] | None:
-    """An object from a JSON file; None where there is none or it is something else."""
+    """Return the object in a JSON file, or None if there is no file or no object."""
     data = read(path)
     try:
         value = json.loads(data) if data else None
@@ -114,7 +114,7 @@ def read_json(path: str) -> dict[str, Any] | None:
 
 
 def last_lines(path: str) -> str | None:
-    """The end of a log, for people: at most 20 lines and 2 KiB."""
+    """Return the end of a log for people: at most 20 lines and 2 KiB."""
     end = tail(path, _LAST_BYTES)
     if end is None:
         return None
@@ -125,13 +125,15 @@ def last_lines(path: str) -> str | None:
 
 
 def last_report(path: str) -> dict[str, Any] | None:
-    """The newest report in a file of them; None where there is none."""
+    """Return the newest report of a report file, or None."""
     end = tail(path, 2 * progress_report.LIMIT)
     return None if end is None else progress_report.parse_last(end[1], from_start=end[0] == 0)
 
 
 def tail(path: str, limit: int) -> tuple[int, bytes] | None:
-    """(where it begins, the last `limit` bytes) of a regular file that has any, and one name."""
+    """Return (offset, the last `limit` bytes) of a regular, non-empty file without other hard
+    links, or None.
+    """
     fd = _opened(path)
     if fd is None:
         return None
@@ -145,69 +147,68 @@ def tail(path: str, limit: int) -> tuple[int, bytes] | None:
         os.close(fd)
 
 
-# ---- the end, in the words of protocol.exits.ExitInfo (camelCase)
+# ---- the exit, with the field names of protocol.jobs.exit_info.ExitInfo (camelCase)
 
 
 def written_code(folder: str) -> int | None:
-    """The exit code in the script's own hand; without its newline it is half written."""
+    """Return the exit code written by the script. Without a final newline it is incomplete."""
     text = read(f"{folder}/{EXIT_CODE}", 16) or b""
     return int(text) & 255 if text.endswith(b"\n") and text.strip().isdigit() else None
 
 
 def from_code(folder: str, code: int) -> dict[str, Any]:
-    """Tell a signal from an exit code of 128+n by the words of the script's shell, which are kept
-    apart from the command's.
+    """Distinguish a signal from an exit code of 128+n by the messages of the script's shell, which
+    are kept apart from the command's output.
 
-    Without words it is a code: a shell says nothing of SIGINT and SIGPIPE, and a program may exit
-    with any code.
+    Without a message it is an exit code: a program may exit with any code, and shells print nothing
+    for SIGINT and SIGPIPE.
     """
     number = code - 128
     if number <= 0 or number > 64:
         return {"code": code}
-    words = [line.strip() for line in (read(f"{folder}/{SIGNAL}", 4096) or b"").splitlines()]
-    told = [
+    shell_lines = [line.strip() for line in (read(f"{folder}/{SIGNAL}", 4096) or b"").splitlines()]
+    messages = [
         line
-        for line in words
+        for line in shell_lines
         if line and line != INTERRUPTED.encode() and not _WARNING.search(line)
     ]
     if number == signal.SIGINT:
-        told = [line for line in words if line == INTERRUPTED.encode()]
-    if told and number != signal.SIGPIPE:
-        return {"signal": number, "coreDumped": any(b"core dumped" in line for line in told)}
+        messages = [line for line in shell_lines if line == INTERRUPTED.encode()]
+    if messages and number != signal.SIGPIPE:
+        return {"signal": number, "coreDumped": any(b"core dumped" in line for line in messages)}
     return {"code": code}
 
 
 def via_shell(folder: str, code: int) -> bool | None:
-    """Was this code of 128+n made by a shell of the job whose command a signal had ended? None:
-    that cannot be known.
+    """Return whether a shell of the job returned this code of 128+n because a signal killed its
+    command. None if unknown.
 
-    Shells say so in their stderr, which a job may have sent elsewhere: that nothing stands there
-    proves nothing, except of a command that is no shell.
+    Shells report this in their stderr, which a job may have redirected. So a missing message proves
+    nothing, unless the command is no shell.
     """
-    words = (
+    description = (
         signal.strsignal(code - 128)
         if 128 < code <= 192 and code - 128 in signal.valid_signals()
         else None
     )
-    if words is None:
+    if description is None:
         return None
-    dumped = re.escape(words.encode()) + rb"(?: \(core dumped\))?"
-    said = tail(f"{folder}/{STDERR}", _LAST_BYTES)
-    if said is not None and re.search(
-        rb"(?m)^(?:" + dumped + rb"|.*: line \d+: +\d+ " + dumped + rb"(?: .*)?)$", said[1]
+    dumped = re.escape(description.encode()) + rb"(?: \(core dumped\))?"
+    output = tail(f"{folder}/{STDERR}", _LAST_BYTES)
+    if output is not None and re.search(
+        rb"(?m)^(?:" + dumped + rb"|.*: line \d+: +\d+ " + dumped + rb"(?: .*)?)$", output[1]
     ):
         return True
     if code - 128 in _SILENT_SIGNALS:
-        # the command itself may have died of it: neither the script's shell nor another one says
-        # so
+        # the command itself may have died of it: no shell reports these signals
         return None
     command = _COMMAND.search(read(f"{folder}/{SCRIPT}") or b"")
     return False if command is not None and _NO_SHELLS.match(os.path.basename(command[1])) else None
 
 
-def of_text(folder: str) -> dict[str, Any]:
-    """What the text of the command says about limits and timeout(1), in the words of
-    protocol.exits.ExitFacts.
+def command_facts(folder: str) -> dict[str, Any]:
+    """Return facts from the command's text about limits and timeout(1), with the field names of
+    ExitFacts.
     """
     script = read(f"{folder}/{SCRIPT}") or b""
     command = _COMMAND.search(script)
@@ -220,8 +221,8 @@ def of_text(folder: str) -> dict[str, Any]:
     return out | ({"callsTimeout": True} if _TIMEOUT.search(text) else {})
 
 
-def with_words(folder: str, out: dict[str, Any]) -> dict[str, Any]:
-    """Add what it said itself, and the end of its output where that may tell why it failed."""
+def add_messages(folder: str, out: dict[str, Any]) -> dict[str, Any]:
+    """Add the job's own message and report, and the end of its output if it may explain a failure."""
     message = read(f"{folder}/{MESSAGE}", MESSAGE_BYTES, alone=True)
     if message:
         out["terminationMessage"] = message.decode("utf-8", "replace")
@@ -231,11 +232,11 @@ def with_words(folder: str, out: dict[str, Any]) -> dict[str, Any]:
     if out.get("code") != 0:
         out["lastLines"] = last_lines(f"{folder}/{STDERR}") or last_lines(f"{folder}/{STDOUT}")
         known = dict(out.get("facts") or {})
-        found = of_text(folder)
+        found = command_facts(folder)
         found["ulimits"] = [
             *dict.fromkeys([*(known.get("ulimits") or ()), *found.get("ulimits", ())])
         ]
         found["viaShell"] = via_shell(folder, out.get("code") or 0)
-        if told := {name: value for name, value in found.items() if value not in (None, [])}:
-            out["facts"] = known | told
+        if new := {name: value for name, value in found.items() if value not in (None, [])}:
+            out["facts"] = known | new
     return out

@@ -1,9 +1,8 @@
-"""Keeps a job's output from filling the disk: its head and its tail stay, the middle is given back
-to the file system.
+"""Limits a job's output on the disk: head and tail stay, the middle is released to the file system.
 
-The file keeps its length and the job notices nothing: a hole is punched. What was dropped stands in
-`<stream>.log.dropped` *before* it is gone, so a reader never takes a hole for output. Nothing of
-the output passes through the one who caps it. Whatever a job puts in place of its logs, nobody
+The file keeps its length and the job notices nothing, because a hole is punched. The range is
+recorded in `<stream>.log.dropped` *before* it is released, so a reader never takes a hole for
+output. The output itself is not read. A job may replace its logs by anything; no operation here
 waits for it. Standard library only.
 """
 
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Output(Protocol):
-        """Whose logs they are. dropped, sizes: per stream, where the dropped middle ends, and the
-        size when it was looked at last.
+        """Owner of the logs. dropped, sizes: end of the dropped middle and last known size, per
+        stream.
         """
 
         @property
@@ -42,11 +41,11 @@ if TYPE_CHECKING:
 DEFAULT_HEAD = DEFAULT_TAIL = 8 << 20
 STREAMS = (STDOUT, STDERR)
 _KEEP_SIZE_PUNCH_HOLE = 0x01 | 0x02
-#: Holes begin and end at multiples of this; file systems give back whole blocks only.
+#: Holes begin and end at multiples of this; file systems release whole blocks only.
 _BLOCK = 4096
-#: Growth since the last look (bytes) that calls for looking again soon.
+#: Growth since the last check (bytes) that calls for another check soon.
 _FAST = 4 << 20
-#: No file is larger.
+#: Largest possible file size.
 _LARGEST = 2**63 - 1
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV)
 
@@ -55,8 +54,8 @@ _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c
 
 
 class OutputCap:
-    """head, tail: bytes that stay of each stream. say: takes a sentence for whoever looks after
-    this machine.
+    """Limits of all executions. head, tail: bytes of each stream that stay. say: takes a log
+    sentence for the operator.
     """
 
     def __init__(
@@ -65,11 +64,11 @@ class OutputCap:
         self._say = say
         self._head = -(-head // _BLOCK) * _BLOCK
         self._tail = tail
-        #: a hole grows in steps of this size, not with every look
+        #: a hole grows in steps of this size, not with every check
         self._step = max(_BLOCK, min(1 << 20, tail // 4))
 
     def apply(self, e: Output, *, last: bool = False) -> bool:
-        """Drop what is too much; True where a stream grows fast. last: the execution is over, cut
+        """Drop the excess; return whether a stream grows fast. last: the execution has ended, cut
         exactly.
         """
         fast = False
@@ -89,13 +88,12 @@ class OutputCap:
         return fast
 
     def remember(self, e: Output) -> None:
-        """Take over what an earlier keeper dropped."""
+        """Load the ranges that an earlier keeper dropped."""
         for stream in STREAMS:
-            said = (read_json(f"{e.folder}/{stream}{DROPPED}") or {}).get("to")
-            if (
-                isinstance(said, int) and self._head <= said <= _LARGEST
-            ):  # the job may have written it
-                e.dropped[stream] = said
+            end = (read_json(f"{e.folder}/{stream}{DROPPED}") or {}).get("to")
+            # the job may have written the file
+            if isinstance(end, int) and self._head <= end <= _LARGEST:
+                e.dropped[stream] = end
 
     def dropped_bytes(self, e: Output) -> int:
         return sum(max(0, to - self._head) for to in e.dropped.values())
@@ -103,12 +101,10 @@ class OutputCap:
     def _trim(self, e: Output, stream: str, path: str, size: int, step: int) -> None:
         begin = self._head
         dropped_to = e.dropped.get(stream, begin)
-        if dropped_to < 0:  # found out before that this file system cannot do it
+        if dropped_to < 0:  # this file system does not support holes
             return
         to = max(begin, (size - self._tail) // _BLOCK * _BLOCK)
-        if (
-            dropped_to > size
-        ):  # the job truncated its own output; what it writes there now is not dropped
+        if dropped_to > size:  # the job truncated its output: keep what it writes there now
             to = begin
         elif to < dropped_to + step:
             return
@@ -119,7 +115,7 @@ class OutputCap:
             if to > dropped_to:
                 self._punch(path, dropped_to, to - dropped_to)
         except OSError as error:
-            self._complain(e, stream, dropped_to, error)
+            self._report_failure(e, stream, dropped_to, error)
 
     def _punch(self, path: str, offset: int, length: int) -> None:
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -130,8 +126,8 @@ class OutputCap:
         finally:
             os.close(fd)
 
-    def _complain(self, e: Output, stream: str, dropped_to: int, error: OSError) -> None:
-        """Nothing (more) was dropped; say so where a reader and an operator look."""
+    def _report_failure(self, e: Output, stream: str, dropped_to: int, error: OSError) -> None:
+        """Record that nothing (more) was dropped, for readers and the operator."""
         unsupported = error.errno in _UNSUPPORTED
         sentence = f"{stream} of {e.token} cannot be capped: {error.strerror}"
         self._say(sentence)

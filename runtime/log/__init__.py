@@ -1,1 +1,3 @@
-"""Log: one sentence to be written."""
+"""Log: records, their text and JSON forms, and their destinations (streams, rotating files,
+journald).
+"""

@@ -1,15 +1,15 @@
-"""Log lines of what happens often: the first at once, the others as a sum. Needs a running loop."""
+"""Aggregates frequent log lines: the first at once, the others as a sum. Needs a running loop."""
 
 import asyncio
 
 from .logger import Log
 
 #: Seconds between the first line and the sum.
-SAY_SECS = 10.0
+SUM_SECS = 10.0
 
 
 class AggregatedLines:
-    """For one log."""
+    """Aggregated lines of one log."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -20,12 +20,12 @@ class AggregatedLines:
             self._more[sentence] += 1
             return
         if not self._more:
-            asyncio.get_running_loop().call_later(SAY_SECS, self._say)
+            asyncio.get_running_loop().call_later(SUM_SECS, self._log_sums)
         self._more[sentence] = 0
         self._log("{}", sentence)
 
-    def _say(self) -> None:
+    def _log_sums(self) -> None:
         sums, self._more = self._more, {}
         for sentence, count in sums.items():
             if count:
-                self._log("{} (and {} more in {:g} s)", sentence, count, SAY_SECS)
+                self._log("{} (and {} more in {:g} s)", sentence, count, SUM_SECS)

@@ -1,7 +1,7 @@
-"""Where log lines end up: a stream, or a file that rotates. Neither ever raises, nor waits for
-whoever reads: a full disk, or a journal that hangs, must not stop the work.
+"""Destinations of log lines: a stream, or a rotating file. They never raise and do not wait for
+readers, so that a full disk or a hanging journal does not stop the work.
 
-What was lost is counted in `lost`, and said in the log itself as soon as writing works again.
+Lost lines are counted in `lost`, and noted in the log itself once writing works again.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import select
 
-# what threading.Lock is: the keeper, which has no threads, loads this module and not that one
+# threading.Lock without the module threading, which the keeper (it has no threads) does not load
 from _thread import allocate_lock
 
 TYPE_CHECKING = False
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 def plain_line(sentence: str) -> str:
-    """What an output says on its own account, in a log of text."""
+    """Return a line for a note of the destination itself, in a text log."""
     return sentence + "\n"
 
 
 class Stream:
-    """A text stream such as stderr. A closed pipe, a full disk or a reader that does not read only
-    adds to `lost`.
+    """A text stream such as stderr. A closed pipe, a full disk or a slow reader only adds to
+    `lost`.
 
-    patience_secs: a line may wait so long for its reader; the next ones do not, until one is taken
-    again.
+    patience_secs: longest wait of a line for the reader. Further lines do not wait until one is
+    taken again.
     """
 
     def __init__(
@@ -38,33 +38,33 @@ class Stream:
         self._patience = patience_secs
         self._lock = allocate_lock()
         self.lost = 0
-        self._unsaid = 0
+        self._unreported = 0
 
     def put(self, text: str) -> None:
         with self._lock:
             try:
-                if not takes(self._stream.fileno(), 0.0 if self._unsaid else self._patience):
+                if not is_writable(
+                    self._stream.fileno(), 0.0 if self._unreported else self._patience
+                ):
                     self.lost += _lines(text)
-                    self._unsaid += _lines(text)
+                    self._unreported += _lines(text)
                     return
             except (OSError, ValueError, AttributeError):
-                pass  # not of the kind that can be waited for
+                pass  # cannot be polled
             try:
-                if self._unsaid:
-                    text = self._line(unwritten(self._unsaid)) + text
+                if self._unreported:
+                    text = self._line(lost_lines_note(self._unreported)) + text
                 self._stream.write(text)
                 self._stream.flush()
-                self._unsaid = 0
-            except (
-                OSError,
-                ValueError,
-            ):  # ValueError: the stream was closed, or cannot encode the text
+                self._unreported = 0
+            except (OSError, ValueError):
+                # ValueError: the stream was closed, or cannot encode the text
                 self.lost += 1
 
 
-def takes(fd: int, secs: float = 0.0) -> bool:
-    """Will this descriptor take a line now, or within `secs`? Only pipes and sockets ever say no; a
-    broken one is true: writing tells.
+def is_writable(fd: int, secs: float = 0.0) -> bool:
+    """Return whether this descriptor takes a line now, or within `secs`. Only pipes and sockets may
+    not. A broken one returns True, because the write reports it.
     """
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
@@ -72,20 +72,19 @@ def takes(fd: int, secs: float = 0.0) -> bool:
 
 
 def _lines(text: str) -> int:
-    """Of a log: those of a traceback are part of the one above."""
+    """Return the number of log lines. Traceback lines belong to the line above."""
     return max(1, text.count("\n") - text.count("\n  "))
 
 
-def unwritten(lines: int) -> str:
+def lost_lines_note(lines: int) -> str:
     return f"({lines} log lines before this one could not be written)"
 
 
 class RotatingFile:
-    """`path`, mode 0600, of at most `max_bytes`; then it becomes `path.1`, the one before `path.2`,
-    ... up to `keep`.
+    """File `path`, mode 0600, of at most `max_bytes`. Then it is renamed to `path.1`, the one
+    before to `path.2`, ... up to `keep`.
 
-    What is dropped that way is said in the first line of the new file. rotations: how often that
-    was.
+    Dropped lines are noted in the first line of the new file. rotations: number of rotations.
     """
 
     def __init__(
@@ -102,8 +101,8 @@ class RotatingFile:
         self._lock = allocate_lock()
         self._fd = -1
         self._size = 0
-        self._torn = False
-        self._unsaid = 0
+        self._partial_line = False
+        self._unreported = 0
         self._marker = ""
 
     def put(self, text: str) -> None:
@@ -113,7 +112,7 @@ class RotatingFile:
                 self._write(data)
             except OSError:
                 self.lost += _lines(text)
-                self._unsaid += _lines(text)
+                self._unreported += _lines(text)
 
     def close(self) -> None:
         with self._lock:
@@ -124,18 +123,18 @@ class RotatingFile:
             self._rotate()
         if self._fd < 0:
             self._open()
-        more = (self._marker, unwritten(self._unsaid) if self._unsaid else "")
+        more = (self._marker, lost_lines_note(self._unreported) if self._unreported else "")
         counted, data = (
             len(data),
             b"".join(self._line(sentence).encode() for sentence in more if sentence) + data,
         )
-        if self._torn:
+        if self._partial_line:
             data = b"\n" + data
         written = os.write(self._fd, data)
-        self._size += counted  # what is said here on its own account is little, and comes once
-        self._torn = written < len(data)
-        self._unsaid, self._marker = 0, ""
-        if self._torn:
+        self._size += counted  # notes are short and come once, so they are not counted
+        self._partial_line = written < len(data)
+        self._unreported, self._marker = 0, ""
+        if self._partial_line:
             raise OSError("short write")
 
     def _open(self) -> None:

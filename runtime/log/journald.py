@@ -1,13 +1,11 @@
-"""Log records in the machine's journal, with fields that it can be asked for: `journalctl
-JOBSCRIBE_JID=...`.
+"""Log records in the machine's journal, with searchable fields: `journalctl JOBSCRIBE_JID=...`.
 
-This is the journal's own protocol: a record is one datagram of `NAME=value` lines, where a value of
-several lines goes with its length in front; one too large for a datagram goes as a sealed memory
-file. The journal adds time, pid and unit by itself.
+This is the journal's native protocol. A record is one datagram of `NAME=value` lines; a value of
+several lines is preceded by its length. A record that is too large for a datagram is sent as a
+sealed memory file. The journal adds time, pid and unit.
 
-Whoever logs never waits for the journal longer than he agreed to, and never hears of its troubles:
-what it did not take is counted in `lost`, and said in the journal as soon as it takes records
-again. Standard library only.
+A caller waits for the journal no longer than its patience and never gets its errors. Lost records
+are counted in `lost`, and noted in the journal once it takes records again. Standard library only.
 """
 
 import array
@@ -19,11 +17,11 @@ import socket
 import threading
 from collections.abc import Iterable
 
-from .destinations import takes
+from .destinations import is_writable
 from .logger import Record
 
 SOCKET = "/run/systemd/journal/socket"
-#: syslog's numbers
+#: syslog priorities
 INFO, WARNING, ERROR = "6", "4", "3"
 _PRIORITY = {"debug": "7", "warning": WARNING, "error": ERROR, "critical": "2"}
 
@@ -33,8 +31,9 @@ _TOO_LARGE = (errno.EMSGSIZE, errno.ENOBUFS)
 
 
 class Journal:
-    """identifier: the program's name, as in `journalctl -t`. patience_secs: a record may wait so
-    long for a journal that has too much to do; the next ones do not, until one is taken again.
+    """Journal destination. identifier: name of the program, as in `journalctl -t`. patience_secs:
+    longest wait of a record for a busy journal. Further records do not wait until one is taken
+    again.
     """
 
     def __init__(
@@ -44,25 +43,25 @@ class Journal:
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self.lost = 0
-        self._unsaid = 0
+        self._unreported = 0
 
     def put(self, record: Record) -> None:
-        """Never raises."""
+        """Send a record. Never raises."""
         with self._lock:
             try:
-                if self._unsaid:
+                if self._unreported:
                     self._send(
                         _packed(
                             self._note(
-                                f"({self._unsaid} log lines before this one could not be written)"
+                                f"({self._unreported} log lines before this one could not be written)"
                             )
                         )
                     )
-                    self._unsaid = 0
+                    self._unreported = 0
                 self._send(_packed(self._fields(record)))
             except OSError:
                 self.lost += 1
-                self._unsaid += 1
+                self._unreported += 1
 
     def close(self) -> None:
         with self._lock:
@@ -84,19 +83,19 @@ class Journal:
         return ("MESSAGE", message), ("PRIORITY", WARNING), ("SYSLOG_IDENTIFIER", self._identifier)
 
     def _send(self, data: bytes) -> None:
-        """Raises OSError; then nothing was taken."""
+        """Send a datagram. Raise OSError if it was not taken."""
         try:
             self._offer(data)
         except (BlockingIOError, _Full):
             raise
         except OSError:
-            # a journal that was restarted may have another socket in the same place
+            # a restarted journal may have a new socket at the same path
             self._disconnect()
             self._offer(data)
 
     def _offer(self, data: bytes) -> None:
         journal = self._connected()
-        if not takes(journal.fileno(), 0.0 if self._unsaid else self._patience):
+        if not is_writable(journal.fileno(), 0.0 if self._unreported else self._patience):
             raise _Full
         try:
             journal.send(data)
@@ -124,11 +123,11 @@ class Journal:
 
 
 class _Full(OSError):
-    """The journal has too much to do."""
+    """The journal's socket buffer is full."""
 
 
 def is_journal(fd: int, named: str | None) -> bool:
-    """Does this descriptor lead to the journal? named: what JOURNAL_STREAM says of it,
+    """Return whether this descriptor leads to the journal. named: the value of JOURNAL_STREAM,
     `device:inode`.
     """
     try:
@@ -150,7 +149,7 @@ def _packed(fields: Iterable[tuple[str, str]]) -> bytes:
 
 
 def _send_file(journal: socket.socket, data: bytes) -> None:
-    """The record as a file in memory that nobody can change any more: the journal takes no other."""
+    """Send the record as a sealed memory file: the journal accepts no other."""
     fd = os.memfd_create("jobscribe-log", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         view = memoryview(data)

@@ -1,14 +1,15 @@
-"""Log lines: what one says, how it looks, and where it goes. The same for supervisor, agent and
-keeper.
+"""Log records: their creation, text form and JSON form. The same for supervisor, agent and keeper.
 
-A call makes a `Record` (already formatted, redacted and shortened, so that it may travel to another thread), and a sink
-writes it. One record is one line, `Feb 24 21:39:11 14458     0 supervisor/connections/hub.py:173:receive <message>`, whatever the
-message contains; only a traceback follows on indented lines of its own. Times are UTC. Text shows no levels: a line is
-permanent (`log(...)`, info), an exception (error), or a trace line (debug) that shows where the trace pattern matches it.
+A call creates a `Record` (formatted, redacted and truncated, so that it may pass to another
+thread), and a sink writes it. One record is one line, `Feb 24 21:39:11 14458     0
+supervisor/connections/hub.py:173:receive <message>`, whatever the message contains; only a
+traceback follows on indented lines of its own. Times are UTC. Text shows no levels: a line is
+permanent (`log(...)`, info), an exception (error), or a trace line (debug), which is written if the
+trace pattern matches it.
 
-Logging never raises and never stops the work: what could not be written is counted by the output
-that failed. Standard library and protocol.redaction only. Files and streams are in `outputs`;
-pykern's sink is in `service.log`.
+Logging never raises and never stops the work: the destination that failed counts lost lines. Uses
+the standard library and protocol.redaction only. Files and streams are in `destinations`; pykern's
+sink is in `service.log`.
 """
 
 import json
@@ -26,10 +27,10 @@ from typing import Any, Literal, NamedTuple, Protocol
 from ...protocol.redaction import AGENT_SHORT, LOG_TEXT_METHOD, OP_SHORT, REDACTED, SNIP, Redactor
 
 Form = Literal["text", "json"]
-#: characters of one message; a single argument has its own limit
+#: limit of a message in characters; a single argument has its own limit
 MAX_MESSAGE = 32_000
 
-#: of a line of JSON; an id has another name
+#: reserved fields of a JSON line; ids must have other names
 OWN_FIELDS = frozenset(
     ("ts", "level", "component", "session", "pid", "thread", "where", "msg", "traceback")
 )
@@ -38,18 +39,18 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__fil
 _SHORT = {"op": OP_SHORT, "agent": AGENT_SHORT}
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _THREAD_NAME = re.compile(r"(\d+)")
-#: Control characters, line separators, direction marks and lone surrogates: what could forge a line
-#: or upset a terminal.
+#: Characters that could forge a line or upset a terminal: control characters, line separators,
+#: direction marks and lone surrogates.
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
 
 class Record(NamedTuple):
-    """at: unix seconds. where: `path:line:function`, the path relative to the package. ids: what it
-    is about (jid, op, agent...).
+    """at: unix seconds. where: `path:line:function`, with the path relative to the package. ids:
+    ids of the objects in question (jid, op, agent...).
 
-    level: info, or as the standard library's logging names them.
+    level: info, or a level name of the standard library's logging.
     """
 
     at: float
@@ -70,11 +71,11 @@ class Sink(Protocol):
 
 class Output(Protocol):
     def put(self, text: str) -> None:
-        """Write whole lines. Never raises; counts what was lost."""
+        """Write whole lines. Never raises; counts lost lines."""
 
 
 class Direct:
-    """The sink that writes at once, in the caller's thread."""
+    """A sink that writes at once, in the caller's thread."""
 
     def __init__(self, *outputs: Output, form: Form = "text") -> None:
         self._outputs = outputs
@@ -89,9 +90,8 @@ class Direct:
 class Log:
     """Call it: `log("{} opName={}", driver, name, jid=..., op=..., agent=...)`.
 
-    Positional arguments are for the message: one that has `pkdebug_str()` says itself what is
-    shown, anything else is redacted and truncated. Keywords are ids for machines; op and agent are
-    shortened as everywhere.
+    Positional arguments fill the message. One with `pkdebug_str()` formats itself, anything else is
+    redacted and truncated. Keywords are ids for machines; op and agent are shortened.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Log:
         )
 
     def bound(self, **ids: Any) -> "Log":
-        """This log with ids that go with every line."""
+        """Return a copy of this log that adds these ids to every line."""
         copy = Log(
             self.component,
             self.redactor,
@@ -153,9 +153,8 @@ class Log:
         where = f"{_relative(record.pathname)}:{record.lineno}:{record.funcName}"
         try:
             text = record.getMessage()
-        except (
-            Exception
-        ) as e:  # a foreign caller's mistake must not reach the code that it logs about
+        except Exception as e:
+            # a bug in a foreign caller's log call must not reach the caller
             text = f"{record.msg!r} (cannot be formatted: {e!r})"
         error = record.exc_info[1] if record.exc_info else None
         message = self._cut(f"{record.levelname}:{record.name}:{text}")
@@ -184,9 +183,8 @@ class Log:
     def _message(self, fmt: str, args: tuple[Any, ...]) -> str:
         try:
             return self._cut(fmt.format(*map(self._shown, args)) if args else fmt)
-        except (
-            Exception
-        ) as e:  # a wrong format or an object that cannot show itself: say so in its place
+        except Exception as e:
+            # a wrong format, or an argument that cannot format itself
             return self._cut(
                 f"{fmt} (cannot be formatted with {len(args)} arguments: {type(e).__name__}: {e})"
             )
@@ -194,8 +192,8 @@ class Log:
     def _shown(self, arg: Any) -> Any:
         if isinstance(arg, int | float) and not isinstance(arg, bool):
             return arg
-        if not isinstance(arg, type) and (says := getattr(arg, LOG_TEXT_METHOD, None)) is not None:
-            return says()
+        if not isinstance(arg, type) and (show := getattr(arg, LOG_TEXT_METHOD, None)) is not None:
+            return show()
         return shown_text(self.redactor.value(arg))
 
     def _cut(self, message: str) -> str:
@@ -213,8 +211,8 @@ class Log:
 
 
 def shown_text(plain: Any) -> str:
-    """Redacted data as a line shows it: a string as it is, anything else like `repr`, the marks of
-    redaction unquoted.
+    """Return redacted data as a line shows it: a string as it is, anything else like `repr`, with
+    redaction marks unquoted.
     """
     return plain if isinstance(plain, str) else _nested(plain)
 
@@ -232,7 +230,9 @@ def _nested(plain: Any) -> str:
 
 
 def one_line(text: str) -> str:
-    """`text` with every character that could end the line or deceive its reader shown as an escape."""
+    """Return `text` with every character that could end the line or deceive its reader as an escape
+    sequence.
+    """
     return (
         text
         if text.isprintable()
@@ -241,22 +241,24 @@ def one_line(text: str) -> str:
 
 
 def head_of(record: Record) -> str:
-    """Time, pid and thread, with a blank behind them."""
+    """Return time, pid and thread, with a trailing blank."""
     return f"{_stamp(int(record.at))} {record.pid:5d} {record.thread:5d} "
 
 
 def text_of(record: Record) -> str:
-    """The record as lines for a person."""
+    """Return the record as lines for people."""
     return f"{head_of(record)}{record.where} {record.message}\n{indented(record.traceback)}"
 
 
 def indented(trace: str) -> str:
-    """A traceback's lines, each visibly part of the record above it."""
+    """Return a traceback's lines, indented as part of the record above."""
     return "".join(f"  {one_line(line)}\n" for line in trace.split("\n") if line)
 
 
 def json_of(record: Record, session: str | None = None) -> str:
-    """The record as one line of JSON. session: of the supervisor whose log it is written to."""
+    """Return the record as one line of JSON. session: session of the supervisor whose log it is
+    written to.
+    """
     seconds = int(record.at)
     data: dict[str, Any] = {
         "ts": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
@@ -278,7 +280,7 @@ def json_of(record: Record, session: str | None = None) -> str:
 
 
 def capture_logging(log: Log, level: int = logging.INFO) -> Callable[[], None]:
-    """Send what the standard library's logging gets to `log`; returns what undoes it."""
+    """Send records of the standard library's logging to `log`. Return a function that undoes this."""
     root = logging.getLogger()
     before = root.handlers[:], root.level
     root.handlers[:] = [_Adopting(log, level)]
@@ -301,7 +303,7 @@ class _Adopting(logging.Handler):
 
 
 def log_uncaught(log: Log) -> None:
-    """Log what ends a thread or the process, before Python prints it as it always does."""
+    """Log exceptions that end a thread or the process, before Python prints them as usual."""
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -325,7 +327,7 @@ _relative_of: dict[str, str] = {}
 
 
 def _relative(path: str) -> str:
-    """The path within the package; of foreign files the last two parts."""
+    """Return the path within the package, or the last two parts of other paths."""
     known = _relative_of.get(path)
     if known is None:
         known = (
@@ -346,7 +348,7 @@ _stamped: tuple[int, str] = (0, "Jan 01 00:00:00")
 
 
 def _stamp(second: int) -> str:
-    global _stamped  # one entry: nearly all lines are of the same second as the one before
+    global _stamped  # one entry: nearly all lines are of the same second as the previous one
     known, text = _stamped
     if known != second:
         t = time.gmtime(second)
@@ -358,7 +360,7 @@ def _stamp(second: int) -> str:
 
 
 def _thread_number() -> int:
-    """0 for the main thread, n for the n-th worker; only good for telling lines apart."""
+    """Return 0 for the main thread, n for the n-th worker. Only tells lines apart."""
     if threading.get_ident() == threading.main_thread().ident:
         return 0
     current = threading.current_thread()

@@ -1,11 +1,11 @@
-"""The log files of a root, by session: each start of a supervisor has a folder of its own.
+"""Log files of a data directory by session: each start of a supervisor has its own folder.
 
-    <root>/log/sessions/<utc>-<4 characters>/supervisor.log, server.log     (0700; .1, .2, ... are what was rotated)
-    <root>/log/latest -> sessions/<the newest>                               replaced by rename: there is always one
+    <root>/log/sessions/<utc>-<4 characters>/supervisor.log, server.log     (0700; .1, .2, ... are rotated files)
+    <root>/log/latest -> sessions/<the newest>                               replaced by rename: always exists
     <root>/log/supervisor.log -> latest/supervisor.log, and server.log
 
-Everybody who reads these logs asks `log_files`. Roots from before there were sessions have plain
-files in the place of the links; the next supervisor makes a session of them.
+All readers of these logs use `log_files`. Data directories of versions without sessions have plain
+files instead of the links; the next supervisor converts them to a session.
 """
 
 import contextlib
@@ -21,17 +21,17 @@ from typing import NamedTuple
 from .destinations import RotatingFile
 
 NAMES = ("supervisor", "server")
-#: How often (seconds) a front end looks whether a new session has begun.
+#: Interval in seconds at which a front end checks for a new session.
 LOOK_SECS = 1.0
 _STAMP = "%Y%m%dT%H%M%SZ"
 _SESSION = re.compile(r"\d{8}T\d{6}Z-[a-z0-9]{4}")
 _LETTERS = string.ascii_lowercase + string.digits
-#: A rotated file has a number of at most so many digits.
+#: A rotated file has a number of at most this many digits.
 _ROTATED = re.compile(r"\.log(?:\.(\d{1,4}))?")
 
 
 class Removed(NamedTuple):
-    """Sessions that were too old or too much."""
+    """Sessions removed because of their age or size."""
 
     sessions: int
     bytes: int
@@ -41,21 +41,21 @@ class Removed(NamedTuple):
 
 
 def log_files(root: str, name: str) -> list[str]:
-    """All files of one log ("supervisor" or "server"), oldest first: of each session what was
-    rotated, and then the log itself.
+    """Return all files of one log ("supervisor" or "server"), oldest first: rotated files of each
+    session, then its current file.
 
-    Never a link: each file is there once. Empty where there is none.
+    Links are excluded, so each file occurs once. Empty if there are none.
     """
     log = os.path.join(root, "log")
     folders = [os.path.join(log, "sessions", session) for session in sessions(root)]
-    # plain files: of a root before sessions, or of a front end that was there before the first
+    # plain files: of a version without sessions, or of a front end that started before the first
     # supervisor
-    return [file for folder in (log, *folders) for file in _of_folder(folder, name)]
+    return [file for folder in (log, *folders) for file in _files_in(folder, name)]
 
 
 def sessions(root: str) -> list[str]:
-    """Names of the sessions, oldest first; the one that `latest` leads to is the last, whatever
-    clocks did.
+    """Return the names of sessions, oldest first. The target of `latest` is the last, whatever the
+    clock did.
     """
     try:
         names = sorted(
@@ -68,7 +68,7 @@ def sessions(root: str) -> list[str]:
 
 
 def latest(root: str) -> str | None:
-    """Name of the newest session."""
+    """Return the name of the newest session."""
     try:
         return os.path.basename(os.readlink(os.path.join(root, "log", "latest")))
     except OSError:
@@ -76,20 +76,20 @@ def latest(root: str) -> str | None:
 
 
 def begin(root: str, *, now: float | None = None) -> str:
-    """Make a session and let `latest` lead to it; its folder. Raises OSError."""
+    """Create a session, point `latest` to it, and return its folder. Raise OSError."""
     log = os.path.join(root, "log")
     os.makedirs(os.path.join(log, "sessions"), 0o700, exist_ok=True)
-    _adopt(log)
+    _convert_plain_files(log)
     session = _make(log, time.time() if now is None else now)
-    _point(log, "latest", os.path.join("sessions", session))
+    _replace_link(log, "latest", os.path.join("sessions", session))
     for name in NAMES:
-        _through_latest(log, f"{name}.log")
+        _link_to_latest(log, f"{name}.log")
     return os.path.join(log, "sessions", session)
 
 
 def prune(root: str, *, kept: int, total_bytes: int) -> Removed:
-    """Remove the oldest sessions, until so many, and so many bytes, are left; never the newest.
-    Never raises.
+    """Remove the oldest sessions until at most `kept` sessions and `total_bytes` bytes are left;
+    never the newest. Never raises.
     """
     names = sessions(root)
     folders = [os.path.join(root, "log", "sessions", name) for name in names]
@@ -106,22 +106,22 @@ def prune(root: str, *, kept: int, total_bytes: int) -> Removed:
 
 
 class Following:
-    """An output that writes into the newest session of a root, and follows when another begins;
-    before there is one, to a plain file.
+    """A destination that writes into the newest session and switches when another begins. Before
+    the first session it writes to a plain file.
 
-    opened: makes the file that is written to, of its path.
+    open_file: opens the file at a path.
     """
 
     def __init__(
         self,
         root: str,
         name: str,
-        opened: Callable[[str], RotatingFile],
+        open_file: Callable[[str], RotatingFile],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._root, self._name, self._opened, self._monotonic = root, name, opened, monotonic
+        self._root, self._name, self._open_file, self._monotonic = root, name, open_file, monotonic
         self._folder = self._newest()
-        self._file = opened(self._path())
+        self._file = open_file(self._path())
         self._look_at = monotonic() + LOOK_SECS
 
     def put(self, text: str) -> None:
@@ -132,7 +132,7 @@ class Following:
             if newest != self._folder:
                 self._folder = newest
                 self._file.close()
-                self._file = self._opened(self._path())
+                self._file = self._open_file(self._path())
         self._file.put(text)
 
     def close(self) -> None:
@@ -140,7 +140,7 @@ class Following:
 
     @property
     def session(self) -> str | None:
-        """That is written to; None for the plain file."""
+        """Name of the session that is written to; None for the plain file."""
         name = os.path.basename(self._folder)
         return name if _SESSION.fullmatch(name) else None
 
@@ -153,7 +153,7 @@ class Following:
         return os.path.join(self._folder, f"{self._name}.log")
 
 
-def _of_folder(folder: str, name: str) -> list[str]:
+def _files_in(folder: str, name: str) -> list[str]:
     found = []
     try:
         with os.scandir(folder) as entries:
@@ -171,7 +171,7 @@ def _of_folder(folder: str, name: str) -> list[str]:
 
 
 def _make(log: str, now: float) -> str:
-    """The names stay in order, also of two within a second."""
+    """Create a session folder. Names stay in order, even for two within a second."""
     names = [n for n in os.listdir(os.path.join(log, "sessions")) if _SESSION.fullmatch(n)]
     while any(n.startswith(_stamp(now)) for n in names):
         now += 1
@@ -186,32 +186,29 @@ def _stamp(at: float) -> str:
     return time.strftime(_STAMP, time.gmtime(at))
 
 
-def _adopt(log: str) -> None:
-    """Plain files in the place of the links become a session of their own, of the time when they
-    were written last.
+def _convert_plain_files(log: str) -> None:
+    """Convert plain files in the place of the links to a session of their own, named by the time of
+    their last change.
     """
-    plain = [path for name in NAMES for path in _of_folder(log, name)]
+    plain = [path for name in NAMES for path in _files_in(log, name)]
     if not plain:
         return
-    session = _make(log, max(map(_written, plain)))
+    session = _make(log, max(map(_modified_at, plain)))
     for path in plain:
-        with contextlib.suppress(
-            FileNotFoundError
-        ):  # another supervisor that starts at the same time had it
+        # another supervisor that starts at the same time may have moved it
+        with contextlib.suppress(FileNotFoundError):
             os.rename(path, os.path.join(log, "sessions", session, os.path.basename(path)))
 
 
-def _written(path: str) -> float:
+def _modified_at(path: str) -> float:
     try:
         return os.stat(path).st_mtime
     except FileNotFoundError:
         return 0.0
 
 
-def _point(log: str, name: str, target: str) -> None:
-    """The link leads there from now on; whoever follows it meanwhile comes to the one place or the
-    other.
-    """
+def _replace_link(log: str, name: str, target: str) -> None:
+    """Replace a link atomically: a reader always gets the old or the new target."""
     fresh = os.path.join(log, f".{name}-{secrets.token_hex(4)}")
     os.symlink(target, fresh)
     try:
@@ -221,7 +218,7 @@ def _point(log: str, name: str, target: str) -> None:
         raise
 
 
-def _through_latest(log: str, name: str) -> None:
+def _link_to_latest(log: str, name: str) -> None:
     path, target = os.path.join(log, name), os.path.join("latest", name)
     while True:
         try:
@@ -231,9 +228,9 @@ def _through_latest(log: str, name: str) -> None:
             pass
         if os.path.islink(path):
             if os.readlink(path) != target:
-                _point(log, name, target)
+                _replace_link(log, name, target)
             return
-        _adopt(log)  # a front end began to write just now
+        _convert_plain_files(log)  # a front end has just begun to write
 
 
 def _size(folder: str) -> int:

@@ -16,7 +16,7 @@ from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKey, base62, parse_agent_key, short_agent
 from ...protocol.wire.messages import FileChunk, ReadFile
 from ..connections.hub import Hub
-from ..core.state.world import AgentState
+from ..core.state.agent_state import AgentState
 from ..runs.service import RunService
 
 ANSWER_SECS = 10.0

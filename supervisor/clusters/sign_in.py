@@ -20,7 +20,7 @@ from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKey
 from ...protocol.redaction import Redactor
 from ...runtime.log.logger import Log
-from ..core.state.world import AgentState
+from ..core.state.agent_state import AgentState
 from ..process.counters import Counters
 from .sign_in_throttle import SignInThrottle, folded
 

@@ -51,7 +51,7 @@ from ..core.interface.inputs import (
     FramesLost,
     Input,
 )
-from ..core.state.world import token_hash
+from ..core.state.transaction import token_hash
 from ..engine.decision_loop import Engine
 from ..process.counters import ConnectionMetrics, Counters, DisconnectReason, NullMetrics
 from ..usage.samples import UsageSamples

@@ -1,6 +1,6 @@
-"""The decisions. Pure: data in, events and effects out; no I/O, no clock, no randomness, no
-waiting.
+"""The decisions of the supervisor. Pure: data in, events and effects out; no I/O, no clock, no
+randomness, no waiting.
 
-Read `world` (what is known), `inputs` and `effects` (what comes in and goes out), then `decide`
-(who answers what).
+Read `state.world` (what is known), `interface.inputs` and `interface.effects` (what comes in and
+goes out), then `decide` (which module handles which input).
 """

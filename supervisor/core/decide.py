@@ -1,13 +1,14 @@
-"""decide(world, inputs, now): the one door to the core. Who answers what is here; what the answer
-is, in the topic modules.
+"""`decide(world, inputs, now)`: the only entry point of the core. It maps each input to the module
+that handles it.
 
-submission (run requests), purging (what is not kept), execution (what agents report), stopping
-(cancels, limits), dependencies (runs after runs), agency (agents' lives), debugging (failed tasks
-that are kept), attempts (completion, retries), placement (queue, slots), gangs (runs of many
-tasks), outages (hosts down and up), idling (agents that nobody needs, and memory of hosts), moving
-(queued runs from host to host). They call each other in this direction only: submission, execution,
-outages -> stopping, agency, debugging -> dependencies, attempts -> moving, idling -> placement ->
-gangs -> rooms, tasks.
+Modules: admission (run requests), retention (run directories to remove), reconciler (reports of
+agents), termination (cancels, limits), dependencies (runs after runs), lifecycle (agents),
+debug_hold (failed tasks that are held), attempts (completion, retries), placement (queue, slots),
+gang_placement (runs with roles), host_availability (hosts down and up), idle_eviction (idle agents,
+memory of hosts), rebalancing (queued runs from host to host). They call each other in this
+direction only: admission, reconciler, host_availability -> termination, lifecycle, debug_hold ->
+dependencies, attempts -> rebalancing, idle_eviction -> placement -> gang_placement ->
+gang_allocator, task_counts.
 """
 
 from collections.abc import Sequence
@@ -47,11 +48,12 @@ from .interface.inputs import (
 )
 from .runs import admission, attempts, debug_hold, dependencies, reconciler, retention, termination
 from .scheduling import gang_placement, placement, rebalancing
-from .state.world import Transaction, World
+from .state.transaction import Transaction
+from .state.world import World
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """One transaction and what follows from it. touched: jobs as they are once it is durable."""
+    """One transaction and its effects. touched: changed jobs as they are once it is durable."""
 
     writes: tuple[Write, ...]
     receipts: tuple[Receipt, ...]
@@ -60,147 +62,145 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 def decide(world: World, inputs: Sequence[Input], now: Now) -> Decision:
-    """What these inputs, taken together, lead to. The world is advanced; nothing else happens here."""
-    turn = Transaction(world, now)
+    """Decide these inputs together. Advances the world; has no other side effects."""
+    tx = Transaction(world, now)
     for input_ in inputs:
-        _one(turn, input_)
-        _see_to(turn)
-    dependencies.noticed(turn)
-    return Decision(turn.writes(), tuple(turn.receipts), dict(turn.touched), tuple(turn.effects))
+        _apply(tx, input_)
+        _follow_up(tx)
+    dependencies.schedule_followers(tx)
+    return Decision(tx.writes(), tuple(tx.receipts), dict(tx.touched), tuple(tx.effects))
 
 
-def _see_to(turn: Transaction) -> None:
-    """What this input has led to for others: queues that are shorter, agents that came to be
-    needed, room that somebody waits for.
+def _follow_up(tx: Transaction) -> None:
+    """Handle consequences for other runs and agents: shorter queues, agents that are now needed,
+    and freed resources.
     """
     while True:
-        placement.follow(turn)
-        rebalancing.even_out(turn)
-        while turn.needed:
-            key = next(iter(turn.needed))
-            del turn.needed[key]
-            lifecycle.ensure(turn, key)
-        idle_eviction.look(turn)
-        lifecycle.crowded(turn)
-        if not (turn.shorter or turn.needed or turn.freed):
+        placement.refill_shortened(tx)
+        rebalancing.rebalance(tx)
+        while tx.needed_agents:
+            key = next(iter(tx.needed_agents))
+            del tx.needed_agents[key]
+            lifecycle.ensure(tx, key)
+        idle_eviction.update(tx)
+        lifecycle.retry_memory(tx)
+        if not (tx.shortened_queues or tx.needed_agents or tx.freed_memory):
             return
 
 
-def _one(turn: Transaction, input_: Input) -> None:
+def _apply(tx: Transaction, input_: Input) -> None:
     match input_:
         case Submit() | Cancel() | ReleaseHold() | RequireAgent() | AgentStopRequested():
             try:
                 match input_:
                     case Submit():
-                        admission.submit(turn, input_)
+                        admission.submit(tx, input_)
                     case Cancel():
-                        termination.cancel(turn, input_)
+                        termination.cancel(tx, input_)
                     case ReleaseHold():
-                        debug_hold.release(turn, input_)
+                        debug_hold.release(tx, input_)
                     case RequireAgent():
-                        lifecycle.want(turn, input_)
+                        lifecycle.require(tx, input_)
                     case AgentStopRequested():
-                        idle_eviction.stop_requested(turn, input_)
+                        idle_eviction.stop_requested(tx, input_)
             except Refusal as e:
-                turn.ask(ReplyRefusal(input_.handle, e))
+                tx.emit(ReplyRefusal(input_.handle, e))
         case Purge():
-            retention.purge(turn, input_)
+            retention.purge(tx, input_)
         case AgentConnected():
-            lifecycle.connected(turn, input_)
+            lifecycle.connected(tx, input_)
         case AgentMessage():
-            reconciler.said(turn, input_)
+            reconciler.message_received(tx, input_)
         case FramesLost():
-            reconciler.gap(turn, input_)
+            reconciler.frames_lost(tx, input_)
         case AgentDisconnected():
-            lifecycle.disconnected(turn, input_)
+            lifecycle.disconnected(tx, input_)
         case DriverStarted():
-            lifecycle.started(turn, input_)
+            lifecycle.started(tx, input_)
         case DriverFailed():
-            lifecycle.failed(turn, input_.key, input_.attempt, input_.reason)
+            lifecycle.failed(tx, input_.key, input_.attempt, input_.reason)
         case DriverFound():
-            lifecycle.found(turn, input_)
+            lifecycle.found(tx, input_)
         case DriverStopped():
-            lifecycle.stopped(turn, input_.key)
+            lifecycle.stopped(tx, input_.key)
         case SignInNeeded():
-            lifecycle.sign_in_needed(turn, input_)
+            lifecycle.sign_in_needed(tx, input_)
         case SignedIn():
-            lifecycle.signed_in(turn, input_.key)
+            lifecycle.signed_in(tx, input_.key)
         case SignedOut():
-            lifecycle.signed_out(turn, input_.key)
+            lifecycle.signed_out(tx, input_.key)
         case HostChanged():
-            host_availability.changed(turn, input_)
+            host_availability.changed(tx, input_)
         case EvictionRefused():
-            idle_eviction.busy(turn, input_)
+            idle_eviction.refused(tx, input_)
         case TimerFired():
-            _timer(turn, input_)
+            _timer(tx, input_)
         case Restarted():
-            restarted(turn)
+            restarted(tx)
         case _:
             assert_never(input_)
 
 
-def _timer(turn: Transaction, fired: TimerFired) -> None:
+def _timer(tx: Transaction, fired: TimerFired) -> None:
     match fired.timer:
         case ("agent-start", key, attempt):
-            lifecycle.start_deadline(turn, key, attempt)
+            lifecycle.start_deadline(tx, key, attempt)
         case ("agent-retry", key, attempt):
-            lifecycle.retry(turn, key, attempt)
+            lifecycle.retry(tx, key, attempt)
         case ("agent-return", key):
-            lifecycle.return_deadline(turn, key)
+            lifecycle.return_deadline(tx, key)
         case ("agent-idle", key):
-            idle_eviction.deadline(turn, key)
+            idle_eviction.idle_deadline(tx, key)
         case ("agent-leave", key):
-            idle_eviction.leave_deadline(turn, key)
+            idle_eviction.leave_deadline(tx, key)
         case ("agent-give-up", key, before, reason):
-            lifecycle.give_up_queued(turn, key, before, reason)
+            lifecycle.give_up_queued(tx, key, before, reason)
         case ("queue", jid, serial):
-            termination.queue_limit(turn, jid, serial)
+            termination.queue_limit(tx, jid, serial)
         case ("limit", token):
-            termination.time_limit(turn, token)
+            termination.time_limit(tx, token)
         case ("stop", token):
-            termination.remind(turn, token)
+            termination.repeat_stop(tx, token)
         case ("sync", key, epoch):
-            reconciler.sync_deadline(turn, key, epoch)
+            reconciler.sync_deadline(tx, key, epoch)
         case ("op", token):
-            reconciler.op_deadline(turn, token)
+            reconciler.op_deadline(tx, token)
         case ("retry", jid, serial):
-            attempts.retry(turn, jid, serial)
+            attempts.retry(tx, jid, serial)
         case ("debug", token):
-            debug_hold.deadline(turn, token)
+            debug_hold.deadline(tx, token)
         case ("follow", jid):
-            dependencies.follow(turn, jid)
+            dependencies.follow(tx, jid)
         case ("hold", jid, serial):
-            gang_placement.deadline(turn, (jid, serial))
+            gang_placement.deadline(tx, (jid, serial))
         case ("gang", jid, serial):
-            gang_placement.ask_again(turn, (jid, serial))
+            gang_placement.backoff_over(tx, (jid, serial))
         case ("room", driver):
-            gang_placement.look_again(turn, driver)
+            gang_placement.retry_avoided(tx, driver)
         case _:
-            raise ValueError(f"a timer nobody knows: {fired.timer}")
+            raise ValueError(f"unknown timer: {fired.timer}")
 
 
-def restarted(turn: Transaction) -> None:
-    """Everything owed after a restart (or a failed commit) is asked for again; whatever was done
-    already takes no harm.
-    """
-    for job in list(turn.world.jobs.values()):
-        termination.arm(turn, job)
-        debug_hold.arm(turn, job)
+def restarted(tx: Transaction) -> None:
+    """Emit all outstanding effects after a restart or a failed commit. All of them are idempotent."""
+    for job in list(tx.world.jobs.values()):
+        termination.arm(tx, job)
+        debug_hold.arm(tx, job)
         if job.run is not None:
-            attempts.arm(turn, job.jid, job.run)
-    dependencies.look_at_all(turn)
-    # those that may be there first: where memory is counted, they have theirs
+            attempts.arm(tx, job.jid, job.run)
+    dependencies.schedule_all(tx)
+    # agents that may be running come first: their memory is already in use
     for key, view in sorted(
-        turn.world.agents.items(), key=lambda pair: pair[1].record.handle is None
+        tx.world.agents.items(), key=lambda pair: pair[1].record.handle is None
     ):
         if view.needed:
-            view.unknown_since = turn.now.wall
-            lifecycle.ensure(turn, key)
+            view.unknown_since = tx.now.wall
+            lifecycle.ensure(tx, key)
 
 
 def outstanding(world: World, now: Now) -> tuple[Effect, ...]:
-    """The effects that are owed right after a restart."""
-    turn = Transaction(world, now)
-    restarted(turn)
-    _see_to(turn)
-    return tuple(turn.effects)
+    """Return the effects that are outstanding right after a restart."""
+    tx = Transaction(world, now)
+    restarted(tx)
+    _follow_up(tx)
+    return tuple(tx.effects)

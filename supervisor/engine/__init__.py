@@ -1,1 +1,1 @@
-"""Engine: one sentence to be written."""
+"""The engine around the core: makes decisions durable, executes them, and publishes events."""

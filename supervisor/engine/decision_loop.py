@@ -1,9 +1,9 @@
-"""The shell around the core: decide, store, then act - in order, and act only on what is durable.
+"""Runs the core: decide, store, then act, in order, and only on durable decisions.
 
-No asyncio here: the real supervisor and the simulator drive the same engine. Everything comes in by
-`tell`; durable effects go out by `perform`; reads see durable state only. Deciding runs ahead of
-the disk; when a commit fails, what was decided on top of it is forgotten, its requests are refused,
-and the world is folded anew from the log.
+No asyncio here: the supervisor and the simulator drive the same engine. Inputs come in by `tell`,
+durable effects go out by `perform`, and reads see durable state only. Decisions run ahead of the
+disk. If a commit fails, the engine drops all later decisions, refuses their requests, and folds the
+world from the log again.
 """
 
 from collections import OrderedDict, deque
@@ -38,44 +38,45 @@ from ..core.interface.inputs import (
 )
 from ..core.resources import host_selection
 from ..core.resources.host_selection import Outages
-from ..core.state.world import CoreConfig, World
+from ..core.state.configuration import CoreConfig
+from ..core.state.world import World
 
-#: Finished jobs that somebody asked for are kept at hand for the next question.
-AT_HAND = 512
-#: Of those whose data takes more than LIGHT bytes as JSON, only so many.
-HEAVY_AT_HAND, LIGHT = 16, 16 * 1024
-#: After a failed commit, requests are refused for this long before the store is tried again
-#: (monotonic seconds).
+#: Finished jobs that stay in memory after a read.
+CACHED = 512
+#: Limit for jobs whose data takes more than LIGHT_BYTES bytes as JSON.
+HEAVY_CACHED, LIGHT_BYTES = 16, 16 * 1024
+#: Seconds (monotonic) after a failed commit in which requests are refused before the store is tried
+#: again.
 PAUSE_SECS = 1.0
 
 
 class EngineCallbacks(Protocol):
-    """What the engine needs from the process around it."""
+    """Functions of the surrounding process that the engine calls."""
 
     def now(self) -> Now:
-        """The moment, with fresh entropy."""
+        """Return the current time and fresh entropy."""
 
     def perform(self, effect: Effect) -> None:
         """Carry out one durable effect. Must not raise and must not wait."""
 
     def projected(self, job: Job, position: int, at: float) -> None:
-        """A job as it stands durably: for records and subscribers."""
+        """Publish the durable state of a job to records and subscribers."""
 
     def connections(self) -> list[tuple[AgentKey, int, Alive]]:
-        """The agents' live connections, for when the world is folded anew."""
+        """Return the agents' live connections, to restore them after the world is folded again."""
 
     def fatal(self, refusal: Refusal) -> None:
-        """The store is gone for good: the process must stop."""
+        """Stop the process: the store failed permanently."""
 
     def noticed(self, what: str, detail: str) -> None:
-        """For the log and the counters."""
+        """Count and log an event."""
 
     def broken(self, error: Exception) -> None:
-        """A decision failed by a bug of ours: for the log, with its trace."""
+        """Log an unexpected exception of a decision, with its traceback."""
 
 
 class DurableJob(msgspec.Struct, frozen=True):
-    """A job as it stands on disk."""
+    """A job as stored on disk."""
 
     job: Job
     position: int
@@ -83,7 +84,7 @@ class DurableJob(msgspec.Struct, frozen=True):
 
 
 class _Pending(msgspec.Struct):
-    """A decision on its way to the disk (or waiting for the ones before it)."""
+    """A decision that is not durable yet."""
 
     inputs: Sequence[Input]
     decision: Decision
@@ -91,17 +92,17 @@ class _Pending(msgspec.Struct):
     result: Appended | Refusal | None = None
 
 
-def _heavy(job: Job) -> bool:
-    """Is what its run is about too large to be kept at hand for nobody?"""
+def _is_heavy(job: Job) -> bool:
+    """Return whether the data of the job's run is too large to cache many of these jobs."""
     return (
         job.run is not None
         and job.run.spec.data is not None
-        and len(msgspec.json.encode(job.run.spec.data)) > LIGHT
+        and len(msgspec.json.encode(job.run.spec.data)) > LIGHT_BYTES
     )
 
 
 class Engine:
-    """Owns the world. One thread."""
+    """Owner of the world. Runs in one thread."""
 
     def __init__(self, policy: CoreConfig, store: EventStore, ports: EngineCallbacks) -> None:
         self.policy = policy
@@ -113,39 +114,49 @@ class Engine:
         self._heavy: OrderedDict[str, None] = OrderedDict()
         self._requests: dict[tuple[str, str], tuple[str, int]] = {}
         self._paused_until: float | None = None
-        #: wall time since when the store cannot be written
+        #: wall time of the first failed write, None while the store works
         self.fails_since: float | None = None
         self._acting = False
         self._suspect = False
-        #: hosts that cannot be asked: of no log, and true whatever becomes of a decision
-        self._down: Outages = {}
+        #: unavailable hosts: not in the log, and not affected by failed decisions
+        self._outages: Outages = {}
 
     # ---- in
 
     def start(self) -> None:
-        """Fold the log, then ask for everything that is owed."""
+        """Fold the log, then emit all outstanding effects."""
         self._load()
         self.tell(Restarted())
 
     def tell(self, *inputs: Input) -> None:
-        """Decide these together: one transaction."""
+        """Decide these inputs together, in one transaction."""
         now = self.ports.now()
         for input_ in inputs:
             if isinstance(input_, HostChanged):
-                host_selection.note(
-                    self._down, (input_.driver, input_.host), input_.detail, now.wall, up=input_.up
+                host_selection.record_change(
+                    self._outages,
+                    (input_.driver, input_.host),
+                    input_.detail,
+                    now.wall,
+                    up=input_.up,
                 )
-        if self._paused_until is not None and not self._resumed(now):
-            self._refuse(inputs, Refusal("storageUnavailable", "the store cannot be written now"))
-            return
-        if self._suspect and not self._refolded(now):
+        if self._paused_until is not None and not self._resume(now):
             self._refuse(
-                inputs, Refusal("conflict", "the supervisor is putting its books in order")
+                inputs, Refusal("storageUnavailable", "the event store cannot be written now")
+            )
+            return
+        if self._suspect and not self._refold(now):
+            self._refuse(
+                inputs,
+                Refusal(
+                    "conflict",
+                    "the supervisor is restoring its state after an internal error; try again",
+                ),
             )
             return
         try:
             fetched = {jid for input_ in inputs for jid in self._fetch(input_)}
-            known = [self._known(i) for i in inputs]
+            known = [self._with_known_request(i) for i in inputs]
         except Refusal as e:
             self.ports.noticed(e.code, e.sentence)
             self._refuse(inputs, e)
@@ -153,19 +164,20 @@ class Engine:
         try:
             decision = decide(self.world, known, now)
         except Exception as e:
-            # a bug; the world may be half advanced, so it is folded anew before anything else is
-            # decided on it
+            # A bug: the world may be half changed, so it is folded again before the next decision.
             self._suspect = True
             self.ports.broken(e)
-            self._refuse(inputs, Refusal("internal", "something went wrong inside; the log has it"))
+            self._refuse(
+                inputs, Refusal("internal", "internal error; the supervisor's log has the details")
+            )
             return
         for jid in fetched - decision.touched.keys():
             if not self.world.jobs[jid].busy:
                 del self.world.jobs[jid]
         failpoints.reached("supervisor.decided")
-        self._take(_Pending(inputs, decision, now.wall))
+        self._append(_Pending(inputs, decision, now.wall))
 
-    def _take(self, pending: _Pending) -> None:
+    def _append(self, pending: _Pending) -> None:
         decision = pending.decision
         for r in decision.receipts:
             self._requests[r.uid, r.req_id] = (r.jid, r.serial)
@@ -173,20 +185,20 @@ class Engine:
         if decision.writes or decision.receipts:
             rows = tuple(index_row(job) for job in decision.touched.values())
             batch = Batch(writes=decision.writes, index=rows, receipts=decision.receipts)
-            self.store.append(batch, lambda result: self._done(pending, result))
+            self.store.append(batch, lambda result: self._stored(pending, result))
         else:
             pending.result = Appended(0, 0)
-            self._flush()
+            self._act_on_durable()
 
     # ---- durable
 
-    def _done(self, pending: _Pending, result: Appended | Refusal) -> None:
+    def _stored(self, pending: _Pending, result: Appended | Refusal) -> None:
         pending.result = result
-        self._flush()
+        self._act_on_durable()
 
-    def _flush(self) -> None:
-        """Act on the front of the queue as far as it is durable. What is decided meanwhile has its
-        turn after that.
+    def _act_on_durable(self) -> None:
+        """Act on all durable decisions at the front of the queue. Decisions made meanwhile are
+        handled afterwards.
         """
         if self._acting:
             return
@@ -203,7 +215,7 @@ class Engine:
                 self._act(pending, pending.result)
             else:
                 assert isinstance(pending.result, Refusal)
-                self._failed(pending, pending.result)
+                self._commit_failed(pending, pending.result)
                 return
         if not self._pending:
             self.world.forget_idle()
@@ -217,7 +229,7 @@ class Engine:
         positions = last_positions(Batch(writes=pending.decision.writes), result.first)
         for jid, job in pending.decision.touched.items():
             position = positions[job_stream(jid)]
-            self._keep(DurableJob(job, position, pending.at))
+            self._cache(DurableJob(job, position, pending.at))
             self.ports.projected(job, position, pending.at)
             live = self.world.jobs.get(jid)
             if live is job and not job.busy:
@@ -227,24 +239,24 @@ class Engine:
             self.ports.perform(effect)
         failpoints.reached("supervisor.acted")
 
-    def _keep(self, entry: DurableJob) -> None:
-        """At hand for the next question."""
+    def _cache(self, entry: DurableJob) -> None:
+        """Cache a job for later reads."""
         jid = entry.job.jid
         self._durable[jid] = entry
         self._durable.move_to_end(jid)
-        if not entry.job.busy and _heavy(entry.job):
+        if not entry.job.busy and _is_heavy(entry.job):
             self._heavy[jid] = None
             self._heavy.move_to_end(jid)
 
     def _trim(self) -> None:
-        """Finished jobs are not kept for ever; busy ones are few and stay."""
-        while len(self._durable) > AT_HAND + len(self.world.jobs):
+        """Evict finished jobs from the cache. Busy jobs are few and stay."""
+        while len(self._durable) > CACHED + len(self.world.jobs):
             jid, entry = next(iter(self._durable.items()))
             if entry.job.busy:
                 self._durable.move_to_end(jid)
             else:
                 del self._durable[jid]
-        while len(self._heavy) > HEAVY_AT_HAND:
+        while len(self._heavy) > HEAVY_CACHED:
             jid, _ = self._heavy.popitem(last=False)
             entry_ = self._durable.get(jid)
             if entry_ is not None and not entry_.job.busy:
@@ -252,22 +264,22 @@ class Engine:
 
     # ---- the store fails
 
-    def _failed(self, first: _Pending, refusal: Refusal) -> None:
-        """Forget what was decided on top of what is not durable; refuse those requests; fold anew
-        when it works again.
+    def _commit_failed(self, first: _Pending, refusal: Refusal) -> None:
+        """Drop all decisions that are not durable, and refuse their requests. The world is folded
+        again once the store works.
         """
         self.ports.noticed(refusal.code, refusal.sentence)
         now = self.ports.now()
         self._paused_until = now.mono + PAUSE_SECS
         self.fails_since = now.wall if self.fails_since is None else self.fails_since
-        lost, self._pending = [first, *self._pending], deque()
-        for pending in lost:
+        dropped, self._pending = [first, *self._pending], deque()
+        for pending in dropped:
             self._refuse(pending.inputs, refusal)
             pending.result = refusal
         self._requests.clear()
 
-    def _resumed(self, now: Now) -> bool:
-        """Try the store again once the pause is over."""
+    def _resume(self, now: Now) -> bool:
+        """Try the store again after the pause. Return whether it works."""
         if self._paused_until is None or now.mono < self._paused_until:
             return False
         try:
@@ -280,22 +292,24 @@ class Engine:
         self._catch_up(now)
         return self._paused_until is None
 
-    def _refolded(self, now: Now) -> bool:
-        """After a bug: fold the world anew, as soon as nothing is on its way to the disk."""
+    def _refold(self, now: Now) -> bool:
+        """Fold the world again after a bug, once no write is in progress. Return whether this
+        succeeded.
+        """
         if self._pending:
             return False
         try:
             self._load()
         except Refusal as e:
             self.ports.noticed(e.code, e.sentence)
-            return False  # still suspect: half a world would give away what is taken
+            return False  # keep refusing: a partly folded world would hand out resources that are in use
         self._suspect = False
         self._catch_up(now)
         return not self._suspect
 
     def _catch_up(self, now: Now) -> None:
-        """The world was folded anew: learn again what no log knows."""
-        # who is connected need not be looked for or started
+        """Restore the state that is not in the log, after the world is folded again."""
+        # tell connections first: connected agents are not looked for or started
         again: list[Input] = [
             AgentConnected(key, epoch, alive) for key, epoch, alive in self.ports.connections()
         ]
@@ -304,14 +318,14 @@ class Engine:
             self.ports.perform(ListTasks(key))
 
     def poke(self) -> None:
-        """After a pause: try again although nobody asks for anything."""
+        """Try to recover even if no request arrives."""
         if self._paused_until is not None:
-            self._resumed(self.ports.now())
+            self._resume(self.ports.now())
         elif self._suspect:
-            self._refolded(self.ports.now())
+            self._refold(self.ports.now())
 
     def sizes(self) -> dict[str, int]:
-        """What is kept in memory, counted."""
+        """Return the number of objects in memory."""
         world = self.world
         return {
             "jobs": len(world.jobs),
@@ -336,8 +350,8 @@ class Engine:
     # ---- what has to be at hand
 
     def _load(self) -> None:
-        """The world, folded from the log."""
-        self.world = World(self.policy, self._agent_record, self._down)
+        """Fold the world from the log."""
+        self.world = World(self.policy, self._agent_record, self._outages)
         self._durable.clear()
         self._heavy.clear()
         self._requests.clear()
@@ -349,10 +363,10 @@ class Engine:
         keys = {t.agent_key for j, _ in jobs for t in j.live_tasks()}
         self.world.restore(
             jobs, [self._agent_record(k) for k in sorted(keys)]
-        )  # of others, when they come to be needed
+        )  # other records are loaded when needed
 
     def _read(self, jid: str) -> tuple[DurableJob, int]:
-        """A job from its stream, with the position of its latest request."""
+        """Return a job from its stream, and the position of its latest request."""
         job, position, at, requested = Job(jid=jid), 0, 0.0, 0
         for stored in self.store.read(job_stream(jid)):
             job = evolve(job, stored.event)  # type: ignore[arg-type]
@@ -368,7 +382,9 @@ class Engine:
         return record
 
     def _fetch(self, input_: Input) -> list[str]:
-        """Bring what this input is about into the world; returns the jobs that were not there."""
+        """Load the jobs and agents of this input into the world. Return the ids of jobs that were
+        not loaded.
+        """
         fetched = []
         for jid in core_inputs.jids(input_):
             if jid not in self.world.jobs:
@@ -376,19 +392,19 @@ class Engine:
                 if entry.job.version:
                     self.world.jobs[jid] = entry.job
                     if jid not in self._durable:
-                        self._keep(entry)
+                        self._cache(entry)
                     fetched.append(jid)
         if isinstance(input_, Submit):
-            home = self.world.homes.choose(input_.request.run)
-            if home is not None:
-                self.agent_record(home)
+            queue_key = self.world.host_assignment.choose(input_.request.run)
+            if queue_key is not None:
+                self.agent_record(queue_key)
         elif (key := core_inputs.agent_key(input_)) is not None:
             self.agent_record(key)
         return fetched
 
-    def _known(self, input_: Input) -> Input:
-        """Add where the same reqId led to before, and whether it was another kind of request that
-        had it.
+    def _with_known_request(self, input_: Input) -> Input:
+        """Add the result of an earlier request with the same reqId, or whether another kind of
+        request used it.
         """
         match input_:
             case Submit(request=request):
@@ -397,16 +413,16 @@ class Engine:
                 uid, own, other = request.uid, cancel_receipt(request.req_id), request.req_id
             case _:
                 return input_
-        known = self._led_to(uid, own)
+        known = self._find_request(uid, own)
         if known is not None:
             return msgspec.structs.replace(input_, known=known)
         return (
             input_
-            if self._led_to(uid, other) is None
+            if self._find_request(uid, other) is None
             else msgspec.structs.replace(input_, taken=True)
         )
 
-    def _led_to(self, uid: str, req_id: str) -> tuple[str, int] | None:
+    def _find_request(self, uid: str, req_id: str) -> tuple[str, int] | None:
         known = self._requests.get((uid, req_id))
         if known is not None:
             return known
@@ -414,7 +430,7 @@ class Engine:
         return (receipt.jid, receipt.serial) if receipt else None
 
     def agent_record(self, key: AgentKey) -> AgentRecord:
-        """What the log knows of this agent (its tokens' hashes, for the handshake)."""
+        """Return the agent's record from the log (with token hashes for the handshake)."""
         if key not in self.world.agents:
             record = self._agent_record(key)
             if not record.version:
@@ -425,12 +441,12 @@ class Engine:
     # ---- reads
 
     def durable(self, jid: str) -> DurableJob | None:
-        """The job as it stands on disk; None when there is none."""
+        """Return the job as stored on disk, or None if there is none."""
         entry = self._durable.get(jid)
         if entry is None:
             entry, _ = self._read(jid)
             if not entry.job.version:
                 return None
-            self._keep(entry)
+            self._cache(entry)
             self._trim()
         return entry

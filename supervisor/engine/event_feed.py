@@ -1,5 +1,5 @@
-"""Durable events to whoever follows them: bounded queues, resumable by position, a slow follower is
-told to come back.
+"""Durable events for subscribers. Queues are bounded, a subscription resumes at a position, and a
+slow subscriber is served from the log.
 """
 
 import asyncio
@@ -9,49 +9,49 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from ...db.events.events import job_stream
 from ...db.store.contract import EventStore, Stored
 
-#: Events that may wait for one follower; a slower one is served from the log.
+#: Events that may wait for one subscriber.
 MAX_WAITING = 2_000
 PAGE = 500
 
 
 class EventFeed:
-    """Follows the store once, for everybody."""
+    """Distributes the store's events to all subscribers."""
 
     def __init__(self, store: EventStore) -> None:
         self._store = store
-        self._followers: set[_Follower] = set()
-        self.close = store.listen(self._heard)
+        self._subscriptions: set[_Subscription] = set()
+        self.close = store.listen(self._publish)
 
     def sizes(self) -> dict[str, int]:
-        """Who follows, counted."""
-        return {"followers": len(self._followers)}
+        """Return the number of subscribers."""
+        return {"followers": len(self._subscriptions)}
 
-    def _heard(self, events: Sequence[Stored]) -> None:
-        for follower in self._followers:
-            follower.offer(events)
+    def _publish(self, events: Sequence[Stored]) -> None:
+        for subscription in self._subscriptions:
+            subscription.offer(events)
 
     async def follow(
         self, after: int, wanted: Callable[[Stored], bool], keepalive: float
     ) -> AsyncIterator[list[Stored]]:
-        """Wanted events with position > after, in order, for ever; an empty list when there was
-        none for `keepalive` seconds.
+        """Yield wanted events with position > `after` in order, forever. Yield an empty list after
+        `keepalive` seconds without any.
         """
-        follower = _Follower(wanted)
-        self._followers.add(follower)
+        subscription = _Subscription(wanted)
+        self._subscriptions.add(subscription)
         try:
             while True:
                 async for page, position in self._catch_up(after, wanted):
                     after = position
                     if page:
                         yield page
-                follower.overflowed = False
-                while not follower.overflowed:
-                    for_now = await follower.take(after, keepalive)
-                    if for_now:
-                        after = for_now[-1].position
-                    yield for_now
+                subscription.overflowed = False
+                while not subscription.overflowed:
+                    events = await subscription.take(after, keepalive)
+                    if events:
+                        after = events[-1].position
+                    yield events
         finally:
-            self._followers.discard(follower)
+            self._subscriptions.discard(subscription)
 
     async def _catch_up(
         self, after: int, wanted: Callable[[Stored], bool]
@@ -62,7 +62,7 @@ class EventFeed:
             await asyncio.sleep(0)
 
 
-class _Follower:
+class _Subscription:
     def __init__(self, wanted: Callable[[Stored], bool]) -> None:
         self._wanted = wanted
         self._waiting: deque[Stored] = deque()
@@ -78,22 +78,23 @@ class _Follower:
             self._wake.set()
 
     async def take(self, after: int, keepalive: float) -> list[Stored]:
-        """What waits and is newer than `after`; an empty list after `keepalive` seconds of nothing."""
+        """Return the waiting events after this position, or an empty list after `keepalive` seconds
+        without any.
+        """
         if not self._waiting and not self.overflowed:
             self._wake.clear()
             try:
                 await asyncio.wait_for(self._wake.wait(), keepalive)
             except TimeoutError:
                 return []
-        # behind an overflow something is missing: what came since then is read from the log with
-        # the rest
+        # After an overflow some events are missing: all of them are read from the log again.
         out = [] if self.overflowed else [e for e in self._waiting if e.position > after]
         self._waiting.clear()
         return out
 
 
 def selector(uid: str | None, jid: str | None) -> Callable[[Stored], bool]:
-    """Events of this job, of this user's jobs, or all."""
+    """Return a filter for events of this job, of this user's jobs, or of all jobs."""
     if jid is not None:
         stream = job_stream(jid)
         return lambda e: e.stream == stream

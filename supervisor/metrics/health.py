@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from ...drivers.contracts import AgentDriver
 from ...protocol.version import VERSION
 from ..connections.monitored_hosts import HasHosts
-from ..core.state.world import AgentState
+from ..core.state.agent_state import AgentState
 from ..diagnosis.phrases import resume_keeper_command
 from .background_sampler import BackgroundSampler, Disk
 from .collector import CollectorSources
@@ -182,7 +182,7 @@ class Health:
                 "degraded",
                 f"the supervisor's event loop was blocked for {held:.1f} s in the last {LOOK_BACK_SECS / 60:g} minutes",
                 None,
-                "grep 'the loop was held' in the log shows the cause; check the load and the disks of the machine",
+                "grep 'the event loop was blocked' in the log shows the cause; check the load and the disks of the machine",
             )
 
     def _agents(self) -> Iterator[Reason]:

@@ -331,7 +331,7 @@ class RunService:
         Raises Refusal("badRequest") for an unknown driver.
         """
         name = self.driver(driver)
-        return self.engine.world.homes.for_calls(name, uid, host)
+        return self.engine.world.host_assignment.agent_for_calls(name, uid, host)
 
     async def agent(self, key: AgentKey) -> None:
         """Start the agent if it does not run, and return when it is connected.

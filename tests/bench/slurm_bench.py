@@ -185,7 +185,8 @@ class Bench:
     def held(self, name: str) -> list[float]:
         """Rounds of this user's agents' loops of over 50 ms, in seconds."""
         return [
-            float(s) for s in re.findall(r"the loop was held for ([0-9.]+) s ", self._said(name))
+            float(s)
+            for s in re.findall(r"the event loop was blocked for ([0-9.]+) s ", self._said(name))
         ]
 
     def connected(self, name: str) -> int:

@@ -56,7 +56,7 @@ from jobscribe.supervisor.core.interface.inputs import (
     AgentDisconnected,
     AgentMessage,
 )
-from jobscribe.supervisor.core.state.world import token_hash
+from jobscribe.supervisor.core.state.transaction import token_hash
 from jobscribe.supervisor.process.counters import Counters
 
 KEY, OTHER = (

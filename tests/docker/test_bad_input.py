@@ -84,14 +84,14 @@ def test_what_a_gang_may_not_ask_for_is_refused_and_changes_nothing(
             {"activePlan": "bronze"},
             400,
             "resourceExceeded",
-            ["there is no host for users with the plan 'bronze'"],
+            ["no host is available for users with the plan 'bronze'"],
         ),
         (
             {},
             {"activePlan": None},
             400,
             "resourceExceeded",
-            ["there is no host for users without a plan"],
+            ["no host is available for users without a plan"],
         ),
         ({"volumes": ["/etc"]}, {}, 400, "volumeRefused", ["role 'hungry'", "/etc", "data"]),
         ({"volumes": [f"{own}/../SystemU2"]}, {}, 400, "volumeRefused", ["role 'hungry'", ".."]),
@@ -133,7 +133,7 @@ def test_what_a_gang_may_not_ask_for_is_refused_and_changes_nothing(
         ({"activePlan": "bronze"}, "users with the plan 'bronze'"),
     ):
         sentence = refused(house, shell("true", **plan), 400, "resourceExceeded")
-        assert sentence == f"there is no host for {whose}: all are kept for those with others"
+        assert sentence == f"there is no host for {whose}: all hosts are reserved for other plans"
     assert containers(pool) == before
 
 
@@ -141,7 +141,10 @@ def test_what_a_gang_may_not_ask_for_is_refused_and_changes_nothing(
 def test_what_is_typed_and_wrong_is_said_in_one_sentence(house: Site) -> None:
     head = house.ready()["head"]
     typed = {
-        ("--driver", "docker", "--cpu", "5"): (125, "there is no host for users without a plan"),
+        ("--driver", "docker", "--cpu", "5"): (
+            125,
+            "no host is available for users without a plan",
+        ),
         ("--driver", "docker", "--volume", "weights"): (125, "weights"),
         ("--driver", "docker", "--volume", "/etc"): (125, "/etc"),
         ("--driver", "local", "--image", "debian:12"): (

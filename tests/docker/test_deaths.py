@@ -38,7 +38,7 @@ EATS = "tail /dev/zero"
 OUT_OF_MEMORY = "memory ran out, so the kernel killed one of its processes"
 OUTSIDE = "its container was killed from outside by signal 9 (SIGKILL) (docker kill, docker stop or an administrator)"
 REMOVED = "its container was removed from outside"
-SHUTDOWN = "it was ended from outside: its machine was shut down, or the keeper of its jobs was told to end"
+SHUTDOWN = "stopped from outside: its machine was shut down, or its keeper was told to stop"
 
 
 @pytest.fixture(scope="module")

@@ -424,7 +424,7 @@ def test_a_container_that_is_killed_begins_a_second_attempt_with_all_of_its_own(
     ), lines
     assert len(before[host]) == 3, "two containers and a network"
     assert (
-        "attempt 1 ended (signal) and is retried: this was the platform's doing"
+        "attempt 1 ended (signal) and is retried: the platform caused this failure"
         in types(site, "job", "why", jid_of(run))[0]
     )
     gone(pool, run)

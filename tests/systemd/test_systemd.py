@@ -257,7 +257,7 @@ def test_status_says_how_things_stand(machine: Machine, job: Job) -> None:
     machine.systemctl("restart")
     try:
         wanted = (
-            "ready at http://127.0.0.1:8001: 1 tasks under way, 0 runs queued, 1 agents connected"
+            "ready at http://127.0.0.1:8001: 1 tasks running, 0 runs queued, 1 agents connected"
         )
         until(lambda: machine.shows("StatusText") == wanted, "the status is told")
         assert f'Status: "{wanted}"' in machine.systemctl("status", "--no-pager", "--full")

@@ -14,8 +14,8 @@ from ....runtime.execution.folder import (
     EXIT_CODE,
     STDERR,
     STDOUT,
+    add_messages,
     from_code,
-    with_words,
     written_code,
 )
 
@@ -138,7 +138,7 @@ def with_final_fields(e: Execution, exit_: dict[str, Any], dropped_bytes: int) -
             "droppedBytes": dropped_bytes,
         }
     )
-    return with_words(e.folder, out)
+    return add_messages(e.folder, out)
 
 
 def ended_mono(e: Execution, since: float) -> float:

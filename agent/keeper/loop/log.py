@@ -11,7 +11,7 @@ import os
 import sys
 import time
 
-from ....runtime.log.destinations import RotatingFile, takes
+from ....runtime.log.destinations import RotatingFile, is_writable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def log(sentence: str) -> None:
     where = f"agent/{code.co_filename.rpartition('/agent/')[2]}"
     line = _line(f"{where}:{frame.f_lineno}:{code.co_name}", ascii(sentence)[1:-1])
     with contextlib.suppress(OSError):  # a full disk or a closed stderr must not stop the keeper
-        if takes(2):
+        if is_writable(2):
             os.write(2, line.encode())
     if _file is not None:
         _file.put(line)

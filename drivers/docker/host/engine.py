@@ -180,7 +180,7 @@ class HostEngine:
                 self._wake.set()
             raise
         finally:
-            self.timings.took(time.monotonic() - began, error or None)
+            self.timings.record(time.monotonic() - began, error or None)
 
     def _with_client(self, action: str, work: Callable[[Any], T], secs: float) -> T:
         """Runs in a thread with its own client, so each call has its own deadline and no connection

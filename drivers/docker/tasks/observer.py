@@ -16,9 +16,9 @@ from ....runtime.execution.folder import (
     EXIT_CODE,
     STDERR,
     STDOUT,
+    add_messages,
     from_code,
     read,
-    with_words,
     written_code,
 )
 from ....runtime.execution.output_limit import OutputCap
@@ -86,7 +86,7 @@ class ContainerObserver:
         )
         self._cap.remember(task)
         self._cap.apply(task, last=True)
-        words = with_words(folder, {"code": exit_.code})
+        words = add_messages(folder, {"code": exit_.code})
         began = exit_.started_at if exit_.started_at is not None else task.began
         # an engine records a start afterwards, which can be later than the end of a short task
         ended = max(time.time() if exit_.ended_at is None else exit_.ended_at, began or 0.0)

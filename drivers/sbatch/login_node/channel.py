@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from ....protocol.clusters.cluster import Cluster
 from ....protocol.errors import Refusal
-from ....runtime.child_processes import close_pipes, gone, tell_group
+from ....runtime.child_processes import close_pipes, signal_group, wait_ended
 
 #: Maximum output that is kept (bytes).
 OUT_BYTES = 4 << 20
@@ -184,9 +184,9 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
     close.
     """
     if process.returncode is None:
-        tell_group(process, signal.SIGTERM)
-        if not await gone(process, _KILL_SECS):
-            tell_group(process, signal.SIGKILL)
+        signal_group(process, signal.SIGTERM)
+        if not await wait_ended(process, _KILL_SECS):
+            signal_group(process, signal.SIGKILL)
     close_pipes(process)
 
 

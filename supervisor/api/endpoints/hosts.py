@@ -45,7 +45,7 @@ def host_row(world: World, driver: str, watched: MonitoredHosts) -> dict[str, An
         for key, view in world.agents.items()
         if (key.driver, key.host) == (driver, host.name)
     }
-    agents = [key for key, view in views.items() if key.kind != "container" and view.there]
+    agents = [key for key, view in views.items() if key.kind != "container" and view.takes_memory]
     held = _held(world, driver, host.name)
     return {
         "host": host.name,
@@ -59,7 +59,7 @@ def host_row(world: World, driver: str, watched: MonitoredHosts) -> dict[str, An
         "plans": host.plans,
         "slots": {kind: _slots(world, AgentKey(driver, kind, "-", host.name)) for kind in _KINDS},
         "agents": len(agents),
-        "agentsMb": [sum(map(world.homes.mb, agents)), host.agents_mb],
+        "agentsMb": [sum(map(world.host_assignment.agent_mb, agents)), host.agents_mb],
         "runs": sum(len(view.placed) for key, view in views.items() if key.kind != "container"),
         "tasks": sum(len(view.placed) for key, view in views.items() if key.kind == "container"),
         "cpu": held.get("cpu", [0, host.cpu]),
@@ -71,7 +71,7 @@ def host_row(world: World, driver: str, watched: MonitoredHosts) -> dict[str, An
 
 def _held(world: World, driver: str, host: str) -> dict[str, Any]:
     """Return the used and total resources for tasks of roles; {} if the driver has none."""
-    room = world.rooms.get(driver)
+    room = world.node_pools.get(driver)
     return (
         next((row for row in gang_allocator.usage(room) if row["host"] == host), {})
         if room is not None

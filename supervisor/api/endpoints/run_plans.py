@@ -41,7 +41,7 @@ def _on_a_cluster(policy: CoreConfig, spec: RunSpec, seed: str) -> tuple[TaskPla
     """
     host = cluster_assignment.cluster(policy, spec)
     if host is None:
-        raise Refusal("batchRefused", cluster_assignment.unknown(policy, spec))
+        raise Refusal("batchRefused", cluster_assignment.unknown_cluster_error(policy, spec))
     if sentence := cluster_assignment.too_large(spec):
         raise Refusal("resourceExceeded", sentence)
     return cluster_assignment.places(policy, spec, host, seed)

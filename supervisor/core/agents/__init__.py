@@ -1,1 +1,1 @@
-"""Agents: one sentence to be written."""
+"""Agents: their lifecycle, idle eviction, and the availability of their hosts."""

@@ -1,7 +1,7 @@
-"""Hosts that cannot be asked, and that can be again: what waits there goes elsewhere, and comes
-back to nothing by itself.
+"""Hosts that go down and come back. Queued runs move to other hosts and do not move back by
+themselves.
 
-What runs on such a host is left alone: nothing is known of it, and nothing is called lost.
+Runs on such a host are left alone: their state is unknown, and none is declared lost.
 """
 
 from ....protocol.errors import Refusal
@@ -10,48 +10,51 @@ from ..interface.effects import ReplyRefusal
 from ..interface.inputs import HostChanged
 from ..resources import gang_allocator, host_selection
 from ..scheduling import gang_placement, rebalancing
-from ..state.world import AgentState, Transaction
+from ..state.agent_state import AgentState
+from ..state.transaction import Transaction
 from . import lifecycle
 
 
-def changed(turn: Transaction, input_: HostChanged) -> None:
-    """Told at each change; being told the same again changes nothing but the sentence."""
+def changed(tx: Transaction, input_: HostChanged) -> None:
+    """Apply a change of a host's availability. A repeated report only updates its detail."""
     where = (input_.driver, input_.host)
-    host_selection.note(turn.world.homes.down, where, input_.detail, turn.now.wall, up=input_.up)
+    host_selection.record_change(
+        tx.world.host_assignment.down, where, input_.detail, tx.now.wall, up=input_.up
+    )
     if input_.up:
-        _up(turn, *where)
+        _up(tx, *where)
     else:
-        _down(turn, *where, input_.detail)
+        _down(tx, *where, input_.detail)
 
 
-def _down(turn: Transaction, driver: str, host: str, detail: str) -> None:
-    turn.world.room(driver).down.add(host)
+def _down(tx: Transaction, driver: str, host: str, detail: str) -> None:
+    tx.world.node_pool(driver).down.add(host)
     unreachable = Refusal(
         "agentUnavailable", f"its agent cannot be reached: the host {host} is down: {detail}"
     )
-    for key, view in _there(turn, driver, host):
+    for key, view in _there(tx, driver, host):
         if view.phase != "up":
             for handle in view.wanted:
-                turn.ask(ReplyRefusal(handle, unreachable))
+                tx.emit(ReplyRefusal(handle, unreachable))
             view.wanted.clear()
-        rebalancing.away(turn, key)
-    gang_placement.elsewhere(turn, driver, host)
+        rebalancing.leave_host(tx, key)
+    gang_placement.host_down(tx, driver, host)
 
 
-def _up(turn: Transaction, driver: str, host: str) -> None:
-    room = turn.world.room(driver)
-    room.down.discard(host)
-    gang_placement.granted(turn, gang_allocator.look_again(room, turn.now.mono))
-    for key, _ in _there(turn, driver, host):
-        lifecycle.retry_at_once(turn, key)
-    for key in sorted(k for k in turn.world.agents if k.driver == driver):
-        if (driver, key.host) in turn.world.homes.down:
-            rebalancing.away(turn, key)
-    turn.freed[driver, host] = None
+def _up(tx: Transaction, driver: str, host: str) -> None:
+    pool = tx.world.node_pool(driver)
+    pool.down.discard(host)
+    gang_placement.granted(tx, gang_allocator.retry(pool, tx.now.mono))
+    for key, _ in _there(tx, driver, host):
+        lifecycle.retry_at_once(tx, key)
+    for key in sorted(k for k in tx.world.agents if k.driver == driver):
+        if (driver, key.host) in tx.world.host_assignment.down:
+            rebalancing.leave_host(tx, key)
+    tx.freed_memory[driver, host] = None
 
 
-def _there(turn: Transaction, driver: str, host: str) -> list[tuple[AgentKey, AgentState]]:
+def _there(tx: Transaction, driver: str, host: str) -> list[tuple[AgentKey, AgentState]]:
     return sorted(
-        ((k, v) for k, v in turn.world.agents.items() if (k.driver, k.host) == (driver, host)),
+        ((k, v) for k, v in tx.world.agents.items() if (k.driver, k.host) == (driver, host)),
         key=lambda pair: pair[0],
     )

@@ -1,8 +1,8 @@
-"""Agents that nobody needs: sent home after a while, or at once where another one needs the memory
-of their host.
+"""Eviction of idle agents: after an idle time, or at once if another agent needs the memory of
+their host.
 
-Nobody is sent home who is needed. Who leaves may be needed again before it is gone: then it is
-started anew when it is, unless it says itself that it is busy.
+No agent that is needed is evicted. If an agent is needed again while it stops, it is started again
+afterwards, unless it reports that it is busy.
 """
 
 from ....db.events.events import AgentGone
@@ -19,64 +19,63 @@ from ..interface.effects import (
 )
 from ..interface.inputs import AgentConnected, AgentStopRequested, EvictionRefused
 from ..scheduling import placement
-from ..state.world import AgentState, Transaction
+from ..state.agent_state import AgentState
+from ..state.transaction import Transaction
 
-#: What is left of the time is not waited for.
+#: A remaining time below this is treated as elapsed.
 _SOON_SECS = 0.001
-#: Whoever did not go because somebody waited for its answer is not asked again before.
+#: Delay before an agent is asked again that stayed because of a pending answer.
 _BUSY_SECS = 5.0
-#: Why an agent is dismissed: told to the agent, and in the logs.
-UNNEEDED, REQUESTED = "nobody has needed it for long", "its user or an operator asked for it"
+#: Why an agent is evicted: sent to the agent, and logged.
+UNNEEDED, REQUESTED = "it was idle for too long", "its user or an operator asked for it"
 NOT_CONNECTED = {
-    "advice": "'jobscribe agent list' shows how it stands; on its host it is ended by SIGTERM to its keeper"
+    "advice": "'jobscribe agent list' shows its state; to stop it on its host, send SIGTERM to its keeper"
 }
 
 
-def look(turn: Transaction) -> None:
-    """Agents that were looked at in this decision: who is idle from now on, and who is not any
-    more.
-    """
-    watched = sorted(turn.world.watched)
-    turn.world.watched.clear()
+def update(tx: Transaction) -> None:
+    """Update the idle state of all agents that changed in this decision."""
+    watched = sorted(tx.world.watched)
+    tx.world.watched.clear()
     for key in watched:
-        view = turn.world.agents.get(key)
+        view = tx.world.agents.get(key)
         if view is None or key.kind == "container":
             continue
         idle = view.phase == "up" and view.synced and not view.needed
         if idle and not view.idle:
-            view.idle, view.used = True, turn.now.mono
-            if key.driver in turn.world.policy.agent_idle_secs:
-                turn.ask(
-                    SetTimer(("agent-idle", key), turn.world.policy.agent_idle_secs[key.driver])
-                )
-            turn.freed[key.driver, key.host] = None
+            view.idle, view.used = True, tx.now.mono
+            if key.driver in tx.world.policy.agent_idle_secs:
+                tx.emit(SetTimer(("agent-idle", key), tx.world.policy.agent_idle_secs[key.driver]))
+            tx.freed_memory[key.driver, key.host] = None
         elif view.idle and not idle:
             view.idle = view.busy = False
-            turn.ask(ClearTimer(("agent-idle", key)))
+            tx.emit(ClearTimer(("agent-idle", key)))
 
 
-def deadline(turn: Transaction, key: AgentKey) -> None:
-    """It was idle for long; perhaps somebody called it meanwhile."""
-    view = turn.world.agent(key)
+def idle_deadline(tx: Transaction, key: AgentKey) -> None:
+    """Evict an agent whose idle time is over, unless it was called meanwhile."""
+    view = tx.world.agent(key)
     if not view.idle or view.phase != "up" or view.needed:
         return
     if view.busy:
         view.busy = False
-        turn.freed[key.driver, key.host] = None
-    secs = turn.world.policy.agent_idle_secs.get(key.driver)
+        tx.freed_memory[key.driver, key.host] = None
+    secs = tx.world.policy.agent_idle_secs.get(key.driver)
     if secs is None:
         return
-    left = secs - (turn.now.mono - view.used)
+    left = secs - (tx.now.mono - view.used)
     if left > _SOON_SECS:
-        turn.ask(SetTimer(("agent-idle", key), left))
+        tx.emit(SetTimer(("agent-idle", key), left))
     else:
-        dismiss(turn, view)
+        evict(tx, view)
 
 
-def stop_requested(turn: Transaction, input_: AgentStopRequested) -> None:
-    """End an agent that has no runs, as its user or an operator asks; raises Refusal for any other."""
+def stop_requested(tx: Transaction, input_: AgentStopRequested) -> None:
+    """Stop an agent without runs at the request of its user or an operator. Raise Refusal for any
+    other.
+    """
     key = input_.key
-    view = turn.world.agents.get(key)
+    view = tx.world.agents.get(key)
     if view is None or view.phase not in ("up", "leaving") or not view.synced:
         raise Refusal(
             "agentUnavailable",
@@ -89,84 +88,86 @@ def stop_requested(turn: Transaction, input_: AgentStopRequested) -> None:
             f"{key} still has runs: {len(view.placed)} started and {len(view.queued)} waiting",
         )
     if view.phase == "up":
-        dismiss(turn, view, REQUESTED)
-    turn.ask(AgentReady(input_.handle, key))
+        evict(tx, view, REQUESTED)
+    tx.emit(AgentReady(input_.handle, key))
 
 
-def dismiss(turn: Transaction, view: AgentState, reason: str = UNNEEDED) -> None:
-    """Ask it to go."""
+def evict(tx: Transaction, view: AgentState, reason: str = UNNEEDED) -> None:
+    """Ask the agent to stop."""
     key = view.record.key
     if view.idle:
         view.idle = False
-        turn.ask(ClearTimer(("agent-idle", key)))
-    turn.enter(view, "leaving")
-    turn.ask(EvictAgent(key, view.epoch, view.record.handle or {}, reason))
-    turn.ask(SetTimer(("agent-leave", key), turn.world.policy.agent_start_secs))
+        tx.emit(ClearTimer(("agent-idle", key)))
+    tx.set_phase(view, "leaving")
+    tx.emit(EvictAgent(key, view.epoch, view.record.handle or {}, reason))
+    tx.emit(SetTimer(("agent-leave", key), tx.world.policy.agent_start_secs))
 
 
-def back(turn: Transaction, view: AgentState, input_: AgentConnected) -> None:
-    """It has connected anew, and may not have heard that it is to go."""
-    turn.ask(EndConnection(input_.key, view.epoch, "a newer connection of this agent"))
+def reconnected(tx: Transaction, view: AgentState, input_: AgentConnected) -> None:
+    """Accept a new connection of an agent that may not have received the request to stop, and ask
+    again.
+    """
+    tx.emit(EndConnection(input_.key, view.epoch, "a newer connection of this agent"))
     view.epoch = input_.epoch
-    turn.ask(EvictAgent(input_.key, view.epoch, view.record.handle or {}))
+    tx.emit(EvictAgent(input_.key, view.epoch, view.record.handle or {}))
 
 
-def busy(turn: Transaction, input_: EvictionRefused) -> None:
-    """Somebody waits for an answer of it: it stays, and what it said meanwhile is asked for."""
-    view = turn.world.agent(input_.key)
+def refused(tx: Transaction, input_: EvictionRefused) -> None:
+    """Keep an agent that owes an answer, and request the reports that it sent meanwhile."""
+    view = tx.world.agent(input_.key)
     if view.phase != "leaving" or view.epoch != input_.epoch or not view.synced:
         return
-    turn.ask(ClearTimer(("agent-leave", input_.key)))
-    turn.enter(view, "up")
-    view.used, view.idle, view.busy = turn.now.mono, True, True
-    turn.ask(SetTimer(("agent-idle", input_.key), _BUSY_SECS))
-    turn.freed[input_.key.driver, input_.key.host] = (
-        None  # nothing was, and another one may have to go
+    tx.emit(ClearTimer(("agent-leave", input_.key)))
+    tx.set_phase(view, "up")
+    view.used, view.idle, view.busy = tx.now.mono, True, True
+    tx.emit(SetTimer(("agent-idle", input_.key), _BUSY_SECS))
+    tx.freed_memory[input_.key.driver, input_.key.host] = (
+        None  # nothing was freed, but another agent may have to go
     )
-    turn.ask(ListTasks(input_.key))
-    placement.up(turn, input_.key)
+    tx.emit(ListTasks(input_.key))
+    placement.agent_up(tx, input_.key)
 
 
-def leave_deadline(turn: Transaction, key: AgentKey) -> None:
-    """It was asked to go and is still there."""
-    view = turn.world.agent(key)
+def leave_deadline(tx: Transaction, key: AgentKey) -> None:
+    """Ask again after the deadline."""
+    view = tx.world.agent(key)
     if view.phase != "leaving":
         return
-    turn.ask(
+    tx.emit(
         EvictAgent(key, view.epoch, {})
         if view.record.handle is None
         else StopAgent(key, view.record.handle)
     )
-    turn.ask(SetTimer(("agent-leave", key), turn.world.policy.agent_start_secs))
+    tx.emit(SetTimer(("agent-leave", key), tx.world.policy.agent_start_secs))
 
 
-def gone(turn: Transaction, key: AgentKey, why: str = "nobody needed it") -> None:
-    """Nothing is left of an agent that was to leave."""
-    view = turn.world.agent(key)
-    turn.ask(ClearTimer(("agent-leave", key)))
-    turn.record_agent(
-        key, AgentGone(at=turn.now.wall, agent_key=key, reason=f"stopped: {why}", ended=True)
+def gone(tx: Transaction, key: AgentKey, why: str = "it was idle") -> None:
+    """Record that nothing of an evicted agent is left."""
+    view = tx.world.agent(key)
+    tx.emit(ClearTimer(("agent-leave", key)))
+    tx.record_agent(
+        key, AgentGone(at=tx.now.wall, agent_key=key, reason=f"stopped: {why}", ended=True)
     )
     view.synced = False
-    turn.enter(view, "absent")
+    tx.set_phase(view, "absent")
     if view.needed:
-        turn.need(key)
+        tx.require_agent(key)
 
 
-def make_room(turn: Transaction, key: AgentKey) -> bool:
-    """Is there memory for it on its host? If not, as few idle agents as needed are sent home, where
-    that helps at all.
+def ensure_memory(tx: Transaction, key: AgentKey) -> bool:
+    """Return whether the host has memory for this agent. If not, evict as few idle agents as
+    needed, if that can help.
     """
-    homes = turn.world.homes
-    lacking = homes.lacking(key)
+    host_assignment = tx.world.host_assignment
+    lacking = host_assignment.missing_mb(key)
     if lacking <= 0:
         return True
-    lacking -= sum(map(homes.mb, homes.leaving(key)))
-    idle = homes.idle(key)
-    if sum(map(homes.mb, idle)) >= lacking:
+    lacking -= sum(map(host_assignment.agent_mb, host_assignment.leaving_agents(key)))
+    idle = host_assignment.idle_agents(key)
+    if sum(map(host_assignment.agent_mb, idle)) >= lacking:
         for other in idle:
             if lacking <= 0:
                 break
-            lacking -= homes.mb(other)
-            dismiss(turn, turn.world.agent(other))
+            lacking -= host_assignment.agent_mb(other)
+            evict(tx, tx.world.agent(other))
     return False

@@ -1,1 +1,1 @@
-"""Interface: one sentence to be written."""
+"""Interface of the core: the inputs that it decides, and the effects that it requests."""

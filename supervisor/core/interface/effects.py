@@ -1,7 +1,6 @@
-"""What the core asks the shell for. Imperative; each has an identity and may be asked again without
-harm.
+"""Effects that the core requests from the engine. Each has an identity and is idempotent.
 
-Effects are performed only after the events of their decision are durable, in order.
+Effects are performed in order, and only after the events of their decision are durable.
 """
 
 from typing import Any
@@ -27,14 +26,14 @@ class ReplyRefusal(msgspec.Struct, frozen=True):
 
 
 class AgentReady(msgspec.Struct, frozen=True):
-    """Tell `handle` that the agent it wanted is up and believed."""
+    """Tell `handle` that the agent is up and synchronised."""
 
     handle: int
     key: AgentKey
 
 
 class StartAgent(msgspec.Struct, frozen=True):
-    """Identity: key and attempt. `token` is the secret whose hash is in the log."""
+    """Identity: key and attempt. `token` is the secret; the log has its hash."""
 
     key: AgentKey
     attempt: int
@@ -52,19 +51,19 @@ class StopAgent(msgspec.Struct, frozen=True):
 
 
 class EvictAgent(msgspec.Struct, frozen=True):
-    """Nobody needs this agent: end it, unless a call is under way there, which is told as
-    AgentBusy. reason: for logs and the agent.
+    """Stop an idle agent, unless a call is in progress there, which is reported as EvictionRefused.
+    reason: for logs and the agent.
     """
 
     key: AgentKey
     epoch: int
     handle: dict[str, Any]
-    reason: str = "nobody has needed it for long"
+    reason: str = "it was idle for too long"
 
 
 class LaunchTask(msgspec.Struct, frozen=True):
-    """Start this execution at the place `key`, unless its token was started before. What comes of
-    it is reported.
+    """Start this execution at the agent `key`, unless its token was started before. The result is
+    reported.
     """
 
     key: AgentKey
@@ -73,7 +72,7 @@ class LaunchTask(msgspec.Struct, frozen=True):
 
 
 class LaunchGang(msgspec.Struct, frozen=True):
-    """The same for tasks of one attempt, with what they share."""
+    """Start tasks of one attempt, with the data that they share."""
 
     key: AgentKey
     shared: Shared
@@ -81,7 +80,9 @@ class LaunchGang(msgspec.Struct, frozen=True):
 
 
 class CheckPorts(msgspec.Struct, frozen=True):
-    """Is anybody listening on these ports at this place? The answer names the op."""
+    """Check whether other processes listen on these ports of this agent's host. The answer names
+    the op.
+    """
 
     key: AgentKey
     op_id: OpId
@@ -89,7 +90,7 @@ class CheckPorts(msgspec.Struct, frozen=True):
 
 
 class StopTask(msgspec.Struct, frozen=True):
-    """End this execution; one that was never launched is never to be."""
+    """Stop this execution. One that was never launched must never start."""
 
     key: AgentKey
     token: Token
@@ -98,22 +99,20 @@ class StopTask(msgspec.Struct, frozen=True):
 
 
 class ListTasks(msgspec.Struct, frozen=True):
-    """Report every execution that is known at this place: the log and the place may differ."""
+    """Report every execution that is known to this agent. The log and the agent may differ."""
 
     key: AgentKey
 
 
 class AcknowledgeTasks(msgspec.Struct, frozen=True):
-    """The ends of these executions are durable: the place may forget them."""
+    """The ends of these executions are durable: the agent may forget them."""
 
     key: AgentKey
     tokens: tuple[Token, ...]
 
 
 class DiscardHeldTask(msgspec.Struct, frozen=True):
-    """A failed task is not kept for anybody to look at any more: what the place has of it, beside
-    its evidence, may go.
-    """
+    """End the hold of a failed task: everything except its evidence may be removed."""
 
     key: AgentKey
     token: Token
@@ -126,7 +125,7 @@ class EndConnection(msgspec.Struct, frozen=True):
 
 
 class RemoveRunDir(msgspec.Struct, frozen=True):
-    """Take the run directory of a purged run away, before anything of a newer run is in it."""
+    """Remove the run directory of a purged run, before a newer run uses it."""
 
     jid: str
     serial: int
@@ -134,7 +133,7 @@ class RemoveRunDir(msgspec.Struct, frozen=True):
 
 
 class SetTimer(msgspec.Struct, frozen=True):
-    """Identity: `timer`. Setting it again moves it. secs are monotonic seconds from now."""
+    """Identity: `timer`. Setting it again replaces the deadline. secs: monotonic seconds from now."""
 
     timer: tuple[Any, ...]
     secs: float
@@ -145,7 +144,7 @@ class ClearTimer(msgspec.Struct, frozen=True):
 
 
 class IncrementCounter(msgspec.Struct, frozen=True):
-    """Something was refused or noticed; `what` is a counter's name, `detail` goes to the log."""
+    """Count and log an event. `what`: name of the counter; `detail`: for the log."""
 
     what: str
     detail: str

@@ -1,5 +1,5 @@
-"""What the core is told. One frozen struct each; `Input` is the union, `jids` says which jobs must
-be at hand to decide.
+"""Inputs of the core, one frozen struct each. `Input` is the union; `jids` and `agent_key` name the
+state that must be loaded before the decision.
 """
 
 from typing import Any
@@ -12,8 +12,8 @@ from ....protocol.wire.messages import Alive, RunStatusUpdate, Snapshot, ToSuper
 
 
 class Now(msgspec.Struct, frozen=True):
-    """The moment of a decision. wall: unix seconds; mono: seconds of the monotonic clock; entropy:
-    fresh random bytes.
+    """Time of a decision. wall: unix seconds; mono: seconds of the monotonic clock; entropy: fresh
+    random bytes.
     """
 
     wall: float
@@ -23,10 +23,10 @@ class Now(msgspec.Struct, frozen=True):
 
 
 class Submit(msgspec.Struct, frozen=True):
-    """A run was asked for. `handle` names who waits for the reply; `known` is where the same reqId
-    led to before.
+    """A run request. `handle` identifies the caller; `known` is the result of an earlier request
+    with the same reqId.
 
-    taken: another kind of request had this reqId.
+    taken: another kind of request used this reqId.
     """
 
     handle: int
@@ -44,15 +44,15 @@ class Cancel(msgspec.Struct, frozen=True):
 
 
 class ReleaseHold(msgspec.Struct, frozen=True):
-    """Tasks of this run that are kept for debugging are not needed any more."""
+    """Tasks of this run that are held for debugging are no longer needed."""
 
     handle: int
     request: RunRelease
 
 
 class RequireAgent(msgspec.Struct, frozen=True):
-    """A reader or a call needs this agent to be up; `handle` is told when it is, or why it cannot
-    be. Nothing of it is kept.
+    """A reader or a call needs this agent. `handle` gets an answer when it is up, or why it cannot
+    be. Nothing of it is stored.
     """
 
     handle: int
@@ -60,14 +60,16 @@ class RequireAgent(msgspec.Struct, frozen=True):
 
 
 class AgentStopRequested(msgspec.Struct, frozen=True):
-    """Somebody asks for the end of an agent; `handle` is told whether it was told to end."""
+    """A user or operator asks to stop an agent. `handle` gets an answer once the stop was
+    requested.
+    """
 
     handle: int
     key: AgentKey
 
 
 class Purge(msgspec.Struct, frozen=True):
-    """Runs that ended before `ended_before` (wall time) are not to be kept: is this one of them?"""
+    """Purge this run if it ended before `ended_before` (wall time)."""
 
     jid: str
     serial: int
@@ -75,7 +77,7 @@ class Purge(msgspec.Struct, frozen=True):
 
 
 class AgentConnected(msgspec.Struct, frozen=True):
-    """An authenticated connection said `alive`. Epochs only grow."""
+    """An authenticated connection sent `alive`. Epochs only grow."""
 
     key: AgentKey
     epoch: int
@@ -113,7 +115,7 @@ class DriverFailed(msgspec.Struct, frozen=True):
 
 
 class DriverFound(msgspec.Struct, frozen=True):
-    """state: alive, gone or unknown. sign_in: it cannot be known before its user has signed in;
+    """state: alive, gone or unknown. sign_in: the state is unknown until the user signs in;
     `detail` says so.
     """
 
@@ -124,9 +126,9 @@ class DriverFound(msgspec.Struct, frozen=True):
 
 
 class SignInNeeded(msgspec.Struct, frozen=True):
-    """Nothing can be done about this agent before its user has signed in.
+    """Nothing can be done with this agent before its user signs in.
 
-    attempt: of the start that was asked for; None: it was to be ended.
+    attempt: number of the requested start; None if a stop was requested.
     """
 
     key: AgentKey
@@ -135,7 +137,7 @@ class SignInNeeded(msgspec.Struct, frozen=True):
 
 
 class SignedIn(msgspec.Struct, frozen=True):
-    """The user of this agent has signed in: it can be looked for, started and ended."""
+    """The user of this agent has signed in: it can be looked for, started and stopped."""
 
     key: AgentKey
 
@@ -151,8 +153,8 @@ class DriverStopped(msgspec.Struct, frozen=True):
 
 
 class HostChanged(msgspec.Struct, frozen=True):
-    """A host of a driver with several can be asked, or cannot. A notice: who is told nothing takes
-    it for up.
+    """A host of a driver with several hosts is up or down. A notice: without one, a host counts as
+    up.
     """
 
     driver: str
@@ -162,20 +164,20 @@ class HostChanged(msgspec.Struct, frozen=True):
 
 
 class EvictionRefused(msgspec.Struct, frozen=True):
-    """It was to be dismissed, and somebody waits for an answer of it."""
+    """The agent was to be evicted, but owes an answer to a call."""
 
     key: AgentKey
     epoch: int
 
 
 class TimerFired(msgspec.Struct, frozen=True):
-    """`timer` is the value that SetTimer was given."""
+    """`timer`: the value given to SetTimer."""
 
     timer: tuple[Any, ...]
 
 
 class Restarted(msgspec.Struct, frozen=True):
-    """The world was folded from the log: ask for everything that is still owed."""
+    """The world was folded from the log: emit all outstanding effects."""
 
 
 Input = (
@@ -204,14 +206,14 @@ Input = (
 
 
 def cancel_receipt(req_id: str) -> str:
-    """Under which a cancel with this reqId is on record. No reqId has a slash, so that a submission
-    is never taken for a cancel.
+    """Return the receipt id of a cancel with this reqId. No reqId contains a slash, so it never
+    equals the id of a submission.
     """
     return "cancel/" + req_id
 
 
 def jids(input_: Input) -> tuple[str, ...]:
-    """Jobs that have to be in the world before this input is decided."""
+    """Return the jobs that must be in the world before this input is decided."""
     match input_:
         case Submit(request=request):
             spec = request.run
@@ -234,7 +236,7 @@ def jids(input_: Input) -> tuple[str, ...]:
 
 
 def agent_key(input_: Input) -> AgentKey | None:
-    """The agent whose record has to be in the world before this input is decided."""
+    """Return the agent whose record must be in the world before this input is decided."""
     match input_:
         case TimerFired(timer=(_, AgentKey() as key, *_)):
             return key
@@ -253,7 +255,7 @@ def agent_key(input_: Input) -> AgentKey | None:
 
 
 def refusal_handle(input_: Input) -> int | None:
-    """Who has to be told when this input cannot be carried out."""
+    """Return the handle of the caller that gets the refusal if this input fails."""
     return (
         input_.handle
         if isinstance(input_, Submit | Cancel | ReleaseHold | RequireAgent | AgentStopRequested)

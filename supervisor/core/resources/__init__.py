@@ -1,1 +1,3 @@
-"""Resources: one sentence to be written."""
+"""Resources: nodes, ports, subnets and concurrency limits, and how runs wait for and hold them.
+Data and functions on it, independent of the world.
+"""

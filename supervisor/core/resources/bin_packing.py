@@ -1,9 +1,9 @@
-"""Which task of a gang sits on which node: each on one of them, all or none, by what is free there.
+"""Bin packing of gangs: assigns each task to one node by the free resources, all tasks or none.
 
 Tasks of a role are alike, so whole roles are laid out at once: the largest first, node after node,
-in a few orders. A small gang that none of them finds a place for is searched for, so that it is not
-said to be too much when there is a way. The same calls give the same places. Who holds what is in
-`rooms`, what is said about it in `shortage`.
+in a few orders. If no order works, a small gang is searched exhaustively, so that it is not
+rejected when a solution exists. Deterministic. `gang_allocator` records the holders,
+`unschedulable` explains failures.
 """
 
 from collections.abc import Callable, Container, Sequence
@@ -13,17 +13,17 @@ import msgspec
 from ....protocol.jobs.roles import TaskRole
 from . import subnets
 
-#: What is counted: cores, MiB, GPUs, ports whose number does not matter.
+#: Indexes of amounts: cores, MiB, GPUs, ports with any number.
 CPU, MEMORY, GPU, PORT = range(4)
-#: Gangs of so many tasks at most are searched for, and so many times a node is looked at.
+#: Limits of the exhaustive search: tasks of a gang, and visited nodes.
 SEARCHED_TASKS, SEARCH_STEPS = 16, 10_000
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """One host of a driver and what runs may have of it. address: what others connect to.
+    """One host of a driver and its resources for runs. address: other tasks connect to it.
 
-    subnets: gangs have a network of one host there, and addresses out of these. plans: only runs of
-    users with these plans come here; none: everybody else's.
+    subnets: gangs get a network on one host, with addresses of this range. plans: only runs of
+    users with these plans are placed here; empty: users without a dedicated node.
     """
 
     host: str
@@ -46,7 +46,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoleDemand(msgspec.Struct, frozen=True):
-    """What each of the tasks of a role needs. fixed: numbers of ports that it must have, ascending."""
+    """Demand of each task of a role. fixed: required port numbers, ascending."""
 
     role: str
     tasks: int
@@ -55,10 +55,10 @@ class RoleDemand(msgspec.Struct, frozen=True):
 
 
 class FreeCapacity(msgspec.Struct):
-    """What is free on a node. held, avoided: ports that nobody can have now; fixed: those that this
-    gang takes by their number.
+    """Free resources of a node. held, avoided: unavailable ports; fixed: ports that this gang takes
+    by number.
 
-    full: no addresses are left for the network of another gang.
+    full: no free address block is left for another gang.
     """
 
     node: Node
@@ -77,24 +77,24 @@ class FreeCapacity(msgspec.Struct):
         return port not in self.held and port not in self.avoided and port not in self.fixed
 
 
-#: For each need, in their order, the places in the list of nodes where its tasks go, ascending.
+#: For each demand, in order, the ascending node indexes of its tasks.
 Assignment = list[list[int]]
-#: In which order of nodes, and how many tasks at most on each.
+#: Returns node indexes in order, with the maximum number of tasks on each.
 _Order = Callable[[RoleDemand, list[FreeCapacity]], list[tuple[int, int]]]
 
 
 class UnplacedTask(msgspec.Struct, frozen=True):
-    """The first task without a place: of which role, how many of the gang have one, and what is
-    free beside them.
+    """The first task that does not fit: its role, the number of placed tasks, and the remaining
+    free resources.
     """
 
-    need: RoleDemand
+    demand: RoleDemand
     index: int
-    seated: int
-    spaces: list[FreeCapacity]
+    placed: int
+    capacities: list[FreeCapacity]
 
 
-def needs_of(roles: Sequence[TaskRole]) -> tuple[RoleDemand, ...]:
+def demands_of(roles: Sequence[TaskRole]) -> tuple[RoleDemand, ...]:
     out = []
     for r in roles:
         ports = r.all_ports()
@@ -104,27 +104,32 @@ def needs_of(roles: Sequence[TaskRole]) -> tuple[RoleDemand, ...]:
     return tuple(out)
 
 
-def empty(nodes: Sequence[Node]) -> list[FreeCapacity]:
-    """What is free when nothing runs."""
+def idle_capacities(nodes: Sequence[Node]) -> list[FreeCapacity]:
+    """Return the free resources of idle nodes."""
     return [FreeCapacity(n, list(n.amounts)) for n in nodes]
 
 
-def asked(needs: Sequence[RoleDemand], what: int) -> int:
-    return sum(n.amounts[what] * n.tasks for n in needs)
+def total(demands: Sequence[RoleDemand], resource: int) -> int:
+    return sum(n.amounts[resource] * n.tasks for n in demands)
 
 
-def without_ports(needs: Sequence[RoleDemand]) -> tuple[RoleDemand, ...]:
+def without_ports(demands: Sequence[RoleDemand]) -> tuple[RoleDemand, ...]:
     return tuple(
         RoleDemand(n.role, n.tasks, (n.amounts[CPU], n.amounts[MEMORY], n.amounts[GPU], 0))
-        for n in needs
+        for n in demands
     )
 
 
-def pack(needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity]) -> Assignment | None:
-    """Where each task goes; None: no way was found. Leaves `spaces` as they are."""
-    if any(asked(needs, what) > sum(s.free[what] for s in spaces) for what in range(4)):
+def pack(demands: Sequence[RoleDemand], capacities: Sequence[FreeCapacity]) -> Assignment | None:
+    """Return the node of each task, or None if no assignment was found. Does not change
+    `capacities`.
+    """
+    if any(
+        total(demands, resource) > sum(s.free[resource] for s in capacities)
+        for resource in range(4)
+    ):
         return None
-    if not all(any(room_for(n, s) for s in spaces) for n in needs):
+    if not all(any(tasks_that_fit(n, s) for s in capacities) for n in demands):
         return None
     for by, order in (
         (_largest_share, _as_listed),
@@ -132,185 +137,200 @@ def pack(needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity]) -> Assignm
         (_largest_share, _tightest),
         (_all_shares, _as_listed),
     ):
-        seating, stuck = _lay_out(needs, [s.copy() for s in spaces], by, order)
+        assignment, stuck = _assign_in_order(demands, [s.copy() for s in capacities], by, order)
         if stuck is None:
-            return seating
-    return _search(needs, spaces)
+            return assignment
+    return _search(demands, capacities)
 
 
-def seat(
-    needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity], among: Sequence[int]
+def pack_onto(
+    demands: Sequence[RoleDemand], capacities: Sequence[FreeCapacity], among: Sequence[int]
 ) -> Assignment | None:
-    """As `pack`, with those of the nodes alone that are numbered; where gangs have a network of one
-    host, all tasks on one of these.
+    """Pack onto the nodes with these indexes only. On nodes with subnets, all tasks go to one
+    node.
     """
     for at in sorted(
-        among, key=lambda at: (not asked(needs, GPU) and spaces[at].free[GPU] > 0, at)
+        among, key=lambda at: (not total(demands, GPU) and capacities[at].free[GPU] > 0, at)
     ):
-        if spaces[at].node.subnets is not None and alone(needs, spaces[at]):
-            return [[at] * need.tasks for need in needs]
-    wide = [at for at in among if spaces[at].node.subnets is None]
-    found = pack(needs, [spaces[at] for at in wide]) if wide else None
-    return None if found is None else [[wide[n] for n in seats] for seats in found]
+        if capacities[at].node.subnets is not None and fits_alone(demands, capacities[at]):
+            return [[at] * demand.tasks for demand in demands]
+    wide = [at for at in among if capacities[at].node.subnets is None]
+    found = pack(demands, [capacities[at] for at in wide]) if wide else None
+    return None if found is None else [[wide[n] for n in nodes] for nodes in found]
 
 
-def alone(needs: Sequence[RoleDemand], space: FreeCapacity) -> bool:
-    """Is there room for all of it on this node, in a network of that host?"""
+def fits_alone(demands: Sequence[RoleDemand], capacity: FreeCapacity) -> bool:
+    """Return whether the whole gang fits on this node, in one network."""
     return (
-        not space.full
-        and sum(n.tasks for n in needs) <= subnets.MEMBERS
-        and pack(needs, [space]) is not None
+        not capacity.full
+        and sum(n.tasks for n in demands) <= subnets.MEMBERS
+        and pack(demands, [capacity]) is not None
     )
 
 
-def stuck(needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity]) -> UnplacedTask | None:
-    """How far the plainest way of laying out comes."""
-    return _lay_out(needs, [s.copy() for s in spaces], _largest_share, _as_listed)[1]
+def first_unplaced(
+    demands: Sequence[RoleDemand], capacities: Sequence[FreeCapacity]
+) -> UnplacedTask | None:
+    """Return the first unplaced task of the simplest order."""
+    return _assign_in_order(demands, [s.copy() for s in capacities], _largest_share, _as_listed)[1]
 
 
-def room_for(need: RoleDemand, space: FreeCapacity) -> int:
-    """How many tasks of this need the node has room for."""
-    most = need.tasks
-    for amount, free in zip(need.amounts, space.free, strict=True):
+def tasks_that_fit(demand: RoleDemand, capacity: FreeCapacity) -> int:
+    """Return how many tasks of this demand fit on the node."""
+    most = demand.tasks
+    for amount, free in zip(demand.amounts, capacity.free, strict=True):
         if amount:
             most = min(most, free // amount)
-    if most > 0 and need.fixed:
-        # a number is there once, and may be one of those that are given to anybody
-        within = sum(p in space.node.ports for p in need.fixed)
-        fits = space.free[PORT] >= need.amounts[PORT] + within and all(
-            space.has(p) for p in need.fixed
+    if most > 0 and demand.fixed:
+        # A port number exists once per node, and may lie in the range of dynamic ports.
+        within = sum(p in capacity.node.ports for p in demand.fixed)
+        fits = capacity.free[PORT] >= demand.amounts[PORT] + within and all(
+            capacity.has(p) for p in demand.fixed
         )
         return int(fits)
     return max(0, most)
 
 
-def _take(need: RoleDemand, space: FreeCapacity, tasks: int) -> None:
-    for what, amount in enumerate(need.amounts):
-        space.free[what] -= amount * tasks
-    if need.fixed:
-        space.fixed |= frozenset(need.fixed)
-        space.free[PORT] -= sum(p in space.node.ports for p in need.fixed)
+def _reserve(demand: RoleDemand, capacity: FreeCapacity, tasks: int) -> None:
+    for resource, amount in enumerate(demand.amounts):
+        capacity.free[resource] -= amount * tasks
+    if demand.fixed:
+        capacity.fixed |= frozenset(demand.fixed)
+        capacity.free[PORT] -= sum(p in capacity.node.ports for p in demand.fixed)
 
 
-def _lay_out(
-    needs: Sequence[RoleDemand],
-    spaces: list[FreeCapacity],
+def _assign_in_order(
+    demands: Sequence[RoleDemand],
+    capacities: list[FreeCapacity],
     by: Callable[[RoleDemand, list[int]], float],
     order: _Order,
 ) -> tuple[Assignment, UnplacedTask | None]:
-    """The largest need first; for each as many tasks on a node as fit, then the next node. Changes
-    `spaces`.
+    """Place the largest demand first: as many tasks on a node as fit, then the next node. Changes
+    `capacities`.
     """
-    total = [sum(s.free[what] for s in spaces) for what in range(4)]
-    seating: Assignment = [[] for _ in needs]
-    for i in sorted(range(len(needs)), key=lambda i: (not needs[i].fixed, -by(needs[i], total), i)):
-        need = needs[i]
-        for at, most in order(need, spaces):
-            if (n := min(need.tasks - len(seating[i]), most, room_for(need, spaces[at]))) > 0:
-                _take(need, spaces[at], n)
-                seating[i].extend([at] * n)
-            if len(seating[i]) == need.tasks:
+    total = [sum(s.free[resource] for s in capacities) for resource in range(4)]
+    assignment: Assignment = [[] for _ in demands]
+    for i in sorted(
+        range(len(demands)), key=lambda i: (not demands[i].fixed, -by(demands[i], total), i)
+    ):
+        demand = demands[i]
+        for at, most in order(demand, capacities):
+            if (
+                n := min(
+                    demand.tasks - len(assignment[i]), most, tasks_that_fit(demand, capacities[at])
+                )
+            ) > 0:
+                _reserve(demand, capacities[at], n)
+                assignment[i].extend([at] * n)
+            if len(assignment[i]) == demand.tasks:
                 break
         else:
-            return seating, UnplacedTask(need, len(seating[i]), sum(map(len, seating)), spaces)
-        seating[i].sort()
-    return seating, None
+            return assignment, UnplacedTask(
+                demand, len(assignment[i]), sum(map(len, assignment)), capacities
+            )
+        assignment[i].sort()
+    return assignment, None
 
 
-def _largest_share(need: RoleDemand, total: list[int]) -> float:
+def _largest_share(demand: RoleDemand, total: list[int]) -> float:
     return max(
         (amount / free if free > 0 else 1.0) if amount else 0.0
-        for amount, free in zip(need.amounts, total, strict=True)
+        for amount, free in zip(demand.amounts, total, strict=True)
     )
 
 
-def _all_shares(need: RoleDemand, total: list[int]) -> float:
+def _all_shares(demand: RoleDemand, total: list[int]) -> float:
     return sum(
         (amount / free if free > 0 else 1.0) if amount else 0.0
-        for amount, free in zip(need.amounts, total, strict=True)
+        for amount, free in zip(demand.amounts, total, strict=True)
     )
 
 
-def _spares_gpus(need: RoleDemand, space: FreeCapacity) -> bool:
-    """Tasks without GPUs go where there are none, if they can."""
-    return not need.amounts[GPU] and space.free[GPU] > 0
-
-
-def _as_listed(need: RoleDemand, spaces: list[FreeCapacity]) -> list[tuple[int, int]]:
-    return sorted(
-        ((at, need.tasks) for at in range(len(spaces))),
-        key=lambda o: (_spares_gpus(need, spaces[o[0]]), o),
-    )
-
-
-def _tightest(need: RoleDemand, spaces: list[FreeCapacity]) -> list[tuple[int, int]]:
-    room = [room_for(need, s) for s in spaces]
-    return sorted(
-        ((at, need.tasks) for at, n in enumerate(room) if n),
-        key=lambda o: (_spares_gpus(need, spaces[o[0]]), room[o[0]], o),
-    )
-
-
-def _evenly(need: RoleDemand, spaces: list[FreeCapacity]) -> list[tuple[int, int]]:
-    """To each node its share, by how many it has room for: so none runs out of one thing while it
-    has much of another.
+def _spares_gpus(demand: RoleDemand, capacity: FreeCapacity) -> bool:
+    """Return whether the task should avoid this node: tasks without GPUs prefer nodes without free
+    GPUs.
     """
-    room = [room_for(need, s) for s in spaces]
+    return not demand.amounts[GPU] and capacity.free[GPU] > 0
+
+
+def _as_listed(demand: RoleDemand, capacities: list[FreeCapacity]) -> list[tuple[int, int]]:
+    return sorted(
+        ((at, demand.tasks) for at in range(len(capacities))),
+        key=lambda o: (_spares_gpus(demand, capacities[o[0]]), o),
+    )
+
+
+def _tightest(demand: RoleDemand, capacities: list[FreeCapacity]) -> list[tuple[int, int]]:
+    fits = [tasks_that_fit(demand, s) for s in capacities]
+    return sorted(
+        ((at, demand.tasks) for at, n in enumerate(fits) if n),
+        key=lambda o: (_spares_gpus(demand, capacities[o[0]]), fits[o[0]], o),
+    )
+
+
+def _evenly(demand: RoleDemand, capacities: list[FreeCapacity]) -> list[tuple[int, int]]:
+    """Give each node a share proportional to its capacity, so that no node runs out of one resource
+    while much of another is free.
+    """
+    fits = [tasks_that_fit(demand, s) for s in capacities]
     return [
-        (at, -(-need.tasks * n // sum(room)))
-        for at, n in sorted(enumerate(room), key=lambda o: (-o[1], o[0]))
+        (at, -(-demand.tasks * n // sum(fits)))
+        for at, n in sorted(enumerate(fits), key=lambda o: (-o[1], o[0]))
         if n
     ]
 
 
-def _search(needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity]) -> Assignment | None:
-    """Every way there is, until one is found or the steps are used up; for small gangs only."""
-    if sum(n.tasks for n in needs) > SEARCHED_TASKS:
+def _search(demands: Sequence[RoleDemand], capacities: Sequence[FreeCapacity]) -> Assignment | None:
+    """Try all assignments until one fits or the step limit is reached. Small gangs only."""
+    if sum(n.tasks for n in demands) > SEARCHED_TASKS:
         return None
-    total = [sum(s.free[what] for s in spaces) for what in range(4)]
+    total = [sum(s.free[resource] for s in capacities) for resource in range(4)]
     order = sorted(
-        range(len(needs)), key=lambda i: (not needs[i].fixed, -_largest_share(needs[i], total), i)
+        range(len(demands)),
+        key=lambda i: (not demands[i].fixed, -_largest_share(demands[i], total), i),
     )
-    tasks = [i for i in order for _ in range(needs[i].tasks)]
-    chosen = _Search([needs[i] for i in tasks], alike=not any(n.fixed for n in needs)).go_on(
-        list(spaces), ()
+    tasks = [i for i in order for _ in range(demands[i].tasks)]
+    chosen = _Search([demands[i] for i in tasks], alike=not any(n.fixed for n in demands)).extend(
+        list(capacities), ()
     )
     if chosen is None:
         return None
-    seating: Assignment = [[] for _ in needs]
+    assignment: Assignment = [[] for _ in demands]
     for i, at in zip(tasks, chosen, strict=True):
-        seating[i].append(at)
-    return seating
+        assignment[i].append(at)
+    return assignment
 
 
 class _Search(msgspec.Struct):
-    """tasks: what each needs, those of a role one after the other. alike: nodes with the same
-    amounts free are the same.
+    """tasks: demand of each task, grouped by role. alike: nodes with the same free amounts are
+    interchangeable.
     """
 
     tasks: list[RoleDemand]
     alike: bool
     steps: int = SEARCH_STEPS
 
-    def go_on(self, spaces: list[FreeCapacity], chosen: tuple[int, ...]) -> tuple[int, ...] | None:
-        """The nodes of all tasks, those of the first ones being chosen."""
+    def extend(
+        self, capacities: list[FreeCapacity], chosen: tuple[int, ...]
+    ) -> tuple[int, ...] | None:
+        """Return the nodes of all tasks, given those of the first tasks."""
         n = len(chosen)
         if n == len(self.tasks):
             return chosen
-        # tasks of a role are alike: the second never goes before the first
+        # tasks of a role are alike: node indexes only grow within a role
         first = chosen[-1] if n and self.tasks[n - 1] is self.tasks[n] else 0
         tried: set[tuple[int, ...]] = set()
-        for at in range(first, len(spaces)):
+        for at in range(first, len(capacities)):
             self.steps -= 1
             if self.steps < 0:
                 return None
-            seen = tuple(spaces[at].free)
-            if (self.alike and seen in tried) or not room_for(self.tasks[n], spaces[at]):
+            seen = tuple(capacities[at].free)
+            if (self.alike and seen in tried) or not tasks_that_fit(self.tasks[n], capacities[at]):
                 continue
             tried.add(seen)
-            after = spaces.copy()
-            after[at] = spaces[at].copy()
-            _take(self.tasks[n], after[at], 1)
-            if (found := self.go_on(after, (*chosen, at))) is not None:
+            after = capacities.copy()
+            after[at] = capacities[at].copy()
+            _reserve(self.tasks[n], after[at], 1)
+            if (found := self.extend(after, (*chosen, at))) is not None:
                 return found
         return None

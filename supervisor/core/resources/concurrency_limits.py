@@ -1,11 +1,10 @@
-"""Slots: what a run must hold before its task may be placed, taken in a fixed order, first come
-first served per pool.
+"""Concurrency limits: the slots that a run must hold before its task is placed. Each pool is first
+come, first served.
 
-A ticket takes its pools one after the other (its job, op, run directory, CPU); the fixed order
-makes a deadlock impossible. Within a pool the lowest number (the order of submission) goes first,
-whatever pool it waited in before. Pools appear when somebody asks and vanish when nobody holds or
-waits, so that memory follows what is live. Functions over plain data: the same calls give the same
-grants.
+A ticket takes its pools in a fixed order (its job, array, op, run directory, CPU), which makes
+deadlocks impossible. Within a pool the lowest number (order of submission) goes first, regardless
+of earlier pools. Pools exist only while they have holders or waiters, so memory follows live runs.
+Functions on plain data; deterministic.
 """
 
 from bisect import bisect_left, insort
@@ -20,21 +19,22 @@ RunKey = tuple[str, int]
 class Pool(msgspec.Struct):
     capacity: int
     holders: set[RunKey] = msgspec.field(default_factory=set)
-    #: (number, ticket) of who waits, lowest first
+    #: waiting (number, ticket), lowest first
     queue: list[tuple[int, RunKey]] = msgspec.field(default_factory=list)
 
 
 class LimitClaim(msgspec.Struct):
     number: int
     pools: tuple[str, ...]
-    #: how many of `pools` are held
+    #: number of held pools, from the front of `pools`
     held: int = 0
 
 
 class LimitWait(msgspec.Struct, frozen=True):
-    """Why a ticket waits: for this pool, while `holders` have what there is.
+    """Why a ticket waits: for this pool, while `holders` use its capacity.
 
-    ahead: of those that ask for this pool now; others may come to ask before it (see `ahead`).
+    ahead: tickets that wait for this pool now; later ones may still go first (see
+    `queue_position`).
     """
 
     pool: str
@@ -48,7 +48,7 @@ class LimitWait(msgspec.Struct, frozen=True):
 
 
 class ConcurrencyLimits(msgspec.Struct):
-    """`capacity` says how many a pool of this name has, when it first appears."""
+    """`capacity` returns the size of a pool when it is created."""
 
     capacity: Callable[[str], int]
     pools: dict[str, Pool] = msgspec.field(default_factory=dict)
@@ -58,24 +58,22 @@ class ConcurrencyLimits(msgspec.Struct):
 def request(
     slots: ConcurrencyLimits, ticket: RunKey, number: int, pools: tuple[str, ...]
 ) -> list[RunKey]:
-    """Ask for all of `pools`. Returns the tickets that hold everything now and did not before (this
-    one, or none).
-    """
+    """Request all of `pools`. Return the tickets that now hold all their pools (this one, or none)."""
     if ticket in slots.claims:
         return []
     slots.claims[ticket] = LimitClaim(number=number, pools=pools)
     return _advance(slots, [ticket])
 
 
-def hold(
+def restore(
     slots: ConcurrencyLimits,
     ticket: RunKey,
     number: int,
     pools: tuple[str, ...],
     released: Iterable[str] = (),
 ) -> None:
-    """Take note of what was placed before a restart, whether or not there is room. `released` were
-    given back since.
+    """Record slots that were held before a restart, even above capacity. `released` were released
+    since.
     """
     kept = tuple(p for p in pools if p not in released)
     slots.claims[ticket] = LimitClaim(number=number, pools=kept, held=len(kept))
@@ -84,8 +82,8 @@ def hold(
 
 
 def release(slots: ConcurrencyLimits, ticket: RunKey, only: str | None = None) -> list[RunKey]:
-    """Give back everything a ticket holds or waits for (or only one pool of a ticket that holds
-    all). Returns who holds everything now.
+    """Release everything that a ticket holds or waits for (or one pool of a ticket that holds all).
+    Return the tickets that now hold all their pools.
     """
     if only is None:
         return release_all(slots, (ticket,))
@@ -95,12 +93,12 @@ def release(slots: ConcurrencyLimits, ticket: RunKey, only: str | None = None) -
     claim.pools = tuple(p for p in claim.pools if p != only)
     claim.held -= 1
     slots.pools[only].holders.discard(ticket)
-    return _pass_on(slots, (only,))
+    return _grant_released(slots, (only,))
 
 
 def release_all(slots: ConcurrencyLimits, tickets: Iterable[RunKey]) -> list[RunKey]:
-    """Give back everything that these hold or wait for: none of them gets what another one of them
-    gives back.
+    """Release everything that these tickets hold or wait for. None of them gets a slot that another
+    one releases.
     """
     names: dict[str, None] = {}
     for ticket in tickets:
@@ -113,11 +111,11 @@ def release_all(slots: ConcurrencyLimits, tickets: Iterable[RunKey]) -> list[Run
             queue = slots.pools[name].queue
             del queue[bisect_left(queue, (claim.number, ticket))]
         names |= dict.fromkeys(claim.pools[: claim.held + 1])
-    return _pass_on(slots, names)
+    return _grant_released(slots, names)
 
 
 def wait_of(slots: ConcurrencyLimits, ticket: RunKey) -> LimitWait | None:
-    """What a ticket waits for; None when it waits for nothing here."""
+    """Return what a ticket waits for, or None if it does not wait here."""
     claim = slots.claims.get(ticket)
     if claim is None or claim.held == len(claim.pools):
         return None
@@ -131,8 +129,8 @@ def wait_of(slots: ConcurrencyLimits, ticket: RunKey) -> LimitWait | None:
     )
 
 
-def broken(slots: ConcurrencyLimits) -> list[str]:
-    """What is wrong with the books, as sentences: for tests and the simulator."""
+def violations(slots: ConcurrencyLimits) -> list[str]:
+    """Return violated invariants as sentences, for tests and the simulator."""
     out = []
     for name, pool in slots.pools.items():
         for t in pool.holders:
@@ -160,8 +158,8 @@ def broken(slots: ConcurrencyLimits) -> list[str]:
 
 
 def _advance(slots: ConcurrencyLimits, tickets: list[RunKey]) -> list[RunKey]:
-    """Let these tickets take pool after pool until each has all or must wait. Returns the ones that
-    have all.
+    """Let these tickets take pool after pool until each holds all or must wait. Return the tickets
+    that hold all.
     """
     done = []
     for ticket in tickets:
@@ -179,8 +177,8 @@ def _advance(slots: ConcurrencyLimits, tickets: list[RunKey]) -> list[RunKey]:
     return done
 
 
-def _pass_on(slots: ConcurrencyLimits, names: Iterable[str]) -> list[RunKey]:
-    """There may be room in these pools, or nobody left in them."""
+def _grant_released(slots: ConcurrencyLimits, names: Iterable[str]) -> list[RunKey]:
+    """Grant released slots to waiters, and drop unused pools."""
     out = [ticket for name in names for ticket in _grant(slots, name)]
     for name in names:
         _forget_if_unused(slots, name)

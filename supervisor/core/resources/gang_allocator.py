@@ -1,15 +1,15 @@
-"""Rooms: the cores, memory, GPUs and ports of the nodes of one driver, who holds them, and the
+"""Gang allocator: the cores, memory, GPUs and ports of one driver's nodes, their holders, and the
 gangs that wait for them.
 
-A gang is all tasks of all roles of an attempt: it gets everything or nothing, each task on one
-node. The lowest number goes first, and who is first and cannot have everything holds up those
-behind it, so that a large gang is not starved by small ones. Only who could not be placed if
-nothing else ran (it was accepted when there was more) waits aside and holds up nobody. Ports are
-given in turn, so that one just given back rests; those that a stranger listens on are avoided for a
-while. Where gangs have a network of one host, each has a block of addresses there; those that
-somebody else's network has are avoided, too. A host that is down gives nothing to anybody new.
-Nothing is kept for gangs that are gone. Functions over plain data: the same calls give the same
-grants.
+A gang is all tasks of all roles of an attempt. It gets everything or nothing, each task on one
+node. The lowest number goes first. If the first gang does not fit, it blocks all later ones, so
+that small gangs do not starve a large one. A gang that would not fit on idle nodes (it was accepted
+when there were more) waits aside and blocks nobody.
+
+Ports are assigned in turn, so that a released port rests. Ports on which other processes listen are
+avoided for a while. On nodes with subnets, each gang has a block of addresses; blocks used by other
+networks are avoided as well. A host that is down gets no new tasks. Nothing is stored for ended
+gangs. Functions on plain data; deterministic.
 """
 
 from bisect import bisect_left, insort
@@ -32,231 +32,237 @@ __all__ = [
     "NodePool",
     "TaskIndex",
     "UnschedulableReason",
-    "again",
-    "broken",
-    "foreign",
-    "keep",
-    "look_again",
-    "next_look",
+    "avoid_block",
+    "next_retry",
+    "ports_taken",
+    "record_placed",
     "release",
     "request",
-    "taken",
+    "requeue",
+    "retry",
     "too_much",
     "usage",
+    "violations",
     "wait_of",
 ]
 
 #: (role, index)
 TaskIndex = tuple[str, int]
-#: Who got everything, and where each of its tasks is: by role in the order they were asked for,
-#: then by index.
+#: A gang that got everything, and the placement of each task: by role in the requested order, then
+#: by index.
 Allocation = tuple[RunKey, tuple[TaskPlace, ...]]
-#: So long a port is avoided on which somebody else was found listening; and addresses that somebody
-#: else's network has, because to try them again costs a gang its attempt.
+#: Seconds for which a port is avoided after another process was found listening, and an address
+#: block after another network was found using it. The latter is longer because a retry costs the
+#: gang an attempt.
 AVOID_SECS, AVOID_BLOCK_SECS = 60.0, 600.0
 
 
 class NodeUsage(msgspec.Struct):
-    """What is held of one node. More than there is, only by what was kept from before a restart."""
+    """Held resources of one node. They exceed its capacity only through tasks placed before a
+    restart.
+    """
 
     cpu: int = 0
     memory_mb: int = 0
-    #: how many hold it: more than one only after a restart
+    #: number of holders: more than one only after a restart
     gpus: dict[str, int] = msgspec.field(default_factory=dict)
     ports: dict[int, int] = msgspec.field(default_factory=dict)
-    #: until when
+    #: end of the avoidance (monotonic), by port
     avoided: dict[int, float] = msgspec.field(default_factory=dict)
-    #: where the search for a free port goes on
+    #: where the search for a free port continues
     next_port: int = 0
-    #: how many tasks have an address of it; and out of which network the blocks are
+    #: number of tasks with an address in each block, and the network of the blocks
     blocks: dict[int, int] = msgspec.field(default_factory=dict)
-    #: blocks; until when
+    #: end of the avoidance (monotonic), by block
     foreign: dict[int, float] = msgspec.field(default_factory=dict)
     subnets: str | None = None
 
 
 class AllocationRequest(msgspec.Struct):
-    """It waits until it has seats, and is forgotten with the last of them."""
+    """A waiting or placed gang. It waits until it has placements, and is removed with the last of
+    them.
+    """
 
     number: int
     roles: tuple[TaskRole, ...]
-    seats: dict[TaskIndex, TaskPlace] = msgspec.field(default_factory=dict)
+    placements: dict[TaskIndex, TaskPlace] = msgspec.field(default_factory=dict)
     kept: bool = False
-    #: why it could not be placed even if nothing else ran: then it stands in no queue
+    #: why it would not fit on idle nodes: then it is in no queue
     never: str | None = None
-    #: its user's: it may have hosts that are kept for this
+    #: plan of its user: some hosts are reserved for plans
     plan: str | None = None
 
 
 class NodePool(msgspec.Struct):
-    """The hosts of `nodes` are different ones."""
+    """The nodes of one driver. Their hosts are distinct."""
 
     nodes: tuple[Node, ...]
-    books: dict[str, NodeUsage] = msgspec.field(default_factory=dict)
+    usage: dict[str, NodeUsage] = msgspec.field(default_factory=dict)
     claims: dict[RunKey, AllocationRequest] = msgspec.field(default_factory=dict)
-    #: (number, ticket) of who waits, lowest first
+    #: waiting (number, ticket), lowest first
     queue: list[tuple[int, RunKey]] = msgspec.field(default_factory=list)
-    #: hosts that cannot be asked now
+    #: unavailable hosts
     down: set[str] = msgspec.field(default_factory=set)
 
     def __post_init__(self) -> None:
         for n in self.nodes:
-            self.books.setdefault(n.host, NodeUsage(subnets=n.subnets))
+            self.usage.setdefault(n.host, NodeUsage(subnets=n.subnets))
 
 
 def request(
-    room: NodePool,
+    pool: NodePool,
     ticket: RunKey,
     number: int,
     roles: Sequence[TaskRole],
     mono: float,
     plan: str | None = None,
 ) -> list[Allocation]:
-    """Ask for places for all tasks of all roles. Returns who has them now and had not before (this
+    """Request placements for all tasks of all roles. Return the gangs that got theirs now (this
     one, or none).
     """
-    if ticket in room.claims:
+    if ticket in pool.claims:
         return []
-    never = too_much(room.nodes, roles, plan)
-    room.claims[ticket] = AllocationRequest(number, tuple(roles), never=never, plan=plan)
+    never = too_much(pool.nodes, roles, plan)
+    pool.claims[ticket] = AllocationRequest(number, tuple(roles), never=never, plan=plan)
     if never is not None:
         return []
-    insort(room.queue, (number, ticket))
-    # behind somebody who cannot have everything, there is nothing to be had
-    return _settle(room, mono) if room.queue[0][1] == ticket else []
+    insort(pool.queue, (number, ticket))
+    # behind a gang that does not fit, nothing is available
+    return _grant(pool, mono) if pool.queue[0][1] == ticket else []
 
 
-def keep(
-    room: NodePool, ticket: RunKey, roles: Sequence[TaskRole], places: Iterable[TaskPlace]
+def record_placed(
+    pool: NodePool, ticket: RunKey, roles: Sequence[TaskRole], places: Iterable[TaskPlace]
 ) -> None:
-    """Take note of what was placed before a restart, whether or not there is room; also of some of
-    a gang, one after the other.
+    """Record tasks placed before a restart, even above capacity. A gang may be recorded in several
+    calls.
     """
-    claim = room.claims.get(ticket)
-    if claim is not None and not claim.seats:
-        _leave_queue(room, ticket)
+    claim = pool.claims.get(ticket)
+    if claim is not None and not claim.placements:
+        _leave_queue(pool, ticket)
         claim = None
     if claim is None:
-        # it was placed before everybody who asks from now on
+        # it was placed before all gangs that wait from now on
         claim = AllocationRequest(-1, tuple(roles))
     claim.kept = True
     for place in places:
-        seat = (place.role, place.index)
-        if seat not in claim.seats:
-            claim.seats[seat] = place
-            _book(room, claim, place, 1)
-    if claim.seats:
-        room.claims[ticket] = claim
+        task = (place.role, place.index)
+        if task not in claim.placements:
+            claim.placements[task] = place
+            _account(pool, claim, place, 1)
+    if claim.placements:
+        pool.claims[ticket] = claim
 
 
 def release(
-    room: NodePool, ticket: RunKey, mono: float, seat: TaskIndex | None = None
+    pool: NodePool, ticket: RunKey, mono: float, task: TaskIndex | None = None
 ) -> list[Allocation]:
-    """Give back everything a gang holds or waits for (or only one seat of those it holds). Returns
-    who has everything now.
+    """Release everything that a gang holds or waits for (or one of its placements). Return the
+    gangs that got everything now.
     """
-    claim = room.claims.get(ticket)
+    claim = pool.claims.get(ticket)
     if claim is None:
         return []
-    if not claim.seats and seat is None:
-        first = _leave_queue(room, ticket)
-        return _settle(room, mono) if first else []
-    for s in tuple(claim.seats) if seat is None else (seat,):
-        place = claim.seats.pop(s, None)
+    if not claim.placements and task is None:
+        first = _leave_queue(pool, ticket)
+        return _grant(pool, mono) if first else []
+    for s in tuple(claim.placements) if task is None else (task,):
+        place = claim.placements.pop(s, None)
         if place is None:
             return []
-        _book(room, claim, place, -1)
-    if not claim.seats:
-        del room.claims[ticket]
-    return _settle(room, mono)
+        _account(pool, claim, place, -1)
+    if not claim.placements:
+        del pool.claims[ticket]
+    return _grant(pool, mono)
 
 
-def taken(
-    room: NodePool,
+def ports_taken(
+    pool: NodePool,
     ticket: RunKey,
     ports: Mapping[str, Sequence[int]],
     mono: float,
 ) -> tuple[tuple[TaskPlace, ...] | None, list[Allocation]]:
-    """On these ports of these hosts somebody else listens: avoid them for a while. Returns the
-    gang's places, with other ports.
+    """Avoid these ports for a while, because other processes listen there. Return the gang's
+    placements with other ports.
 
-    None: there are no others (or it has no places), and it waits again, with its number; it may be
-    among those who got something, then on other hosts.
+    Return None if no other ports are free (or the gang has no placements): the gang waits again
+    with its number. It may be among the granted gangs, then on other hosts.
     """
     for host, numbers in ports.items():
-        if host in room.books:
-            room.books[host].avoided.update(dict.fromkeys(numbers, mono + AVOID_SECS))
-    claim = room.claims.get(ticket)
-    if claim is None or not claim.seats:
-        return None, _settle(room, mono)
-    if _change_ports(room, claim, ports):
-        return tuple(claim.seats.values()), _settle(room, mono)
-    return None, again(room, ticket, mono)
+        if host in pool.usage:
+            pool.usage[host].avoided.update(dict.fromkeys(numbers, mono + AVOID_SECS))
+    claim = pool.claims.get(ticket)
+    if claim is None or not claim.placements:
+        return None, _grant(pool, mono)
+    if _change_ports(pool, claim, ports):
+        return tuple(claim.placements.values()), _grant(pool, mono)
+    return None, requeue(pool, ticket, mono)
 
 
-def foreign(room: NodePool, host: str, address: str, mono: float) -> None:
-    """Somebody else has the network of this address there: nobody is given any of it for a while."""
-    books = room.books.get(host)
+def avoid_block(pool: NodePool, host: str, address: str, mono: float) -> None:
+    """Avoid the block of this address for a while, because another network uses it."""
+    used = pool.usage.get(host)
     block = (
-        None if books is None or books.subnets is None else subnets.block_of(books.subnets, address)
+        None if used is None or used.subnets is None else subnets.block_of(used.subnets, address)
     )
-    if books is not None and block is not None:
-        books.foreign[block] = mono + AVOID_BLOCK_SECS
+    if used is not None and block is not None:
+        used.foreign[block] = mono + AVOID_BLOCK_SECS
 
 
-def again(room: NodePool, ticket: RunKey, mono: float) -> list[Allocation]:
-    """A gang gives its places back and waits for others, with its number. Returns who has
-    everything now, this one perhaps.
+def requeue(pool: NodePool, ticket: RunKey, mono: float) -> list[Allocation]:
+    """Release the gang's placements and queue it again with its number. Return the gangs that got
+    everything now, possibly this one.
     """
-    claim = room.claims[ticket]
-    for place in claim.seats.values():
-        _book(room, claim, place, -1)
-    claim.seats, claim.kept = {}, False
-    insort(room.queue, (claim.number, ticket))
-    return _settle(room, mono)
+    claim = pool.claims[ticket]
+    for place in claim.placements.values():
+        _account(pool, claim, place, -1)
+    claim.placements, claim.kept = {}, False
+    insort(pool.queue, (claim.number, ticket))
+    return _grant(pool, mono)
 
 
-def look_again(room: NodePool, mono: float) -> list[Allocation]:
-    """Time has passed: ports and addresses that were avoided may be free; or a host is up again.
-    Returns who has everything now.
+def retry(pool: NodePool, mono: float) -> list[Allocation]:
+    """Retry after time has passed (avoided ports may be free) or a host came back. Return the gangs
+    that got everything now.
     """
-    return _settle(room, mono)
+    return _grant(pool, mono)
 
 
-def next_look(room: NodePool) -> float | None:
-    """When to look again: the moment that the next of what is avoided may be tried, while somebody
-    waits; None: no need to.
+def next_retry(pool: NodePool) -> float | None:
+    """Return the time (monotonic) of the next retry while gangs wait: the end of the next
+    avoidance. None if no retry is needed.
     """
     untils = (
         until
-        for b in room.books.values()
+        for b in pool.usage.values()
         for avoided in (b.avoided, b.foreign)
         for until in avoided.values()
     )
-    return min(untils, default=None) if room.queue else None
+    return min(untils, default=None) if pool.queue else None
 
 
-def wait_of(room: NodePool, ticket: RunKey) -> UnschedulableReason | None:
-    """Why a gang waits; None when it waits for nothing here."""
-    claim = room.claims.get(ticket)
-    if claim is None or claim.seats:
+def wait_of(pool: NodePool, ticket: RunKey) -> UnschedulableReason | None:
+    """Return why a gang waits, or None if it does not wait here."""
+    claim = pool.claims.get(ticket)
+    if claim is None or claim.placements:
         return None
     if claim.never is not None:
         return UnschedulableReason(
             "insufficient",
             0,
-            f"it was accepted when there was more, and does not fit even if nothing else runs: {claim.never}",
+            f"it was accepted when more resources were configured, and no longer fits even if nothing else runs: {claim.never}",
         )
-    if ahead := bisect_left(room.queue, (claim.number, ticket)):
+    if ahead := bisect_left(pool.queue, (claim.number, ticket)):
         return unschedulable.behind(ahead)
-    spaces = _spaces(room)
-    return unschedulable.lack(
-        bin_packing.needs_of(claim.roles), [spaces[at] for at in _open(room, claim.plan)]
+    capacities = _free_capacities(pool)
+    return unschedulable.shortage(
+        bin_packing.demands_of(claim.roles),
+        [capacities[at] for at in _allowed_nodes(pool, claim.plan)],
     )
 
 
-def usage(room: NodePool) -> list[dict[str, object]]:
-    """For each node what is held and what there is."""
+def usage(pool: NodePool) -> list[dict[str, object]]:
+    """Return held and total resources of each node."""
     return [
         {
             "host": n.host,
@@ -265,46 +271,46 @@ def usage(room: NodePool) -> list[dict[str, object]]:
             "gpus": [len(b.gpus), len(n.gpus)],
             "ports": len(b.ports),
         }
-        for n in room.nodes
-        for b in (room.books[n.host],)
+        for n in pool.nodes
+        for b in (pool.usage[n.host],)
     ]
 
 
-def broken(room: NodePool) -> list[str]:
-    """What is wrong with the books, as sentences: for tests and the simulator."""
-    waits = {t: c for t, c in room.claims.items() if not c.seats and c.never is None}
+def violations(pool: NodePool) -> list[str]:
+    """Return violated invariants as sentences, for tests and the simulator."""
+    waits = {t: c for t, c in pool.claims.items() if not c.placements and c.never is None}
     out = [
         f"{t} waits and is not in the queue"
         for t, c in waits.items()
-        if (c.number, t) not in room.queue
+        if (c.number, t) not in pool.queue
     ]
     out.extend(
-        f"{t} stands in the queue and does not wait" for _, t in room.queue if t not in waits
+        f"{t} stands in the queue and does not wait" for _, t in pool.queue if t not in waits
     )
-    if room.queue != sorted(set(room.queue)):
+    if pool.queue != sorted(set(pool.queue)):
         out.append("the queue is out of order")
-    for node in room.nodes:
-        out.extend(f"{node.host}: {wrong}" for wrong in _wrong_books(room, node))
-    if room.queue and not out and _plan(room, room.claims[room.queue[0][1]]) is not None:
-        out.append(f"there is room for {room.queue[0][1]}, and it waits")
+    for node in pool.nodes:
+        out.extend(f"{node.host}: {wrong}" for wrong in _usage_violations(pool, node))
+    if pool.queue and not out and _assign(pool, pool.claims[pool.queue[0][1]]) is not None:
+        out.append(f"there is room for {pool.queue[0][1]}, and it waits")
     return out
 
 
-def _wrong_books(room: NodePool, node: Node) -> list[str]:
-    seen, books = NodeUsage(subnets=node.subnets), room.books[node.host]
+def _usage_violations(pool: NodePool, node: Node) -> list[str]:
+    seen, used = NodeUsage(subnets=node.subnets), pool.usage[node.host]
     kept = False
     owners: dict[int, RunKey] = {}
     out: list[str] = []
-    for ticket, claim in room.claims.items():
+    for ticket, claim in pool.claims.items():
         asked = {(r.name, i): r for r in claim.roles for i in range(r.tasks)}
         out.extend(
-            f"{ticket} has {seat}, which it did not ask for"
-            for seat in claim.seats
-            if seat not in asked
+            f"{ticket} has {task}, which it did not ask for"
+            for task in claim.placements
+            if task not in asked
         )
-        for seat, place in claim.seats.items():
-            if place.host == node.host and seat in asked:
-                _add(seen, asked[seat], place, 1)
+        for task, place in claim.placements.items():
+            if place.host == node.host and task in asked:
+                _add_usage(seen, asked[task], place, 1)
                 kept = kept or claim.kept
                 block = (
                     None if node.subnets is None else subnets.block_of(node.subnets, place.address)
@@ -312,58 +318,58 @@ def _wrong_books(room: NodePool, node: Node) -> list[str]:
                 if block is not None and owners.setdefault(block, ticket) != ticket:
                     out.append(f"{ticket} and {owners[block]} have addresses of one network")
     if any(
-        getattr(seen, what) != getattr(books, what)
+        getattr(seen, what) != getattr(used, what)
         for what in ("cpu", "memory_mb", "gpus", "ports", "blocks")
     ):
         out.append("the books differ from what the gangs hold")
     if kept:
         return out
-    if books.cpu > node.cpu or books.memory_mb > node.memory_mb:
+    if used.cpu > node.cpu or used.memory_mb > node.memory_mb:
         out.append("more is held than there is")
-    out.extend(f"GPU {g} is held by {n}" for g, n in books.gpus.items() if n > 1)
-    out.extend(f"GPU {g} is held, and there is none" for g in books.gpus if g not in node.gpus)
-    out.extend(f"port {p} is held by {n}" for p, n in books.ports.items() if n > 1)
+    out.extend(f"GPU {g} is held by {n}" for g, n in used.gpus.items() if n > 1)
+    out.extend(f"GPU {g} is held, and there is none" for g in used.gpus if g not in node.gpus)
+    out.extend(f"port {p} is held by {n}" for p, n in used.ports.items() if n > 1)
     return out
 
 
-def _settle(room: NodePool, mono: float) -> list[Allocation]:
-    """Whoever is first gets everything, as long as it can."""
-    for books in room.books.values():
-        for avoided in (books.avoided, books.foreign):
+def _grant(pool: NodePool, mono: float) -> list[Allocation]:
+    """Place waiting gangs in order, as long as the first one fits."""
+    for used in pool.usage.values():
+        for avoided in (used.avoided, used.foreign):
             for number in [n for n, until in avoided.items() if until <= mono]:
                 del avoided[number]
     out: list[Allocation] = []
-    while room.queue:
-        _, ticket = room.queue[0]
-        claim = room.claims[ticket]
-        plan = _plan(room, claim)
+    while pool.queue:
+        _, ticket = pool.queue[0]
+        claim = pool.claims[ticket]
+        plan = _assign(pool, claim)
         if plan is None:
             break
-        del room.queue[0]
-        places = _places(room, claim.roles, *plan)
-        claim.seats = {(p.role, p.index): p for p in places}
+        del pool.queue[0]
+        places = _places(pool, claim.roles, *plan)
+        claim.placements = {(p.role, p.index): p for p in places}
         for p in places:
-            _book(room, claim, p, 1)
+            _account(pool, claim, p, 1)
         if not places:
-            del room.claims[ticket]
+            del pool.claims[ticket]
         out.append((ticket, places))
     return out
 
 
-def _leave_queue(room: NodePool, ticket: RunKey) -> bool:
-    """Forget one who waits. Returns whether it was the first."""
-    claim = room.claims.pop(ticket)
+def _leave_queue(pool: NodePool, ticket: RunKey) -> bool:
+    """Remove a waiting gang. Return whether it was the first."""
+    claim = pool.claims.pop(ticket)
     if claim.never is not None:
         return False
-    at = bisect_left(room.queue, (claim.number, ticket))
-    del room.queue[at]
+    at = bisect_left(pool.queue, (claim.number, ticket))
+    del pool.queue[at]
     return at == 0
 
 
-def _spaces(room: NodePool) -> list[FreeCapacity]:
+def _free_capacities(pool: NodePool) -> list[FreeCapacity]:
     out = []
-    for n in room.nodes:
-        b = room.books[n.host]
+    for n in pool.nodes:
+        b = pool.usage[n.host]
         ports = (
             len(n.ports)
             - sum(p in n.ports for p in b.ports)
@@ -380,61 +386,61 @@ def _spaces(room: NodePool) -> list[FreeCapacity]:
     return out
 
 
-def _open(room: NodePool, plan: str | None) -> list[int]:
-    """The nodes that may be given to somebody with this plan now."""
-    may = {n.host for n in host_selection.allowed(room.nodes, plan)} - room.down
-    return [at for at, n in enumerate(room.nodes) if n.host in may]
+def _allowed_nodes(pool: NodePool, plan: str | None) -> list[int]:
+    """Return the indexes of nodes that are available to users with this plan."""
+    may = {n.host for n in host_selection.allowed(pool.nodes, plan)} - pool.down
+    return [at for at, n in enumerate(pool.nodes) if n.host in may]
 
 
-def _plan(
-    room: NodePool, claim: AllocationRequest
+def _assign(
+    pool: NodePool, claim: AllocationRequest
 ) -> tuple[tuple[RoleDemand, ...], bin_packing.Assignment] | None:
-    needs, among = bin_packing.needs_of(claim.roles), _open(room, claim.plan)
-    if _hopeless(room, needs, among):
+    demands, among = bin_packing.demands_of(claim.roles), _allowed_nodes(pool, claim.plan)
+    if _exceeds_total(pool, demands, among):
         return None
-    seating = bin_packing.seat(needs, _spaces(room), among)
-    return None if seating is None else (needs, seating)
+    assignment = bin_packing.pack_onto(demands, _free_capacities(pool), among)
+    return None if assignment is None else (demands, assignment)
 
 
-def _hopeless(room: NodePool, needs: Sequence[RoleDemand], among: Sequence[int]) -> bool:
-    """Is less free on all nodes together than is asked for? It is soon said, and this is asked
-    whenever somebody gives something back.
+def _exceeds_total(pool: NodePool, demands: Sequence[RoleDemand], among: Sequence[int]) -> bool:
+    """Return whether all nodes together have too little free. A cheap check, because this runs at
+    every release.
     """
-    books = [(n, room.books[n.host]) for n in (room.nodes[at] for at in among)]
+    used = [(n, pool.usage[n.host]) for n in (pool.nodes[at] for at in among)]
     free = (
-        sum(max(0, n.cpu - b.cpu) for n, b in books),
-        sum(max(0, n.memory_mb - b.memory_mb) for n, b in books),
-        sum(len(n.gpus) for n, _ in books),
-        sum(len(n.ports) for n, _ in books),
+        sum(max(0, n.cpu - b.cpu) for n, b in used),
+        sum(max(0, n.memory_mb - b.memory_mb) for n, b in used),
+        sum(len(n.gpus) for n, _ in used),
+        sum(len(n.ports) for n, _ in used),
     )
-    return any(bin_packing.asked(needs, what) > free[what] for what in range(len(free)))
+    return any(bin_packing.total(demands, what) > free[what] for what in range(len(free)))
 
 
 def _places(
-    room: NodePool,
+    pool: NodePool,
     roles: Sequence[TaskRole],
-    needs: Sequence[RoleDemand],
-    seating: bin_packing.Assignment,
+    demands: Sequence[RoleDemand],
+    assignment: bin_packing.Assignment,
 ) -> tuple[TaskPlace, ...]:
-    """Names and numbers for what was planned: of a node's ports, first those that are asked for by
-    number, then any.
+    """Return placements with names and numbers for a plan: first the ports requested by number,
+    then any free ones.
     """
-    count = [0] * len(room.nodes)
-    fixed: list[set[int]] = [set() for _ in room.nodes]
-    for need, seats in zip(needs, seating, strict=True):
-        for at in seats:
-            count[at] += need.amounts[PORT]
-            fixed[at].update(need.fixed)
+    count = [0] * len(pool.nodes)
+    fixed: list[set[int]] = [set() for _ in pool.nodes]
+    for demand, nodes_of_role in zip(demands, assignment, strict=True):
+        for at in nodes_of_role:
+            count[at] += demand.amounts[PORT]
+            fixed[at].update(demand.fixed)
     numbers = [
-        iter(_next_ports(n, room.books[n.host], count[at], fixed[at]))
-        for at, n in enumerate(room.nodes)
+        iter(_next_ports(n, pool.usage[n.host], count[at], fixed[at]))
+        for at, n in enumerate(pool.nodes)
     ]
-    gpus = [iter([g for g in n.gpus if g not in room.books[n.host].gpus]) for n in room.nodes]
-    addresses = [_addresses(n, room.books[n.host]) for n in room.nodes]
+    gpus = [iter([g for g in n.gpus if g not in pool.usage[n.host].gpus]) for n in pool.nodes]
+    addresses = [_addresses(n, pool.usage[n.host]) for n in pool.nodes]
     out = []
-    for role, seats in zip(roles, seating, strict=True):
+    for role, nodes_of_role in zip(roles, assignment, strict=True):
         labels = role.all_ports()
-        for index, at in enumerate(seats):
+        for index, at in enumerate(nodes_of_role):
             ports = {
                 p.label: tuple(
                     range(p.begin, p.begin + p.count)
@@ -443,7 +449,7 @@ def _places(
                 )
                 for p in labels
             }
-            node = room.nodes[at]
+            node = pool.nodes[at]
             out.append(
                 TaskPlace(
                     role=role.name,
@@ -457,49 +463,53 @@ def _places(
     return tuple(out)
 
 
-def _free_block(node: Node, books: NodeUsage) -> int | None:
-    return subnets.free_block(node.subnets, books.blocks.keys() | books.foreign.keys())
+def _free_block(node: Node, used: NodeUsage) -> int | None:
+    return subnets.free_block(node.subnets, used.blocks.keys() | used.foreign.keys())
 
 
-def _addresses(node: Node, books: NodeUsage) -> Iterator[str]:
-    """Of the tasks of one gang on this node, in their order."""
-    block = _free_block(node, books)
+def _addresses(node: Node, used: NodeUsage) -> Iterator[str]:
+    """Return the addresses of the tasks of one gang on this node, in order."""
+    block = _free_block(node, used)
     if node.subnets is None or block is None:
         return repeat(node.address)
     return (subnets.address(node.subnets, block, n) for n in range(subnets.MEMBERS))
 
 
-def _next_ports(node: Node, books: NodeUsage, count: int, but: Iterable[int] = ()) -> list[int]:
-    """The next free ports in turn; fewer than `count` when there are no more. Those are not the
-    next ones any more.
+def _next_ports(node: Node, used: NodeUsage, count: int, but: Iterable[int] = ()) -> list[int]:
+    """Return the next free ports in turn, fewer than `count` if not enough are free. Advances the
+    position.
     """
     if not count:
         return []
     first, end = node.ports.start, node.ports.stop
-    start = min(max(books.next_port, first), end)
-    turn = (p for r in (range(start, end), range(first, start)) for p in r)
+    start = min(max(used.next_port, first), end)
+    candidates = (p for r in (range(start, end), range(first, start)) for p in r)
     out = list(
         islice(
-            (p for p in turn if p not in books.ports and p not in books.avoided and p not in but),
+            (
+                p
+                for p in candidates
+                if p not in used.ports and p not in used.avoided and p not in but
+            ),
             count,
         )
     )
     if out:
-        books.next_port = out[-1] + 1
+        used.next_port = out[-1] + 1
     return out
 
 
 def _change_ports(
-    room: NodePool, claim: AllocationRequest, lost: Mapping[str, Sequence[int]]
+    pool: NodePool, claim: AllocationRequest, lost: Mapping[str, Sequence[int]]
 ) -> bool:
-    """Give the gang others for what it lost, on the same hosts; False, and its places stay, when
+    """Give the gang other ports on the same hosts. Return False, with unchanged placements, if
     there are none.
     """
     any_number = {(r.name, p.label) for r in claim.roles for p in r.all_ports() if not p.begin}
-    nodes = {n.host: n for n in room.nodes}
+    nodes = {n.host: n for n in pool.nodes}
     fresh: dict[str, list[int]] = {}
     for host, bad in lost.items():
-        here = [p for p in claim.seats.values() if p.host == host]
+        here = [p for p in claim.placements.values() if p.host == host]
         gone = [
             (p.role, label) for p in here for label, has in p.ports.items() for n in has if n in bad
         ]
@@ -507,10 +517,10 @@ def _change_ports(
             continue
         if host not in nodes or not any_number.issuperset(gone):
             return False
-        fresh[host] = _next_ports(nodes[host], room.books[host], len(gone))
+        fresh[host] = _next_ports(nodes[host], pool.usage[host], len(gone))
         if len(fresh[host]) < len(gone):
             return False
-    for seat, place in claim.seats.items():
+    for task, place in claim.placements.items():
         numbers = fresh.get(place.host, [])
         bad = lost.get(place.host, ())
         ports = {
@@ -518,34 +528,34 @@ def _change_ports(
             for label, has in place.ports.items()
         }
         if ports != place.ports:
-            _book(room, claim, place, -1)
-            claim.seats[seat] = msgspec.structs.replace(place, ports=ports)
-            _book(room, claim, claim.seats[seat], 1)
+            _account(pool, claim, place, -1)
+            claim.placements[task] = msgspec.structs.replace(place, ports=ports)
+            _account(pool, claim, claim.placements[task], 1)
     return True
 
 
-def _book(room: NodePool, claim: AllocationRequest, place: TaskPlace, sign: int) -> None:
-    """Put down what one task holds, or strike it out. A host that is gone has no books."""
-    books = room.books.get(place.host)
-    if books is not None:
-        _add(books, next(r for r in claim.roles if r.name == place.role), place, sign)
+def _account(pool: NodePool, claim: AllocationRequest, place: TaskPlace, sign: int) -> None:
+    """Add or remove the resources of one task. Hosts that are no longer configured are not counted."""
+    used = pool.usage.get(place.host)
+    if used is not None:
+        _add_usage(used, next(r for r in claim.roles if r.name == place.role), place, sign)
 
 
-def _add(books: NodeUsage, role: TaskRole, place: TaskPlace, sign: int) -> None:
-    books.cpu += sign * role.cpu
-    books.memory_mb += sign * role.memory_mb
+def _add_usage(used: NodeUsage, role: TaskRole, place: TaskPlace, sign: int) -> None:
+    used.cpu += sign * role.cpu
+    used.memory_mb += sign * role.memory_mb
     for g in place.gpus:
-        if not (n := books.gpus.get(g, 0) + sign):
-            del books.gpus[g]
+        if not (n := used.gpus.get(g, 0) + sign):
+            del used.gpus[g]
         else:
-            books.gpus[g] = n
-    block = None if books.subnets is None else subnets.block_of(books.subnets, place.address)
+            used.gpus[g] = n
+    block = None if used.subnets is None else subnets.block_of(used.subnets, place.address)
     if block is not None:
-        books.blocks[block] = books.blocks.get(block, 0) + sign
-        if not books.blocks[block]:
-            del books.blocks[block]
+        used.blocks[block] = used.blocks.get(block, 0) + sign
+        if not used.blocks[block]:
+            del used.blocks[block]
     for p in (n for numbers in place.ports.values() for n in numbers):
-        if not (n := books.ports.get(p, 0) + sign):
-            del books.ports[p]
+        if not (n := used.ports.get(p, 0) + sign):
+            del used.ports[p]
         else:
-            books.ports[p] = n
+            used.ports[p] = n

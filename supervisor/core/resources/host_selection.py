@@ -1,8 +1,8 @@
-"""Hosts of a driver with several: what each has for agents, which of them a run may go to, and to
-which of these it goes.
+"""Host selection for drivers with several hosts: the capacity of each host, the hosts allowed for a
+run, and the choice among them.
 
-Plain data and functions of it. What runs hold and wait for is gathered in `world`, what is done
-about it in `moving` and `outages`.
+Functions on plain data. `state.host_assignment` collects the current load; `rebalancing` and
+`host_availability` act on it.
 """
 
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ from ....protocol.clusters.cluster import LIMIT_SLACK_SECS
 
 
 class HostCapacity(msgspec.Struct, frozen=True, kw_only=True):
-    """slots: runs at once, by kind. agent_mb: memory that one agent of a kind takes there;
-    memory_mb: for all of them, None: not counted.
+    """slots: concurrent runs, by kind. agent_mb: memory of one agent of a kind; memory_mb: memory
+    for all agents of the host, None: not counted.
 
-    It is counted for drivers whose gangs are in containers only: agents of gangs could wait for
-    each other's memory. plans: only runs of users with these plans come here; none: everybody
-    else's.
+    Memory is counted only for drivers that run gangs in containers: otherwise agents of gangs could
+    wait for each other's memory. plans: only runs of users with these plans; empty: users without a
+    dedicated host.
     """
 
     host: str
@@ -27,14 +27,14 @@ class HostCapacity(msgspec.Struct, frozen=True, kw_only=True):
     agent_mb: dict[str, int] = {}
     memory_mb: int | None = None
     plans: frozenset[str] = frozenset()
-    #: of one user at once, on a cluster; None: as with the driver
+    #: concurrent runs of one user on a cluster; None: the driver's number
     user_runs: int | None = None
-    #: on a cluster: its agent ends what the scheduler has not ended so long after its time limit
+    #: on a cluster: the agent ends a run this long after its time limit, if the scheduler has not
     limit_slack_secs: float = LIMIT_SLACK_SECS
 
 
 class HostOutage(msgspec.Struct, frozen=True):
-    """A host that cannot be asked: why, and since when (wall time)."""
+    """An unavailable host: reason, and since when (wall time)."""
 
     detail: str
     since: float
@@ -45,11 +45,11 @@ Outages = dict[tuple[str, str], HostOutage]
 
 
 class HostCandidate(msgspec.Struct, frozen=True, kw_only=True):
-    """One host, as a run sees it that looks for a home.
+    """One host as a candidate for a run.
 
-    load: runs of its kind that wait or run there, of `slots` at once. warm: 2 where its user's
-    agent of that kind is there or on its way, 1 where the user has any agent. memory: 2 where there
-    is room for its agent, 1 where idle ones make room, 0 where there is none.
+    load: runs of its kind that wait or run there; slots: concurrent runs. warm: 2 if the user's
+    agent of that kind is up or on its way, 1 if the user has any agent there. memory: 2 if the
+    agent fits, 1 if it fits after evicting idle agents, else 0.
     """
 
     host: str
@@ -63,28 +63,28 @@ class HostCandidate(msgspec.Struct, frozen=True, kw_only=True):
 class _Kept(Protocol):
     @property
     def host(self) -> str:
-        """Its name."""
+        """Name of the host."""
 
     @property
     def plans(self) -> frozenset[str]:
-        """Who may come."""
+        """Plans for which the host is reserved."""
 
 
 _Place = TypeVar("_Place", bound=_Kept)
 
 
 def allowed(places: Sequence[_Place], plan: str | None) -> list[_Place]:
-    """Those that are kept for this plan; where none is, those that are kept for nobody."""
+    """Return the hosts reserved for this plan, or the unreserved ones if there are none."""
     kept = [p for p in places if plan is not None and plan in p.plans]
     return kept or [p for p in places if not p.plans]
 
 
 def choose(options: Sequence[HostCandidate]) -> str | None:
-    """Where a run waits. A host that is down is nobody's choice while another is up; nor is one
-    whose memory is used up.
+    """Return the host whose queue a run joins. Hosts that are down or without memory are chosen
+    only if there is no other.
 
-    Where a slot is free, the agent that is there counts first, then the load; where none is, the
-    load alone. The first listed wins a tie.
+    If slots are free, a running agent counts first, then the load. Otherwise the load counts first.
+    The first host wins a tie.
     """
     up = [o for o in options if not o.down] or options
     roomy = [o for o in up if o.memory] or up
@@ -94,8 +94,10 @@ def choose(options: Sequence[HostCandidate]) -> str | None:
     return min(roomy, key=lambda o: (o.load / o.slots, -o.warm, -o.memory)).host if roomy else None
 
 
-def note(outages: Outages, where: tuple[str, str], detail: str, at: float, *, up: bool) -> None:
-    """A host of a driver can be asked, or cannot. It is down since it was told for the first time."""
+def record_change(
+    outages: Outages, where: tuple[str, str], detail: str, at: float, *, up: bool
+) -> None:
+    """Record that a host is up or down. An outage begins with its first report."""
     if up:
         outages.pop(where, None)
     else:

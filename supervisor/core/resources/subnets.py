@@ -1,8 +1,8 @@
-"""Addresses of gangs that have a network of their own on one host: a block of 1024 addresses for
-each, by its number among those of a host.
+"""Addresses of gangs with their own network on one host: a block of 1024 addresses each, identified
+by its number on the host.
 
-Of a block the first address is the network's, the second its gateway's, the last its broadcast's;
-tasks have those between.
+The first address of a block is the network's, the second the gateway's, the last the broadcast
+address. Tasks use the others.
 """
 
 from collections.abc import Container
@@ -10,7 +10,7 @@ from functools import cache
 from ipaddress import AddressValueError, IPv4Address, IPv4Network
 
 _BITS, _SIZE, _FIRST = 22, 1 << 10, 2
-#: Tasks that one block has addresses for.
+#: Number of tasks that fit into one block.
 MEMBERS = _SIZE - _FIRST - 1
 
 
@@ -20,12 +20,12 @@ def _network(subnets: str) -> IPv4Network:
 
 
 def blocks(subnets: str) -> int:
-    """How many there are; none where they would be smaller than a block."""
+    """Return the number of blocks; 0 if the network is smaller than a block."""
     return _network(subnets).num_addresses // _SIZE
 
 
 def free_block(subnets: str | None, held: Container[int]) -> int | None:
-    """The lowest one that nobody holds."""
+    """Return the lowest free block, or None."""
     return (
         None
         if subnets is None
@@ -34,12 +34,12 @@ def free_block(subnets: str | None, held: Container[int]) -> int | None:
 
 
 def address(subnets: str, block: int, member: int) -> str:
-    """Of the task with this number, from 0, in this block."""
+    """Return the address of the task with this number (from 0) in this block."""
     return str(_network(subnets)[block * _SIZE + _FIRST + member])
 
 
 def block_of(subnets: str, address_: str) -> int | None:
-    """The block that an address belongs to; None: to none of these."""
+    """Return the block of an address, or None if it is in none."""
     try:
         there = IPv4Address(address_)
     except AddressValueError:
@@ -49,7 +49,7 @@ def block_of(subnets: str, address_: str) -> int | None:
 
 
 def subnet_of(address_: str) -> str | None:
-    """The block around an address, as `10.208.0.0/22`; None: it is none."""
+    """Return the block around an address, as `10.208.0.0/22`, or None if it is no address."""
     try:
         return str(IPv4Network((address_, _BITS), strict=False))
     except AddressValueError:

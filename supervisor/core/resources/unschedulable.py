@@ -1,7 +1,7 @@
-"""Why a gang has no place, in sentences with numbers: what it asks for, what there is, where, and
-whether it is scattered.
+"""Explains in sentences with numbers why a gang cannot be placed: demand, capacity, host, and
+whether the free capacity is fragmented.
 
-Nothing is decided here; `rooms` knows who holds what, `packing` what fits.
+No decisions here: `gang_allocator` knows the holders, `bin_packing` finds assignments.
 """
 
 from collections import Counter
@@ -14,15 +14,15 @@ from ....protocol.jobs.roles import FIRST_PORT, LAST_PORT, TaskRole
 from . import bin_packing, host_selection, subnets
 from .bin_packing import CPU, GPU, MEMORY, PORT, FreeCapacity, Node, RoleDemand, UnplacedTask
 
-#: Hosts that a sentence names, before it says how many more there are.
+#: Hosts named in a sentence before the number of further ones.
 NAMED_HOSTS = 3
 
 
 class UnschedulableReason(msgspec.Struct, frozen=True):
     """Why a gang waits.
 
-    behind: others asked before it, `ahead` of them. insufficient: less is free than it asks for.
-    fragmented: enough is free, but not where it is needed. ports: only ports are wanting.
+    behind: `ahead` earlier gangs wait. insufficient: less is free than requested. fragmented:
+    enough is free, but not where it is needed. ports: only ports are missing.
     """
 
     code: Literal["behind", "insufficient", "fragmented", "ports"]
@@ -35,88 +35,100 @@ def behind(ahead: int) -> UnschedulableReason:
     return UnschedulableReason("behind", ahead, f"it waits behind {others} before it")
 
 
-def lack(needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity]) -> UnschedulableReason:
-    """Why the gang whose turn it is cannot have its places now."""
+def shortage(
+    demands: Sequence[RoleDemand], capacities: Sequence[FreeCapacity]
+) -> UnschedulableReason:
+    """Return why the first waiting gang does not fit now."""
     short = [
-        what for what in (CPU, MEMORY, GPU) if bin_packing.asked(needs, what) > _sum(spaces, what)
+        resource
+        for resource in (CPU, MEMORY, GPU)
+        if bin_packing.total(demands, resource) > _sum(capacities, resource)
     ]
     if short:
         return UnschedulableReason(
-            "insufficient", 0, "; ".join(_too_little(needs, spaces, what) for what in short)
+            "insufficient",
+            0,
+            "; ".join(_shortage_text(demands, capacities, resource) for resource in short),
         )
-    stuck = bin_packing.stuck(needs, spaces)
+    stuck = bin_packing.first_unplaced(demands, capacities)
     if (
-        spaces
-        and all(s.node.subnets is not None for s in spaces)
-        and (stuck is None or len(spaces) > 1)
+        capacities
+        and all(s.node.subnets is not None for s in capacities)
+        and (stuck is None or len(capacities) > 1)
     ):
         return UnschedulableReason(
-            "fragmented", 0, _one_network(needs, spaces, "has room for all of them now")
+            "fragmented", 0, _one_network(demands, capacities, "has room for all of them now")
         )
     if stuck is None:
         return UnschedulableReason(
             "fragmented",
             0,
-            f"no way was found yet to share its {_tasks(needs)} tasks out among the hosts",
+            f"its {_tasks(demands)} tasks could not be assigned to the hosts yet",
         )
-    if bin_packing.pack(bin_packing.without_ports(needs), spaces) is not None:
-        return UnschedulableReason("ports", 0, _ports_wanting(needs, spaces, stuck))
-    return UnschedulableReason("fragmented", 0, _scattered(stuck, _tasks(needs)))
+    if bin_packing.pack(bin_packing.without_ports(demands), capacities) is not None:
+        return UnschedulableReason("ports", 0, _missing_ports_text(demands, capacities, stuck))
+    return UnschedulableReason("fragmented", 0, _fragmented_text(stuck, _tasks(demands)))
 
 
 def too_much(
     nodes: Sequence[Node], roles: Sequence[TaskRole], plan: str | None = None
 ) -> str | None:
-    """Why these roles could not be placed even if nothing else ran, with every host up; None: they
-    could.
-    """
+    """Return why these roles would not fit on idle nodes with every host up, or None if they would."""
     wrong, all_ = _wrong_ports(roles), nodes
     nodes = host_selection.allowed(nodes, plan)
     if wrong or not nodes:
         return wrong or (no_host(plan) if all_ else "there is no host where tasks may run")
-    needs, spaces = bin_packing.needs_of(roles), bin_packing.empty(nodes)
-    if bin_packing.seat(needs, spaces, range(len(nodes))) is not None:
+    demands, capacities = bin_packing.demands_of(roles), bin_packing.idle_capacities(nodes)
+    if bin_packing.pack_onto(demands, capacities, range(len(nodes))) is not None:
         return None
-    for need in needs:
-        if one := _task_too_large(need, spaces):
+    for demand in demands:
+        if one := _task_too_large(demand, capacities):
             return one
-    for what in (CPU, MEMORY, GPU, PORT):
-        if bin_packing.asked(needs, what) > _sum(spaces, what):
-            return _gang_too_large(needs, spaces, what)
-    if crowd := _same_port_too_often(needs, spaces):
+    for resource in (CPU, MEMORY, GPU, PORT):
+        if bin_packing.total(demands, resource) > _sum(capacities, resource):
+            return _gang_too_large(demands, capacities, resource)
+    if crowd := _same_port_too_often(demands, capacities):
         return crowd
     if any(n.subnets is not None for n in nodes) and len(nodes) > 1:
-        return _one_network(needs, spaces, "has room for all of them, even if nothing else runs")
-    if _tasks(needs) > subnets.MEMBERS or bin_packing.pack(needs, spaces) is not None:
-        return f"its {_tasks(needs)} tasks share a network of one host, which has addresses for {subnets.MEMBERS}"
-    stuck = bin_packing.stuck(needs, spaces)
-    return None if stuck is None else f"if nothing else ran, {_scattered(stuck, _tasks(needs))}"
+        return _one_network(
+            demands, capacities, "has room for all of them, even if nothing else runs"
+        )
+    if _tasks(demands) > subnets.MEMBERS or bin_packing.pack(demands, capacities) is not None:
+        return f"its {_tasks(demands)} tasks share a network of one host, which has addresses for {subnets.MEMBERS}"
+    stuck = bin_packing.first_unplaced(demands, capacities)
+    return (
+        None
+        if stuck is None
+        else f"if nothing else ran, {_fragmented_text(stuck, _tasks(demands))}"
+    )
 
 
 def no_host(plan: str | None) -> str:
-    """Every host is kept for somebody."""
-    whose = "users without a plan" if plan is None else f"users with the plan {plan!r}"
-    return f"there is no host for {whose}: all are kept for those with others"
+    """Return the sentence for a user for whom no host is available."""
+    users = "users without a plan" if plan is None else f"users with the plan {plan!r}"
+    return f"no host is available for {users}: all hosts are reserved for other plans"
 
 
-def _one_network(needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity], what: str) -> str:
-    """Enough is there, but not on one host."""
+def _one_network(
+    demands: Sequence[RoleDemand], capacities: Sequence[FreeCapacity], clause: str
+) -> str:
+    """Return the sentence for enough free resources that are not on one host."""
     asks = [
-        _who_asks(needs, what_)
-        for what_ in (CPU, MEMORY, GPU)
-        if bin_packing.asked(needs, what_) > _best(spaces, what_).free[what_]
+        _demand_text(demands, resource)
+        for resource in (CPU, MEMORY, GPU)
+        if bin_packing.total(demands, resource) > _best(capacities, resource).free[resource]
     ]
-    full = " (all networks for gangs are in use there)" if all(s.full for s in spaces) else ""
+    full = " (all networks for gangs are in use there)" if all(s.full for s in capacities) else ""
     best = [
-        f"{s.node.host} has {', '.join(amount(w, s.free[w]) for w in (CPU, MEMORY, GPU) if bin_packing.asked(needs, w))}"
-        for s in spaces
+        f"{s.node.host} has {', '.join(amount(w, s.free[w]) for w in (CPU, MEMORY, GPU) if bin_packing.total(demands, w))}"
+        for s in capacities
     ]
     asked = f"; {asks[0]}" if asks else ""
-    return f"its tasks share a network of one host, and no host {what}{full}{asked} ({_first_few(best)})"
+    return f"its tasks share a network of one host, and no host {clause}{full}{asked} ({_first_few(best)})"
 
 
-def amount(what: int, n: int) -> str:
-    match what:
+def amount(resource: int, n: int) -> str:
+    match resource:
         case bin_packing.CPU:
             return f"{n} core" if n == 1 else f"{n} cores"
         case bin_packing.MEMORY:
@@ -127,129 +139,137 @@ def amount(what: int, n: int) -> str:
             return f"{n} port" if n == 1 else f"{n} ports"
 
 
-def _tasks(needs: Sequence[RoleDemand]) -> int:
-    return sum(n.tasks for n in needs)
+def _tasks(demands: Sequence[RoleDemand]) -> int:
+    return sum(n.tasks for n in demands)
 
 
-def _sum(spaces: Sequence[FreeCapacity], what: int) -> int:
-    return sum(s.free[what] for s in spaces)
+def _sum(capacities: Sequence[FreeCapacity], resource: int) -> int:
+    return sum(s.free[resource] for s in capacities)
 
 
-def _all_of(need: RoleDemand) -> str:
-    parts = [amount(what, n) for what, n in enumerate(need.amounts) if n]
-    if need.fixed:
-        parts.append(_numbers(need.fixed))
+def _demand_of_task(demand: RoleDemand) -> str:
+    parts = [amount(resource, n) for resource, n in enumerate(demand.amounts) if n]
+    if demand.fixed:
+        parts.append(_numbers(demand.fixed))
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def _numbers(ports: Sequence[int]) -> str:
-    """`port 8080`, `the ports 8080-8083, 9000`: of ascending numbers."""
+    """Return `port 8080` or `the ports 8080-8083, 9000` for ascending numbers."""
     runs: list[list[int]] = []
     for p in ports:
         if runs and p == runs[-1][1] + 1:
             runs[-1][1] = p
         else:
             runs.append([p, p])
-    told = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
-    return f"port {told}" if len(ports) == 1 else f"the ports {told}"
+    text = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+    return f"port {text}" if len(ports) == 1 else f"the ports {text}"
 
 
-def _best(spaces: Sequence[FreeCapacity], what: int) -> FreeCapacity:
-    return max(spaces, key=lambda s: s.free[what])
+def _best(capacities: Sequence[FreeCapacity], resource: int) -> FreeCapacity:
+    return max(capacities, key=lambda s: s.free[resource])
 
 
-def _free(spaces: Sequence[FreeCapacity], what: int, *, scattered: bool = False) -> str:
-    """What is free on the best host, and in all."""
-    best = _best(spaces, what)
-    here = f"{best.free[what]} of {best.node.amounts[what]}"
-    if len(spaces) == 1:
-        return f"{here} {'is' if best.free[what] == 1 else 'are'} free on {best.node.host}"
-    free = _sum(spaces, what)
+def _free(capacities: Sequence[FreeCapacity], resource: int, *, scattered: bool = False) -> str:
+    """Return the free amount on the best host and in total."""
+    best = _best(capacities, resource)
+    here = f"{best.free[resource]} of {best.node.amounts[resource]}"
+    if len(capacities) == 1:
+        return f"{here} {'is' if best.free[resource] == 1 else 'are'} free on {best.node.host}"
+    free = _sum(capacities, resource)
     there = (
         f"{free} {'is' if free == 1 else 'are'} free in all, but on several hosts"
         if scattered
         else (
-            f"{free} of {sum(s.node.amounts[what] for s in spaces)} {'is' if free == 1 else 'are'} free in all"
+            f"{free} of {sum(s.node.amounts[resource] for s in capacities)} {'is' if free == 1 else 'are'} free in all"
         )
     )
     return f"the most that one host has free is {here} ({best.node.host}); {there}"
 
 
-def _who_asks(needs: Sequence[RoleDemand], what: int) -> str:
-    """`role worker asks for 12 cores (3 x 4)`; of several roles, their sum and the one that wants
-    most.
+def _demand_text(demands: Sequence[RoleDemand], resource: int) -> str:
+    """Return `role worker asks for 12 cores (3 x 4)`; for several roles, their sum and the largest
+    one.
     """
-    asking = [n for n in needs if n.amounts[what]]
-    most = max(asking, key=lambda n: n.amounts[what] * n.tasks)
-    each = f"{most.tasks} x {most.amounts[what]}"
+    asking = [n for n in demands if n.amounts[resource]]
+    most = max(asking, key=lambda n: n.amounts[resource] * n.tasks)
+    each = f"{most.tasks} x {most.amounts[resource]}"
     if len(asking) == 1:
-        told = f"role {most.role} asks for {amount(what, bin_packing.asked(needs, what))}"
-        return f"{told} ({each})" if most.tasks > 1 else told
-    return f"the roles ask for {amount(what, bin_packing.asked(needs, what))} together (most of it role {most.role}: {each})"
+        text = f"role {most.role} asks for {amount(resource, bin_packing.total(demands, resource))}"
+        return f"{text} ({each})" if most.tasks > 1 else text
+    return f"the roles ask for {amount(resource, bin_packing.total(demands, resource))} together (most of it role {most.role}: {each})"
 
 
-def _too_little(needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity], what: int) -> str:
-    if not spaces:
+def _shortage_text(
+    demands: Sequence[RoleDemand], capacities: Sequence[FreeCapacity], resource: int
+) -> str:
+    if not capacities:
         return "there is no host where tasks may run"
-    largest = max(needs, key=lambda n: n.amounts[what])
-    if largest.amounts[what] > _best(spaces, what).free[what]:
-        return f"task {largest.role}/0 asks for {amount(what, largest.amounts[what])}: {_free(spaces, what)}"
-    return f"{_who_asks(needs, what)}: {_free(spaces, what)}"
+    largest = max(demands, key=lambda n: n.amounts[resource])
+    if largest.amounts[resource] > _best(capacities, resource).free[resource]:
+        return f"task {largest.role}/0 asks for {amount(resource, largest.amounts[resource])}: {_free(capacities, resource)}"
+    return f"{_demand_text(demands, resource)}: {_free(capacities, resource)}"
 
 
-def _scattered(stuck: UnplacedTask, tasks: int) -> str:
-    """There would be enough, but not for this task in one place."""
-    need, spaces = stuck.need, stuck.spaces
-    first = f"{stuck.seated} of its {tasks} tasks would fit; beside them, " if stuck.seated else ""
-    task = f"{first}task {need.role}/{stuck.index} asks for"
-    for what, n in enumerate(need.amounts):
-        if n > _best(spaces, what).free[what]:
-            return f"{task} {amount(what, n)}: {_free(spaces, what, scattered=_sum(spaces, what) >= n)}"
-    return f"{task} {_all_of(need)}: no host has all of it free ({_first_few([_there(need, s) for s in spaces])})"
+def _fragmented_text(stuck: UnplacedTask, tasks: int) -> str:
+    """Return the sentence for enough free resources that do not fit this task on any one host."""
+    demand, capacities = stuck.demand, stuck.capacities
+    first = f"{stuck.placed} of its {tasks} tasks would fit; beside them, " if stuck.placed else ""
+    task = f"{first}task {demand.role}/{stuck.index} asks for"
+    for resource, n in enumerate(demand.amounts):
+        if n > _best(capacities, resource).free[resource]:
+            return f"{task} {amount(resource, n)}: {_free(capacities, resource, scattered=_sum(capacities, resource) >= n)}"
+    return f"{task} {_demand_of_task(demand)}: no host has all of it free ({_first_few([_free_on_host(demand, s) for s in capacities])})"
 
 
-def _there(need: RoleDemand, space: FreeCapacity) -> str:
-    """What a host has free of what is needed; of ports by number, whether they are."""
-    has = ", ".join(amount(what, space.free[what]) for what, n in enumerate(need.amounts) if n)
-    return f"{space.node.host} has {has}" + (
-        f", but {why}" if (why := _who_has(need, space)) else ""
+def _free_on_host(demand: RoleDemand, capacity: FreeCapacity) -> str:
+    """Return the free resources of a host that the task demands, and the holder of fixed ports."""
+    has = ", ".join(
+        amount(resource, capacity.free[resource]) for resource, n in enumerate(demand.amounts) if n
+    )
+    return f"{capacity.node.host} has {has}" + (
+        f", but {why}" if (why := _port_holder(demand, capacity)) else ""
     )
 
 
-def _first_few(told: Sequence[str]) -> str:
-    more = len(told) - NAMED_HOSTS
-    return "; ".join(told[:NAMED_HOSTS]) + (f"; and {more} more" if more > 0 else "")
+def _first_few(items: Sequence[str]) -> str:
+    more = len(items) - NAMED_HOSTS
+    return "; ".join(items[:NAMED_HOSTS]) + (f"; and {more} more" if more > 0 else "")
 
 
-def _ports_wanting(
-    needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity], stuck: UnplacedTask
+def _missing_ports_text(
+    demands: Sequence[RoleDemand], capacities: Sequence[FreeCapacity], stuck: UnplacedTask
 ) -> str:
-    need = stuck.need
-    if need.fixed:
-        free = sum(all(s.has(p) for p in need.fixed) for s in stuck.spaces)
-        there = f"free on {free} of {len(spaces)} {'host' if len(spaces) == 1 else 'hosts'}"
-        why = _first_few([_who_has(need, s) or _there(need, s) for s in stuck.spaces])
-        return f"task {need.role}/{stuck.index} asks for {_numbers(need.fixed)}: {there} ({why})"
-    if bin_packing.asked(needs, PORT) > _sum(spaces, PORT):
-        return f"{_who_asks(needs, PORT)}: {_free(spaces, PORT)}{_left_alone(spaces)}"
-    return f"{_scattered(stuck, _tasks(needs))}{_left_alone(spaces)}"
+    demand = stuck.demand
+    if demand.fixed:
+        free = sum(all(s.has(p) for p in demand.fixed) for s in stuck.capacities)
+        there = f"free on {free} of {len(capacities)} {'host' if len(capacities) == 1 else 'hosts'}"
+        why = _first_few(
+            [_port_holder(demand, s) or _free_on_host(demand, s) for s in stuck.capacities]
+        )
+        return (
+            f"task {demand.role}/{stuck.index} asks for {_numbers(demand.fixed)}: {there} ({why})"
+        )
+    if bin_packing.total(demands, PORT) > _sum(capacities, PORT):
+        return f"{_demand_text(demands, PORT)}: {_free(capacities, PORT)}{_avoided_ports_text(capacities)}"
+    return f"{_fragmented_text(stuck, _tasks(demands))}{_avoided_ports_text(capacities)}"
 
 
-def _who_has(need: RoleDemand, space: FreeCapacity) -> str | None:
-    """Who has the ports on this host that are asked for by number."""
-    for ports, who in (
-        (space.held, "another run holds"),
-        (space.avoided, "something else listens on"),
-        (space.fixed, "another task of this run has"),
+def _port_holder(demand: RoleDemand, capacity: FreeCapacity) -> str | None:
+    """Return the holder of the requested port numbers on this host."""
+    for ports, holder in (
+        (capacity.held, "another run holds"),
+        (capacity.avoided, "something else listens on"),
+        (capacity.fixed, "another task of this run has"),
     ):
-        if there := [p for p in need.fixed if p in ports]:
-            return f"{who} {_numbers(there)} on {space.node.host}"
+        if there := [p for p in demand.fixed if p in ports]:
+            return f"{holder} {_numbers(there)} on {capacity.node.host}"
     return None
 
 
-def _left_alone(spaces: Sequence[FreeCapacity]) -> str:
-    n = sum(p in s.avoided and p not in s.held for s in spaces for p in s.node.ports)
-    return f"; {n} more are left alone for now, because something else listens there" if n else ""
+def _avoided_ports_text(capacities: Sequence[FreeCapacity]) -> str:
+    n = sum(p in s.avoided and p not in s.held for s in capacities for p in s.node.ports)
+    return f"; {n} more are avoided for now, because something else listens there" if n else ""
 
 
 def _wrong_ports(roles: Sequence[TaskRole]) -> str | None:
@@ -257,9 +277,9 @@ def _wrong_ports(roles: Sequence[TaskRole]) -> str | None:
         for p in r.ports:
             last = p.begin + p.count - 1
             if p.begin and p.begin < FIRST_PORT:
-                return f"role {r.name} asks for port {p.begin} ({p.label}): ports below {FIRST_PORT} belong to the machine"
+                return f"role {r.name} asks for port {p.begin} ({p.label}): ports below {FIRST_PORT} are reserved for the system"
             if p.begin and last > LAST_PORT:
-                return f"role {r.name} asks for the ports {p.begin}-{last} ({p.label}): the last port there is has the number {LAST_PORT}"
+                return f"role {r.name} asks for the ports {p.begin}-{last} ({p.label}): the highest port is {LAST_PORT}"
         twice = [label for label, n in Counter(p.label for p in r.ports).items() if n > 1]
         if twice:
             return f"role {r.name} names its ports {twice[0]} twice"
@@ -270,48 +290,52 @@ def _wrong_ports(roles: Sequence[TaskRole]) -> str | None:
     return None
 
 
-def _task_too_large(need: RoleDemand, spaces: Sequence[FreeCapacity]) -> str | None:
-    for what, n in enumerate(need.amounts):
-        best = _best(spaces, what)
-        if n > best.free[what]:
+def _task_too_large(demand: RoleDemand, capacities: Sequence[FreeCapacity]) -> str | None:
+    for resource, n in enumerate(demand.amounts):
+        best = _best(capacities, resource)
+        if n > best.free[resource]:
             there = (
-                f"{best.node.host} has {best.free[what]}"
-                if len(spaces) == 1
-                else (f"the most that one host has is {best.free[what]} ({best.node.host})")
+                f"{best.node.host} has {best.free[resource]}"
+                if len(capacities) == 1
+                else (f"the most that one host has is {best.free[resource]} ({best.node.host})")
             )
-            return f"role {need.role} asks for {amount(what, n)} for each task: {there}"
-    if any(bin_packing.room_for(need, s) for s in spaces):
+            return f"role {demand.role} asks for {amount(resource, n)} for each task: {there}"
+    if any(bin_packing.tasks_that_fit(demand, s) for s in capacities):
         return None
-    hosts = _first_few([_there(need, s) for s in spaces])
-    return (
-        f"role {need.role} asks for {_all_of(need)} for each task: no host has all of it ({hosts})"
-    )
+    hosts = _first_few([_free_on_host(demand, s) for s in capacities])
+    return f"role {demand.role} asks for {_demand_of_task(demand)} for each task: no host has all of it ({hosts})"
 
 
-def _gang_too_large(needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity], what: int) -> str:
-    best = _best(spaces, what)
+def _gang_too_large(
+    demands: Sequence[RoleDemand], capacities: Sequence[FreeCapacity], resource: int
+) -> str:
+    best = _best(capacities, resource)
     there = (
-        f"{best.node.host} has {best.free[what]}"
-        if len(spaces) == 1
+        f"{best.node.host} has {best.free[resource]}"
+        if len(capacities) == 1
         else (
-            f"all {len(spaces)} hosts together have {_sum(spaces, what)}, the largest of them {best.free[what]} ({best.node.host})"
+            f"all {len(capacities)} hosts together have {_sum(capacities, resource)}, the largest of them {best.free[resource]} ({best.node.host})"
         )
     )
-    return f"{_who_asks(needs, what)}: {there}"
+    return f"{_demand_text(demands, resource)}: {there}"
 
 
-def _same_port_too_often(needs: Sequence[RoleDemand], spaces: Sequence[FreeCapacity]) -> str | None:
-    """A port has one number on each host: so many tasks at most can have the same one."""
+def _same_port_too_often(
+    demands: Sequence[RoleDemand], capacities: Sequence[FreeCapacity]
+) -> str | None:
+    """Return the error if more tasks demand the same port number than there are hosts."""
     tasks: Counter[int] = Counter()
-    for n in needs:
+    for n in demands:
         tasks.update(dict.fromkeys(n.fixed, n.tasks))
-    crowded = [p for p in sorted(tasks) if tasks[p] > len(spaces)]
-    if not crowded:
+    overbooked = [p for p in sorted(tasks) if tasks[p] > len(capacities)]
+    if not overbooked:
         return None
-    port = crowded[0]
-    who = [f"role {n.role}" for n in needs if port in n.fixed]
+    port = overbooked[0]
+    roles = [f"role {n.role}" for n in demands if port in n.fixed]
     hosts = (
-        f"there is one ({spaces[0].node.host})" if len(spaces) == 1 else f"there are {len(spaces)}"
+        f"there is one ({capacities[0].node.host})"
+        if len(capacities) == 1
+        else f"there are {len(capacities)}"
     )
-    ask = f"{' and '.join(who)} {'asks' if len(who) == 1 else 'ask'} for port {port} for {tasks[port]} tasks"
+    ask = f"{' and '.join(roles)} {'asks' if len(roles) == 1 else 'ask'} for port {port} for {tasks[port]} tasks"
     return f"{ask}: one task on each host can have it, and of hosts {hosts}"

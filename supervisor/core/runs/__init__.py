@@ -1,1 +1,3 @@
-"""Runs: one sentence to be written."""
+"""Runs: admission, attempts and retries, dependencies, termination, retention, and reconciliation
+with agents.
+"""

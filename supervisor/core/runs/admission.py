@@ -1,10 +1,9 @@
-"""What becomes of a request to run: a new run, the live one joined, the finished one reused, or a
-refusal.
+"""Decides run requests: a new run, join the live run, reuse the finished run, or a refusal.
 
-A request is *valid* for the run that is there when its hash is equal and its serial is absent or
-equal. Live and not valid: somebody else's run is in the slot, refused. Live and valid: joined.
-Completed and valid: reused, unless `forceRun`. Everything else becomes a new run with a serial that
-no other run of this job ever had.
+A request is *valid* for the existing run if its hash is equal and its serial is absent or equal.
+Live and not valid: refused, another run is active. Live and valid: joined. Completed and valid:
+reused, unless `forceRun`. Everything else becomes a new run, with a serial that no other run of
+this job ever had.
 """
 
 import hashlib
@@ -24,64 +23,67 @@ from ..resources import gang_allocator, host_selection, unschedulable
 from ..scheduling import placement
 from ..state import cluster_assignment
 from ..state.configuration import CoreConfig
-from ..state.world import Transaction, owner
+from ..state.transaction import Transaction
+from ..state.world import owner
 from . import dependencies, termination
 
 
-def submit(turn: Transaction, input_: Submit) -> None:
-    """Decide one run request; raises Refusal."""
+def submit(tx: Transaction, input_: Submit) -> None:
+    """Decide one run request. Raise Refusal."""
     request = input_.request
     spec = with_hash(request.run)
     jid = compute_jid(spec.uid, spec.simulation_id, spec.compute_model)
     if input_.known is not None:
-        _reply_known(turn, input_, jid)
+        _reply_known(tx, input_, jid)
         return
     if input_.taken:
         raise Refusal(
             "conflict",
             f"reqId {request.req_id} was used for a cancel; a new request needs a new reqId",
         )
-    job = turn.world.jobs.get(jid) or Job(jid=jid)
+    job = tx.world.jobs.get(jid) or Job(jid=jid)
     run = job.run
     if run is not None and _answered_by(run, request, spec):
-        turn.ask(ReplyStatus(input_.handle, jid, run.serial))
-        _receipt(turn, request.req_id, jid, run.serial)
+        tx.emit(ReplyStatus(input_.handle, jid, run.serial))
+        _receipt(tx, request.req_id, jid, run.serial)
         return
     if (
-        spec.driver in turn.world.policy.batch
-        and cluster_assignment.cluster(turn.world.policy, spec) is None
+        spec.driver in tx.world.policy.batch
+        and cluster_assignment.cluster(tx.world.policy, spec) is None
     ):
-        raise Refusal("batchRefused", cluster_assignment.unknown(turn.world.policy, spec))
-    lack = _too_much(turn.world.policy, spec)
-    if lack is not None:
-        raise Refusal("resourceExceeded", lack)
-    waits = dependencies.accepted(turn, spec, jid)
-    serial = max((run.serial if run else 0) + 1, int(turn.now.wall), turn.world.policy.serial_floor)
-    turn.record(
+        raise Refusal(
+            "batchRefused", cluster_assignment.unknown_cluster_error(tx.world.policy, spec)
+        )
+    reason = _too_much(tx.world.policy, spec)
+    if reason is not None:
+        raise Refusal("resourceExceeded", reason)
+    waits = dependencies.unfinished(tx, spec, jid)
+    serial = max((run.serial if run else 0) + 1, int(tx.now.wall), tx.world.policy.serial_floor)
+    tx.record(
         jid,
         RunRequested(
-            at=turn.now.wall,
+            at=tx.now.wall,
             serial=serial,
             spec=spec,
             run_dir=input_.run_dir,
             req_id=request.req_id,
-            mono=turn.now.mono,
-            boot_id=turn.now.boot_id,
+            mono=tx.now.mono,
+            boot_id=tx.now.boot_id,
             waits_for=waits,
         ),
     )
-    _receipt(turn, request.req_id, jid, serial)
-    turn.ask(ReplyStatus(input_.handle, jid, serial))
-    job = turn.world.jobs[jid]
-    termination.arm(turn, job)
+    _receipt(tx, request.req_id, jid, serial)
+    tx.emit(ReplyStatus(input_.handle, jid, serial))
+    job = tx.world.jobs[jid]
+    termination.arm(tx, job)
     if waits:
-        dependencies.wait(turn, (jid, serial), waits)
+        dependencies.wait(tx, (jid, serial), waits)
         return
-    placement.enqueue(turn, job)
+    placement.enqueue(tx, job)
 
 
 def _too_much(policy: CoreConfig, spec: RunSpec) -> str | None:
-    """Why it could never be placed, even if nothing else ran."""
+    """Return why the run would not fit even on idle hosts, or None."""
     if not host_selection.allowed(policy.hosts(spec.driver), spec.active_plan):
         return unschedulable.no_host(spec.active_plan)
     if not spec.roles:
@@ -91,7 +93,7 @@ def _too_much(policy: CoreConfig, spec: RunSpec) -> str | None:
     return gang_allocator.too_much(policy.nodes.get(spec.driver, ()), spec.roles, spec.active_plan)
 
 
-def _reply_known(turn: Transaction, input_: Submit, jid: str) -> None:
+def _reply_known(tx: Transaction, input_: Submit, jid: str) -> None:
     known = input_.known
     assert known is not None
     if known[0] != jid:
@@ -99,7 +101,7 @@ def _reply_known(turn: Transaction, input_: Submit, jid: str) -> None:
             "conflict",
             f"reqId {input_.request.req_id} was used for another job before; a new request needs a new reqId",
         )
-    turn.ask(ReplyStatus(input_.handle, jid, known[1]))
+    tx.emit(ReplyStatus(input_.handle, jid, known[1]))
 
 
 def _answered_by(run: Run, request: RunSimulation, spec: RunSpec) -> bool:
@@ -119,14 +121,16 @@ def _answered_by(run: Run, request: RunSimulation, spec: RunSpec) -> bool:
     return valid and run.status == COMPLETED and not request.force_run
 
 
-def _receipt(turn: Transaction, req_id: str, jid: str, serial: int) -> None:
-    turn.receipts.append(
-        Receipt(uid=owner(jid), req_id=req_id, jid=jid, serial=serial, at=turn.now.wall)
+def _receipt(tx: Transaction, req_id: str, jid: str, serial: int) -> None:
+    tx.receipts.append(
+        Receipt(uid=owner(jid), req_id=req_id, jid=jid, serial=serial, at=tx.now.wall)
     )
 
 
 def with_hash(spec: RunSpec) -> RunSpec:
-    """`spec` with a computeJobHash: the caller's, or a digest of what decides the result."""
+    """Return `spec` with a computeJobHash: the caller's, or a digest of the inputs that determine
+    the result.
+    """
     if spec.compute_job_hash is not None:
         return spec
     matters: tuple[object, ...] = (

@@ -1,10 +1,10 @@
-"""When an attempt is decided, and whether another one follows: the completion policy and the retry
-policy.
+"""Completion policy and retry policy of attempts: when an attempt is decided, and whether another
+one follows.
 
-Pure: tasks that ended in, a verdict out. An attempt is looked at whenever one of its tasks has
-ended by itself. Failure comes first: where both a failure and a success could decide, it failed.
-Attempts are tried again as a whole; what the platform did counts separately from what nobody can
-explain, and what trying again cannot help is never tried again.
+Pure: ended tasks in, a verdict out. An attempt is evaluated whenever one of its tasks has ended by
+itself. Failure comes first: if both a failure and a success could decide, the attempt failed.
+Attempts are retried as a whole. Failures of the platform and failures of unknown cause have
+separate limits; permanent failures are never retried.
 """
 
 from collections.abc import Sequence
@@ -15,17 +15,17 @@ import msgspec
 from ....diagnosis.exit_table import Behavior
 from ....protocol.jobs.roles import Retry, TaskRole
 
-#: Conflict retries after which the wait for resources has grown as far as it does, and how many
-#: times the shortest wait that is.
+#: Number of conflict retries after which the wait stops growing, and the longest wait as a multiple
+#: of the shortest.
 CONFLICTS, CONFLICT_TIMES = 6, 6
-#: The longest pause before other retries.
+#: Longest pause before other retries, in seconds.
 MAX_PAUSE_SECS = 60.0
-#: 2 to this is over MAX_PAUSE_SECS: higher powers are not computed.
+#: 2 to this power exceeds MAX_PAUSE_SECS: higher powers are not computed.
 _DOUBLINGS = 6
 
 
 class TaskOutcome(msgspec.Struct, frozen=True):
-    """A task that is over. ok: it ended by itself, with exit code 0."""
+    """An ended task. ok: it ended by itself with exit code 0."""
 
     role: str
     index: int
@@ -33,8 +33,8 @@ class TaskOutcome(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What became of an attempt, and the task that decided it (None: the last of all, which
-    fulfilled no condition).
+    """Result of an attempt, and the task that decided it (None: all tasks ended without fulfilling
+    a condition).
     """
 
     succeeded: bool
@@ -44,7 +44,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class RetryDecision(msgspec.Struct, frozen=True):
-    """Another attempt follows, so long after the end of this one."""
+    """Another attempt follows after this delay."""
 
     behavior: Behavior
     delay_secs: float
@@ -52,8 +52,8 @@ class RetryDecision(msgspec.Struct, frozen=True):
 
 
 def decided(roles: Sequence[TaskRole], finals: Sequence[TaskOutcome]) -> Verdict | None:
-    """None: the attempt goes on. finals: each task at most once, in the order of their ends,
-    without those that were stopped.
+    """Return the verdict, or None if the attempt continues. finals: each task at most once, in the
+    order of their ends, without stopped tasks.
     """
     return (
         _deciding(roles, finals, ok=False)
@@ -65,7 +65,9 @@ def decided(roles: Sequence[TaskRole], finals: Sequence[TaskOutcome]) -> Verdict
 def _deciding(
     roles: Sequence[TaskRole], finals: Sequence[TaskOutcome], *, ok: bool
 ) -> Verdict | None:
-    """The condition that was fulfilled first, told with the newest task that counts towards it."""
+    """Return the verdict of the condition that was fulfilled first, with the newest task that
+    counts towards it.
+    """
     thresholds = {r.name: r.min_succeeded if ok else r.min_failed for r in roles}
     counts = dict.fromkeys(thresholds, 0)
     fulfilled: str | None = None
@@ -94,16 +96,16 @@ def _all_over(roles: Sequence[TaskRole], finals: Sequence[TaskOutcome]) -> Verdi
 def again(
     policy: Retry | None, behavior: Behavior, before: Sequence[Behavior], chance: float
 ) -> RetryDecision | str:
-    """What follows an attempt that failed in this way; a sentence that says why nothing does.
+    """Return the retry that follows a failed attempt, or a sentence that says why there is none.
 
-    before: why each earlier attempt was tried again. chance: in [0, 1), so that those who wait for
-    the same do not come together.
+    before: behaviors of earlier retries. chance: in [0, 1), spreads the retries of runs that wait
+    for the same resource.
     """
     if policy is None:
-        return "the run did not ask for retries"
+        return "the run requested no retries"
     match behavior:
         case "permanent":
-            return "to try again would not help"
+            return "the failure is permanent"
         case "unknown":
             used, allowed, kind = before.count("unknown"), policy.count, "retry"
         case "transient" | "conflict":
@@ -117,17 +119,17 @@ def again(
     if allowed == 0:
         return f"the run allows no {kind}"
     if 0 <= allowed <= used:
-        return f"each {kind} that the run allows was used: {used} of {allowed}"
+        return f"no {kind} is left: {used} of {allowed} used"
     delay = _delay(policy, behavior, before, chance)
-    number = f"{kind} {used + 1} of {allowed}" if allowed > 0 else f"{kind} {used + 1}, without end"
+    number = f"{kind} {used + 1} of {allowed}" if allowed > 0 else f"{kind} {used + 1}, no limit"
     when = f"in {delay:.0f} s" if delay else "at once"
     return RetryDecision(behavior, delay, f"{_WHY[behavior]}: {number}, {when}")
 
 
 _WHY: dict[Behavior, str] = {
-    "transient": "this was the platform's doing",
-    "conflict": "resources could not be had in time",
-    "unknown": "nobody knows whether this is for good",
+    "transient": "the platform caused this failure",
+    "conflict": "resources were not available in time",
+    "unknown": "the cause may be temporary",
 }
 
 

@@ -1,5 +1,5 @@
-"""What the end of a task does to its attempt, and the end of an attempt to its run: completion,
-retries, the final status.
+"""Consequences of a task's end for its attempt, and of an attempt's end for its run: completion,
+retries, final status.
 """
 
 from collections.abc import Iterable
@@ -12,61 +12,60 @@ from ....protocol.jobs.exit_info import ExitInfo
 from ....protocol.jobs.status import COMPLETED, ERROR
 from ..interface.effects import ClearTimer, DiscardHeldTask, SetTimer
 from ..scheduling import dispatch, placement
-from ..state.world import Transaction
+from ..state.transaction import Transaction
 from .attempt_policies import TaskOutcome, again, decided
 from .outcome import outcome
 
-#: Why a task is stopped when its attempt was decided by others: never a failure of its own.
+#: Stop reason of tasks that are no longer needed because their attempt was decided. Never a failure
+#: of the task.
 DECIDED = "decided"
-#: Why no attempt follows one whose run was canceled too late to change its result.
+#: Why no attempt follows if the run was canceled too late to change its result.
 CANCELED_LATE = "{} asked for the end of the run after its command had ended"
 
 
-def over(turn: Transaction, task: Task, exit_: ExitInfo, diagnosis: Diagnosis | None) -> None:
-    """Nothing is left of this task."""
+def task_ended(tx: Transaction, task: Task, exit_: ExitInfo, diagnosis: Diagnosis | None) -> None:
+    """Record that the task has ended completely, and handle the consequences."""
     token = task.token
-    turn.record(
-        token.jid, TaskEnded(at=turn.now.wall, token=token, exit=exit_, diagnosis=diagnosis)
-    )
-    run = turn.world.jobs[token.jid].run
-    mine = run is not None and run.serial == token.serial
+    tx.record(token.jid, TaskEnded(at=tx.now.wall, token=token, exit=exit_, diagnosis=diagnosis))
+    run = tx.world.jobs[token.jid].run
+    current = run is not None and run.serial == token.serial
     if task.agent_key.kind == "container" and (
-        run is None or not mine or run.spec.debug_secs is not None
+        run is None or not current or run.spec.debug_secs is not None
     ):
-        turn.ask(DiscardHeldTask(task.agent_key, token))
-    if run is not None and mine:
-        _decide(turn, run, token, exit_)
-        _close(turn, token)
-    placement.over(turn, task.agent_key, token)
+        tx.emit(DiscardHeldTask(task.agent_key, token))
+    if run is not None and current:
+        _decide(tx, run, token, exit_)
+        _end_attempt(tx, token)
+    placement.task_ended(tx, task.agent_key, token)
 
 
-def retry(turn: Transaction, jid: str, serial: int) -> None:
-    """The pause between two attempts is over."""
-    job = turn.world.jobs.get(jid)
+def retry(tx: Transaction, jid: str, serial: int) -> None:
+    """Queue the run again after the pause between two attempts."""
+    job = tx.world.jobs.get(jid)
     run = job.run if job is not None else None
     if job is None or run is None or run.serial != serial or run.retry is None or run.live_tasks:
         return
-    if not placement.waits(turn.world, (jid, serial), run):
-        placement.enqueue(turn, job)
+    if not placement.waits(tx.world, (jid, serial), run):
+        placement.enqueue(tx, job)
 
 
-def arm(turn: Transaction, jid: str, run: Run) -> None:
-    """After a restart: what is left of the pause."""
+def arm(tx: Transaction, jid: str, run: Run) -> None:
+    """Set the timer for the rest of the pause, after a restart."""
     if run.retry is not None and not run.live_tasks:
-        passed = turn.passed(run.retry.at, run.retry.mono, run.retry.boot_id)
-        turn.ask(SetTimer(("retry", jid, run.serial), max(0.0, run.retry.delay_secs - passed)))
+        passed = tx.secs_since(run.retry.at, run.retry.mono, run.retry.boot_id)
+        tx.emit(SetTimer(("retry", jid, run.serial), max(0.0, run.retry.delay_secs - passed)))
 
 
 def _attempt(run: Run, number: int) -> Attempt | None:
     return next((a for a in reversed(run.attempts) if a.number == number), None)
 
 
-def _decide(turn: Transaction, run: Run, token: Token, exit_: ExitInfo) -> None:
-    """Does this end decide the attempt? Then the other tasks are not needed any more."""
+def _decide(tx: Transaction, run: Run, token: Token, exit_: ExitInfo) -> None:
+    """Decide the attempt if this end does so, and stop the other tasks."""
     attempt = _attempt(run, token.attempt)
     if not run.spec.roles or not run.active or attempt is None or attempt.decided is not None:
         return
-    if not _may_decide(turn, run, token, exit_):
+    if not _may_decide(tx, run, token, exit_):
         return
     if exit_.stop_reason == "timeLimit":
         succeeded, reason, role, index = (
@@ -76,7 +75,7 @@ def _decide(turn: Transaction, run: Run, token: Token, exit_: ExitInfo) -> None:
             token.index,
         )
     else:
-        verdict = decided(run.spec.roles, _finals(attempt, token))
+        verdict = decided(run.spec.roles, _ended_tasks(attempt, token))
         if verdict is None:
             return
         succeeded, reason, role, index = (
@@ -85,10 +84,10 @@ def _decide(turn: Transaction, run: Run, token: Token, exit_: ExitInfo) -> None:
             verdict.role or "",
             verdict.index or 0,
         )
-    turn.record(
+    tx.record(
         token.jid,
         AttemptDecided(
-            at=turn.now.wall,
+            at=tx.now.wall,
             serial=run.serial,
             attempt=token.attempt,
             succeeded=succeeded,
@@ -97,23 +96,23 @@ def _decide(turn: Transaction, run: Run, token: Token, exit_: ExitInfo) -> None:
             index=index if role else None,
         ),
     )
-    _dismiss(turn, run, attempt)
+    _stop_others(tx, run, attempt)
 
 
-def _may_decide(turn: Transaction, run: Run, token: Token, exit_: ExitInfo) -> bool:
-    """Is it worth looking at all of them? Only at the last end, or at the one with which its role
-    has enough of its kind.
+def _may_decide(tx: Transaction, run: Run, token: Token, exit_: ExitInfo) -> bool:
+    """Return whether the attempt must be evaluated: at its last end, or when the role has enough
+    ends of this kind. Saves a loop over all tasks.
     """
-    tally = turn.world.tallies.get((token.jid, token.serial))
-    if tally is None or exit_.stop_reason == "timeLimit":
+    counts = tx.world.task_counts.get((token.jid, token.serial))
+    if counts is None or exit_.stop_reason == "timeLimit":
         return True
     role = next(r for r in run.spec.roles if r.name == token.role)
     enough = role.min_succeeded if exit_.succeeded else role.min_failed
-    return enough is not None and tally.ends[token.role, exit_.succeeded] >= enough
+    return enough is not None and counts.ends[token.role, exit_.succeeded] >= enough
 
 
-def _finals(attempt: Attempt, newest: Token) -> list[TaskOutcome]:
-    """Tasks that are over, in the order of their ends."""
+def _ended_tasks(attempt: Attempt, newest: Token) -> list[TaskOutcome]:
+    """Return the ended tasks in the order of their ends."""
     ended = sorted(
         (t for t in attempt.tasks if not t.live),
         key=lambda t: (t.token == newest, t.ended_at or 0.0),
@@ -124,48 +123,46 @@ def _finals(attempt: Attempt, newest: Token) -> list[TaskOutcome]:
     ]
 
 
-def not_needed(turn: Transaction, run: Run) -> Stop:
-    """How a task is stopped that its attempt does not need any more."""
+def not_needed(tx: Transaction, run: Run) -> Stop:
+    """Return the stop record of a task that its attempt no longer needs."""
     return Stop(
-        at=turn.now.wall, reason=DECIDED, by="supervisor", grace_secs=run.spec.grace_secs, note=""
+        at=tx.now.wall, reason=DECIDED, by="supervisor", grace_secs=run.spec.grace_secs, note=""
     )
 
 
-def _dismiss(turn: Transaction, run: Run, attempt: Attempt) -> None:
-    wanted = not_needed(turn, run)
+def _stop_others(tx: Transaction, run: Run, attempt: Attempt) -> None:
+    wanted = not_needed(tx, run)
     for task in attempt.tasks:
         if task.live and task.held is not None:
-            end_held(turn, task)
+            end_held(tx, task)
         elif task.live and task.exited is None:
-            dispatch.stop(turn, task.token, wanted)
+            dispatch.stop(tx, task.token, wanted)
 
 
-def end_held(turn: Transaction, task: Task) -> None:
-    """A task that was kept for debugging is over, with the exit that it had; the end of another one
-    may have ended it already.
-    """
-    known = turn.world.task(task.token)
+def end_held(tx: Transaction, task: Task) -> None:
+    """End a held task with its recorded exit, unless the end of another task has already ended it."""
+    known = tx.world.task(task.token)
     if known is None or not known.live:
         return
     assert task.exit is not None
-    turn.ask(ClearTimer(("debug", task.token)))
-    over(turn, task, task.exit, task.diagnosis)
+    tx.emit(ClearTimer(("debug", task.token)))
+    task_ended(tx, task, task.exit, task.diagnosis)
 
 
-def _close(turn: Transaction, token: Token) -> None:
-    """If this was the last task of its attempt: does another attempt follow, or is the run over?"""
-    run = turn.world.jobs[token.jid].run
+def _end_attempt(tx: Transaction, token: Token) -> None:
+    """After the last task of an attempt: start a retry, or end the run."""
+    run = tx.world.jobs[token.jid].run
     assert run is not None
     attempt = _attempt(run, token.attempt)
     if (
         attempt is None
         or attempt.ended_at is not None
-        or (token.jid, token.serial) in turn.world.tallies
+        or (token.jid, token.serial) in tx.world.task_counts
     ):
         return
     status, reason, error = _result(run, attempt)
     if not run.active:
-        _end(turn, token, reason)
+        _end(tx, token, reason)
         return
     if status == ERROR and run.stop is None and run.spec.retry is not None:
         telling = attempt.telling
@@ -177,47 +174,47 @@ def _close(turn: Transaction, token: Token) -> None:
         before = [a.retry.behavior for a in run.attempts if a.retry is not None]
         late = run.late_stop
         found = (
-            again(run.spec.retry, behavior, before, turn.chance())
+            again(run.spec.retry, behavior, before, tx.random())
             if late is None
             else CANCELED_LATE.format(late.by)
         )
         if not isinstance(found, str):
             _end(
-                turn,
+                tx,
                 token,
                 reason,
                 retry=Retrying(
-                    at=turn.now.wall,
+                    at=tx.now.wall,
                     delay_secs=found.delay_secs,
                     behavior=found.behavior,
                     reason=found.reason,
-                    mono=turn.now.mono,
-                    boot_id=turn.now.boot_id,
+                    mono=tx.now.mono,
+                    boot_id=tx.now.boot_id,
                 ),
             )
-            turn.ask(SetTimer(("retry", token.jid, token.serial), found.delay_secs))
+            tx.emit(SetTimer(("retry", token.jid, token.serial), found.delay_secs))
             return
-        _end(turn, token, reason, not_retried=found)
+        _end(tx, token, reason, not_retried=found)
     else:
-        _end(turn, token, reason)
-    turn.record(
+        _end(tx, token, reason)
+    tx.record(
         token.jid,
-        RunEnded(at=turn.now.wall, serial=token.serial, status=status, reason=reason, error=error),
+        RunEnded(at=tx.now.wall, serial=token.serial, status=status, reason=reason, error=error),
     )
 
 
 def _end(
-    turn: Transaction,
+    tx: Transaction,
     token: Token,
     reason: str,
     *,
     retry: Retrying | None = None,
     not_retried: str | None = None,
 ) -> None:
-    turn.record(
+    tx.record(
         token.jid,
         AttemptEnded(
-            at=turn.now.wall,
+            at=tx.now.wall,
             serial=token.serial,
             attempt=token.attempt,
             reason=reason,
@@ -228,12 +225,12 @@ def _end(
 
 
 def _result(run: Run, attempt: Attempt) -> tuple[str, str, str | None]:
-    """(status, reason, error) of a run of which this was the last attempt."""
+    """Return (status, reason, error) of a run with this last attempt."""
     exit_, verdict = attempt.telling.exit if attempt.telling is not None else None, attempt.decided
     if verdict is not None and verdict.succeeded:
         return COMPLETED, "exit", None
     if exit_ is None:
-        exit_ = ExitInfo(source="lost", detail="none of its tasks left an exit")
+        exit_ = ExitInfo(source="lost", detail="none of its tasks has an exit status")
     status, reason, error = outcome(exit_)
     if verdict is None or status == COMPLETED:
         return status, reason, error
@@ -249,5 +246,5 @@ def _named(task: Task | None) -> str:
 
 
 def live_held(all_: Iterable[Task]) -> list[Task]:
-    """Of these, the ones that are kept for debugging."""
+    """Return the tasks that are held for debugging."""
     return [t for t in all_ if t.live and t.held is not None]

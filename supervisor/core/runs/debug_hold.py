@@ -1,9 +1,8 @@
-"""Failed tasks that are kept for somebody to look at: nothing of them runs, what they hold they go
-on holding.
+"""Debug holds of failed tasks: nothing of them runs, but they keep their resources.
 
-Kept is what failed by itself (its own exit code, a crash, memory that ran out), never what the
-platform did to it. It ends at its deadline, or when it is released; then it has ended as it ended,
-and the attempt goes on from there.
+A task is held if it failed by itself (its own exit code, a crash, out of memory), never if the
+platform caused it. The hold ends at its deadline or by a release. Then the task ends with its
+recorded exit, and the attempt continues from there.
 """
 
 from ....db.events.events import TaskHeld
@@ -14,14 +13,15 @@ from ....protocol.ids import Token
 from ....protocol.jobs.exit_info import ExitInfo
 from ..interface.effects import ReplyStatus, SetTimer
 from ..interface.inputs import ReleaseHold
-from ..state.world import Transaction, owner
+from ..state.transaction import Transaction
+from ..state.world import owner
 from . import attempts
 
 
-def wanted(turn: Transaction, task: Task, exit_: ExitInfo, diagnosis: Diagnosis | None) -> bool:
-    """Is this failure one that somebody wants to look at?"""
+def is_wanted(tx: Transaction, task: Task, exit_: ExitInfo, diagnosis: Diagnosis | None) -> bool:
+    """Return whether this failed task is to be held."""
     token = task.token
-    run = turn.world.jobs[token.jid].run
+    run = tx.world.jobs[token.jid].run
     if (
         run is None
         or run.serial != token.serial
@@ -30,7 +30,7 @@ def wanted(turn: Transaction, task: Task, exit_: ExitInfo, diagnosis: Diagnosis 
         or task.held is not None
     ):
         return False
-    if run.late_stop is not None:  # its user does not want it any more
+    if run.late_stop is not None:  # the user has already asked for the end of the run
         return False
     attempt = next((a for a in run.attempts if a.number == token.attempt), None)
     if (
@@ -48,53 +48,55 @@ def wanted(turn: Transaction, task: Task, exit_: ExitInfo, diagnosis: Diagnosis 
     )
 
 
-def keep(turn: Transaction, task: Task, exit_: ExitInfo, diagnosis: Diagnosis | None) -> None:
-    """Nothing of it runs any more; it is over when its time is, or when it is released."""
+def hold(tx: Transaction, task: Task, exit_: ExitInfo, diagnosis: Diagnosis | None) -> None:
+    """Hold the task until its deadline or its release."""
     token = task.token
-    run = turn.world.jobs[token.jid].run
+    run = tx.world.jobs[token.jid].run
     assert run is not None and run.spec.debug_secs is not None
-    secs = min(run.spec.debug_secs, turn.world.policy.debug_secs)
-    turn.record(
+    secs = min(run.spec.debug_secs, tx.world.policy.debug_secs)
+    tx.record(
         token.jid,
         TaskHeld(
-            at=turn.now.wall,
+            at=tx.now.wall,
             token=token,
             exit=exit_,
             secs=secs,
             diagnosis=diagnosis,
-            mono=turn.now.mono,
-            boot_id=turn.now.boot_id,
+            mono=tx.now.mono,
+            boot_id=tx.now.boot_id,
         ),
     )
-    turn.world.agent(task.agent_key).placed.discard(token)
-    turn.ask(SetTimer(("debug", token), secs))
+    tx.world.agent(task.agent_key).placed.discard(token)
+    tx.emit(SetTimer(("debug", token), secs))
 
 
-def deadline(turn: Transaction, token: Token) -> None:
-    """Nobody has released it."""
-    task = turn.world.task(token)
+def deadline(tx: Transaction, token: Token) -> None:
+    """End the hold."""
+    task = tx.world.task(token)
     if task is not None and task.live and task.held is not None:
-        attempts.end_held(turn, task)
+        attempts.end_held(tx, task)
 
 
-def release(turn: Transaction, input_: ReleaseHold) -> None:
-    """Somebody has seen enough; raises Refusal. Somebody else's job and no job answer alike."""
+def release(tx: Transaction, input_: ReleaseHold) -> None:
+    """End holds at a user's request. Raise Refusal; the answer for another user's job and for no
+    job is the same.
+    """
     request = input_.request
-    job = turn.world.jobs.get(request.compute_jid)
+    job = tx.world.jobs.get(request.compute_jid)
     if job is None or job.run is None or owner(job.jid) != request.uid:
         raise Refusal("notFound", f"there is no job {request.compute_jid}")
     serial = request.compute_job_serial or job.run.serial
-    turn.ask(ReplyStatus(input_.handle, job.jid, serial))
+    tx.emit(ReplyStatus(input_.handle, job.jid, serial))
     if serial != job.run.serial:
         return
     for task in attempts.live_held(job.run.live_tasks):
         if request.role in (None, task.token.role) and request.index in (None, task.token.index):
-            deadline(turn, task.token)
+            deadline(tx, task.token)
 
 
-def arm(turn: Transaction, job: Job) -> None:
-    """After a restart: what is left of their time."""
+def arm(tx: Transaction, job: Job) -> None:
+    """Set the timers for the rest of the holds, after a restart."""
     for task in job.live_tasks():
         if task.held is not None:
-            passed = turn.passed(task.held.at, task.held.mono, task.held.boot_id)
-            turn.ask(SetTimer(("debug", task.token), max(0.0, task.held.secs - passed)))
+            passed = tx.secs_since(task.held.at, task.held.mono, task.held.boot_id)
+            tx.emit(SetTimer(("debug", task.token), max(0.0, task.held.secs - passed)))

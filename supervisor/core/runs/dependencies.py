@@ -1,8 +1,8 @@
-"""Runs that wait for the end of others: what is accepted, and what their ends lead to.
+"""Dependencies: runs that start after the end of other runs.
 
-A run that waits for others is in no queue. The end of one of those is looked at in a decision of
-its own, some followers at a time, so that a chain of ten thousand is no long decision; after a
-restart every one that is waited for is looked at again.
+A waiting run is in no queue. The end of a run is handled in a decision of its own, for a limited
+number of followers at a time, so that a chain of ten thousand runs is no long decision. After a
+restart, all runs with followers are checked again.
 """
 
 from itertools import islice
@@ -18,19 +18,20 @@ from ....protocol.jobs.status import CANCELED, COMPLETED, ERROR, PURGED
 from ..interface.effects import ClearTimer, SetTimer
 from ..resources.concurrency_limits import RunKey
 from ..scheduling import placement
-from ..state.world import Transaction, owner
+from ..state.transaction import Transaction
+from ..state.world import owner
 
-#: Followers of one run that are told of its end in one decision.
-TOLD = 128
+#: Followers of one run that are handled in one decision.
+AT_ONCE = 128
 
 
-def accepted(turn: Transaction, spec: RunSpec, jid: str) -> tuple[After, ...]:
-    """What this run has still to wait for, each with its serial. Raises Refusal for what will never
-    come.
+def unfinished(tx: Transaction, spec: RunSpec, jid: str) -> tuple[After, ...]:
+    """Return the dependencies that have not ended yet, each with its serial. Raise Refusal for one
+    that can no longer be fulfilled.
     """
     waits: list[After] = []
     for after in spec.after:
-        job = turn.world.jobs.get(after.compute_jid)
+        job = tx.world.jobs.get(after.compute_jid)
         if after.compute_jid == jid:
             raise Refusal("badRequest", f"{jid} cannot wait for itself")
         if job is None or job.run is None or owner(job.jid) != spec.uid:
@@ -41,88 +42,92 @@ def accepted(turn: Transaction, spec: RunSpec, jid: str) -> tuple[After, ...]:
         found = _ended(job, pinned.compute_job_serial)
         if found is None:
             waits.append(pinned)
-        elif not _right(pinned, found):
-            sentence = f"it is to run after {after.compute_jid} ({_words(pinned)}), which has ended already: {found}"
+        elif not _fulfilled(pinned, found):
+            sentence = f"it is to run after {after.compute_jid} ({_condition(pinned)}), which has ended already: {found}"
             raise Refusal("dependencyNever", sentence)
     return tuple({(a.compute_jid, a.compute_job_serial, a.on): a for a in waits}.values())
 
 
-def wait(turn: Transaction, ticket: RunKey, waits: tuple[After, ...]) -> None:
-    """From now on it waits for these."""
-    turn.world.wait_for(ticket, waits)
+def wait(tx: Transaction, ticket: RunKey, waits: tuple[After, ...]) -> None:
+    """Record that the run waits for these."""
+    tx.world.wait_for(ticket, waits)
 
 
-def forget(turn: Transaction, ticket: RunKey, waits: tuple[After, ...]) -> None:
-    """It does not wait for these any more."""
+def forget(tx: Transaction, ticket: RunKey, waits: tuple[After, ...]) -> None:
+    """Remove these dependencies of the run."""
     for after in waits:
-        serials = turn.world.followers.get(after.compute_jid, {})
+        serials = tx.world.followers.get(after.compute_jid, {})
         tickets = serials.get(after.compute_job_serial, {})
         tickets.pop(ticket, None)
         if serials and not tickets:
             serials.pop(after.compute_job_serial, None)
             if not serials:
-                del turn.world.followers[after.compute_jid]
+                del tx.world.followers[after.compute_jid]
 
 
-def noticed(turn: Transaction) -> None:
-    """Jobs changed in this decision: are there some that others wait for?"""
-    for jid in sorted(turn.touched.keys() & turn.world.followers.keys()):
-        if any(
-            _ended(turn.touched[jid], serial) is not None for serial in turn.world.followers[jid]
-        ):
-            turn.ask(SetTimer(("follow", jid), 0.0))
+def schedule_followers(tx: Transaction) -> None:
+    """Schedule `follow` for jobs that ended in this decision and have followers."""
+    for jid in sorted(tx.touched.keys() & tx.world.followers.keys()):
+        if any(_ended(tx.touched[jid], serial) is not None for serial in tx.world.followers[jid]):
+            tx.emit(SetTimer(("follow", jid), 0.0))
 
 
-def look_at_all(turn: Transaction) -> None:
-    """After a restart."""
-    for jid in turn.world.followers:
-        turn.ask(SetTimer(("follow", jid), 0.0))
+def schedule_all(tx: Transaction) -> None:
+    """Schedule `follow` for all jobs with followers, after a restart."""
+    for jid in tx.world.followers:
+        tx.emit(SetTimer(("follow", jid), 0.0))
 
 
-def follow(turn: Transaction, jid: str) -> None:
-    """Somebody waits for runs of this job: tell him of those that are over, or some of them."""
-    job = turn.world.jobs.get(jid) or Job(jid=jid)
-    room = TOLD
-    for serial in list(turn.world.followers.get(jid, {})):
+def follow(tx: Transaction, jid: str) -> None:
+    """Handle ended runs of this job for their followers, up to a limit."""
+    job = tx.world.jobs.get(jid) or Job(jid=jid)
+    left = AT_ONCE
+    for serial in list(tx.world.followers.get(jid, {})):
         found = _ended(job, serial)
         if found is None:
             continue
-        # who was told of the end of one of them may wait for none of them any more
-        tickets = list(islice(turn.world.followers.get(jid, {}).get(serial, {}), room))
-        room -= len(tickets)
+        # a follower that was handled for an earlier run may have dropped its other dependencies
+        tickets = list(islice(tx.world.followers.get(jid, {}).get(serial, {}), left))
+        left -= len(tickets)
         for ticket in tickets:
-            _tell(turn, ticket, jid, serial, found)
-        if room == 0:
-            turn.ask(SetTimer(("follow", jid), 0.0))
+            _handle_end(tx, ticket, jid, serial, found)
+        if left == 0:
+            tx.emit(SetTimer(("follow", jid), 0.0))
             return
 
 
-def _tell(turn: Transaction, ticket: RunKey, jid: str, serial: int, found: str) -> None:
-    """This ended, which the ticket waits for, perhaps in more than one way."""
-    run = turn.world.jobs[ticket[0]].run
+def _handle_end(tx: Transaction, ticket: RunKey, jid: str, serial: int, found: str) -> None:
+    """Handle the end of a run for one follower, which may depend on it in several ways."""
+    run = tx.world.jobs[ticket[0]].run
     assert run is not None and run.serial == ticket[1]
     waits = [a for a in run.waits_for if (a.compute_jid, a.compute_job_serial) == (jid, serial)]
-    forget(turn, ticket, tuple(waits))
-    _over(
-        turn, ticket, run.waits_for, jid, serial, found, right=all(_right(a, found) for a in waits)
+    forget(tx, ticket, tuple(waits))
+    _record_end(
+        tx,
+        ticket,
+        run.waits_for,
+        jid,
+        serial,
+        found,
+        fulfilled=all(_fulfilled(a, found) for a in waits),
     )
 
 
-def _over(
-    turn: Transaction,
+def _record_end(
+    tx: Transaction,
     ticket: RunKey,
     waited: tuple[After, ...],
     jid: str,
     serial: int,
     found: str,
     *,
-    right: bool,
+    fulfilled: bool,
 ) -> None:
     own, own_serial = ticket
-    job = turn.record(
+    job = tx.record(
         own,
         DependencyEnded(
-            at=turn.now.wall,
+            at=tx.now.wall,
             serial=own_serial,
             compute_jid=jid,
             compute_job_serial=serial,
@@ -131,19 +136,19 @@ def _over(
     )
     run = job.run
     assert run is not None
-    if not right:
-        forget(turn, ticket, waited)
-        turn.ask(ClearTimer(("queue", own, own_serial)))
-        turn.record(
-            own, RunEnded(at=turn.now.wall, serial=own_serial, status=CANCELED, reason="dependency")
+    if not fulfilled:
+        forget(tx, ticket, waited)
+        tx.emit(ClearTimer(("queue", own, own_serial)))
+        tx.record(
+            own, RunEnded(at=tx.now.wall, serial=own_serial, status=CANCELED, reason="dependency")
         )
     elif not run.waits_for:
-        placement.enqueue(turn, job)
+        placement.enqueue(tx, job)
 
 
 def _ended(job: Job, serial: int) -> str | None:
-    """How this run ended, once nothing of it is left; None before. One that nobody remembers ended
-    somehow.
+    """Return the final status of this run, or None before its end. A run that is no longer recorded
+    returns "forgotten".
     """
     run = job.run
     if run is not None and run.serial == serial:
@@ -157,7 +162,7 @@ def _ended(job: Job, serial: int) -> str | None:
 
 
 def _before_purge(run: Run | PastRun) -> str:
-    """How it ended: a purged run ended in one of those ways before."""
+    """Return the final status, for a purged run the one before the purge."""
     if run.status != PURGED:
         return run.status
     if run.error is None and run.reason == "exit":
@@ -165,8 +170,8 @@ def _before_purge(run: Run | PastRun) -> str:
     return ERROR if run.error is not None else CANCELED
 
 
-def _right(after: After, found: str) -> bool:
-    """Is this the end that was waited for?"""
+def _fulfilled(after: After, found: str) -> bool:
+    """Return whether this status fulfils the dependency."""
     match after.on:
         case "ok":
             return found == COMPLETED
@@ -176,7 +181,7 @@ def _right(after: After, found: str) -> bool:
             return True
 
 
-def _words(after: After) -> str:
+def _condition(after: After) -> str:
     return {"ok": "if it completes", "failed": "if it does not complete", "any": "however it ends"}[
         after.on
     ]

@@ -1,25 +1,24 @@
-"""How a run ends: from one execution's exit to the run's status and reason. Plain functions with
-their truth table as tests.
+"""Outcome of a run: maps the exit of its execution to status, reason and error. Pure functions;
+their truth table is in the tests.
 """
 
 from ....protocol.jobs.exit_info import ExitInfo
 from ....protocol.jobs.status import CANCELED, COMPLETED, ERROR
 
-#: Nobody canceled such a run, and no limit of its own was reached.
-SHUTDOWN = "it was ended from outside: its machine was shut down, or the keeper of its jobs was told to end"
+#: The error of a run that was neither canceled nor over a limit.
+SHUTDOWN = "stopped from outside: its machine was shut down, or its keeper was told to stop"
 
-#: The log was set back to before this run was started: what ran was taken for a leftover.
-LEFTOVER = (
-    "it was ended because the log, which had been set back, did not know that it had been started"
-)
+#: The error of a run that the log did not know after a rollback: its processes were stopped as
+#: leftovers.
+LEFTOVER = "stopped because the event log was rolled back and had no record of its start"
 
 
 def outcome(exit_: ExitInfo) -> tuple[str, str, str | None]:
-    """(status, reason, error) of a run whose only task ended like this and which nobody had stopped
-    in the books.
+    """Return (status, reason, error) of a run with one task that ended like this and without a
+    recorded stop.
 
-    Our own intent comes first: a job that is ended by its time limit may well exit 0 on SIGTERM.
-    Then what the job itself left as its last word; then what is known of its exit.
+    The supervisor's own stop reason comes first: a job stopped by its time limit may exit 0 on
+    SIGTERM. Then the job's own termination message, then the facts of its exit.
     """
     if exit_.stop_reason == "timeLimit":
         return CANCELED, "timeLimit", None
@@ -37,5 +36,5 @@ def outcome(exit_: ExitInfo) -> tuple[str, str, str | None]:
         return COMPLETED, "exit", None
     if exit_.ended_by_scheduler is not None:
         return ERROR, "scheduler", exit_.sentence()
-    said = (exit_.termination_message or "").strip()
-    return ERROR, "signal" if exit_.signal is not None else "exit", said or exit_.sentence()
+    message = (exit_.termination_message or "").strip()
+    return ERROR, "signal" if exit_.signal is not None else "exit", message or exit_.sentence()

@@ -1,10 +1,10 @@
-"""What agents report, held against what the log says. Level-triggered: whatever the order, only the
-difference counts.
+"""Reconciler: compares the reports of agents with the log. Level-triggered: only the difference
+counts, in any order.
 
-An execution goes placed -> started -> (exited) -> ended. A report repeats what is known, brings
-news, or speaks of something that should not be: an ended or unknown task that runs is stopped; an
-ended one that was recorded before is only acknowledged; a task the agent does not know was never
-received (then it is sent again) or is lost (then it had started).
+An execution goes placed -> started -> (exited) -> ended. A report repeats known facts, brings new
+ones, or names an unexpected execution. An ended or unknown execution that still runs is stopped. An
+end that is already recorded is acknowledged again. A task that the agent does not know was never
+received (it is sent again) or, if it had started, is lost.
 """
 
 from typing import assert_never
@@ -47,39 +47,43 @@ from ..interface.effects import (
 from ..interface.inputs import AgentMessage, FramesLost
 from ..scheduling import dispatch, gang_placement, placement
 from ..state import cluster_assignment
-from ..state.world import AgentState, Transaction, owner
+from ..state.agent_state import AgentState
+from ..state.transaction import Transaction
+from ..state.world import owner
 from . import attempts, debug_hold, termination
 
-#: It may have run: what its keeper wrote down need not have been on the disk when the power went.
-RESTARTED = "the machine was restarted while it was being started"
+#: It may have run: the keeper's record may not have reached the disk before the power failure.
+RESTARTED = "the machine rebooted while it was starting"
 
 
-def said(turn: Transaction, input_: AgentMessage) -> None:
-    """One message of an agent, if its connection is the one that counts."""
-    view = turn.world.agent(input_.key)
+def message_received(tx: Transaction, input_: AgentMessage) -> None:
+    """Handle one message of an agent's current connection."""
+    view = tx.world.agent(input_.key)
     if view.phase == "leaving" and input_.epoch == view.epoch:
-        return  # it is asked for everything, should it stay
+        return  # if the agent stays, it is asked for everything
     if view.phase != "up" or input_.epoch != view.epoch:
-        turn.ask(IncrementCounter("staleEpoch", f"{input_.key} spoke on an older connection"))
+        tx.emit(
+            IncrementCounter("staleEpoch", f"{input_.key} sent a message on an older connection")
+        )
         return
     message = input_.message
     match message:
         case RunStatusUpdate():
-            if _owned(turn, input_, message.execution):
-                update(turn, input_.key, message.execution)
+            if _own_user(tx, input_, message.execution):
+                update(tx, input_.key, message.execution)
         case Snapshot():
-            if all(_owned(turn, input_, e) for e in message.executions):
-                _page(turn, input_.key, view, message)
+            if all(_own_user(tx, input_, e) for e in message.executions):
+                _snapshot_page(tx, input_.key, view, message)
         case OpError():
-            turn.ask(
+            tx.emit(
                 IncrementCounter(
                     "opError", f"{input_.key} o={message.op_id} {message.code}: {message.error}"
                 )
             )
         case PortsProbed():
-            placement.probed(turn, input_.key, message)
+            placement.probed(tx, input_.key, message)
         case KeeperReport():
-            lifecycle.keeper_said(turn, input_.key, message)
+            lifecycle.keeper_reported(tx, input_.key, message)
         case (
             Alive()
             | LogChunk()
@@ -90,173 +94,175 @@ def said(turn: Transaction, input_: AgentMessage) -> None:
             | Samples()
             | ClusterReport()
         ):
-            # the shell's: a connection opens with the first, the others answer a reader or are
-            # kept by nobody
+            # handled outside the core: a connection opens with the first, the others answer a
+            # reader or are not stored
             pass
         case _:
             assert_never(message)
 
 
-def gap(turn: Transaction, input_: FramesLost) -> None:
-    """Something it said was lost: ask for everything."""
-    view = turn.world.agent(input_.key)
+def frames_lost(tx: Transaction, input_: FramesLost) -> None:
+    """Ask for a snapshot because messages were lost."""
+    view = tx.world.agent(input_.key)
     if view.phase == "up" and view.epoch == input_.epoch:
-        turn.ask(ListTasks(input_.key))
+        tx.emit(ListTasks(input_.key))
 
 
-def _owned(turn: Transaction, input_: AgentMessage, execution: Execution) -> bool:
-    """An agent speaks for its own user only."""
+def _own_user(tx: Transaction, input_: AgentMessage, execution: Execution) -> bool:
+    """Return whether the execution belongs to the agent's user. If not, end the connection."""
     if owner(execution.token.jid) == input_.key.uid:
         return True
-    turn.ask(IncrementCounter("foreignToken", f"{input_.key} spoke of {execution.token}"))
-    turn.ask(EndConnection(input_.key, input_.epoch, "it spoke of another user's task"))
+    tx.emit(IncrementCounter("foreignToken", f"{input_.key} reported {execution.token}"))
+    tx.emit(EndConnection(input_.key, input_.epoch, "it reported another user's task"))
     return False
 
 
-def update(turn: Transaction, key: AgentKey, execution: Execution) -> None:
-    """One execution as the agent knows it."""
+def update(tx: Transaction, key: AgentKey, execution: Execution) -> None:
+    """Apply the agent's report on one execution."""
     token = execution.token
-    task = turn.world.task(token)
+    task = tx.world.task(token)
     if task is None or not task.live:
-        _leftover(turn, key, execution)
+        _leftover(tx, key, execution)
         return
     if task.agent_key != key:
-        turn.ask(
-            IncrementCounter("foreignToken", f"{key} spoke of {token}, which {task.agent_key} runs")
+        tx.emit(
+            IncrementCounter("foreignToken", f"{key} reported {token}, which {task.agent_key} runs")
         )
         return
-    if task.held is not None:  # its end is on record, and it is kept for somebody to look at
-        turn.ask(AcknowledgeTasks(key, (token,)))
+    if task.held is not None:  # its end is recorded, and it is held for debugging
+        tx.emit(AcknowledgeTasks(key, (token,)))
         return
-    turn.ask(ClearTimer(("op", token)))
-    if isinstance(execution.batch, BatchState) and key.driver in turn.world.policy.batch:
-        _heard(turn, task, execution.batch)
+    tx.emit(ClearTimer(("op", token)))
+    if isinstance(execution.batch, BatchState) and key.driver in tx.world.policy.batch:
+        _batch_reported(tx, task, execution.batch)
     match execution.state:
         case "starting":
-            turn.ask(SetTimer(("op", token), _patience(turn, token)))
-            if _unwanted(turn, token):
-                termination.remind(turn, token)
+            tx.emit(SetTimer(("op", token), _reply_secs(tx, token)))
+            if _must_stop(tx, token):
+                termination.repeat_stop(tx, token)
         case "running":
-            _running(turn, task, execution)
+            _running(tx, task, execution)
         case "ended":
-            _ended(turn, task, execution)
+            _ended(tx, task, execution)
         case _:
             assert_never(execution.state)
 
 
-def _heard(turn: Transaction, task: Task, said: BatchState) -> None:
-    """What its batch scheduler says of it. Its number there is on record from the first time on;
-    the rest is a notice.
+def _batch_reported(tx: Transaction, task: Task, report: BatchState) -> None:
+    """Record the scheduler's report. The job id goes into the log once; the rest is a notice."""
+    tx.world.batch[task.token] = report
+    if report.job_id is not None and task.batch is None:
+        tx.record(task.token.jid, TaskSubmitted(at=tx.now.wall, token=task.token, batch=report))
+
+
+def _reply_secs(tx: Transaction, token: Token) -> float:
+    """Return the seconds without a report after which an execution that has not started is asked
+    for.
     """
-    turn.world.batch[task.token] = said
-    if said.job_id is not None and task.batch is None:
-        turn.record(task.token.jid, TaskSubmitted(at=turn.now.wall, token=task.token, batch=said))
+    policy = tx.world.policy
+    return policy.batch_reply_secs if token in tx.world.batch else policy.op_reply_secs
 
 
-def _patience(turn: Transaction, token: Token) -> float:
-    """After this long without a word of something that has not started, it is asked for."""
-    policy = turn.world.policy
-    return policy.batch_reply_secs if token in turn.world.batch else policy.op_reply_secs
-
-
-def _leftover(turn: Transaction, key: AgentKey, execution: Execution) -> None:
-    """The log is done with it, or never knew it."""
+def _leftover(tx: Transaction, key: AgentKey, execution: Execution) -> None:
+    """Acknowledge or stop an execution that has ended in the log or is unknown."""
     if execution.state == "ended":
-        turn.ask(AcknowledgeTasks(key, (execution.token,)))
+        tx.emit(AcknowledgeTasks(key, (execution.token,)))
         return
-    turn.ask(
+    tx.emit(
         IncrementCounter(
             "staleSerial", f"{key} runs {execution.token}, which is over or unknown; it is stopped"
         )
     )
-    turn.ask(StopTask(key, execution.token, "lost", 0.0))
+    tx.emit(StopTask(key, execution.token, "lost", 0.0))
 
 
-def _running(turn: Transaction, task: Task, execution: Execution) -> None:
+def _running(tx: Transaction, task: Task, execution: Execution) -> None:
     token = task.token
-    view = turn.world.agent(task.agent_key)
+    view = tx.world.agent(task.agent_key)
     if execution.elapsed_secs is not None:
-        turn.world.began[token] = turn.now.mono - execution.elapsed_secs
+        tx.world.began[token] = tx.now.mono - execution.elapsed_secs
     pid = execution.pid
-    if pid is None and token in turn.world.batch:
-        pid = 0  # it runs by the word of its scheduler alone
+    if pid is None and token in tx.world.batch:
+        pid = 0  # running according to its scheduler alone
     if task.pid is None and pid is not None:
-        turn.record(
+        tx.record(
             token.jid,
             TaskStarted(
-                at=turn.now.wall,
+                at=tx.now.wall,
                 token=token,
                 pid=pid,
                 start_ticks=execution.start_ticks or 0,
-                started_at=execution.started_at or turn.now.wall,
-                host=_host(turn, task, view),
+                started_at=execution.started_at or tx.now.wall,
+                host=_host(tx, task, view),
                 boot_id=view.boot_id,
             ),
         )
-        placement.running(turn, token)
+        placement.task_started(tx, token)
     if execution.exit is not None:
-        _exited(turn, token, execution.exit)
-    elif _unwanted(turn, token):
-        termination.remind(turn, token)
+        _exited(tx, token, execution.exit)
+    elif _must_stop(tx, token):
+        termination.repeat_stop(tx, token)
     else:
-        termination.arm_limit(turn, token, execution.elapsed_secs or 0.0)
+        termination.arm_limit(tx, token, execution.elapsed_secs or 0.0)
 
 
-def _exited(turn: Transaction, token: Token, exit_: ExitInfo) -> None:
-    """Its command has ended: from here on neither its time limit nor a stop concerns it, however
-    long the rest of it takes.
+def _exited(tx: Transaction, token: Token, exit_: ExitInfo) -> None:
+    """Record that the command has ended. From now on neither the time limit nor a stop applies,
+    however long the cleanup takes.
     """
-    task = turn.world.task(token)
+    task = tx.world.task(token)
     if task is not None and task.exited is None:
-        turn.record(
-            token.jid, TaskExited(at=turn.now.wall, token=token, exit=_writable(turn, exit_))
+        tx.record(
+            token.jid, TaskExited(at=tx.now.wall, token=token, exit=_with_valid_report(tx, exit_))
         )
     for timer in ("limit", "stop"):
-        turn.ask(ClearTimer((timer, token)))
+        tx.emit(ClearTimer((timer, token)))
 
 
-def _host(turn: Transaction, task: Task, view: AgentState) -> str:
-    """Where its processes are: not where its agent is, with a batch scheduler."""
-    said = turn.world.batch.get(task.token)
-    return (said.node or said.nodes or view.host) if said is not None else view.host
+def _host(tx: Transaction, task: Task, view: AgentState) -> str:
+    """Return the host of the processes. With a batch scheduler this is not the agent's host."""
+    report = tx.world.batch.get(task.token)
+    return (report.node or report.nodes or view.host) if report is not None else view.host
 
 
-def _unwanted(turn: Transaction, token: Token) -> bool:
-    """It was stopped, or its attempt was decided by others, or a newer run took its place."""
-    run = turn.world.jobs[token.jid].run
+def _must_stop(tx: Transaction, token: Token) -> bool:
+    """Return whether the execution must be stopped: its run was stopped, its attempt was decided,
+    or a newer run replaced it.
+    """
+    run = tx.world.jobs[token.jid].run
     if run is None or run.serial != token.serial or run.stop is not None:
         return True
     return any(a.number == token.attempt and a.decided is not None for a in run.attempts)
 
 
-def _ended(turn: Transaction, task: Task, execution: Execution) -> None:
+def _ended(tx: Transaction, task: Task, execution: Execution) -> None:
     exit_ = execution.exit or ExitInfo(
-        source="lost", detail="the agent reported its end and nothing else"
+        source="lost", detail="the agent reported its end without an exit status"
     )
-    if exit_.source == "start" and _restarted(turn, task):
+    if exit_.source == "start" and _restarted(tx, task):
         exit_ = ExitInfo(source="lost", detail=RESTARTED, stop_reason=exit_.stop_reason)
-    finish(turn, task, exit_, pid=execution.pid, start_ticks=execution.start_ticks)
-    turn.ask(AcknowledgeTasks(task.agent_key, (task.token,)))
+    finish(tx, task, exit_, pid=execution.pid, start_ticks=execution.start_ticks)
+    tx.emit(AcknowledgeTasks(task.agent_key, (task.token,)))
 
 
 def finish(
-    turn: Transaction,
+    tx: Transaction,
     task: Task,
     exit_: ExitInfo,
     *,
     pid: int | None = None,
     start_ticks: int | None = None,
 ) -> None:
-    """Nothing of this execution is left: it is over, or kept for debugging. Where its end is lost,
-    an exit on record decides.
+    """Record that nothing of this execution is left: it has ended, or is held for debugging. If its
+    end is lost, a recorded exit of the command counts.
     """
     if exit_.source == "lost" and task.exited is not None:
         exit_ = task.exited
-    token, at, exit_ = task.token, turn.now.wall, _writable(turn, exit_)
-    view = turn.world.agent(task.agent_key)
+    token, at, exit_ = task.token, tx.now.wall, _with_valid_report(tx, exit_)
+    view = tx.world.agent(task.agent_key)
     if task.pid is None and pid is not None:
-        # it was so short that its start and its end came in one word
-        turn.record(
+        # a short execution: start and end arrived in one report
+        tx.record(
             token.jid,
             TaskStarted(
                 at=at,
@@ -264,59 +270,59 @@ def finish(
                 pid=pid,
                 start_ticks=start_ticks or 0,
                 started_at=exit_.started_at or at,
-                host=_host(turn, task, view),
+                host=_host(tx, task, view),
                 boot_id=view.boot_id,
             ),
         )
-        placement.running(turn, token)
-    exit_ = _with_last_word(turn, token, exit_)
-    turn.world.began.pop(token, None)
+        placement.task_started(tx, token)
+    exit_ = _with_batch_report(tx, token, exit_)
+    tx.world.began.pop(token, None)
     for timer in ("op", "limit", "stop"):
-        turn.ask(ClearTimer((timer, token)))
+        tx.emit(ClearTimer((timer, token)))
     if exit_.fault == "subnetTaken":
-        gang_placement.foreign(turn, task)
-    run = turn.world.jobs[token.jid].run
+        gang_placement.avoid_network(tx, task)
+    run = tx.world.jobs[token.jid].run
     if (
         run is not None
         and run.serial == token.serial
-        and cluster_assignment.keeps_limit(turn.world.policy, run)
+        and cluster_assignment.queue_limit_continues(tx.world.policy, run)
     ):
-        turn.ask(ClearTimer(("queue", token.jid, token.serial)))
-    diagnosis = diagnose(exit_, turn.world.policy.exits)
-    if debug_hold.wanted(turn, task, exit_, diagnosis):
-        debug_hold.keep(turn, task, exit_, diagnosis)
+        tx.emit(ClearTimer(("queue", token.jid, token.serial)))
+    diagnosis = diagnose(exit_, tx.world.policy.exits)
+    if debug_hold.is_wanted(tx, task, exit_, diagnosis):
+        debug_hold.hold(tx, task, exit_, diagnosis)
     else:
-        attempts.over(turn, task, exit_, diagnosis)
+        attempts.task_ended(tx, task, exit_, diagnosis)
 
 
-def _with_last_word(turn: Transaction, token: Token, exit_: ExitInfo) -> ExitInfo:
-    """Of its batch scheduler, where the exit does not have it."""
-    said = turn.world.batch.pop(token, None)
+def _with_batch_report(tx: Transaction, token: Token, exit_: ExitInfo) -> ExitInfo:
+    """Add the scheduler's last report, unless the exit has one."""
+    report = tx.world.batch.pop(token, None)
     return (
         exit_
-        if said is None or isinstance(exit_.batch, BatchState)
-        else msgspec.structs.replace(exit_, batch=said)
+        if report is None or isinstance(exit_.batch, BatchState)
+        else msgspec.structs.replace(exit_, batch=report)
     )
 
 
-def _writable(turn: Transaction, exit_: ExitInfo) -> ExitInfo:
-    """Without a report that is none: NaN in it would be one thing in memory and another in the log."""
+def _with_valid_report(tx: Transaction, exit_: ExitInfo) -> ExitInfo:
+    """Drop a progress report that is invalid: NaN would differ between memory and log."""
     wrong = None if exit_.report is None else progress_report.find_error(exit_.report)
     if wrong is None:
         return exit_
-    turn.ask(IncrementCounter("reportRefused", wrong))
+    tx.emit(IncrementCounter("reportRefused", wrong))
     return msgspec.structs.replace(exit_, report=None)
 
 
-def _page(turn: Transaction, key: AgentKey, view: AgentState, page: Snapshot) -> None:
-    """Pages of one snapshot; with the last one belief and snapshot are compared."""
+def _snapshot_page(tx: Transaction, key: AgentKey, view: AgentState, page: Snapshot) -> None:
+    """Collect the pages of a snapshot. Reconcile after the last one."""
     if page.number <= view.snapshot_done:
-        return  # said before what is known now
+        return  # older than the current knowledge
     if page.page == 0:
         view.snapshot_number, view.snapshot_pages, view.snapshot = page.number, 0, {}
     if page.number != view.snapshot_number or page.page != view.snapshot_pages:
         view.snapshot_number = None
-        turn.ask(ListTasks(key))
+        tx.emit(ListTasks(key))
         return
     view.snapshot_pages += 1
     view.snapshot.update({e.token: e for e in page.executions})
@@ -327,104 +333,102 @@ def _page(turn: Transaction, key: AgentKey, view: AgentState, page: Snapshot) ->
             None,
             page.number,
         )
-        reconcile(turn, key, known)
+        reconcile(tx, key, known)
 
 
-def reconcile(turn: Transaction, key: AgentKey, known: dict[Token, Execution]) -> None:
-    """Everything the agent knows against everything the log believes to be with it; then it is up
-    to date and gets work.
+def reconcile(tx: Transaction, key: AgentKey, known: dict[Token, Execution]) -> None:
+    """Compare all executions of the agent with all that the log expects there. Then the agent is
+    synchronised and gets work.
     """
-    view = turn.world.agent(key)
+    view = tx.world.agent(key)
     if (
         not view.synced
         and not view.doubted
-        and any(_started(turn, token) for token in view.placed - known.keys())
+        and any(_started(tx, token) for token in view.placed - known.keys())
     ):
-        # it may be the last word of an agent that was replaced since, on its way for long; who is
-        # gone does not answer
+        # The snapshot may be a late message of an agent that was replaced meanwhile. Ask once more:
+        # a stopped agent does not answer.
         view.doubted = True
-        turn.ask(ListTasks(key))
+        tx.emit(ListTasks(key))
         return
     before = {token.jid for token in view.placed}
     dispatch.launch(
-        turn,
+        tx,
         key,
-        [
-            token
-            for token in sorted(view.placed - known.keys())
-            if _never_heard_of(turn, key, token)
-        ],
+        [token for token in sorted(view.placed - known.keys()) if _must_relaunch(tx, key, token)],
     )
     for execution in known.values():
-        update(turn, key, execution)
+        update(tx, key, execution)
     if not view.synced:
         view.news, view.news_since = (
-            {jid: job.version for jid, job in turn.touched.items() if jid in before},
+            {jid: job.version for jid, job in tx.touched.items() if jid in before},
             view.unknown_since,
         )
         view.synced, view.unknown_since = True, None
-        turn.ask(ClearTimer(("sync", key, view.epoch)))
-        placement.up(turn, key)
-        lifecycle.ready(turn, key)
+        tx.emit(ClearTimer(("sync", key, view.epoch)))
+        placement.agent_up(tx, key)
+        lifecycle.ready(tx, key)
 
 
-def _started(turn: Transaction, token: Token) -> bool:
-    task = turn.world.task(token)
+def _started(tx: Transaction, token: Token) -> bool:
+    task = tx.world.task(token)
     return task is not None and task.live and task.pid is not None
 
 
-def _never_heard_of(turn: Transaction, key: AgentKey, token: Token) -> bool:
-    """The agent does not know this one. Is it to be launched again, because it never was?"""
-    task = turn.world.task(token)
+def _must_relaunch(tx: Transaction, key: AgentKey, token: Token) -> bool:
+    """Handle a task that the agent does not know. Return whether it must be launched again because
+    it was never received.
+    """
+    task = tx.world.task(token)
     if task is None or not task.live:
         return False
     if task.pid is not None:
         finish(
-            turn,
+            tx,
             task,
             ExitInfo(
                 source="lost",
-                detail="its agent does not know it any more",
+                detail="its agent no longer knows it",
                 started_at=task.started_at,
             ),
         )
         return False
-    if _unwanted(turn, token):
-        termination.remind(turn, token)
+    if _must_stop(tx, token):
+        termination.repeat_stop(tx, token)
         return False
-    if _restarted(turn, task):
-        finish(turn, task, ExitInfo(source="lost", detail=RESTARTED))
+    if _restarted(tx, task):
+        finish(tx, task, ExitInfo(source="lost", detail=RESTARTED))
         return False
     return True
 
 
-def _restarted(turn: Transaction, task: Task) -> bool:
-    """Was its machine restarted since it was placed? Then its traces may be lost with what was not
-    yet on the disk.
+def _restarted(tx: Transaction, task: Task) -> bool:
+    """Return whether the machine was rebooted after the task was placed: then records not yet on
+    the disk may be lost.
 
-    What is given to a batch scheduler has its traces on the nodes, which share a file system: its
-    script starts once at most.
+    Batch jobs keep their records on a file system that the nodes share, and the script starts at
+    most once, so they are not affected.
     """
-    view = turn.world.agent(task.agent_key)
-    if task.agent_key.driver in turn.world.policy.batch:
+    view = tx.world.agent(task.agent_key)
+    if task.agent_key.driver in tx.world.policy.batch:
         return False
     return task.boot_id is not None and view.boot_id not in ("", task.boot_id)
 
 
-def sync_deadline(turn: Transaction, key: AgentKey, epoch: int) -> None:
-    """Connected, and its first snapshot never came whole: ask again."""
-    view = turn.world.agent(key)
+def sync_deadline(tx: Transaction, key: AgentKey, epoch: int) -> None:
+    """Ask again for the first snapshot of a connection."""
+    view = tx.world.agent(key)
     if view.phase == "up" and view.epoch == epoch and not view.synced:
-        turn.ask(ListTasks(key))
-        turn.ask(SetTimer(("sync", key, epoch), turn.world.policy.op_reply_secs))
+        tx.emit(ListTasks(key))
+        tx.emit(SetTimer(("sync", key, epoch), tx.world.policy.op_reply_secs))
 
 
-def op_deadline(turn: Transaction, token: Token) -> None:
-    """No word on an op: perhaps it was lost. A snapshot tells."""
-    task = turn.world.task(token)
+def op_deadline(tx: Transaction, token: Token) -> None:
+    """Ask for a snapshot because a launch was not confirmed."""
+    task = tx.world.task(token)
     if task is None or not task.live or task.pid is not None:
         return
-    view = turn.world.agent(task.agent_key)
+    view = tx.world.agent(task.agent_key)
     if view.phase == "up":
-        turn.ask(ListTasks(task.agent_key))
-    turn.ask(SetTimer(("op", token), _patience(turn, token)))
+        tx.emit(ListTasks(task.agent_key))
+    tx.emit(SetTimer(("op", token), _reply_secs(tx, token)))

@@ -1,17 +1,15 @@
-"""What is not kept for ever: the run directories of runs that ended long ago."""
+"""Retention: purges the run directories of runs that ended long ago."""
 
 from ....db.events.events import RunPurged
 from ....protocol.jobs.status import PURGED
 from ..interface.effects import RemoveRunDir
 from ..interface.inputs import Purge
-from ..state.world import Transaction
+from ..state.transaction import Transaction
 
 
-def purge(turn: Transaction, input_: Purge) -> None:
-    """Only the run that is meant, only when nothing of it is left, and only of a plan that does not
-    keep it.
-    """
-    job = turn.world.jobs.get(input_.jid)
+def purge(tx: Transaction, input_: Purge) -> None:
+    """Purge exactly this run, unless something of it is left or its plan is kept."""
+    job = tx.world.jobs.get(input_.jid)
     run = job.run if job is not None else None
     if (
         job is None
@@ -24,8 +22,8 @@ def purge(turn: Transaction, input_: Purge) -> None:
     if (
         run.ended_at is None
         or run.ended_at > input_.ended_before
-        or run.spec.active_plan in turn.world.policy.kept_plans
+        or run.spec.active_plan in tx.world.policy.kept_plans
     ):
         return
-    turn.record(job.jid, RunPurged(at=turn.now.wall, serial=run.serial))
-    turn.ask(RemoveRunDir(job.jid, run.serial, run.run_dir))
+    tx.record(job.jid, RunPurged(at=tx.now.wall, serial=run.serial))
+    tx.emit(RemoveRunDir(job.jid, run.serial, run.run_dir))

@@ -1,9 +1,9 @@
-"""Ends that are wanted: cancels, time limits, queue limits.
+"""Termination of runs: cancels, time limits, queue limits.
 
-An accepted cancel is final from its transaction on: the status is `canceled` whatever the processes
-still do, and ending them is owed until an agent reports that nothing is left. The intent is on
-record before any signal. A stop that comes when the commands of all its live tasks have exited is
-too late: it is on record, it changes no result, and no other attempt follows.
+An accepted cancel is final from its transaction on: the status is `canceled` regardless of the
+processes, and stopping them stays outstanding until an agent reports their end. The intent is
+recorded before any signal. A stop that arrives after the commands of all live tasks have exited is
+late: it is recorded, changes no result, and prevents another attempt.
 """
 
 from ....db.events.events import LateStopRequested, RunEnded, StopRequested
@@ -18,16 +18,17 @@ from ..interface.inputs import Cancel, cancel_receipt
 from ..scheduling import dispatch, placement
 from ..scheduling.dispatch import REMIND_SECS
 from ..state import cluster_assignment
-from ..state.world import Transaction, owner
+from ..state.transaction import Transaction
+from ..state.world import owner
 from . import attempts, dependencies
 
 
-def cancel(turn: Transaction, input_: Cancel) -> None:
-    """Cancel exactly the run that is meant; raises Refusal. Somebody else's job and no job answer
-    alike.
+def cancel(tx: Transaction, input_: Cancel) -> None:
+    """Cancel exactly the requested run. Raise Refusal; the answer for another user's job and for no
+    job is the same.
     """
     request = input_.request
-    job = turn.world.jobs.get(request.compute_jid)
+    job = tx.world.jobs.get(request.compute_jid)
     if job is None or job.run is None or owner(job.jid) != request.uid:
         raise Refusal("notFound", f"there is no job {request.compute_jid}")
     run = job.run
@@ -42,50 +43,50 @@ def cancel(turn: Transaction, input_: Cancel) -> None:
             f"reqId {request.req_id} was used to submit a run; a cancel needs a reqId of its own",
         )
     serial = input_.known[1] if input_.known else request.compute_job_serial or run.serial
-    turn.ask(ReplyStatus(input_.handle, job.jid, serial))
+    tx.emit(ReplyStatus(input_.handle, job.jid, serial))
     if input_.known is not None:
         return
-    # also when there is nothing to do: the same request again must not hit a run that came after it
-    turn.receipts.append(
+    # recorded even without effect: a repeated request must not cancel a later run
+    tx.receipts.append(
         Receipt(
             uid=request.uid,
             req_id=cancel_receipt(request.req_id),
             jid=job.jid,
             serial=serial,
-            at=turn.now.wall,
+            at=tx.now.wall,
         )
     )
     if serial != run.serial or not run.active:
         return
-    _stop(turn, run, job.jid, "cancel", by=request.uid, note=request.reason, req_id=request.req_id)
+    _stop(tx, run, job.jid, "cancel", by=request.uid, note=request.reason, req_id=request.req_id)
 
 
-def queue_limit(turn: Transaction, jid: str, serial: int) -> None:
-    """It waited too long."""
-    run = _live(turn, jid, serial)
+def queue_limit(tx: Transaction, jid: str, serial: int) -> None:
+    """End a run that waited too long."""
+    run = _live(tx, jid, serial)
     if run is not None and (
-        not run.attempts or cluster_assignment.in_its_queue(turn.world.policy, run)
+        not run.attempts or cluster_assignment.in_scheduler_queue(tx.world.policy, run)
     ):
-        _stop(turn, run, jid, "queueLimit", by="supervisor")
+        _stop(tx, run, jid, "queueLimit", by="supervisor")
 
 
-def time_limit(turn: Transaction, token: Token) -> None:
-    """Its keeper should have ended it by now, and is told to, again and again.
+def time_limit(tx: Transaction, token: Token) -> None:
+    """Ask the keeper again and again to stop a task that should have ended by now.
 
-    Nothing is on record for that: it may have ended by itself long ago, and whoever was there will
-    say so. What the keeper ends because of this comes back with this reason.
+    Nothing is recorded: the task may have ended by itself, which its report will show. If the
+    keeper stops it because of this, the report has this reason.
     """
-    task = turn.world.task(token)
-    run = _live(turn, token.jid, token.serial)
+    task = tx.world.task(token)
+    run = _live(tx, token.jid, token.serial)
     if run is not None and task is not None and task.live and task.exited is None:
-        turn.ask(StopTask(task.agent_key, token, "timeLimit", run.spec.grace_secs))
-        turn.ask(SetTimer(("limit", token), REMIND_SECS + run.spec.grace_secs))
+        tx.emit(StopTask(task.agent_key, token, "timeLimit", run.spec.grace_secs))
+        tx.emit(SetTimer(("limit", token), REMIND_SECS + run.spec.grace_secs))
 
 
-def remind(turn: Transaction, token: Token) -> None:
-    """Nobody reported the end of something that was stopped: ask again."""
-    task = turn.world.task(token)
-    job = turn.world.jobs.get(token.jid)
+def repeat_stop(tx: Transaction, token: Token) -> None:
+    """Ask again to stop a task whose end was not reported."""
+    task = tx.world.task(token)
+    job = tx.world.jobs.get(token.jid)
     if (
         task is None
         or not task.live
@@ -96,17 +97,17 @@ def remind(turn: Transaction, token: Token) -> None:
         return
     run = job.run
     if run is None or run.serial != token.serial:
-        dispatch.stop(turn, token, None)
+        dispatch.stop(tx, token, None)
     elif run.stop is None and any(
         a.number == token.attempt and a.decided is not None for a in run.attempts
     ):
-        dispatch.stop(turn, token, attempts.not_needed(turn, run))
+        dispatch.stop(tx, token, attempts.not_needed(tx, run))
     else:
-        dispatch.stop(turn, token, run.stop)
+        dispatch.stop(tx, token, run.stop)
 
 
-def _live(turn: Transaction, jid: str, serial: int) -> Run | None:
-    job = turn.world.jobs.get(jid)
+def _live(tx: Transaction, jid: str, serial: int) -> Run | None:
+    job = tx.world.jobs.get(jid)
     return (
         job.run
         if job is not None and job.run is not None and job.run.serial == serial and job.run.active
@@ -115,7 +116,7 @@ def _live(turn: Transaction, jid: str, serial: int) -> Run | None:
 
 
 def _stop(
-    turn: Transaction,
+    tx: Transaction,
     run: Run,
     jid: str,
     reason: str,
@@ -124,22 +125,22 @@ def _stop(
     note: str = "",
     req_id: str | None = None,
 ) -> None:
-    at = turn.now.wall
-    key = turn.world.key_of(run)
+    at = tx.now.wall
+    key = tx.world.key_of(run)
     live = run.live_tasks
     held = attempts.live_held(live)
     if run.ending:
         if run.late_stop is None:
-            turn.record(
+            tx.record(
                 jid,
                 LateStopRequested(
                     at=at, serial=run.serial, reason=reason, by=by, note=note, req_id=req_id
                 ),
             )
         for task in held:
-            attempts.end_held(turn, task)
+            attempts.end_held(tx, task)
         return
-    turn.record(
+    tx.record(
         jid,
         StopRequested(
             at=at,
@@ -152,63 +153,63 @@ def _stop(
         ),
     )
     for timer in ("queue", "retry"):
-        turn.ask(ClearTimer((timer, jid, run.serial)))
-    dependencies.forget(turn, (jid, run.serial), run.waits_for)
+        tx.emit(ClearTimer((timer, jid, run.serial)))
+    dependencies.forget(tx, (jid, run.serial), run.waits_for)
     if live and len(held) == len(live):
-        # it has failed already and was kept to be looked at: it ends as it ended
+        # it has failed and was held: it ends with its recorded exit
         for task in held:
-            attempts.end_held(turn, task)
+            attempts.end_held(tx, task)
         return
-    turn.record(jid, RunEnded(at=at, serial=run.serial, status=CANCELED, reason=reason))
+    tx.record(jid, RunEnded(at=at, serial=run.serial, status=CANCELED, reason=reason))
     if not live:
-        placement.leave(turn, key, (jid, run.serial))
+        placement.remove(tx, key, (jid, run.serial))
     for task in live:
-        stopped = turn.world.jobs[jid].run
+        stopped = tx.world.jobs[jid].run
         assert stopped is not None
         if task.held is not None:
-            attempts.end_held(turn, task)
+            attempts.end_held(tx, task)
         elif task.exited is None:
-            dispatch.stop(turn, task.token, stopped.stop)
+            dispatch.stop(tx, task.token, stopped.stop)
 
 
-def arm(turn: Transaction, job: Job) -> None:
+def arm(tx: Transaction, job: Job) -> None:
     """Set the timers that a job in this state needs."""
     run = job.run
     if run is None or not run.active:
         return
-    limit = run.spec.queue_limit_secs or turn.world.policy.queue_limit_secs
+    limit = run.spec.queue_limit_secs or tx.world.policy.queue_limit_secs
     if run.attempts:
-        # in the queue of its batch scheduler its own limit counts on, until it runs
+        # in the scheduler's queue the run's own limit continues until it runs
         limit = (
             run.spec.queue_limit_secs
-            if cluster_assignment.in_its_queue(turn.world.policy, run)
+            if cluster_assignment.in_scheduler_queue(tx.world.policy, run)
             else None
         )
     if limit is not None:
-        passed = turn.passed(run.queued_at, run.queued_mono, run.queued_boot_id)
-        turn.ask(SetTimer(("queue", job.jid, run.serial), max(0.0, limit - passed)))
+        passed = tx.secs_since(run.queued_at, run.queued_mono, run.queued_boot_id)
+        tx.emit(SetTimer(("queue", job.jid, run.serial), max(0.0, limit - passed)))
 
 
-def arm_limit(turn: Transaction, token: Token, elapsed: float) -> None:
-    """It runs: second line of the time limit, for when nobody is left where it runs."""
-    run, task = _live(turn, token.jid, token.serial), turn.world.task(token)
+def arm_limit(tx: Transaction, token: Token, elapsed: float) -> None:
+    """Set the timer of the supervisor's time limit, which applies if no keeper enforces it."""
+    run, task = _live(tx, token.jid, token.serial), tx.world.task(token)
     if run is None or task is None or task.exited is not None:
         return
-    limit = run.spec.time_limit_secs or turn.world.policy.time_limit_secs
+    limit = run.spec.time_limit_secs or tx.world.policy.time_limit_secs
     if limit is not None:
-        slack = turn.world.policy.limit_slack_secs + run.spec.grace_secs
-        if task.agent_key.driver in turn.world.policy.batch:
-            place = turn.world.policy.place(task.agent_key.driver, task.agent_key.host)
+        slack = tx.world.policy.limit_slack_secs + run.spec.grace_secs
+        if task.agent_key.driver in tx.world.policy.batch:
+            place = tx.world.policy.place(task.agent_key.driver, task.agent_key.host)
             limit = (
                 fallback_secs(limit)
                 if place is None
                 else fallback_secs(limit, place.limit_slack_secs)
             )
-        turn.ask(SetTimer(("limit", token), max(0.0, limit + slack - elapsed)))
+        tx.emit(SetTimer(("limit", token), max(0.0, limit + slack - elapsed)))
 
 
 def canceled_after(run: Run) -> float | None:
-    """Seconds of the limit that ended it."""
+    """Return the time limit in seconds that ended the run, or None."""
     if run.status != CANCELED or run.reason != "timeLimit":
         return None
     return run.spec.time_limit_secs

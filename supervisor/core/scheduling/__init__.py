@@ -1,1 +1,3 @@
-"""Scheduling: one sentence to be written."""
+"""Scheduling: queues of agents, placement of runs and gangs, rebalancing between hosts, and launch
+requests.
+"""

@@ -1,6 +1,4 @@
-"""What is asked for tasks: their launch and their stop, each with the timer that asks again when
-nobody answers.
-"""
+"""Launch and stop requests for tasks, each with a timer that repeats the request without an answer."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -16,38 +14,35 @@ from ....protocol.wire.messages import AppInput, ContainerSpec, Shared, TaskRun,
 from ..interface.effects import LaunchGang, LaunchTask, SetTimer, StopTask
 from ..resources import subnets
 from ..state import cluster_assignment
-from ..state.world import Transaction
+from ..state.transaction import Transaction
 
-#: A stop is asked for again until it is reported done.
+#: Interval of repeated stop requests.
 REMIND_SECS = 10.0
-#: Tasks of a gang that are launched in one message, at most, and how long and how rich in names
-#: such a message may be: well below what the codec takes, which one task alone never exceeds
-#: (`role_checks`).
+#: Limits of one launch message of a gang: tasks, characters and names. They are well below the
+#: codec's limits, which a single task never exceeds (`role_checks`).
 AT_ONCE, MESSAGE_CHARS, MESSAGE_NAMES = 32, 700_000, MAX_KEYS // 2
 #: Names of one task besides its variables.
 _OTHER_NAMES = 20
 
 
-def launch(turn: Transaction, key: AgentKey, tokens: Sequence[Token]) -> None:
-    """Ask for their start at this place; at most once is the task driver's promise, so asking again
-    is harmless.
-    """
+def launch(tx: Transaction, key: AgentKey, tokens: Sequence[Token]) -> None:
+    """Request the start of these tasks. Idempotent: the task driver starts each token at most once."""
     gangs: dict[tuple[str, int, int], list[Token]] = {}
     for token in tokens:
-        run = turn.world.jobs[token.jid].run
+        run = tx.world.jobs[token.jid].run
         assert run is not None
         if run.spec.roles:
             gangs.setdefault((token.jid, token.serial, token.attempt), []).append(token)
         else:
-            turn.ask(LaunchTask(key, token, _plain(turn, run, key)))
-        turn.ask(SetTimer(("op", token), turn.world.policy.op_reply_secs))
+            tx.emit(LaunchTask(key, token, _plain_spec(tx, run, key)))
+        tx.emit(SetTimer(("op", token), tx.world.policy.op_reply_secs))
     for (jid, _, number), members in gangs.items():
-        run = turn.world.jobs[jid].run
+        run = tx.world.jobs[jid].run
         assert run is not None
-        _gang(turn, key, run, number, members)
+        _launch_gang(tx, key, run, number, members)
 
 
-def _plain(turn: Transaction, run: Run, key: AgentKey) -> TaskSpec:
+def _plain_spec(tx: Transaction, run: Run, key: AgentKey) -> TaskSpec:
     spec = run.spec
     app = (
         None
@@ -62,25 +57,27 @@ def _plain(turn: Transaction, run: Run, key: AgentKey) -> TaskSpec:
         run_dir=run.run_dir,
         env=spec.env,
         wrap=spec.wrap,
-        time_limit_secs=_limit(turn, run),
+        time_limit_secs=_limit(tx, run),
         grace_secs=spec.grace_secs,
         core_bytes=spec.core_bytes,
-        batch=_wishes(turn, run, key.host),
+        batch=_batch_request(tx, run, key.host),
     )
 
 
-def _wishes(turn: Transaction, run: Run, host: str) -> BatchRequest | msgspec.UnsetType:
-    """What its batch scheduler is asked for, if it has one."""
+def _batch_request(tx: Transaction, run: Run, host: str) -> BatchRequest | msgspec.UnsetType:
+    """Return the batch request of the run, if its driver has a scheduler."""
     return (
-        cluster_assignment.wishes(run.spec, host)
-        if run.spec.driver in turn.world.policy.batch
+        cluster_assignment.batch_request(run.spec, host)
+        if run.spec.driver in tx.world.policy.batch
         else msgspec.UNSET
     )
 
 
-def _gang(turn: Transaction, key: AgentKey, run: Run, number: int, tokens: Sequence[Token]) -> None:
+def _launch_gang(
+    tx: Transaction, key: AgentKey, run: Run, number: int, tokens: Sequence[Token]
+) -> None:
     roles = {role.name: role for role in run.spec.roles}
-    shared, runs = _shared(turn, run, tokens[0].jid, number), []
+    shared, runs = _shared(tx, run, tokens[0].jid, number), []
     for token in tokens:
         task = run.find(token)
         assert task is not None
@@ -88,30 +85,30 @@ def _gang(turn: Transaction, key: AgentKey, run: Run, number: int, tokens: Seque
             TaskRun(
                 op_id=task.op_id,
                 token=token,
-                spec=_member(turn, run, token, roles[token.role], task.place),
+                spec=_task_spec(tx, run, token, roles[token.role], task.place),
             )
         )
-    # what a batch scheduler starts together must come to it together, however much that is
-    # (`batch.too_large`)
+    # A batch scheduler starts these tasks together, so they travel in one message of any size
+    # (`cluster_assignment.too_large`).
     for together in (
-        [tuple(runs)] if key.driver in turn.world.policy.batch else _messages(shared, runs)
+        [tuple(runs)] if key.driver in tx.world.policy.batch else _messages(shared, runs)
     ):
-        turn.ask(LaunchGang(key, shared, together))
+        tx.emit(LaunchGang(key, shared, together))
 
 
-def _shared(turn: Transaction, run: Run, jid: str, number: int) -> Shared:
-    """Of all tasks of an attempt, however many hosts they are on."""
-    known = turn.shared.get((jid, run.serial, number))
+def _shared(tx: Transaction, run: Run, jid: str, number: int) -> Shared:
+    """Return the data shared by all tasks of an attempt on all hosts."""
+    known = tx.shared.get((jid, run.serial, number))
     if known is None:
         places = tuple(t.place for a in run.attempts if a.number == number for t in a.tasks)
-        known = turn.shared[jid, run.serial, number] = task_environment.shared(
+        known = tx.shared[jid, run.serial, number] = task_environment.shared(
             run.spec, jid, run.serial, number, places
         )
     return known
 
 
 def _messages(shared: Shared, runs: Sequence[TaskRun]) -> Iterator[tuple[TaskRun, ...]]:
-    """As many of them at a time as fit into one message."""
+    """Yield groups of tasks that fit into one message."""
     own = len(shared.job) + _chars(shared.env)
     together: list[TaskRun] = []
     chars, names = own, len(shared.env)
@@ -134,37 +131,35 @@ def _chars(env: Mapping[str, str]) -> int:
     return sum(len(k) + len(v) for k, v in env.items())
 
 
-def _member(
-    turn: Transaction, run: Run, token: Token, role: TaskRole, place: TaskPlace
+def _task_spec(
+    tx: Transaction, run: Run, token: Token, role: TaskRole, place: TaskPlace
 ) -> TaskSpec:
     spec = run.spec
     directory = task_dir(run.run_dir, role.name, place.index)
-    box = _box(turn, run, role, place) if spec.driver in turn.world.policy.containers else None
-    queued = spec.driver in turn.world.policy.batch
+    box = _container(tx, run, role, place) if spec.driver in tx.world.policy.containers else None
+    queued = spec.driver in tx.world.policy.batch
     own = task_environment.own(spec, token.jid, run.serial, token.attempt, place)
     return TaskSpec(
         command=role.command,
         run_dir=directory,
         env={**spec.env, **role.env, **own, "PAI_WORK_DIR": directory},
         wrap=spec.wrap,
-        time_limit_secs=_limit(turn, run),
+        time_limit_secs=_limit(tx, run),
         grace_secs=spec.grace_secs,
         core_bytes=spec.core_bytes,
         memory_bytes=role.memory_mb * 2**20 if box is None else None,
-        # whether somebody listens there, only its node could say
+        # only the node of a batch job could check its ports
         ports=tuple(sorted(port for ports in place.ports.values() for port in ports))
         if box is None and not queued
         else (),
-        batch=_wishes(turn, run, place.host),
+        batch=_batch_request(tx, run, place.host),
         box=msgspec.UNSET if box is None else box,
     )
 
 
-def _box(turn: Transaction, run: Run, role: TaskRole, place: TaskPlace) -> ContainerSpec:
-    """The container of one task. Where its gang has a network of its host, its address is out of
-    that.
-    """
-    nodes = turn.world.room(run.spec.driver).nodes
+def _container(tx: Transaction, run: Run, role: TaskRole, place: TaskPlace) -> ContainerSpec:
+    """Return the container of one task. Its address is set if its gang has a network on the host."""
+    nodes = tx.world.node_pool(run.spec.driver).nodes
     subnet = (
         None if any(n.address == place.address for n in nodes) else subnets.subnet_of(place.address)
     )
@@ -182,21 +177,19 @@ def _box(turn: Transaction, run: Run, role: TaskRole, place: TaskPlace) -> Conta
 
 
 def task_dir(run_dir: str, role: str, index: int) -> str:
-    """The directory of one task of a run with roles: the same one in every attempt."""
+    """Return the directory of one task of a run with roles, the same in every attempt."""
     return f"{run_dir}/{role}/{index}"
 
 
-def _limit(turn: Transaction, run: Run) -> float | None:
+def _limit(tx: Transaction, run: Run) -> float | None:
     limit = run.spec.time_limit_secs
-    return limit if limit is not None else turn.world.policy.time_limit_secs
+    return limit if limit is not None else tx.world.policy.time_limit_secs
 
 
-def stop(turn: Transaction, token: Token, wanted: Stop | None) -> None:
-    """Ask for its end; `wanted` is absent for a leftover of an older run, which is not wanted any
-    more either.
-    """
-    task = turn.world.task(token)
+def stop(tx: Transaction, token: Token, wanted: Stop | None) -> None:
+    """Request the end of a task. `wanted` is None for a leftover of an older run."""
+    task = tx.world.task(token)
     assert task is not None
     reason, grace = (wanted.reason, wanted.grace_secs) if wanted is not None else ("lost", 0.0)
-    turn.ask(StopTask(task.agent_key, token, reason, grace))
-    turn.ask(SetTimer(("stop", token), REMIND_SECS + grace))
+    tx.emit(StopTask(task.agent_key, token, reason, grace))
+    tx.emit(SetTimer(("stop", token), REMIND_SECS + grace))

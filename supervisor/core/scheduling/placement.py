@@ -1,13 +1,12 @@
-"""The queue: who waits for an agent, who for slots, and the moment a task is placed.
+"""Placement: queues of agents, requests for slots, and the placement of tasks.
 
-A run whose agent is not up waits outside the pools, so that a broken agent of one user holds no
-slot of another. When the agent is up and known, its runs ask for their slots in the order of
-submission; whoever holds all of them is placed at once, or, with roles, goes on to ask for what
-those need (`gangs`).
+A run whose agent is not up waits outside the pools, so that a broken agent of one user blocks no
+slot of another. Once the agent is up and synchronised, its runs request their slots in the order of
+submission. A run that holds all its slots is placed at once or, with roles, requests the resources
+of its roles (`gang_placement`).
 
-Only the first of an agent's runs ask; the others, who could not get anything before these, stand
-behind them. So an agent that comes or goes, or a slot that becomes free, costs the same however
-many wait.
+Only the first runs of an agent request slots; the others wait behind them. So a new or lost agent,
+or a released slot, costs the same for any queue length.
 """
 
 from collections.abc import Iterable
@@ -21,187 +20,189 @@ from ..interface.effects import ClearTimer
 from ..resources import concurrency_limits
 from ..resources.concurrency_limits import RunKey
 from ..state import cluster_assignment
-from ..state.world import Transaction, World, dir_pool, pools_of
+from ..state.transaction import Transaction
+from ..state.world import World, dir_pool, pools_of
 from . import dispatch, gang_placement
 
 ROLE, INDEX = "main", 0
-#: Runs of one agent that ask for slots at once; when half of them have what they want, others
-#: follow.
+#: Runs of one agent that request slots at once. When half of them are placed, others follow.
 ASKING = 128
 
 
-def enqueue(turn: Transaction, job: Job) -> None:
-    """A new run waits from now on, for an agent that is seen to."""
+def enqueue(tx: Transaction, job: Job) -> None:
+    """Queue a new run, and ensure that its agent is started."""
     run = job.run
     assert run is not None
-    key, number = turn.world.homes.choose(run.spec), turn.world.number()
+    key, number = tx.world.host_assignment.choose(run.spec), tx.world.number()
     if key is None:
-        turn.world.homes.homeless[job.jid, run.serial] = number
+        tx.world.host_assignment.unassigned[job.jid, run.serial] = number
         return
-    turn.world.enqueue(key, (job.jid, run.serial), number)
-    claim_all(turn, key)
-    turn.need(key)
+    tx.world.enqueue(key, (job.jid, run.serial), number)
+    claim_all(tx, key)
+    tx.require_agent(key)
 
 
 def waits(world: World, ticket: RunKey, run: Run) -> bool:
-    """Is it in a queue?"""
+    """Return whether the run is in a queue."""
     view = world.agents.get(world.key_of(run))
-    return ticket in world.homes.homeless or (view is not None and ticket in view.queued)
+    return ticket in world.host_assignment.unassigned or (
+        view is not None and ticket in view.queued
+    )
 
 
-def up(turn: Transaction, key: AgentKey) -> None:
-    """The agent is up and known: its runs go on."""
-    gang_placement.go_on(turn, key)
-    claim_all(turn, key)
+def agent_up(tx: Transaction, key: AgentKey) -> None:
+    """Continue the runs of an agent that is up and synchronised."""
+    gang_placement.agent_up(tx, key)
+    claim_all(tx, key)
 
 
-def claim_all(turn: Transaction, key: AgentKey) -> None:
-    """If the agent is up, its queued runs ask for slots, oldest first."""
-    view = turn.world.agent(key)
+def claim_all(tx: Transaction, key: AgentKey) -> None:
+    """Let the oldest queued runs request slots, if the agent is up."""
+    view = tx.world.agent(key)
     if not view.known:
         return
-    while (room := min(ASKING, len(view.queued)) - len(view.asking)) > 0:
+    while (free := min(ASKING, len(view.queued)) - len(view.asking)) > 0:
         behind = (
             (ticket, number) for ticket, number in view.queued.items() if ticket not in view.asking
         )
-        for ticket, number in list(islice(behind, room)):
+        for ticket, number in list(islice(behind, free)):
             view.asking.add(ticket)
-            run = turn.world.jobs[ticket[0]].run
+            run = tx.world.jobs[ticket[0]].run
             assert run is not None and run.serial == ticket[1]
             place(
-                turn,
+                tx,
                 concurrency_limits.request(
-                    turn.world.slots,
+                    tx.world.slots,
                     ticket,
                     number,
-                    pools_of(key, ticket[0], run.spec, turn.world.policy.batch),
+                    pools_of(key, ticket[0], run.spec, tx.world.policy.batch),
                 ),
             )
 
 
-def withdraw_all(turn: Transaction, key: AgentKey) -> None:
-    """The agent is away: its queued runs wait outside the pools again."""
-    withdraw(turn, key, turn.world.agent(key).asking)
-    gang_placement.stand_by(turn, key)
+def withdraw_all(tx: Transaction, key: AgentKey) -> None:
+    """Take the agent's queued runs out of the pools while it is away."""
+    withdraw(tx, key, tx.world.agent(key).asking)
+    gang_placement.agent_away(tx, key)
 
 
-def withdraw(turn: Transaction, key: AgentKey, tickets: Iterable[RunKey]) -> None:
-    """These do not ask any more."""
-    view = turn.world.agent(key)
-    # all at once, so that none of them gets what another one of them gives back
+def withdraw(tx: Transaction, key: AgentKey, tickets: Iterable[RunKey]) -> None:
+    """Withdraw the slot requests of these runs."""
+    view = tx.world.agent(key)
+    # in one call, so that none of them gets a slot that another one releases
     leaving = sorted(view.asking.intersection(tickets), key=view.queued.__getitem__, reverse=True)
     view.asking.difference_update(leaving)
     for ticket in leaving:
-        if ticket in view.queued:  # a gang may have been placed with what another one gave back
-            gang_placement.drop(turn, ticket)
-    _see_to(
-        turn,
+        if (
+            ticket in view.queued
+        ):  # a gang may have been placed with a slot that another run released
+            gang_placement.release(tx, ticket)
+    _refill(
+        tx,
         place(
-            turn,
+            tx,
             concurrency_limits.release_all(
-                turn.world.slots, [t for t in leaving if t in view.queued]
+                tx.world.slots, [t for t in leaving if t in view.queued]
             ),
         ),
     )
 
 
-def in_order(turn: Transaction, key: AgentKey) -> None:
-    """Others have come to this agent's queue: the oldest of all ask."""
-    view = turn.world.agent(key)
+def reorder(tx: Transaction, key: AgentKey) -> None:
+    """Sort the queue after other runs were added. The oldest runs request slots."""
+    view = tx.world.agent(key)
     view.queued = dict(sorted(view.queued.items(), key=lambda item: item[1]))
     view.gangs = dict(sorted(view.gangs.items(), key=lambda item: item[1]))
-    withdraw(turn, key, view.asking - set(islice(view.queued, ASKING)))
-    claim_all(turn, key)
+    withdraw(tx, key, view.asking - set(islice(view.queued, ASKING)))
+    claim_all(tx, key)
 
 
-def leave(turn: Transaction, key: AgentKey, ticket: RunKey) -> None:
-    """A queued run does not want to run any more."""
-    turn.world.dequeue(key, ticket)
-    _give_back(turn, ticket)
-    _see_to(turn, {key})
+def remove(tx: Transaction, key: AgentKey, ticket: RunKey) -> None:
+    """Remove a queued run that was ended."""
+    tx.world.dequeue(key, ticket)
+    _release(tx, ticket)
+    _refill(tx, {key})
 
 
-def over(turn: Transaction, key: AgentKey, token: Token) -> None:
-    """Nothing is left of this execution: what it held goes to whoever is next, and with the last
-    one of its attempt the slots.
-    """
-    turn.world.agent(key).placed.discard(token)
-    gang_placement.leave(turn, key, token)
-    if (token.jid, token.serial) not in turn.world.tallies:
-        _give_back(turn, (token.jid, token.serial))
+def task_ended(tx: Transaction, key: AgentKey, token: Token) -> None:
+    """Release the resources of an ended execution, and with the last one of its attempt the slots."""
+    tx.world.agent(key).placed.discard(token)
+    gang_placement.task_ended(tx, key, token)
+    if (token.jid, token.serial) not in tx.world.task_counts:
+        _release(tx, (token.jid, token.serial))
 
 
-def probed(turn: Transaction, key: AgentKey, said: PortsProbed) -> None:
-    """An agent has looked at the ports of a gang."""
-    gang_placement.probed(turn, key, said)
+def probed(tx: Transaction, key: AgentKey, report: PortsProbed) -> None:
+    """Handle an agent's report on the ports of a gang."""
+    gang_placement.probed(tx, key, report)
 
 
-def running(turn: Transaction, token: Token) -> None:
-    """It started: the run directory may be read from now on."""
-    run = turn.world.jobs[token.jid].run
+def task_started(tx: Transaction, token: Token) -> None:
+    """Release the run directory of a started run: it may be read from now on."""
+    run = tx.world.jobs[token.jid].run
     if (
         run is not None
         and run.serial == token.serial
-        and cluster_assignment.keeps_limit(turn.world.policy, run)
+        and cluster_assignment.queue_limit_continues(tx.world.policy, run)
     ):
-        turn.ask(ClearTimer(("queue", token.jid, token.serial)))
-    _give_back(turn, (token.jid, token.serial), dir_pool(token.jid))
+        tx.emit(ClearTimer(("queue", token.jid, token.serial)))
+    _release(tx, (token.jid, token.serial), dir_pool(token.jid))
 
 
-def _give_back(turn: Transaction, ticket: RunKey, only: str | None = None) -> None:
+def _release(tx: Transaction, ticket: RunKey, only: str | None = None) -> None:
     if only is None:
-        gang_placement.drop(turn, ticket)
-    _see_to(turn, place(turn, concurrency_limits.release(turn.world.slots, ticket, only)))
+        gang_placement.release(tx, ticket)
+    _refill(tx, place(tx, concurrency_limits.release(tx.world.slots, ticket, only)))
 
 
-def follow(turn: Transaction) -> None:
-    """Gangs were placed: others may ask in their place."""
-    keys = list(turn.shorter)
-    turn.shorter.clear()
-    _see_to(turn, keys)
+def refill_shortened(tx: Transaction) -> None:
+    """Let other runs request slots after gangs were placed."""
+    keys = list(tx.shortened_queues)
+    tx.shortened_queues.clear()
+    _refill(tx, keys)
 
 
-def _see_to(turn: Transaction, keys: Iterable[AgentKey]) -> None:
-    """Fewer runs of these agents ask than did: others may."""
+def _refill(tx: Transaction, keys: Iterable[AgentKey]) -> None:
+    """Let further runs of these agents request slots."""
     for key in sorted(keys):
-        if len(turn.world.agent(key).asking) <= ASKING // 2:
-            claim_all(turn, key)
+        if len(tx.world.agent(key).asking) <= ASKING // 2:
+            claim_all(tx, key)
 
 
-def place(turn: Transaction, tickets: Iterable[RunKey]) -> set[AgentKey]:
-    """These hold all their slots: assign them, durably, then launch; gangs ask for more. Returns
-    whose queue has become shorter.
+def place(tx: Transaction, tickets: Iterable[RunKey]) -> set[AgentKey]:
+    """Place runs that hold all their slots, durably, then launch them; gangs request more. Return
+    the agents whose queues became shorter.
     """
     keys: set[AgentKey] = set()
     for ticket in tickets:
-        run = turn.world.jobs[ticket[0]].run
+        run = tx.world.jobs[ticket[0]].run
         assert run is not None and run.serial == ticket[1]
         if run.spec.roles:
-            gang_placement.ask(turn, ticket)
+            gang_placement.request(tx, ticket)
         else:
-            keys.add(_place_one(turn, ticket, run))
+            keys.add(_place_one(tx, ticket, run))
     return keys
 
 
-def _place_one(turn: Transaction, ticket: RunKey, run: Run) -> AgentKey:
+def _place_one(tx: Transaction, ticket: RunKey, run: Run) -> AgentKey:
     jid, serial = ticket
-    key = turn.world.key_of(run)
+    key = tx.world.key_of(run)
     token = Token(jid, serial, run.attempt + 1, ROLE, INDEX)
-    view = turn.world.agent(key)
-    turn.world.dequeue(key, ticket)
+    view = tx.world.agent(key)
+    tx.world.dequeue(key, ticket)
     view.placed.add(token)
-    limited = run.spec.queue_limit_secs or turn.world.policy.queue_limit_secs
-    if limited and not cluster_assignment.keeps_limit(turn.world.policy, run):
-        turn.ask(ClearTimer(("queue", jid, serial)))
-    turn.record(
+    limited = run.spec.queue_limit_secs or tx.world.policy.queue_limit_secs
+    if limited and not cluster_assignment.queue_limit_continues(tx.world.policy, run):
+        tx.emit(ClearTimer(("queue", jid, serial)))
+    tx.record(
         jid,
         TaskPlaced(
-            at=turn.now.wall,
+            at=tx.now.wall,
             token=token,
             agent_key=key,
             op_id=op_id(token, "run"),
             boot_id=view.boot_id or None,
         ),
     )
-    dispatch.launch(turn, key, (token,))
+    dispatch.launch(tx, key, (token,))
     return key

@@ -1,8 +1,7 @@
-"""Queued runs of drivers with several hosts that go from one host's queue to another's, each with
-its number.
+"""Rebalancing: moves queued runs between the hosts of a driver. Each run keeps its number.
 
-Never one of which something is placed. A run moves because its host is down, because no memory is
-left there for its agent, or because a slot is free elsewhere that nobody waits for.
+Runs with placed tasks never move. A run moves because its host is down, because the host has no
+memory for its agent, or because a slot is free elsewhere without a waiter.
 """
 
 from collections.abc import Iterable
@@ -12,59 +11,57 @@ from ....protocol.ids import AgentKey
 from ..resources import host_selection
 from ..resources.concurrency_limits import RunKey
 from ..state.host_assignment import cpu_pool
-from ..state.world import Transaction
+from ..state.transaction import Transaction
 from . import placement
 
 
-def away(turn: Transaction, key: AgentKey) -> None:
-    """No agent can be there now for what waits at this host: whatever has a better one goes there."""
-    world = turn.world
-    view, down = world.agent(key), (key.driver, key.host) in world.homes.down
+def leave_host(tx: Transaction, key: AgentKey) -> None:
+    """Move queued runs of a host that cannot run the agent now, where a better host exists."""
+    world = tx.world
+    view, down = world.agent(key), (key.driver, key.host) in world.host_assignment.down
     if not view.queued or len(world.policy.hosts(key.driver)) == 1:
         return
     leaving: dict[RunKey, AgentKey] = {}
-    placement.withdraw(turn, key, view.asking)
+    placement.withdraw(tx, key, view.asking)
     for ticket, number in list(view.queued.items()):
         world.dequeue(key, ticket)
-        target = world.homes.choose(_spec(turn, ticket)) or key
-        better = (target.driver, target.host) not in world.homes.down and (
-            down or world.homes.memory(target) > 0
+        target = world.host_assignment.choose(_spec(tx, ticket)) or key
+        better = (target.driver, target.host) not in world.host_assignment.down and (
+            down or world.host_assignment.memory(target) > 0
         )
         leaving[ticket] = target if better else key
         world.enqueue(leaving[ticket], ticket, number)
-    _arrived(turn, {key, *leaving.values()})
+    _arrived(tx, {key, *leaving.values()})
 
 
-def move(turn: Transaction, key: AgentKey, ticket: RunKey, target: AgentKey) -> None:
-    """This one goes there."""
-    placement.withdraw(turn, key, (ticket,))
-    number = turn.world.dequeue(key, ticket)
+def move(tx: Transaction, key: AgentKey, ticket: RunKey, target: AgentKey) -> None:
+    """Move one run to another agent's queue."""
+    placement.withdraw(tx, key, (ticket,))
+    number = tx.world.dequeue(key, ticket)
     if number is not None:
-        turn.world.enqueue(target, ticket, number)
-        _arrived(turn, {key, target})
+        tx.world.enqueue(target, ticket, number)
+        _arrived(tx, {key, target})
 
 
-def _arrived(turn: Transaction, keys: Iterable[AgentKey]) -> None:
+def _arrived(tx: Transaction, keys: Iterable[AgentKey]) -> None:
     for key in sorted(keys):
-        placement.in_order(turn, key)
-        if turn.world.agent(key).queued:
-            turn.need(key)
+        placement.reorder(tx, key)
+        if tx.world.agent(key).queued:
+            tx.require_agent(key)
 
 
-def even_out(turn: Transaction) -> None:
-    """Slots that are free where nobody waits for one go to those who wait longest for one
-    elsewhere.
-    """
-    if not turn.world.homes.hosts:
+def rebalance(tx: Transaction) -> None:
+    """Give free slots without waiters to the longest waiting runs of other hosts."""
+    if not tx.world.host_assignment.hosts:
         return
-    for driver, places in turn.world.policy.places.items():
-        several = len(places) > 1 and driver not in turn.world.policy.batch
+    for driver, places in tx.world.policy.places.items():
+        several = len(places) > 1 and driver not in tx.world.policy.batch
         for kind in sorted({kind for p in places for kind in p.slots}) if several else ():
-            _even_out(turn, driver, kind)
+            _rebalance(tx, driver, kind)
 
 
-def _even_out(turn: Transaction, driver: str, kind: str) -> None:
-    world = turn.world
+def _rebalance(tx: Transaction, driver: str, kind: str) -> None:
+    world = tx.world
     pools = {
         p.host: world.slots.pools.get(cpu_pool(AgentKey(driver, kind, "", p.host)))
         for p in world.policy.places[driver]
@@ -80,7 +77,7 @@ def _even_out(turn: Transaction, driver: str, kind: str) -> None:
             host: world.policy.slots_at(driver, kind, host)
             - (0 if pool is None else len(pool.holders))
             for host, pool in pools.items()
-            if (driver, host) not in world.homes.down and (pool is None or not pool.queue)
+            if (driver, host) not in world.host_assignment.down and (pool is None or not pool.queue)
         }
         if waiting
         else {}
@@ -89,9 +86,9 @@ def _even_out(turn: Transaction, driver: str, kind: str) -> None:
         return
     for key, view in world.agents.items():
         if key.driver == driver and key.kind == kind and key.host in free and not view.known:
-            free[key.host] -= len(view.queued)  # they will ask when it is up
+            free[key.host] -= len(view.queued)  # these runs will request slots when the agent is up
     for _, ticket, host in waiting:
-        spec = _spec(turn, ticket)
+        spec = _spec(tx, ticket)
         may = {
             p.host for p in host_selection.allowed(world.policy.places[driver], spec.active_plan)
         }
@@ -99,16 +96,16 @@ def _even_out(turn: Transaction, driver: str, kind: str) -> None:
             (
                 h
                 for h, n in free.items()
-                if n > 0 and h in may and world.homes.memory(world.key_at(spec, h))
+                if n > 0 and h in may and world.host_assignment.memory(world.key_at(spec, h))
             ),
             None,
         )
         if to is not None and ticket in world.agent(world.key_at(spec, host)).queued:
             free[to] -= 1
-            move(turn, world.key_at(spec, host), ticket, world.key_at(spec, to))
+            move(tx, world.key_at(spec, host), ticket, world.key_at(spec, to))
 
 
-def _spec(turn: Transaction, ticket: RunKey) -> RunSpec:
-    run = turn.world.jobs[ticket[0]].run
+def _spec(tx: Transaction, ticket: RunKey) -> RunSpec:
+    run = tx.world.jobs[ticket[0]].run
     assert run is not None and run.serial == ticket[1]
     return run.spec

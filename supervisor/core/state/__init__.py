@@ -1,1 +1,1 @@
-"""State: one sentence to be written."""
+"""State of the core: the world, its configuration, and the transaction that changes it."""

@@ -1,9 +1,8 @@
-"""Runs that a batch scheduler starts: which cluster each goes to, what it is told there, and where
-the tasks of a gang are.
+"""Runs with a batch scheduler: the cluster of each run, its batch request, and the placement of a
+gang's tasks.
 
-Plain data and functions of it. There is nothing to be packed: the scheduler finds the nodes, and
-until it has, a task is at an address that is a mark (`@worker-0@`), which the batch script
-replaces.
+Pure functions on plain data. No packing here: the scheduler chooses the nodes. Until then, the
+address of a task is a placeholder (`@worker-0@`), which the batch script replaces.
 """
 
 import zlib
@@ -21,41 +20,43 @@ from ....protocol.launch import task_environment
 from ....protocol.wire.codec import MAX_KEYS, MAX_MESSAGE
 from .configuration import CoreConfig
 
-#: The kind of all places of these drivers.
+#: The agent kind of all placements of these drivers.
 KIND = "parallel"
-#: Names in the message of one task besides those that its run, its role and its ports make, and
-#: characters that each may take: generous.
+#: Names per task in the launch message besides those of its run, role and ports, and characters per
+#: task. Generous upper bounds.
 _NAMES, _CHARS, _ENVELOPE = 60, 8_000, 100
 
 
-def asked_for(spec: RunSpec) -> str | None:
-    """The cluster that it names."""
+def named_cluster(spec: RunSpec) -> str | None:
+    """Return the cluster that the run names."""
     return spec.batch.cluster if isinstance(spec.batch, BatchRequest) else None
 
 
 def cluster(policy: CoreConfig, spec: RunSpec) -> str | None:
-    """The cluster that it goes to, the first one where it names none; None: there is none of that
-    name, or none any more.
+    """Return the run's cluster: the named one, or the first if it names none. None if there is no
+    such cluster (any more).
     """
-    wanted, places = asked_for(spec), policy.hosts(spec.driver)
+    wanted, places = named_cluster(spec), policy.hosts(spec.driver)
     if wanted is None:
         return places[0].host
     return wanted if any(p.host == wanted for p in places) else None
 
 
-def unknown(policy: CoreConfig, spec: RunSpec) -> str:
-    """What there is instead."""
-    return f"there is no cluster {asked_for(spec)} here (there are: {', '.join(p.host for p in policy.hosts(spec.driver))})"
+def unknown_cluster_error(policy: CoreConfig, spec: RunSpec) -> str:
+    """Return the error sentence for an unknown cluster."""
+    return f"there is no cluster {named_cluster(spec)} here (there are: {', '.join(p.host for p in policy.hosts(spec.driver))})"
 
 
-def wishes(spec: RunSpec, host: str) -> BatchRequest:
-    """What is asked of this cluster."""
-    said = spec.batch if isinstance(spec.batch, BatchRequest) else BatchRequest()
-    return msgspec.structs.replace(said, cluster=host)
+def batch_request(spec: RunSpec, host: str) -> BatchRequest:
+    """Return the batch request for this cluster."""
+    requested = spec.batch if isinstance(spec.batch, BatchRequest) else BatchRequest()
+    return msgspec.structs.replace(requested, cluster=host)
 
 
 def too_large(spec: RunSpec) -> str | None:
-    """Why this gang could not be told to an agent in one message, of which one batch job is made."""
+    """Return why this gang does not fit into one launch message (one batch job), or None if it
+    does.
+    """
     names, chars = task_environment.max_variables(spec.roles), 0
     for role in spec.roles:
         env = len(spec.env) + len(role.env) + len(role.all_ports())
@@ -70,8 +71,8 @@ def too_large(spec: RunSpec) -> str | None:
     )
 
 
-def in_its_queue(policy: CoreConfig, run: Run) -> bool:
-    """Was it given to its scheduler for the first time, and has not begun?"""
+def in_scheduler_queue(policy: CoreConfig, run: Run) -> bool:
+    """Return whether the run was submitted to its scheduler for the first time and has not begun."""
     if (
         run.spec.driver not in policy.batch
         or run.status != PENDING
@@ -82,9 +83,9 @@ def in_its_queue(policy: CoreConfig, run: Run) -> bool:
     return run.attempts[0].ended_at is None
 
 
-def keeps_limit(policy: CoreConfig, run: Run) -> bool:
-    """Does its own queue limit count on while it waits in the queue of its scheduler? The one of
-    the house does not.
+def queue_limit_continues(policy: CoreConfig, run: Run) -> bool:
+    """Return whether the run's own queue limit still counts in the scheduler's queue. The site's
+    default limit does not.
     """
     return (
         run.spec.driver in policy.batch
@@ -94,8 +95,8 @@ def keeps_limit(policy: CoreConfig, run: Run) -> bool:
 
 
 def places(policy: CoreConfig, spec: RunSpec, host: str, seed: str) -> tuple[TaskPlace, ...]:
-    """Of a gang. Its ports are its own as far as they reach; `seed` has another gang, which may be
-    on the same nodes, begin elsewhere.
+    """Return the placements of a gang. Ports are unique within the gang as far as the range allows.
+    `seed` shifts the first port, because another gang may share the nodes.
     """
     first, last = policy.batch_ports
     fixed = {

@@ -1,5 +1,5 @@
-"""What the core decides by: sizes and deadlines, hosts and what they have. Made out of the
-settings, once.
+"""The configuration of the core: sizes, deadlines, hosts and their resources. Built once from the
+settings.
 """
 
 import msgspec
@@ -8,81 +8,81 @@ from ....diagnosis.exit_table import Table
 from ..resources.bin_packing import Node
 from ..resources.host_selection import HostCapacity
 
-#: Where agents are of a driver that says nothing about it.
+#: Hosts of a driver without configured hosts.
 _ALONE = (HostCapacity(host="localhost", slots={}),)
 
 
 class CoreConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes and deadlines (seconds). places: per driver, the hosts of its agents; where none is
-    given there is one, with cpu_slots.
+    """Sizes and deadlines (seconds). places: per driver, the hosts of its agents; without any there
+    is one host, with cpu_slots.
 
-    nodes: per driver, what there is for runs with roles. containers: drivers whose runs with roles
-    are at places of kind `container`. batch: drivers that give their runs to a batch scheduler; the
-    hosts of these are clusters. exits: what exits mean.
+    nodes: per driver, the nodes for runs with roles. containers: drivers that place runs with roles
+    at kind `container`. batch: drivers that submit runs to a batch scheduler; their hosts are
+    clusters. exits: the exit table.
     """
 
-    #: per (driver, kind), on each host whose place does not say it
+    #: per (driver, kind), for each host without its own number
     cpu_slots: dict[tuple[str, str], int] = {}
     op_run_slots: dict[tuple[str, str], int] = {}
     places: dict[str, tuple[HostCapacity, ...]] = {}
     containers: frozenset[str] = frozenset()
     batch: frozenset[str] = frozenset()
-    #: of tasks of gangs there
+    #: port range of gang tasks on clusters
     batch_ports: tuple[int, int] = (20_000, 29_999)
     nodes: dict[str, tuple[Node, ...]] = {}
-    #: agents that nobody needs for so long are sent home; of other drivers, never
+    #: idle time before eviction, by driver; without a value, agents are never evicted
     agent_idle_secs: dict[str, float] = {}
     exits: Table = Table()
-    #: what is held for a gang is given back when it could not be started within this time, and is
-    #: asked for again later
+    #: resources held for a gang are released if it does not start within this time, and requested
+    #: again later
     hold_secs: float = 60.0
     hold_again_secs: float = 30.0
-    #: a failed task may be kept so long
+    #: longest hold of a failed task
     debug_secs: float = 604_800.0
-    #: from a start on to the first word of the agent
+    #: time from the start of an agent to its first message
     agent_start_secs: float = 10.0
-    #: where starts take their turn, or an image has to come first: the driver has so long to say
-    #: that it started one, and then it counts
+    #: time for the driver to report a start, where starts queue up or pull an image; then
+    #: agent_start_secs counts
     driver_start_secs: dict[str, float] = {}
     agent_start_tries: int = 3
-    #: so many calls may wait for one agent to be up
+    #: calls that may wait for one agent
     agent_wanted: int = 256
-    #: runs of users with these plans are never purged
+    #: run directories of users with these plans are never removed
     kept_plans: frozenset[str] = frozenset()
-    #: after an agent's connection ended: look for it at once, then after this long, again and again
+    #: interval of lookups after an agent's connection ended; the first lookup is immediate
     agent_return_secs: float = 3.0
     op_reply_secs: float = 30.0
-    #: the same for what a batch scheduler is known to have in its queue, perhaps for days
+    #: the same for executions that a batch scheduler is known to hold in its queue
     batch_reply_secs: float = 600.0
-    #: the time limit is enforced where the job runs; the supervisor steps in so long after that
+    #: the agent enforces the time limit; the supervisor intervenes this long after it
     limit_slack_secs: float = 5.0
     time_limit_secs: float | None = None
     queue_limit_secs: float | None = None
-    #: the log was set back: lower serials may have been used in what it has lost
+    #: after a log rollback: lower serials may have been used by lost events
     serial_floor: int = 0
 
     def hosts(self, driver: str) -> tuple[HostCapacity, ...]:
-        """Where its agents may be."""
+        """Return the hosts of the driver's agents."""
         return self.places.get(driver) or _ALONE
 
     def place(self, driver: str, host: str) -> HostCapacity | None:
-        """What this host has for agents; None: it is none of them any more."""
+        """Return the host's capacity for agents, or None if the host is no longer configured."""
         return next((p for p in self.hosts(driver) if p.host == host), None)
 
     def watches(self, driver: str) -> bool:
-        """Does it matter whether somebody needs its agents?"""
+        """Return whether idle agents of this driver are tracked."""
         return driver in self.agent_idle_secs or any(
             p.memory_mb is not None for p in self.hosts(driver)
         )
 
     def runs_at(self, driver: str, kind: str, host: str | None) -> int:
-        """Runs of one user at once: on this host, where it has a number of its own."""
+        """Return the concurrent runs of one user, for this host if it has its own number."""
         place = None if host is None else self.place(driver, host)
         there = None if place is None else place.user_runs
         return self.op_run_slots.get((driver, kind), 1) if there is None else there
 
     def slots_at(self, driver: str, kind: str, host: str) -> int:
-        """Plain runs at once."""
+        """Return the concurrent plain runs on this host."""
         place = self.place(driver, host)
         there = None if place is None else place.slots.get(kind)
         return self.cpu_slots.get((driver, kind), 1) if there is None else there

@@ -1,60 +1,65 @@
-"""Homes: with a driver that has several hosts, the one where each queued run waits, and what is
-known of the hosts when one is chosen.
+"""Host assignment: the host whose queue holds each queued run, and the memory of hosts taken by
+agents.
 
-All of it is notices: a queued run gets its home anew after a restart, a placed one stays with the
-agent it was placed with.
+All of it is in-memory notices. A queued run is assigned again after a restart; a placed run stays
+with its agent.
 """
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from ....db.events.state import Run
 from ....protocol.api.requests import RunSpec
 from ....protocol.ids import AgentKey, compute_jid
 from ..resources import host_selection
-from ..resources.concurrency_limits import RunKey
+from ..resources.concurrency_limits import Pool, RunKey
 from ..resources.host_selection import HostCandidate, HostCapacity, Outages
 from . import cluster_assignment
-
-if TYPE_CHECKING:
-    from .world import World
+from .agent_state import AgentState
+from .configuration import CoreConfig
 
 
 def cpu_pool(key: AgentKey) -> str:
-    """The slots of plain runs of this kind on this host."""
+    """Return the name of the slot pool for plain runs of this kind on this host."""
     return f"cpu/{key.driver}/{key.kind}/{key.host}"
 
 
 class HostAssignment:
-    """Of one world."""
+    """Host assignment for one `World`."""
 
-    def __init__(self, world: "World", down: Outages) -> None:
-        self._world = world
-        #: hosts that cannot be asked
+    def __init__(
+        self,
+        policy: CoreConfig,
+        agents: Mapping[AgentKey, AgentState],
+        pools: Mapping[str, Pool],
+        down: Outages,
+    ) -> None:
+        """agents, pools: the world's own, which change. down: unavailable hosts."""
+        self._policy, self._agents, self._pools = policy, agents, pools
+        #: unavailable hosts
         self.down = down
-        #: where queued runs wait, with drivers that have more than one host; and how many, by
-        #: (driver, kind, host)
+        #: hosts of queued runs (only drivers with several hosts), and their number by (driver,
+        #: kind, host)
         self.hosts: dict[RunKey, str] = {}
         self._waiting: Counter[tuple[str, str, str]] = Counter()
-        #: queued runs that no host takes, with their numbers
-        self.homeless: dict[RunKey, int] = {}
-        #: agents that take memory, by (driver, host), where that is counted; and those that wait
-        #: for some
-        self._there: dict[tuple[str, str], dict[AgentKey, None]] = {}
-        self.crowded: dict[AgentKey, None] = {}
+        #: queued runs that no host accepts, with their submission numbers
+        self.unassigned: dict[RunKey, int] = {}
+        #: agents that take memory by (driver, host), and agents that wait for memory
+        self._with_memory: dict[tuple[str, str], dict[AgentKey, None]] = {}
+        self.waiting_for_memory: dict[AgentKey, None] = {}
 
-    # ---- books
+    # ---- records
 
     def host_of(self, run: Run) -> str:
-        """Where it waits; of one that is in no queue, the first host."""
+        """Return the host whose queue holds the run, or the first host if the run is not queued."""
         spec = run.spec
-        if spec.driver in self._world.policy.batch:
+        if spec.driver in self._policy.batch:
             return (
-                cluster_assignment.cluster(self._world.policy, spec)
-                or cluster_assignment.asked_for(spec)
+                cluster_assignment.cluster(self._policy, spec)
+                or cluster_assignment.named_cluster(spec)
                 or ""
             )
-        places = self._world.policy.hosts(spec.driver)
+        places = self._policy.hosts(spec.driver)
         if len(places) == 1:
             return places[0].host
         return self.hosts.get(
@@ -62,79 +67,91 @@ class HostAssignment:
             places[0].host,
         )
 
-    def settled(self, key: AgentKey, ticket: RunKey) -> None:
-        if len(self._world.policy.hosts(key.driver)) > 1:
+    def add_waiting(self, key: AgentKey, ticket: RunKey) -> None:
+        if len(self._policy.hosts(key.driver)) > 1:
             self.hosts[ticket] = key.host
             self._waiting[key.driver, key.kind, key.host] += 1
 
-    def left(self, key: AgentKey, ticket: RunKey) -> None:
+    def remove_waiting(self, key: AgentKey, ticket: RunKey) -> None:
         if self.hosts.pop(ticket, None) is not None:
             where = (key.driver, key.kind, key.host)
             self._waiting[where] -= 1
             if not self._waiting[where]:
                 del self._waiting[where]
 
-    def present(self, key: AgentKey, *, there: bool) -> None:
-        """An agent takes memory from now on, or takes none."""
-        self.crowded.pop(key, None)
-        if self._world.agents[key].phase == "crowded":
-            self.crowded[key] = None
-        if there:
-            self._there.setdefault((key.driver, key.host), {})[key] = None
-        elif key in (some := self._there.get((key.driver, key.host), {})):
-            del some[key]
-            if not some:
-                del self._there[key.driver, key.host]
+    def update_memory(self, key: AgentKey, *, taken: bool) -> None:
+        """Record whether the agent takes memory on its host."""
+        self.waiting_for_memory.pop(key, None)
+        if self._agents[key].phase == "crowded":
+            self.waiting_for_memory[key] = None
+        if taken:
+            self._with_memory.setdefault((key.driver, key.host), {})[key] = None
+        elif key in (same_host := self._with_memory.get((key.driver, key.host), {})):
+            del same_host[key]
+            if not same_host:
+                del self._with_memory[key.driver, key.host]
 
     # ---- choices
 
-    def choose(self, spec: RunSpec) -> AgentKey | None:
-        """Where a run like this waits; None: no host takes it."""
-        if spec.driver in self._world.policy.batch:
-            host = cluster_assignment.cluster(self._world.policy, spec)
-            return None if host is None else self._world.key_at(spec, host)
-        places = host_selection.allowed(self._world.policy.hosts(spec.driver), spec.active_plan)
-        if len(places) == 1:
-            return self._world.key_at(spec, places[0].host)
-        host = host_selection.choose(
-            [self._option(p, self._world.key_at(spec, p.host)) for p in places]
+    def key_at(self, spec: RunSpec, host: str) -> AgentKey:
+        """Return the agent that runs this spec on this host."""
+        if spec.driver in self._policy.batch:
+            return AgentKey(spec.driver, cluster_assignment.KIND, spec.uid, host)
+        kind = (
+            "container"
+            if spec.roles and spec.driver in self._policy.containers
+            else spec.job_run_mode
         )
-        return None if host is None else self._world.key_at(spec, host)
+        return AgentKey(spec.driver, kind, spec.uid, host)
 
-    def for_calls(self, driver: str, uid: str, host: str | None) -> AgentKey:
-        """Whose agent answers a user: on this host, if it can be asked; where one is there; else as
-        for a run without a plan.
+    def choose(self, spec: RunSpec) -> AgentKey | None:
+        """Return the agent for a new run, or None if no host accepts it."""
+        if spec.driver in self._policy.batch:
+            host = cluster_assignment.cluster(self._policy, spec)
+            return None if host is None else self.key_at(spec, host)
+        places = host_selection.allowed(self._policy.hosts(spec.driver), spec.active_plan)
+        if len(places) == 1:
+            return self.key_at(spec, places[0].host)
+        host = host_selection.choose(
+            [self._candidate(p, self.key_at(spec, p.host)) for p in places]
+        )
+        return None if host is None else self.key_at(spec, host)
+
+    def agent_for_calls(self, driver: str, uid: str, host: str | None) -> AgentKey:
+        """Return the agent that answers a user's calls: on this host if it is available, else a
+        running one, else as for a run without a plan.
         """
-        places = self._world.policy.hosts(driver)
-        if driver in self._world.policy.batch:
+        places = self._policy.hosts(driver)
+        if driver in self._policy.batch:
             return self._on_cluster(driver, uid, host)
         keys = [AgentKey(driver, "sequential", uid, p.host) for p in places]
         if len(places) == 1:
             return keys[0]
-        options = [self._option(p, key) for p, key in zip(places, keys, strict=True)]
-        up = [o for o in options if not o.down]
+        candidates = [self._candidate(p, key) for p, key in zip(places, keys, strict=True)]
+        up = [o for o in candidates if not o.down]
         chosen = next((o.host for o in up if o.host == host), None) or next(
             (o.host for o in up if o.warm == 2), None
         )
         if chosen is None:
             open_ = {p.host for p in host_selection.allowed(places, None)}
-            chosen = host_selection.choose([o for o in options if o.host in open_] or options)
+            chosen = host_selection.choose([o for o in candidates if o.host in open_] or candidates)
         assert chosen is not None
         return AgentKey(driver, "sequential", uid, chosen)
 
     def _on_cluster(self, driver: str, uid: str, host: str | None) -> AgentKey:
-        """On this one; where none is meant, one where the user's agent is there, else the first."""
+        """Return the agent on this cluster. Without a cluster: a running agent of the user, else
+        the first cluster.
+        """
         keys = [
             AgentKey(driver, cluster_assignment.KIND, uid, p.host)
-            for p in self._world.policy.hosts(driver)
+            for p in self._policy.hosts(driver)
         ]
-        meant = next((k for k in keys if k.host == host), None)
-        return meant or next((k for k in keys if self._alive(k)), keys[0])
+        requested = next((k for k in keys if k.host == host), None)
+        return requested or next((k for k in keys if self._alive(k)), keys[0])
 
-    def _option(self, place: HostCapacity, key: AgentKey) -> HostCandidate:
-        world = self._world
+    def _candidate(self, place: HostCapacity, key: AgentKey) -> HostCandidate:
         pool, waiting = (
-            world.slots.pools.get(cpu_pool(key)),
+            self._pools.get(cpu_pool(key)),
             self._waiting[key.driver, key.kind, key.host],
         )
         return HostCandidate(
@@ -142,7 +159,7 @@ class HostAssignment:
             down=(key.driver, place.host) in self.down,
             warm=self._warm(key),
             memory=self.memory(key),
-            slots=max(1, world.policy.slots_at(key.driver, key.kind, place.host)),
+            slots=max(1, self._policy.slots_at(key.driver, key.kind, place.host)),
             load=waiting + (len(pool.holders) if pool is not None else 0),
         )
 
@@ -157,7 +174,7 @@ class HostAssignment:
         return int(any(map(self._alive, others)))
 
     def _alive(self, key: AgentKey) -> bool:
-        view = self._world.agents.get(key)
+        view = self._agents.get(key)
         return view is not None and view.phase not in (
             "absent",
             "crowded",
@@ -169,34 +186,37 @@ class HostAssignment:
     # ---- memory of agents
 
     def memory(self, key: AgentKey) -> int:
-        """2: there is room for this agent on its host, or it is there; 1: if idle ones go; 0: there
-        is none.
+        """Return 2 if the host has memory for this agent or the agent is there, 1 if evicting idle
+        agents frees enough, else 0.
         """
-        lacking = self.lacking(key)
+        lacking = self.missing_mb(key)
         if lacking <= 0:
             return 2
-        return int(sum(self.mb(k) for k in self.idle(key) + self.leaving(key)) >= lacking)
+        return int(
+            sum(self.agent_mb(k) for k in self.idle_agents(key) + self.leaving_agents(key))
+            >= lacking
+        )
 
-    def lacking(self, key: AgentKey) -> int:
-        """MiB that are wanting for it to be started."""
-        place, view = self._world.policy.place(key.driver, key.host), self._world.agents.get(key)
+    def missing_mb(self, key: AgentKey) -> int:
+        """Return the MiB missing to start the agent."""
+        place, view = self._policy.place(key.driver, key.host), self._agents.get(key)
         if (
             place is None
             or place.memory_mb is None
             or key.kind == "container"
-            or (view is not None and view.there)
+            or (view is not None and view.takes_memory)
         ):
             return 0
-        return sum(map(self.mb, self._others(key))) + self.mb(key) - place.memory_mb
+        return sum(map(self.agent_mb, self._others(key))) + self.agent_mb(key) - place.memory_mb
 
-    def mb(self, key: AgentKey) -> int:
-        """What it takes while it is there."""
-        place = self._world.policy.place(key.driver, key.host)
+    def agent_mb(self, key: AgentKey) -> int:
+        """Return the MiB that a running agent takes."""
+        place = self._policy.place(key.driver, key.host)
         return 0 if place is None else place.agent_mb.get(key.kind, 0)
 
-    def idle(self, key: AgentKey) -> list[AgentKey]:
-        """Those on its host that nobody needs, who was not needed for longest first."""
-        views = [self._world.agents[k] for k in self._others(key)]
+    def idle_agents(self, key: AgentKey) -> list[AgentKey]:
+        """Return unneeded agents on the same host, the longest idle first."""
+        views = [self._agents[k] for k in self._others(key)]
         idle = [
             v
             for v in views
@@ -207,13 +227,13 @@ class HostAssignment:
         ]
         return [v.record.key for v in sorted(idle, key=lambda v: (v.used, v.record.key))]
 
-    def leaving(self, key: AgentKey) -> list[AgentKey]:
-        return [k for k in self._others(key) if self._world.agents[k].phase == "leaving"]
+    def leaving_agents(self, key: AgentKey) -> list[AgentKey]:
+        return [k for k in self._others(key) if self._agents[k].phase == "leaving"]
 
-    def used(self, key: AgentKey) -> tuple[int, int]:
-        """(agents there, MiB that they take), on the host of this one."""
+    def memory_in_use(self, key: AgentKey) -> tuple[int, int]:
+        """Return the number of other agents on the same host and their MiB."""
         others = self._others(key)
-        return len(others), sum(map(self.mb, others))
+        return len(others), sum(map(self.agent_mb, others))
 
     def _others(self, key: AgentKey) -> list[AgentKey]:
-        return [k for k in self._there.get((key.driver, key.host), {}) if k != key]
+        return [k for k in self._with_memory.get((key.driver, key.host), {}) if k != key]

@@ -1,5 +1,5 @@
-"""How far the attempts that live are, in numbers, so that the end of one of a thousand tasks need
-not look at all the others.
+"""Task counts of live attempts, so that the end of one of a thousand tasks need not look at all
+others.
 """
 
 from collections.abc import Iterable
@@ -12,40 +12,38 @@ from ..resources.concurrency_limits import RunKey
 
 
 class TaskCounts(msgspec.Struct):
-    """live: tasks that are not over. ends: of those that are, how many of a role ended well, and
-    how many did not.
-    """
+    """live: tasks that have not ended. ends: ended tasks by (role, succeeded)."""
 
     live: int = 0
     ends: dict[tuple[str, bool], int] = msgspec.field(default_factory=dict)
 
 
-#: By run; only runs with tasks that may live are in it.
+#: By run; only runs with live tasks have an entry.
 CountsByRun = dict[RunKey, TaskCounts]
 
 
-def count(tallies: CountsByRun, event: JobEvent) -> None:
-    """This happened."""
+def apply(counts: CountsByRun, event: JobEvent) -> None:
+    """Apply one event to the counts."""
     match event:
         case TaskPlaced(token=token):
-            tallies.setdefault((token.jid, token.serial), TaskCounts()).live += 1
+            counts.setdefault((token.jid, token.serial), TaskCounts()).live += 1
         case TaskEnded(token=token, exit=exit_):
-            tally = tallies[token.jid, token.serial]
-            tally.live -= 1
-            tally.ends[token.role, exit_.succeeded] = (
-                tally.ends.get((token.role, exit_.succeeded), 0) + 1
+            entry = counts[token.jid, token.serial]
+            entry.live -= 1
+            entry.ends[token.role, exit_.succeeded] = (
+                entry.ends.get((token.role, exit_.succeeded), 0) + 1
             )
-            if not tally.live:
-                del tallies[token.jid, token.serial]
+            if not entry.live:
+                del counts[token.jid, token.serial]
 
 
-def of(tasks: Iterable[Task]) -> TaskCounts:
-    """What these, of one attempt, come to."""
-    tally = TaskCounts()
+def count_tasks(tasks: Iterable[Task]) -> TaskCounts:
+    """Return the counts of one attempt's tasks."""
+    entry = TaskCounts()
     for task in tasks:
         if task.live:
-            tally.live += 1
+            entry.live += 1
         elif task.exit is not None:
-            seat = (task.token.role, task.exit.succeeded)
-            tally.ends[seat] = tally.ends.get(seat, 0) + 1
-    return tally
+            outcome = (task.token.role, task.exit.succeeded)
+            entry.ends[outcome] = entry.ends.get(outcome, 0) + 1
+    return entry

@@ -1,1 +1,3 @@
-"""Status: one sentence to be written."""
+"""Status answers: why a run waits, how many runs are ahead, and the state in a batch scheduler.
+Pure.
+"""

@@ -1,12 +1,11 @@
-"""How many runs are ahead of a waiting run: all that were submitted earlier and need the same slots
-or places. Pure.
+"""Queue position: the number of earlier runs that need the same slots or nodes. Pure.
 
-The queue of one pool is only a part of them. A run that still waits for a slot of its user, or
-behind the first runs of its user, takes its CPU slot before every run that was submitted later.
-Runs whose agent is not up ask for nothing and are not counted.
+The queue of one pool has only some of them. A run that still waits for a slot of its user, or
+behind its user's first runs, takes its CPU slot before every later run. Runs whose agent is not up
+request nothing and are not counted.
 
-Queues are in order of submission, so that a count costs a copy of the numbers and a search, not a
-loop over all runs.
+Queues are in order of submission, so a count costs a copy of the numbers and a search, not a loop
+over all runs.
 """
 
 from bisect import bisect_left
@@ -14,12 +13,13 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import takewhile
 
 from ..resources.concurrency_limits import LimitWait, RunKey
-from ..state.world import AgentState, World
+from ..state.agent_state import AgentState
+from ..state.world import World
 
 
 def for_slot(world: World, wait: LimitWait, number: int) -> int | None:
-    """Runs submitted before `number` that need a slot of the pool and have none; None for a pool
-    that is no queue of runs.
+    """Return the number of runs submitted before `number` that need a slot of the pool and have
+    none. None for a pool that is no queue of runs.
     """
     match wait.pool.split("/"):
         case ["cpu", driver, kind, host]:
@@ -57,25 +57,27 @@ def for_slot(world: World, wait: LimitWait, number: int) -> int | None:
             return None
 
 
-def for_room(world: World, driver: str, number: int) -> int:
-    """Runs with roles submitted before `number` that need places of this driver and have none.
-    Those that stand aside do not count.
+def for_nodes(world: World, driver: str, number: int) -> int:
+    """Return the number of runs with roles submitted before `number` that wait for nodes of this
+    driver. Those that wait aside do not count.
     """
     views = [v for v in _asking(world, driver) if v.gangs]
     never = (
-        ticket for ticket, claim in world.room(driver).claims.items() if claim.never is not None
+        ticket
+        for ticket, claim in world.node_pool(driver).claims.items()
+        if claim.never is not None
     )
-    aside = {*never, *world.holds, *world.held_off}
+    aside = {*never, *world.holds, *world.gang_backoffs}
     return sum(_earlier(v.gangs.values(), number) for v in views) - _among(views, aside, number)
 
 
 def of_user(view: AgentState, number: int) -> int:
-    """Runs of the same agent that were submitted earlier and wait."""
+    """Return the number of earlier waiting runs of the same agent."""
     return _earlier(view.queued.values(), number)
 
 
 def _asking(world: World, driver: str | None = None) -> Iterator[AgentState]:
-    """Agents that are up and have runs that wait."""
+    """Yield agents that are up and have queued runs."""
     for key, view in world.agents.items():
         if view.queued and view.phase == "up" and view.synced and driver in (None, key.driver):
             yield view
@@ -86,12 +88,14 @@ def _earlier(numbers: Iterable[int], number: int) -> int:
 
 
 def _among(views: Iterable[AgentState], tickets: Collection[RunKey], number: int) -> int:
-    """How many of these tickets wait with a lower number."""
+    """Return how many of these tickets wait with a lower number."""
     return sum(v.queued[t] < number for v in views for t in v.queued.keys() & tickets)
 
 
 def _members(view: AgentState, prefix: str, number: int) -> int:
-    """Runs of an array. Those that ask are among the first of the queue, so this loop is short."""
+    """Return the number of earlier runs of an array. Runs with slot requests are at the front of
+    the queue, so the loop is short.
+    """
     return sum(
         jid.startswith(prefix)
         for (jid, _), _n in takewhile(lambda item: item[1] < number, view.queued.items())

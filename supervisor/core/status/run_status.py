@@ -1,6 +1,4 @@
-"""What people are told about a run: the status reply and the one sentence that says why it waits.
-Pure.
-"""
+"""The status reply of a run, and the sentence that says why it waits. Pure."""
 
 import datetime
 from collections.abc import Sequence
@@ -20,12 +18,13 @@ from ..resources.gang_allocator import Node
 from ..resources.host_selection import HostCapacity
 from ..runs.termination import canceled_after
 from ..state import cluster_assignment
-from ..state.world import AgentState, World, owner
+from ..state.agent_state import AgentState
+from ..state.world import World, owner
 from . import batch_status, queue_position
 
-#: Of the runs it waits for, so many are named.
+#: Dependencies that are named in a reply.
 WAITS_SHOWN = 20
-#: How soon a page should ask again, seconds.
+#: Seconds after which a page should ask again.
 NEXT_REQUEST_SECS = {"sequential": 1, "parallel": 2}
 
 
@@ -43,7 +42,7 @@ def status(
     serial: int = 0,
     store_fails_since: float | None = None,
 ) -> dict[str, Any]:
-    """Status of a job's run for somebody who asked for this hash and serial; a mismatch is the
+    """Return the status of a job's run for a caller with this hash and serial. A mismatch is the
     normal answer `missing`.
     """
     run = job.run
@@ -107,13 +106,13 @@ def _current(
             "note": run.late_stop.note,
             "reason": run.late_stop.reason,
         }
-    said = batch_status.last_word(world, run)
-    if said is not None:
-        reply["batch"] = msgspec.to_builtins(said)
+    report = batch_status.last_report(world, run)
+    if report is not None:
+        reply["batch"] = msgspec.to_builtins(report)
     keeper = _keeper(world, run)
     if keeper is not None:
         reply["keeper"] = keeper
-    reply["runDir"], reply["runDirOn"] = _directory(world, run, said)
+    reply["runDir"], reply["runDirOn"] = _directory(world, run, report)
     to = batch_status.sign_in_to(world, run)
     if to is not None:
         reply["signInTo"] = to
@@ -129,31 +128,31 @@ def _current(
     return reply
 
 
-def _directory(world: World, run: Run, said: BatchState | None) -> tuple[str | None, str | None]:
-    """The run directory, and the cluster that it is on (None: the supervisor sees it). None before
-    it is made and once it is purged.
+def _directory(world: World, run: Run, report: BatchState | None) -> tuple[str | None, str | None]:
+    """Return the run directory, and the cluster that holds it (None: the supervisor's file system).
+    Both are None before the start and after a purge.
     """
     if run.started_at is None or run.status == PURGED:
         return None, None
-    if said is not None:
-        # a cluster that says no path of its own sees the supervisor's
-        return said.run_dir or run.run_dir, said.cluster
+    if report is not None:
+        # a cluster without its own path shares the supervisor's
+        return report.run_dir or run.run_dir, report.cluster
     return (None, None) if run.spec.driver in world.policy.batch else (run.run_dir, None)
 
 
 def _on_cluster(world: World, run: Run, waits: str | None, sentence: str | None) -> str | None:
-    """What else there is to say of one that a batch scheduler has."""
+    """Return the sentence extended by the state in the batch scheduler."""
     if waits is None:
         return batch_status.running(world, run)
     return (
-        f"{sentence}{batch_status.doubts(world, run)}"
+        f"{sentence}{batch_status.unknown_clause(world, run)}"
         if waits in ("stopping", "ending")
         else sentence
     )
 
 
 def _past(job: Job, past: PastRun) -> dict[str, Any]:
-    """An earlier run by its serial: what is kept of it."""
+    """Return the recorded facts of an earlier run."""
     return {
         "state": past.status,
         "computeJid": job.jid,
@@ -172,31 +171,36 @@ def _past(job: Job, past: PastRun) -> dict[str, Any]:
 
 
 def knowledge(world: World, job: Job, run: Run) -> tuple[bool, float | None]:
-    """(known, since): false while a live task's agent is not there to be asked, or what it said is
-    not durable yet.
-
-    Nor is it known what becomes of a task whose batch scheduler does not answer.
+    """Return (known, since). Known is false while the agent of a live task cannot be asked, its
+    report is not durable yet, or the task's batch scheduler does not answer.
     """
     for task in run.live_tasks:
         if task.held is not None:
             continue
-        view, dark = world.agents.get(task.agent_key), batch_status.unknown_since(world, (task,))
+        view, unknown_since = (
+            world.agents.get(task.agent_key),
+            batch_status.unknown_since(world, (task,)),
+        )
         if view is not None and view.keeper is not None:
             return False, view.keeper.since
         if view is None or not view.known:
             return False, min(
-                (at for at in (view.unknown_since if view else None, dark) if at is not None),
+                (
+                    at
+                    for at in (view.unknown_since if view else None, unknown_since)
+                    if at is not None
+                ),
                 default=None,
             )
-        if dark is not None:
-            return False, dark
+        if unknown_since is not None:
+            return False, unknown_since
         if view.news.get(job.jid, 0) > job.version:
             return False, view.news_since
     return True, None
 
 
 def waiting(world: World, job: Job, run: Run) -> tuple[str, str]:
-    """(queueState, sentence with numbers) of a pending run."""
+    """Return (queueState, sentence with numbers) of a pending run."""
     ticket = (job.jid, run.serial)
     queued = run.spec.driver in world.policy.batch
     if run.live_tasks:
@@ -205,12 +209,12 @@ def waiting(world: World, job: Job, run: Run) -> tuple[str, str]:
             if queued
             else ("starting", "its agent was asked to start it")
         )
-    if ticket in world.homes.homeless and queued:
+    if ticket in world.host_assignment.unassigned and queued:
         return (
             "no_host",
-            f"{cluster_assignment.unknown(world.policy, run.spec)}: it waits until there is one, or until it is canceled",
+            f"{cluster_assignment.unknown_cluster_error(world.policy, run.spec)}: it waits until there is one, or until it is canceled",
         )
-    if ticket in world.homes.homeless:
+    if ticket in world.host_assignment.unassigned:
         return "no_host", unschedulable.no_host(run.spec.active_plan)
     if run.waits_for:
         named, count = (
@@ -230,10 +234,10 @@ def waiting(world: World, job: Job, run: Run) -> tuple[str, str]:
             f"attempt {run.attempt} ended ({run.retry.reason}); attempt {run.attempt + 1} follows{_since(at, 'at')}",
         )
     if view is None or not view.known:
-        if (key.driver, key.host) in world.homes.down:
+        if (key.driver, key.host) in world.host_assignment.down:
             return (
                 "host_down",
-                f"no host can be asked: {_down(world, run, world.policy.hosts(key.driver))}"
+                f"no host is available: {_down(world, run, world.policy.hosts(key.driver))}"
                 + _before_it(view, ticket),
             )
         if view is not None and view.phase == "signed_out":
@@ -247,7 +251,7 @@ def waiting(world: World, job: Job, run: Run) -> tuple[str, str]:
     if run.spec.roles and ticket in view.asking:
         return _gang_sentence(world, run, ticket)
     if ticket in view.queued:
-        # those before it ask for slots; what they wait for, it will wait for
+        # it will wait for the slots that the earlier runs wait for
         before = queue_position.of_user(view, view.queued[ticket])
         return (
             "op_slot",
@@ -257,11 +261,11 @@ def waiting(world: World, job: Job, run: Run) -> tuple[str, str]:
 
 
 def _with_tasks(world: World, run: Run) -> tuple[str, str] | None:
-    """What is to be said of a run because of its live tasks."""
+    """Return (queueState, sentence) that follows from the run's live tasks, or None."""
     if run.ending:
         return "ending", _ending(world, run)
     if not run.active:
-        return "stopping", "its processes are being ended" + _since(
+        return "stopping", "its processes are being stopped" + _since(
             run.stop.at if run.stop else None
         )
     held = [t for t in run.live_tasks if t.held is not None]
@@ -271,7 +275,7 @@ def _with_tasks(world: World, run: Run) -> tuple[str, str] | None:
         until = _since(task.held.at + task.held.secs, "until")
         return (
             "debug_hold",
-            f"{task.token.role}/{task.token.index}{more} failed ({task.exit.sentence()}) and can be looked at{until}",
+            f"{task.token.role}/{task.token.index}{more} failed ({task.exit.sentence()}) and can be inspected{until}",
         )
     decided = run.attempts[-1].decided
     if decided is not None:
@@ -280,8 +284,8 @@ def _with_tasks(world: World, run: Run) -> tuple[str, str] | None:
 
 
 def _ending(world: World, run: Run) -> str:
-    """Its command has ended, and something of it is still there: how it ended, and what is waited
-    for.
+    """Return the sentence for a run whose command has ended while something of it is left: exit,
+    and what it waits for.
     """
     task = next(t for t in run.ending if t.exited is not None)
     assert task.exited is not None
@@ -305,10 +309,10 @@ def _ending(world: World, run: Run) -> str:
 
 
 def _gang_sentence(world: World, run: Run, ticket: RunKey) -> tuple[str, str]:
-    """Of a run with roles that has its slots."""
-    if ticket in world.held_off:
-        reason, until = world.held_off[ticket]
-        return "resources", f"{reason}; it asks again{_since(until, 'at')}"
+    """Return (queueState, sentence) of a run with roles that holds its slots."""
+    if ticket in world.gang_backoffs:
+        reason, until = world.gang_backoffs[ticket]
+        return "resources", f"{reason}; it tries again{_since(until, 'at')}"
     hold = world.holds.get(ticket)
     if hold is not None:
         away = sorted(
@@ -318,88 +322,91 @@ def _gang_sentence(world: World, run: Run, ticket: RunKey) -> tuple[str, str]:
             - hold.probes.keys()
         )
         if away:
-            return "agent", f"it has everything it asks for and waits for {', '.join(away)}"
-        return "ports", "it has everything it asks for; its agent looks whether its ports are free"
-    room = world.room(run.spec.driver)
-    lack = gang_allocator.wait_of(room, ticket)
-    if lack is not None:
-        down, all_ = (
-            _down(world, run, room.nodes),
-            {n.host for n in host_selection.allowed(room.nodes, run.spec.active_plan)},
+            return "agent", f"it holds all its resources and waits for {', '.join(away)}"
+        return (
+            "ports",
+            "it holds all its resources; its agent is checking whether its ports are free",
         )
-        if down and all_ <= room.down:
-            return "host_down", f"no host can be asked: {down}"
-        if lack.code == "behind":
-            lack = unschedulable.behind(
-                queue_position.for_room(world, run.spec.driver, room.claims[ticket].number)
+    pool = world.node_pool(run.spec.driver)
+    wait = gang_allocator.wait_of(pool, ticket)
+    if wait is not None:
+        down, all_ = (
+            _down(world, run, pool.nodes),
+            {n.host for n in host_selection.allowed(pool.nodes, run.spec.active_plan)},
+        )
+        if down and all_ <= pool.down:
+            return "host_down", f"no host is available: {down}"
+        if wait.code == "behind":
+            wait = unschedulable.behind(
+                queue_position.for_nodes(world, run.spec.driver, pool.claims[ticket].number)
             )
-        return "ports" if lack.code == "ports" else "resources", lack.sentence + (
+        return "ports" if wait.code == "ports" else "resources", wait.sentence + (
             f"; {down}" if down else ""
         )
     return "starting", "it is being placed"
 
 
 def _down(world: World, run: Run, places: Sequence[HostCapacity] | Sequence[Node]) -> str:
-    """Which of the hosts that it may go to cannot be asked, why, and since when."""
-    driver, down = run.spec.driver, world.homes.down
+    """Return which allowed hosts are down, why, and since when."""
+    driver, down = run.spec.driver, world.host_assignment.down
     may = [
         p.host
         for p in host_selection.allowed(places, run.spec.active_plan)
         if (driver, p.host) in down
     ]
-    told = [
+    clauses = [
         f"{h} is down{_since(down[driver, h].since)} ({down[driver, h].detail})"
         for h in may[: unschedulable.NAMED_HOSTS]
     ]
-    return "; ".join(told) + (
-        f"; and {len(may) - len(told)} more are" if len(may) > len(told) else ""
+    return "; ".join(clauses) + (
+        f"; and {len(may) - len(clauses)} more are" if len(may) > len(clauses) else ""
     )
 
 
 def _memory_sentence(world: World, key: AgentKey) -> str:
-    """No agent can be started on its host."""
-    agents, used = world.homes.used(key)
+    """Return the sentence for a host without memory for the agent."""
+    agents, used = world.host_assignment.memory_in_use(key)
     place = world.policy.place(key.driver, key.host)
     there = f"{used} of {place.memory_mb if place is not None else 0} MiB"
     by = f"{agents} agent" if agents == 1 else f"{agents} agents"
-    needs = f"its agent needs {world.homes.mb(key)} MiB"
+    needs = f"its agent needs {world.host_assignment.agent_mb(key)} MiB"
     return f"the memory of host {key.host} is used by {by} ({there}), and {needs}: it waits until one is gone"
 
 
 def _agent_sentence(world: World, view: AgentState | None, key: str) -> str:
     if view is None:
-        return f"its agent is not there yet ({key})"
+        return f"its agent is not started yet ({key})"
     tries = f"try {view.failures + 1} of {world.policy.agent_start_tries}"
     starting = (
         "is being started"
         if view.record.starting or view.record.handle
-        else "is to be started again"
+        else "will be started again"
     )
     if view.keeper is not None:
         return f"{keeper_sentence(view)} ({key})"
-    said = {
+    text = {
         "starting": f"its agent {starting}, {tries}",
-        "finding": "its agent is being looked for",
-        "absent": "its agent is not there yet",
-        "away": "its agent lives but is not connected" + (f" ({view.away})" if view.away else ""),
-        "stopping": f"its agent did not connect and is being ended, {tries}",
-        "up": "its agent is telling what it runs",
-        "leaving": "its agent, which nobody needed, is being ended, and is to be started again",
+        "finding": "its agent is being located",
+        "absent": "its agent is not started yet",
+        "away": "its agent is alive but not connected" + (f" ({view.away})" if view.away else ""),
+        "stopping": f"its agent did not connect and is being stopped, {tries}",
+        "up": "its agent is reporting its tasks",
+        "leaving": "its idle agent is being stopped and will be started again",
         "crowded": "its agent waits for memory",
     }[view.phase]
     failure = view.record.last_failure
-    return f"{said}{_since(view.since)} ({key})" + (f"; last failure: {failure}" if failure else "")
+    return f"{text}{_since(view.since)} ({key})" + (f"; last failure: {failure}" if failure else "")
 
 
 def keeper_sentence(view: AgentState) -> str:
-    """The keeper of this agent does not answer."""
+    """Return the sentence for a keeper that does not answer."""
     assert view.keeper is not None
     stopped = "; a signal has stopped it" if view.keeper.stopped else ""
     return f"its keeper, pid {view.keeper_pid} on {view.host}, does not answer{_since(view.keeper.since)}{stopped}"
 
 
 def _keeper(world: World, run: Run) -> dict[str, Any] | None:
-    """The first keeper that does not answer, of those that run it or are to start it."""
+    """Return the first unresponsive keeper of the run's agents."""
     keys = [t.agent_key for t in run.live_tasks if t.held is None] or (
         [world.key_of(run)] if run.status == PENDING else []
     )
@@ -431,13 +438,13 @@ def _first_waits(world: World, view: AgentState) -> str:
     wait = concurrency_limits.wait_of(world.slots, first)
     match wait.pool.split("/", 1)[0] if wait is not None else "":
         case "op":
-            return "the first of which wait for a run of theirs to end"
+            return "the first of which wait for another run of the user to end"
         case "cpu":
             return "the first of which wait for CPU resources"
         case "array":
             return "the first of which wait for their turn in an array"
         case "job" | "dir":
-            return "the first of which wait for an earlier run of the same simulation to be ended"
+            return "the first of which wait for an earlier run of the same simulation to end"
         case _ if first in view.gangs:
             return "the first of which wait for the resources of their roles"
         case _:
@@ -458,8 +465,8 @@ def _slot_sentence(world: World, job: Job, wait: LimitWait, number: int) -> tupl
                 f"waiting for its turn in its array, of which {wait.capacity} run at once ({numbers})",
             )
         case "cpu":
-            mine = sum(owner(jid) == owner(job.jid) for jid, _ in wait.holders)
-            held = f": {mine} runs of this user and {len(wait.holders) - mine} of others have them{since}"
+            own = sum(owner(jid) == owner(job.jid) for jid, _ in wait.holders)
+            held = f": {own} runs of this user and {len(wait.holders) - own} of others have them{since}"
             _, driver, _, host = wait.pool.split("/")
             if driver in world.policy.batch:
                 return (
@@ -473,13 +480,13 @@ def _slot_sentence(world: World, job: Job, wait: LimitWait, number: int) -> tupl
                 (p.ended_at for p in job.history if p.live_tasks and p.ended_at is not None),
                 default=None,
             )
-            return "run_dir", "waiting for the earlier run of this simulation to be ended" + _since(
+            return "run_dir", "waiting for the earlier run of this simulation to end" + _since(
                 ended
             )
 
 
 def _longest(world: World, wait: LimitWait) -> float | None:
-    """Start of the one that runs longest of those that have what is waited for."""
+    """Return the earliest start among the holders of the awaited slots."""
     runs = [(world.jobs[jid].run, serial) for jid, serial in wait.holders if jid in world.jobs]
     return min(
         (
@@ -492,8 +499,8 @@ def _longest(world: World, wait: LimitWait) -> float | None:
 
 
 def _since(at: float | None, word: str = "since") -> str:
-    """A moment and no span of time: a page that follows it is told again only when something
-    changes.
+    """Return a point in time instead of a duration, so that followers of the page get an update
+    only when something changes.
     """
     return (
         ""
@@ -504,8 +511,8 @@ def _since(at: float | None, word: str = "since") -> str:
 
 
 def _elapsed(world: World, run: Run, now: Now) -> float | None:
-    """Seconds that it took or runs: by the clock of the machine where it runs, and never by two
-    settings of one wall clock.
+    """Return the run time in seconds, by the clock of the machine that runs it, never by the
+    difference of two wall clocks.
     """
     if run.started_at is None:
         return None

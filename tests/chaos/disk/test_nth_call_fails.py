@@ -189,7 +189,7 @@ def test_a_sync_that_fails_is_the_end_of_the_supervisor_and_is_not_tried_again(
             and "nothing is written until the supervisor has been started again" in said
         ), said[-2000:]
         assert "Traceback" not in said, said[-3000:]
-        assert "the store failed for good" in site.logged()
+        assert "the event store failed permanently" in site.logged()
         assert (answer is None or answer.code != 200) or n > 1
         beats = long.beats()
         until(lambda beats=beats: long.beats() > beats, "the job goes on without a supervisor")

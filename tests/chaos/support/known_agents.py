@@ -11,7 +11,7 @@ from jobscribe.db.sqlite.store import SqliteStore
 from jobscribe.db.store.contract import Appended, Batch, Write
 from jobscribe.protocol.ids import AgentKey, derived_id
 from jobscribe.protocol.wire.messages import Alive
-from jobscribe.supervisor.core.state.world import token_hash
+from jobscribe.supervisor.core.state.transaction import token_hash
 
 
 def tell_of_agents(site: Site, keys: list[AgentKey]) -> None:

@@ -17,7 +17,7 @@ from supervisor_process import Site
 
 BOUND_SECS, ROOM = 0.05, 5
 LONGEST_SECS = 2.0
-_HELD = re.compile(r"^.*the loop was held for ([0-9.]+) s .*$", re.MULTILINE)
+_HELD = re.compile(r"^.*the event loop was blocked for ([0-9.]+) s .*$", re.MULTILINE)
 
 
 def loop(site: Site) -> dict:

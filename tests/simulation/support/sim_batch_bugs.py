@@ -14,32 +14,30 @@ from jobscribe.supervisor.core.status import batch_status
 
 
 def hears_no_sign_in() -> list[Patch]:
-    return [(lifecycle, "signed_in", lambda turn, key: None)]
+    return [(lifecycle, "signed_in", lambda tx, key: None)]
 
 
 def forgets_a_sign_in_that_was_faster_than_the_answer() -> list[Patch]:
     original = lifecycle._signed_out
 
-    def signed_out(turn: Any, view: Any, sentence: str) -> None:
+    def signed_out(tx: Any, view: Any, sentence: str) -> None:
         view.signed_in = False
-        original(turn, view, sentence)
+        original(tx, view, sentence)
 
     return [(lifecycle, "_signed_out", signed_out)]
 
 
 def keeps_what_schedulers_said() -> list[Patch]:
-    return [(reconciler, "_with_last_word", lambda turn, token, exit_: exit_)]
+    return [(reconciler, "_with_batch_report", lambda tx, token, exit_: exit_)]
 
 
 def records_a_batch_job_at_every_word() -> list[Patch]:
-    def heard(turn: Any, task: Any, said: Any) -> None:
-        turn.world.batch[task.token] = said
+    def heard(tx: Any, task: Any, said: Any) -> None:
+        tx.world.batch[task.token] = said
         if said.job_id is not None:
-            turn.record(
-                task.token.jid, TaskSubmitted(at=turn.now.wall, token=task.token, batch=said)
-            )
+            tx.record(task.token.jid, TaskSubmitted(at=tx.now.wall, token=task.token, batch=said))
 
-    return [(reconciler, "_heard", heard)]
+    return [(reconciler, "_batch_reported", heard)]
 
 
 def calls_known_what_its_scheduler_does_not_say() -> list[Patch]:
@@ -47,15 +45,15 @@ def calls_known_what_its_scheduler_does_not_say() -> list[Patch]:
 
 
 def gives_up_a_queue_limit_where_slurm_s_queue_begins() -> list[Patch]:
-    return [(cluster_assignment, "keeps_limit", lambda policy, run: False)]
+    return [(cluster_assignment, "queue_limit_continues", lambda policy, run: False)]
 
 
 def forgets_a_queue_limit_over_a_restart() -> list[Patch]:
     original = termination.arm
 
-    def arm(turn: Any, job: Any) -> None:
+    def arm(tx: Any, job: Any) -> None:
         if job.run is None or not job.run.attempts:
-            original(turn, job)
+            original(tx, job)
 
     return [(termination, "arm", arm)]
 
@@ -64,7 +62,7 @@ def sends_wishes_for_another_cluster() -> list[Patch]:
     return [
         (
             cluster_assignment,
-            "wishes",
+            "batch_request",
             lambda spec, host: cluster_assignment.BatchRequest(cluster="other"),
         )
     ]

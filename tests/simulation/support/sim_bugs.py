@@ -19,12 +19,13 @@ from jobscribe.supervisor.core.interface.effects import ListTasks, SetTimer
 from jobscribe.supervisor.core.resources import concurrency_limits
 from jobscribe.supervisor.core.runs import reconciler, retention, termination
 from jobscribe.supervisor.core.scheduling import dispatch, placement
-from jobscribe.supervisor.core.state.world import Transaction, World
+from jobscribe.supervisor.core.state.transaction import Transaction
+from jobscribe.supervisor.core.state.world import World
 from jobscribe.supervisor.engine.decision_loop import Engine
 
 
 def acts_before_it_is_durable() -> list[Patch]:
-    original = Engine._take
+    original = Engine._append
 
     def take(self: Engine, pending: Any) -> None:
         effects = pending.decision.effects
@@ -33,11 +34,11 @@ def acts_before_it_is_durable() -> list[Patch]:
         for effect in effects:
             self.ports.perform(effect)
 
-    return [(Engine, "_take", take)]
+    return [(Engine, "_append", take)]
 
 
 def forgets_what_a_request_led_to() -> list[Patch]:
-    return [(Engine, "_known", lambda self, input_: input_)]
+    return [(Engine, "_with_known_request", lambda self, input_: input_)]
 
 
 def keeps_what_was_decided_on_a_failed_commit() -> list[Patch]:
@@ -73,51 +74,55 @@ def forgets_what_a_keeper_adopted() -> list[Patch]:
 
 
 def launches_again_after_a_reboot() -> list[Patch]:
-    return [(reconciler, "_restarted", lambda turn, task: False)]
+    return [(reconciler, "_restarted", lambda tx, task: False)]
 
 
 def gives_nothing_back_at_an_end() -> list[Patch]:
     return [
-        (placement, "over", lambda turn, key, token: turn.world.agent(key).placed.discard(token))
+        (placement, "task_ended", lambda tx, key, token: tx.world.agent(key).placed.discard(token))
     ]
 
 
 def takes_no_slots_after_a_restart() -> list[Patch]:
-    return [(concurrency_limits, "hold", lambda slots_, ticket, number, pools, released=(): None)]
+    return [
+        (concurrency_limits, "restore", lambda slots_, ticket, number, pools, released=(): None)
+    ]
 
 
 def asks_for_a_snapshot_once() -> list[Patch]:
-    def sync_deadline(turn: Any, key: Any, epoch: int) -> None:
-        turn.ask(ListTasks(key))
+    def sync_deadline(tx: Any, key: Any, epoch: int) -> None:
+        tx.emit(ListTasks(key))
 
     return [(reconciler, "sync_deadline", sync_deadline)]
 
 
 def asks_for_nothing_that_is_owed() -> list[Patch]:
-    return [(decide, "restarted", lambda turn: None)]
+    return [(decide, "restarted", lambda tx: None)]
 
 
 def waits_by_the_wall_clock() -> list[Patch]:
-    return [(Transaction, "passed", lambda self, at, mono, boot_id: max(0.0, self.now.wall - at))]
+    return [
+        (Transaction, "secs_since", lambda self, at, mono, boot_id: max(0.0, self.now.wall - at))
+    ]
 
 
 def sends_a_stop_once() -> list[Patch]:
     original = dispatch.stop
 
-    def stop(turn: Any, token: Any, wanted: Any) -> None:
-        original(turn, token, wanted)
-        turn.effects = [
-            e for e in turn.effects if not (isinstance(e, SetTimer) and e.timer == ("stop", token))
+    def stop(tx: Any, token: Any, wanted: Any) -> None:
+        original(tx, token, wanted)
+        tx.effects = [
+            e for e in tx.effects if not (isinstance(e, SetTimer) and e.timer == ("stop", token))
         ]
 
     return [(dispatch, "stop", stop)]
 
 
 def calls_a_run_over_its_limit_canceled() -> list[Patch]:
-    def time_limit(turn: Any, token: Any) -> None:
-        run = termination._live(turn, token.jid, token.serial)
+    def time_limit(tx: Any, token: Any) -> None:
+        run = termination._live(tx, token.jid, token.serial)
         if run is not None:
-            termination._stop(turn, run, token.jid, "timeLimit", by="supervisor")
+            termination._stop(tx, run, token.jid, "timeLimit", by="supervisor")
 
     return [(termination, "time_limit", time_limit)]
 
@@ -129,25 +134,25 @@ def remembers_one_token_of_an_agent() -> list[Patch]:
 def takes_silence_for_death() -> list[Patch]:
     original = lifecycle.found
 
-    def found(turn: Any, input_: Any) -> None:
+    def found(tx: Any, input_: Any) -> None:
         if input_.state != "gone":
-            view = turn.world.agent(input_.key)
+            view = tx.world.agent(input_.key)
             for token in sorted(view.placed):
-                task = turn.world.task(token)
+                task = tx.world.task(token)
                 if task is not None and task.pid is not None:
                     reconciler.finish(
-                        turn, task, reconciler.ExitInfo(source="lost", detail="planted")
+                        tx, task, reconciler.ExitInfo(source="lost", detail="planted")
                     )
-        original(turn, input_)
+        original(tx, input_)
 
     return [(lifecycle, "found", found)]
 
 
 def purges_what_runs() -> list[Patch]:
-    def purge(turn: Any, input_: Any) -> None:
-        job = turn.world.jobs.get(input_.jid)
+    def purge(tx: Any, input_: Any) -> None:
+        job = tx.world.jobs.get(input_.jid)
         if job is not None and job.run is not None and job.run.serial == input_.serial:
-            turn.ask(retention.RemoveRunDir(job.jid, job.run.serial, job.run.run_dir))
+            tx.emit(retention.RemoveRunDir(job.jid, job.run.serial, job.run.run_dir))
 
     return [(retention, "purge", purge)]
 

@@ -204,10 +204,10 @@ class Checks:
         world = engine.world
         if supervisor.decisions != self._decisions:
             self._decisions = supervisor.decisions
-            if wrong := concurrency_limits.broken(world.slots):
+            if wrong := concurrency_limits.violations(world.slots):
                 self.sim.broken(f"slots: {wrong}")
-            for driver, room in world.rooms.items():
-                if wrong := gang_allocator.broken(room):
+            for driver, room in world.node_pools.items():
+                if wrong := gang_allocator.violations(room):
                     self.sim.broken(f"the room of {driver}: {wrong}")
         if engine.paused or engine._suspect or engine._pending:
             return
@@ -292,8 +292,8 @@ class Checks:
                 or not set(live_claim.pools[: live_claim.held]) ^ set(claim.pools) <= but
             ):
                 self.sim.broken(f"G8: {ticket} holds {live_claim}, its events add up to {claim}")
-        for ticket, tally in world.tallies.items():
-            run, anew = world.jobs[ticket[0]].run, fresh.tallies.get(ticket)
+        for ticket, tally in world.task_counts.items():
+            run, anew = world.jobs[ticket[0]].run, fresh.task_counts.get(ticket)
             if (
                 anew is None
                 or anew.live != tally.live
@@ -304,13 +304,15 @@ class Checks:
             self.sim.broken(
                 f"G8: {world.followers} wait for others, their events add up to {fresh.followers}"
             )
-        for driver, room in world.rooms.items():
+        for driver, room in world.node_pools.items():
             seated = {
-                ticket: claim.seats
+                ticket: claim.placements
                 for ticket, claim in room.claims.items()
-                if claim.seats and ticket not in world.holds
+                if claim.placements and ticket not in world.holds
             }
-            placed = {ticket: claim.seats for ticket, claim in fresh.room(driver).claims.items()}
+            placed = {
+                ticket: claim.placements for ticket, claim in fresh.node_pool(driver).claims.items()
+            }
             if seated != placed:
                 self.sim.broken(
                     f"G8: with {driver}, {seated} have room, their events add up to {placed}"
@@ -386,25 +388,25 @@ class Checks:
             ],
             "rooms": [
                 r
-                for r in world.rooms.values()
+                for r in world.node_pools.values()
                 if r.claims
                 or r.queue
-                or any(b.cpu or b.memory_mb or b.gpus or b.ports for b in r.books.values())
+                or any(b.cpu or b.memory_mb or b.gpus or b.ports for b in r.usage.values())
             ],
             "homes": [
                 x
                 for x in (
-                    world.homes.hosts,
-                    world.homes.homeless,
-                    world.homes.crowded,
-                    world.homes._waiting,
+                    world.host_assignment.hosts,
+                    world.host_assignment.unassigned,
+                    world.host_assignment.waiting_for_memory,
+                    world.host_assignment._waiting,
                 )
                 if x
             ],
             "batch": world.batch,
             "holds": world.holds,
-            "tallies": world.tallies,
-            "held off": world.held_off,
+            "tallies": world.task_counts,
+            "held off": world.gang_backoffs,
             "followers": world.followers,
             "asked": [link.asked for link in supervisor.links.values() if link.asked],
             "sockets": [

@@ -373,7 +373,7 @@ class Clients:
             return
         self._handles += 1
         handle = self._handles
-        key = supervisor.engine.world.homes.for_calls(
+        key = supervisor.engine.world.host_assignment.agent_for_calls(
             "local", self.time.random.choice(self._users), None
         )
         self.calls[handle] = self.time.now + WANT_SECS + 1

@@ -21,13 +21,13 @@ Patch = tuple[Any, str, Any]
 def places_less_than_the_gang() -> list[Patch]:
     original = gang_placement._place
 
-    def place(turn: Any, ticket: Any, run: Any, hold: Any) -> Any:
+    def place(tx: Any, ticket: Any, run: Any, hold: Any) -> Any:
         if len(hold.places) == 1:
-            return original(turn, ticket, run, hold)
+            return original(tx, ticket, run, hold)
         hold.places = hold.places[:-1]
-        launch, dispatch.launch = dispatch.launch, lambda turn, key, tokens: None
+        launch, dispatch.launch = dispatch.launch, lambda tx, key, tokens: None
         try:
-            return original(turn, ticket, run, hold)
+            return original(tx, ticket, run, hold)
         finally:
             dispatch.launch = launch
 
@@ -35,20 +35,20 @@ def places_less_than_the_gang() -> list[Patch]:
 
 
 def keeps_what_a_task_had() -> list[Patch]:
-    return [(gang_placement, "leave", lambda turn, key, token: None)]
+    return [(gang_placement, "task_ended", lambda tx, key, token: None)]
 
 
 def forgets_what_gangs_have_at_a_restart() -> list[Patch]:
-    return [(gang_allocator, "keep", lambda room, ticket, roles, places: None)]
+    return [(gang_allocator, "record_placed", lambda room, ticket, roles, places: None)]
 
 
 def gives_cores_twice() -> list[Patch]:
-    original = gang_allocator._add
+    original = gang_allocator._add_usage
 
     def add(books: Any, role: Any, place: Any, sign: int) -> None:
         original(books, msgspec.structs.replace(role, cpu=role.cpu // 2), place, sign)
 
-    return [(gang_allocator, "_add", add)]
+    return [(gang_allocator, "_add_usage", add)]
 
 
 def gives_a_port_twice() -> list[Patch]:
@@ -113,7 +113,7 @@ def waits_for_all_to_succeed() -> list[Patch]:
 
 
 def leaves_the_others_of_a_decided_attempt() -> list[Patch]:
-    return [(attempts, "_dismiss", lambda turn, run, attempt: None)]
+    return [(attempts, "_stop_others", lambda tx, run, attempt: None)]
 
 
 def takes_what_was_stopped_for_a_success() -> list[Patch]:
@@ -121,37 +121,37 @@ def takes_what_was_stopped_for_a_success() -> list[Patch]:
 
 
 def keeps_what_the_platform_did() -> list[Patch]:
-    original = debug_hold.wanted
+    original = debug_hold.is_wanted
 
-    def wanted(turn: Any, task: Any, exit_: Any, diagnosis: Diagnosis | None) -> bool:
+    def wanted(tx: Any, task: Any, exit_: Any, diagnosis: Diagnosis | None) -> bool:
         other = None if diagnosis is None else msgspec.structs.replace(diagnosis, type="unknown")
-        return original(turn, task, exit_, other)
+        return original(tx, task, exit_, other)
 
-    return [(debug_hold, "wanted", wanted)]
+    return [(debug_hold, "is_wanted", wanted)]
 
 
 def forgets_holds_at_a_restart() -> list[Patch]:
-    return [(debug_hold, "arm", lambda turn, job: None)]
+    return [(debug_hold, "arm", lambda tx, job: None)]
 
 
 def gives_back_what_is_kept() -> list[Patch]:
-    original = debug_hold.keep
+    original = debug_hold.hold
 
-    def keep(turn: Any, task: Any, exit_: Any, diagnosis: Any) -> None:
-        original(turn, task, exit_, diagnosis)
-        gang_placement.leave(turn, task.agent_key, task.token)
+    def keep(tx: Any, task: Any, exit_: Any, diagnosis: Any) -> None:
+        original(tx, task, exit_, diagnosis)
+        gang_placement.task_ended(tx, task.agent_key, task.token)
 
-    return [(debug_hold, "keep", keep)]
+    return [(debug_hold, "hold", keep)]
 
 
 def ends_a_hold_with_another_exit() -> list[Patch]:
-    original = attempts.over
+    original = attempts.task_ended
 
-    def over(turn: Any, task: Any, exit_: Any, diagnosis: Any) -> None:
+    def over(tx: Any, task: Any, exit_: Any, diagnosis: Any) -> None:
         lost = ExitInfo(source="lost", detail="planted")
-        original(turn, task, lost if task.held is not None else exit_, diagnosis)
+        original(tx, task, lost if task.held is not None else exit_, diagnosis)
 
-    return [(attempts, "over", over)]
+    return [(attempts, "task_ended", over)]
 
 
 def begins_while_what_it_waits_for_runs() -> list[Patch]:
@@ -167,7 +167,7 @@ def begins_while_what_it_waits_for_runs() -> list[Patch]:
 
 
 def tells_followers_nothing_after_a_restart() -> list[Patch]:
-    return [(dependencies, "look_at_all", lambda turn: None)]
+    return [(dependencies, "schedule_all", lambda tx: None)]
 
 
 def takes_no_turn_in_an_array() -> list[Patch]:
@@ -183,9 +183,9 @@ def goes_on_after_a_cancel() -> list[Patch]:
     """Between two attempts a cancel is taken for news of a run that is over."""
     original = termination._stop
 
-    def stop(turn: Any, run: Any, jid: str, reason: str, **fields: Any) -> None:
+    def stop(tx: Any, run: Any, jid: str, reason: str, **fields: Any) -> None:
         if run.retry is None:
-            original(turn, run, jid, reason, **fields)
+            original(tx, run, jid, reason, **fields)
 
     return [(termination, "_stop", stop)]
 

@@ -16,17 +16,17 @@ def gives_one_network_to_two_gangs() -> list[Patch]:
 
 def dismisses_who_is_needed() -> list[Patch]:
     def idle(self: Any, key: Any) -> list[Any]:
-        return [k for k in self._others(key) if self._world.agents[k].phase == "up"]
+        return [k for k in self._others(key) if self._agents[k].phase == "up"]
 
-    return [(host_assignment.HostAssignment, "idle", idle)]
+    return [(host_assignment.HostAssignment, "idle_agents", idle)]
 
 
 def starts_agents_without_memory() -> list[Patch]:
-    return [(idle_eviction, "make_room", lambda turn, key: True)]
+    return [(idle_eviction, "ensure_memory", lambda tx, key: True)]
 
 
 def leaves_runs_on_a_host_that_is_down() -> list[Patch]:
-    return [(host_availability, "_up", lambda turn, driver, host: None)]
+    return [(host_availability, "_up", lambda tx, driver, host: None)]
 
 
 def takes_hosts_of_any_plan() -> list[Patch]:

@@ -134,7 +134,7 @@ class Hosts:
         if not self.several:
             return
         world = self.supervisor.engine.world
-        homes = dict(world.homes.hosts)
+        homes = dict(world.host_assignment.hosts)
         if any(self._homes.get(t, h) != h for t, h in homes.items()):
             self.time.saw("a queued run went to another host")
         self._homes = homes
@@ -170,7 +170,7 @@ class Hosts:
             self.sim.broken(
                 f"{key} is started, and {key.host} has {place.memory_mb} MiB for agents; {taken} are taken by {there}"
             )
-        if (key.driver, key.host) in self.supervisor.engine.world.homes.down:
+        if (key.driver, key.host) in self.supervisor.engine.world.host_assignment.down:
             self.sim.broken(f"{key} is started, and {key.host} is down")
 
     def dismissed(self, effect: EvictAgent) -> None:

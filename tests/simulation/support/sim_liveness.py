@@ -11,7 +11,8 @@ from jobscribe.protocol.ids import AgentKey
 from jobscribe.supervisor.core.resources.concurrency_limits import RunKey
 from jobscribe.supervisor.core.scheduling import placement
 from jobscribe.supervisor.core.state import cluster_assignment
-from jobscribe.supervisor.core.state.world import AgentState, dir_pool
+from jobscribe.supervisor.core.state.agent_state import AgentState
+from jobscribe.supervisor.core.state.world import dir_pool
 
 if TYPE_CHECKING:
     from sim_supervisor import Supervisor
@@ -59,7 +60,7 @@ def _waits(supervisor: "Supervisor", jid: str, run: Run) -> str | None:
         return f"{ticket} has a queue limit, and no timer"
     if run.waits_for:
         return _others(supervisor, ticket, run)
-    if ticket in world.homes.homeless:
+    if ticket in world.host_assignment.unassigned:
         return f"{ticket} has no host, and there is one"
     key = world.key_of(run)
     view = world.agents.get(key)
@@ -102,16 +103,16 @@ def _others(supervisor: "Supervisor", ticket: RunKey, run: Run) -> str | None:
 def _gang(supervisor: "Supervisor", ticket: RunKey, run: Run) -> str | None:
     """It has its slots, and waits for the rest."""
     world, timers = supervisor.engine.world, supervisor.timers
-    room = world.room(run.spec.driver)
+    room = world.node_pool(run.spec.driver)
     claim = room.claims.get(ticket)
     hold = world.holds.get(ticket)
-    if ticket in world.held_off:
+    if ticket in world.gang_backoffs:
         return (
             None
             if ("gang", *ticket) in timers and claim is None
             else f"{ticket} was held off with {claim}, and is forgotten"
         )
-    if claim is None or (hold is None) != (not claim.seats):
+    if claim is None or (hold is None) != (not claim.placements):
         return f"{ticket} has its slots, of the room {claim}, and of the holds {hold}"
     if hold is not None and ("hold", *ticket) not in timers:
         return f"{ticket} has everything, and nobody sees to it that it is placed"
@@ -124,7 +125,7 @@ def _gang(supervisor: "Supervisor", ticket: RunKey, run: Run) -> str | None:
             return why
     if (
         hold is None
-        and any(b.avoided for b in room.books.values())
+        and any(b.avoided for b in room.usage.values())
         and ("room", run.spec.driver) not in timers
     ):
         return f"{ticket} waits in a room where ports are avoided, and nobody will look again"
@@ -192,7 +193,7 @@ def _task(supervisor: "Supervisor", job: Job, task: Task) -> str | None:
     own_limit = (
         run is not None
         and run.spec.queue_limit_secs
-        and cluster_assignment.in_its_queue(world.policy, run)
+        and cluster_assignment.in_scheduler_queue(world.policy, run)
     )
     if wanted and own_limit and ("queue", *ticket) not in supervisor.timers:
         return f"{token} waits in the queue of its cluster, has a queue limit, and no timer"
@@ -217,21 +218,24 @@ def _holdings(supervisor: "Supervisor", task: Task) -> str | None:
     if claim is None or claim.held != len(claim.pools):
         return f"{token} may live, and holds {claim}"
     if task.ports and not world.policy.batch:
-        seats = world.room(task.agent_key.driver).claims.get(ticket)
-        if seats is None or seats.seats.get((token.role, token.index)) != task.place:
+        seats = world.node_pool(task.agent_key.driver).claims.get(ticket)
+        if seats is None or seats.placements.get((token.role, token.index)) != task.place:
             return f"{token} may live on {task.place}, and has {seats}"
     return None
 
 
 def _crowded(supervisor: "Supervisor", key: AgentKey) -> str | None:
     """It waits for memory: of those who need not be there, as many go as are needed."""
-    homes = supervisor.engine.world.homes
-    lacking = homes.lacking(key)
+    host_assignment = supervisor.engine.world.host_assignment
+    lacking = host_assignment.missing_mb(key)
     if lacking <= 0:
         return f"{key} waits for memory, and there is some"
-    lacking -= sum(map(homes.mb, homes.leaving(key)))
-    if lacking > 0 and sum(map(homes.mb, homes.idle(key))) >= lacking:
-        return f"{key} waits for {lacking} MiB, and nobody needs {homes.idle(key)}"
+    lacking -= sum(map(host_assignment.agent_mb, host_assignment.leaving_agents(key)))
+    if (
+        lacking > 0
+        and sum(map(host_assignment.agent_mb, host_assignment.idle_agents(key))) >= lacking
+    ):
+        return f"{key} waits for {lacking} MiB, and nobody needs {host_assignment.idle_agents(key)}"
     return None
 
 
@@ -263,6 +267,6 @@ def moved(supervisor: "Supervisor", key: AgentKey, view: AgentState) -> str | No
             return f"{key} waits for a sign-in, and its user is signed in"
         case "crowded" if why := _crowded(supervisor, key):
             return why
-        case "absent" if (key.driver, key.host) not in supervisor.engine.world.homes.down:
+        case "absent" if (key.driver, key.host) not in supervisor.engine.world.host_assignment.down:
             return f"{key} is needed, and nobody sees to it"
     return None

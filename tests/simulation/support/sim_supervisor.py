@@ -43,7 +43,8 @@ from jobscribe.supervisor.core.interface.effects import (
     StopTask,
 )
 from jobscribe.supervisor.core.interface.inputs import Input, Now, TimerFired
-from jobscribe.supervisor.core.state.world import CoreConfig, token_hash
+from jobscribe.supervisor.core.state.configuration import CoreConfig
+from jobscribe.supervisor.core.state.transaction import token_hash
 from jobscribe.supervisor.engine.decision_loop import Engine
 
 POKE_SECS = 0.5

@@ -28,7 +28,7 @@ from jobscribe.agent.session import state_machine
 from jobscribe.protocol.wire.codec import MAX_FRAME
 from jobscribe.runtime import failpoints
 from jobscribe.supervisor.core.scheduling import placement
-from jobscribe.supervisor.core.state.world import CoreConfig
+from jobscribe.supervisor.core.state.configuration import CoreConfig
 
 #: A disaster waits for up to so many more steps, so that it strikes between two that belong
 #: together.

@@ -23,8 +23,8 @@ async def test_its_whole_group_is_told() -> None:
     child = await _child("/bin/sh", "-c", "sleep 60 & echo $!; wait")
     assert child.stdout is not None
     other = int(await child.stdout.readline())
-    child_processes.tell_group(child, signal.SIGKILL)
-    assert await child_processes.gone(child, 5.0)
+    child_processes.signal_group(child, signal.SIGKILL)
+    assert await child_processes.wait_ended(child, 5.0)
     assert child.returncode == -signal.SIGKILL
     for _ in range(500):
         found = processes.find(other)
@@ -37,8 +37,8 @@ async def test_its_whole_group_is_told() -> None:
 
 async def test_who_is_gone_is_told_nothing() -> None:
     child = await _child("true")
-    assert await child_processes.gone(child, 5.0)
-    child_processes.tell_group(child, signal.SIGKILL)
+    assert await child_processes.wait_ended(child, 5.0)
+    child_processes.signal_group(child, signal.SIGKILL)
     child_processes.close_pipes(child)
     assert child.returncode == 0
 
@@ -48,11 +48,11 @@ async def test_who_keeps_its_pipes_is_not_waited_for(tmp_path: Path) -> None:
     child = await _child(sys.executable, "-c", LEAVES, str(left))
     try:
         async with asyncio.timeout(10):
-            await child_processes.gone(child, 0.5)
+            await child_processes.wait_ended(child, 0.5)
             child_processes.close_pipes(child)
             # nobody holds anything of it here any more
             assert child.stdout is not None and await child.stdout.read() == b""
-            assert await child_processes.gone(child, 5.0) and child.returncode == 0
+            assert await child_processes.wait_ended(child, 5.0) and child.returncode == 0
     finally:
         while not left.exists():
             await asyncio.sleep(0.01)

@@ -19,17 +19,16 @@ def lived(
 ) -> tuple[dict[str, Any], list[str]]:
     """What is known of the loop in which this ran, after its start, and what was said for the log."""
     lag, said = LoopLag(), list[str]()
-    lag.say = said.append
     out: dict[str, Any] = {}
 
     async def measured() -> None:
         await asyncio.sleep(0.15)
         if start is not None:
             await start
-        lag.begin()
+        lag.begin(said.append)
         await main
         await asyncio.sleep(0.25)  # the thread that looks says what was held
-        out.update(lag.said())
+        out.update(lag.summary())
 
     lag.run(measured())
     return out, said
@@ -182,7 +181,7 @@ def test_the_percentile_is_that_of_the_moments_and_not_of_the_rounds() -> None:
     now = time.monotonic()
     for _ in range(10):
         lag.began = now - 0.1
-        lag.long_round(now)
+        lag.long_iteration(now)
     lag._since = time.monotonic() - 10
     assert 0.08 < lag.percentile(0.001) <= 0.1
     assert 0.04 < lag.percentile(0.05) < 0.06

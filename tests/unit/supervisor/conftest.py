@@ -50,7 +50,8 @@ from jobscribe.supervisor.core.interface.inputs import (
 from jobscribe.supervisor.core.resources import concurrency_limits, gang_allocator
 from jobscribe.supervisor.core.resources.gang_allocator import Node
 from jobscribe.supervisor.core.state import task_counts
-from jobscribe.supervisor.core.state.world import CoreConfig, World
+from jobscribe.supervisor.core.state.configuration import CoreConfig
+from jobscribe.supervisor.core.state.world import World
 
 UID, OTHER_UID = "user0001", "user0002"
 WALL = 1_700_000_000.0
@@ -201,9 +202,9 @@ class Stage:
                     self.probes.append(e)
 
     def _check(self, decision: Decision) -> None:
-        assert concurrency_limits.broken(self.world.slots) == []
-        for room in self.world.rooms.values():
-            assert gang_allocator.broken(room) == []
+        assert concurrency_limits.violations(self.world.slots) == []
+        for room in self.world.node_pools.values():
+            assert gang_allocator.violations(room) == []
         for jid, job in decision.touched.items():
             assert self.world.jobs[jid] == job == self.folded(jid)
             assert len({(t.token.serial, t.token.attempt) for t in job.live_tasks()}) <= 1, (
@@ -224,15 +225,15 @@ class Stage:
         for jid, job in world.jobs.items():
             for task in job.live_tasks():
                 live.setdefault((jid, task.token.serial), []).append(task)
-        assert {t: tally.live for t, tally in world.tallies.items()} == {
+        assert {t: tally.live for t, tally in world.task_counts.items()} == {
             t: len(tasks) for t, tasks in live.items()
         }
-        for ticket, tally in world.tallies.items():
+        for ticket, tally in world.task_counts.items():
             run = world.jobs[ticket[0]].run
             assert (
                 run is None
                 or run.serial != ticket[1]
-                or tally == task_counts.of(run.attempts[-1].tasks)
+                or tally == task_counts.count_tasks(run.attempts[-1].tasks)
             )
         queued = {t: k for k, v in world.agents.items() for t in v.queued}
         asking = {t for v in world.agents.values() for t in v.asking}
@@ -247,7 +248,7 @@ class Stage:
         assert world.slots.claims.keys() == asking | live.keys(), (
             "slots belong to who asks or lives"
         )
-        claims = {t: c for room in world.rooms.values() for t, c in room.claims.items()}
+        claims = {t: c for room in world.node_pools.values() for t, c in room.claims.items()}
         assert claims.keys() <= asking | live.keys(), "rooms belong to who asks or lives"
         for ticket, tasks in live.items():
             run = world.jobs[ticket[0]].run
@@ -257,27 +258,29 @@ class Stage:
             if (run is not None and run.serial == ticket[1] and run.spec.roles) or ticket in claims:
                 assert {(t.token.role, t.token.index) for t in tasks} == claims[
                     ticket
-                ].seats.keys(), "a task holds what it asked for"
+                ].placements.keys(), "a task holds what it asked for"
         queued_by_others = {
             t for t in world.holds if world.jobs[t[0]].run.spec.driver in self.policy.batch
         }
         assert (
             world.holds.keys() - queued_by_others
-            == {t for t, c in claims.items() if c.seats} - live.keys()
+            == {t for t, c in claims.items() if c.placements} - live.keys()
         ), "who has everything is on its way"
         assert world.batch.keys() <= {t.token for tasks in live.values() for t in tasks}, (
             "what schedulers say is kept of what lives"
         )
-        assert not world.held_off.keys() & claims.keys() and world.held_off.keys() <= asking
+        assert (
+            not world.gang_backoffs.keys() & claims.keys() and world.gang_backoffs.keys() <= asking
+        )
         holding: dict[AgentKey, set[Any]] = {}
         for ticket, hold in world.holds.items():
-            assert {(p.role, p.index): p for p in hold.places} == claims[ticket].seats
+            assert {(p.role, p.index): p for p in hold.places} == claims[ticket].placements
             run = world.jobs[ticket[0]].run
             for key in {world.key_at(run.spec, p.host) for p in hold.places}:
                 holding.setdefault(key, set()).add(ticket)
             assert ("hold", *ticket) in self.clock
         assert {k: v.holding for k, v in world.agents.items() if v.holding} == holding
-        for ticket in world.held_off:
+        for ticket in world.gang_backoffs:
             assert ("gang", *ticket) in self.clock
         waits: dict[str, dict[int, dict[Any, None]]] = {}
         for jid, job in world.jobs.items():
@@ -296,20 +299,20 @@ class Stage:
         ]
         books = [
             b
-            for room in world.rooms.values()
-            for b in room.books.values()
+            for room in world.node_pools.values()
+            for b in room.usage.values()
             if b.cpu or b.memory_mb or b.gpus or b.ports
         ]
         kept = {
             "busy": [j for j, job in world.jobs.items() if job.busy],
             "pools": world.slots.pools,
             "claims": world.slots.claims,
-            "rooms": [r for r in world.rooms.values() if r.claims or r.queue],
+            "rooms": [r for r in world.node_pools.values() if r.claims or r.queue],
             "books": books,
             "holds": world.holds,
-            "held off": world.held_off,
+            "held off": world.gang_backoffs,
             "followers": world.followers,
-            "tallies": world.tallies,
+            "tallies": world.task_counts,
             "began": world.began,
             "timers": timers,
             "batch": world.batch,

@@ -24,7 +24,7 @@ from jobscribe.protocol.ids import Token
 from jobscribe.protocol.jobs.exit_info import KERNEL_SIGNALS, ExitFacts, ExitInfo
 from jobscribe.protocol.launch.job_script import script
 from jobscribe.protocol.wire.messages import TaskSpec
-from jobscribe.runtime.execution.folder import from_code, of_text, via_shell
+from jobscribe.runtime.execution.folder import command_facts, from_code, via_shell
 
 from ..conftest import NOBODY, Keeper, until
 from .test_oom import EATS, LIMIT, small
@@ -171,7 +171,7 @@ def test_whether_a_text_calls_timeout(
         tmp_path,
     )
     (tmp_path / "script.sh").write_text(text)
-    assert of_text(str(tmp_path)) == ({"callsTimeout": True} if calls else {})
+    assert command_facts(str(tmp_path)) == ({"callsTimeout": True} if calls else {})
 
 
 @pytest.mark.parametrize("use", ["auto", "v2", "off"])

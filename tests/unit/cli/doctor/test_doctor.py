@@ -173,7 +173,9 @@ CASES = [
             "health": {
                 "code": 200,
                 "body": {
-                    "reasons": [{"state": "degraded", "sentence": "the loop was held", "try": "x"}]
+                    "reasons": [
+                        {"state": "degraded", "sentence": "the event loop was blocked", "try": "x"}
+                    ]
                 },
             }
         },

@@ -54,7 +54,7 @@ def jid(run: Run, fake: Fake) -> str:
         jid,
         state="running",
         queue="debug_hold",
-        message="worker/1 failed (exit code 3) and can be looked at",
+        message="worker/1 failed (exit code 3) and can be inspected",
     )
     return str(jid)
 
@@ -186,7 +186,7 @@ def test_a_status_tells_roles_attempts_and_how_to_enter_and_release_what_is_kept
     told = run("job", "status", jid)
     lines = [" ".join(line.split()) for line in told.out.splitlines()]
     for line in (
-        "state running: worker/1 failed (exit code 3) and can be looked at",
+        "state running: worker/1 failed (exit code 3) and can be inspected",
         "waiting debug_hold",
         "attempt 2 of at most 6",
         "1 ended (exit); retried: retry 1 of 2, at once",

@@ -968,7 +968,9 @@ def test_handshakes_and_key_derivation_do_not_hold_the_loop() -> None:
 
     lag.run(main())
     assert entered == 2 * each
-    assert lag.said()["worst"]["secs"] <= (0.05 if os.environ.get("SOAK") else 0.25), lag.said()
+    assert lag.summary()["worst"]["secs"] <= (0.05 if os.environ.get("SOAK") else 0.25), (
+        lag.summary()
+    )
 
 
 _SERVER = """

@@ -68,7 +68,7 @@ def test_a_peer_that_has_its_share_loses_its_own_oldest(door: Door) -> None:
     assert door.closed == {1, 2}
     assert door.ended[0] == (
         "perPeer",
-        "a connection of unix user 1001 was ended: it had 3 that were not authenticated",
+        "a connection of unix user 1001 was closed: the peer had 3 unauthenticated connections",
     )
     assert door.all.sizes() == {"connections": 4, "strangers": 4, "peers": 2}
 
@@ -113,7 +113,7 @@ def test_without_descriptors_an_idle_one_gives_way_and_then_only_the_owner_comes
 def test_strangers_of_many_addresses_have_a_limit_together(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MOST_STRANGERS", 4)
+    monkeypatch.setattr(module, "MAX_UNAUTHENTICATED", 4)
     for n in range(6):
         door.enter(Peer(f"192.0.2.{n}"))
     assert len(door.closed) == 2 and set(door.reasons()) == {"strangers"}

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from jobscribe.runtime.log.destinations import Stream, takes
+from jobscribe.runtime.log.destinations import Stream, is_writable
 
 
 class Pipe:
@@ -88,11 +88,11 @@ def test_what_is_no_descriptor_is_written_as_ever() -> None:
 
 def test_files_and_broken_pipes_take_everything_at_once(pipe: Pipe) -> None:
     with open(os.devnull, "w") as f:
-        assert takes(f.fileno())
+        assert is_writable(f.fileno())
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        assert takes(writer)
+        assert is_writable(writer)
     finally:
         os.close(writer)
 

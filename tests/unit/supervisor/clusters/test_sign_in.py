@@ -30,7 +30,7 @@ from jobscribe.supervisor.clusters.sign_in_throttle import (
     SignInThrottle,
     folded,
 )
-from jobscribe.supervisor.core.state.world import AgentState
+from jobscribe.supervisor.core.state.agent_state import AgentState
 from jobscribe.supervisor.process.counters import Counters
 
 U, V = "user0001", "user0002"

@@ -122,7 +122,7 @@ def test_slurm_does_not_answer(stage, kit):
         unknown_since=kit.WALL + 1,
     )
     assert answer["sentence"].startswith(
-        "not started: it is being submitted to hpc: Slurm's controller cannot be reached; what became of it"
+        "not started: it is being submitted to hpc: Slurm's controller cannot be reached; its state is unknown"
     )
     assert answer["evidence"] == [
         "no contact with the scheduler of hpc since 2023-11-14 22:13:21 UTC; this answer shows the last known state",

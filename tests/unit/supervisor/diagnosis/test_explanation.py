@@ -597,7 +597,7 @@ def test_what_is_kept_is_told_with_how_to_enter_and_release_it(kit):
     answer = ask(stage)
     assert (answer["state"], answer["cause"]) == ("running", "debug_hold")
     assert answer["sentence"].startswith(
-        "held for debugging: a/1 failed (exit code 3) and can be looked at, until 2023-11-14 22:14:20 UTC"
+        "held for debugging: a/1 failed (exit code 3) and can be inspected, until 2023-11-14 22:14:20 UTC"
     )
     assert answer["try"][:2] == [
         f"jobscribe job shell {kit.jid_of()} --role a --index 1",

@@ -9,7 +9,7 @@ from jobscribe.protocol.api.requests import RunSimulation
 from jobscribe.supervisor.core.interface.effects import ReplyRefusal, ReplyStatus
 from jobscribe.supervisor.core.interface.inputs import Now, Submit
 from jobscribe.supervisor.core.runs import admission
-from jobscribe.supervisor.core.state.world import CoreConfig
+from jobscribe.supervisor.core.state.configuration import CoreConfig
 from jobscribe.supervisor.engine.decision_loop import Engine
 
 

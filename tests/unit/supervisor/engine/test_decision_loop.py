@@ -38,8 +38,8 @@ from jobscribe.supervisor.core.interface.inputs import (
 from jobscribe.supervisor.core.resources import concurrency_limits
 from jobscribe.supervisor.core.runs import termination
 from jobscribe.supervisor.core.scheduling import placement
-from jobscribe.supervisor.core.state.world import CoreConfig
-from jobscribe.supervisor.engine.decision_loop import AT_HAND, PAUSE_SECS, Engine
+from jobscribe.supervisor.core.state.configuration import CoreConfig
+from jobscribe.supervisor.engine.decision_loop import CACHED, PAUSE_SECS, Engine
 
 
 class House:
@@ -167,7 +167,7 @@ def check(house):
             jid = stored.stream[4:]
             jobs[jid] = evolve(jobs.get(jid, Job(jid=jid)), stored.event)
     assert house.engine.world.jobs == {j: job for j, job in jobs.items() if job.busy}
-    assert concurrency_limits.broken(house.engine.world.slots) == []
+    assert concurrency_limits.violations(house.engine.world.slots) == []
     assert {jid: house.engine.durable(jid).job for jid in jobs} == jobs
 
 
@@ -389,7 +389,7 @@ def test_memory_is_flat_after_5000_job_lives(house, kit):
     house.submit(99_999)
     house.agent()
     house.says(kit.ended(house.token(99_999)))
-    lives(house, kit, AT_HAND + 50)
+    lives(house, kit, CACHED + 50)
     before = size(house.engine)
     reached = objects(house.engine, house.store)
     house.performed.clear(), house.projections.clear()
@@ -406,7 +406,7 @@ def test_memory_is_flat_after_5000_job_lives(house, kit):
     house.when_performed = count
     lives(house, kit, 5000, start=1000)
     assert size(house.engine) == before == (0, 0, 0, 0, 0, 0, 1)
-    assert len(house.engine._durable) <= AT_HAND + 1
+    assert len(house.engine._durable) <= CACHED + 1
     assert objects(house.engine, house.store) <= reached * 1.05
     assert not timers, "every timer of a finished run was given back"
 
@@ -432,16 +432,16 @@ def objects(engine, store):
 
 def test_many_busy_jobs_stay_at_hand_and_finished_ones_are_let_go(kit):
     house = House(kit)
-    for n in range(AT_HAND + 100):
+    for n in range(CACHED + 100):
         house.submit(n)
-    assert len(house.engine._durable) == len(house.engine.world.jobs) == AT_HAND + 100
-    for n in range(AT_HAND + 100):
+    assert len(house.engine._durable) == len(house.engine.world.jobs) == CACHED + 100
+    for n in range(CACHED + 100):
         house.cancel(n)
     assert house.engine.world.jobs == {}
-    assert len(house.engine._durable) <= AT_HAND
-    for n in range(AT_HAND + 100):
+    assert len(house.engine._durable) <= CACHED
+    for n in range(CACHED + 100):
         assert house.job(n).status == "canceled"
-    assert len(house.engine._durable) <= AT_HAND
+    assert len(house.engine._durable) <= CACHED
     check(house)
 
 
@@ -449,11 +449,11 @@ def test_busy_ones_that_are_old_do_not_leave_for_finished_ones_that_are_new(kit)
     house = House(kit)
     for n in range(20):
         house.submit(n)
-    for n in range(20, AT_HAND + 200):
+    for n in range(20, CACHED + 200):
         house.submit(n)
         house.cancel(n)
     assert {kit.jid_of(n) for n in range(20)} <= house.engine._durable.keys()
-    assert len(house.engine._durable) <= AT_HAND + 20
+    assert len(house.engine._durable) <= CACHED + 20
 
 
 # ---- restart

@@ -106,7 +106,7 @@ async def test_a_follower_that_is_too_slow_is_served_from_the_log(
 
 def _waits(feed: EventFeed) -> bool:
     """Has its only follower read all that there is, and waits for news?"""
-    (follower,) = feed._followers
+    (follower,) = feed._subscriptions
     return bool(follower._wake._waiters)  # type: ignore[attr-defined]
 
 
@@ -118,10 +118,10 @@ async def test_what_waits_for_a_follower_is_bounded(monkeypatch: pytest.MonkeyPa
     pages = feed.follow(0, lambda e: True, 5.0)
     assert positions(await anext(pages)) == [1]  # type: ignore[arg-type]
     log.append(5000)
-    (follower,) = feed._followers
+    (follower,) = feed._subscriptions
     assert len(follower._waiting) <= 50
     await pages.aclose()  # type: ignore[attr-defined]
-    assert feed._followers == set()
+    assert feed._subscriptions == set()
 
 
 async def test_a_selection_holds_back_what_was_not_asked_for() -> None:

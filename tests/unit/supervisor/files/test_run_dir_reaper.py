@@ -66,7 +66,7 @@ def test_a_run_that_lives_is_kept(kit):
     stage.cancel()
     stage.tell(Purge(kit.jid_of(), token.serial, 9e9))
     assert stage.job().status == "canceled", (
-        "its processes are being ended: nothing is taken away from under them"
+        "its processes are being stopped: nothing is taken away from under them"
     )
 
 

@@ -24,7 +24,7 @@ from jobscribe.protocol.wire.messages import FileChunk, KeeperReport, OpError, R
 from jobscribe.runtime.event_loop_lag import LoopLag
 from jobscribe.runtime.latency_histogram import BOUNDS, LatencyHistogram
 from jobscribe.supervisor.clusters.inventory import ClusterInventory
-from jobscribe.supervisor.core.state.world import AgentState
+from jobscribe.supervisor.core.state.agent_state import AgentState
 from jobscribe.supervisor.metrics import background_sampler as aside_module
 from jobscribe.supervisor.metrics import health as health_module
 from jobscribe.supervisor.metrics.background_sampler import Disk
@@ -303,7 +303,7 @@ async def test_a_large_index_is_not_counted_at_each_scrape(
 async def test_calls_to_docker_hosts_are_told_by_host(watch: Watch) -> None:
     timings = LatencyHistogram()
     for secs in (BOUNDS[0] / 2, BOUNDS[0], 1e9):
-        timings.took(secs, "timeout" if secs > 1e6 else None)
+        timings.record(secs, "timeout" if secs > 1e6 else None)
     host: Any = SimpleNamespace(
         host=None, up=False, detail="it is gone", since=7.0, version=None, timings=timings
     )

@@ -149,7 +149,7 @@ class GangPlay:
                 stage.pass_time(5.0 * m)
         self.obey()
         self.seen |= {(v.phase, bool(v.holding)) for v in stage.world.agents.values()}
-        self.seen |= {"held off"} if stage.world.held_off else set()
+        self.seen |= {"held off"} if stage.world.gang_backoffs else set()
 
     def submit(self, n, uid, **fields):
         self.stage.submit(n, uid=uid, **fields)

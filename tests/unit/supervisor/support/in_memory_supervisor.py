@@ -24,7 +24,7 @@ from jobscribe.supervisor.connections.hub import Connection, Hub
 from jobscribe.supervisor.connections.progress import Progress
 from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core.interface.inputs import Now
-from jobscribe.supervisor.core.state.world import CoreConfig
+from jobscribe.supervisor.core.state.configuration import CoreConfig
 from jobscribe.supervisor.engine.decision_loop import Engine
 from jobscribe.supervisor.engine.event_feed import EventFeed
 from jobscribe.supervisor.process.counters import Counters

@@ -423,7 +423,7 @@ def test_of_an_agent_it_is_said_when_it_was_there(log: Log) -> None:
     log.agent(0, 2)
     log.add(
         agent_stream(KEY),
-        AgentGone(at=T + 10, agent_key=KEY, reason="nobody needed it", ended=True),
+        AgentGone(at=T + 10, agent_key=KEY, reason="it was idle", ended=True),
     )
     log.add(
         agent_stream(KEY), AgentStartRequested(at=T + 30, agent_key=KEY, token_hash="h", attempt=1)

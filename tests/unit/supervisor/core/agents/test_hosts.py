@@ -289,7 +289,7 @@ def test_a_call_on_a_host_that_is_down_is_refused_at_once(two, kit):
 
 
 def test_calls_go_where_the_run_was_or_where_an_agent_is(two, kit):
-    calls = two.world.homes.for_calls
+    calls = two.world.host_assignment.agent_for_calls
     assert calls("local", kit.UID, None).host == "a" and calls("local", kit.UID, "b").host == "b"
     two.submit(1, uid=kit.OTHER_UID)
     two.submit(2)
@@ -335,13 +335,13 @@ def test_a_run_that_no_host_takes_is_refused_and_one_accepted_before_says_so(kit
     assert (
         state == "no_host"
         and sentence
-        == "there is no host for users with the plan 'gold': all are kept for those with others"
+        == "no host is available for users with the plan 'gold': all hosts are reserved for other plans"
     )
     stage.cancel(2)
     assert (
         stage.state(2) == ("canceled", "cancel")
         and stage.left() == {}
-        and not stage.world.homes.homeless
+        and not stage.world.host_assignment.unassigned
     )
 
 
@@ -370,7 +370,7 @@ def test_a_gang_is_whole_on_one_host_with_addresses_of_its_own(kit):
     ]
     assert [(p.host, p.address) for p in second] == [("b", "10.208.0.2"), ("b", "10.208.0.3")]
     assert [(p.host, p.address) for p in third] == [("a", "10.208.4.2")]
-    assert gang_allocator.broken(room) == []
+    assert gang_allocator.violations(room) == []
     gang_allocator.release(room, ("j1", 1), 0.0)
     ((_, fourth),) = ask(room, "j4", kit.role("x", 3))
     assert [p.address for p in fourth] == ["10.208.0.2", "10.208.0.3", "10.208.0.4"]
@@ -381,11 +381,11 @@ def test_blocks_are_kept_after_a_restart_until_the_last_task_is_over(kit):
     role = kit.role("x", 2)
     ((_, places),) = ask(room, "j1", role)
     other = NodePool(nodes=(node("a", 8),))
-    gang_allocator.keep(other, ("j1", 1), (role,), places)
+    gang_allocator.record_placed(other, ("j1", 1), (role,), places)
     gang_allocator.release(other, ("j1", 1), 0.0, ("x", 0))
     assert (
         ask(other, "j2", role)[0][1][0].address == "10.208.4.2"
-        and gang_allocator.broken(other) == []
+        and gang_allocator.violations(other) == []
     )
     gang_allocator.release(other, ("j1", 1), 0.0, ("x", 1))
     assert ask(other, "j3", role)[0][1][0].address == "10.208.0.2"
@@ -403,20 +403,20 @@ def test_a_gang_waits_where_all_networks_are_in_use(kit):
 
 def test_addresses_of_somebody_elses_network_are_avoided_for_a_while(kit):
     room = NodePool(nodes=(node("a", 8, subnets="10.208.0.0/21"),))
-    gang_allocator.foreign(room, "a", "10.208.0.2", 0.0)
-    gang_allocator.foreign(room, "gone", "10.208.0.2", 0.0)
-    gang_allocator.foreign(room, "a", "a.example", 0.0)
+    gang_allocator.avoid_block(room, "a", "10.208.0.2", 0.0)
+    gang_allocator.avoid_block(room, "gone", "10.208.0.2", 0.0)
+    gang_allocator.avoid_block(room, "a", "a.example", 0.0)
     assert ask(room, "j1", kit.role("x"))[0][1][0].address == "10.208.4.2"
     assert (
         not ask(room, "j2", kit.role("x"))
-        and gang_allocator.next_look(room) == gang_allocator.AVOID_BLOCK_SECS
+        and gang_allocator.next_retry(room) == gang_allocator.AVOID_BLOCK_SECS
     )
     assert (
-        gang_allocator.look_again(room, gang_allocator.AVOID_BLOCK_SECS - 1) == []
-        and gang_allocator.broken(room) == []
+        gang_allocator.retry(room, gang_allocator.AVOID_BLOCK_SECS - 1) == []
+        and gang_allocator.violations(room) == []
     )
-    ((_, places),) = gang_allocator.look_again(room, gang_allocator.AVOID_BLOCK_SECS)
-    assert places[0].address == "10.208.0.2" and room.books["a"].foreign == {}
+    ((_, places),) = gang_allocator.retry(room, gang_allocator.AVOID_BLOCK_SECS)
+    assert places[0].address == "10.208.0.2" and room.usage["a"].foreign == {}
 
 
 def test_a_gang_whose_addresses_were_taken_gets_others_with_its_next_attempt(kit):
@@ -527,7 +527,7 @@ def test_tasks_in_containers_are_placed_without_a_probe_and_say_what_they_need(b
         keep=True,
     )
     assert (spec.memory_bytes, spec.ports) == (None, ())
-    assert boxes.world.rooms["local"].books["a"].ports
+    assert boxes.world.node_pools["local"].usage["a"].ports
 
 
 def test_gangs_that_only_hold_something_on_a_host_that_goes_down_ask_elsewhere(boxes, kit):
@@ -539,7 +539,7 @@ def test_gangs_that_only_hold_something_on_a_host_that_goes_down_ask_elsewhere(b
         kit, "b"
     ) in boxes.world.agents
     down(boxes, "b")
-    assert ticket not in boxes.world.holds and boxes.world.rooms["local"].books["b"].cpu == 0
+    assert ticket not in boxes.world.holds and boxes.world.node_pools["local"].usage["b"].cpu == 0
     assert boxes.job(1).live_tasks(), "what is placed stays"
     for token in boxes.tokens(1):
         boxes.end(token)

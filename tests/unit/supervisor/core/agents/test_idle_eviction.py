@@ -146,7 +146,8 @@ def test_who_is_needed_while_it_leaves_is_started_anew(one, kit, how):
     one.tell(RequireAgent(5, key(kit, 0)))
     assert started(one) == [] and not one.job(1, UIDS[0]).live_tasks()
     assert (
-        "is being ended" in status(one.world, one.job(1, UIDS[0]), 1, one.now())["jobStatusMessage"]
+        "is being stopped"
+        in status(one.world, one.job(1, UIDS[0]), 1, one.now())["jobStatusMessage"]
     )
     if how == "disconnected":
         one.disconnect(key(kit, 0))

@@ -15,7 +15,7 @@ from jobscribe.supervisor.core.interface.inputs import (
     Restarted,
 )
 from jobscribe.supervisor.core.resources.host_selection import HostCapacity
-from jobscribe.supervisor.core.state.world import token_hash
+from jobscribe.supervisor.core.state.transaction import token_hash
 from jobscribe.supervisor.core.status.run_status import knowledge, waiting
 
 

@@ -238,7 +238,7 @@ def test_a_restart_while_its_job_runs_and_nobody_is_signed_in(stage, kit):
     reply = told(stage)
     assert (reply["state"], reply["known"], reply["since"]) == ("running", False, kit.WALL + 5)
     assert reply["jobStatusMessage"] == (
-        "it runs on n1 of hpc (Slurm job 17); what became of it is not known since 2023-11-14 22:13:25 UTC: its user has to sign in to hpc: "
+        "it runs on n1 of hpc (Slurm job 17); its state is unknown since 2023-11-14 22:13:25 UTC: its user must sign in to hpc: "
         + SENTENCE
     )
     assert reply["signInTo"] == "hpc"

@@ -119,7 +119,7 @@ def test_any_sequence_of_runs_equals_the_model(sequence):
             got, want = concurrency_limits.release(real, ticket, arg), model.release(ticket, arg)
         assert len(got) == len(set(got))
         assert set(got) == want
-        assert concurrency_limits.broken(real) == []
+        assert concurrency_limits.violations(real) == []
         assert real.claims.keys() == model.wants.keys()
         for t, (_, pools_, held) in model.wants.items():
             assert (real.claims[t].held, real.claims[t].pools) == (held, pools_)
@@ -150,7 +150,7 @@ def test_whatever_the_pools_nobody_who_waits_is_overtaken(sequence):
             concurrency_limits.request(real, ticket, n, arg)
         else:
             concurrency_limits.release(real, ticket, arg)
-        assert concurrency_limits.broken(real) == []
+        assert concurrency_limits.violations(real) == []
         for name, pool in real.pools.items():
             assert len(pool.holders) <= pool.capacity == capacity(name)
             new = [real.claims[t].number for t in pool.holders - before.get(name, set())]
@@ -175,15 +175,15 @@ def test_what_was_held_before_a_restart_is_held_even_without_room(held, order):
     """Over capacity is not mended by force: nobody gets in until enough have left."""
     real = ConcurrencyLimits(capacity=capacity)
     for n, pools in held:
-        concurrency_limits.hold(
+        concurrency_limits.restore(
             real, (f"job{n}", n), n, pools, released=pools[:1] if len(pools) > 2 else ()
         )
-    assert concurrency_limits.broken(real) == []
+    assert concurrency_limits.violations(real) == []
     newcomer = ("new", 99)
     concurrency_limits.request(real, newcomer, 99, ORDER)
     for n in order:
         concurrency_limits.release(real, (f"job{n}", n))
-        assert concurrency_limits.broken(real) == []
+        assert concurrency_limits.violations(real) == []
         wait = concurrency_limits.wait_of(real, newcomer)
         if wait is not None:
             assert wait.in_use >= wait.capacity
@@ -264,6 +264,6 @@ def test_the_checker_sees_broken_books(harm, sentence):
     real = ConcurrencyLimits(capacity=capacity)
     concurrency_limits.request(real, ("x", 1), 1, ("a1",))
     concurrency_limits.request(real, ("y", 2), 2, ("a1",))
-    assert concurrency_limits.broken(real) == []
+    assert concurrency_limits.violations(real) == []
     harm(real)
-    assert sentence in concurrency_limits.broken(real)
+    assert sentence in concurrency_limits.violations(real)

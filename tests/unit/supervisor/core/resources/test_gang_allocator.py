@@ -133,7 +133,7 @@ def test_each_task_goes_to_one_node_that_has_all_it_needs(nodes, roles, where):
     ]
     assert all(p.address == f"10.0.0.{p.host[1:]}" for p in grants[0][1])
     assert gang_allocator.too_much(nodes, roles) is None
-    assert gang_allocator.broken(room) == []
+    assert gang_allocator.violations(room) == []
 
 
 def test_a_task_has_the_gpus_it_asks_for_and_nobody_else_has_them():
@@ -218,47 +218,47 @@ def test_ports_of_strangers_are_avoided_for_a_while_and_the_gang_gets_others_on_
     room = NodePool((node("n1", cpu=1), node("n2")))
     ((ticket, before),) = ask(room, "j1", role(tasks=2, ports=[Port(label="data", count=2)]))
     assert ports_of(before)[:4] == [("n1", n) for n in (30_000, 30_001, 30_002, 30_003)]
-    after, others = gang_allocator.taken(
+    after, others = gang_allocator.ports_taken(
         room, ticket, {"n1": [30_000, 30_003, 30_004], "n2": [31_000]}, mono=5.0
     )
     assert others == []
     assert after[0].ports == {"data": (30_001, 30_005), "http": (30_002,), "ssh": (30_006,)}
     assert (after[1], [p.host for p in after]) == (before[1], [p.host for p in before])
-    assert gang_allocator.broken(room) == []
-    assert gang_allocator.next_look(room) is None
+    assert gang_allocator.violations(room) == []
+    assert gang_allocator.next_retry(room) is None
     gang_allocator.release(room, ticket, 6.0)
-    assert room.books["n1"].avoided.keys() == {30_000, 30_003, 30_004}
-    gang_allocator.look_again(room, 5.0 + AVOID_SECS)
-    assert room.books["n1"].avoided == room.books["n2"].avoided == {}
+    assert room.usage["n1"].avoided.keys() == {30_000, 30_003, 30_004}
+    gang_allocator.retry(room, 5.0 + AVOID_SECS)
+    assert room.usage["n1"].avoided == room.usage["n2"].avoided == {}
 
 
 def test_without_other_ports_a_gang_gives_everything_back_and_waits_again():
     room = NodePool((node(ports=4, cpu=3),))
     ((ticket, _),) = ask(room, "j1", role(tasks=2))
     assert ask(room, "j2", role(cpu=3)) == []
-    assert gang_allocator.taken(room, ticket, {"n1": [30_001]}, mono=5.0) == (None, [])
+    assert gang_allocator.ports_taken(room, ticket, {"n1": [30_001]}, mono=5.0) == (None, [])
     assert gang_allocator.wait_of(room, ticket).code == "ports"
     assert gang_allocator.wait_of(room, ("j2", 1)).ahead == 1, "it keeps its number"
     assert gang_allocator.usage(room) == [
         {"host": "n1", "cpu": [0, 3], "memory_mb": [0, 8_000], "gpus": [0, 0], "ports": 0}
     ]
-    assert gang_allocator.next_look(room) == 5.0 + AVOID_SECS
-    assert gang_allocator.look_again(room, 5.0 + AVOID_SECS - 0.1) == []
-    assert names(gang_allocator.look_again(room, 5.0 + AVOID_SECS)) == ["j1"]
+    assert gang_allocator.next_retry(room) == 5.0 + AVOID_SECS
+    assert gang_allocator.retry(room, 5.0 + AVOID_SECS - 0.1) == []
+    assert names(gang_allocator.retry(room, 5.0 + AVOID_SECS)) == ["j1"]
 
 
 def test_too_few_other_ports_are_not_enough():
     room = NodePool((node(ports=5),))
     ((ticket, _),) = ask(room, "j1", role(tasks=2))
-    places, grants = gang_allocator.taken(room, ticket, {"n1": [30_000, 30_002]}, mono=0.0)
-    assert (places, grants, room.books["n1"].ports) == (None, [], {})
+    places, grants = gang_allocator.ports_taken(room, ticket, {"n1": [30_000, 30_002]}, mono=0.0)
+    assert (places, grants, room.usage["n1"].ports) == (None, [], {})
 
 
 def test_what_a_gang_gives_back_goes_to_whoever_is_first_now():
     room = NodePool((node(ports=4),))
     ((ticket, _),) = ask(room, "j5", role(tasks=2))
     assert ask(room, "j3", role()) == []
-    places, others = gang_allocator.taken(room, ticket, {"n1": [30_000]}, mono=0.0)
+    places, others = gang_allocator.ports_taken(room, ticket, {"n1": [30_000]}, mono=0.0)
     assert (places, names(others)) == (None, ["j3"])
     assert gang_allocator.wait_of(room, ticket).ahead == 0
 
@@ -266,27 +266,27 @@ def test_what_a_gang_gives_back_goes_to_whoever_is_first_now():
 def test_a_port_with_a_number_that_a_stranger_has_is_looked_for_on_another_host():
     room = NodePool((node("n1"), node("n2")))
     ((ticket, _),) = ask(room, "j1", role(ports=[fixed(8_080)]))
-    places, grants = gang_allocator.taken(room, ticket, {"n1": [8_080]}, mono=0.0)
+    places, grants = gang_allocator.ports_taken(room, ticket, {"n1": [8_080]}, mono=0.0)
     assert (places, hosts(grants)) == (None, ["n2"])
-    places, grants = gang_allocator.taken(room, ticket, {"n2": [8_080]}, mono=1.0)
+    places, grants = gang_allocator.ports_taken(room, ticket, {"n2": [8_080]}, mono=1.0)
     assert (places, grants) == (None, [])
     assert gang_allocator.wait_of(room, ticket).sentence == (
         "task worker/0 asks for port 8080: free on 0 of 2 hosts (something else listens on port 8080 on n1; something else listens on "
         "port 8080 on n2)"
     )
-    assert hosts(gang_allocator.look_again(room, AVOID_SECS)) == ["n1"]
+    assert hosts(gang_allocator.retry(room, AVOID_SECS)) == ["n1"]
 
 
 def test_ports_taken_from_who_has_no_place_are_avoided_all_the_same():
     room = NodePool((node(ports=2),))
-    assert gang_allocator.taken(
+    assert gang_allocator.ports_taken(
         room, ("nobody", 1), {"n1": [30_000], "gone": [30_000]}, mono=0.0
     ) == (
         None,
         [],
     )
     assert ask(room, "j1", role()) == []
-    assert names(gang_allocator.look_again(room, AVOID_SECS)) == ["j1"]
+    assert names(gang_allocator.retry(room, AVOID_SECS)) == ["j1"]
 
 
 # who is next
@@ -307,7 +307,7 @@ def test_lowest_number_goes_first_and_holds_up_those_behind_it():
 
 
 def room_places(room, name):
-    return tuple(room.claims[name, 1].seats.values())
+    return tuple(room.claims[name, 1].placements.values())
 
 
 def test_who_is_first_and_goes_lets_the_next_ones_in():
@@ -363,13 +363,13 @@ def test_gangs_that_come_and_go_do_not_pile_up():
     for n in range(200):
         ask(room, f"j{n}", role(), number=n)
         if n % 3 == 0:
-            gang_allocator.taken(room, (f"j{n}", 1), {"n1": [30_000 + n]}, float(n))
+            gang_allocator.ports_taken(room, (f"j{n}", 1), {"n1": [30_000 + n]}, float(n))
         if n >= 10:
             gang_allocator.release(room, (f"j{n - 10}", 1), float(n))
     for n in range(190, 200):
         gang_allocator.release(room, (f"j{n}", 1), 1_000.0)
     assert (room.claims, room.queue) == ({}, [])
-    books = room.books["n1"]
+    books = room.usage["n1"]
     assert (books.cpu, books.memory_mb, books.gpus, books.ports, books.avoided) == (
         0,
         0,
@@ -396,20 +396,22 @@ def place(host, name="worker", index=0, ports=(30_000, 30_001), gpus=()):
 def test_what_was_placed_before_a_restart_is_held_even_without_room():
     """Over capacity is not mended by force: nobody gets in until enough has left."""
     room = NodePool((node(cpu=4, gpus=1),))
-    gang_allocator.keep(
+    gang_allocator.record_placed(
         room, ("j1", 1), [role(tasks=3, cpu=2, gpu=1)], [place("n1", index=0, gpus=["n1-gpu0"])]
     )
-    gang_allocator.keep(
+    gang_allocator.record_placed(
         room,
         ("j1", 1),
         [role(tasks=3, cpu=2, gpu=1)],
         [place("n1", index=0, gpus=["n1-gpu0"]), place("n1", index=2, ports=(30_002, 30_003))],
     )
-    gang_allocator.keep(room, ("j2", 1), [role(cpu=3, gpu=1)], [place("n1", gpus=["n1-gpu0"])])
+    gang_allocator.record_placed(
+        room, ("j2", 1), [role(cpu=3, gpu=1)], [place("n1", gpus=["n1-gpu0"])]
+    )
     assert gang_allocator.usage(room) == [
         {"host": "n1", "cpu": [7, 4], "memory_mb": [300, 8_000], "gpus": [1, 1], "ports": 4}
     ]
-    assert gang_allocator.broken(room) == []
+    assert gang_allocator.violations(room) == []
     assert ask(room, "j3", role(cpu=1, gpu=1)) == []
     assert (
         gang_allocator.wait_of(room, ("j3", 1)).sentence
@@ -423,14 +425,16 @@ def test_what_was_placed_before_a_restart_is_held_even_without_room():
     )
     ((_, places),) = gang_allocator.release(room, ("j1", 1), 0.0)
     assert places[0].gpus == ("n1-gpu0",)
-    assert gang_allocator.broken(room) == []
+    assert gang_allocator.violations(room) == []
 
 
 def test_a_host_that_is_gone_holds_nothing_up():
     room = NodePool((node("n2", cpu=1),))
-    gang_allocator.keep(room, ("j1", 1), [role(tasks=2)], [place("n1"), place("n2", index=1)])
+    gang_allocator.record_placed(
+        room, ("j1", 1), [role(tasks=2)], [place("n1"), place("n2", index=1)]
+    )
     assert gang_allocator.usage(room)[0]["cpu"] == [1, 1]
-    assert gang_allocator.taken(room, ("j1", 1), {"n1": [31_000]}, 0.0)[0] is not None
+    assert gang_allocator.ports_taken(room, ("j1", 1), {"n1": [31_000]}, 0.0)[0] is not None
     assert ask(room, "j2", role()) == []
     assert gang_allocator.release(room, ("j1", 1), 0.0, ("worker", 0)) == []
     assert names(gang_allocator.release(room, ("j1", 1), 0.0, ("worker", 1))) == ["j2"]
@@ -439,25 +443,25 @@ def test_a_host_that_is_gone_holds_nothing_up():
 
 def test_what_was_kept_and_must_give_everything_back_goes_before_all_others():
     room = NodePool((node(ports=2),))
-    gang_allocator.keep(room, ("j1", 1), [role()], [place("n1")])
+    gang_allocator.record_placed(room, ("j1", 1), [role()], [place("n1")])
     ask(room, "j0", role(), number=0)
-    assert gang_allocator.taken(room, ("j1", 1), {"n1": [30_000]}, 0.0) == (None, [])
+    assert gang_allocator.ports_taken(room, ("j1", 1), {"n1": [30_000]}, 0.0) == (None, [])
     assert (
         gang_allocator.wait_of(room, ("j1", 1)).ahead,
         gang_allocator.wait_of(room, ("j0", 1)).ahead,
     ) == (0, 1)
-    assert names(gang_allocator.look_again(room, AVOID_SECS)) == ["j1"]
+    assert names(gang_allocator.retry(room, AVOID_SECS)) == ["j1"]
 
 
 def test_keeping_nothing_keeps_nothing_and_who_is_kept_does_not_wait():
     room = NodePool((node(cpu=1),))
-    gang_allocator.keep(room, ("j1", 1), [role()], [])
+    gang_allocator.record_placed(room, ("j1", 1), [role()], [])
     assert room.claims == {}
     ask(room, "j2", role())
     ask(room, "j3", role())
-    gang_allocator.keep(room, ("j3", 1), [role()], [place("n1", ports=(30_010, 30_011))])
+    gang_allocator.record_placed(room, ("j3", 1), [role()], [place("n1", ports=(30_010, 30_011))])
     assert (room.queue, gang_allocator.wait_of(room, ("j3", 1))) == ([], None)
-    assert gang_allocator.broken(room) == []
+    assert gang_allocator.violations(room) == []
 
 
 # what is too much
@@ -563,11 +567,11 @@ def test_what_could_never_be_placed_is_said_with_numbers(nodes, roles, sentence)
     [
         (
             [fixed(1_023)],
-            "role worker asks for port 1023 (rpc): ports below 1024 belong to the machine",
+            "role worker asks for port 1023 (rpc): ports below 1024 are reserved for the system",
         ),
         (
             [fixed(65_535, 2)],
-            "role worker asks for the ports 65535-65536 (rpc): the last port there is has the number 65535",
+            "role worker asks for the ports 65535-65536 (rpc): the highest port is 65535",
         ),
         (
             [fixed(8_080), fixed(8_000, 100, label="more")],
@@ -709,10 +713,10 @@ def test_those_behind_the_first_wait_for_it():
 
 def test_ports_that_are_avoided_are_counted_in_what_is_said():
     room = NodePool((node(ports=4),))
-    gang_allocator.taken(room, ("nobody", 1), {"n1": [30_000, 30_001, 30_003]}, 0.0)
+    gang_allocator.ports_taken(room, ("nobody", 1), {"n1": [30_000, 30_001, 30_003]}, 0.0)
     ask(room, "j1", role())
     assert gang_allocator.wait_of(room, ("j1", 1)).sentence == (
-        "role worker asks for 2 ports: 1 of 4 is free on n1; 3 more are left alone for now, because something else listens there"
+        "role worker asks for 2 ports: 1 of 4 is free on n1; 3 more are avoided for now, because something else listens there"
     )
 
 
@@ -721,15 +725,15 @@ def test_who_could_never_be_placed_waits_aside_and_holds_up_nobody():
     room = NodePool((node(cpu=4),))
     assert ask(room, "j1", role(cpu=5)) == []
     assert gang_allocator.wait_of(room, ("j1", 1)).sentence == (
-        "it was accepted when there was more, and does not fit even if nothing else runs: role worker asks for 5 cores for each task: n1 has 4"
+        "it was accepted when more resources were configured, and no longer fits even if nothing else runs: role worker asks for 5 cores for each task: n1 has 4"
     )
     assert [ticket for ticket, _ in ask(room, "j2", role(cpu=3))] == [("j2", 1)]
     assert ask(room, "j3", role(cpu=2)) == [] and gang_allocator.wait_of(room, ("j3", 1)).ahead == 0
-    assert gang_allocator.broken(room) == []
+    assert gang_allocator.violations(room) == []
     assert gang_allocator.release(room, ("j1", 1), 0.0) == []
     assert [ticket for ticket, _ in gang_allocator.release(room, ("j2", 1), 0.0)] == [("j3", 1)]
     gang_allocator.release(room, ("j3", 1), 0.0)
-    assert not room.claims and not room.queue and gang_allocator.broken(room) == []
+    assert not room.claims and not room.queue and gang_allocator.violations(room) == []
 
 
 def test_without_hosts_everybody_waits():
@@ -753,20 +757,20 @@ def test_without_hosts_everybody_waits():
         ),
         (lambda r: r.queue.reverse(), "the queue is out of order"),
         (
-            lambda r: setattr(r.books["n1"], "cpu", 0),
+            lambda r: setattr(r.usage["n1"], "cpu", 0),
             "n1: the books differ from what the gangs hold",
         ),
         (
-            lambda r: r.books["n1"].ports.pop(30_000),
+            lambda r: r.usage["n1"].ports.pop(30_000),
             "n1: the books differ from what the gangs hold",
         ),
-        (lambda r: r.books["n1"].ports.update({30_000: 2}), "n1: port 30000 is held by 2"),
-        (lambda r: r.books["n1"].gpus.update({"n1-gpu0": 2}), "n1: GPU n1-gpu0 is held by 2"),
-        (lambda r: r.books["n1"].gpus.update(other=1), "n1: GPU other is held, and there is none"),
-        (lambda r: setattr(r.books["n1"], "memory_mb", 9_000), "n1: more is held than there is"),
+        (lambda r: r.usage["n1"].ports.update({30_000: 2}), "n1: port 30000 is held by 2"),
+        (lambda r: r.usage["n1"].gpus.update({"n1-gpu0": 2}), "n1: GPU n1-gpu0 is held by 2"),
+        (lambda r: r.usage["n1"].gpus.update(other=1), "n1: GPU other is held, and there is none"),
+        (lambda r: setattr(r.usage["n1"], "memory_mb", 9_000), "n1: more is held than there is"),
         (
-            lambda r: r.claims["j1", 1].seats.update(
-                {("x", 0): r.claims["j1", 1].seats["worker", 0]}
+            lambda r: r.claims["j1", 1].placements.update(
+                {("x", 0): r.claims["j1", 1].placements["worker", 0]}
             ),
             "n1: ('j1', 1) has ('x', 0), which it did not ask for",
         ),
@@ -781,9 +785,9 @@ def test_the_checker_sees_broken_books(harm, sentence):
     ask(room, "j1", role(cpu=7, gpu=1))
     ask(room, "j3", role(cpu=2))
     ask(room, "j4", role(cpu=2))
-    assert gang_allocator.broken(room) == []
+    assert gang_allocator.violations(room) == []
     harm(room)
-    assert sentence in gang_allocator.broken(room)
+    assert sentence in gang_allocator.violations(room)
 
 
 # any sequence, against a model that is too simple to be wrong
@@ -893,7 +897,7 @@ class Model:
 
     def expect(self, room):
         """The books are right, and whoever still waits does so for a reason."""
-        assert gang_allocator.broken(room) == []
+        assert gang_allocator.violations(room) == []
         order = sorted(self.waits, key=lambda t: self.waits[t][0])
         for at, ticket in enumerate(order):
             lack = gang_allocator.wait_of(room, ticket)
@@ -986,7 +990,7 @@ def test_any_sequence_equals_the_model(nodes, before, steps):
     for n, roles in enumerate(before):
         # placed by some other supervisor, by whatever rule, and some of it is over
         places = [p for i, p in enumerate(placed_somehow(nodes, roles)) if (n + i) % 3]
-        gang_allocator.keep(room, (f"kept{n}", 1), roles, places)
+        gang_allocator.record_placed(room, (f"kept{n}", 1), roles, places)
         if places:
             model.hold((f"kept{n}", 1), roles, places)
             model.kept.add((f"kept{n}", 1))
@@ -1049,8 +1053,8 @@ def step(room, model, now, what, ticket, arg):
         case "look":
             now += arg
             model.avoided = {at: until for at, until in model.avoided.items() if until > now}
-            assert gang_allocator.next_look(room) is None or model.waits
-            return gang_allocator.look_again(room, now), now
+            assert gang_allocator.next_retry(room) is None or model.waits
+            return gang_allocator.retry(room, now), now
     return [], now
 
 
@@ -1066,7 +1070,7 @@ def strangers(room, model, now, ticket, which):
     model.avoided.update({(h, p): now + AVOID_SECS for h, ports in found.items() for p in ports})
     # what of the others is free, beside all that this gang had
     free = {h: model.free(h) for h in model.nodes}
-    places, grants = gang_allocator.taken(room, ticket, found, now)
+    places, grants = gang_allocator.ports_taken(room, ticket, found, now)
     if not mine:
         assert places is None
         return grants
@@ -1128,7 +1132,7 @@ def leave(room, model, now):
             for who, places in (
                 gang_allocator.release(room, ticket, now)
                 if ticket
-                else gang_allocator.look_again(room, now)
+                else gang_allocator.retry(room, now)
             ):
                 model.got(who, places)
             model.expect(room)
@@ -1138,5 +1142,5 @@ def leave(room, model, now):
     assert (room.claims, room.queue) == ({}, [])
     assert all(
         (b.cpu, b.memory_mb, b.gpus, b.ports, b.avoided) == (0, 0, {}, {}, {})
-        for b in room.books.values()
+        for b in room.usage.values()
     )

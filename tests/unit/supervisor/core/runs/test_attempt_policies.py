@@ -231,12 +231,12 @@ def test_nothing_spins():
 @pytest.mark.parametrize(
     ("policy", "behavior", "before", "said"),
     [
-        (None, T, (), "the run did not ask for retries"),
+        (None, T, (), "the run requested no retries"),
         (Retry(), U, (), "the run allows no retry"),
         (Retry(platform=0), T, (), "the run allows no platform retry"),
-        (Retry(count=2), U, (U, U), "each retry that the run allows was used: 2 of 2"),
-        (Retry(platform=2), T, (C, T), "each platform retry that the run allows was used: 2 of 2"),
-        (Retry(count=9), P, (), "to try again would not help"),
+        (Retry(count=2), U, (U, U), "no retry is left: 2 of 2 used"),
+        (Retry(platform=2), T, (C, T), "no platform retry is left: 2 of 2 used"),
+        (Retry(count=9), P, (), "the failure is permanent"),
     ],
 )
 def test_it_says_why_nothing_is_tried_again(policy, behavior, before, said):
@@ -246,14 +246,14 @@ def test_it_says_why_nothing_is_tried_again(policy, behavior, before, said):
 @pytest.mark.parametrize(
     ("policy", "behavior", "before", "said"),
     [
-        (Retry(), T, (), "this was the platform's doing: platform retry 1 of 3, at once"),
-        (Retry(), T, (C,), "this was the platform's doing: platform retry 2 of 3, at once"),
-        (Retry(), C, (T,), "resources could not be had in time: platform retry 2 of 3, in 600 s"),
+        (Retry(), T, (), "the platform caused this failure: platform retry 1 of 3, at once"),
+        (Retry(), T, (C,), "the platform caused this failure: platform retry 2 of 3, at once"),
+        (Retry(), C, (T,), "resources were not available in time: platform retry 2 of 3, in 600 s"),
         (
             Retry(count=-1),
             U,
             (U, U),
-            "nobody knows whether this is for good: retry 3, without end, in 2 s",
+            "the cause may be temporary: retry 3, no limit, in 2 s",
         ),
     ],
 )

@@ -47,14 +47,14 @@ def of(stage, type_, n=1):
 
 def held(world):
     """Who holds what of those whose tasks may live: slots, cores, memory, GPUs and ports."""
-    slots = {t: c.pools[: c.held] for t, c in world.slots.claims.items() if t in world.tallies}
+    slots = {t: c.pools[: c.held] for t, c in world.slots.claims.items() if t in world.task_counts}
     seats = {
-        t: c.seats
-        for room in world.rooms.values()
+        t: c.placements
+        for room in world.node_pools.values()
         for t, c in room.claims.items()
-        if t in world.tallies
+        if t in world.task_counts
     }
-    return slots, seats, world.tallies, world.followers
+    return slots, seats, world.task_counts, world.followers
 
 
 def act(play, random):
@@ -166,7 +166,7 @@ def held_off(play, kit, **more):
     play.stage.pass_time(60.0)
     play.stage.fire("hold", *next(iter(play.stage.world.holds)))
     play.obey()
-    assert play.stage.world.held_off
+    assert play.stage.world.gang_backoffs
 
 
 def no_room(play, kit, **more):
@@ -174,13 +174,13 @@ def no_room(play, kit, **more):
     play.up("localhost", "node2")
     play.all_probed()
     queued(play, kit, **more)
-    assert play.stage.tokens(2) and play.stage.world.rooms["local"].queue
+    assert play.stage.tokens(2) and play.stage.world.node_pools["local"].queue
 
 
 def no_ports(play, kit, **more):
     probing(play, kit, **more)
     play.all_probed(range(30_000, 30_012))
-    assert play.stage.world.rooms["local"].queue and not play.stage.world.holds
+    assert play.stage.world.node_pools["local"].queue and not play.stage.world.holds
 
 
 def in_array(play, kit, **more):
@@ -318,8 +318,8 @@ def test_a_run_that_takes_the_place_of_a_canceled_one_gets_all_that_it_held(kit,
     play.gang(kit.role("next", 8), force=True)
     live = {t.token.serial for t in play.stage.job().live_tasks()}
     for other in (play, play.restarted()):
-        room = other.stage.world.rooms["local"]
-        assert sum(b.cpu for b in room.books.values()) == len(other.stage.tokens())
+        room = other.stage.world.node_pools["local"]
+        assert sum(b.cpu for b in room.usage.values()) == len(other.stage.tokens())
         cpu_pools = [p for p in other.stage.world.slots.pools if p.startswith("cpu/")]
         assert cpu_pools == [], "a run with roles holds cores, not a CPU slot"
         other.finish()
@@ -501,7 +501,7 @@ def test_retries_are_counted_over_a_restart_and_never_too_many(kit, stage):
             stage.answer()
     assert stage.state() == ("error", "signal")
     last = of(stage, AttemptEnded)[-1]
-    assert last.not_retried == "each platform retry that the run allows was used: 1 of 1"
+    assert last.not_retried == "no platform retry is left: 1 of 1 used"
 
 
 def test_the_pause_before_a_retry_goes_on_after_a_restart_as_long_as_is_left_of_it(kit, stage):
@@ -593,7 +593,7 @@ def test_a_run_that_is_tried_again_without_end_does_not_grow_without_end(kit, st
     assert [e.tokens for e in stage.asked(fx.AcknowledgeTasks)] == [(old,)]
     stage.end(token, 1)
     (reason,) = [e.retry.reason for e in of(stage, AttemptEnded)[-1:]]
-    assert "without end" in reason
+    assert "no limit" in reason
     stage.fire("retry", *kit_ticket(stage))
     stage.answer()
     stage.end(stage.tokens()[0], 0)

@@ -362,7 +362,7 @@ def test_what_runs_on_a_cluster_that_is_not_configured_any_more_is_told_so(stage
     reply = told(stage)
     assert (
         reply["queueState"] == "slurm"
-        and "the cluster far is not configured any more" in reply["jobStatusMessage"]
+        and "the cluster far is no longer configured" in reply["jobStatusMessage"]
     )
     assert not reply["known"]
 
@@ -415,7 +415,7 @@ def test_where_a_cluster_has_no_number_of_its_own_the_driver_s_counts(kit):
 
 
 def test_calls_go_to_the_cluster_that_is_meant_else_to_one_that_is_there(stage):
-    calls = stage.world.homes.for_calls
+    calls = stage.world.host_assignment.agent_for_calls
     assert calls("sbatch", "user0001", FAR) == key(FAR) and calls(
         "sbatch", "user0001", None
     ) == key(HPC)
@@ -591,7 +591,7 @@ def test_where_it_is_in_the_queue_and_why(stage, kit, placed):
     stage.reports(with_batch(kit.running(placed), again), key=key())
     assert (
         told(stage)["jobStatusMessage"]
-        == "Slurm has taken it back: it is in the queue of hpc, Slurm job 17: its begin time has not come"
+        == "Slurm requeued it: it is in the queue of hpc, Slurm job 17: its begin time has not come"
     )
     stage.reports(with_batch(kit.running(placed), said(state="RUNNING", nodes="n[1-2]")), key=key())
     stage.end(placed, 0)
@@ -607,7 +607,7 @@ def test_a_scheduler_that_does_not_answer_makes_nothing_known(stage, kit, placed
     reply = told(stage)
     assert (reply["known"], reply["since"]) == (False, kit.WALL + 5)
     assert reply["jobStatusMessage"].endswith(
-        "; what became of it is not known since 2023-11-14 22:13:25 UTC: the scheduler of hpc does not answer"
+        "; its state is unknown since 2023-11-14 22:13:25 UTC: the scheduler of hpc does not answer"
     )
     stage.disconnect(key())
     assert told(stage)["since"] == kit.WALL, "the earlier of the two"
@@ -662,7 +662,7 @@ def test_a_run_that_is_being_stopped_while_its_scheduler_is_away(stage, kit, pla
     stage.reports(with_batch(kit.starting(placed), said(unknown_since=kit.WALL)), key=key())
     stage.cancel()
     assert (
-        "processes are being ended" in told(stage)["jobStatusMessage"]
+        "processes are being stopped" in told(stage)["jobStatusMessage"]
         and "does not answer" in told(stage)["jobStatusMessage"]
     )
 

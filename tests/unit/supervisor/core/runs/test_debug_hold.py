@@ -77,7 +77,9 @@ def test_what_is_kept_keeps_what_it_has_and_the_others_run_on(kit, stage, here):
     assert [e.tokens for e in stage.asked(fx.AcknowledgeTasks)] == [(tokens[0],)], (
         "its end is on record"
     )
-    assert not stage.asked(fx.StopTask) and stage.world.rooms["local"].books["localhost"].cpu == 3
+    assert (
+        not stage.asked(fx.StopTask) and stage.world.node_pools["local"].usage["localhost"].cpu == 3
+    )
     reply = said(stage)
     assert (reply["state"], reply["queueState"], reply["over"], reply["known"]) == (
         "running",
@@ -87,7 +89,7 @@ def test_what_is_kept_keeps_what_it_has_and_the_others_run_on(kit, stage, here):
     )
     assert (
         reply["jobStatusMessage"]
-        == "a/0 failed (exit code 3) and can be looked at, until 2023-11-14 22:15:00 UTC"
+        == "a/0 failed (exit code 3) and can be inspected, until 2023-11-14 22:15:00 UTC"
     )
     assert reply["roles"] == {
         "a": {
@@ -210,7 +212,7 @@ def test_kept_over_a_restart_for_what_is_left_of_its_time(kit, stage, here):
     stage.pass_time(30.0)
     stage.restarted()
     assert {stage.clock["debug", t] for t in tokens} == {70.0}
-    assert stage.world.rooms["local"].books["localhost"].cpu == 2
+    assert stage.world.node_pools["local"].usage["localhost"].cpu == 2
     assert not stage.world.agent(here).needed, "no agent is started for it"
     assert said(stage)["queueState"] == "debug_hold" and said(stage)["known"]
     stage.pass_time(1000.0)

@@ -357,7 +357,7 @@ def test_a_gang_waits_and_is_waited_for(kit):
     key = kit.key_of(kind="parallel")
     first = stage.placed(kit.role("a", 2))
     stage.gang(kit.role("b", 2), n=2, after=kit.after(1))
-    assert not stage.world.rooms["local"].queue, "it holds nothing and stands in no line"
+    assert not stage.world.node_pools["local"].queue, "it holds nothing and stands in no line"
     stage.end(first[0])
     assert follow(stage) == 0
     stage.end(first[1])

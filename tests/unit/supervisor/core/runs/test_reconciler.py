@@ -108,7 +108,7 @@ def test_running_without_a_pid_starts_nothing_in_the_books(kit):
             None,
             "error",
             "lost",
-            "exit status unknown: the agent reported its end and nothing else",
+            "exit status unknown: the agent reported its end without an exit status",
         ),
     ],
 )

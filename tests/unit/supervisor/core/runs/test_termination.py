@@ -370,7 +370,7 @@ def test_a_run_of_before_that_still_lives_is_reminded_too(stage, kit):
 
 
 def test_a_timer_nobody_knows_is_a_mistake(stage):
-    with pytest.raises(ValueError, match="nobody knows"):
+    with pytest.raises(ValueError, match="unknown timer"):
         stage.fire("tea", 1)
 
 

@@ -41,7 +41,7 @@ def said(stage, n=1):
 
 
 def cores(stage):
-    return {host: books.cpu for host, books in stage.world.rooms["local"].books.items()}
+    return {host: books.cpu for host, books in stage.world.node_pools["local"].usage.items()}
 
 
 def placements(stage):
@@ -63,7 +63,7 @@ def test_the_agents_of_both_hosts_are_started_and_asked_and_then_all_is_placed_a
     stage.up(here)
     assert [e.key for e in stage.asked(fx.StartAgent)] == [there]
     assert [p.key for p in stage.probes] == [here]
-    assert said(stage) == ("agent", f"it has everything it asks for and waits for {there}")
+    assert said(stage) == ("agent", f"it holds all its resources and waits for {there}")
     stage.up(there)
     assert [p.key for p in stage.probes] == [here, there]
     first, second = stage.probes
@@ -113,12 +113,12 @@ def test_one_agent_cannot_be_started_everything_is_given_back_and_asked_for_agai
     assert {t.role for t in stage.tokens(2)} == {"small"} and not stage.tokens()
     state, sentence = said(stage)
     assert state == "resources" and sentence == (
-        f"its agent {there} could not be started: no such machine; it asks again, at 2023-11-14 22:13:50 UTC"
+        f"its agent {there} could not be started: no such machine; it tries again, at 2023-11-14 22:13:50 UTC"
     )
     assert stage.state() == ("pending", None) and stage.clock["gang", *ticket(stage)] == 30.0
     stage.pass_time(30.0)
     stage.fire("gang", *ticket(stage))
-    assert said(stage)[0] == "resources" and stage.world.rooms["local"].queue, (
+    assert said(stage)[0] == "resources" and stage.world.node_pools["local"].queue, (
         "it stands in line like all others"
     )
     started = []
@@ -156,7 +156,7 @@ def test_an_agent_that_goes_away_has_to_look_again(kit, stage, here, there):
     assert [e.key for e in stage.asked(fx.FindAgent)] == [there]
     stage.says(PortsProbed(op_id=first.op_id, busy=()), here)
     assert not placements(stage), "what the other one said of its ports is old"
-    assert said(stage) == ("agent", f"it has everything it asks for and waits for {there}")
+    assert said(stage) == ("agent", f"it holds all its resources and waits for {there}")
     stage.connect(there)
     (again,) = stage.probes
     assert again.key == there and again.op_id != second.op_id and again.ports == second.ports
@@ -201,7 +201,7 @@ def test_who_does_not_answer_is_asked_again_and_then_everything_is_given_back(
     assert cores(stage) == {"localhost": 0, "node2": 0}
     state, sentence = said(stage)
     assert state == "resources" and sentence.startswith(
-        f"it had everything it asks for, but {there} did not answer within 60 s; it asks again"
+        f"it held all its resources, but {there} did not answer within 60 s; it tries again"
     )
     # what comes now is too late
     stage.says(PortsProbed(op_id=asked.op_id, busy=()), there)
@@ -357,7 +357,7 @@ def test_the_first_one_that_cannot_have_everything_holds_up_those_behind_it(
     assert said(stage, 2)[0] == said(stage, 3)[0] == "resources"
     stage.cancel(2)
     stage.answer()
-    assert len(stage.tokens(3)) == 1 and not stage.world.rooms["local"].queue
+    assert len(stage.tokens(3)) == 1 and not stage.world.node_pools["local"].queue
 
 
 def test_plain_runs_do_not_wait_for_rooms_and_gangs_not_for_cpu_slots(kit, stage, here):
@@ -429,7 +429,7 @@ def test_an_agent_that_leaves_with_many_in_line_places_none_of_them(kit, stage, 
     stage.probes.clear()
     stage.disconnect(here)
     assert not placements(stage) and cores(stage) == {"localhost": 0, "node2": 0}
-    assert not stage.world.holds and stage.world.rooms["local"].claims == {}
+    assert not stage.world.holds and stage.world.node_pools["local"].claims == {}
 
 
 # ---- a thousand tasks
@@ -523,7 +523,7 @@ def test_a_gang_of_a_thousand_tasks_makes_no_decision_long(kit, here, hosts):
     stage.cancel(4)
     assert (
         stage.state(4) == ("error", "exit")
-        and not stage.world.tallies
-        and not any(r.claims for r in stage.world.rooms.values())
+        and not stage.world.task_counts
+        and not any(r.claims for r in stage.world.node_pools.values())
     )
     assert max(clock.longest.values()) < DECISION_SECS, clock.longest

@@ -225,7 +225,7 @@ def test_waiting_for_an_agent(stage, kit):
     stage.tell(DriverFailed(key, 1, "no room"))
     assert sentence(stage) == (
         "agent",
-        f"its agent is to be started again, try 2 of 3, since {AT}23 UTC ({key}); last failure: no room",
+        f"its agent will be started again, try 2 of 3, since {AT}23 UTC ({key}); last failure: no room",
     )
     stage.submit(2)
     assert sentence(stage, 2)[1].endswith("; 1 of this user's runs is ahead")
@@ -235,21 +235,21 @@ def test_waiting_for_an_agent(stage, kit):
     stage.pass_time(10)
     stage.fire("agent-start", key, 2)
     assert sentence(stage)[1].startswith(
-        f"its agent did not connect and is being ended, try 2 of 3, since {AT}33 UTC"
+        f"its agent did not connect and is being stopped, try 2 of 3, since {AT}33 UTC"
     )
     stage.world.agent(key).phase = "absent"
-    assert sentence(stage)[1].startswith("its agent is not there yet")
+    assert sentence(stage)[1].startswith("its agent is not started yet")
     stage.open(key)
-    assert sentence(stage)[1].startswith("its agent is telling what it runs, since ")
+    assert sentence(stage)[1].startswith("its agent is reporting its tasks, since ")
     stage.pass_time(4)
     stage.disconnect()
-    assert sentence(stage)[1].startswith(f"its agent is being looked for, since {AT}37 UTC")
+    assert sentence(stage)[1].startswith(f"its agent is being located, since {AT}37 UTC")
     stage.found("alive")
     assert sentence(stage)[1].startswith(
-        "its agent lives but is not connected (so says the driver: alive), since "
+        "its agent is alive but not connected (so says the driver: alive), since "
     )
     stage.world.agents.clear()
-    assert sentence(stage) == ("agent", f"its agent is not there yet ({key})")
+    assert sentence(stage) == ("agent", f"its agent is not started yet ({key})")
 
 
 def test_waiting_for_slots_with_numbers(kit):
@@ -401,12 +401,12 @@ def test_waiting_for_the_run_before(wide, kit):
     stage.up()
     stage.reports(kit.running(stage.token()))
     stage.cancel()
-    assert ask(stage)["jobStatusMessage"] == f"its processes are being ended, since {AT}20 UTC"
+    assert ask(stage)["jobStatusMessage"] == f"its processes are being stopped, since {AT}20 UTC"
     stage.pass_time(2)
     stage.submit(force=True)
     assert sentence(stage) == (
         "run_dir",
-        f"waiting for the earlier run of this simulation to be ended, since {AT}20 UTC",
+        f"waiting for the earlier run of this simulation to end, since {AT}20 UTC",
     )
 
 

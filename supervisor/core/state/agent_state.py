@@ -1,0 +1,85 @@
+"""State of one agent: its durable record, its phase, and the runs that wait for it or run there.
+
+Data and simple queries only. `agents.lifecycle` changes the phase.
+"""
+
+import msgspec
+
+from ....db.events.state import AgentRecord
+from ....protocol.ids import Token
+from ....protocol.wire.messages import Execution, KeeperReport
+from ..resources.concurrency_limits import RunKey
+
+
+class AgentState(msgspec.Struct, kw_only=True):
+    """One agent: its durable record and its current phase (a notice).
+
+    phase: `absent` (not looked for), `finding`, `starting`, `away` (alive according to its driver,
+    not connected), `stopping`, `up`, `leaving` (idle and asked to stop), `crowded` (its host has no
+    memory for it), `signed_out` (its user must sign in first). Only an `up` agent with a complete
+    first snapshot (`synced`) is believed and gets work.
+    """
+
+    record: AgentRecord
+    phase: str = "absent"
+    #: wall time at which the phase began
+    since: float | None = None
+    epoch: int = 0
+    synced: bool = False
+    #: the first snapshot lacked a running task, and a second one was requested
+    doubted: bool = False
+    #: wall time since when the state of its executions is unknown
+    unknown_since: float | None = None
+    failures: int = 0
+    boot_id: str = ""
+    host: str = ""
+    #: the driver's last report while it is away
+    away: str = ""
+    #: the agent's report that its keeper does not answer, while this is so; and the keeper's pid
+    keeper: KeeperReport | None = None
+    keeper_pid: int = 0
+    #: snapshot in progress: its number and the executions received so far
+    snapshot_number: int | None = None
+    snapshot_pages: int = 0
+    #: highest number of a complete snapshot of this connection
+    snapshot_done: int = 0
+    snapshot: dict[Token, Execution] = msgspec.field(default_factory=dict)
+    #: Jobs changed by the first snapshot of this connection, with the new version. Until it is
+    #: durable, status answers show the older state, unknown since `news_since`.
+    news: dict[str, int] = msgspec.field(default_factory=dict)
+    news_since: float | None = None
+    #: queued runs: submission number by ticket, in queue order
+    queued: dict[RunKey, int] = msgspec.field(default_factory=dict)
+    #: queued runs with roles, in the same order
+    gangs: dict[RunKey, int] = msgspec.field(default_factory=dict)
+    #: queued runs that request slots: the first ones up to a limit (see `placement`)
+    asking: set[RunKey] = msgspec.field(default_factory=set)
+    #: placed tasks that have not ended
+    placed: set[Token] = msgspec.field(default_factory=set)
+    #: handles of calls that wait for this agent
+    wanted: list[int] = msgspec.field(default_factory=list)
+    #: gangs that hold resources here and are not placed yet
+    holding: set[RunKey] = msgspec.field(default_factory=set)
+    #: up and not needed, with a timer; and the monotonic time of the last need or call
+    idle: bool = False
+    used: float = 0.0
+    #: eviction refused because of a pending answer: not asked again for a short time
+    busy: bool = False
+
+    #: why its user must sign in; and whether the user signed in since the last lookup
+    sign_in: str = ""
+    signed_in: bool = False
+
+    @property
+    def takes_memory(self) -> bool:
+        """Return whether the agent takes memory, as far as known."""
+        return self.phase not in ("absent", "crowded", "signed_out")
+
+    @property
+    def known(self) -> bool:
+        """Return whether the agent is up and its reports are current. Only then it gets work."""
+        return self.phase == "up" and self.synced and self.keeper is None
+
+    @property
+    def needed(self) -> bool:
+        return bool(self.queued or self.placed or self.wanted or self.holding)
