@@ -165,7 +165,10 @@ class BatchController:
                 self._ledger.consume(token, token.name)
             except OSError as e:
                 self._end_unlaunched(
-                    token, never_started(f"{NEVER_TO_START}, but {fault(e)[1]}", stop_reason=reason)
+                    token,
+                    never_started(
+                        f"{NEVER_TO_START}, but {describe_fault(e)[1]}", stop_reason=reason
+                    ),
                 )
                 return
             self._end_consumed(token, never_started(NEVER_TO_START, stop_reason=reason))

@@ -138,7 +138,9 @@ async def test_who_canceled_it_has_a_name_and_is_its_user_or_not(ground: Ground,
     assert end.batch.canceled_by == name  # type: ignore[union-attr]
     mine = by == os.getuid()
     assert end.exit.facts.canceled_by_user is mine  # type: ignore[union-attr]
-    assert classify_by_facts(end.exit).cause == ("slurmCanceledByUser" if mine else "slurmCanceledByOther")
+    assert classify_by_facts(end.exit).cause == (
+        "slurmCanceledByUser" if mine else "slurmCanceledByOther"
+    )
 
 
 @pytest.mark.parametrize(

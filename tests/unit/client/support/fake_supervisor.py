@@ -341,7 +341,9 @@ class FakeSupervisor:
     def _run_description(self, body: dict[str, Any]) -> dict[str, Any]:
         numbers = itertools.count(1)
         try:
-            made = build_runs(parse_description(body["description"]), body["uid"], lambda: f"{next(numbers):08d}")
+            made = build_runs(
+                parse_description(body["description"]), body["uid"], lambda: f"{next(numbers):08d}"
+            )
         except InvalidDocument as e:
             refused = Refused("badRequest", e.sentence)
             refused.answer = (

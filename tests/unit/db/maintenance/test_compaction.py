@@ -258,7 +258,9 @@ def test_that_the_log_was_set_back_is_not_folded_before_a_start_has_seen_to_it()
         assert checkpoints.is_rolled_back(rows) is owed
         folded = checkpoint(SYSTEM, rows, rules)
         assert (
-            checkpoints.is_rolled_back([] if folded is None else [folded.row, *rows[folded.count :]])
+            checkpoints.is_rolled_back(
+                [] if folded is None else [folded.row, *rows[folded.count :]]
+            )
             is owed
         )
 

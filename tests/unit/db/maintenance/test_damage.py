@@ -307,7 +307,9 @@ def test_another_log_than_the_one_witnessed_is_refused(
         tmp_path / "x",
         lambda db: _write_head(db, head_file.DurablePosition(40, bytes(16))),
     )
-    with pytest.raises(Refusal, match="position 40 of the log has a checksum that differs from the head file"):
+    with pytest.raises(
+        Refusal, match="position 40 of the log has a checksum that differs from the head file"
+    ):
         SqliteStore(root / "db" / "events.sqlite", lambda call: call())
 
 
