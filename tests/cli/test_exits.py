@@ -46,7 +46,7 @@ def test_an_exit_code_a_signal_or_a_row_is_explained(offline: Run, code: str, fi
 def test_what_is_told_of_one(offline: Run) -> None:
     out = offline("job", "exits", "137").out
     for text in (
-        "  reason   It exited with 137. A shell says so when SIGKILL",
+        "  reason   The job exited with 137, as a shell does when SIGKILL",
         "  type     unknown: whose",
         "  try      Read the last",
         "explain-exit -9 ",
@@ -63,7 +63,7 @@ def test_what_is_told_of_one(offline: Run) -> None:
         in offline("explain-exit", "9").out
     )
     assert (
-        "134 or 139, as scripts do whose command SIGABRT or SIGSEGV ended"
+        "134 or 139, as a script does when SIGABRT or"
         in offline("job", "exits", "4139").out
     )
     assert (

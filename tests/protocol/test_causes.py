@@ -362,8 +362,8 @@ def test_retries_go_by_the_cause() -> None:
 @pytest.mark.parametrize(
     ("code", "told"),
     [
-        (134, "134, as scripts do whose command SIGABRT ended"),
-        (139, "139, as scripts do whose command SIGSEGV ended"),
+        (134, "134, as a script does when SIGABRT ended its command"),
+        (139, "139, as a script does when SIGSEGV ended its command"),
     ],
 )
 def test_a_reason_names_the_code_and_the_signal_of_this_exit(code: int, told: str) -> None:

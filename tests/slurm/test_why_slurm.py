@@ -188,7 +188,7 @@ def somebody_kills_it_on_its_node(stage: Stage) -> None:
         "SIGKILL",
         "by whom is not known",
         "the kernel log of its node cannot be seen from here",
-        tries="look for what kills",
+        tries="find the sender",
     )
 
 
