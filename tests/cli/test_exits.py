@@ -62,13 +62,8 @@ def test_what_is_told_of_one(offline: Run) -> None:
         "explain-exit -9   (signal 9, SIGKILL, if that is meant)"
         in offline("explain-exit", "9").out
     )
-    assert (
-        "134 or 139, as a script does when SIGABRT or"
-        in offline("job", "exits", "4139").out
-    )
-    assert (
-        "with 139, as scripts do whose command SIGSEGV ended" in offline("job", "exits", "139").out
-    )
+    assert "134 or 139, as a script does when SIGABRT or" in offline("job", "exits", "4139").out
+    assert "with 139, as a script does when SIGSEGV ended" in offline("job", "exits", "139").out
     assert "a hint: it decides nothing" in offline("job", "exits", "5001").out
 
 
