@@ -26,8 +26,10 @@ _ADVICE = {"advice": "'jobscribe agent list' lists agents (--all-users: of all u
 ROTATED, MOST_BYTES = 3, 8 * 1024 * 1024
 _ID = re.compile(r"[A-Za-z0-9]{4}")
 _JID = re.compile(r"[A-Za-z0-9]{8}-[A-Za-z0-9]{8}-\w+", re.ASCII)
-#: The first log line of each agent process.
-_BEGINS = re.compile(rb"^[^\n]*agent/main\.py:\d+:_compose[^\n]*\bagent \S+ starts\b", re.MULTILINE)
+#: The first log line of each agent process. Earlier versions log it in `main.py`.
+_BEGINS = re.compile(
+    rb"^[^\n]*agent/(?:main|process)\.py:\d+:\w+[^\n]*\bagent \S+ starts\b", re.MULTILINE
+)
 
 
 class Piece(NamedTuple):

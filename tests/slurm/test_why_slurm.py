@@ -188,7 +188,7 @@ def somebody_kills_it_on_its_node(stage: Stage) -> None:
         "SIGKILL",
         "actor unknown",
         "the agent cannot read the kernel log of the node",
-        tries="look for what kills",
+        tries="find the sender",
     )
 
 
