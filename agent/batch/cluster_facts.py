@@ -48,7 +48,7 @@ async def cluster_status(cluster: Cluster, user: str, run: Run) -> ClusterStatus
     )
 
 
-def _outage(ran: CommandResult) -> str | None:
-    if ran.effect_unknown:
-        return ran.err.strip() or "a Slurm command was killed before it printed an answer"
-    return query_error(ran.code, ran.err)
+def _outage(result: CommandResult) -> str | None:
+    if result.effect_unknown:
+        return result.err.strip() or "a Slurm command was killed before it printed an answer"
+    return query_error(result.code, result.err)

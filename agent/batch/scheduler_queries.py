@@ -74,11 +74,11 @@ class SchedulerQueries:
         since: also return everything that accounting has for this user from this time on.
         need_accounts: ids for which accounting is queried even if squeue has them.
         """
-        began, ran = await self._squeue()
-        outage = _outage(ran)
+        began, result = await self._squeue()
+        outage = _outage(result)
         if outage is not None:
             return QueueSnapshot(began, None, None, frozenset(), outage, None)
-        rows = {r.job_id: r for r in output_parser.parse_squeue(ran.out)}
+        rows = {r.job_id: r for r in output_parser.parse_squeue(result.out)}
         missing = [i for i in ids if i not in rows]
         ids_for_accounting = [*missing, *(i for i in need_accounts if i not in missing)]
         accounts, accounting_outage = await self._sacct(ids_for_accounting, since)
@@ -98,15 +98,15 @@ class SchedulerQueries:
             commands.append(output_parser.sacct(self._user, (), since - _EARLIER_SECS))
         for argv in commands:
             self.counts["sacct"] += 1
-            ran = await self._run(argv, "", self._cluster.call_secs)
-            if "accounting storage is disabled" in ran.err.lower() or ran.code == NO_PROGRAM:
+            result = await self._run(argv, "", self._cluster.call_secs)
+            if "accounting storage is disabled" in result.err.lower() or result.code == NO_PROGRAM:
                 self.accounting = False
                 return {}, None
-            outage = _outage(ran)
+            outage = _outage(result)
             if outage is not None:
                 return None, outage
             self.accounting = True
-            for account in output_parser.parse_sacct(ran.out):
+            for account in output_parser.parse_sacct(result.out):
                 by = account.canceled_by and await asyncio.to_thread(
                     _user_name, account.canceled_by
                 )
@@ -146,7 +146,7 @@ class SchedulerQueries:
         assert self._shared is not None
         try:
             content = json.loads(read(str(self._shared), _LARGEST) or b"null")
-            began, host, user, ran = (
+            began, host, user, result = (
                 float(content["began"]),
                 content["host"],
                 content["user"],
@@ -156,18 +156,18 @@ class SchedulerQueries:
             return None
         recent = 0 <= time.time() - began < self._cluster.poll_secs
         return (
-            (began, ran)
+            (began, result)
             if recent and began > self._last and host == socket.gethostname() and user == self._user
             else None
         )
 
-    def _share(self, began: float, ran: CommandResult) -> None:
+    def _share(self, began: float, result: CommandResult) -> None:
         assert self._shared is not None
         content = {
             "began": began,
             "host": socket.gethostname(),
             "user": self._user,
-            "ran": list(ran),
+            "ran": list(result),
         }
         with contextlib.suppress(OSError):
             write_atomically(str(self._shared), json.dumps(content).encode())
@@ -182,11 +182,11 @@ def _user_name(user: str) -> str:
         return user
 
 
-def _outage(ran: CommandResult) -> str | None:
+def _outage(result: CommandResult) -> str | None:
     """Return why there is no answer, or None if there is one."""
-    if ran.effect_unknown or ran.code == NO_PROGRAM:
-        return ran.err.strip() or f"a Slurm command was killed by signal {-ran.code}"
-    return query_error(ran.code, ran.err)
+    if result.effect_unknown or result.code == NO_PROGRAM:
+        return result.err.strip() or f"a Slurm command was killed by signal {-result.code}"
+    return query_error(result.code, result.err)
 
 
 @contextlib.contextmanager

@@ -81,7 +81,7 @@ class Submitter:
                 return
             failpoints.reached("keeper.consumed")
             self.count += 1
-            ran = await self._run(
+            result = await self._run(
                 output_parser.submit(f"{job.first_task.folder}/{BATCH_SCRIPT}"),
                 "",
                 self._cluster.call_secs,
@@ -89,10 +89,10 @@ class Submitter:
             failpoints.reached("keeper.spawned")
             job.sbatch_at = time.time()
         job.submitting = False
-        self._report_outcome(job, ran)
+        self._report_outcome(job, result)
 
-    def _report_outcome(self, job: BatchJob, ran: CommandResult) -> None:
-        job_id = output_parser.parse_submitted(ran.out) if ran.code == 0 else None
+    def _report_outcome(self, job: BatchJob, result: CommandResult) -> None:
+        job_id = output_parser.parse_submitted(result.out) if result.code == 0 else None
         if job_id is not None:
             job.job_id, job.unsure = job_id, False
             self._ledger.try_write(job)
@@ -104,18 +104,18 @@ class Submitter:
             )
             self._accepted(job)
             return
-        if ran.code == 0:
-            self._unsure(job, f"sbatch printed no job id: {ran.out.strip()[:200]!a}")
+        if result.code == 0:
+            self._unsure(job, f"sbatch printed no job id: {result.out.strip()[:200]!a}")
             return
         outage = (
-            ran.err
-            if ran.effect_unknown or ran.code == NO_PROGRAM
-            else output_parser.outage(ran.code, ran.err)
+            result.err
+            if result.effect_unknown or result.code == NO_PROGRAM
+            else output_parser.outage(result.code, result.err)
         )
         if outage is not None:
             self._unsure(job, outage or "sbatch was killed before it printed an answer")
             return
-        fault, sentence = output_parser.submission_error(ran.err)
+        fault, sentence = output_parser.submission_error(result.err)
         if fault == "schedulerUnreachable":
             self._unsure(job, sentence)
         else:

@@ -237,15 +237,15 @@ class BatchStopper:
     async def _cancel(
         self, job_id: str, step: str | None = None, signal: str | None = None, *, full: bool = False
     ) -> bool:
-        ran = await self._run(
+        result = await self._run(
             output_parser.cancel(job_id, step, signal, full=full), "", self._cluster.call_secs
         )
-        if ran.code == 0 or any(word in ran.err.lower() for word in _OVER):
+        if result.code == 0 or any(word in result.err.lower() for word in _OVER):
             return True
         self._log(
             "scancel of Slurm job {} failed with exit code {}: {}",
             job_id,
-            ran.code,
-            ran.err.strip()[:500],
+            result.code,
+            result.err.strip()[:500],
         )
         return False

@@ -22,12 +22,12 @@ _REFUSED: tuple[tuple[str, str], ...] = (
     ),
     (
         r"account.{0,20}partition combination|Invalid account|AccountNotAllowed",
-        "this account cannot be charged there by this user",
+        "this user may not charge this account there",
     ),
     (r"Invalid qos|QOS.{0,20}(?:not permitted|invalid)", "this user may not use this QOS there"),
     (
         r"MaxSubmitJob|SubmitJobs?Limit",
-        "this user, account or QOS has as many jobs queued there as is allowed",
+        "this user, account or QOS has reached its limit of queued jobs",
     ),
     (
         r"(?:Grp|Max).{0,20}(?:Minutes|RunMins)|insufficient (?:balance|hours|credit)",
@@ -35,34 +35,40 @@ _REFUSED: tuple[tuple[str, str], ...] = (
     ),
     (
         r"accounting/QOS policy|(?:Assoc|QOS)(?:Max|Grp|Min)",
-        "a limit of the account or the QOS is below what was asked for",
+        "the request exceeds a limit of the account or the QOS",
     ),
     (
         r"Requested time limit is invalid|time limit.{0,40}(?:exceed|invalid|too)",
-        "the time limit is not one that the partition allows",
+        "the partition does not allow this time limit",
     ),
     (
         r"Memory (?:specification|required).{0,60}|--mem",
-        "no node of the partition has so much memory",
+        "no node of the partition has enough memory",
     ),
     (
         r"More processors requested|CPU count.{0,60}|Unable to satisfy cpu",
-        "no node of the partition has so many cores",
+        "no node of the partition has enough cores",
     ),
-    (r"Node count specification invalid|node count", "the partition does not give so many nodes"),
+    (
+        r"Node count specification invalid|node count",
+        "the partition does not allow this number of nodes",
+    ),
     (
         r"Invalid feature|feature specification|constraint",
-        "no node has the features that were asked for",
+        "no node has the requested features",
     ),
     (r"Invalid generic resource|gres|gpu", "no node of the partition has such GPUs"),
-    (r"Invalid license|licen[sc]e", "the cluster has no such licences, or not so many"),
+    (
+        r"Invalid license|licen[sc]e",
+        "the cluster does not have these licences, or not enough of them",
+    ),
     (
         r"Requested (?:node|partition) configuration is not available",
-        "no node of the partition has all that was asked for",
+        "no node of the partition satisfies the request",
     ),
     (
         r"(?:reservation).{0,60}(?:invalid|not|access)",
-        "the reservation is not there, or not for this user",
+        "the reservation does not exist, or is not for this user",
     ),
     (
         r"unrecogni[sz]ed option|invalid option|Invalid argument|Invalid directive",
@@ -72,10 +78,10 @@ _REFUSED: tuple[tuple[str, str], ...] = (
         r"(?:Access/permission|Permission) denied|User not found|Invalid user",
         "this user may not submit jobs there",
     ),
-    (r"Job dependency", "what it depends on is not there"),
+    (r"Job dependency", "its dependency does not exist"),
     (
         r"Pathname of a file.{0,40}too long|script.{0,40}(?:too large|exceeds)",
-        "its script is larger than this Slurm takes",
+        "its script is larger than this Slurm allows",
     ),
 )
 #: (pattern in Slurm's message, meaning) for outages. It may be unknown whether Slurm got the
@@ -111,19 +117,19 @@ _OUTAGE: tuple[tuple[str, str], ...] = (
     ),
     (
         r"temporarily unable to accept job|Resource temporarily unavailable|in (?:standby|backup) mode|is in the process of",
-        "Slurm takes no questions at the moment",
+        "Slurm does not accept requests at the moment",
     ),
     (
         r"Cannot allocate memory|Too many open files|fork: |unable to fork",
-        "this machine is short of something that Slurm's programs need",
+        "this machine lacks resources for Slurm's programs (memory, files or processes)",
     ),
     (
         r"Incompatible versions|Protocol (?:version|authentication)|unsupported version",
-        "Slurm's programs and its controller do not fit together",
+        "Slurm's programs and its controller have incompatible versions",
     ),
     (
         r"command not found|env: .{0,20}(?:squeue|sacct|sbatch|scancel|scontrol|sinfo|sacctmgr).{0,20}No such file",
-        "Slurm's programs are not to be found there",
+        "Slurm's programs were not found there",
     ),
 )
 _UNKNOWN_JOB = re.compile(
@@ -154,7 +160,7 @@ def outage(code: int, err: str) -> str | None:
         return _sentence(meaning, err)
     if code in (-9, -15, 124, 126, 127, 137, 143):
         return _sentence(
-            "Slurm's program did not end by itself"
+            "Slurm's program was killed or timed out"
             if code not in (126, 127)
             else "Slurm's programs cannot be run there",
             err,
@@ -168,7 +174,7 @@ def query_error(code: int, err: str) -> str | None:
     """
     if code == 0 or unknown_job_error(code, err):
         return None
-    return outage(code, err) or _sentence(f"Slurm could not be asked (exit code {code})", err)
+    return outage(code, err) or _sentence(f"a query of Slurm failed (exit code {code})", err)
 
 
 def submission_error(err: str) -> tuple[str, str]:
@@ -178,7 +184,7 @@ def submission_error(err: str) -> tuple[str, str]:
     if down is not None and meaning is None:
         return "schedulerUnreachable", _sentence(down, err)
     return "batchRefused", _sentence(
-        f"Slurm did not take it: {meaning}" if meaning else "Slurm did not take it", err
+        f"Slurm refused the job: {meaning}" if meaning else "Slurm refused the job", err
     )
 
 

@@ -278,16 +278,16 @@ async def _dial(
 ) -> str | None:
     """Return why the address cannot be reached from there, or None."""
     secs = max(1.0, cluster.call_secs / 2)
-    ran = await channel.run(
+    result = await channel.run(
         [site.python, "-I", "-c", _DIAL_PROGRAM],
         json.dumps({**target, "secs": secs}).encode() + b"\n",
         cluster.call_secs,
     )
     try:
         answer: dict[str, Any] = json.loads(
-            ran.out.decode("utf-8", "replace").strip().split("\n")[-1]
+            result.out.decode("utf-8", "replace").strip().split("\n")[-1]
         )
     except ValueError:
-        words = ran.err.decode("utf-8", "replace").strip().split("\n")[-1]
-        return f"the test program failed: {words or f'exit code {ran.code}'}"
+        words = result.err.decode("utf-8", "replace").strip().split("\n")[-1]
+        return f"the test program failed: {words or f'exit code {result.code}'}"
     return None if answer["ok"] else str(answer["said"])

@@ -195,7 +195,7 @@ def test_what_is_not_known_yet_is_refused_by_slurm_in_its_words(stage: Stage) ->
         "account": ({"account": "nosuch"}, ["account", "nvalid account"]),
         "qos": ({"qos": "nosuch"}, ["QOS", "nvalid qos"]),
         "constraint": ({"constraint": "nosuch"}, ["features", "nvalid feature"]),
-        "memory": ({"memoryMb": 1_000_000}, ["so much memory", "emory specification"]),
+        "memory": ({"memoryMb": 1_000_000}, ["enough memory", "emory specification"]),
         "licences": ({"licenses": "nosuch:1"}, ["licen", "nvalid license"]),
         "node": ({"directives": ["nodelist=nosuch"]}, ["nvalid node name"]),
         "begin": ({"directives": ["begin=never"]}, ["begin"]),
@@ -251,7 +251,7 @@ def test_no_hours_left_and_limits_of_a_qos(known: Stage) -> None:
         known.waits_for(run, "BeginTime")
     third = known.run("true", batch={"qos": "short", "directives": [LATER]}, timeLimitSecs=60)
     known.site.submit(third)
-    failed(known, third, "as many jobs queued there as is allowed", "QOSMaxSubmitJobPerUserLimit")
+    failed(known, third, "limit of queued jobs", "QOSMaxSubmitJobPerUserLimit")
     said = known.waits_for(spent, "AssocGrpCPUMinutesLimit")
     assert "the hours of its account" in said["jobStatusMessage"], said
     assert "operators of the cluster set these limits" in "\n".join(known.why(spent)["try"])

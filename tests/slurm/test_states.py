@@ -541,7 +541,7 @@ def no_node_is_like_that_any_more(stage: Stage) -> None:
     )
     try:
         let_go(stage, run)
-        never(stage, run, nap, "BadConstraints", "no node has what it asks for")
+        never(stage, run, nap, "BadConstraints", "no node satisfies its request")
     finally:
         stage.slurm.ask(
             "scontrol", "update", f"nodename={nodes}", "availablefeatures=new", "activefeatures=new"
@@ -642,7 +642,7 @@ def the_third_node(stage: Stage) -> None:
         "scheduler",
         "PREEMPTED",
         nap=nap,
-        sentence=["a job that goes before it"],
+        sentence=["a job with higher priority"],
         never=["canceled by unix user"],
     )
     stage.until_state(before, "COMPLETED")

@@ -180,12 +180,14 @@ async def call(
     Raises Refusal("agentUnavailable"), ChannelError.
     """
     argv = [*_env(site.environment), site.python, "-P", "-m", f"{_PACKAGE}.agent.login_node", verb]
-    ran = await channel.run(argv, json.dumps(request).encode() + b"\n", secs or cluster.call_secs)
-    answer = _answer(ran)
+    result = await channel.run(
+        argv, json.dumps(request).encode() + b"\n", secs or cluster.call_secs
+    )
+    answer = _answer(result)
     if answer is None:
         raise Refusal(
             "agentUnavailable",
-            f"cluster {cluster.name}: {verb} by {site.python} failed there: {_last_line(ran)}",
+            f"cluster {cluster.name}: {verb} by {site.python} failed there: {_last_line(result)}",
         )
     if "error" in answer:
         answer["error"] = error_text(answer["error"])
@@ -213,12 +215,12 @@ def parse_answer(kind: type[T], answer: dict[str, Any], cluster: Cluster) -> T:
 
 
 async def _login_environment(channel: Channel, cluster: Cluster) -> dict[str, str]:
-    ran = await channel.run(["/bin/sh", "-c", _LOGIN], secs=cluster.call_secs)
-    _, mark, after = ran.out.rpartition(MARK.encode())
+    result = await channel.run(["/bin/sh", "-c", _LOGIN], secs=cluster.call_secs)
+    _, mark, after = result.out.rpartition(MARK.encode())
     if not mark:
         raise Refusal(
             "agentUnavailable",
-            f"cluster {cluster.name}: {_no_access(cluster, channel)}{_last_line(ran)}",
+            f"cluster {cluster.name}: {_no_access(cluster, channel)}{_last_line(result)}",
         )
     pairs = (
         entry.partition("=")
@@ -248,17 +250,21 @@ async def _find_python(
     """
     tried = []
     for name in cluster.pythons:
-        ran = await channel.run(
+        result = await channel.run(
             [*_env(environment), name, "-I", "-c", PROBE], secs=cluster.call_secs
         )
         lines = [
-            line for line in ran.out.decode("utf-8", "replace").splitlines() if line.startswith("{")
+            line
+            for line in result.out.decode("utf-8", "replace").splitlines()
+            if line.startswith("{")
         ]
         try:
             python = msgspec.json.decode(lines[-1] if lines else "", type=Python)
         except msgspec.DecodeError:
             tried.append(
-                f"{name}: {_last_line(ran)}" if ran.code not in (126, 127) else f"{name}: not found"
+                f"{name}: {_last_line(result)}"
+                if result.code not in (126, 127)
+                else f"{name}: not found"
             )
             continue
         if python.version >= LEAST_PYTHON and python.executable:
@@ -287,16 +293,16 @@ async def _send_code(
         }
         text = await asyncio.to_thread(_UNPACKING.read_bytes)
         stdin = b"%d\n%s%s\n%s" % (len(text), text, json.dumps(request).encode(), archive or b"")
-        ran = await channel.run(
+        result = await channel.run(
             [python.executable, "-I", "-c", _FEEDER],
             stdin,
             max(cluster.call_secs, _SEND_SECS if archive else 0.0),
         )
-        answer = _answer(ran)
+        answer = _answer(result)
         if answer is None or "error" in answer:
             raise Refusal(
                 "agentUnavailable",
-                f"cluster {cluster.name}: {_last_line(ran) if answer is None else error_text(answer['error'])}",
+                f"cluster {cluster.name}: {_last_line(result) if answer is None else error_text(answer['error'])}",
             )
         if answer.get("have"):
             return code.digest
@@ -307,8 +313,8 @@ def _env(environment: Mapping[str, str]) -> list[str]:
     return ["env", "-u", "PYTHONHOME", *(f"{name}={value}" for name, value in environment.items())]
 
 
-def _answer(ran: CommandResult) -> dict[str, Any] | None:
-    for line in reversed(ran.out.decode("utf-8", "replace").splitlines()):
+def _answer(result: CommandResult) -> dict[str, Any] | None:
+    for line in reversed(result.out.decode("utf-8", "replace").splitlines()):
         if line.startswith(MARK):
             try:
                 answer = json.loads(line[len(MARK) :])
@@ -318,11 +324,11 @@ def _answer(ran: CommandResult) -> dict[str, Any] | None:
     return None
 
 
-def _last_line(ran: CommandResult) -> str:
+def _last_line(result: CommandResult) -> str:
     """Return the last line of output, for a person."""
     lines = [
         line.strip()
-        for line in (ran.err or ran.out).decode("utf-8", "replace").splitlines()
+        for line in (result.err or result.out).decode("utf-8", "replace").splitlines()
         if line.strip()
     ]
-    return lines[-1][:500] if lines else f"exit code {ran.code}"
+    return lines[-1][:500] if lines else f"exit code {result.code}"

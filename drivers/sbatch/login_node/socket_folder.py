@@ -35,13 +35,15 @@ async def socket_path(channel: Channel, folder: str, secs: float) -> str:
 
     Raises Refusal("agentUnavailable"), ChannelError.
     """
-    ran = await channel.run(["/bin/sh", "-c", _MAKE, "sh", folder], secs=secs)
-    _, mark, path = ran.out.decode("utf-8", "replace").rpartition(_MARK)
-    if ran.code != 0 or not mark:
+    result = await channel.run(["/bin/sh", "-c", _MAKE, "sh", folder], secs=secs)
+    _, mark, path = result.out.decode("utf-8", "replace").rpartition(_MARK)
+    if result.code != 0 or not mark:
         lines = [
-            line.strip() for line in ran.err.decode("utf-8", "replace").splitlines() if line.strip()
+            line.strip()
+            for line in result.err.decode("utf-8", "replace").splitlines()
+            if line.strip()
         ]
-        why = lines[-1][:300] if lines else f"exit code {ran.code}"
+        why = lines[-1][:300] if lines else f"exit code {result.code}"
         raise Refusal("agentUnavailable", f"cannot create a socket on {channel.host}: {why}")
     return f"{path.splitlines()[0]}/s"
 

@@ -251,17 +251,17 @@ def _options(
 async def _check_commands(channel: SshChannel, dialog: AuthDialog, secs: float) -> Refusal | None:
     """Run a first command. It reveals an expired password or an account without a working shell."""
     try:
-        ran = await channel.run(["true"], secs=secs)
+        result = await channel.run(["true"], secs=secs)
     except ChannelError as e:
         return Refusal(
             "signInUnreachable",
             f"{channel.host} accepted {channel.user}, but runs no commands: "
             f"{e.sentence}{dialog.message_suffix()}",
         )
-    if ran.code == 0:
+    if result.code == 0:
         return None
     output = (
-        strip_control((ran.err + b" " + ran.out).decode("utf-8", "replace")).rstrip(".")
+        strip_control((result.err + b" " + result.out).decode("utf-8", "replace")).rstrip(".")
         or "nothing"
     )
     match classify_message(output):
@@ -275,7 +275,7 @@ async def _check_commands(channel: SshChannel, dialog: AuthDialog, secs: float) 
         case _:
             sentence = (
                 f"{channel.host} accepted {channel.user}, but runs no commands for this account "
-                f"(exit code {ran.code}); ask your site"
+                f"(exit code {result.code}); ask your site"
             )
     return Refusal("signInRefused", f"{sentence}. {channel.host} says: {output}")
 

@@ -378,7 +378,7 @@ def test_a_machine_without_slurm_is_told_step_by_step(run: Run, tmp_path: Path) 
         "Unable to contact slurm controller" in lines["squeue"]["said"]
         and "scontrol ping" in lines["squeue"]["advice"]
     )
-    assert "do not reach the supervisor" in lines["link"]["said"]
+    assert "cannot reach the supervisor" in lines["link"]["said"]
     ended = run("driver", "check", "sbatch", *site(tmp_path, text))
     assert (
         "a: FAIL  squeue: " in ended.out

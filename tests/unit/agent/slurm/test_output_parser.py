@@ -254,21 +254,21 @@ def test_what_is_no_id(out: str) -> None:
 
 REFUSED = {
     "partition": "no such partition",
-    "account": "cannot be charged",
-    "memory": "so much memory",
+    "account": "may not charge this account",
+    "memory": "enough memory",
     "gres": "such GPUs",
     "license": "licences",
     "qos_not_yours": "may not use this QOS",
     "option": "does not know an option",
     "reservation": "reservation",
     "constraint": "features",
-    "user": "cannot be charged",
+    "user": "may not charge this account",
     "qos_wall": "a limit of the account or the QOS",
     "qos_cpus": "a limit of the account or the QOS",
-    "qos_submit": "as many jobs queued",
-    "time_word": "Slurm did not take it",
-    "nodelist": "Slurm did not take it",
-    "script": "Slurm did not take it",
+    "qos_submit": "limit of queued jobs",
+    "time_word": "Slurm refused the job",
+    "nodelist": "Slurm refused the job",
+    "script": "Slurm refused the job",
 }
 
 
