@@ -151,7 +151,9 @@ class Execution(
 
 
 class Run(_Message, frozen=True, kw_only=True, tag="run"):
-    """Start this execution, unless its token was started before. Answered by `run_status_update`."""
+    """Start this execution, unless its token was started before. Answered by
+    `run_status_update`.
+    """
 
     op_id: OpId
     token: Token
