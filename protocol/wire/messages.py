@@ -90,8 +90,8 @@ class ContainerSpec(
 class TaskSpec(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"
 ):
-    """What to execute: `command`, an argument vector, never a shell line; or the job command of
-    `app` if `command` is empty.
+    """The command of one task: `command`, an argument vector, never a shell line; or the job
+    command of `app` if `command` is empty.
 
     `wrap` is put before the command (a profiler, `mpirun`).
     """

@@ -65,8 +65,8 @@ class TaskState:
         )
 
     def mark_running(self, pid: int, started_at: float | None) -> None:
-        """Record that the task runs. started_at: unix seconds of its host's clock; converted once to
-        this process's clock.
+        """Record that the task runs. started_at: unix seconds of its host's clock, converted here
+        to this process's clock.
         """
         wall, mono = time.time(), time.monotonic()
         self.pid, self.started_at = pid, wall if started_at is None else started_at
