@@ -300,7 +300,8 @@ def test_what_was_seen_around_an_end() -> None:
     assert seen(state(3), recorded=RecordedExit(code=3)).kernel_unread is None
     assert seen(state(137), stop="cancel").kernel_unread is None
     assert (
-        seen(state(137), recorded=RecordedExit(code=137)).kernel_unread == exit_status.KERNEL_LOG_UNREADABLE
+        seen(state(137), recorded=RecordedExit(code=137)).kernel_unread
+        == exit_status.KERNEL_LOG_UNREADABLE
     )
 
 
@@ -320,7 +321,9 @@ def test_times_are_the_engines() -> None:
         (None, None),
     ):
         assert (
-            exit_status.task_exit(state(0, StartedAt=text), recorded=RecordedExit(code=0)).started_at
+            exit_status.task_exit(
+                state(0, StartedAt=text), recorded=RecordedExit(code=0)
+            ).started_at
             == expected
         )
     never = exit_status.task_exit(state(127, status="created", error="x"))

@@ -559,9 +559,13 @@ async def test_what_is_no_address_is_refused(address: str) -> None:
 
 async def test_missing_and_unreadable_files_are_named(certs: Certificates, tmp_path: Path) -> None:
     address = "tcp://127.0.0.1:1"
-    assert f"the folder {tmp_path}/none does not exist" in await only_problem(address, tmp_path / "none")
+    assert f"the folder {tmp_path}/none does not exist" in await only_problem(
+        address, tmp_path / "none"
+    )
     (certs.client / "cert.pem").unlink()
-    assert f"the file {certs.client}/cert.pem does not exist" in await only_problem(address, certs.client)
+    assert f"the file {certs.client}/cert.pem does not exist" in await only_problem(
+        address, certs.client
+    )
     (certs.client / "cert.pem").mkdir()
     try:
         assert f"{certs.client}/cert.pem cannot be read (Is a directory)" in await only_problem(

@@ -325,7 +325,9 @@ async def test_who_is_in_a_network_and_has_no_container_is_taken_out(
     end(fake, life, token)
     await life.until(lambda: not fake.networks, "the network is gone")
     assert [b["Container"] for c, b in fake.bodies if c.endswith("/disconnect")] == ["ghost"]
-    assert any("ghost is a member of network" in line and "disconnected" in line for line in life.lines)
+    assert any(
+        "ghost is a member of network" in line and "disconnected" in line for line in life.lines
+    )
 
 
 async def test_a_network_that_is_left_in_the_way_of_the_next_gang_is_removed(

@@ -97,9 +97,7 @@ def test_the_systems_own_users_are_nobodys(tmp_path: Path, span: tuple[int, int]
 
 @as_root
 def test_root_is_nobodys_user_either(tmp_path: Path) -> None:
-    with pytest.raises(
-        Refusal, match="badConfig: the supervisor runs as root"
-    ):
+    with pytest.raises(Refusal, match="badConfig: the supervisor runs as root"):
         users(tmp_path, None)
 
 
