@@ -112,17 +112,21 @@ def _no_sentence(run: Run, code: int) -> str | None:
 class App(msgspec.Struct, frozen=True, kw_only=True):
     """One simulation type.
 
-    parameters(data, model): return everything that decides the result, checked and complete, as
-    plain data for the hash; raises AppError. prepare(run): fill the run directory and return the
-    program to execute. progress(run): return `{"frameCount": n, "percentComplete": x, ...}` from
-    the files of the run so far; called repeatedly. result(run): return the page data of a completed
-    run of a sequential model. frame(run, frame): return the page data of one frame of a parallel
-    model; may be called during the run; raises AppError for a missing frame. outcome(run, code):
-    return a sentence for the user about an exit with this code (negative for a signal), or None for
-    the default sentence. downloads(run): return the names of files in the run directory to offer,
-    in order. download(run, suffix): create the requested file and return its name in the run
-    directory; each of `downloads` is a suffix. lib_files(data): return the names of the library
-    files that the run reads; their digests are part of the computeJobHash.
+    - `parameters(data, model)`: return everything that decides the result, checked and complete, as
+      plain data for the hash. Raises AppError.
+    - `prepare(run)`: fill the run directory and return the program to execute.
+    - `progress(run)`: return `{"frameCount": n, "percentComplete": x, ...}` from the files of the
+      run so far. Called repeatedly.
+    - `result(run)`: return the page data of a completed run of a sequential model, as plain data.
+    - `frame(run, frame)`: return the page data of one frame of a parallel model. May be called
+      during the run. Raises AppError for a missing frame.
+    - `outcome(run, code)`: return a sentence for the user about an exit with this code (negative
+      for a signal), or None for the default sentence.
+    - `downloads(run)`: return the names of files in the run directory to offer, in order.
+    - `download(run, suffix)`: create the requested file and return its name in the run directory.
+      Each of `downloads` is a suffix.
+    - `lib_files(data)`: return the names of the library files that the run reads. Their digests are
+      part of the computeJobHash.
     """
 
     name: str

@@ -98,7 +98,9 @@ class BatchState(_Part, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def queued(self) -> bool:
-        """Return whether the job waits in Slurm's queue, including a requeued job that ran before."""
+        """Return whether the job waits in Slurm's queue, including a requeued job that ran
+        before.
+        """
         return self.state in ("PENDING", "REQUEUED", "REQUEUE_HOLD")
 
 

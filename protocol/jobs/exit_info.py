@@ -74,15 +74,19 @@ class ExitFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Measurements and observations around an exit that help to find its cause. None: not measured
     or not measurable. Sizes in bytes.
 
-    memory_peak_bytes: the peak of all processes together, as counted by their cgroup (including
-    page cache); without a cgroup, the highest sample, which may be too low. memory_limit_bytes: the
-    lowest limit that applies. memory_kills: number of processes that the kernel killed for lack of
-    memory during the execution. kernel: lines of the kernel log that name one of the processes or
-    the cgroup. kernel_unread: why the kernel log could not be read. exited_first: the command had
-    exited before its batch scheduler ended the job. via_shell: a shell made a code of 128+n because
-    its command was killed by a signal. ulimits: process limits in force, such as "ulimit -t 1",
-    from the command text or seen on processes. calls_timeout: the command text runs timeout(1).
-    canceled_by_user: only its own unix user canceled the job in Slurm.
+    - `memory_peak_bytes`: the peak of all processes together, as counted by their cgroup (including
+      page cache); without a cgroup, the highest sample, which may be too low.
+    - `memory_limit_bytes`: the lowest limit that applies.
+    - `memory_kills`: number of processes that the kernel killed for lack of memory during the
+      execution.
+    - `kernel`: lines of the kernel log that name one of the processes or the cgroup.
+    - `kernel_unread`: why the kernel log could not be read.
+    - `via_shell`: a shell made a code of 128+n because its command was killed by a signal.
+    - `exited_first`: the command had exited before its batch scheduler ended the job.
+    - `ulimits`: process limits in force, such as "ulimit -t 1", from the command text or seen on
+      processes.
+    - `calls_timeout`: the command text runs timeout(1).
+    - `canceled_by_user`: the unix user of the job, and nobody else, canceled it in Slurm.
     """
 
     memory_peak_bytes: int | None = None

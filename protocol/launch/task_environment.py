@@ -40,8 +40,8 @@ Pairs = Iterator[tuple[str, str]]
 def shared(
     spec: RunSpec, jid: str, serial: int, attempt: int, places: Sequence[TaskPlace]
 ) -> Shared:
-    """Return what all tasks have in common. places: one for each task, in any order. Raises
-    ValueError if a place or a port is missing.
+    """Return the variables and the `job.json` that all tasks share. places: one for each task, in
+    any order. Raises ValueError if a place or a port is missing.
     """
     ordered = _in_order(spec.roles, places)
     pairs = [*_run_pairs(spec, jid, serial, attempt), *_peer_pairs(spec.roles, ordered)]

@@ -90,8 +90,8 @@ class ContainerSpec(
 class TaskSpec(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"
 ):
-    """What to execute: `command`, an argument vector, never a shell line; or the job command of
-    `app` if `command` is empty.
+    """The command of one task: `command`, an argument vector, never a shell line; or the job
+    command of `app` if `command` is empty.
 
     `wrap` is put before the command (a profiler, `mpirun`).
     """
@@ -151,7 +151,9 @@ class Execution(
 
 
 class Run(_Message, frozen=True, kw_only=True, tag="run"):
-    """Start this execution, unless its token was started before. Answered by `run_status_update`."""
+    """Start this execution, unless its token was started before. Answered by
+    `run_status_update`.
+    """
 
     op_id: OpId
     token: Token

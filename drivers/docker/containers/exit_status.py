@@ -173,7 +173,9 @@ def exit_facts(
 def agent_exit_reason(
     state: State | None, *, ooms: int = 0, stopped: bool = False, last_line: str = ""
 ) -> str:
-    """Return a sentence that says why the agent's container is not running. stopped: by the driver."""
+    """Return a sentence that says why the agent's container is not running. stopped: by the
+    driver.
+    """
     memory = bool(ooms or (state or {}).get("OOMKilled"))
     state = _ignore_removing(state)
     sentence = _agent_reason(state, memory, stopped)

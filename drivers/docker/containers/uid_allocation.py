@@ -128,7 +128,9 @@ def _format_span(span: tuple[int, int]) -> str:
 
 
 def _within(path: str) -> Iterator[tuple[str, int]]:
-    """Yield every entry below, as a name and the descriptor of its folder. Links are not followed."""
+    """Yield every entry below, as a name and the descriptor of its folder. Links are not
+    followed.
+    """
     for _, folders, files, fd in os.fwalk(path, follow_symlinks=False):
         for name in (*folders, *files):
             yield name, fd

@@ -1,4 +1,6 @@
-"""Calls on one container that several modules need: inspect and remove. Nothing else belongs here."""
+"""Calls on one container that several modules need: inspect and remove. Nothing else belongs
+here.
+"""
 
 from typing import Any
 
@@ -6,7 +8,9 @@ from .engine import EngineError, HostEngine
 
 
 async def inspect(engine: HostEngine, name_or_id: str) -> dict[str, Any] | None:
-    """Return the engine's description of a container, or None if there is none. Raises EngineError."""
+    """Return the engine's description of a container, or None if there is none. Raises
+    EngineError.
+    """
     try:
         container: dict[str, Any] = await engine.call(
             f"inspect container {name_or_id[:40]}", lambda c: c.inspect_container(name_or_id)

@@ -133,7 +133,9 @@ def _tls_sentence(host: PoolHost, error: ssl.SSLError, dates: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Format a foreign message for use in a sentence: one line, limited length, no dot at the end."""
+    """Format a foreign message for use in a sentence: one line, limited length, no dot at the
+    end.
+    """
     line = " ".join(text.split()).rstrip(".")
     return line if len(line) <= _MAX_WORDS else line[:_MAX_WORDS] + "..."
 

@@ -17,7 +17,9 @@ PUBLIC = "docker.io"
 
 
 class BadCredentials(Exception):
-    """The file cannot be used. sentence: the reason and its solution, without any of its content."""
+    """The file cannot be used. sentence: the reason and its solution, without any of its
+    content.
+    """
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence)

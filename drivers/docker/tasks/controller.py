@@ -175,7 +175,7 @@ class ContainerTaskController:
             self._stop(task, "agentStopped", CLOSE_GRACE_SECS)
         for task in list(place.tasks.values()):
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(task.over.wait(), CLOSE_SECS)
+                await asyncio.wait_for(task.ended.wait(), CLOSE_SECS)
         self._mark_down(place)
         del self._places[key]
 
@@ -362,7 +362,7 @@ class ContainerTaskController:
         if task.exit is not None:
             return
         task.exit = exit_
-        task.over.set()
+        task.ended.set()
         task.changed.set()
         self._log("{} has ended: {}", str(task.token), exit_.sentence(), jid=task.token.jid)
         self._report(task)

@@ -1,4 +1,4 @@
-"""The records on disk of a user's tasks on one host: launches, stops and exits. All functions block.
+"""The records on disk of a user's tasks on one host: launches, stops and exits. Functions block.
 
     <root>/agent/<place>/ledger/<name>/   private: a folder per task that is not acknowledged, or whose container is kept
         task.json, container.json         the request; the id of the container, written before the start

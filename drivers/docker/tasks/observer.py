@@ -38,34 +38,36 @@ _UNSEEN_PID = 1
 
 
 class ContainerObserver:
-    """Reports changes: ended(task, exit), runs(task)."""
+    """Reports changes of containers. on_running(task): the task runs. on_ended(task, exit): it has
+    ended.
+    """
 
     def __init__(
         self,
         cap: OutputCap,
-        ended: Callable[[TaskState, ExitInfo], Any],
-        runs: Callable[[TaskState], Any],
+        on_ended: Callable[[TaskState, ExitInfo], Any],
+        on_running: Callable[[TaskState], Any],
     ) -> None:
-        self._cap, self._on_ended, self._on_running = cap, ended, runs
+        self._cap, self._on_ended, self._on_running = cap, on_ended, on_running
 
     async def observe(self, task: TaskState, engine: HostEngine) -> None:
         """Inspect the container and report changes. Raises EngineError and OSError; then nothing is
         reported.
         """
-        async with task.looking:
+        async with task.observe_lock:
             if task.exit is not None or task.container is None or not task.start_requested:
                 return
             container = await inspect(engine, task.container)
             state: dict[str, Any] | None = None if container is None else container["State"]
             if state is not None and exit_status.running(state):
                 if task.pid is None:
-                    task.runs(int(state.get("Pid") or 0), exit_status.started_at(state))
+                    task.mark_running(int(state.get("Pid") or 0), exit_status.started_at(state))
                     self._on_running(task)
                 return
             limit = None if container is None else (container.get("HostConfig") or {}).get("Memory")
             exit_ = await asyncio.to_thread(self._collect_exit, task, state, limit)
             if task.pid is None and exit_.source != "start" and exit_.started_at is not None:
-                task.runs(_UNSEEN_PID, exit_.started_at)
+                task.mark_running(_UNSEEN_PID, exit_.started_at)
             self._on_ended(task, exit_)
 
     def cap(self, tasks: list[TaskState]) -> None:
@@ -86,8 +88,8 @@ class ContainerObserver:
         )
         self._cap.remember(task)
         self._cap.apply(task, last=True)
-        words = add_messages(folder, {"code": exit_.code})
-        began = exit_.started_at if exit_.started_at is not None else task.began
+        reports = add_messages(folder, {"code": exit_.code})
+        began = exit_.started_at if exit_.started_at is not None else task.started_at
         # an engine records a start afterwards, which can be later than the end of a short task
         ended = max(time.time() if exit_.ended_at is None else exit_.ended_at, began or 0.0)
         exit_ = msgspec.structs.replace(
@@ -97,12 +99,12 @@ class ContainerObserver:
                 peak=task.memory_peak,
                 limit=limit or None,
                 ooms=task.oom_kills,
-                reported=words.get("facts") or {},
+                reported=reports.get("facts") or {},
             ),
             survivors_killed=_survivors(folder),
-            termination_message=words.get("terminationMessage"),
-            last_lines=words.get("lastLines"),
-            report=words.get("report"),
+            termination_message=reports.get("terminationMessage"),
+            last_lines=reports.get("lastLines"),
+            report=reports.get("report"),
             stdout_bytes=task.sizes.get(STDOUT),
             stderr_bytes=task.sizes.get(STDERR),
             dropped_bytes=self._cap.dropped_bytes(task),
@@ -121,20 +123,20 @@ def find_exited(tasks: list[TaskState], now: float) -> list[TaskState]:
     for task in tasks:
         with contextlib.suppress(OSError):  # the next poll tries again
             recorded = _recorded_exit(task.folder)
-            if recorded is not None and task.exit_seen is None:
-                task.exit_seen = now
+            if recorded is not None and task.command_exit_mono is None:
+                task.command_exit_mono = now
             elif (
                 recorded is not None
-                and task.exit_seen is not None
-                and now - task.exit_seen >= ENDING_SECS
+                and task.command_exit_mono is not None
+                and now - task.command_exit_mono >= ENDING_SECS
             ):
                 ended = min(os.stat(f"{task.folder}/{EXIT_CODE}").st_mtime, time.time())
                 known = ExitInfo(
                     stop_reason=_stop_reason(task),
-                    started_at=task.began,
-                    ended_at=max(ended, task.began or 0.0),
+                    started_at=task.started_at,
+                    ended_at=max(ended, task.started_at or 0.0),
                 )
-                task.exited = exit_status.script_exit(known, recorded)
+                task.command_exit = exit_status.script_exit(known, recorded)
                 out.append(task)
     return out
 

@@ -33,8 +33,8 @@ _SAMPLES_PER_MESSAGE = 200
 
 
 class TaskPollLoop:
-    """Callbacks: say reports a task again; late handles a task over its time limit; clear handles a
-    container that outlives its command.
+    """Periodic work on tasks. report: send the state of a task again. stop_late: stop a task over
+    its time limit. kill_leftover: kill a container that outlives its command.
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class TaskPollLoop:
         networks: GangNetworks,
         places: Mapping[AgentKey, ContainerPlace],
         observer: ContainerObserver,
-        say: Callable[[TaskState], None],
-        late: Callable[[TaskState], None],
-        clear: Callable[[TaskState], None],
+        report: Callable[[TaskState], None],
+        stop_late: Callable[[TaskState], None],
+        kill_leftover: Callable[[TaskState], None],
     ) -> None:
         self._driver, self._log, self._networks, self._places, self._observer = (
             driver,
@@ -55,7 +55,7 @@ class TaskPollLoop:
             places,
             observer,
         )
-        self._say, self._late, self._clear = say, late, clear
+        self._report, self._stop_late, self._kill_leftover = report, stop_late, kill_leftover
         self._sampling = Sampling()
         self._loops: list[asyncio.Task[None]] = []
 
@@ -159,11 +159,11 @@ class TaskPollLoop:
         if (
             task.exit is None
             and task.stop is None
-            and task.exit_seen is not None
-            and now - task.exit_seen >= LEFTOVER_SECS
+            and task.command_exit_mono is not None
+            and now - task.command_exit_mono >= LEFTOVER_SECS
         ):
-            task.exit_seen = now
-            self._clear(task)
+            task.command_exit_mono = now
+            self._kill_leftover(task)
 
     def _tasks(self, host: str | None = None) -> list[TaskState]:
         return [
@@ -175,27 +175,27 @@ class TaskPollLoop:
 
     async def _tick(self) -> None:
         now = time.monotonic()
-        running = [t for t in self._tasks() if t.state == "running" and t.exited is None]
+        running = [t for t in self._tasks() if t.state == "running" and t.command_exit is None]
         for task in await asyncio.to_thread(find_exited, running, now) if running else ():
             self._log(
                 "the command of {} has exited, but its container still exists",
                 str(task.token),
                 jid=task.token.jid,
             )
-            self._say(task)
+            self._report(task)
         for task in self._tasks():
             self._kill_leftover_container(task, now)
             quiet = {"starting": STARTING_SECS, "ended": ENDED_SECS}.get(task.state)
             if quiet is not None and now - task.reported_mono >= quiet:
                 task.reported_mono = now
-                self._say(task)
+                self._report(task)
             limit, elapsed = (
                 task.request.limit if task.request is not None else None,
-                task.elapsed(),
+                task.elapsed_secs(),
             )
-            runs = task.state == "running" and task.exit_seen is None and task.stop is None
+            runs = task.state == "running" and task.command_exit_mono is None and task.stop is None
             if runs and limit is not None and elapsed is not None and elapsed >= limit:
-                self._late(task)
+                self._stop_late(task)
 
     async def _cap(self) -> None:
         running = [t for t in self._tasks() if t.state == "running"]

@@ -76,14 +76,14 @@ class Recovery:
         if entry.stop is not None:
             task.kill_at = time.monotonic() + entry.stop.grace
         if task.exit is not None:
-            task.over.set()
+            task.ended.set()
         elif task.container is None:
             reason = None if task.stop is None else task.stop.reason
             task.exit = ExitInfo(
                 source="start", detail=NEVER_MADE, stop_reason=reason, ended_at=time.time()
             )
             await asyncio.to_thread(place.files.note_exit, task.token, task.exit)
-            task.over.set()
+            task.ended.set()
         else:
             # A created container may be started. A missing one must count as started.
             task.start_requested = summary is None or summary.get("State") != "created"

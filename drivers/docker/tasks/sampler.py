@@ -102,7 +102,9 @@ def _memory(stats: Mapping[str, Any]) -> int | None:
 
 
 def memory_peak(stats: Mapping[str, Any]) -> int | None:
-    """Return the peak if the engine reports it (cgroups of version 1), otherwise the current value."""
+    """Return the peak if the engine reports it (cgroups of version 1), otherwise the current
+    value.
+    """
     memory = stats.get("memory_stats") or {}
     return int(memory["max_usage"]) if memory.get("max_usage") else _memory(memory)
 

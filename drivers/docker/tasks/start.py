@@ -47,8 +47,8 @@ class Refused(Exception):
 
 
 class TaskStarter:
-    """Starts tasks. on_ended(task, exit): called for a task that never started. on_started(task): called
-    when its container was started.
+    """Starts tasks. on_ended(task, exit): called for a task that never started. on_started(task):
+    called when its container was started.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class TaskStarter:
         """End a stopped task before its start, unless its token is in use, and bar all later
         starts.
         """
-        async with task.using:
+        async with task.token_lock:
             if task.request is not None or task.exit is not None or task.stop is None:
                 return
             exit_ = ExitInfo(
@@ -133,7 +133,7 @@ class TaskStarter:
             ended_at=time.time(),
         )
         try:
-            async with task.using:
+            async with task.token_lock:
                 await self._end_unstarted(task, exit_)
         except OSError:  # the disk cannot be written, so report the exit from memory
             self._on_ended(task, exit_)
@@ -196,7 +196,7 @@ class TaskStarter:
                 network=network,
             )
             try:
-                async with task.using:
+                async with task.token_lock:
                     if not _may_start(task):  # checked again under the lock
                         continue
                     if not await asyncio.to_thread(place.files.take_token, request, task.token):
@@ -259,7 +259,9 @@ class TaskStarter:
                 await self.fail_start(task, e)
 
     async def _start(self, task: TaskState, engine: HostEngine, image: str | None) -> None:
-        """Repeat until the container is started or the start fails. Waits while the host is down."""
+        """Repeat until the container is started or the start fails. Waits while the host is
+        down.
+        """
         while task.exit is None:
             try:
                 if task.stop is None:

@@ -1,4 +1,6 @@
-"""State of tasks in containers, by place, and its conversion to wire messages. Data only; no I/O."""
+"""State of tasks in containers, by place, and its conversion to wire messages. Data only; no
+I/O.
+"""
 
 import asyncio
 import time
@@ -23,7 +25,7 @@ class TaskState:
         self.request: TaskRequest | None = None
         self.container: str | None = None
         self.pid: int | None = None
-        self.began: float | None = None
+        self.started_at: float | None = None
         self.started_mono: float | None = None
         self.stop: Stop | None = None
         #: SIGKILL from this time on (monotonic)
@@ -37,15 +39,15 @@ class TaskState:
         self.memory_peak: int | None = None
         #: exit of the command while its container still exists; and since when it is known
         #: (monotonic)
-        self.exited: ExitInfo | None = None
-        self.exit_seen: float | None = None
+        self.command_exit: ExitInfo | None = None
+        self.command_exit_mono: float | None = None
         self.exit: ExitInfo | None = None
         self.reported_mono = float("-inf")
         self.dropped: dict[str, int] = {}
         self.sizes: dict[str, int] = {}
         #: locks for the use of its token and for inspections; events for changes and for its end
-        self.using, self.looking = asyncio.Lock(), asyncio.Lock()
-        self.changed, self.over = asyncio.Event(), asyncio.Event()
+        self.token_lock, self.observe_lock = asyncio.Lock(), asyncio.Lock()
+        self.changed, self.ended = asyncio.Event(), asyncio.Event()
 
     @property
     def box(self) -> ContainerSpec:
@@ -62,21 +64,21 @@ class TaskState:
             "ended" if self.exit is not None else "running" if self.pid is not None else "starting"
         )
 
-    def runs(self, pid: int, began: float | None) -> None:
-        """Record that the task runs. began: unix seconds of its host's clock; converted once to
-        this process's clock.
+    def mark_running(self, pid: int, started_at: float | None) -> None:
+        """Record that the task runs. started_at: unix seconds of its host's clock, converted here
+        to this process's clock.
         """
         wall, mono = time.time(), time.monotonic()
-        self.pid, self.began = pid, wall if began is None else began
-        self.started_mono = mono - max(0.0, wall - self.began)
+        self.pid, self.started_at = pid, wall if started_at is None else started_at
+        self.started_mono = mono - max(0.0, wall - self.started_at)
 
-    def elapsed(self) -> float | None:
+    def elapsed_secs(self) -> float | None:
         return None if self.started_mono is None else max(0.0, time.monotonic() - self.started_mono)
 
     def execution(self) -> Execution:
         # The start time of the process is not visible here; the start of the container identifies
         # it as well.
-        ticks = None if self.began is None else int(self.began * 100)
+        ticks = None if self.started_at is None else int(self.started_at * 100)
         op = op_id(self.token, "run")
         if self.exit is not None:
             return Execution(
@@ -85,7 +87,7 @@ class TaskState:
                 op_id=op,
                 pid=self.pid,
                 start_ticks=ticks,
-                started_at=self.began,
+                started_at=self.started_at,
                 exit=self.exit,
             )
         if self.pid is None:
@@ -96,9 +98,9 @@ class TaskState:
             op_id=op,
             pid=self.pid,
             start_ticks=ticks,
-            started_at=self.began,
-            elapsed_secs=self.elapsed(),
-            exit=self.exited,
+            started_at=self.started_at,
+            elapsed_secs=self.elapsed_secs(),
+            exit=self.command_exit,
         )
 
 

@@ -224,7 +224,7 @@ def test_the_root_of_somebody_else_is_said_and_not_tried_again(
     assert (e.value.code, troubles) == ("foreignRoot", [])
     assert (
         "belongs to another user" in e.value.sentence
-        and "as the user who owns the root" in e.value.advice
+        and "as the owner of the root" in e.value.advice
     )
 
 

@@ -266,4 +266,4 @@ def test_the_store_of_somebody_else_is_said_and_is_no_accident(
     monkeypatch.setattr(os, "listdir", refused)
     ended = run("--root", str(root), "db", *args)
     assert (ended.code, ended.out) == (125, "")
-    assert "belongs to another user" in ended.err and "as the user who owns the root" in ended.err
+    assert "belongs to another user" in ended.err and "as the owner of the root" in ended.err
