@@ -136,7 +136,9 @@ def test_what_a_gang_may_not_ask_for_is_refused_and_changes_nothing(
         ({"activePlan": "bronze"}, "users with the plan 'bronze'"),
     ):
         sentence = refused(house, shell("true", **plan), 400, "resourceExceeded")
-        assert sentence == f"no host is available for {whose}: all hosts are reserved for other plans"
+        assert (
+            sentence == f"no host is available for {whose}: all hosts are reserved for other plans"
+        )
     assert containers(pool) == before
 
 

@@ -314,7 +314,8 @@ def _gang_too_large(
         f"{best.node.host} has {best.free[resource]}"
         if len(capacities) == 1
         else (
-            f"all {len(capacities)} hosts together have {_sum(capacities, resource)}, the largest of them {best.free[resource]} ({best.node.host})"
+            f"all {len(capacities)} hosts together have {_sum(capacities, resource)},"
+            f" the largest of them {best.free[resource]} ({best.node.host})"
         )
     )
     return f"{_demand_text(demands, resource)}: {there}"
