@@ -133,7 +133,9 @@ def test_what_a_gang_may_not_ask_for_is_refused_and_changes_nothing(
         ({"activePlan": "bronze"}, "users with the plan 'bronze'"),
     ):
         sentence = refused(house, shell("true", **plan), 400, "resourceExceeded")
-        assert sentence == f"there is no host for {whose}: all hosts are reserved for other plans"
+        assert (
+            sentence == f"no host is available for {whose}: all hosts are reserved for other plans"
+        )
     assert containers(pool) == before
 
 
@@ -200,9 +202,9 @@ def test_with_all_hosts_away_runs_wait_and_say_which_and_since_when(
             "it says what it waits for",
         )  # type: ignore[misc]
         text = said["jobStatusMessage"]
-        assert "no host can be asked" in text and f"{name} " in text and "since " in text, text
+        assert "no host is available" in text and f"{name} " in text and "since " in text, text
         check_plain(text + "".join(types(house, "job", "why", jid_of(run))))
-        assert types(house, "job", "status", jid_of(run))[0].count("no host can be asked") == 1
+        assert types(house, "job", "status", jid_of(run))[0].count("no host is available") == 1
     host_a.start()
     host_b.start()
     for run in (plain, tasks):

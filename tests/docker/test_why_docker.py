@@ -355,7 +355,7 @@ def test_each_failure_is_told_by_its_cause_with_what_to_do(
             site,
             waits.run,
             ("host_down", "certain"),
-            ("no host can be asked", "host b", "jobscribe pool check", "a fault of the job"),
+            ("no host is available", "host b", "jobscribe pool check", "a fault of the job"),
         )
     )
     host_b.start()

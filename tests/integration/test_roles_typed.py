@@ -140,7 +140,7 @@ def test_a_task_that_failed_is_entered_and_let_go(site: Site) -> None:
         pause=0.1,
     )
     state, hints = person.types("jobscribe job status last")
-    assert "main/1 failed (exit code 3) and can be looked at, until " in state
+    assert "main/1 failed (exit code 3) and can be inspected, until " in state
     assert "main: 2 tasks, 1 held, 1 succeeded" in state
     why = person.types("jobscribe job why last")[0]
     assert (

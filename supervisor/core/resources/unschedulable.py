@@ -314,7 +314,8 @@ def _gang_too_large(
         f"{best.node.host} has {best.free[resource]}"
         if len(capacities) == 1
         else (
-            f"all {len(capacities)} hosts together have {_sum(capacities, resource)}, "
+            f"all {len(capacities)} hosts together have {_sum(capacities, resource)},"
+            f" "
             f"the largest of them {best.free[resource]} ({best.node.host})"
         )
     )
