@@ -134,7 +134,7 @@ class House:
         if self.wrong == "slow":
             return Refusal(
                 "tooManyRequests",
-                "too many wrong answers in a row; the next try is allowed in 60 s",
+                "too many wrong answers in a row; try again in 60 s",
             )
         if self.wrong == "unreachable":
             return Refusal("signInUnreachable", "login.example.org does not answer")
