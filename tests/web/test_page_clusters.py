@@ -352,7 +352,7 @@ def test_who_does_not_sign_in_now_can_do_it_later(
     until(lambda: not ann.page.locator("#cluster-password").input_value(), "nothing stays in it")
     ann.until("#sentence", "^Waiting for a sign-in at alpha.$")
     assert stub.sent("/api/sbatch-login") == []
-    for wrong, words in (("unreachable", "does not answer"), ("slow", "allowed in 60 s")):
+    for wrong, words in (("unreachable", "does not answer"), ("slow", "try again in 60 s")):
         house.wrong = wrong
         ann.page.locator("#cluster-open").click()
         sign_in(ann)
