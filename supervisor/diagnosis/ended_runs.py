@@ -304,7 +304,7 @@ def _add_exit(
     return (
         "canceled by anyone",
         "a time limit",
-        *(d for d in excluded if d != "sent by this system"),
+        *(d for d in excluded if not d.startswith("sent by ")),
     )
 
 
@@ -326,7 +326,8 @@ def _meaning(exit_: ExitInfo | None, found: Classification, exception: str | Non
         name, prefix = signal_name(exit_.code - 128), f"{found.confidence}; " if unsure else ""
         return f": {name} killed its command ({prefix}not sent by jobscribe)"
     meaning = CAUSES[found.cause].sentence.rstrip(".")
-    if exit_.signal is not None and meaning.startswith("SIG"):
+    if exit_.signal is not None and "SIG" in meaning.partition(": ")[0]:
+        # the sentence names the signal already
         meaning = meaning.partition(": ")[2] or meaning
     if found.cause == "traceback" and exception is not None:
         meaning = f"{meaning} ({exception})"

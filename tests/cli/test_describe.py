@@ -115,9 +115,7 @@ def test_what_the_supervisor_finds_wrong_has_its_lines_too(run: Run, fake: Fake,
     path = file(GOOD + "    driver: slurm\n")
     ended = run("job", "submit", "-f", path)
     assert (ended.code, fake.jobs) == (125, {})
-    assert (
-        f"{path}:10: jobs[1].driver: unknown driver 'slurm'; right: one of local" in ended.err
-    )
+    assert f"{path}:10: jobs[1].driver: unknown driver 'slurm'; right: one of local" in ended.err
 
 
 def test_warnings_are_said_and_the_job_is_submitted(run: Run, fake: Fake, file: Any) -> None:

@@ -225,7 +225,10 @@ def test_why_shows_what_the_exit_means_whose_it_is_and_the_line_that_hints_at_it
     ("changes", "head"),
     [
         ({"cause": "outOfMemory", "confidence": "likely"}, "error (outOfMemory, likely): failed"),
-        ({"cause": "killed", "confidence": "unknown"}, "error (killed, by whom is not known): failed"),
+        (
+            {"cause": "killed", "confidence": "unknown"},
+            "error (killed, by whom is not known): failed",
+        ),
         ({"cause": "lost", "confidence": "unknown"}, "error (lost): failed"),
         ({"attempt": 3}, "attempt 3 error (exit): failed"),
         ({"cause": "error"}, "error: failed"),

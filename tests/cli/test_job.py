@@ -268,10 +268,7 @@ def test_wait_gives_up_with_124(run: Run, jids: list[str]) -> None:
 
 def test_why_tells_cause_evidence_and_what_next(run: Run, jids: list[str]) -> None:
     ended = run("job", "why", jids[0])
-    assert (
-        ended.out.splitlines()[0]
-        == f"job {jids[0]} error (exit): failed with exit code 3"
-    )
+    assert ended.out.splitlines()[0] == f"job {jids[0]} error (exit): failed with exit code 3"
     for text in (
         "evidence",
         "not      a time limit",

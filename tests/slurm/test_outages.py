@@ -141,7 +141,8 @@ class Scene:
         assert why["cause"] == cause and "this answer shows the last known state" in text, text
         assert "is not in the queue" not in text and "env did not answer" not in text, text
         assert (
-            "no contact with the scheduler of " in text or "no contact with its agent since " in text
+            "no contact with the scheduler of " in text
+            or "no contact with its agent since " in text
         ), text
 
     def true_again(self) -> float:

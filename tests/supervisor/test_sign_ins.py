@@ -199,9 +199,7 @@ async def test_after_three_refusals_in_a_row_it_says_when_the_next_try_is_allowe
     await c.wrong(FREE + 1)
     e = await c.refused("tooManyRequests")
     assert (
-        e.sentence.endswith("try again in 60 s")
-        and e.more == {"waitSecs": 60.0}
-        and e.http == 429
+        e.sentence.endswith("try again in 60 s") and e.more == {"waitSecs": 60.0} and e.http == 429
     )
     assert len(c.doors.tried) == 3, "not even the right answer is sent"
     c.mono += FIRST_SECS - 0.1
@@ -290,9 +288,7 @@ async def test_an_attempt_that_never_ends_is_ended():
     c = Counter(attempt_secs=0.05)
     c.doors.gate = asyncio.Event()
     e = await c.refused("signInUnreachable")
-    assert (
-        "login.example.org did not answer" in e.sentence and c.sign_ins.sizes()["underWay"] == 0
-    )
+    assert "login.example.org did not answer" in e.sentence and c.sign_ins.sizes()["underWay"] == 0
 
 
 @pytest.mark.parametrize(
