@@ -151,7 +151,7 @@ def test_what_is_typed_and_wrong_is_said_in_one_sentence(house: Site) -> None:
         ("--driver", "docker", "--volume", "/etc"): (125, "/etc"),
         ("--driver", "local", "--image", "debian:12"): (
             125,
-            "the driver local runs tasks on machines as they are",
+            "the driver local runs tasks without containers",
         ),
         ("--driver", "docker", "--image", "No Such"): (2, "right: [registry[:port]/]name"),
         ("--driver", "docker", "--memory", "much"): (2, "much"),

@@ -76,7 +76,7 @@ def by_themselves(place: Path) -> dict[str, Case]:
             "exit", "certain", shell("echo the last word; exit 3"), ("exit code 3", "the last word")
         ),
         "kill -9": Case(
-            "killed", "unknown", shell("kill -9 $$"), ("SIGKILL", "this system did not send")
+            "killed", "unknown", shell("kill -9 $$"), ("SIGKILL", "not sent by jobscribe")
         ),
         "exit 137": Case("exit", "certain", python("raise SystemExit(137)"), ("exit code 137",)),
         "child killed": Case(

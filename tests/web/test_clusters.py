@@ -157,7 +157,7 @@ def test_a_cluster_that_cannot_be_reached_is_another_reason_and_too_many_tries_a
         "/sbatch-login",
         {"sbatchCredentials": {"username": "joe", "password": "correct horse", "otp": "123456"}},
     )
-    assert "allowed in 60 s" in refused(answer, 429, "tooManyRequests")["error"]
+    assert "try again in 60 s" in refused(answer, 429, "tooManyRequests")["error"]
     assert len(api.doors.tried) == 4
 
 

@@ -134,7 +134,7 @@ class House:
         if self.wrong == "slow":
             return Refusal(
                 "tooManyRequests",
-                "too many wrong answers in a row; the next try is allowed in 60 s",
+                "too many wrong answers in a row; try again in 60 s",
             )
         if self.wrong == "unreachable":
             return Refusal("signInUnreachable", "login.example.org does not answer")
@@ -352,7 +352,7 @@ def test_who_does_not_sign_in_now_can_do_it_later(
     until(lambda: not ann.page.locator("#cluster-password").input_value(), "nothing stays in it")
     ann.until("#sentence", "^Waiting for a sign-in at alpha.$")
     assert stub.sent("/api/sbatch-login") == []
-    for wrong, words in (("unreachable", "does not answer"), ("slow", "allowed in 60 s")):
+    for wrong, words in (("unreachable", "does not answer"), ("slow", "try again in 60 s")):
         house.wrong = wrong
         ann.page.locator("#cluster-open").click()
         sign_in(ann)
