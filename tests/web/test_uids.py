@@ -38,7 +38,7 @@ def test_two_names_never_have_one_uid(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_processes_that_ask_at_once_get_the_same(tmp_path: Path) -> None:
-    code = "import sys; from jobscribe.web import Uids; print(*[UserIds(sys.argv[1]).of(f'user{n % 7}') for n in range(14)])"
+    code = "import sys; from jobscribe.web import UserIds; print(*[UserIds(sys.argv[1]).of(f'user{n % 7}') for n in range(14)])"
     asking = [
         subprocess.Popen(
             [sys.executable, "-c", code, str(tmp_path / "uids.json")],
