@@ -59,7 +59,7 @@ class Target(NamedTuple):
     batch: BatchRequest | msgspec.UnsetType = msgspec.UNSET
     time_limit_secs: float | None = None
 
-    def of(self, spec: RunSpec) -> RunSpec:
+    def apply(self, spec: RunSpec) -> RunSpec:
         """Return the run with this target."""
         return msgspec.structs.replace(
             spec, driver=self.driver, batch=self.batch, time_limit_secs=self.time_limit_secs

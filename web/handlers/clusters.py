@@ -39,12 +39,12 @@ def sbatch_login(v: RequestContext) -> dict[str, Any]:
     body = v.secret_body(schemas.SbatchLogin, MAX_BODY)
     v.authorize(body.simulation_type)
     cluster = _cluster(v, body)
-    there = _status(v, cluster)
-    if there.get("ready") and (
-        there.get("access") != "ssh"
-        or there.get("user") in (None, body.sbatch_credentials.username)
+    status = _status(v, cluster)
+    if status.get("ready") and (
+        status.get("access") != "ssh"
+        or status.get("user") in (None, body.sbatch_credentials.username)
     ):
-        return _success(there)
+        return _success(status)
     request = _request(v.uid, cluster, body.sbatch_credentials)
     try:
         reply = v.upstream.once("sbatch-login", request, SIGN_IN_SECS)
@@ -54,9 +54,9 @@ def sbatch_login(v: RequestContext) -> dict[str, Any]:
             raise
         refusal = error_responses.from_supervisor(e)
         v.site.counts.add("refused." + refusal.code)
-        v.log(None, {"cluster": there.get("cluster"), "reason": reason})
-        return {"state": SR_EXCEPTION, SR_EXCEPTION: _exception(reason, refusal, there, body)}
-    v.log(None, {"cluster": there.get("cluster"), "reason": "ok"})
+        v.log(None, {"cluster": status.get("cluster"), "reason": reason})
+        return {"state": SR_EXCEPTION, SR_EXCEPTION: _exception(reason, refusal, status, body)}
+    v.log(None, {"cluster": status.get("cluster"), "reason": "ok"})
     return _success(reply)
 
 
@@ -132,14 +132,14 @@ def _success(reply: dict[str, Any]) -> dict[str, Any]:
 
 
 def _exception(
-    reason: str, refusal: Refusal, there: dict[str, Any], body: schemas.SbatchLogin
+    reason: str, refusal: Refusal, status: dict[str, Any], body: schemas.SbatchLogin
 ) -> dict[str, Any]:
     params = {
         "isModal": True,
         "isSbatchLogin": True,
         "reason": reason,
-        "cluster": there.get("cluster"),
-        "host": there.get("host"),
+        "cluster": status.get("cluster"),
+        "host": status.get("host"),
         "sentence": refusal.sentence,
         "advice": error_responses.body(refusal)["advice"],
         "simulationType": body.simulation_type,

@@ -53,12 +53,12 @@ def run_simulation(v: RequestContext) -> Reply:
     body = v.body(schemas.RunSimulation)
     v.authorize(body.simulation_type)
     model = v.site.simulations.model(body.simulation_type, body.report)
-    there = _where(body.models, model, body.report)
+    target = _target(body.models, model, body.report)
     data = {
         "simulationType": body.simulation_type,
         "simulationId": body.simulation_id,
         "report": body.report,
-        "models": there.models,
+        "models": target.models,
     }
     hash_ = v.site.simulations.hash(
         body.simulation_type, model, data, lambda: library.digests(v, body.simulation_type)
@@ -68,7 +68,7 @@ def run_simulation(v: RequestContext) -> Reply:
         req_id=body.req_id or random_ids.req_id(),
         force_run=body.force_run,
         compute_job_serial=body.compute_job_serial,
-        run=there.of(
+        run=target.apply(
             requests.RunSpec(
                 uid=v.uid,
                 simulation_type=body.simulation_type,
@@ -96,20 +96,29 @@ def run_simulation(v: RequestContext) -> Reply:
     if reply.get("superseded"):
         reply = _current(v, jid, hash_) or reply
     page = _page(v, body.simulation_type, body.simulation_id, body.report)
-    told = page.reply_for_page(reply)
-    if told["state"] == MISSING and reply["state"] == COMPLETED:
+    page_reply = page.reply_for_page(reply)
+    if page_reply["state"] == MISSING and reply["state"] == COMPLETED:
         # it completed once, but its files are gone
         again = msgspec.structs.replace(request, req_id=_again(request.req_id), force_run=True)
         v.log(
             jid,
-            {"reqId": again.req_id, "computeJid": jid, "forceRun": True, "reason": told["reason"]},
+            {
+                "reqId": again.req_id,
+                "computeJid": jid,
+                "forceRun": True,
+                "reason": page_reply["reason"],
+            },
         )
         reply = v.upstream.object("run-simulation", again)
-        told = page.reply_for_page(reply)
-    if told["state"] == PENDING and (sign_in := reply.get("srException")):
+        page_reply = page.reply_for_page(reply)
+    if page_reply["state"] == PENDING and (sign_in := reply.get("srException")):
         # the run is stored, and starts by itself after the sign-in
-        return {"state": SR_EXCEPTION, SR_EXCEPTION: _for_pages(sign_in, body.report), "run": told}
-    return told
+        return {
+            "state": SR_EXCEPTION,
+            SR_EXCEPTION: _for_pages(sign_in, body.report),
+            "run": page_reply,
+        }
+    return page_reply
 
 
 def run_status(v: RequestContext) -> Reply:
@@ -123,7 +132,7 @@ def run_status(v: RequestContext) -> Reply:
             "simulationType": body.simulation_type,
             "simulationId": body.simulation_id,
             "report": body.report,
-            "models": _where(body.models, model, body.report).models,
+            "models": _target(body.models, model, body.report).models,
         }
         hash_ = v.site.simulations.hash(
             body.simulation_type, model, data, lambda: library.digests(v, body.simulation_type)
@@ -291,7 +300,7 @@ class _Page:
         return True
 
 
-def _where(models: schemas.Data, model: Model, report: str) -> Target:
+def _target(models: schemas.Data, model: Model, report: str) -> Target:
     return parse_target(models, (report, model.name), {field.name for field in model.fields})
 
 

@@ -29,8 +29,8 @@ def check(headers: Headers, host: str, *, wants_json: bool) -> None:
     check_origin(headers, host)
 
 
-def check_origin(headers: Headers, host: str, *, must_be_said: bool = False) -> None:
-    """Raise Refusal("crossSite") if the stated origin is another site. must_be_said: also if no
+def check_origin(headers: Headers, host: str, *, required: bool = False) -> None:
+    """Raise Refusal("crossSite") if the stated origin is another site. required: also if no
     origin is stated.
     """
     site, origin = headers.get("Sec-Fetch-Site"), headers.get("Origin")
@@ -38,7 +38,7 @@ def check_origin(headers: Headers, host: str, *, must_be_said: bool = False) -> 
         raise Refusal("crossSite", "this request comes from another site")
     if origin is not None and not _same(origin, host):
         raise Refusal("crossSite", "this request comes from another site")
-    if must_be_said and site is None and origin is None:
+    if required and site is None and origin is None:
         raise Refusal("crossSite", "this request does not state its origin")
 
 

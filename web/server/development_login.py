@@ -51,7 +51,7 @@ class SignIn:
         request = flask.request
         form = request.mimetype == "application/x-www-form-urlencoded"
         if form:
-            csrf.check_origin(request.headers, request.host, must_be_said=True)
+            csrf.check_origin(request.headers, request.host, required=True)
             wanted = _name({_NAME: request.form.get(_NAME, "")})
         else:
             csrf.check(request.headers, request.host, wants_json=True)

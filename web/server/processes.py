@@ -123,20 +123,20 @@ async def _proxied(
     inner: Any,
 ) -> None:
     loop = asyncio.get_running_loop()
-    told = asyncio.Event()
+    stopping = asyncio.Event()
 
     def answer() -> None:
         try:
             inner.run()
         finally:  # waitress ended: stop, and the parent starts another front end
-            loop.call_soon_threadsafe(told.set)
+            loop.call_soon_threadsafe(stopping.set)
 
     threading.Thread(target=answer, name="waitress", daemon=True).start()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
+        loop.add_signal_handler(number, stopping.set)
     threading.Thread(
         target=_wait_for_parent_end,
-        args=(lambda: loop.call_soon_threadsafe(told.set),),
+        args=(lambda: loop.call_soon_threadsafe(stopping.set),),
         name="parent",
         daemon=True,
     ).start()
@@ -161,7 +161,7 @@ async def _proxied(
     gc.freeze()
     os.write(start.ready, b"1")
     os.close(start.ready)
-    await told.wait()
+    await stopping.wait()
     server.stop()
     log("front end stopped")
 

@@ -180,7 +180,7 @@ class _ProxiedRequest(tornado.httputil.HTTPMessageDelegate):
         self._counted = False
         self._watching: asyncio.TimerHandle | None = None
         #: whether the whole request has been read, and the whole response written
-        self._heard = self._said = False
+        self._request_read = self._response_written = False
         self._taken = 0
         self._limit, self._excess = LARGEST_BODY, "tooLarge"
         self._sends_body = True
@@ -285,24 +285,24 @@ class _ProxiedRequest(tornado.httputil.HTTPMessageDelegate):
         self._taken += len(chunk)
         if self._taken > 4 * self._limit:
             self._browser.close()  # refused, but it continues to send
-        elif self._taken > self._limit and not self._said:
+        elif self._taken > self._limit and not self._response_written:
             self._refuse(self._too_large())
         elif self._server is not None and self._sends_body and not self._server.stream.closed():
             return _quietly(self._server.write(chunk))
         return None
 
     def finish(self) -> None:
-        self._heard = True
+        self._request_read = True
         if self._watching is not None:
             self._watching.cancel()
-        if self._said:
+        if self._response_written:
             self._browser.finish()
         elif self._server is not None and not self._server.stream.closed():
             self._server.finish()
 
     def _watch(self, taken: int = -1) -> None:
         """Abort a request whose body has stalled. taken: bytes received at the last check."""
-        if self._heard or self._browser.stream.closed():
+        if self._request_read or self._browser.stream.closed():
             return
         if taken == self._taken:
             self._proxy.log("{}: the request body stalled", self._what)
@@ -326,7 +326,7 @@ class _ProxiedRequest(tornado.httputil.HTTPMessageDelegate):
                 and self._may_keep
                 and answer.may_keep
                 and answer.finished
-                and self._heard
+                and self._request_read
             ):
                 self._server = None
                 self._proxy.keep(server.detach())
@@ -368,13 +368,13 @@ class _ProxiedRequest(tornado.httputil.HTTPMessageDelegate):
         """Finish the response only after the whole request was read: an earlier close may discard
         the response.
         """
-        self._said = True
-        if self._heard and not self._browser.stream.closed():
+        self._response_written = True
+        if self._request_read and not self._browser.stream.closed():
             self._browser.finish()
 
     def _refuse(self, refusal: Refusal) -> None:
         self._over()
-        if self._said or self._browser.stream.closed():
+        if self._response_written or self._browser.stream.closed():
             return
         body = msgspec.json.encode(error_responses.body(refusal))
         headers = HTTPHeaders(
