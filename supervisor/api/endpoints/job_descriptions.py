@@ -64,7 +64,7 @@ def _made(
     drivers: Collection[str],
 ) -> tuple[tuple[JobRuns, ...], tuple[Problem, ...]]:
     """Its runs, each of which may be submitted as it is, and what is doubtful. Raises
-    BadDescription.
+    InvalidDocument.
     """
     description = parse_description(request.description)
     made = build_runs(description, request.uid, _ids(request))
@@ -109,7 +109,7 @@ def _ids(request: RunDescription) -> Callable[[], str]:
 
 def _check_site(desk: RunService, uid: str, made: Sequence[JobRuns]) -> None:
     """Has this site what they need: machines, and the jobs of earlier submissions that they wait
-    for? Raises BadDescription.
+    for? Raises InvalidDocument.
     """
     ours = {job.job.name for job in made}
     problems = []
