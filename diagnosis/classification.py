@@ -14,8 +14,8 @@ from . import output_patterns
 from .causes import BY_REASON, BY_SIGNAL, BY_STOP, Confidence
 from .kill_attribution import Classification, attribute_kill, facts_of, own_stop, ulimits
 
-#: Signals that a program raises by its own error. An exit code of 128+n for these rarely has another
-#: meaning.
+#: Signals that a program raises by its own error. An exit code of 128+n for these rarely has
+#: another meaning.
 _OWN_SIGNALS = frozenset(
     (
         signal.SIGSEGV,

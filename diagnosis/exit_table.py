@@ -279,7 +279,7 @@ def _cut(text: str, limit: int) -> str:
     return text.encode("utf-8", "replace")[:limit].decode("utf-8", "ignore")
 
 
-# ---- what is known without any table: the same classes as the shipped one's, in fewer words
+# ---- built-in rows: the classes of the shipped table in fewer words
 
 
 def _row(

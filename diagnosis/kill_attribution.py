@@ -18,8 +18,8 @@ from .causes import BY_SLURM, BY_STOP, Confidence
 #: Share of the memory limit from which a peak may mean that memory ran out. The measured peak omits
 #: part of the kernel's count.
 NEAR = 0.95
-#: The same for a limit of CPU time, minus some seconds. The kernel counts ticks for the limit, which
-#: exceed the measured time on machines with shared processors.
+#: The same for a limit of CPU time, minus some seconds. The kernel counts ticks for the limit,
+#: which exceed the measured time on machines with shared processors.
 NEAR_CPU, NEAR_CPU_SECS = 0.85, 0.3
 #: Lines of the kernel's log about memory kills; other lines report crashes.
 _OOM_LINE = re.compile(r"(?i)\bout of memory\b|\boom[-_ ]kill|\bkilled process \d")
@@ -132,7 +132,7 @@ def kernel_line(exit_: ExitInfo) -> Classification | None:
 def cpu_limit(exit_: ExitInfo) -> Classification | None:
     """A hard limit of CPU time applied and was used up: then the kernel sends SIGKILL.
 
-    If its CPU time was not measured, its run time is an upper bound.
+    If its CPU time was not measured, its run time is used instead.
     """
     if killed_by(exit_) != signal.SIGKILL:
         return None

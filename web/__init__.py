@@ -1,7 +1,7 @@
-"""The front door: a Flask blueprint that browsers talk to, the small application that `jobscribe
-server` serves, and the proxy of `up`.
+"""The front end: a Flask blueprint for browsers, the application that `jobscribe server` serves,
+and the proxy of `jobscribe up`.
 
-Talks to the supervisor over HTTP only. Nothing about runs is decided here.
+The front end talks to the supervisor over HTTP only, and decides nothing about runs.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -14,9 +14,7 @@ __all__ = ["UserIds", "create_blueprint"]
 
 
 def __getattr__(name: str) -> Any:
-    """Flask is imported by who wants the blueprint, and not by the process of `up`, which only
-    starts one that does.
-    """
+    """Import Flask only on demand: the process of `up` only starts a child that needs it."""
     match name:
         case "create_blueprint":
             from .blueprint.blueprint import create_blueprint

@@ -1,10 +1,12 @@
-"""`python -m jobscribe.web ROOT`: the front end of `jobscribe up`, as its parent starts it."""
+"""Entry point `python -m jobscribe.web ROOT`: the front end of `jobscribe up`, as its parent starts
+it.
+"""
 
 import gc
 
 
 def main() -> None:
-    gc.disable()  # what is imported stays: nothing is garbage yet
+    gc.disable()  # imported modules live until the end, so there is nothing to collect
     from .server.processes import child
 
     gc.enable()

@@ -16,7 +16,8 @@ from .events import (
 from .state import AgentRecord
 
 #: Token hashes kept for each agent. Older tokens may still be in use: a start with unknown outcome
-#: can leave an agent behind, and the next start can find an agent that was reported gone by mistake.
+#: can leave an agent behind, and the next start can find an agent that was reported gone by
+#: mistake.
 TOKENS_KEPT = 16
 
 

@@ -240,7 +240,7 @@ def _problem_text(problem: Problem) -> str:
     )
 
 
-# ---- making one
+# ---- creation of a backup
 
 
 def _folder(destination: Path) -> bool:

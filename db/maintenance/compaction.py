@@ -186,7 +186,7 @@ def _verified(
     return head, count
 
 
-# ---- what is folded
+# ---- selection of events
 
 
 def _plan(

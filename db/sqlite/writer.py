@@ -213,7 +213,7 @@ class Writer:
         self._ages.seen(group.receipts)
         self._pages += 4 + len(group.rows) + len(group.index) + len(group.names)
 
-    # ---- when it fails
+    # ---- failures
 
     def _failed(self, error: Exception, era: int) -> None:
         if self.dead is None:
@@ -248,7 +248,7 @@ class Writer:
         except sqlite3.Error:
             return False
 
-    # ---- housekeeping, after everybody was told
+    # ---- maintenance, after the callbacks
 
     def _maintain(self) -> None:
         if self.dead is not None:

@@ -180,7 +180,7 @@ def test_a_hook_that_names_no_uid_is_a_fault_of_the_site(
     web.user = lambda request: uid
     body = refused(web.as_(ANN).post("/own-jobs"), 500, "badConfig")
     assert (
-        "says who the user is does not give a uid: uid must be " in body["error"]
+        "does not return a uid: uid must be " in body["error"]
         and ascii(uid) in body["error"]
     ), "the rule is named"
     assert body["error"] in web.lines.text()

@@ -533,7 +533,7 @@ def test_too_large_is_said_before_it_is_sent_on(stand: Stand) -> None:
 def test_of_a_stranger_no_large_body_is_taken_in(stand: Stand, path: str) -> None:
     got: dict[str, Any] = {}
     stand.front, stand.signed_in = echo(got), None
-    most = proxy_module.LARGEST_OF_STRANGERS
+    most = proxy_module.LARGEST_UNAUTHENTICATED
     said(stand.ask("PUT", path, b"x" * (most + 1)), 401, "unauthenticated")
     assert got == {}
     said(

@@ -1,1 +1,1 @@
-"""Blueprint: one sentence to be written."""
+"""The Flask blueprint: its routes, the checks of every request, and the OpenAPI document."""

@@ -1,8 +1,8 @@
-"""The Flask blueprint: every request through the same gates, in the same order, and every answer in
-the same form.
+"""The Flask blueprint. Every request passes the same checks in the same order, and every response
+has the same form.
 
-Method, who asks, whether another site made the browser ask, then the route. A refusal is counted
-and has a code; whatever else goes wrong is logged with its trace and answered as `internal`.
+The checks: method, user, cross-site request, then the route's own. A refusal is counted and has a
+code. Any other exception is logged with its traceback and answered as `internal`.
 """
 
 import os
@@ -28,7 +28,7 @@ from ..request.worker_quota import WorkerQuota
 from . import openapi
 from .routes import ROUTES, Route
 
-#: All of them, so that a wrong one is answered in our form, too.
+#: All methods, so that a disallowed method gets our own error response.
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE")
 STREAMS, EACH = 4, 8
 
@@ -46,18 +46,18 @@ def create_blueprint(
     streams: int = STREAMS,
     each: int = EACH,
 ) -> flask.Blueprint:
-    """The front end's routes, to be registered in a Flask site.
+    """Return the front end's routes, to be registered in a Flask site.
 
-    supervisor: where it is; a root is read anew whenever it cannot be reached, so that it may be
-    started again. user: says whose request this is (a uid of 8 letters or digits), None for nobody.
-    The only source of the uid. A site whose users have other names gives them uids with
-    `UserIds(path).user(hook)`. may: what speaks against this user's use of this api and simulation
-    type (None where there is none): a Refusal, as of `planRequired` or `forbidden`. admin: may this
-    user see everybody's jobs? plan: what the user's account is now, a small word that runs are
-    submitted with (`purge.kept_plans` of the supervisor names those whose runs are kept). streams:
-    downloads that may hold a worker at once. each: requests and downloads of one user that may.
-    `app.extensions[name].close()` gives back what is held, for sites that come and go within one
-    process.
+    supervisor: its address; a root is read again when the supervisor is unreachable, because a
+    restart may change the address. user: hook that returns the uid (8 letters or digits) of a
+    request, None if nobody is signed in. It is the only source of the uid. A site with other user
+    names maps them with `UserIds(path).user(hook)`. may: hook that returns a Refusal against this
+    user's use of an api and simulation type (such as `planRequired` or `forbidden`), else None.
+    admin: hook that returns whether this user may see all users' jobs. plan: hook that returns the
+    user's current account plan, a short word stored with runs (the supervisor keeps the runs of
+    plans in `purge.kept_plans`). streams: maximum number of downloads that hold a worker. each:
+    maximum number of requests and downloads of one user at once. `app.extensions[name].close()`
+    releases all resources, for a process that creates several sites.
     """
     log = log or Log("web", Redactor(), Direct(Stream(sys.stderr)))
     site = FrontEndContext(
@@ -68,7 +68,7 @@ def create_blueprint(
         may=may,
         admin=admin,
         plan=plan,
-        places=WorkerQuota(streams, each),
+        quota=WorkerQuota(streams, each),
     )
     blueprint = flask.Blueprint(name, __name__)
     blueprint.record_once(lambda state: state.app.extensions.__setitem__(name, site))
@@ -125,11 +125,11 @@ def _routed(
     route = routes[_method(routes)]
     uid = flask.g.jobscribe_uid = _uid(site, request)
     if not uid and not route.visitor:
-        raise Refusal("unauthenticated", "nobody is signed in")
+        raise Refusal("unauthenticated", "you are not signed in")
     if route.method != "GET":
         csrf.check(request.headers, request.host, wants_json=route.method == "POST")
-    with site.places.request(uid):
-        body = route.answer(RequestContext(site, route.api, request, uid, args))
+    with site.quota.request(uid):
+        body = route.handler(RequestContext(site, route.api, request, uid, args))
     return body if isinstance(body, flask.Response) else as_json(body)
 
 
@@ -143,8 +143,8 @@ def _method(allowed: Any) -> str:
 
 
 def _uid(site: FrontEndContext, request: flask.Request) -> str:
-    """ "" for nobody. A hook that says something else than a uid is a mistake of the site, and
-    never the browser's.
+    """Return the uid, "" if nobody is signed in. A hook that returns another value is an error of
+    the site, not of the browser.
     """
     uid = site.user(request)
     if uid is None:
@@ -153,17 +153,17 @@ def _uid(site: FrontEndContext, request: flask.Request) -> str:
         return parse("uid", uid)
     except Refusal as e:
         site.counts.add("badUserHook")
-        ways = "its operator corrects the hook, or has the names of its users mapped to uids (docs/front-end.md, 'User names')"
+        ways = "the operator must correct the hook, or map the user names to uids (docs/front-end.md, 'User names')"
         raise Refusal(
             "badConfig",
-            f"the hook of this site that says who the user is does not give a uid: {e.sentence}; {ways}",
+            f"the user hook of this site does not return a uid: {e.sentence}; {ways}",
         ) from None
 
 
 def answered(
     site: FrontEndContext, answer: Callable[[], flask.Response], methods: Any = ()
 ) -> flask.Response:
-    """What `answer` returns, or the error that it raises, in our form."""
+    """Return the result of `answer`, or an error response for its exception."""
     try:
         response = answer()
     except Refusal as e:
@@ -171,14 +171,14 @@ def answered(
     except ClientError as e:
         refusal = error_responses.from_supervisor(e)
         if refusal.code != e.code:
-            site.log("{}: the supervisor says {}: {}", _asked(), e.code, e.sentence)
+            site.log("{}: the supervisor refused: {}: {}", _request_text(), e.code, e.sentence)
         response = _refused(site, refusal, methods)
     except Exception as e:
         site.counts.add("internal")
-        site.log.exception("{} failed", _asked(), error=e)
+        site.log.exception("{} failed", _request_text(), error=e)
         response = as_json(
             error_responses.body(
-                Refusal("internal", "something went wrong inside; the log has it")
+                Refusal("internal", "an internal error occurred; the log of this site has details")
             ),
             500,
         )
@@ -188,16 +188,16 @@ def answered(
     return response
 
 
-def _asked() -> str:
-    """The request as the log shows it: what is asked for, and by whom if that is known yet."""
+def _request_text() -> str:
+    """Describe the request for the log: method, path and user, if known."""
     return f"{flask.request.method} {flask.request.path} uid={flask.g.get('jobscribe_uid') or None}"
 
 
 def _refused(site: FrontEndContext, refusal: Refusal, methods: Any) -> flask.Response:
     site.counts.add("refused." + refusal.code)
-    site.log("{} refused: {}: {}", _asked(), refusal.code, refusal.sentence)
+    site.log("{} refused: {}: {}", _request_text(), refusal.code, refusal.sentence)
     if refusal.__cause__ is not None:
-        site.log.exception("its cause", error=refusal.__cause__)
+        site.log.exception("cause of the refusal", error=refusal.__cause__)
     response = as_json(error_responses.body(refusal), refusal.http)
     if refusal.code == "methodNotAllowed":
         response.headers["Allow"] = ", ".join(methods)

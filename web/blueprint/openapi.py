@@ -1,5 +1,5 @@
-"""The OpenAPI document: the routes and the types of their bodies, as they are. Every answer that
-there is stands in it.
+"""The OpenAPI document, generated from the routes and the types of their bodies. It lists every
+possible response.
 """
 
 import inspect
@@ -17,8 +17,7 @@ from .routes import ROUTES, VARIABLES, Route, Variable
 _SCHEMAS = "#/components/schemas/"
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 _VARIABLE = re.compile(r"<(\w+)>")
-#: Codes by which a request may be refused here; the others are the supervisor's and the agents' own
-#: affair.
+#: Error codes of the front end; the other codes concern only supervisor and agents.
 REFUSALS = (
     "badRequest",
     "unauthenticated",
@@ -57,7 +56,7 @@ REFUSALS = (
 
 
 def document(prefix: str = "") -> dict[str, Any]:
-    """prefix: what stands before every path, where the blueprint is registered under one."""
+    """Return the document. prefix: URL prefix of the blueprint."""
     types = [r.takes for r in ROUTES if r.takes is not None] + [
         r.reply for r in ROUTES if r.reply is not Any
     ]
@@ -68,9 +67,9 @@ def document(prefix: str = "") -> dict[str, Any]:
         paths.setdefault(prefix + _VARIABLE.sub(r"{\1}", route.path), {})[route.method.lower()] = (
             _operation(route)
         )
-    said = {"200": _json("the document", {"type": "object"}), **_refusals()}
+    responses = {"200": _json("the document", {"type": "object"}), **_refusals()}
     paths[prefix + "/openapi.json"] = {
-        "get": {"operationId": "openapi", "summary": "This document", "responses": said}
+        "get": {"operationId": "openapi", "summary": "This document", "responses": responses}
     }
     return {
         "openapi": "3.1.0",
@@ -116,7 +115,7 @@ def _parameters(route: Route) -> list[dict[str, Any]]:
         for q in route.query
     ]
     if route.method in ("PUT", "DELETE"):
-        about = "any value: shows that the request was not sent by another site"
+        about = "any value; proves that no other site sent the request"
         query.append(
             {
                 "name": HEADER,
@@ -157,8 +156,8 @@ def _success(route: Route) -> dict[str, Any]:
             content = {"*/*": _BINARY}
             return {
                 "200": {"description": "the file", "content": content},
-                "206": {"description": "the part that was asked for", "content": content},
-                "304": {"description": "it is what the browser has"},
+                "206": {"description": "the requested part", "content": content},
+                "304": {"description": "the browser's copy is current"},
             }
 
 
@@ -178,13 +177,13 @@ def _json(about: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 def _about() -> str:
     return (
-        f"Runs of simulations, for browsers. What changes something is sent as application/json, or with the header {HEADER}, "
-        "from a page of the same site. A refusal has a code, a sentence, advice, and says whether the same request may succeed later."
+        f"Simulation runs for browsers. Requests that change state are sent as application/json, or with the header {HEADER}, "
+        "from a page of the same site. A refusal has a code, a sentence, advice, and a flag for whether the same request may succeed later."
     )
 
 
 def _portable(schema: Any) -> Any:
-    r"""Patterns end with \Z in Python, and with $ everywhere else."""
+    r"""Replace \Z, Python's end of a pattern, by $, which other languages know."""
     if isinstance(schema, dict):
         return {
             k: v.replace(r"\Z", "$") if k == "pattern" and isinstance(v, str) else _portable(v)

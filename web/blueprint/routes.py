@@ -1,6 +1,5 @@
-"""Every route of the front end: its address, what it takes and gives, and who answers.
-
-The blueprint and the OpenAPI document are made of this table.
+"""Every route of the front end: address, request and response types, and handler. The blueprint and
+the OpenAPI document are built from this table.
 """
 
 from collections.abc import Callable
@@ -17,7 +16,7 @@ Gives = Literal["json", "file", "text"]
 
 
 class Variable(msgspec.Struct, frozen=True):
-    """A part of the address, or of its query. pattern: of a text; None for a whole number."""
+    """A variable in the path or in the query. pattern: of a text; None for a whole number."""
 
     name: str
     about: str
@@ -25,16 +24,16 @@ class Variable(msgspec.Struct, frozen=True):
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """api: its name, as hooks and logs have it. reply: type of the JSON answer. visitor: also for
-    those who are not signed in.
+    """api: name of the route for hooks and logs. reply: type of the JSON response. visitor: also
+    for users who are not signed in.
 
-    may_except: it may also be answered by an SrExceptionReply.
+    may_except: the response may also be an SrExceptionReply.
     """
 
     api: str
     method: Method
     path: str
-    answer: Callable[[RequestContext], Any]
+    handler: Callable[[RequestContext], Any]
     about: str
     takes: type[msgspec.Struct] | None = None
     reply: Any = Any
@@ -44,7 +43,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     may_except: bool = False
 
 
-#: The shapes of what stands in addresses. Names as in protocol.ids, where they are checked.
+#: Patterns of path variables. The names are those of protocol.ids, which validates them.
 VARIABLES = {
     "simulationType": r"^[a-z][a-z0-9_]{0,31}$",
     "simulationId": r"^[A-Za-z0-9]{8}$",
@@ -53,7 +52,7 @@ VARIABLES = {
     "name": r"^[^/]{1,255}$",
     "frame_id": r"^[0-9]{1,10}\*[A-Za-z][A-Za-z0-9_]{0,63}\*[A-Za-z0-9]{8}\*[a-z][a-z0-9_]{0,31}\*[A-Za-z0-9]{1,64}\*[1-9][0-9]{0,15}$",
 }
-_SERIAL = Variable("computeJobSerial", "of the run; 0 or none: whichever is current", None)
+_SERIAL = Variable("computeJobSerial", "of the run; 0 or absent: the current run", None)
 _JOB = "<simulationType>/<simulationId>/<computeModel>"
 
 ROUTES: tuple[Route, ...] = (
@@ -61,26 +60,26 @@ ROUTES: tuple[Route, ...] = (
         api="runSimulation",
         method="POST",
         path="/run-simulation",
-        answer=runs.run_simulation,
+        handler=runs.run_simulation,
         takes=schemas.RunSimulation,
         reply=schemas.StatusReply,
         may_except=True,
-        about="Start a run, join the one that is live, or get the finished one with the same inputs",
+        about="Start a run, join the active one, or get the completed one with the same inputs",
     ),
     Route(
         api="runStatus",
         method="POST",
         path="/run-status",
-        answer=runs.run_status,
+        handler=runs.run_status,
         takes=schemas.RunStatus,
         reply=schemas.StatusReply,
-        about="How a run stands; of a sequential one that completed, its result too",
+        about="Status of a run, with the result of a completed sequential run",
     ),
     Route(
         api="runCancel",
         method="POST",
         path="/run-cancel",
-        answer=runs.run_cancel,
+        handler=runs.run_cancel,
         takes=schemas.RunCancel,
         reply=schemas.StatusReply,
         about="Cancel exactly this run",
@@ -89,87 +88,87 @@ ROUTES: tuple[Route, ...] = (
         api="simulationFrame",
         method="GET",
         path="/simulation-frame/<frame_id>",
-        answer=frames.simulation_frame,
+        handler=frames.simulation_frame,
         about="One frame of a run, also while it runs",
     ),
     Route(
         api="analysisJob",
         method="POST",
         path="/analysis-job",
-        answer=computations.analysis_job,
+        handler=computations.analysis_job,
         takes=schemas.AnalysisJob,
-        about="Have the app compute something from a run",
+        about="Let the app compute something from a run",
     ),
     Route(
         api="statelessCompute",
         method="POST",
         path="/stateless-compute",
-        answer=computations.stateless_compute,
+        handler=computations.stateless_compute,
         takes=schemas.Compute,
-        about="Have the app compute something from this input alone",
+        about="Let the app compute something from the request alone",
     ),
     Route(
         api="statefulCompute",
         method="POST",
         path="/stateful-compute",
-        answer=computations.stateful_compute,
+        handler=computations.stateful_compute,
         takes=schemas.Compute,
-        about="Have the app compute something with the user's library",
+        about="Let the app compute something with the user's library",
     ),
     Route(
         api="runFiles",
         method="GET",
         path=f"/run-files/{_JOB}",
-        answer=downloads.run_files,
+        handler=downloads.run_files,
         reply=schemas.RunFilesReply,
         query=(_SERIAL,),
-        about="The files of a run that are worth a download",
+        about="Names of the files of a run offered for download",
     ),
     Route(
         api="downloadRunFile",
         method="GET",
         path=f"/download-run-file/{_JOB}/<frame>",
-        answer=downloads.download_run_file,
+        handler=downloads.download_run_file,
         gives="file",
-        query=(Variable("suffix", "which file, as the app calls it"), _SERIAL),
+        query=(Variable("suffix", "suffix of the file, as defined by the app"), _SERIAL),
         about="Download a file of a run",
     ),
     Route(
         api="runLog",
         method="GET",
         path=f"/run-log/{_JOB}",
-        answer=downloads.run_log,
+        handler=downloads.run_log,
         gives="text",
         query=(
             Variable("stream", "stdout or stderr", "^(stdout|stderr)$"),
-            Variable("tail", "only the newest so many bytes, at most 524288", None),
+            Variable("tail", "only the newest bytes, at most 524288", None),
             _SERIAL,
         ),
-        about="What a run has written, so far",
+        about="Output of a run so far",
     ),
     Route(
         api="runWhy",
         method="GET",
         path=f"/run-why/{_JOB}",
-        answer=diagnosis.run_why,
+        handler=diagnosis.run_why,
         reply=schemas.WhyReply,
         query=(_SERIAL,),
-        about="Why a run waits, or ended as it did: the cause, what shows it, and what to try",
+        about="Why a run waits, or why it ended: cause, evidence and advice",
     ),
     Route(
         api="beginSession",
         method="POST",
         path="/begin-session",
-        answer=computations.begin_session,
+        handler=computations.begin_session,
         takes=schemas.Body,
         reply=schemas.OkReply,
-        about="Have an agent ready for what comes next; answered at once",
+        about="Start an agent in advance; answered at once",
     ),
     Route(
         api="ownJobs",
         method="POST",
         path="/own-jobs",
-        answer=jobs.own_jobs,
+        handler=jobs.own_jobs,
         takes=schemas.Jobs,
         reply=schemas.JobsReply,
         about="The user's jobs",
@@ -178,44 +177,44 @@ ROUTES: tuple[Route, ...] = (
         api="admJobs",
         method="POST",
         path="/adm-jobs",
-        answer=jobs.adm_jobs,
+        handler=jobs.adm_jobs,
         takes=schemas.Jobs,
         reply=schemas.JobsReply,
-        about="Everybody's jobs, for administrators",
+        about="All users' jobs, for administrators",
     ),
     Route(
         api="admCounters",
         method="POST",
         path="/adm-counters",
-        answer=jobs.adm_counters,
+        handler=jobs.adm_counters,
         takes=schemas.Body,
         reply=schemas.CountersReply,
-        about="What was refused, by code, for administrators",
+        about="Number of refusals by code, for administrators",
     ),
     Route(
         api="jobSupervisorPing",
         method="POST",
         path="/job-supervisor-ping",
-        answer=jobs.job_supervisor_ping,
+        handler=jobs.job_supervisor_ping,
         takes=schemas.Ping,
         reply=schemas.PingReply,
         visitor=True,
-        about="Does the supervisor answer?",
+        about="Check that the supervisor answers",
     ),
     Route(
         api="globalResources",
         method="POST",
         path="/global-resources",
-        answer=jobs.global_resources,
+        handler=jobs.global_resources,
         takes=schemas.Resources,
         reply=schemas.ResourcesReply,
-        about="Lease ports to a simulation, or give them back",
+        about="Lease ports to a simulation, or release them",
     ),
     Route(
         api="libFiles",
         method="GET",
         path="/lib-files/<simulationType>",
-        answer=library.lib_files,
+        handler=library.lib_files,
         reply=schemas.LibFilesReply,
         about="The files of the user's library",
     ),
@@ -223,7 +222,7 @@ ROUTES: tuple[Route, ...] = (
         api="getLibFile",
         method="GET",
         path="/lib-file/<simulationType>/<name>",
-        answer=downloads.get_lib_file,
+        handler=downloads.get_lib_file,
         gives="file",
         about="Download a file of the user's library",
     ),
@@ -231,7 +230,7 @@ ROUTES: tuple[Route, ...] = (
         api="putLibFile",
         method="PUT",
         path="/lib-file/<simulationType>/<name>",
-        answer=library.put_lib_file,
+        handler=library.put_lib_file,
         reply=schemas.LibFile,
         about="Upload a file into the user's library",
     ),
@@ -239,22 +238,22 @@ ROUTES: tuple[Route, ...] = (
         api="deleteLibFile",
         method="DELETE",
         path="/lib-file/<simulationType>/<name>",
-        answer=library.delete_lib_file,
+        handler=library.delete_lib_file,
         about="Delete a file of the user's library",
     ),
     Route(
         api="clusters",
         method="GET",
         path="/clusters",
-        answer=clusters.clusters,
+        handler=clusters.clusters,
         reply=schemas.ClustersReply,
-        about="The clusters that runs can go to, with their partitions and limits",
+        about="The clusters that can run jobs, with partitions and limits",
     ),
     Route(
         api="sbatchLogin",
         method="POST",
         path="/sbatch-login",
-        answer=clusters.sbatch_login,
+        handler=clusters.sbatch_login,
         takes=schemas.SbatchLogin,
         reply=schemas.LoginReply,
         may_except=True,
@@ -264,34 +263,34 @@ ROUTES: tuple[Route, ...] = (
         api="sbatchLoginStatus",
         method="POST",
         path="/sbatch-login-status",
-        answer=clusters.sbatch_login_status,
+        handler=clusters.sbatch_login_status,
         takes=schemas.SbatchLoginStatus,
         reply=schemas.LoginStatusReply,
-        about="Does the user have to sign in to a cluster?",
+        about="Whether the user must sign in to a cluster",
     ),
     Route(
         api="sbatchLogout",
         method="POST",
         path="/sbatch-logout",
-        answer=clusters.sbatch_logout,
+        handler=clusters.sbatch_logout,
         takes=schemas.SbatchLogout,
         reply=schemas.LogoutReply,
-        about="Sign out of a cluster; jobs that Slurm has go on",
+        about="Sign out of a cluster; jobs in Slurm continue",
     ),
     Route(
         api="liveTicket",
         method="POST",
         path="/live-ticket",
-        answer=jobs.live_ticket,
+        handler=jobs.live_ticket,
         takes=schemas.Body,
         reply=schemas.TicketReply,
-        about="A ticket that opens /live for a moment",
+        about="A ticket that opens /live for a short time",
     ),
     Route(
         api="apps",
         method="GET",
         path="/apps",
-        answer=jobs.apps,
+        handler=jobs.apps,
         about="The apps that the user may run, with their models and fields",
     ),
 )

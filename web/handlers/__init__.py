@@ -1,1 +1,3 @@
-"""Handlers: one sentence to be written."""
+"""Handlers of the routes: they validate a request, call the supervisor, and shape its reply for
+pages.
+"""

@@ -1,8 +1,7 @@
-"""Where a simulation is to run, as web clients say it: fields among those of its model, and what
-they ask of a cluster.
+"""Cluster fields of web clients: fields of a model that select a cluster and its resources.
 
-They are no inputs: the app sees none of them, and the same values have the same result wherever
-they are computed. Without `jobRunMode: "sbatch"` they mean nothing, for clients send them always.
+They are not inputs: the app never sees them, and a result does not depend on where it is computed.
+They apply only with `jobRunMode: "sbatch"`, because clients always send them.
 """
 
 import math
@@ -23,8 +22,8 @@ _MOST_HOURS = 366 * 24
 
 
 class _Field(NamedTuple):
-    """title: for a person. most: of a number; None where it is a name, which has the shape `type_`.
-    wish: the field of Wishes.
+    """title: label for people. most: maximum of a number; None for a name of type `type_`. wish:
+    field of BatchRequest.
     """
 
     title: str
@@ -34,7 +33,7 @@ class _Field(NamedTuple):
     type_: Any = SlurmName
 
 
-#: `sbatchHours` is the run's time limit, and stands apart.
+#: `sbatchHours` is separate: it is the run's time limit.
 _FIELDS = {
     "sbatchCluster": _Field("Cluster", "cluster", type_=ClusterName),
     "sbatchQueue": _Field("Partition", "partition"),
@@ -50,9 +49,9 @@ _HOURS = "sbatchHours"
 NAMES = frozenset({MODE, _HOURS, *_FIELDS})
 
 
-class Where(NamedTuple):
-    """models: without these fields. driver: "" for the house's own. time_limit_secs: None where
-    none is asked for.
+class Target(NamedTuple):
+    """The selected target of a run. models: without these fields. driver: "" for the site's
+    default. time_limit_secs: None if not requested.
     """
 
     models: dict[str, Any]
@@ -60,41 +59,43 @@ class Where(NamedTuple):
     batch: BatchRequest | msgspec.UnsetType = msgspec.UNSET
     time_limit_secs: float | None = None
 
-    def of(self, spec: RunSpec) -> RunSpec:
-        """The run, there."""
+    def apply(self, spec: RunSpec) -> RunSpec:
+        """Return the run with this target."""
         return msgspec.structs.replace(
             spec, driver=self.driver, batch=self.batch, time_limit_secs=self.time_limit_secs
         )
 
 
-def where(models: Mapping[str, Any], names: Collection[str], own: Collection[str] = ()) -> Where:
-    """What the first of these models that there is says of it. own: fields that the app has itself,
-    which are left alone.
+def parse_target(
+    models: Mapping[str, Any], names: Collection[str], own: Collection[str] = ()
+) -> Target:
+    """Return the target from the first existing model in `names`. own: fields of the app itself,
+    which stay unchanged.
 
-    Raises Refusal("badRequest"), which names the field.
+    Raises Refusal("badRequest") with the field name.
     """
     chosen = next((name for name in names if isinstance(models.get(name), dict)), None)
-    # clients keep them in each of their models
+    # clients send the fields in each of their models
     rest = {name: _without(model, NAMES.difference(own)) for name, model in models.items()}
     if chosen is None:
-        return Where(rest)
-    said = {k: v for k, v in models[chosen].items() if k not in own}
+        return Target(rest)
+    given = {k: v for k, v in models[chosen].items() if k not in own}
     about = f"models.{chosen}."
-    mode = said.get(MODE)
+    mode = given.get(MODE)
     if mode is not None and mode not in _MODES:
         raise _refusal(about + MODE, "Where it runs", f"be one of {', '.join(_MODES)}")
     if mode != SBATCH:
-        return Where(rest)
+        return Target(rest)
     wishes = {
         field.wish: value
         for name, field in _FIELDS.items()
-        if (value := _value(about + name, field, said.get(name))) is not None
+        if (value := _value(about + name, field, given.get(name))) is not None
     }
     if "nodes" not in wishes and "tasks_per_node" not in wishes and "cores" in wishes:
-        # without nodes, cores are what `srun` starts processes on
+        # without nodes, cores are the number of processes for `srun`
         wishes["tasks"] = wishes.pop("cores")
-    hours = _hours(about + _HOURS, said.get(_HOURS))
-    return Where(rest, SBATCH, BatchRequest(**wishes), None if hours is None else hours * _SECS)
+    hours = _hours(about + _HOURS, given.get(_HOURS))
+    return Target(rest, SBATCH, BatchRequest(**wishes), None if hours is None else hours * _SECS)
 
 
 def _without(model: Any, names: Collection[str]) -> Any:
@@ -102,7 +103,7 @@ def _without(model: Any, names: Collection[str]) -> Any:
 
 
 def _value(path: str, field: _Field, given: Any) -> Any:
-    """None where nothing is said: clients send empty texts."""
+    """Return the value; None if missing or "", which clients send for empty fields."""
     if given is None or given == "":
         return None
     return (
@@ -137,7 +138,7 @@ def _hours(path: str, given: Any) -> float | None:
 
 
 def _number(given: Any) -> float | None:
-    """Also of a text, as forms send it."""
+    """Return a finite number, also from a text, as forms send it; None for anything else."""
     if isinstance(given, bool) or not isinstance(given, int | float | str):
         return None
     read: Callable[[Any], float] = float
@@ -149,5 +150,5 @@ def _number(given: Any) -> float | None:
 
 
 def _refusal(path: str, title: str, must: str) -> Refusal:
-    """In the form in which pages find the field that is meant."""
+    """Return a refusal in the form from which pages find the field."""
     return Refusal("badRequest", f"{path} ({title}) must {must}")

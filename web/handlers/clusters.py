@@ -1,5 +1,5 @@
-"""The clusters that runs can go to, and signing in to them: what a person types passes through
-once, and is neither logged nor kept.
+"""Clusters: list, sign-in and sign-out. Credentials are passed on once, and neither logged nor
+stored.
 """
 
 from typing import Any
@@ -15,15 +15,15 @@ from ..request import error_responses, schemas
 from ..request.context import RequestContext
 from .runs import SR_EXCEPTION
 
-#: Bytes of a sign-in.
+#: Maximum bytes of a sign-in.
 MAX_BODY = 128 * 1024
-#: How clients know what went wrong: they show their form again.
+#: Error reasons known to clients, which then show their form again.
 _REASONS = {"signInRefused": "invalid-creds", "signInUnreachable": "general-connection-error"}
 
 
 def clusters(v: RequestContext) -> dict[str, Any]:
-    """None where this house has none."""
-    v.allowed(None)
+    """Return the clusters; an empty list if the site has none."""
+    v.authorize(None)
     try:
         return v.upstream.object("clusters", requests.ClusterList(uid=v.uid))
     except ClientError as e:
@@ -33,18 +33,18 @@ def clusters(v: RequestContext) -> dict[str, Any]:
 
 
 def sbatch_login(v: RequestContext) -> dict[str, Any]:
-    """Sent once, whatever comes of it: a second wrong answer may lock an account, and a code is
-    good for one.
+    """Sign in. The request is never repeated: a second wrong password may lock an account, and a
+    one-time code is valid once.
     """
     body = v.secret_body(schemas.SbatchLogin, MAX_BODY)
-    v.allowed(body.simulation_type)
+    v.authorize(body.simulation_type)
     cluster = _cluster(v, body)
-    there = _status(v, cluster)
-    if there.get("ready") and (
-        there.get("access") != "ssh"
-        or there.get("user") in (None, body.sbatch_credentials.username)
+    status = _status(v, cluster)
+    if status.get("ready") and (
+        status.get("access") != "ssh"
+        or status.get("user") in (None, body.sbatch_credentials.username)
     ):
-        return _success(there)
+        return _success(status)
     request = _request(v.uid, cluster, body.sbatch_credentials)
     try:
         reply = v.upstream.once("sbatch-login", request, SIGN_IN_SECS)
@@ -54,22 +54,22 @@ def sbatch_login(v: RequestContext) -> dict[str, Any]:
             raise
         refusal = error_responses.from_supervisor(e)
         v.site.counts.add("refused." + refusal.code)
-        v.log(None, {"cluster": there.get("cluster"), "reason": reason})
-        return {"state": SR_EXCEPTION, SR_EXCEPTION: _exception(reason, refusal, there, body)}
-    v.log(None, {"cluster": there.get("cluster"), "reason": "ok"})
+        v.log(None, {"cluster": status.get("cluster"), "reason": reason})
+        return {"state": SR_EXCEPTION, SR_EXCEPTION: _exception(reason, refusal, status, body)}
+    v.log(None, {"cluster": status.get("cluster"), "reason": "ok"})
     return _success(reply)
 
 
 def sbatch_login_status(v: RequestContext) -> dict[str, Any]:
     body = v.body(schemas.SbatchLoginStatus)
-    v.allowed(body.simulation_type)
+    v.authorize(body.simulation_type)
     reply = _status(v, _cluster(v, body))
     return {k: reply.get(k) for k in ("ready", "cluster", "host", "access", "user", "sentence")}
 
 
 def sbatch_logout(v: RequestContext) -> dict[str, Any]:
     body = v.body(schemas.SbatchLogout)
-    v.allowed(None)
+    v.authorize(None)
     reply = v.upstream.once(
         "sbatch-logout", requests.SbatchLogout(uid=v.uid, cluster=body.cluster), SIGN_IN_SECS
     )
@@ -89,8 +89,8 @@ def _status(v: RequestContext, cluster: str | None) -> dict[str, Any]:
 def _cluster(
     v: RequestContext, body: schemas.SbatchLogin | schemas.SbatchLoginStatus
 ) -> str | None:
-    """The one that is named, or else that of the run for which the client asks; None for the first
-    one.
+    """Return the named cluster, or the cluster of the run the client asks for; None for the first
+    cluster.
     """
     model = body.compute_model or body.report
     if (
@@ -115,7 +115,7 @@ def _cluster(
 def _request(
     uid: str, cluster: str | None, given: schemas.SbatchCredentials
 ) -> requests.SbatchLogin:
-    """What is empty was not given: clients send all of their form."""
+    """Build the request. Empty fields count as missing, because clients send their whole form."""
     fields = {name: getattr(given, name) or None for name in given.__struct_fields__}
     return msgspec.structs.replace(
         requests.SbatchLogin(uid=uid, cluster=cluster, username=given.username), **fields
@@ -132,14 +132,14 @@ def _success(reply: dict[str, Any]) -> dict[str, Any]:
 
 
 def _exception(
-    reason: str, refusal: Refusal, there: dict[str, Any], body: schemas.SbatchLogin
+    reason: str, refusal: Refusal, status: dict[str, Any], body: schemas.SbatchLogin
 ) -> dict[str, Any]:
     params = {
         "isModal": True,
         "isSbatchLogin": True,
         "reason": reason,
-        "cluster": there.get("cluster"),
-        "host": there.get("host"),
+        "cluster": status.get("cluster"),
+        "host": status.get("host"),
         "sentence": refusal.sentence,
         "advice": error_responses.body(refusal)["advice"],
         "simulationType": body.simulation_type,

@@ -1,5 +1,5 @@
-"""What an app computes while the page waits: analysis of a run, methods of its own. What it answers
-goes out as it is.
+"""Computations of an app while the page waits: analysis of a run, and the app's own methods. The
+result is returned unchanged.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from ..request.context import RequestContext
 
 def analysis_job(v: RequestContext) -> bytes:
     body = v.body(schemas.AnalysisJob)
-    v.allowed(body.simulation_type)
+    v.authorize(body.simulation_type)
     model = v.site.simulations.model(body.simulation_type, body.report)
     return v.upstream.call(
         CallRequest(
@@ -41,7 +41,7 @@ def stateful_compute(v: RequestContext) -> bytes:
 
 def _compute(v: RequestContext, job_cmd: JobCmd) -> bytes:
     body = v.body(schemas.Compute)
-    v.allowed(body.simulation_type)
+    v.authorize(body.simulation_type)
     v.site.simulations.app(body.simulation_type)
     return v.upstream.call(
         CallRequest(
@@ -57,6 +57,6 @@ def _compute(v: RequestContext, job_cmd: JobCmd) -> bytes:
 
 
 def begin_session(v: RequestContext) -> dict[str, Any]:
-    """The user is about to work: an agent gets ready meanwhile."""
+    """Start an agent in advance, because the user is about to work."""
     v.body(schemas.Body)
     return v.upstream.object("begin-session", BeginSession(uid=v.uid))

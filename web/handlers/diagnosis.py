@@ -1,6 +1,4 @@
-"""Why a run is as it is, for a page: what `job why` says, without the folders and commands that
-only operators can use.
-"""
+"""Diagnosis of a run for a page: the result of `job why`, without paths and commands for operators."""
 
 from typing import Any
 
@@ -14,28 +12,28 @@ from . import runs
 
 
 def run_why(v: RequestContext) -> schemas.WhyReply:
-    """Of the current run of a simulation, or of the one with this serial."""
+    """Return the diagnosis of the current run of a simulation, or of the run with this serial."""
     type_, sid, model_name = v.id("simulationType"), v.id("simulationId"), v.id("computeModel")
-    v.allowed(type_)
+    v.authorize(type_)
     model = v.site.simulations.slot(type_, model_name)
     serial = runs.serial(v, type_, sid, model.name, v.number("computeJobSerial", 2**53))
     request = RunStatusRequest(
         uid=v.uid, compute_jid=compute_jid(v.uid, sid, model.name), compute_job_serial=serial
     )
-    return msgspec.convert(_told(v.upstream.object("job-why", request)), schemas.WhyReply)
+    return msgspec.convert(_for_users(v.upstream.object("job-why", request)), schemas.WhyReply)
 
 
-def _told(answer: dict[str, Any]) -> dict[str, Any]:
-    """What a user can act on. Paths of logs are of machines he does not see; what he can type needs
-    a command line of the site's.
+def _for_users(answer: dict[str, Any]) -> dict[str, Any]:
+    """Keep the parts that a user can act on: without paths on machines, and without commands for
+    the site's command line.
     """
-    told = {
+    kept = {
         k: v
         for k, v in answer.items()
         if k in schemas.WhyReply.__struct_encode_fields__ and v is not None
     }
-    told["try"] = [line for line in answer["try"] if not line.startswith(_COMMANDS)]
-    return told
+    kept["try"] = [line for line in answer["try"] if not line.startswith(_COMMANDS)]
+    return kept
 
 
 _COMMANDS = ("jobscribe ", "docker ", "scontrol ", "sacct ", "journalctl ")

@@ -1,8 +1,8 @@
-"""Downloads: a file of a run, or what a run said. Passed on piece by piece; a worker is held as
-long as the reader takes, so few at a time.
+"""Downloads: files of runs, and their output. Data are forwarded piece by piece. A download holds a
+worker until its reader is done, so their number is limited.
 
-A range is answered from the file itself. Whatever the file holds, a browser saves it and never
-shows it as a page of this site.
+Ranges are read from the file itself. A browser always saves the file and never shows it as a page
+of this site.
 """
 
 import contextlib
@@ -26,21 +26,21 @@ from ..request.worker_quota import WorkerSlot
 from . import library, runs
 
 _MAX_SUFFIX = 255
-#: Separators, control characters, ends of lines, and marks that turn the direction of what follows.
+#: Separators, control characters, line ends, and marks that change the text direction.
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f/\\\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 LOG_PIECE = 256 * 1024
-#: A log of a run that writes for ever is cut here.
+#: Maximum bytes of a log; a longer one is cut.
 LOG_AT_MOST = 256 * 1024 * 1024
 
 
 class _Made(msgspec.Struct):
-    """What an app's download says: the name of a file in the run directory."""
+    """Result of an app's download method: the name of a file in the run directory."""
 
     name: str
 
 
 class _Body:
-    """The pieces of an answer, with a place among the streams that is given back whatever happens."""
+    """The body of a response, with a download slot that is released in any case."""
 
     def __init__(
         self, place: WorkerSlot, pieces: Iterator[bytes], closed: Callable[[], None]
@@ -64,9 +64,9 @@ class _Body:
 
 
 def run_files(v: RequestContext) -> bytes:
-    """The names that the app offers for download; each of them is a suffix."""
+    """Return the names that the app offers for download; each is a suffix."""
     type_, sid, model_name = v.id("simulationType"), v.id("simulationId"), v.id("computeModel")
-    v.allowed(type_)
+    v.authorize(type_)
     model = v.site.simulations.model(type_, model_name)
     return v.upstream.call(
         CallRequest(
@@ -81,17 +81,17 @@ def run_files(v: RequestContext) -> bytes:
 
 
 def download_run_file(v: RequestContext) -> flask.Response:
-    """The file that the app makes or names for this suffix. `frame` is Sirepo's place for one
-    frame's number; -1 is the whole run.
+    """Send the file that the app creates or names for this suffix. `frame` is a frame number in
+    Sirepo's addresses; -1 means the whole run.
     """
     type_, sid, model_name = v.id("simulationType"), v.id("simulationId"), v.id("computeModel")
-    v.allowed(type_)
+    v.authorize(type_)
     model = v.site.simulations.model(type_, model_name)
     suffix = v.query("suffix")
     if len(suffix) > _MAX_SUFFIX:
-        raise Refusal("badRequest", f"suffix must not be longer than {_MAX_SUFFIX} characters")
+        raise Refusal("badRequest", f"suffix is limited to {_MAX_SUFFIX} characters")
     if not re.fullmatch(r"-?[0-9]{1,9}", v.arg("frame"), re.ASCII):
-        raise Refusal("badRequest", "frame must be a number; -1 is the whole run")
+        raise Refusal("badRequest", "frame must be a number; -1 means the whole run")
     serial = runs.serial(v, type_, sid, model.name, v.number("computeJobSerial", 2**53))
     jid = compute_jid(v.uid, sid, model.name)
     call = CallRequest(
@@ -111,13 +111,13 @@ def download_run_file(v: RequestContext) -> flask.Response:
 
 
 def get_lib_file(v: RequestContext) -> flask.Response:
-    """A file of the user's library, as it was uploaded or an app has made it."""
+    """Send a file of the user's library, uploaded or created by an app."""
     simulation_type, name = library.simulation_type(v), library.name(v)
     return send_file(v, LibFile(uid=v.uid, simulation_type=simulation_type, name=name))
 
 
 def send_file(v: RequestContext, wanted: RunFile | LibFile) -> flask.Response:
-    """Whole, in part or not at all, as the browser asks for it."""
+    """Send the whole file, a part, or only headers, as requested."""
     conditional = {"Range", "If-None-Match", "If-Modified-Since"} & set(v.request.headers.keys())
     if v.request.method != "HEAD" and not conditional:
         return _sent(v, wanted, None)
@@ -149,7 +149,7 @@ def send_file(v: RequestContext, wanted: RunFile | LibFile) -> flask.Response:
 def _range(
     v: RequestContext, etag: str, modified: datetime | None, size: int
 ) -> tuple[int, int] | None:
-    """(first byte, one after the last) that is asked for; None for the whole file. Raises
+    """Return the requested (first byte, end) with an exclusive end; None for the whole file. Raises
     Refusal("rangeNotSatisfiable").
     """
     asked = werkzeug.http.parse_range_header(v.request.headers.get("Range"))
@@ -161,7 +161,7 @@ def _range(
     ):
         return None
     first, end = asked.ranges[0]
-    if first < 0:  # the last so many bytes
+    if first < 0:  # the last bytes
         first, end = max(0, size + first), size
     if first >= size:
         raise Refusal("rangeNotSatisfiable", f"the file has {size} bytes")
@@ -169,11 +169,11 @@ def _range(
 
 
 def _still(v: RequestContext, etag: str, modified: datetime | None) -> bool:
-    """Is the file the one of which the browser has a part?"""
+    """Return whether the file is unchanged since the browser got its part (If-Range)."""
     said = v.request.headers.get("If-Range", "")
     condition = werkzeug.http.parse_if_range_header(said)
     if said.startswith("W/"):
-        return False  # it is only said to be like it
+        return False  # weak ETags do not allow ranges
     if condition.etag is not None:
         return condition.etag == werkzeug.http.unquote_etag(etag)[0]
     return condition.date is None or condition.date == modified
@@ -187,7 +187,7 @@ def _sent(
     v: RequestContext, wanted: RunFile | LibFile, part: tuple[int, int] | None
 ) -> flask.Response:
     with contextlib.ExitStack() as undone:
-        place = v.site.places.stream(v.uid)
+        place = v.site.quota.stream(v.uid)
         undone.callback(place.close)
         request = (
             wanted
@@ -206,7 +206,7 @@ def _sent(
         _described(
             answer, wanted.name, stream.header("ETag"), _moment(stream.header("Last-Modified"))
         )
-        undone.pop_all()  # from here on they are the answer's
+        undone.pop_all()  # the response owns them from here on
     return answer
 
 
@@ -226,7 +226,7 @@ def _described(
 
 
 def _parameter(name: str) -> str:
-    """The name as a header has it (RFC 6266)."""
+    """Return the file name parameter of the header (RFC 6266)."""
     if name.isascii():
         return werkzeug.http.dump_options_header("", {"filename": name}).removeprefix("; ")
     return f"filename*=UTF-8''{quote(name, safe='')}"
@@ -237,9 +237,11 @@ def _moment(text: str) -> datetime | None:
 
 
 def run_log(v: RequestContext) -> flask.Response:
-    """What the run has written so far, as text: the newest `tail` bytes, or all that is kept."""
+    """Send the output of the run so far as text: the newest `tail` bytes, or everything that is
+    kept.
+    """
     type_, sid, model_name = v.id("simulationType"), v.id("simulationId"), v.id("computeModel")
-    v.allowed(type_)
+    v.authorize(type_)
     model = v.site.simulations.slot(type_, model_name)
     stream, tail = v.query("stream", "stdout"), v.number("tail", 512 * 1024)
     if stream not in ("stdout", "stderr"):
@@ -256,7 +258,7 @@ def run_log(v: RequestContext) -> flask.Response:
     first = v.upstream.reply("job-log", request)
     if tail:
         return _text(flask.Response(first.body), f"{stream}.log", first)
-    place = v.site.places.stream(v.uid)
+    place = v.site.quota.stream(v.uid)
     return _text(
         flask.Response(_Body(place, _log_pieces(v, request, first), lambda: None)),
         f"{stream}.log",

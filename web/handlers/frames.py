@@ -1,7 +1,8 @@
-"""Frames: one picture of a run, at an address that never means another one.
+"""Frames: one image of a run, at an address that always means the same image.
 
-`frameIndex*frameReport*simulationId*simulationType*computeJobHash*computeJobSerial`, and where an
-app wants more, `*{...}` in JSON. The serial is in it, so browsers may keep what they got for ever.
+The address is `frameIndex*frameReport*simulationId*simulationType*computeJobHash*computeJobSerial`,
+plus `*{...}` in JSON for further arguments of the app. It contains the serial, so browsers may
+cache frames for ever.
 """
 
 from typing import Any
@@ -28,13 +29,13 @@ class FrameId(msgspec.Struct, frozen=True, kw_only=True):
     args: dict[str, Any]
 
 
-def parsed(text: str) -> FrameId:
-    """Raises Refusal("badRequest")."""
+def parse_frame_id(text: str) -> FrameId:
+    """Parse the address. Raises Refusal("badRequest")."""
     parts = text.split("*", 6)
     if len(parts) < 6:
         raise Refusal(
             "badRequest",
-            "a frame is named frameIndex*frameReport*simulationId*simulationType*computeJobHash*computeJobSerial",
+            "a frame id is frameIndex*frameReport*simulationId*simulationType*computeJobHash*computeJobSerial",
         )
     index, report, sid, type_, hash_, serial = parts[:6]
     if not (0 < len(hash_) <= 64 and set(hash_) <= _HASH):
@@ -48,7 +49,7 @@ def parsed(text: str) -> FrameId:
         args=_args(parts[6]) if len(parts) == 7 else {},
     )
     if frame.serial == 0:
-        raise Refusal("badRequest", "a frame is of one run: computeJobSerial must be its serial")
+        raise Refusal("badRequest", "computeJobSerial of a frame must be the serial of its run")
     return frame
 
 
@@ -56,18 +57,18 @@ def _args(text: str) -> dict[str, Any]:
     try:
         if len(text) > _MAX_ARGS:
             raise Refusal(
-                "badRequest", f"what a frame is asked with may take {_MAX_ARGS} characters"
+                "badRequest", f"the arguments of a frame are limited to {_MAX_ARGS} characters"
             )
         return msgspec.json.decode(text.encode(), type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as e:
         raise Refusal(
-            "badRequest", f"the last part of a frame's name must be a JSON object: {e}"
+            "badRequest", f"the last part of a frame id must be a JSON object: {e}"
         ) from None
 
 
 def simulation_frame(v: RequestContext) -> flask.Response:
-    frame = parsed(v.arg("frame_id"))
-    v.allowed(frame.simulation_type)
+    frame = parse_frame_id(v.arg("frame_id"))
+    v.authorize(frame.simulation_type)
     model = v.site.simulations.model(frame.simulation_type, frame.report)
     raw = v.upstream.call(
         CallRequest(

@@ -1,4 +1,6 @@
-"""Lists of jobs, ports of simulations, what there is and whether it is well: the small routes."""
+"""Small routes: lists of jobs, ports of simulations, apps, tickets, counters and the health of the
+supervisor.
+"""
 
 import time
 from typing import Any
@@ -18,7 +20,7 @@ def own_jobs(v: RequestContext) -> schemas.JobsReply:
 
 
 def adm_jobs(v: RequestContext) -> schemas.JobsReply:
-    """Of all users, for those whom the site's hook calls administrators."""
+    """List the jobs of all users, for administrators by the site's hook."""
     _administrator(v)
     return _jobs(v, None)
 
@@ -30,7 +32,7 @@ def adm_counters(v: RequestContext) -> dict[str, Any]:
 
 def _administrator(v: RequestContext) -> None:
     if v.site.admin is None or not v.site.admin(v.uid):
-        raise Refusal("forbidden", "this is for administrators")
+        raise Refusal("forbidden", "this is only for administrators")
 
 
 def _jobs(v: RequestContext, uid: str | None) -> schemas.JobsReply:
@@ -59,7 +61,7 @@ def _row(row: dict[str, Any]) -> schemas.JobRow:
 
 
 def job_supervisor_ping(v: RequestContext) -> schemas.PingReply:
-    """For visitors, too: are simulations possible now?"""
+    """Return whether simulations are possible now; also for visitors."""
     body = v.body(schemas.Ping)
     v.upstream.ping()
     return schemas.PingReply(ping=body.ping)
@@ -67,7 +69,7 @@ def job_supervisor_ping(v: RequestContext) -> schemas.PingReply:
 
 def global_resources(v: RequestContext) -> bytes:
     body = v.body(schemas.Resources)
-    v.allowed(body.simulation_type)
+    v.authorize(body.simulation_type)
     v.site.simulations.app(body.simulation_type)
     return v.upstream.post(
         "global-resources",
@@ -82,8 +84,8 @@ def global_resources(v: RequestContext) -> bytes:
 
 
 def live_ticket(v: RequestContext) -> schemas.TicketReply:
-    """What opens this user's stream of news for a moment. The secret is read anew: a ticket signed
-    with an old one opens nothing.
+    """Return a short-lived ticket for this user's event stream. The secret is read again, because a
+    ticket signed with an old one is invalid.
     """
     v.body(schemas.Body)
     now = time.time()
@@ -92,11 +94,11 @@ def live_ticket(v: RequestContext) -> schemas.TicketReply:
 
 
 def apps(v: RequestContext) -> dict[str, Any]:
-    """Those that this user may use."""
+    """Return the apps that this user may use."""
     found = []
-    for app in v.site.simulations.described():
+    for app in v.site.simulations.descriptions():
         try:
-            v.allowed(app["name"])
+            v.authorize(app["name"])
         except Refusal:
             continue
         found.append(app)

@@ -1,5 +1,5 @@
-"""The user's library of input files: list, upload, delete. The supervisor keeps the files; bytes
-pass through here and are not held.
+"""The user's library of input files: list, upload, delete. The supervisor stores the files; this
+process forwards data without storing it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,16 +19,16 @@ def lib_files(v: RequestContext) -> schemas.LibFilesReply:
 
 
 def digests(v: RequestContext, simulation_type: str) -> Mapping[str, str]:
-    """sha256 by name."""
+    """Return sha256 by name."""
     return {f.name: f.sha256 for f in _listed(v, simulation_type).files}
 
 
 def put_lib_file(v: RequestContext) -> bytes:
-    """Whole or not at all: an upload that is cut off changes nothing."""
+    """Upload a file atomically: an interrupted upload changes nothing."""
     type_, file = simulation_type(v), name(v)
     length = v.request.content_length
     if length is None:
-        raise Refusal("badRequest", "an upload must say its length (Content-Length)")
+        raise Refusal("badRequest", "an upload needs its length (Content-Length)")
     v.log(None, {"simulationType": type_, "name": file, "size": length})
     return v.upstream.upload(_path("lib-file", v.uid, type_, file), _pieces(v, length), length)
 
@@ -47,7 +47,7 @@ def _pieces(v: RequestContext, length: int) -> Iterator[bytes]:
         except (ClientDisconnected, OSError):
             piece = b""
         if not piece:
-            raise Refusal("badRequest", f"the upload was cut off {left} bytes before its end")
+            raise Refusal("badRequest", f"the upload was interrupted {left} bytes before its end")
         left -= len(piece)
         yield piece
 
@@ -58,15 +58,15 @@ def _listed(v: RequestContext, simulation_type: str) -> schemas.LibFilesReply:
 
 
 def simulation_type(v: RequestContext) -> str:
-    """The app in the address, if there is one of this name and this user may use it."""
+    """Return the app in the path, if it exists and this user may use it."""
     type_ = v.id("simulationType")
-    v.allowed(type_)
+    v.authorize(type_)
     v.site.simulations.app(type_)
     return type_
 
 
 def name(v: RequestContext) -> str:
-    """The file's name in the address."""
+    """Return the file name in the path."""
     return v.id("name")
 
 

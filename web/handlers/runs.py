@@ -1,6 +1,4 @@
-"""Runs: start, status, cancel. What the supervisor says of a run, with what a page wants to see
-beside it.
-"""
+"""Runs: start, status, cancel. Combines the supervisor's reply with further fields for pages."""
 
 import hashlib
 from collections.abc import Mapping
@@ -19,11 +17,11 @@ from ..request import error_responses, schemas
 from ..request.app_catalog import Slot
 from ..request.context import RequestContext
 from . import library
-from .cluster_fields import Where, where
+from .cluster_fields import Target, parse_target
 
 Reply = dict[str, Any]
-#: Beyond these, the supervisor's reply is for operators.
-_TOLD = (
+#: Fields of the supervisor's reply for pages; the others are for operators.
+_PAGE_FIELDS = (
     "state",
     "reason",
     "error",
@@ -46,21 +44,21 @@ _TOLD = (
     "cluster",
     "why",
 )
-#: What clients know: an answer with this state says what they must have their user do first.
+#: A state known to clients: the user must do something first.
 SR_EXCEPTION = "srException"
 
 
 def run_simulation(v: RequestContext) -> Reply:
-    """Answered as soon as the run is durable."""
+    """Submit a run; answered as soon as the run is durable."""
     body = v.body(schemas.RunSimulation)
-    v.allowed(body.simulation_type)
+    v.authorize(body.simulation_type)
     model = v.site.simulations.model(body.simulation_type, body.report)
-    there = _where(body.models, model, body.report)
+    target = _target(body.models, model, body.report)
     data = {
         "simulationType": body.simulation_type,
         "simulationId": body.simulation_id,
         "report": body.report,
-        "models": there.models,
+        "models": target.models,
     }
     hash_ = v.site.simulations.hash(
         body.simulation_type, model, data, lambda: library.digests(v, body.simulation_type)
@@ -70,7 +68,7 @@ def run_simulation(v: RequestContext) -> Reply:
         req_id=body.req_id or random_ids.req_id(),
         force_run=body.force_run,
         compute_job_serial=body.compute_job_serial,
-        run=there.of(
+        run=target.apply(
             requests.RunSpec(
                 uid=v.uid,
                 simulation_type=body.simulation_type,
@@ -98,26 +96,35 @@ def run_simulation(v: RequestContext) -> Reply:
     if reply.get("superseded"):
         reply = _current(v, jid, hash_) or reply
     page = _page(v, body.simulation_type, body.simulation_id, body.report)
-    told = page.told(reply)
-    if told["state"] == MISSING and reply["state"] == COMPLETED:
-        # it was computed once, but what it wrote is gone
+    page_reply = page.reply_for_page(reply)
+    if page_reply["state"] == MISSING and reply["state"] == COMPLETED:
+        # it completed once, but its files are gone
         again = msgspec.structs.replace(request, req_id=_again(request.req_id), force_run=True)
         v.log(
             jid,
-            {"reqId": again.req_id, "computeJid": jid, "forceRun": True, "reason": told["reason"]},
+            {
+                "reqId": again.req_id,
+                "computeJid": jid,
+                "forceRun": True,
+                "reason": page_reply["reason"],
+            },
         )
         reply = v.upstream.object("run-simulation", again)
-        told = page.told(reply)
-    if told["state"] == PENDING and (sign_in := reply.get("srException")):
-        # it is on file, and goes on by itself once its user has signed in
-        return {"state": SR_EXCEPTION, SR_EXCEPTION: _for_pages(sign_in, body.report), "run": told}
-    return told
+        page_reply = page.reply_for_page(reply)
+    if page_reply["state"] == PENDING and (sign_in := reply.get("srException")):
+        # the run is stored, and starts by itself after the sign-in
+        return {
+            "state": SR_EXCEPTION,
+            SR_EXCEPTION: _for_pages(sign_in, body.report),
+            "run": page_reply,
+        }
+    return page_reply
 
 
 def run_status(v: RequestContext) -> Reply:
-    """Of the run with this hash and serial, where they are given."""
+    """Return the status of the run with this hash and serial, if given."""
     body = v.body(schemas.RunStatus)
-    v.allowed(body.simulation_type)
+    v.authorize(body.simulation_type)
     hash_ = body.compute_job_hash
     if hash_ is None and body.models is not None:
         model = v.site.simulations.model(body.simulation_type, body.report)
@@ -125,21 +132,19 @@ def run_status(v: RequestContext) -> Reply:
             "simulationType": body.simulation_type,
             "simulationId": body.simulation_id,
             "report": body.report,
-            "models": _where(body.models, model, body.report).models,
+            "models": _target(body.models, model, body.report).models,
         }
         hash_ = v.site.simulations.hash(
             body.simulation_type, model, data, lambda: library.digests(v, body.simulation_type)
         )
     page = _page(v, body.simulation_type, body.simulation_id, body.report)
-    return page.told(page.status(hash_, body.compute_job_serial))
+    return page.reply_for_page(page.status(hash_, body.compute_job_serial))
 
 
 def run_cancel(v: RequestContext) -> Reply:
-    """Of exactly the run that is meant; whatever else is in the slot stays as it is, and that is
-    said.
-    """
+    """Cancel exactly this run. Another run in its place is not touched, and the reply says so."""
     body = v.body(schemas.RunCancel)
-    v.allowed(body.simulation_type)
+    v.authorize(body.simulation_type)
     page = _page(v, body.simulation_type, body.simulation_id, body.report)
     reply = page.status(body.compute_job_hash, body.compute_job_serial)
     if reply["state"] in ACTIVE and not reply.get("superseded"):
@@ -159,7 +164,7 @@ def run_cancel(v: RequestContext) -> Reply:
             },
         )
         reply = v.upstream.object("run-cancel", request)
-    return page.told(reply, result=False)
+    return page.reply_for_page(reply, result=False)
 
 
 def _page(v: RequestContext, simulation_type: str, simulation_id: str, report: str) -> "_Page":
@@ -169,7 +174,7 @@ def _page(v: RequestContext, simulation_type: str, simulation_id: str, report: s
 
 
 class _Page:
-    """The simulation and report that a page shows, and the job behind them."""
+    """The simulation and report that a page shows, and their job."""
 
     def __init__(
         self, v: RequestContext, model: Slot, simulation_type: str, simulation_id: str, report: str
@@ -179,8 +184,8 @@ class _Page:
         self.jid = compute_jid(v.uid, simulation_id, model.name)
 
     def status(self, hash_: str | None, serial: int) -> Reply:
-        """What the supervisor says; `missing` for what is not there, is another run, or is of
-        another app.
+        """Return the supervisor's status; `missing` if there is no run, or if it belongs to another
+        request or app.
         """
         request = requests.RunStatusRequest(
             uid=self._v.uid, compute_jid=self.jid, compute_job_hash=hash_, compute_job_serial=serial
@@ -195,9 +200,11 @@ class _Page:
             return _missing(self.jid, "noRun")
         return reply
 
-    def told(self, reply: Reply, *, result: bool = True) -> Reply:
-        """The reply for the page. Nothing that an app reports wins over what the supervisor knows."""
-        status = {k: reply[k] for k in _TOLD if reply.get(k) is not None}
+    def reply_for_page(self, reply: Reply, *, result: bool = True) -> Reply:
+        """Return the reply for the page. Fields of the supervisor win over fields reported by the
+        app.
+        """
+        status = {k: reply[k] for k in _PAGE_FIELDS if reply.get(k) is not None}
         if (sign_in := reply.get("srException")) is not None:
             status["signIn"] = _for_pages(sign_in, self._report)["params"]
         if reply.get("position") is not None:
@@ -216,7 +223,7 @@ class _Page:
             reply["state"] == COMPLETED
             and result
             and self._v.api == "runSimulation"
-            and not self._run_dir_there(reply)
+            and not self._run_dir_exists(reply)
         ):
             return _missing(self.jid, "runDirNotFound") | {
                 "computeJobSerial": reply["computeJobSerial"]
@@ -233,7 +240,7 @@ class _Page:
         return frames | (_without_ours(said) if isinstance(said, dict) else {})
 
     def _next(self, reply: Reply) -> Reply:
-        """How and when to ask again."""
+        """Return how and when to ask again."""
         request = {
             "simulationType": self._type,
             "simulationId": self._sid,
@@ -245,8 +252,8 @@ class _Page:
         return {"nextRequest": request, "nextRequestSeconds": reply.get("nextRequestSeconds") or 1}
 
     def _result(self, reply: Reply) -> Reply | None:
-        """The result's fields; None when what the run wrote is gone. A result that cannot be had
-        changes nothing about the run.
+        """Return the fields of the result; None if the files of the run are gone. Another error
+        does not change the status of the run.
         """
         request = requests.CallRequest(
             uid=self._v.uid,
@@ -277,7 +284,7 @@ class _Page:
         )
         return _without_ours(found) if isinstance(found, dict) else {"result": found}
 
-    def _run_dir_there(self, reply: Reply) -> bool:
+    def _run_dir_exists(self, reply: Reply) -> bool:
         request = requests.RunFile(
             uid=self._v.uid,
             compute_jid=self.jid,
@@ -293,8 +300,8 @@ class _Page:
         return True
 
 
-def _where(models: schemas.Data, model: Model, report: str) -> Where:
-    return where(models, (report, model.name), {field.name for field in model.fields})
+def _target(models: schemas.Data, model: Model, report: str) -> Target:
+    return parse_target(models, (report, model.name), {field.name for field in model.fields})
 
 
 def _for_pages(sign_in: Reply, report: str) -> Reply:
@@ -302,9 +309,11 @@ def _for_pages(sign_in: Reply, report: str) -> Reply:
 
 
 def _without_ours(fields: Mapping[str, Any]) -> Reply:
-    """What an app says, less what only the supervisor can know: also where that says nothing."""
+    """Remove fields that only the supervisor may set from an app's report, even if the supervisor
+    does not set them.
+    """
     ours = {
-        *_TOLD,
+        *_PAGE_FIELDS,
         "computeJobPosition",
         "signIn",
         "nextRequest",
@@ -319,8 +328,8 @@ def _missing(jid: str, reason: str) -> Reply:
 
 
 def _current(v: RequestContext, jid: str, hash_: str) -> Reply | None:
-    """The run that is in the slot now, if it has the same inputs: the answer to a request whose own
-    run has been repeated since.
+    """Return the current run of the job if it has the same inputs, for a request whose own run was
+    repeated since.
     """
     request = requests.RunStatusRequest(uid=v.uid, compute_jid=jid, compute_job_hash=hash_)
     reply = v.upstream.object("run-status", request)
@@ -328,14 +337,14 @@ def _current(v: RequestContext, jid: str, hash_: str) -> Reply | None:
 
 
 def _again(req_id: str) -> str:
-    """The reqId of the second submission: the same one when the first is repeated."""
+    """Return the reqId of the second submission; the same for a repeated first one."""
     return hashlib.blake2b(req_id.encode(), digest_size=16, key=b"again").hexdigest()
 
 
 def serial(
     v: RequestContext, simulation_type: str, simulation_id: str, model: str, wanted: int
 ) -> int:
-    """The serial of the run that is to be read, if it is this user's and of this app. Raises
+    """Return the serial of the run to read, if it belongs to this user and app. Raises
     Refusal("notFound").
     """
     jid = compute_jid(v.uid, simulation_id, model)

@@ -1,1 +1,3 @@
-"""Request: one sentence to be written."""
+"""Parts shared by all routes: request context, checks, schemas, error responses, quotas, and the
+client of the supervisor.
+"""

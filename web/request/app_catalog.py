@@ -1,5 +1,5 @@
-"""The apps, as the front end sees them: which report belongs to which compute model, and which
-inputs make two runs the same.
+"""The installed apps for the front end: the compute model of each report, and the hash of a run's
+inputs.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,15 +12,15 @@ from ...apps.registry import COMMAND, digest, load, names
 from ...protocol.errors import Refusal
 from ...protocol.launch.task_environment import APP_VERSION
 
-#: A longer version is not told.
+#: Longer versions are not passed to runs.
 _VERSION_CHARS = 200
-#: sha256 by name, of a user's library; asked for only when an app reads a file of it.
+#: Returns sha256 by name for a user's library; called only if an app reads a file of it.
 LibFiles = Callable[[], Mapping[str, str]]
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """Compute model of a job. kind: None for a plain command, and for a job that no installed app
-    describes.
+    """Compute model of a job. kind: None for a plain command, and for a job without an installed
+    app.
     """
 
     name: str
@@ -28,37 +28,38 @@ class Slot(msgspec.Struct, frozen=True):
 
 
 class AppCatalog:
-    """also: `name=module:attribute`, besides the apps that are installed."""
+    """also: `name=module:attribute` of further apps."""
 
     def __init__(self, also: Sequence[str] = ()) -> None:
         self._also = tuple(also)
 
     def names(self) -> tuple[str, ...]:
-        """All that a page can start; plain commands are submitted elsewhere."""
+        """Return the apps that a page can start; plain commands are submitted elsewhere."""
         return tuple(n for n in names(self._also) if n != COMMAND)
 
     def app(self, simulation_type: str) -> App:
-        """Raises Refusal (unknownApp, appFailed)."""
+        """Return the app. Raises Refusal (unknownApp, appFailed)."""
         return load(simulation_type, self._also)
 
     def model(self, simulation_type: str, report: str) -> Model:
-        """The compute model that computes this report. Raises Refusal."""
+        """Return the compute model of this report. Raises Refusal."""
         app = self.app(simulation_type)
         model = app.model(report)
         if model is None:
-            there = ", ".join(
+            known = ", ".join(
                 sorted(
                     {m.name for m in app.models} | {r.name for m in app.models for r in m.reports}
                 )
             )
             raise Refusal(
-                "notFound", f"{simulation_type} has no report {report!r}; it has: {there}"
+                "notFound",
+                f"{simulation_type} has no report {report!r}; it has: {known}",
             )
         return model
 
     def slot(self, simulation_type: str, report: str) -> Slot:
-        """The compute model of a job that may have been submitted elsewhere, for status, cancel,
-        log and diagnosis.
+        """Return the compute model of a job that may have been submitted elsewhere, for status,
+        cancel, log and diagnosis.
         """
         try:
             model = self.model(simulation_type, report)
@@ -67,19 +68,17 @@ class AppCatalog:
         return Slot(model.name, model.kind)
 
     def hash(self, simulation_type: str, model: Model, data: Data, lib: LibFiles) -> str:
-        """The computeJobHash. Raises Refusal (appRefused with what the app says to its user,
-        appFailed).
-        """
+        """Return the computeJobHash. Raises Refusal (appRefused with the app's message, appFailed)."""
         try:
-            return digest(self.app(simulation_type), model.name, data, _Later(lib))
+            return digest(self.app(simulation_type), model.name, data, _LazyMapping(lib))
         except AppError as e:
             raise Refusal("appRefused", str(e)) from None
         except RecursionError:
-            raise Refusal("tooDeep", "the request is nested too deep") from None
+            raise Refusal("tooDeep", "the request is nested too deeply") from None
 
     def environment(self, simulation_type: str) -> dict[str, str]:
-        """What a run of this app has in its environment: the version that its hash is of. Where it
-        runs, another one refuses it.
+        """Return the variables of a run of this app: the app version of its hash. An agent with
+        another version refuses the run.
         """
         version = self.app(simulation_type).version
         return (
@@ -88,11 +87,11 @@ class AppCatalog:
             else {}
         )
 
-    def described(self) -> list[dict[str, Any]]:
-        """What pages make their forms of. An app that cannot be loaded says why."""
-        return [self._described(name) for name in self.names()]
+    def descriptions(self) -> list[dict[str, Any]]:
+        """Return the data for forms. An app that cannot be loaded has an `error`."""
+        return [self._description(name) for name in self.names()]
 
-    def _described(self, name: str) -> dict[str, Any]:
+    def _description(self, name: str) -> dict[str, Any]:
         try:
             app = self.app(name)
         except Refusal as e:
@@ -110,8 +109,8 @@ class AppCatalog:
         }
 
 
-class _Later(Mapping[str, str]):
-    """A mapping that is looked up when it is looked into."""
+class _LazyMapping(Mapping[str, str]):
+    """A mapping that is fetched at its first use."""
 
     def __init__(self, look: LibFiles) -> None:
         self._look = look

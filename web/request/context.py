@@ -1,5 +1,5 @@
-"""One request on its way through its route: whose it is, what it brings, and what all routes share.
-Decides nothing.
+"""Context of one request: user, variables and body, and the parts that all routes share. Decides
+nothing.
 """
 
 import re
@@ -18,7 +18,7 @@ from .refusal_counts import RefusalCounts
 from .supervisor_client import SupervisorClient
 from .worker_quota import WorkerQuota
 
-#: A body of JSON may be so long; files have a limit of their own, which the supervisor keeps.
+#: Maximum bytes of a JSON body; files have a limit of their own, which the supervisor enforces.
 MAX_BODY = 2 * 1024 * 1024
 _PLACE = re.compile(r"`(\$[.\w]*)`$")
 
@@ -30,7 +30,7 @@ Plan = Callable[[str], str | None]
 
 
 class FrontEndContext:
-    """What the routes of one blueprint share."""
+    """Shared by all routes of one blueprint."""
 
     def __init__(
         self,
@@ -42,20 +42,20 @@ class FrontEndContext:
         may: May | None,
         admin: Admin | None,
         plan: Plan | None,
-        places: WorkerQuota,
+        quota: WorkerQuota,
     ) -> None:
         self.upstream, self.simulations, self.log = upstream, simulations, log
         self.user, self.may, self.admin, self.plan = user, may, admin, plan
         self.counts = RefusalCounts()
-        self.places = places
+        self.quota = quota
 
     def close(self) -> None:
         self.upstream.close()
 
 
 class RequestContext:
-    """uid: "" for a visitor, where those are let in. args: the variables of the address, not
-    checked yet.
+    """uid: "" for a visitor on routes that allow it. args: variables of the path, not validated
+    yet.
     """
 
     def __init__(
@@ -73,8 +73,8 @@ class RequestContext:
         return self.site.upstream
 
     def secret_body(self, type_: type[T], limit: int) -> T:
-        """The same of what holds secrets: what does not fit is told by its place alone, for a key
-        of it may be a password.
+        """Parse a body with secrets. An error names only the place, because a key may be a
+        password.
         """
         try:
             return self.body(type_, limit)
@@ -83,44 +83,44 @@ class RequestContext:
             where = f": see {found[1]}" if found else ""
             raise Refusal(
                 e.code,
-                e.sentence if e.code == "tooLarge" else f"this does not have the right form{where}",
+                e.sentence if e.code == "tooLarge" else f"the request is not valid{where}",
             ) from None
 
     def body(self, type_: type[T], limit: int = MAX_BODY) -> T:
-        """The request's JSON as this type. Raises Refusal (badRequest, tooLarge, tooDeep)."""
+        """Parse the JSON body as this type. Raises Refusal (badRequest, tooLarge, tooDeep)."""
         self.request.max_content_length = limit
         try:
             return msgspec.json.decode(self.request.get_data(cache=False) or b"{}", type=type_)
         except werkzeug.exceptions.RequestEntityTooLarge:
             raise Refusal(
-                "tooLarge", f"a request may take {limit} bytes; upload large data as a file"
+                "tooLarge", f"a request is limited to {limit} bytes; upload large data as a file"
             ) from None
         except werkzeug.exceptions.HTTPException as e:
             raise Refusal("badRequest", f"the request was cut off: {e.description}") from None
         except msgspec.ValidationError as e:
             raise Refusal("badRequest", _sentence(str(e))) from None
         except RecursionError:
-            raise Refusal("tooDeep", "the request is nested too deep") from None
+            raise Refusal("tooDeep", "the request is nested too deeply") from None
         except (msgspec.DecodeError, UnicodeDecodeError) as e:
             raise Refusal("badRequest", f"the body is not JSON: {e}") from None
 
     def arg(self, name: str) -> str:
-        """A variable of the address, as it is."""
+        """Return a variable of the path, not validated."""
         return self._args[name]
 
     def id(self, what: str) -> str:
-        """A variable of the address that is an id. Raises Refusal("badRequest")."""
+        """Return an id from the path. Raises Refusal("badRequest")."""
         return parse(what, self._args[what])
 
     def query(self, name: str, default: str = "") -> str:
         return self.request.args.get(name, default)
 
     def number(self, name: str, most: int) -> int:
-        """A whole number of the query, 0 where it is missing. Raises Refusal("badRequest")."""
+        """Return a whole number from the query, 0 if missing. Raises Refusal("badRequest")."""
         return number(name, self.query(name, "0"), most)
 
-    def allowed(self, simulation_type: str | None) -> None:
-        """Raises what the site's hook says against it."""
+    def authorize(self, simulation_type: str | None) -> None:
+        """Raise the refusal of the site's `may` hook, if any."""
         refusal = (
             self.site.may(self.uid, self.api, simulation_type)
             if self.site.may is not None and self.uid
@@ -130,9 +130,7 @@ class RequestContext:
             raise refusal
 
     def log(self, jid: str | None, content: Mapping[str, Any]) -> None:
-        """The line by which a request is found again; what happens to it next stands in the
-        supervisor's log, with the same ids.
-        """
+        """Log the request. The supervisor's log continues with the same ids."""
         self.site.log(
             "class=WebReq content={}",
             {"api": "api_" + self.api, "uid": self.uid, **content},
@@ -141,13 +139,13 @@ class RequestContext:
 
 
 def as_json(body: Any, status: int = 200) -> flask.Response:
-    """bytes are JSON already."""
+    """Return a JSON response. body: bytes are encoded already."""
     raw = body if isinstance(body, bytes) else msgspec.json.encode(body)
     return flask.Response(raw, status=status, mimetype="application/json")
 
 
 def number(name: str, text: str, most: int) -> int:
-    """Plain digits only. Raises Refusal("badRequest")."""
+    """Parse plain digits. Raises Refusal("badRequest")."""
     if not (text.isascii() and text.isdigit() and len(text) <= 16) or int(text) > most:
         raise Refusal(
             "badRequest", f"{name} must be a whole number up to {most}; got {ascii(text)[:40]}"
@@ -156,12 +154,12 @@ def number(name: str, text: str, most: int) -> int:
 
 
 def _sentence(text: str) -> str:
-    """msgspec's message, without Python's words."""
-    said = text.replace("\\\\Z'", "$'")
+    """Return msgspec's message without Python terms."""
+    message = text.replace("\\\\Z'", "$'")
     for theirs, ours in (
         ("Object contains", "it has an"),
         ("Object missing", "it lacks the"),
         ("`null`", "nothing"),
     ):
-        said = said.replace(theirs, ours)
-    return ("the request does not fit: " + said[0].lower() + said[1:])[:400]
+        message = message.replace(theirs, ours)
+    return ("the request is not valid: " + message[0].lower() + message[1:])[:400]

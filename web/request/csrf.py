@@ -1,9 +1,9 @@
-"""Was this request sent by a page of this site? What changes something must show it; nothing here
-knows what is asked for.
+"""Check against cross-site request forgery: a request that changes state must come from a page of
+this site. Independent of the route.
 
-Two lines of defence, either of which would do: a form of another site can send neither JSON nor a
-header of ours without being asked for by a preflight request, which is never answered; and where
-the browser says from where a request comes, it must be here.
+Two independent checks. A form of another site can send neither JSON nor a custom header without a
+preflight request, which is never answered. And if the browser states the origin of a request, the
+origin must be this site.
 """
 
 from urllib.parse import urlsplit
@@ -12,13 +12,13 @@ from werkzeug.datastructures import Headers
 
 from ...protocol.errors import Refusal
 
-#: Goes with what has no JSON body: uploads and deletions.
+#: Required header for requests without a JSON body: uploads and deletions.
 HEADER = "X-Jobscribe"
 _PORTS = {"http": 80, "https": 443}
 
 
 def check(headers: Headers, host: str, *, wants_json: bool) -> None:
-    """Raises Refusal("crossSite"). host: the request's own, as its sender wrote it."""
+    """Raise Refusal("crossSite") for a request of another site. host: Host header of the request."""
     if wants_json:
         if (headers.get("Content-Type") or "").partition(";")[
             0
@@ -29,15 +29,17 @@ def check(headers: Headers, host: str, *, wants_json: bool) -> None:
     check_origin(headers, host)
 
 
-def check_origin(headers: Headers, host: str, *, must_be_said: bool = False) -> None:
-    """Raises Refusal("crossSite") unless the request comes from this site, as far as it says."""
+def check_origin(headers: Headers, host: str, *, required: bool = False) -> None:
+    """Raise Refusal("crossSite") if the stated origin is another site. required: also if no
+    origin is stated.
+    """
     site, origin = headers.get("Sec-Fetch-Site"), headers.get("Origin")
     if site is not None and site != "same-origin":
         raise Refusal("crossSite", "this request comes from another site")
     if origin is not None and not _same(origin, host):
         raise Refusal("crossSite", "this request comes from another site")
-    if must_be_said and site is None and origin is None:
-        raise Refusal("crossSite", "this request does not say from where it comes")
+    if required and site is None and origin is None:
+        raise Refusal("crossSite", "this request does not state its origin")
 
 
 def _same(origin: str, host: str) -> bool:

@@ -1,20 +1,20 @@
-"""No, as a browser hears it: the code's HTTP status and a JSON body.
+"""Error responses for browsers: the HTTP status of the code, and a JSON body.
 
-What the supervisor said crosses; what only concerns it and us does not.
+Refusals of the supervisor are forwarded, except those about its connection to the front end.
 """
 
 from ...client.api.errors import ClientError
 from ...protocol.errors import CODES, Refusal
 
-#: Of the front end's users, other things are to be done than of the supervisor's.
+#: Advice for users of the front end where it differs from the advice for users of the supervisor.
 ADVICE = {
     "unauthenticated": "sign in, then send the request again",
     "notFound": "check the ids; /own-jobs shows what is yours",
     "methodNotAllowed": "see /openapi.json for the method of this address",
     "alreadyEnded": "nothing needs to be done; ask for the status",
-    "unknownApp": "check the simulation type; /apps shows those that there are",
+    "unknownApp": "check the simulation type; /apps lists the available ones",
 }
-#: What the supervisor says to a front end that is wrongly set up: not the browser's business.
+#: Codes of a misconfigured front end, which do not concern the browser.
 _OURS = frozenset({"unauthenticated", "malformed", "unknownOp", "methodNotAllowed"})
 
 
@@ -23,10 +23,10 @@ def body(refusal: Refusal) -> dict[str, object]:
 
 
 def from_supervisor(error: ClientError) -> Refusal:
-    """The refusal for the browser; its cause, where it differs, is for the log."""
+    """Return the refusal for the browser. The log has the original one if it differs."""
     if error.code in CODES and error.code not in _OURS:
         return Refusal(error.code, error.sentence)
     return Refusal(
         "supervisorUnavailable",
-        "the supervisor cannot be reached at the moment; what runs, runs on",
+        "the supervisor is unreachable at the moment; active runs continue",
     )

@@ -1,11 +1,11 @@
-"""What was refused, by code, counted from many threads."""
+"""Counters of refusals by code, for all threads."""
 
 import threading
 from collections import Counter
 
 
 class RefusalCounts:
-    """Names are `refused.<code>` and `internal`: a closed set."""
+    """Counters named `refused.<code>` and `internal`, a closed set."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

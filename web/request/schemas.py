@@ -1,8 +1,8 @@
-"""What browsers send and get: one type for each body. The same types check requests and make the
-OpenAPI document.
+"""Request and response bodies for browsers, one type each. The same types validate requests and
+build the OpenAPI document.
 
-Names of fields are Sirepo's. Requests may hold more than is named here: the clients that there are
-send whole simulations. Who the user is never stands in a body.
+Field names follow Sirepo. Requests may have further fields, because existing clients send whole
+simulations. A body never contains the user.
 """
 
 from typing import Annotated, Any, Literal
@@ -23,15 +23,15 @@ Secret = Annotated[str, msgspec.Meta(max_length=65_536)]
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An empty object will do."""
+    """An empty object is sufficient."""
 
 
 class RunSimulation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Start a run of this report's compute model, join the one that is live, or get the finished
-    one with the same inputs.
+    """Start a run of this report's compute model, join the active one, or get the completed one
+    with the same inputs.
 
-    reqId: makes the request safe to send again; made here where it is missing. computeJobSerial:
-    the run that the page knows.
+    reqId: makes the request safe to repeat; generated if missing. computeJobSerial: the run that
+    the page shows.
     """
 
     simulation_type: SimulationType
@@ -44,7 +44,7 @@ class RunSimulation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How the run stands. Where neither hash nor models are given: whichever run is in the slot."""
+    """Status of a run. Without hash and models: of the current run."""
 
     simulation_type: SimulationType
     simulation_id: Sid
@@ -55,7 +55,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class RunCancel(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Cancel exactly this run. Doing it again is harmless."""
+    """Cancel exactly this run. Repeating the request is harmless."""
 
     simulation_type: SimulationType
     simulation_id: Sid
@@ -66,7 +66,7 @@ class RunCancel(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class AnalysisJob(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Have the app compute something from a run that has started."""
+    """Let the app compute something from a run that has started."""
 
     simulation_type: SimulationType
     simulation_id: Sid
@@ -79,8 +79,8 @@ class AnalysisJob(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Compute(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Have the app compute something that needs no run: from its input alone, or (stateful) with
-    the user's library.
+    """Let the app compute something without a run: from the request alone, or (stateful) with the
+    user's library.
     """
 
     simulation_type: SimulationType
@@ -91,8 +91,8 @@ class Compute(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Jobs(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Which jobs. active: pending or running, or (false) the others; null for both. before: `next`
-    of the page before.
+    """Filter of a list of jobs. active: pending or running jobs, or (false) the others; null for
+    both. before: `next` of the previous page.
     """
 
     active: bool | None = True
@@ -101,14 +101,14 @@ class Jobs(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Ping(msgspec.Struct, frozen=True, kw_only=True):
-    """`ping` comes back as it is."""
+    """`ping` is returned unchanged."""
 
     ping: Word = ""
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Ports for this simulation: the same ones each time, until they are released or the lease is
-    over.
+    """Ports for this simulation: the same ones each time, until they are released or the lease
+    expires.
     """
 
     simulation_type: SimulationType
@@ -118,8 +118,8 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class SbatchCredentials(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a site asks for, to sign in there: a password, a one-time code, a private key, or
-    several of them. Kept nowhere.
+    """Credentials for a cluster: a password, a one-time code, a private key, or several of them.
+    They are not stored.
     """
 
     username: UnixName
@@ -134,8 +134,8 @@ class SbatchCredentials(msgspec.Struct, frozen=True, kw_only=True, rename="camel
 
 
 class SbatchLogin(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Sign in to a cluster. Without its name: to that of the simulation's run, or else to the first
-    one.
+    """Sign in to a cluster. Without `cluster`: to the cluster of the simulation's run, or else to
+    the first one.
     """
 
     sbatch_credentials: SbatchCredentials
@@ -150,7 +150,7 @@ class SbatchLogin(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class SbatchLoginStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Does this user have to sign in? Of which cluster as in /sbatch-login."""
+    """Ask whether the user must sign in. The cluster is chosen as in /sbatch-login."""
 
     cluster: ClusterName | None = None
     simulation_type: SimulationType | None = None
@@ -160,14 +160,14 @@ class SbatchLoginStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel
 
 
 class SbatchLogout(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Sign out of a cluster. Without its name: of the first one."""
+    """Sign out of a cluster. Without `cluster`: of the first one."""
 
     cluster: ClusterName | None = None
 
 
 class Error(msgspec.Struct, frozen=True, kw_only=True):
-    """Why not. error: a sentence for a person; advice: what to do next; retry: may the very same
-    request succeed later?
+    """A refusal. error: a sentence for a person. advice: what to do next. retry: the same request
+    may succeed later.
     """
 
     state: str
@@ -178,7 +178,7 @@ class Error(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResultError(msgspec.Struct, frozen=True, kw_only=True):
-    """Why the result of a run that completed cannot be shown."""
+    """Why the result of a completed run cannot be shown."""
 
     code: str
     error: str
@@ -187,7 +187,7 @@ class ResultError(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NextRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What to send to /run-status to hear of the same run again."""
+    """The next request to /run-status for the same run."""
 
     simulation_type: SimulationType
     simulation_id: Sid
@@ -198,7 +198,7 @@ class NextRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class SignIn(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Where a user has to sign in, and why. reason: `no-creds`, `invalid-creds` or
+    """Where a user must sign in, and why. reason: `no-creds`, `invalid-creds` or
     `general-connection-error`.
     """
 
@@ -218,8 +218,8 @@ class SignIn(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Why(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Why a run waits, or did not complete. confidence: `certain`, `likely`, `possible` or
-    `unknown`. tries: what a person can do.
+    """Why a run waits, or failed. confidence: `certain`, `likely`, `possible` or `unknown`. tries:
+    advice.
     """
 
     cause: str
@@ -229,8 +229,8 @@ class Why(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class WhyReply(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The whole answer. evidence: what shows the cause; exclusions (`not`): what it is taken for
-    and is not. traceback: of Python.
+    """The full diagnosis. evidence: facts that support the cause. exclusions (`not`): similar
+    causes that are ruled out. traceback: of Python.
     """
 
     state: str
@@ -247,15 +247,14 @@ class WhyReply(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class StatusReply(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How a run stands. Times are unix seconds.
+    """Status of a run. Times are unix seconds.
 
-    Beside these fields stand those that the app reports while it runs, and the result of a
-    sequential run that completed. A question about another hash or serial than the current one is
-    answered `missing`, with the reason. cluster: to which the run goes; batch: what Slurm says of
-    its job there. computeJobPosition: of the last event that it counts in; of two answers about one
-    run the lower one is older. why: of what waits or did not complete, the cause in a word and a
-    sentence. signIn: what is to be known of it, or goes on, only after its user has signed in
-    there.
+    Further fields: those that the app reports while it runs, and the result of a completed
+    sequential run. A request for another hash or serial than the current one gets `missing`, with
+    the reason. cluster: cluster of the run. batch: Slurm's report about its job.
+    computeJobPosition: of the last event included; of two replies about one run, the lower one is
+    older. why: cause of a wait or a failure. signIn: the user must sign in before the run continues
+    or its status is known.
     """
 
     state: Status
@@ -287,15 +286,15 @@ class StatusReply(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class SrException(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Where the client is to take its user. routeName: `sbatchLogin`."""
+    """Where the client must send its user. routeName: `sbatchLogin`."""
 
     route_name: str
     params: SignIn
 
 
 class SrExceptionReply(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """First the user has to sign in to a cluster. run: the status of the run, which is on file and
-    goes on by itself then.
+    """The user must first sign in to a cluster. run: status of the run, which is stored and then
+    continues by itself.
     """
 
     state: Literal["srException"]
@@ -304,7 +303,7 @@ class SrExceptionReply(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 
 
 class LoginReply(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The user is signed in, as this unix user; what waited for it goes on."""
+    """The user is signed in as this unix user; waiting runs continue."""
 
     state: str = "ok"
     login_success: bool = True
@@ -313,7 +312,7 @@ class LoginReply(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class LoginStatusReply(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """ready: nobody has to sign in now. sentence: why somebody has to."""
+    """ready: no sign-in is needed. sentence: why a sign-in is needed."""
 
     ready: bool
     cluster: str | None = None
@@ -324,8 +323,8 @@ class LoginStatusReply(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 
 
 class LogoutReply(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """signedOut: was anybody signed in? agentEnded: is nothing of the user's agent left there?
-    runs: that Slurm goes on with.
+    """signedOut: a sign-in existed. agentEnded: the user's agent has ended there. runs: number of
+    runs that Slurm continues.
     """
 
     state: str
@@ -338,13 +337,13 @@ class LogoutReply(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ClustersReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The clusters of this house: defaults, limits, and what is known of their partitions."""
+    """The clusters of this site: defaults, limits, and the known partitions."""
 
     clusters: list[dict[str, Any]]
 
 
 class JobRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One job, as a list shows it. computeJobPosition: of the last event that changed it."""
+    """One job in a list. computeJobPosition: of the last event that changed it."""
 
     compute_jid: ComputeJid
     uid: Uid
@@ -361,14 +360,14 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class JobsReply(msgspec.Struct, frozen=True, kw_only=True):
-    """Newest change first. next: `before` of the next page, null at the end."""
+    """Newest change first. next: `before` of the next page; null at the end."""
 
     jobs: list[JobRow]
     next: int | None = None
 
 
 class OkReply(msgspec.Struct, frozen=True, kw_only=True):
-    """It is done."""
+    """The request succeeded."""
 
     state: str = "ok"
 
@@ -381,15 +380,15 @@ class PingReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CountersReply(msgspec.Struct, frozen=True, kw_only=True):
-    """What was refused here since the start, by code."""
+    """Number of refusals since the start, by code."""
 
     state: str
     counters: dict[str, int]
 
 
 class TicketReply(msgspec.Struct, frozen=True, kw_only=True):
-    """What opens /live until that moment (unix seconds): `ticket` goes into the header of this
-    name.
+    """A ticket for /live, valid until `until` (unix seconds): send `ticket` in the header named
+    `header`.
     """
 
     ticket: str
@@ -398,7 +397,7 @@ class TicketReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResourcesReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The ports on this address are the simulation's until then (unix seconds)."""
+    """The leased ports on this address, valid until `until` (unix seconds)."""
 
     ports: list[int]
     ip: str | None = None
@@ -406,13 +405,13 @@ class ResourcesReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunFilesReply(msgspec.Struct, frozen=True, kw_only=True):
-    """Names; each of them is a suffix for /download-run-file."""
+    """File names; each is a suffix for /download-run-file."""
 
     files: list[str]
 
 
 class LibFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of the user's library. size in bytes."""
+    """A file of the user's library. size: in bytes."""
 
     name: str
     size: int

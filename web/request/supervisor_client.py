@@ -1,8 +1,7 @@
-"""The front end's side of the supervisor's HTTP interface: connections that are kept, and one of
-its own for each stream.
+"""The front end's client of the supervisor's HTTP interface: pooled connections, and a separate one
+for each stream.
 
-Nothing is tried for long here: a worker that waits serves nobody, and the browser asks again by
-itself.
+Retries are minimal: a waiting worker serves nobody, and the browser repeats its request.
 """
 
 import contextlib
@@ -25,7 +24,7 @@ from ...protocol.version import VERSION
 from ...protocol.wire.handshake import FRONT_END
 
 CHUNK = 64 * 1024
-#: A stream on which nothing moves for so long is taken for cut; a call may take so long at most.
+#: Idle time after which a stream counts as broken, and the maximum time of a call, in seconds.
 IDLE_SECS = 60.0
 LONGEST_SECS = 600.0
 
@@ -33,7 +32,7 @@ T = TypeVar("T")
 
 
 class SupervisorClient:
-    """The supervisor, for all threads. Raises ClientError."""
+    """The supervisor, for all threads. Methods raise ClientError."""
 
     def __init__(self, source: Source, redactor: Redactor) -> None:
         self._source, self._redactor = source, redactor
@@ -42,21 +41,21 @@ class SupervisorClient:
         self._kept = True
 
     def address(self) -> Address:
-        """Where it is now, looked up anew."""
+        """Return the current address, looked up again."""
         address = self._source()
         self._redactor.add(address.token)
         return address
 
     def reply(self, name: str, request: msgspec.Struct, wait_secs: float = 0.0) -> Reply:
-        """What `/api/<name>` answers."""
+        """Return the response of `/api/<name>`."""
         call = Call(path=f"/api/{name}", body=msgspec.json.encode(request), wait_secs=wait_secs)
-        return self._elsewhere(lambda connection: connection.call(call))
+        return self._with_relocation(lambda connection: connection.call(call))
 
     def post(self, name: str, request: msgspec.Struct, wait_secs: float = 0.0) -> bytes:
         return self.reply(name, request, wait_secs).body
 
     def once(self, name: str, request: msgspec.Struct, wait_secs: float) -> dict[str, Any]:
-        """The same for what must never be sent a second time, on a connection of its own."""
+        """Send a request that must never be repeated, on a connection of its own."""
         headers = {"Content-Type": "application/json"}
         with self._connection() as connection:
             sent = connection.stream(
@@ -69,33 +68,35 @@ class SupervisorClient:
         return object_of(self.post(name, request))
 
     def call(self, request: CallRequest) -> bytes:
-        """What an app computes. Its deadline is kept by the supervisor, which knows it; here only
-        the longest there can be.
+        """Return the result of an app's computation. The supervisor enforces its deadline; here
+        only the maximum applies.
         """
         return self.post("call", request, request.deadline_secs or LONGEST_SECS)
 
     def ping(self) -> None:
-        """Does it answer?"""
+        """Check that the supervisor answers."""
         self.exchange("GET", "/livez")
 
     def exchange(self, method: str, path: str) -> bytes:
-        """A request without a body, and the whole answer."""
-        with self._elsewhere(
+        """Send a request without a body; return the whole response."""
+        with self._with_relocation(
             lambda c: Stream(*c.stream(path, {}, IDLE_SECS, method=method))
         ) as stream:
             return stream.read()
 
     def stream(self, name: str, request: msgspec.Struct) -> "Stream":
-        """An answer that is passed on piece by piece; to be closed."""
+        """Return a response that is forwarded piece by piece; the caller closes it."""
         body, headers = msgspec.json.encode(request), {"Content-Type": "application/json"}
-        return self._elsewhere(
+        return self._with_relocation(
             lambda c: Stream(
                 *c.stream(f"/api/{name}", headers, IDLE_SECS, method="POST", body=body)
             )
         )
 
     def upload(self, path: str, pieces: Iterable[bytes], length: int) -> bytes:
-        """Send these pieces, of `length` bytes in all. Tried once: they cannot be had again."""
+        """Send these pieces, `length` bytes in total. Never retried, because the pieces can be read
+        only once.
+        """
         headers = {"Content-Length": str(length), "Content-Type": "application/octet-stream"}
         with (
             self._connection() as connection,
@@ -106,15 +107,13 @@ class SupervisorClient:
             return stream.read()
 
     def close(self) -> None:
-        """Give back the connections that lie idle, and from now on each that was used."""
+        """Close idle connections, and from now on each connection after its use."""
         self._kept = False
         for _, connection in self._take_all():
             connection.close()
 
-    def _elsewhere(self, once: Callable[[Connection], T]) -> T:
-        """Tried again, once, where the supervisor was started anew in another place, or with
-        another secret.
-        """
+    def _with_relocation(self, once: Callable[[Connection], T]) -> T:
+        """Retry once if the supervisor restarted with another address or secret."""
         with self._connection() as connection:
             before = connection.address()
             try:
@@ -127,7 +126,7 @@ class SupervisorClient:
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[Connection]:
-        """One that nobody else uses meanwhile. A process that was forked has its own."""
+        """Borrow a connection exclusively. A forked process uses its own connections."""
         with self._lock:
             pid, connection = self._idle.pop() if self._idle else (0, None)
         if connection is None or pid != os.getpid():
@@ -140,7 +139,7 @@ class SupervisorClient:
         finally:
             with self._lock:
                 self._idle.append((pid, connection))
-            if not self._kept:  # its request was still on its way when the site was closed
+            if not self._kept:  # the site was closed while this request was in progress
                 self.close()
 
     def _take_all(self) -> list[tuple[int, Connection]]:
@@ -150,7 +149,7 @@ class SupervisorClient:
 
 
 class Stream:
-    """An answer whose body is read as it comes."""
+    """A response whose body is read as it arrives."""
 
     def __init__(
         self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse
@@ -171,21 +170,21 @@ class Stream:
     def header(self, name: str) -> str:
         value = self._response.headers[name]
         if value is None:
-            raise own("notASupervisor", f"an answer without the header {name}")
+            raise own("notASupervisor", f"the response lacks the header {name}")
         return str(value)
 
     def read(self) -> bytes:
         return self._response.read()
 
     def pieces(self, length: int) -> Iterator[bytes]:
-        """All of it; raises ConnectionError where the other end stops before `length` bytes, so
-        that nobody takes a part for the whole.
+        """Yield the whole body. Raises ConnectionError if it ends before `length` bytes, so that a
+        part never counts as the whole.
         """
         left = length
         while left > 0:
             piece = self._response.read1(min(CHUNK, left))
             if not piece:
-                raise ConnectionError(f"the supervisor's answer ended {left} bytes too early")
+                raise ConnectionError(f"the supervisor's response ended {left} bytes too early")
             left -= len(piece)
             yield piece
 

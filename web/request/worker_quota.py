@@ -1,5 +1,5 @@
-"""Who holds the workers: requests that are being answered and downloads that are being read, by
-user. No one user gets all of them.
+"""Quota of workers for each user: requests being answered and downloads being read. No user can
+occupy all workers.
 """
 
 import threading
@@ -11,8 +11,8 @@ from ...protocol.errors import Refusal
 
 
 class WorkerQuota:
-    """For all threads. streams: downloads at once, of which one user may have three quarters. each:
-    requests and downloads of one user.
+    """Quota for all threads. streams: maximum number of downloads; one user may have three quarters
+    of them. each: requests and downloads of one user.
     """
 
     def __init__(self, streams: int, each: int) -> None:
@@ -24,12 +24,12 @@ class WorkerQuota:
 
     @contextmanager
     def request(self, uid: str) -> Iterator[None]:
-        """While a request of this user is being answered. Raises Refusal("tooManyRequests")."""
+        """Hold a slot while a request of this user is answered. Raises Refusal("tooManyRequests")."""
         with self._lock:
             if self._requests[uid] + self._reading[uid] >= self._each:
                 raise Refusal(
                     "tooManyRequests",
-                    f"{self._each} requests and downloads of yours are under way already",
+                    f"you already have {self._each} requests and downloads in progress",
                 )
             self._requests[uid] += 1
         try:
@@ -39,30 +39,30 @@ class WorkerQuota:
                 _one_less(self._requests, uid)
 
     def stream(self, uid: str) -> "WorkerSlot":
-        """For a download, until it is closed. Raises Refusal("tooManyRequests")."""
+        """Return a slot for a download, held until it is closed. Raises Refusal("tooManyRequests")."""
         with self._lock:
             if self._reading.total() >= self._streams or self._reading[uid] >= self._streams_each:
-                raise Refusal("tooManyRequests", "too many downloads are under way")
+                raise Refusal("tooManyRequests", "too many downloads are in progress")
             self._reading[uid] += 1
         return WorkerSlot(self, uid)
 
-    def left(self, uid: str) -> None:
-        """A download of this user has ended."""
+    def release(self, uid: str) -> None:
+        """Release the slot of a download that has ended."""
         with self._lock:
             _one_less(self._reading, uid)
 
 
 class WorkerSlot:
-    """One among the downloads; closing it again does nothing."""
+    """The slot of one download; a second close has no effect."""
 
-    def __init__(self, places: WorkerQuota, uid: str) -> None:
-        self._places, self._uid = places, uid
+    def __init__(self, quota: WorkerQuota, uid: str) -> None:
+        self._quota, self._uid = quota, uid
         self._open = True
 
     def close(self) -> None:
         if self._open:
             self._open = False
-            self._places.left(self._uid)
+            self._quota.release(self._uid)
 
 
 def _one_less(counter: Counter[str], uid: str) -> None:

@@ -1,1 +1,3 @@
-"""Server: one sentence to be written."""
+"""The processes that serve the front end: the Flask application, its WSGI server, the proxy of
+`jobscribe up`, and its development login.
+"""

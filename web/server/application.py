@@ -1,5 +1,5 @@
-"""The small Flask application that `jobscribe server` and `jobscribe up` serve: the blueprint, the
-page, and how it is.
+"""The Flask application of `jobscribe server` and `jobscribe up`: the blueprint, the page, and the
+health check.
 """
 
 import hashlib
@@ -24,13 +24,13 @@ from .login_sessions import SESSION_SECS, Sessions, key_of
 from .user_ids import UserIds
 
 STATIC = Path(__file__).parents[1] / "static"
-#: Scripts, pictures and styles come from here and from nowhere else, and no other site may show our
-#: page inside its own.
+#: Content security policy: scripts, images and styles only from this site, and no framing by other
+#: sites.
 POLICY = (
     "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'"
 )
-#: Where the application keeps the hook that says who the user is, and its SignIn.
+#: Keys of the application's extensions: the user hook, and the SignIn.
 USER = "jobscribe-user"
 _SIGN_IN = "jobscribe-sign-in"
 
@@ -38,13 +38,13 @@ _SIGN_IN = "jobscribe-sign-in"
 def create_app(
     settings: Settings, source: Source, log: Log, *, sessions: Sessions | None
 ) -> flask.Flask:
-    """sessions: those of the sign-in by name, for this machine only; without them
-    `server.user_hook` says who the user is.
+    """Create the application. sessions: of the development login, for this machine only; if None,
+    `server.user_hook` determines the user.
 
-    Raises Refusal where a hook cannot be had.
+    Raises Refusal if a hook cannot be loaded.
     """
     app = flask.Flask(__name__, static_folder=None)
-    # an address that is not quite right is not there: a redirection would not be in our form
+    # an inexact address is not found: a redirect would not have our response form
     app.url_map.merge_slashes = app.url_map.strict_slashes = False
     server = settings.server
     sign_in = None if sessions is None else SignIn(sessions, source().uid)
@@ -80,7 +80,7 @@ def _for_development(app: flask.Flask, source: Source, sign_in: SignIn) -> None:
     key = hashlib.sha256(b"jobscribe cookie\0" + source().token.encode()).hexdigest()
     app.extensions[_SIGN_IN] = sign_in
     app.config.update(
-        # browsers send cookies to all ports of a host: each root has its own
+        # browsers send cookies to all ports of a host, so each root has its own cookie name
         SESSION_COOKIE_NAME=f"jobscribe-{key[:8]}",
         SESSION_COOKIE_SAMESITE="Lax",
         SESSION_COOKIE_HTTPONLY=True,
@@ -96,27 +96,26 @@ def _for_development(app: flask.Flask, source: Source, sign_in: SignIn) -> None:
 
 
 def session_key(app: flask.Flask, cookie: str) -> str | None:
-    """The key of the cookie's session, without a request to the application; None where it has none
-    that goes on.
-    """
+    """Return the session key of a cookie without serving a request; None without a valid session."""
     with app.test_request_context(headers={"Cookie": cookie}):
         token = app.extensions[_SIGN_IN].token()
         return None if token is None else key_of(token)
 
 
 def _this_machine() -> None:
-    """A name of somebody else's that leads here would make his pages pages of this site."""
+    """Refuse other host names: DNS rebinding would make another site's pages same-origin."""
     host = flask.request.host
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
     if not is_loopback(name.strip("[]")):
         raise Refusal(
-            "crossSite", f"this site is called 127.0.0.1 or localhost, not {ascii(name)[:80]}"
+            "crossSite",
+            f"this site is only reachable as 127.0.0.1 or localhost, not as {ascii(name)[:80]}",
         )
 
 
 def _page(name: str) -> flask.Response:
     answer = flask.send_from_directory(STATIC, name)
-    # asked for anew each time, and answered with 304 where it is the same
+    # revalidated at each load; answered with 304 if unchanged
     answer.headers["Cache-Control"] = "no-cache"
     answer.headers["Content-Security-Policy"] = POLICY
     return answer
@@ -130,7 +129,9 @@ def _headers(answer: flask.Response) -> flask.Response:
 
 
 def _form_of_errors(log: Log) -> Callable[[Exception], flask.Response]:
-    """What is refused outside of the blueprint, in the same form."""
+    """Return an error handler with the blueprint's response form, for errors outside of the
+    blueprint.
+    """
 
     def answer(error: Exception) -> flask.Response:
         match error:
@@ -146,10 +147,12 @@ def _form_of_errors(log: Log) -> Callable[[Exception], flask.Response]:
                     "notFound", f"there is nothing at {ascii(flask.request.path)[:80]}"
                 )
             case werkzeug.exceptions.HTTPException():
-                refusal = Refusal("badRequest", f"the request cannot be understood: {error.name}")
+                refusal = Refusal("badRequest", f"the request is not valid: {error.name}")
             case _:
                 log.exception("{} {} failed", flask.request.method, flask.request.path, error=error)
-                refusal = Refusal("internal", "something went wrong inside; the log has it")
+                refusal = Refusal(
+                    "internal", "an internal error occurred; the log of this site has details"
+                )
         response = as_json(error_responses.body(refusal), refusal.http)
         response.headers["Cache-Control"] = "no-store"
         if isinstance(error, werkzeug.exceptions.MethodNotAllowed):
@@ -163,23 +166,24 @@ def _required(hook: str | None) -> Callable[..., Any]:
     found = _optional("server.user_hook", hook)
     if found is None:
         raise Refusal(
-            "unsafe", "nobody says who the users are; name a module:function in server.user_hook"
+            "unsafe",
+            "no hook determines the user of a request; set server.user_hook to module:function",
         )
     return found
 
 
 def _optional(setting: str, hook: str | None) -> Callable[..., Any] | None:
-    """The function that a setting names. Raises Refusal("badConfig")."""
+    """Return the function that a setting names. Raises Refusal("badConfig")."""
     if hook is None:
         return None
     module, _, name = hook.partition(":")
     try:
         found = getattr(importlib.import_module(module), name)
-    except Exception as e:  # whatever a site's module raises when it is imported
+    except Exception as e:  # a site's module may raise anything at import
         raise Refusal(
-            "badConfig", f"{setting}: {hook} cannot be had: {type(e).__name__}: {e}"
+            "badConfig", f"{setting}: {hook} cannot be loaded: {type(e).__name__}: {e}"
         ) from e
     if not callable(found):
-        raise Refusal("badConfig", f"{setting}: {hook} is no function")
+        raise Refusal("badConfig", f"{setting}: {hook} is not a function")
     function: Callable[..., Any] = found
     return function

@@ -1,5 +1,5 @@
-"""What a process and the front end that it starts as its child agree on. Imports nothing of the
-front end itself.
+"""The start protocol between `jobscribe up` and its front end child. Imports nothing of the front
+end.
 """
 
 import socket
@@ -9,16 +9,15 @@ import msgspec
 
 from ...protocol.errors import Refusal
 
-#: The child, as `python -m` knows it.
+#: Name of the child's module for `python -m`.
 MODULE = "jobscribe.web"
 
 
 class Start(msgspec.Struct, frozen=True):
-    """What the child is told on its standard input, which is held open for as long as the parent
-    lives.
+    """Message to the child on its standard input, which stays open while the parent lives.
 
-    listen, ready: descriptors of the listening socket, and of a pipe on which one byte says that it
-    serves.
+    listen: descriptor of the listening socket. ready: descriptor of a pipe; the child writes one
+    byte when it serves.
     """
 
     options: dict[str, Any]
@@ -28,7 +27,7 @@ class Start(msgspec.Struct, frozen=True):
 
 
 def bound(ip: str, port: int) -> socket.socket:
-    """A listening socket. Raises Refusal("portTaken")."""
+    """Return a listening socket. Raises Refusal("portTaken")."""
     listening = socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -43,5 +42,5 @@ def bound(ip: str, port: int) -> socket.socket:
 
 
 def url_of(ip: str, listening: socket.socket) -> str:
-    """As browsers write it."""
+    """Return the URL of the socket."""
     return f"http://{f'[{ip}]' if ':' in ip else ip}:{listening.getsockname()[1]}"

@@ -1,8 +1,8 @@
-"""Sign-in for development: a name, no password, a signed cookie with the token of a session. Only
-`jobscribe up` has it, on loopback.
+"""Development login: a name, no password, a signed cookie with a session token. Only `jobscribe up`
+uses it, on loopback.
 
-The proxy lets in one unix user of this machine; no request of another one comes here (see `proxy`).
-The page's own form talks in JSON; there is a plain one for browsers without scripts.
+The proxy admits only requests of one unix user of this machine (see `proxy`). The page's form sends
+JSON; a plain form serves browsers without scripts.
 """
 
 import getpass
@@ -22,13 +22,13 @@ _TOKEN, _NAME = "session", "name"
 
 
 class Name(msgspec.Struct, frozen=True):
-    """Who somebody wants to be."""
+    """Name for a sign-in."""
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 
 
 class SignIn:
-    """Routes of one site. own_uid: the user of the command line."""
+    """Sign-in routes of one site. own_uid: uid of the command line user."""
 
     def __init__(self, sessions: Sessions, own_uid: str) -> None:
         self.sessions, self._own_uid = sessions, own_uid
@@ -38,20 +38,20 @@ class SignIn:
         return self.sessions.of(flask.session.get(_TOKEN))
 
     def token(self) -> str | None:
-        """Return the token of this session; None where it has ended."""
+        """Return the token of this session; None if it has ended."""
         return None if self.session() is None else str(flask.session[_TOKEN])
 
     def user(self, request: flask.Request) -> str | None:
-        """The hook: whose cookie it is."""
+        """User hook: return the uid of the request's session."""
         session = self.session()
         return None if session is None else session.uid
 
     def sign_in(self) -> ResponseReturnValue:
-        """POST {"name"}, or a form with it."""
+        """Handle POST {"name"}, or a form with the name."""
         request = flask.request
         form = request.mimetype == "application/x-www-form-urlencoded"
         if form:
-            csrf.check_origin(request.headers, request.host, must_be_said=True)
+            csrf.check_origin(request.headers, request.host, required=True)
             wanted = _name({_NAME: request.form.get(_NAME, "")})
         else:
             csrf.check(request.headers, request.host, wants_json=True)
@@ -63,21 +63,21 @@ class SignIn:
         return flask.redirect("./", 303) if form else self.who()
 
     def sign_out(self) -> ResponseReturnValue:
-        """End the session here, not only in this browser."""
+        """End the session on the server, not only in this browser."""
         csrf.check(flask.request.headers, flask.request.host, wants_json=True)
         self.sessions.end(flask.session.get(_TOKEN))
         flask.session.clear()
         return {"state": "ok"}
 
     def who(self) -> ResponseReturnValue:
-        """Who is signed in."""
+        """Return the signed-in user."""
         session = self.session()
         if session is None:
-            raise Refusal("unauthenticated", "nobody is signed in")
+            raise Refusal("unauthenticated", "you are not signed in")
         return {"state": "ok", "uid": session.uid, "name": session.name}
 
     def form(self) -> flask.Response:
-        """A page for browsers without scripts."""
+        """Return the sign-in page for browsers without scripts."""
         session = self.session()
         return flask.Response(
             _FORM.replace("NAME", html.escape("" if session is None else session.name)),
@@ -86,8 +86,8 @@ class SignIn:
 
 
 def uid_of(name: str, own_uid: str) -> str:
-    """The unix user of this site is the user that the command line acts as; everybody else is
-    derived from the name.
+    """Return the uid of a name: own_uid for the unix user of this process, else derived from the
+    name.
     """
     return (
         own_uid
@@ -109,7 +109,7 @@ def _name(body: object) -> str:
     except msgspec.ValidationError as e:
         raise Refusal("badRequest", f"a name is needed, of at most 64 characters: {e}") from None
     if not name or not name.isprintable():
-        raise Refusal("badRequest", "a name is made of letters that can be seen")
+        raise Refusal("badRequest", "a name must have printable characters")
     return name
 
 

@@ -1,7 +1,7 @@
-"""The sign-ins of `jobscribe up`, kept by the server, so that signing out ends them. Holds no
+"""Login sessions of `jobscribe up`, stored on the server, so that a sign-out ends them. Holds no
 passwords and decides nothing about users.
 
-A browser has a random token; the file has its digest. Changes are durable when a method returns,
+The browser has a random token; the file has its digest. Changes are durable when a method returns,
 and survive a restart.
 """
 
@@ -19,12 +19,12 @@ from ...protocol.errors import Refusal
 from ...runtime.filesystems import write_atomically
 
 SESSION_SECS = 30 * 86400
-#: More sign-ins than this end the oldest ones.
+#: Maximum number of sessions; further sign-ins end the oldest ones.
 MOST = 1000
 
 
 class Session(msgspec.Struct, frozen=True):
-    """Who signed in. until: unix seconds."""
+    """A signed-in user. until: unix seconds."""
 
     uid: str
     name: str
@@ -32,8 +32,8 @@ class Session(msgspec.Struct, frozen=True):
 
 
 class Sessions:
-    """One per process, for all threads. path: its file; None keeps nothing. A damaged file counts
-    as empty: users sign in again.
+    """Sessions of a process, for all threads. path: its file; None stores nothing. A damaged file
+    counts as empty: users sign in again.
     """
 
     def __init__(
@@ -58,13 +58,13 @@ class Sessions:
         return token
 
     def of(self, token: object) -> Session | None:
-        """Return the session of this token; None where it has ended, or never was."""
+        """Return the session of this token; None if it has ended or never existed."""
         found = self._rows.get(key_of(token)) if isinstance(token, str) else None
         return found if found is not None and found.until > self._wall() else None
 
     def end(self, token: object) -> None:
-        """End the session, if there is one. Raises Refusal("storageUnavailable"): then it has ended
-        until the next restart only.
+        """End the session, if there is one. After Refusal("storageUnavailable") it has ended only
+        until the next restart.
         """
         if not isinstance(token, str) or key_of(token) not in self._rows:
             return
@@ -78,7 +78,7 @@ class Sessions:
             return {}
         for leftover in self._path.parent.glob(
             f"{self._path.name}.*.new"
-        ):  # of a process that was killed while it wrote
+        ):  # left by a process that was killed while writing
             with contextlib.suppress(OSError):
                 leftover.unlink()
         try:
@@ -93,7 +93,7 @@ class Sessions:
             write_atomically(str(self._path), msgspec.json.encode(rows), sync=True)
         except OSError as e:
             raise Refusal(
-                "storageUnavailable", f"the sign-in cannot be put on record: {e.strerror}"
+                "storageUnavailable", f"the session cannot be stored: {e.strerror}"
             ) from None
 
 

@@ -1,4 +1,4 @@
-"""Who may use the page of `jobscribe up`: the unix user who started it, and root."""
+"""Access check for the page of `jobscribe up`: only the unix user who started it, and root."""
 
 import os
 import socket
@@ -12,20 +12,20 @@ from ...runtime.log.logger import Log
 
 
 class PeerGate:
-    """Lets in this process's unix user, and root. owner: the unix user of a peer (default: the
-    kernel's word).
+    """Admits connections of this process's unix user and of root. owner: returns the unix uid of a
+    peer (default: asks the kernel).
     """
 
     def __init__(
         self, log: Log, owner: Callable[[Address, Address], int | None] | None = None
     ) -> None:
         self._log, self.owner = log, owner or socket_owner.owner
-        #: Connections that were let in: a socket does not change its owner.
+        #: Admitted connections; the owner of a socket does not change.
         self._let_in: weakref.WeakSet[object] = weakref.WeakSet()
 
     def check(self, connection: object, sock: socket.socket | None) -> None:
-        """Raises Refusal("forbidden") for anybody else, and where nobody knows. Called for each
-        request. sock: None once it is closed.
+        """Raise Refusal("forbidden") for any other or unknown user. Called for each request. sock:
+        None if closed.
         """
         if connection in self._let_in:
             return
@@ -34,11 +34,11 @@ class PeerGate:
                 None if sock is None else self.owner(sock.getpeername()[:2], sock.getsockname()[:2])
             )
         except OSError:
-            uid = None  # the connection has gone
+            uid = None  # the connection is closed
         if uid not in (0, os.geteuid()):
             self._log("refused a request of unix uid {}", "unknown" if uid is None else uid)
             raise Refusal(
                 "forbidden",
-                "this site is for the unix user who started it; start your own with 'jobscribe up'",
+                "this site is only for the unix user who started it; start your own with 'jobscribe up'",
             )
         self._let_in.add(connection)

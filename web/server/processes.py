@@ -1,8 +1,8 @@
-"""The processes that serve the front end: `jobscribe server` (waitress, behind a proxy of the
-house), and the child of `jobscribe up`.
+"""The processes that serve the front end: `jobscribe server` (waitress, behind the site's own
+reverse proxy), and the child of `jobscribe up`.
 
-The child gets its listening socket from its parent and puts the small proxy in front of waitress,
-which nobody else can reach. It ends when its parent does, whatever ended that.
+The child gets its listening socket from its parent and runs the proxy in front of waitress, which
+only the proxy can reach. The child ends with its parent, whatever ended the parent.
 """
 
 import asyncio
@@ -41,10 +41,10 @@ from .login_sessions import Sessions
 from .proxy import LIMITS, Proxy, serve, unix
 from .waitress_server import guard, user_by
 
-#: Bytes of an answer that waitress holds for a slow reader before its worker waits, too.
+#: Bytes of a response that waitress buffers for a slow reader before its worker waits.
 HIGH_WATER = 512 * 1024
-#: Connections to waitress at once: more than the small proxy has under way and keeps, so that none
-#: that stalls keeps others out.
+#: Maximum number of connections to waitress: more than the proxy uses, so that stalled ones do not
+#: block others.
 CONNECTIONS = 1024
 DESCRIPTORS = 65_536
 TITLE = "jobscribe server"
@@ -52,7 +52,7 @@ SWITCH_SECS = 0.0005
 
 
 def main(settings: Settings, announce: Callable[[str, str], None]) -> None:
-    """Serve until SIGTERM or SIGINT. `announce(url, root)` once requests are answered. Raises
+    """Serve until SIGTERM or SIGINT. Calls `announce(url, root)` when requests are answered. Raises
     Refusal before that.
     """
     check_server(settings)
@@ -89,15 +89,15 @@ def main(settings: Settings, announce: Callable[[str, str], None]) -> None:
 
 
 def child() -> None:
-    """The front end of `jobscribe up`; says so on a pipe when it serves."""
+    """Run the front end of `jobscribe up`. Writes to a pipe when it serves."""
     start = msgspec.json.decode(sys.stdin.buffer.readline(), type=Start)
     settings = load(start.options, file=start.file)
     log, sink = _opened_log(settings)
     try:
         os.umask(0o077)
         _many_descriptors()
-        # the proxy's loop takes turns with the workers: at Python's default it would wait 5 ms for
-        # each
+        # the proxy's loop and the workers share the interpreter: with Python's default it would
+        # wait up to 5 ms for each worker
         sys.setswitchinterval(SWITCH_SECS)
         processes.set_dumpable(False)
         _set_title(settings)
@@ -124,20 +124,20 @@ async def _proxied(
     inner: Any,
 ) -> None:
     loop = asyncio.get_running_loop()
-    told = asyncio.Event()
+    stopping = asyncio.Event()
 
     def answer() -> None:
         try:
             inner.run()
-        finally:  # nothing would be answered any more: the parent starts another front end
-            loop.call_soon_threadsafe(told.set)
+        finally:  # waitress ended: stop, and the parent starts another front end
+            loop.call_soon_threadsafe(stopping.set)
 
     threading.Thread(target=answer, name="waitress", daemon=True).start()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
+        loop.add_signal_handler(number, stopping.set)
     threading.Thread(
-        target=_parent_is_gone,
-        args=(lambda: loop.call_soon_threadsafe(told.set),),
+        target=_wait_for_parent_end,
+        args=(lambda: loop.call_soon_threadsafe(stopping.set),),
         name="parent",
         daemon=True,
     ).start()
@@ -162,33 +162,34 @@ async def _proxied(
     gc.freeze()
     os.write(start.ready, b"1")
     os.close(start.ready)
-    await told.wait()
+    await stopping.wait()
     server.stop()
     log("front end stopped")
 
 
 def _many_descriptors() -> None:
-    """As many as may be had: each stream of news takes two, and without one left nobody is
-    answered.
+    """Raise the limit of file descriptors: each event stream needs two, and without a free one no
+    request is answered.
     """
     most = min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], DESCRIPTORS)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def _parent_is_gone(tell: Callable[[], object]) -> None:
-    """The parent never writes again: the end of its standard input is the end of the parent.
+def _wait_for_parent_end(notify: Callable[[], object]) -> None:
+    """Call `notify` at the end of standard input. The parent never writes again, so this is the end
+    of the parent.
 
-    By its descriptor: Python dies at its own end of a lock that this thread would hold while it
-    waits in a buffered file.
+    Reads the descriptor: a blocked read of sys.stdin holds a lock that would abort the interpreter
+    at exit.
     """
     while os.read(0, 1):
         continue
-    tell()
+    notify()
 
 
 def _private_path(root: str) -> str:
-    """Of a unix socket in the root, that only this user can reach; by descriptor, since such a path
-    may only have 107 bytes.
+    """Return the path of a unix socket in the root that only this user can reach. The path uses a
+    descriptor, because socket paths are limited to 107 bytes.
     """
     folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     with contextlib.suppress(FileNotFoundError):
@@ -205,7 +206,7 @@ def _waitress(app: flask.Flask, settings: Settings, listening: socket.socket) ->
         outbuf_high_watermark=HIGH_WATER,
         max_request_body_size=settings.limits.upload_bytes + 64 * 1024,
         clear_untrusted_proxy_headers=True,
-        # with select, its default, one descriptor over 1023 would be its end
+        # the default, select, fails with descriptors over 1023
         connection_limit=CONNECTIONS,
         asyncore_use_poll=True,
     )
@@ -228,7 +229,7 @@ def _opened_log(settings: Settings) -> tuple[Log, PkdebugSink]:
     log, sink = open_log("server", settings.log, Redactor(), stream=sys.stderr, root=root)
     log_uncaught(log)
     capture_logging(log)
-    # waitress says with each burst that requests wait for a thread: that is what a queue is for
+    # waitress warns whenever requests wait for a thread, which is normal
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
     return log, sink
 

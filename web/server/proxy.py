@@ -1,11 +1,11 @@
-"""The proxy of `jobscribe up`: one address for browsers; /live goes to the supervisor, everything
-else to the front end.
+"""The proxy of `jobscribe up`: one address for browsers. It forwards /live to the supervisor and
+everything else to the front end.
 
-Every request must come from the unix user of this process, or from root. Browsers send the cookies
-of a host to all of its ports, so another user's server on this machine gets them, too: a cookie
-alone proves nothing here. Bytes pass in both directions as fast as the slower side takes them, and
-nothing is collected. Nothing is understood but where a request goes, which headers are not for the
-other side, and that a side may be away.
+Every request must come from the unix user of this process or from root. Browsers send the cookies
+of a host to all of its ports, so servers of other users on this machine receive them: a cookie
+alone proves nothing here. Data flow in both directions as fast as the slower side accepts them,
+without buffering whole bodies. The proxy knows only the destination of a request and the headers
+that must not be forwarded, and handles an unreachable destination.
 """
 
 import asyncio
@@ -35,26 +35,25 @@ from ..request import error_responses
 from .peer_gate import PeerGate
 
 CONNECT_SECS = 5.0
-#: Browsers may leave a connection idle for so long.
+#: Maximum idle time of a browser's connection, in seconds.
 IDLE_SECS = 75.0
 LIMITS = Limits(idle_secs=IDLE_SECS)
-#: Connections to the front end that lie idle, and for how long: less than its server keeps them.
+#: Idle connections to the front end: maximum number, and maximum age in seconds, less than its
+#: server keeps them.
 MOST_KEPT, KEPT_SECS = 32, 30.0
-#: Requests to the front end, and streams of news, at once; one more is told to come back.
+#: Maximum number of concurrent requests to the front end, and of event streams. More are refused.
 MOST = 512
-#: A request of which nothing comes, or an answer of which nothing is taken, for so long is given
-#: up.
+#: Seconds without progress after which a request body or a response is aborted.
 STALL_SECS = 60.0
 LARGEST_BODY = 16 * 1024 * 1024
-#: Of somebody who is not signed in: the front end's server keeps a whole body before it asks whose
-#: it is.
-LARGEST_OF_STRANGERS = 64 * 1024
-#: The supervisor has a limit for uploads, which it says itself.
+#: Limit without sign-in: the front end's server buffers a whole body before it checks the user.
+LARGEST_UNAUTHENTICATED = 64 * 1024
+#: The supervisor itself enforces its upload limit.
 LARGEST_UPLOAD = 2**40
 UPLOADS = "/lib-file/"
 _NO_LIMIT = 2**62
 _LENGTH = re.compile(r"[0-9]{1,18}", re.ASCII)
-#: Methods whose body tornado sends in chunks where its length is not known.
+#: Methods for which tornado sends a body of unknown length in chunks.
 _CHUNKED = ("POST", "PUT", "PATCH")
 _HOP_BY_HOP = frozenset(
     {
@@ -78,10 +77,10 @@ Connect = Callable[[], Awaitable[tornado.iostream.IOStream]]
 
 
 class Proxy(tornado.httputil.HTTPServerConnectionDelegate):
-    """front: how to connect to the front end. supervisor: where the supervisor is, asked for each
+    """front: connects to the front end. supervisor: address of the supervisor, looked up for each
     stream.
 
-    session: the key of the sign-in session that these headers show; None without one.
+    session: returns the key of the login session in the headers; None without one.
     """
 
     def __init__(
@@ -93,7 +92,7 @@ class Proxy(tornado.httputil.HTTPServerConnectionDelegate):
     ) -> None:
         self._front, self._supervisor, self.session, self.log = front, supervisor, session, log
         self.gate = PeerGate(log)
-        self._streams: dict[str, set[_Passage]] = {}
+        self._streams: dict[str, set[_ProxiedRequest]] = {}
         self.under_way = self.live = 0
         self._kept: list[tuple[float, tornado.iostream.IOStream]] = []
 
@@ -101,19 +100,19 @@ class Proxy(tornado.httputil.HTTPServerConnectionDelegate):
         self, server_conn: object, request_conn: tornado.httputil.HTTPConnection
     ) -> tornado.httputil.HTTPMessageDelegate:
         assert isinstance(request_conn, HTTP1Connection)
-        return _Passage(self, request_conn, server_conn)
+        return _ProxiedRequest(self, request_conn, server_conn)
 
-    def add_stream(self, key: str, stream: "_Passage") -> None:
-        """This stream of news ends with this session."""
+    def add_stream(self, key: str, stream: "_ProxiedRequest") -> None:
+        """Tie this event stream to the session, so that it ends with it."""
         self._streams.setdefault(key, set()).add(stream)
 
-    def drop_stream(self, key: str, stream: "_Passage") -> None:
+    def drop_stream(self, key: str, stream: "_ProxiedRequest") -> None:
         self._streams[key].discard(stream)
         if not self._streams[key]:
             del self._streams[key]
 
     def end_streams(self, key: str) -> None:
-        """This session has ended."""
+        """End all event streams of an ended session."""
         for stream in list(self._streams.get(key, ())):
             stream.end()
 
@@ -121,9 +120,9 @@ class Proxy(tornado.httputil.HTTPServerConnectionDelegate):
         return self._to_supervisor if is_live(path) else self._to_front
 
     def keep(self, stream: tornado.iostream.IOStream) -> None:
-        """A connection to the front end that may be used again."""
+        """Keep an idle connection to the front end for reuse."""
         if len(self._kept) < MOST_KEPT and not stream.closed():
-            # with a callback tornado listens, and so notices when it is closed meanwhile
+            # with a close callback, tornado notices a close meanwhile
             stream.set_close_callback(lambda: None)
             self._kept.append((time.monotonic(), stream))
         else:
@@ -150,7 +149,7 @@ class Proxy(tornado.httputil.HTTPServerConnectionDelegate):
 
 
 def unix(path: str) -> Connect:
-    """How to connect to a server at this unix socket."""
+    """Return a function that connects to the server at this unix socket."""
 
     async def connect() -> tornado.iostream.IOStream:
         return await _connected(tornado.iostream.IOStream(socket.socket(socket.AF_UNIX)), path)
@@ -170,18 +169,18 @@ async def _connected(
     return stream
 
 
-class _Passage(tornado.httputil.HTTPMessageDelegate):
-    """One request on its way to its server, and the answer on its way back."""
+class _ProxiedRequest(tornado.httputil.HTTPMessageDelegate):
+    """One request and its response on their way through the proxy."""
 
     def __init__(self, proxy: Proxy, browser: HTTP1Connection, connection: object) -> None:
         self._proxy, self._browser, self._connection = proxy, browser, connection
-        #: of the session with which a stream of news ends
+        #: key of the session that this event stream belongs to
         self._key: str | None = None
         self._server: HTTP1Connection | None = None
         self._counted = False
         self._watching: asyncio.TimerHandle | None = None
-        #: has the whole request been read? has the whole answer been written?
-        self._heard = self._said = False
+        #: whether the whole request has been read, and the whole response written
+        self._request_read = self._response_written = False
         self._taken = 0
         self._limit, self._excess = LARGEST_BODY, "tooLarge"
         self._sends_body = True
@@ -195,7 +194,7 @@ class _Passage(tornado.httputil.HTTPMessageDelegate):
         assert isinstance(start_line, RequestStartLine)
         self._what = f"{start_line.method} {start_line.path.partition('?')[0]}"
         self._may_keep = not is_live(start_line.path)
-        # the limits are ours: tornado's own answer would have neither code nor sentence
+        # apply our own limits, because tornado's error response has no code and no sentence
         self._browser.set_max_body_size(_NO_LIMIT)
         self._browser.set_close_callback(self.on_connection_close)
         if "Content-Length" in headers or "Transfer-Encoding" in headers:
@@ -220,7 +219,7 @@ class _Passage(tornado.httputil.HTTPMessageDelegate):
             self._refuse(
                 Refusal(
                     "supervisorUnavailable",
-                    "this part of the site is not there at the moment; what runs, runs on",
+                    "this part of the site is unavailable at the moment; active runs continue",
                 )
             )
             return
@@ -242,34 +241,34 @@ class _Passage(tornado.httputil.HTTPMessageDelegate):
         )
 
     def _check(self, start_line: RequestStartLine, headers: HTTPHeaders) -> None:
-        self._limit, limit = LARGEST_OF_STRANGERS, self._limit
+        self._limit, limit = LARGEST_UNAUTHENTICATED, self._limit
         self._proxy.gate.check(self._connection, self._browser.stream.socket)
         self._limit = limit
         declared = headers.get("Content-Length")
         if declared is not None and (
             not _LENGTH.fullmatch(declared) or "Transfer-Encoding" in headers
         ):
-            # two readers of it could see two requests
-            raise tornado.httputil.HTTPInputError("a body has one length, in digits")
+            # ambiguous lengths allow request smuggling
+            raise tornado.httputil.HTTPInputError("a body must have one length, in digits")
         if (
             self._proxy.under_way - self._proxy.live if self._may_keep else self._proxy.live
         ) >= MOST:
-            raise Refusal("tooManyRequests", "too many requests are under way")
+            raise Refusal("tooManyRequests", "too many concurrent requests")
         if not start_line.path.isascii():
-            raise Refusal("badRequest", "an address is made of ASCII")
+            raise Refusal("badRequest", "the address must be ASCII")
         length = int(declared or 0)
-        if "Transfer-Encoding" not in headers and length <= LARGEST_OF_STRANGERS:
+        if "Transfer-Encoding" not in headers and length <= LARGEST_UNAUTHENTICATED:
             return
         if self._proxy.session(headers) is None:
-            self._limit, self._excess = LARGEST_OF_STRANGERS, "unauthenticated"
+            self._limit, self._excess = LARGEST_UNAUTHENTICATED, "unauthenticated"
         elif start_line.path.startswith(UPLOADS):
             self._limit = LARGEST_UPLOAD
         if length > self._limit:
             raise self._too_large()
 
     def _too_large(self) -> Refusal:
-        whose = " of somebody who is not signed in" if self._excess == "unauthenticated" else ""
-        return Refusal(self._excess, f"a request{whose} may take {self._limit} bytes")
+        limited = " without sign-in" if self._excess == "unauthenticated" else ""
+        return Refusal(self._excess, f"a request{limited} is limited to {self._limit} bytes")
 
     def _forwarded(self, start_line: RequestStartLine, headers: HTTPHeaders) -> HTTPHeaders:
         sent = _passed_on(headers, _OURS)
@@ -285,35 +284,35 @@ class _Passage(tornado.httputil.HTTPMessageDelegate):
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
         self._taken += len(chunk)
         if self._taken > 4 * self._limit:
-            self._browser.close()  # it was told, and goes on
-        elif self._taken > self._limit and not self._said:
+            self._browser.close()  # refused, but it continues to send
+        elif self._taken > self._limit and not self._response_written:
             self._refuse(self._too_large())
         elif self._server is not None and self._sends_body and not self._server.stream.closed():
             return _quietly(self._server.write(chunk))
         return None
 
     def finish(self) -> None:
-        self._heard = True
+        self._request_read = True
         if self._watching is not None:
             self._watching.cancel()
-        if self._said:
+        if self._response_written:
             self._browser.finish()
         elif self._server is not None and not self._server.stream.closed():
             self._server.finish()
 
     def _watch(self, taken: int = -1) -> None:
-        """Does its body still come? taken: bytes that had come when it was last looked at."""
-        if self._heard or self._browser.stream.closed():
+        """Abort a request whose body has stalled. taken: bytes received at the last check."""
+        if self._request_read or self._browser.stream.closed():
             return
         if taken == self._taken:
-            self._proxy.log("{}: the rest of it does not come", self._what)
+            self._proxy.log("{}: the request body stalled", self._what)
             self._browser.close()
             self._over()
             return
         self._watching = asyncio.get_running_loop().call_later(STALL_SECS, self._watch, self._taken)
 
     def on_connection_close(self) -> None:
-        """The browser is gone, and so is its wish."""
+        """Abort the request of a browser that closed its connection."""
         self._over()
 
     # ---- the answer
@@ -327,18 +326,18 @@ class _Passage(tornado.httputil.HTTPMessageDelegate):
                 and self._may_keep
                 and answer.may_keep
                 and answer.finished
-                and self._heard
+                and self._request_read
             ):
                 self._server = None
                 self._proxy.keep(server.detach())
         except tornado.iostream.StreamClosedError:
-            pass  # the browser left, and its connection was closed here: nobody is there to be told
+            pass  # the browser left and closed its connection: there is nobody to answer
         finally:
             if not answer.begun:
                 self._refuse(
                     Refusal(
                         "supervisorUnavailable",
-                        "this part of the site was stopped before it answered; ask again",
+                        "this part of the site was stopped before it answered; repeat the request",
                     )
                 )
             elif not answer.finished:
@@ -354,26 +353,28 @@ class _Passage(tornado.httputil.HTTPMessageDelegate):
         return self._taking(self._browser.write(chunk))
 
     async def _taking(self, written: Awaitable[None]) -> None:
-        """The server waits for the browser, but not for ever: it may be a worker that waits."""
+        """Wait for the browser to accept data, with a limit, because a worker may wait for this
+        response.
+        """
         try:
             async with asyncio.timeout(STALL_SECS):
                 await _quietly(written)
         except TimeoutError:
-            self._proxy.log("{}: its answer is not taken", self._what)
+            self._proxy.log("{}: the browser does not read the response", self._what)
             self._browser.close()
             self._over()
 
     def end_answer(self) -> None:
-        """Only when the request has been read, too: a connection that is closed before may take the
-        answer with it.
+        """Finish the response only after the whole request was read: an earlier close may discard
+        the response.
         """
-        self._said = True
-        if self._heard and not self._browser.stream.closed():
+        self._response_written = True
+        if self._request_read and not self._browser.stream.closed():
             self._browser.finish()
 
     def _refuse(self, refusal: Refusal) -> None:
         self._over()
-        if self._said or self._browser.stream.closed():
+        if self._response_written or self._browser.stream.closed():
             return
         body = msgspec.json.encode(error_responses.body(refusal))
         headers = HTTPHeaders(
@@ -392,7 +393,7 @@ class _Passage(tornado.httputil.HTTPMessageDelegate):
         self.end_answer()
 
     def _over(self) -> None:
-        """Nothing more is to be had of the server, and the place is free."""
+        """Close the connection to the server and free the slot."""
         if self._counted:
             self._counted = False
             self._proxy.under_way -= 1
@@ -404,16 +405,16 @@ class _Passage(tornado.httputil.HTTPMessageDelegate):
             self._server.close()
 
     def end(self) -> None:
-        """The session of this stream has ended."""
+        """Abort this stream because its session has ended."""
         self._browser.close()
         self._over()
 
 
 class _Answer(tornado.httputil.HTTPMessageDelegate):
-    """The server's answer, as it comes."""
+    """The server's response as it arrives."""
 
-    def __init__(self, passage: _Passage) -> None:
-        self._passage = passage
+    def __init__(self, request: _ProxiedRequest) -> None:
+        self._request = request
         self.begun = self.finished = self.may_keep = False
 
     def headers_received(self, start_line: object, headers: HTTPHeaders) -> Awaitable[None] | None:
@@ -424,15 +425,15 @@ class _Answer(tornado.httputil.HTTPMessageDelegate):
         self.may_keep = (
             start_line.version == "HTTP/1.1" and headers.get("Connection", "").lower() != "close"
         )
-        return self._passage.begin_answer(start_line, headers)
+        return self._request.begin_answer(start_line, headers)
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
-        return self._passage.continue_answer(chunk)
+        return self._request.continue_answer(chunk)
 
     def finish(self) -> None:
         if self.begun:
             self.finished = True
-            self._passage.end_answer()
+            self._request.end_answer()
 
 
 def is_live(path: str) -> bool:
@@ -440,7 +441,9 @@ def is_live(path: str) -> bool:
 
 
 def _passed_on(headers: HTTPHeaders, more: frozenset[str]) -> HTTPHeaders:
-    """What concerns the other side: neither this connection nor what only we may say."""
+    """Return the headers to forward, without those of this connection and those that only the proxy
+    may set.
+    """
     named = {
         name.strip().lower()
         for value in headers.get_list("Connection")
@@ -454,7 +457,7 @@ def _passed_on(headers: HTTPHeaders, more: frozenset[str]) -> HTTPHeaders:
 
 
 async def _quietly(written: Awaitable[None]) -> None:
-    """A side that is gone is noticed by who reads from it."""
+    """Ignore a closed connection; its reader notices it."""
     try:
         await written
     except tornado.iostream.StreamClosedError:
@@ -464,7 +467,7 @@ async def _quietly(written: Awaitable[None]) -> None:
 def serve(
     proxy: Proxy, listening: socket.socket, limits: Limits = LIMITS
 ) -> tornado.httpserver.HTTPServer:
-    """Requests from this socket go through the proxy from now on; needs a running loop."""
+    """Serve requests of this socket through the proxy. Needs a running event loop."""
     said = AggregatedLines(proxy.log)
     admission = Admission(
         limits,

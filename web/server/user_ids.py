@@ -1,5 +1,5 @@
-"""The uid of each user name of a site: given once, never to a second name, and kept in a file that
-its processes share.
+"""Maps user names of a site to uids: assigned once, never to a second name, and stored in a file
+that its processes share.
 """
 
 import fcntl
@@ -18,7 +18,7 @@ from ...runtime.filesystems import write_atomically
 if TYPE_CHECKING:
     import flask
 
-#: Characters of a user name.
+#: Maximum length of a user name.
 MOST_CHARS = 256
 
 
@@ -27,11 +27,11 @@ class _Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class UserIds:
-    """Use it from any thread, and any number of them on one file. A name is what it is, letter by
-    letter: `Bob` is not `bob`.
+    """Maps names to uids; safe for threads and for several processes on one file. Names are
+    case-sensitive: `Bob` is not `bob`.
 
-    A uid is derived from its name, so a file that was lost gives the same uids again, except where
-    two names collided.
+    A uid is derived from its name. So a lost file yields the same uids again, except for names
+    whose uids collided.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -39,9 +39,9 @@ class UserIds:
         self._uids: dict[str, str] = {}
 
     def of(self, name: str) -> str:
-        """8 letters or digits, durable when this returns.
+        """Return the uid of a name: 8 letters or digits, durable on return.
 
-        Raises Refusal("badRequest") for what is no name, Refusal("storageUnavailable") if the file
+        Raises Refusal("badRequest") for an invalid name, Refusal("storageUnavailable") if the file
         cannot be read or written.
         """
         if not isinstance(name, str) or not 0 < len(name) <= MOST_CHARS or not name.isprintable():
@@ -55,7 +55,7 @@ class UserIds:
             return self._uids[name]
 
     def name(self, uid: str) -> str | None:
-        """Whose uid it is; None for nobody's. Raises Refusal("storageUnavailable")."""
+        """Return the name of a uid; None if unassigned. Raises Refusal("storageUnavailable")."""
         with self._lock:
             if uid not in self._uids.values():
                 self._uids = self._read()
@@ -64,7 +64,9 @@ class UserIds:
     def user(
         self, names: "Callable[[flask.Request], str | None]"
     ) -> "Callable[[flask.Request], str | None]":
-        """A hook that says the uid of whom `names` names, for `create_blueprint(user=...)`."""
+        """Return a hook that maps the name returned by `names` to a uid, for
+        `create_blueprint(user=...)`.
+        """
 
         def user(request: "flask.Request") -> str | None:
             name = names(request)
@@ -73,7 +75,7 @@ class UserIds:
         return user
 
     def _given(self, name: str) -> dict[str, str]:
-        """All uids, this name's among them, which is given one if it has none."""
+        """Return all uids, after assigning one to this name if it has none."""
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with open(f"{self._path}.lock", "a") as lock:
@@ -102,10 +104,10 @@ class UserIds:
                 f"the uids of users cannot be read from {self._path}: {e.strerror}",
             ) from None
         except msgspec.DecodeError as e:
-            # to begin anew would give somebody's jobs to somebody else
+            # starting with an empty file could assign one user's uid to another
             raise Refusal(
                 "storageUnavailable",
-                f"{self._path} does not hold uids of users: {e}; restore it from a backup",
+                f"{self._path} is not a valid file of uids: {e}; restore it from a backup",
             ) from None
 
 

@@ -1,8 +1,8 @@
-"""waitress with `runtime.admission`: for `jobscribe server`, whose port all unix users of the
-machine can reach.
+"""waitress with admission control (`runtime.connections.admission`), for `jobscribe server`, whose
+port every unix user of the machine can reach.
 
-A large body is read only of who is signed in; connections have deadlines, and a limit for each unix
-user.
+A large body is read only from signed-in users. Connections have deadlines, and there is a limit for
+each unix user.
 """
 
 import resource
@@ -22,28 +22,29 @@ from ...runtime.connections.admission import Admission, Limits, Reason, TrackedC
 from ...runtime.connections.http_server import Peers
 from ...runtime.log.logger import Log
 from ..request import error_responses
-from .proxy import LARGEST_OF_STRANGERS
+from .proxy import LARGEST_UNAUTHENTICATED
 
-#: Of waitress's connections, so many are left to the owner of the site and to the site's own
-#: proxies.
+#: Connections reserved for the owner of the site and for the site's own reverse proxies.
 SPARE = 64
-#: A sentence is said again after so long (seconds).
+#: Seconds before the same message is logged again.
 SAY_SECS = 60.0
 IsUser = Callable[[Any], bool]
 
 
 def guard(server: Any, limits: Limits, peers: Peers, is_user: IsUser, log: Log, most: int) -> None:
-    """server: of waitress, before it runs. is_user: by the headers that waitress's parser has read.
-    most: connections at once.
+    """Add admission control to a waitress server before it runs. is_user: decides by the headers
+    read by waitress's parser. most: maximum number of connections.
     """
-    door = _Door(limits, peers, is_user, log, most)
-    server.channel_class = lambda *args, **more: _Channel(door, *args, **more)
-    server.maintenance = lambda now: door.sweep()
+    gate = _ConnectionGate(limits, peers, is_user, log, most)
+    server.channel_class = lambda *args, **more: _Channel(gate, *args, **more)
+    server.maintenance = lambda now: gate.sweep()
     server.adj.cleanup_interval = 1
 
 
 def user_by(app: flask.Flask, user: Callable[[flask.Request], str | None], log: Log) -> IsUser:
-    """Asks the site's hook. It runs on the loop of the server, and must be quick."""
+    """Return a check that calls the site's user hook. It runs on the server's loop, so the hook
+    must be fast.
+    """
 
     def is_user(parser: Any) -> bool:
         headers = [
@@ -55,13 +56,13 @@ def user_by(app: flask.Flask, user: Callable[[flask.Request], str | None], log: 
             try:
                 return user(flask.request) is not None
             except Exception as e:
-                log.exception("the hook that says who the user is failed", error=e)
+                log.exception("the user hook failed", error=e)
                 return False
 
     return is_user
 
 
-class _Door:
+class _ConnectionGate:
     def __init__(self, limits: Limits, peers: Peers, is_user: IsUser, log: Log, most: int) -> None:
         self.peers, self.is_user, self._log, self._most = peers, is_user, log, most
         self.admission = Admission(limits, time.monotonic(), self._ended)
@@ -97,22 +98,23 @@ class _Channel(HTTPChannel):
     """One connection."""
 
     def __init__(
-        self, door: _Door, server: Any, sock: socket.socket, *args: Any, **more: Any
+        self, gate: _ConnectionGate, server: Any, sock: socket.socket, *args: Any, **more: Any
     ) -> None:
         super().__init__(server, sock, *args, **more)
-        self.parser_class = lambda adj: _Parser(adj, door.is_user)  # type: ignore[assignment]
-        self._entry = door.enter(self, sock)
+        self.parser_class = lambda adj: _Parser(adj, gate.is_user)  # type: ignore[assignment]
+        self._entry = gate.enter(self, sock)
         if self._entry is None:
             self.handle_close()
         else:
-            door.channels[self] = self._entry
+            gate.channels[self] = self._entry
 
     def received(self, data: bytes) -> Any:
         out = super().received(data)
         if self._entry is None:
             return out
         if self.requests:
-            # whose request it is, the application knows; it is not ended before it is answered
+            # only the application knows the user; the connection stays open until the response is
+            # sent
             self._entry.answering()
             self._entry.authenticated()
         elif self.request is not None and self.request.headers_finished:
@@ -121,7 +123,7 @@ class _Channel(HTTPChannel):
 
 
 class _Parser(HTTPRequestParser):
-    """One request. Its body is not taken in where it is large and nobody has signed in."""
+    """One request. A large body is not read if nobody is signed in."""
 
     def __init__(self, adj: Any, is_user: IsUser) -> None:
         super().__init__(adj)
@@ -129,7 +131,7 @@ class _Parser(HTTPRequestParser):
 
     def received(self, data: bytes) -> Any:
         before, taken = self.headers_finished, super().received(data)
-        large = self.chunked or self.content_length > LARGEST_OF_STRANGERS
+        large = self.chunked or self.content_length > LARGEST_UNAUTHENTICATED
         if (
             large
             and self.headers_finished
@@ -148,7 +150,7 @@ class _Unread(Error):
     def to_response(self, ident: str | None = None) -> tuple[str, list[tuple[str, str]], bytes]:  # type: ignore[override]
         refusal = Refusal(
             "unauthenticated",
-            f"a request of somebody who is not signed in may take {LARGEST_OF_STRANGERS} bytes",
+            f"a request without sign-in is limited to {LARGEST_UNAUTHENTICATED} bytes",
         )
         return (
             f"{self.code} {self.reason}",
