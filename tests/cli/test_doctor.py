@@ -516,9 +516,9 @@ def _as_an_ordinary_user(root: Path) -> None:
     found = json.loads(done.stdout)
     assert {c for c, _, _ in found} == set(CHECKS) - {"engines"}
     said = {c: " ".join(s for n, _, s in found if n == c) for c, _, _ in found}
-    assert "the root belongs to root" in said["root"] and "cannot write to" in said["root"], (
-        said["root"]
-    )
+    assert "the root belongs to root" in said["root"] and "cannot write to" in said["root"], said[
+        "root"
+    ]
     assert ["config", "fail"] in [
         [c, s] for c, s, _ in found
     ]  # its configuration cannot be looked for
