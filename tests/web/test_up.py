@@ -280,7 +280,7 @@ def test_up_does_not_start_off_loopback_or_on_a_port_that_is_taken(
     site = make_site(web=True)
     outside = site.launch("--ip", "0.0.0.0")
     assert outside.wait(30) == 78, "as of `server` with that option"
-    assert "stays on loopback" in site.log()
+    assert "requires a loopback address" in site.log()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen(1)
