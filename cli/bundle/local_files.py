@@ -1,5 +1,5 @@
-"""Parts read from files of the root. A job may have replaced these files: only plain files are read,
-links below the root are never followed, and opening a pipe never blocks.
+"""Parts read from files of the root. A job may have replaced these files: only plain files are
+read, links below the root are never followed, and opening a pipe never blocks.
 """
 
 import os

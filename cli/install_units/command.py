@@ -220,7 +220,9 @@ def _show(s: Session, f: _File) -> None:
 
 
 def _is_unedited(f: _File) -> bool:
-    """Return whether the file may be overwritten: it is missing, unedited, or a manual copy of a shipped unit."""
+    """Return whether the file may be overwritten: it is missing, unedited, or a manual copy of a
+    shipped unit.
+    """
     return (
         f.current is None or unit_text.untouched(f.current) or unit_text.marked(f.current) == f.text
     )

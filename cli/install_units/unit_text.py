@@ -42,8 +42,8 @@ _PLAIN = re.compile(r"[A-Za-z0-9_@:,./+=%-]+\Z", re.ASCII)
 
 
 class Installation(NamedTuple):
-    """Parameters of the units. program: the command. account: None for a user's own systemd. config:
-    None if the root alone selects the configuration.
+    """Parameters of the units. program: the command. account: None for a user's own systemd.
+    config: None if the root alone selects the configuration.
     """
 
     program: tuple[str, ...]

@@ -171,7 +171,8 @@ def _srun_prefix(task: dict[str, Any]) -> list[str]:
     batch = task.get("batch") or {}
     if not _is_batch(task) or task["state"] != "running" or not batch.get("jobId"):
         return []
-    # One of several tasks has an address and a single host; a lone task's host is its list of nodes.
+    # One of several tasks has an address and a single host; a lone task's host is its list of
+    # nodes.
     node = [f"--nodelist={task['host']}"] if task.get("address") and task.get("host") else []
     return [
         "srun",
@@ -220,7 +221,9 @@ def _in_container(task: dict[str, Any], line: str) -> str:
 
 
 def _nearest_stat(path: str) -> os.stat_result | None:
-    """Return the stat of the path, or of the folder that denies access to it. None if it is missing."""
+    """Return the stat of the path, or of the folder that denies access to it. None if it is
+    missing.
+    """
     while path != "/":
         try:
             return os.stat(path)

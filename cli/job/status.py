@@ -87,7 +87,9 @@ def _directory(state: "RunState") -> str | None:
 
 
 def _attempts(answer: dict[str, Any] | None) -> list[tuple[str, object]]:
-    """Return rows for the current attempt and the ended ones. Empty for a run with a single attempt."""
+    """Return rows for the current attempt and the ended ones. Empty for a run with a single
+    attempt.
+    """
     if (
         answer is None
         or not answer["attempt"]

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from ...client.sync_client import Job
     from ...protocol.api.requests import RunSpec
 
-#: Maximum number of lines and of bytes in one request. The reply comes when all its runs are durable.
+#: Maximum number of lines and of bytes in one request. The reply comes when all its runs are
+#: durable.
 BATCH_LINES = 1000
 BATCH_BYTES = 1024 * 1024
 

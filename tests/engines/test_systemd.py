@@ -313,12 +313,7 @@ def test_what_the_page_shows_for_the_night_and_for_maintenance_can_be_typed(
     function = alias.replace("alias js='", "js() { ").rstrip("'") + ' "$@"; }\n'
     bundle = next(r for r in recipes() if "js bundle JOB" in r).replace("JOB ", job.jid + " ")
     said = machine.sh(function + night + bundle + backup + offline)
-    assert (
-        "no fault" in said
-        and "verified" in said
-        and job.jid in said
-        and "trace.txt" in said
-    )
+    assert "no fault" in said and "verified" in said and job.jid in said and "trace.txt" in said
     machine.serving()
     assert job.lives()
     ended_well(job)
