@@ -1,4 +1,4 @@
-"""The command `bundle`: all data about one job in one archive for another person, without secrets."""
+"""The command `bundle`: all data about one job in one archive, without secrets."""
 
 import os
 import sys

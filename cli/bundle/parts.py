@@ -10,7 +10,7 @@ _ODD = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class Part(NamedTuple):
-    """One file of a bundle. name: path below the bundle's folder. about: description for the list."""
+    """One file of a bundle. name: path in the bundle's folder. about: its description."""
 
     name: str
     kind: Kind
@@ -24,7 +24,7 @@ class Missing(NamedTuple):
 
 
 class Collected:
-    """Parts in order of importance. If the bundle would be too large, the last parts are omitted."""
+    """Parts in order of importance. If the bundle is too large, the last parts are omitted."""
 
     def __init__(self, working: Callable[[str], None]) -> None:
         self.parts: list[Part] = []

@@ -113,7 +113,7 @@ def limits(given: Facts) -> Facts:
 
 
 def _pids_limit() -> int | None:
-    """Return the process limit of this process's cgroup. None if there is none or it is unreadable."""
+    """Return the process limit of this process's cgroup. None if none or unreadable."""
     from ...agent.keeper.linux import cgroup_mounts
 
     with contextlib.suppress(OSError, ValueError):

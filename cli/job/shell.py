@@ -126,7 +126,7 @@ def _about(task: dict[str, Any], answer: dict[str, Any]) -> str:
 
 
 def _check(task: dict[str, Any], words: list[str]) -> None:
-    """Check that the task can be entered from here. Raises Refusal("notHere") with the next step."""
+    """Check that the task can be entered here. Raises Refusal("notHere") with the next step."""
     path, host, here = words[-2], task["host"], socket.gethostname()
     line = shlex.join(words)
     info = _nearest_stat(path)
@@ -167,7 +167,7 @@ def _is_over(task: dict[str, Any]) -> bool:
 
 
 def _srun_prefix(task: dict[str, Any]) -> list[str]:
-    """Return the srun command that enters the node of a running batch task. Empty for other tasks."""
+    """Return the srun command that enters a running batch task's node. Empty for other tasks."""
     batch = task.get("batch") or {}
     if not _is_batch(task) or task["state"] != "running" or not batch.get("jobId"):
         return []
