@@ -110,7 +110,7 @@ def install_units(
 
 def _load_settings(s: Session, own: bool, file: str | None) -> "tuple[Settings, str | None]":
     """Return the settings, and the configuration file for the units. Without that file, return the
-    most likely settings.
+    default settings of a system service.
     """
     from ...service.settings import loader
 

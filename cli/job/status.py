@@ -27,7 +27,7 @@ _PORCELAIN = {"pending": "running", "running": "running", "completed": "success"
 )
 @click.argument("names", nargs=-1, required=True, metavar="JOB...")
 def status(names: tuple[str, ...], porcelain: bool) -> None:
-    """Show the status of jobs. Always exits with 0; `job wait` exits with the job's code."""
+    """Show the status of jobs. Exits with 0 for any status, unlike `job wait`."""
     s = session()
     if porcelain and s.screen.json:
         raise click.UsageError("--porcelain and --json exclude each other")
