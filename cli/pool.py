@@ -45,7 +45,7 @@ def show() -> None:
 
 @command()
 def check() -> None:
-    """Use each host as a run would: certificates, daemon, image. Exits with 1 if it finds a fault."""
+    """Use each host as a run would: certificates, daemon, image. Exits with 1 on a fault."""
     s = session()
     problems = s.client().operating.pool_check()
     if s.screen.json:

@@ -83,8 +83,8 @@ def _follow(s: Session, job: "Job") -> int:
     reader_closed = threading.Event()
 
     def failed(error: BaseException) -> None:
-        """Cancel the run if the reader of the output closed it, like SIGPIPE ends a writer. The main
-        thread then sees the end of the run.
+        """Cancel the run if the reader of the output closed it, like SIGPIPE ends a writer. The
+        main thread then sees the end of the run.
         """
         if isinstance(error, BrokenPipeError) and not reader_closed.is_set():
             reader_closed.set()

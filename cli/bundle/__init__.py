@@ -1,3 +1,3 @@
-"""What `jobscribe bundle` puts together: parts by the supervisor's interface, files where they can
-be read, all without secrets.
+"""`jobscribe bundle`: an archive of one job's data from the supervisor and from readable files,
+with secrets masked.
 """

@@ -1,6 +1,4 @@
-"""The archive itself: one folder, plain files of ours, and a manifest of what is in it and what is
-not.
-"""
+"""The archive file: one folder with plain files, and a manifest of included and missing parts."""
 
 import gzip
 import hashlib
@@ -32,9 +30,9 @@ def manifest(jid: str, version: str, collected: Collected, at: float) -> dict[st
     }
 
 
-def write(path: str, jid: str, collected: Collected, made: dict[str, Any]) -> int:
-    """Make the file, for its owner alone; returns its size. Raises OSError (FileExistsError), and
-    leaves nothing then.
+def write(path: str, jid: str, collected: Collected, contents: dict[str, Any]) -> int:
+    """Create the file, readable by its owner only, and return its size in bytes. Raises OSError
+    (FileExistsError) and leaves no file then.
     """
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -43,9 +41,9 @@ def write(path: str, jid: str, collected: Collected, made: dict[str, Any]) -> in
                 gzip.GzipFile(filename="", fileobj=raw, mode="wb") as packed,
                 tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
             ):
-                _put(tar, f"{jid}/manifest.json", json_bytes(made))
+                _add(tar, f"{jid}/manifest.json", json_bytes(contents))
                 for part in collected.parts:
-                    _put(tar, f"{jid}/{part.name}", part.data)
+                    _add(tar, f"{jid}/{part.name}", part.data)
             raw.flush()
             return os.fstat(raw.fileno()).st_size
     except BaseException:
@@ -54,10 +52,10 @@ def write(path: str, jid: str, collected: Collected, made: dict[str, Any]) -> in
 
 
 def missing_lines(missing: list[Missing]) -> list[str]:
-    return [f"not in it: {m.name}: {m.why}" for m in missing]
+    return [f"missing: {m.name}: {m.why}" for m in missing]
 
 
-def _put(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
     info = tarfile.TarInfo(name)
     info.size, info.mode, info.mtime = len(data), 0o600, int(time.time())
     tar.addfile(info, io.BytesIO(data))

@@ -1,6 +1,5 @@
-"""The parts that are files, taken where they can be read. A job may have put anything in their
-place: nothing but plain files is read, no link is followed anywhere below the root, and nobody
-waits for a pipe.
+"""Parts read from files of the root. A job may have replaced these files: only plain files are
+read, links below the root are never followed, and opening a pipe never blocks.
 """
 
 import os
@@ -12,21 +11,21 @@ from typing import Any
 from .parts import Collected, Kind
 from .supervisor_parts import folder
 
-#: So much of a file: its end.
+#: Maximum size per file; the end is kept.
 FILE_BYTES = 1 << 20
 _FILES: tuple[tuple[str, Kind, str], ...] = (
-    ("script.sh", "script", "what was executed"),
-    ("exit.json", "json", "how it ended"),
-    ("exit-code", "text", "its code in the script's own hand"),
-    ("signal", "text", "what the shell said of its end"),
-    ("start.json", "json", "how it was started"),
-    ("stop.json", "json", "why it was to stop"),
-    ("termination-message", "text", "its own last words"),
-    ("job.json", "json", "what a task is told of the others"),
-    ("input.json", "json", "its input"),
-    ("report.jsonl", "text", "what it said of itself"),
-    ("batch.log", "text", "what Slurm's side wrote"),
-    ("batch.sh", "script", "what was given to Slurm"),
+    ("script.sh", "script", "the executed script"),
+    ("exit.json", "json", "the exit"),
+    ("exit-code", "text", "the exit code written by the script"),
+    ("signal", "text", "the shell's message about the end"),
+    ("start.json", "json", "the start parameters"),
+    ("stop.json", "json", "the reason of a stop"),
+    ("termination-message", "text", "the termination message of the task"),
+    ("job.json", "json", "data about the other tasks"),
+    ("input.json", "json", "the input"),
+    ("report.jsonl", "text", "reports of the task"),
+    ("batch.log", "text", "output of the Slurm batch script"),
+    ("batch.sh", "script", "the script submitted to Slurm"),
 )
 _SECRET_BYTES = 64 * 1024
 _DEPTH = 3
@@ -34,15 +33,15 @@ _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def collect(root: str, tasks: Sequence[dict[str, Any]], out: Collected) -> None:
-    """The files of these tasks."""
+    """Add the files of these tasks."""
     for task in tasks:
         out.working(f"files of attempt {task['attempt']}")
-        place = str(task.get("evidence") or "")
-        below = _below(root, place)
+        path = str(task.get("evidence") or "")
+        below = _relative_path(root, path)
         if below is None:
             out.lacks(
                 f"{folder(task)}/script.sh",
-                f"its files are not in this root: {place or 'nobody said where'}, on {task.get('host') or 'no host yet'}",
+                f"its files are not in this root: {path or 'unknown path'}, on {task.get('host') or 'no host yet'}",
             )
             continue
         for name, kind, about in _FILES:
@@ -50,7 +49,7 @@ def collect(root: str, tasks: Sequence[dict[str, Any]], out: Collected) -> None:
 
 
 def secrets(root: str, also: Sequence[str]) -> Iterator[str]:
-    """Every secret that can be read in this root, and in these files."""
+    """Yield every readable secret of this root and of the files in `also`."""
     for folder_, folders, names in os.walk(os.path.join(root, "secret")):
         if folder_.count("/") - root.count("/") > _DEPTH:
             folders.clear()
@@ -76,13 +75,13 @@ def _secret(path: str) -> Iterator[str]:
         )
 
 
-def _below(root: str, place: str) -> Path | None:
-    path = Path(os.path.normpath(place))
+def _relative_path(root: str, text: str) -> Path | None:
+    path = Path(os.path.normpath(text))
     try:
         below = path.relative_to(os.path.normpath(root))
     except ValueError:
         return None
-    return below if place.startswith("/") and ".." not in below.parts and below.parts else None
+    return below if text.startswith("/") and ".." not in below.parts and below.parts else None
 
 
 def _add(
@@ -97,23 +96,21 @@ def _add(
     try:
         found = _read(root, path, limit)
     except FileNotFoundError:
-        return  # most tasks have only some of them
+        return  # most tasks have only some of these files
     except OSError as e:
         out.lacks(name, f"{path}: {e.strerror or e}")
         return
     if found is None:
-        out.lacks(name, f"{path} is no plain file")
+        out.lacks(name, f"{path} is not a plain file")
         return
     before, data = found
     if data:
-        out.add(
-            name, kind, data, about + (f"; {before} bytes before it are left out" if before else "")
-        )
+        out.add(name, kind, data, about + (f"; {before} earlier bytes omitted" if before else ""))
 
 
 def _read(root: str, path: Path, limit: int) -> tuple[int, bytes] | None:
-    """(bytes before it, the last `limit` bytes) of a plain file; every step from the root on is
-    taken without following a link.
+    """Return (bytes before, last `limit` bytes) of a plain file, or None for any other file. Opens
+    each path component below the root without following links.
     """
     at = os.open(os.path.realpath(root), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -128,9 +125,8 @@ def _read(root: str, path: Path, limit: int) -> tuple[int, bytes] | None:
         os.close(at)
     try:
         info = os.fstat(fd)
-        if (
-            not stat.S_ISREG(info.st_mode) or info.st_nlink != 1
-        ):  # another name (a hard link): it may be somebody else's
+        # A file with a second hard link may belong to another user.
+        if not stat.S_ISREG(info.st_mode) or info.st_nlink != 1:
             return None
         begin = max(0, info.st_size - limit)
         return begin, os.pread(fd, limit, begin)

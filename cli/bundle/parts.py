@@ -1,6 +1,4 @@
-"""What a bundle is made of, and what could not be had. Names of parts are ours alone: nothing that
-a job chose becomes a path.
-"""
+"""Parts of a bundle, and missing parts. A part's name never contains unchecked text of a job."""
 
 import json
 import re
@@ -12,7 +10,7 @@ _ODD = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class Part(NamedTuple):
-    """name: below the bundle's one folder. about: what it is, for the list."""
+    """One file of a bundle. name: path in the bundle's folder. about: its description."""
 
     name: str
     kind: Kind
@@ -26,14 +24,12 @@ class Missing(NamedTuple):
 
 
 class Collected:
-    """In the order of their importance: when the bundle would be too large, what came last is left
-    out.
-    """
+    """Parts in order of importance. If the bundle is too large, the last parts are omitted."""
 
     def __init__(self, working: Callable[[str], None]) -> None:
         self.parts: list[Part] = []
         self.missing: list[Missing] = []
-        #: says what is being done, to somebody who waits
+        #: Reports the current step to the user.
         self.working = working
 
     def add(self, name: str, kind: Kind, data: bytes, about: str) -> None:
@@ -45,14 +41,14 @@ class Collected:
     def lacks(self, name: str, why: str) -> None:
         self.missing.append(Missing(name, why))
 
-    def within(self, limit: int) -> None:
-        """Leave out what does not fit into so many bytes."""
+    def limit_size(self, limit: int) -> None:
+        """Omit the parts that do not fit into `limit` bytes."""
         kept, used = [], 0
         for part in self.parts:
             if used + len(part.data) > limit:
                 self.lacks(
                     part.name,
-                    f"left out: with its {len(part.data)} bytes the bundle would be larger than {limit} (--max-size)",
+                    f"omitted: with its {len(part.data)} bytes the bundle would exceed {limit} (--max-size)",
                 )
                 continue
             used += len(part.data)
@@ -70,5 +66,5 @@ def json_bytes(value: Any) -> bytes:
 
 
 def plain(text: object) -> str:
-    """As a part of a file name."""
+    """Return the text as part of a file name: letters, digits, _ and -, at most 64 characters."""
     return _ODD.sub("_", str(text))[:64] or "_"

@@ -1,5 +1,5 @@
-"""Takes secrets out of the parts of a bundle: known ones by their value wherever they stand, all
-others by what they are called.
+"""Masks secrets in the parts of a bundle: known ones by value everywhere, others by the name of
+their variable, option or key.
 """
 
 import json
@@ -10,39 +10,39 @@ from typing import Any
 from ...protocol.redaction import AGENT_SHORT, REDACTED, Redactor, is_secret
 from .parts import Part, json_bytes
 
-#: As a job's script sets a variable: sh's single quotes, also over several lines.
+#: Variables in a job's script: sh's single quotes, possibly over several lines.
 _EXPORT = re.compile(r"^export ([A-Za-z_]\w*)=((?:'[^']*'|\\')+)", re.MULTILINE)
 _ODD_EXPORT = re.compile(r"'([A-Za-z_][\w.-]*)=([^']*(?:'\\''[^']*)*)'")
 _FLAG = re.compile(r"'(--?[A-Za-z][\w-]*)' ((?:'[^']*'|\\')+)")
 _OPTION = re.compile(r"(-{0,2}[A-Za-z_][\w-]{1,127})=(.+)", re.DOTALL)
-#: As programs write it: password=..., "api_key": "...", Authorization: Bearer ...
-_SAID = re.compile(
+#: Secrets in program output: password=..., "api_key": "...", Authorization: Bearer ...
+_NAMED_VALUE = re.compile(
     r"""([A-Za-z_][\w-]{1,63})(["']?\s?[=:]\s?)((?:Bearer |Basic )?(?:"[^"\n]*"|'[^'\n]*'|[^\s"',;}&]+))"""
 )
 _ADDRESS = re.compile(r"(\w+://)[^\s/@'\"]+@")
 _NUMBER = re.compile(r"[\d.,%]*")
-_DEEPEST = 100
+_MAX_DEPTH = 100
 
 
 class Masker:
-    """secrets: those that are known. Learns more from the parts themselves, so that a value is
-    found where it has no name, too.
+    """Masks parts. secrets: known secret values. `learn` adds values from the parts, so that they
+    are also masked where they have no name.
     """
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self._redactor = Redactor(s.strip() for s in secrets)
 
     def learn(self, part: Part) -> None:
-        """Values that stand under the name of a secret."""
+        """Learn the values that have a secret's name."""
         if part.kind == "script":
-            for value in _of_script(part.data.decode("utf-8", "surrogateescape")):
+            for value in _script_secrets(part.data.decode("utf-8", "surrogateescape")):
                 self._redactor.add(value)
         elif part.kind == "json":
             try:
                 value = json.loads(part.data)
             except (ValueError, RecursionError):
                 return
-            for secret in _of_value(value, 0):
+            for secret in _value_secrets(value, 0):
                 self._redactor.add(secret)
 
     def masked(self, part: Part) -> Part:
@@ -50,7 +50,7 @@ class Masker:
             try:
                 return part._replace(data=json_bytes(self._value(json.loads(part.data), 0)))
             except (ValueError, RecursionError):
-                pass  # half written, or by somebody else: as text, then
+                pass  # incomplete or invalid JSON: mask it as text
         text = part.data.decode("utf-8", "surrogateescape")
         if part.kind == "script":
             text = _EXPORT.sub(
@@ -78,10 +78,10 @@ class Masker:
 
     def _text(self, text: str) -> str:
         text = _ADDRESS.sub(rf"\1{REDACTED}@", self._redactor.text(text))
-        return _SAID.sub(_without, text)
+        return _NAMED_VALUE.sub(_mask_match, text)
 
     def _value(self, value: Any, depth: int) -> Any:
-        if depth > _DEEPEST:
+        if depth > _MAX_DEPTH:
             return REDACTED
         if isinstance(value, str):
             match = _OPTION.fullmatch(value)
@@ -109,19 +109,19 @@ class Masker:
 
 
 def _hides(key: str, value: Any) -> bool:
-    # four characters of an agent's id are what logs show of it
+    # The four-character short form of an agent id is not secret: logs show it.
     short = isinstance(value, str) and len(value) <= AGENT_SHORT and key.lower().endswith("id")
     return is_secret(key, value) and not isinstance(value, int | float) and not short
 
 
-def _without(match: re.Match[str]) -> str:
+def _mask_match(match: re.Match[str]) -> str:
     value = match[3].strip("\"'")
     if not is_secret(match[1], value) or value == REDACTED or _NUMBER.fullmatch(value):
         return match[0]
     return f"{match[1]}{match[2]}{REDACTED}"
 
 
-def _of_script(text: str) -> Iterator[str]:
+def _script_secrets(text: str) -> Iterator[str]:
     for pattern in (_EXPORT, _FLAG):
         for match in pattern.finditer(text):
             if is_secret(match[1].lstrip("-"), value := _unquoted(match[2])):
@@ -131,15 +131,15 @@ def _of_script(text: str) -> Iterator[str]:
             yield match[2].replace("'\\''", "'")
 
 
-def _of_value(value: Any, depth: int) -> Iterator[str]:
-    if depth > _DEEPEST:
+def _value_secrets(value: Any, depth: int) -> Iterator[str]:
+    if depth > _MAX_DEPTH:
         return
     if isinstance(value, dict):
         for key, item in value.items():
             if isinstance(item, str) and is_secret(key, item):
                 yield from (item, *_long_lines(item))
             else:
-                yield from _of_value(item, depth + 1)
+                yield from _value_secrets(item, depth + 1)
     elif isinstance(value, list):
         for i, item in enumerate(value):
             if isinstance(item, str):
@@ -154,14 +154,14 @@ def _of_value(value: Any, depth: int) -> Iterator[str]:
                 ):
                     yield item
             else:
-                yield from _of_value(item, depth + 1)
+                yield from _value_secrets(item, depth + 1)
 
 
 def _long_lines(text: str) -> list[str]:
-    """Of a key of several lines each line is one."""
+    """Return the lines of a multi-line key: each counts as a secret."""
     return [line for line in text.splitlines() if len(line) >= 16 and not line.startswith("-----")]
 
 
 def _unquoted(text: str) -> str:
-    """What sh makes of a word in single quotes."""
+    """Return the text of a single-quoted sh word."""
     return text.replace("'\\''", "\0").strip("'").replace("\0", "'")

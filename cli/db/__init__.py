@@ -1,1 +1,1 @@
-"""`jobscribe db`: commands that work on the event store of a root directly, without its supervisor."""
+"""`jobscribe db`: commands that open the event store of a root without its supervisor."""

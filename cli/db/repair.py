@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 @command()
 @click.option("--yes", is_flag=True, help="Repair without asking.")
 def repair(yes: bool) -> None:
-    """Report the damage, the events kept and the events lost. Then, after a confirmation, repair the
-    store with the intact events.
+    """Report the damage, the events kept and the events lost. Then, after a confirmation, repair
+    the store with the intact events.
 
     The old files are kept. Only while no supervisor uses the root.
     """

@@ -82,7 +82,7 @@ class _DemoScreen:
         self._screen.message(f"[{time.monotonic() - self._begun:6.2f} s] {text}")
 
     def output(self, part: "LogPart", computation: Computation) -> None:
-        """Print the complete lines of the job's output, each with the progress of the computation."""
+        """Print the complete lines of the job's output with the computation's progress."""
         *lines, self._rest = (self._rest + part.data).split(b"\n")
         for line in lines:
             text = line.decode("utf-8", "replace")

@@ -83,7 +83,7 @@ def _has_lammps() -> bool:
 
 
 def _install_lammps(report: Report) -> bool:
-    """Try to install Debian's packages, and report the result. Return whether LAMMPS is available."""
+    """Try to install Debian's packages. Return whether LAMMPS is available."""
     names = " and ".join(PACKAGES)
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         report(
@@ -124,7 +124,7 @@ def _numpy(report: Report, folder: Path) -> Computation:
 
 
 def _run_reported(command: list[str], report: Report, env: dict[str, str]) -> str | None:
-    """Run a command and report its lines as they arrive. Return the reason of a failure, or None."""
+    """Run a command and report its lines. Return the reason of a failure, or None."""
     last = ""
     try:
         process = subprocess.Popen(

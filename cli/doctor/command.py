@@ -35,8 +35,8 @@ _LABELS = {"ok": "ok", "warn": "WARN", "fail": "FAIL", "skip": "-"}
     help="A setting, as for `up` and `supervisor`.",
 )
 def doctor(only: tuple[str, ...], file: str | None, sets: tuple[str, ...]) -> None:
-    """Check this machine, user and installation for faults that keep jobs from running or from being
-    diagnosed.
+    """Check this machine, user and installation for faults that keep jobs from running or from
+    being diagnosed.
 
     Needs no supervisor and no special permissions. Run it as the user of the supervisor. Exits with
     1 if a check fails (FAIL).

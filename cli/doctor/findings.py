@@ -9,8 +9,8 @@ Facts = dict[str, Any]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Result of a check. check: its name. sentence: the fact. means: the effect on jobs. advice: the
-    action. The last two may be empty for `ok` and `skip`.
+    """Result of a check. check: its name. sentence: the fact. means: the effect on jobs. advice:
+    the action. The last two may be empty for `ok` and `skip`.
     """
 
     check: str

@@ -113,7 +113,7 @@ def limits(given: Facts) -> Facts:
 
 
 def _pids_limit() -> int | None:
-    """Return the process limit of this process's cgroup. None if there is none or it is unreadable."""
+    """Return the process limit of this process's cgroup. None if none or unreadable."""
     from ...agent.keeper.linux import cgroup_mounts
 
     with contextlib.suppress(OSError, ValueError):
@@ -124,9 +124,9 @@ def _pids_limit() -> int | None:
                 if mount.version == 2 or "pids" in mount.controllers
                 else None
             )
-            said = _text(f"{folder}/pids.max") if folder else None
-            if said and said.isdigit():
-                return int(said)
+            limit = _text(f"{folder}/pids.max") if folder else None
+            if limit and limit.isdigit():
+                return int(limit)
     return None
 
 
@@ -221,7 +221,7 @@ def cgroups(given: Facts) -> Facts:
                 "" if mount.version == 2 else mount.controllers[-1] if mount.controllers else None  # type: ignore[arg-type]
             )
         )
-        there = (
+        controllers = (
             (_text(f"{folder}/cgroup.controllers") or "").split()
             if mount.version == 2 and folder
             else list(mount.controllers)
@@ -230,7 +230,7 @@ def cgroups(given: Facts) -> Facts:
             {
                 "version": mount.version,
                 "point": mount.point,
-                "controllers": there,
+                "controllers": controllers,
                 "folder": folder,
                 "writable": bool(folder) and os.access(str(folder), os.W_OK),
                 "delegated": bool(folder) and cgroup_mounts.is_delegated(str(folder)),

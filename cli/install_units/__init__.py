@@ -1,1 +1,1 @@
-"""Install units: one sentence to be written."""
+"""`jobscribe install-units`: systemd units for this installation."""

@@ -1,5 +1,5 @@
-"""`install-units`: systemd's units with program, account, root and configuration of this
-installation, shown before they are written.
+"""The command `install-units`: systemd units with this installation's program, account, root and
+configuration, shown before they are written.
 """
 
 import difflib
@@ -27,12 +27,12 @@ _SYSTEMCTL_SECS = 120.0
 class _File(NamedTuple):
     path: str
     text: str
-    #: what lies there; None for nothing
-    there: str | None
+    #: Current content; None if the file does not exist.
+    current: str | None
 
     @property
     def changes(self) -> bool:
-        return self.there != self.text
+        return self.current != self.text
 
 
 @command()
@@ -40,7 +40,7 @@ class _File(NamedTuple):
     "--user",
     "own",
     is_flag=True,
-    help="For your own systemd (workstations, login nodes): no root needed, no account.",
+    help="Units for your own systemd (workstations, login nodes); needs no root.",
 )
 @click.option(
     "--prefix",
@@ -54,41 +54,41 @@ class _File(NamedTuple):
     "file",
     type=click.Path(),
     metavar="FILE",
-    help="The configuration that they start with (default: /etc/jobscribe.toml).",
+    help="Configuration file of the services (default: /etc/jobscribe.toml).",
 )
 @click.option(
     "--account",
     default=unit_text.ACCOUNT,
     metavar="NAME",
-    help="The unix user that they run as (default: jobscribe).",
+    help="Unix user of the services (default: jobscribe).",
 )
-@click.option("--dry-run", is_flag=True, help="Only show what would be written.")
+@click.option("--dry-run", is_flag=True, help="Show the changes, and write nothing.")
 @click.option("--now", is_flag=True, help="Then start the supervisor, now and at each boot.")
-@click.option("--force", is_flag=True, help="Overwrite files that somebody has edited.")
+@click.option("--force", is_flag=True, help="Overwrite edited files.")
 def install_units(
     own: bool, prefix: str, file: str | None, account: str, dry_run: bool, now: bool, force: bool
 ) -> None:
-    """Write the units of supervisor and front end for this installation; what changes is shown
-    first.
+    """Write the systemd units of supervisor and front end for this installation, after showing the
+    changes.
 
-    A unit that somebody has edited is not overwritten: own changes belong into a drop-in (systemctl
-    edit), which is never touched.
+    Edited units are not overwritten: put your changes into a drop-in (systemctl edit), which this
+    command never touches.
     """
     if now and (prefix or dry_run):
         raise click.UsageError(
-            "--now starts what is installed: it goes neither with --prefix nor with --dry-run"
+            "--now cannot be combined with --prefix or --dry-run: it starts the installed units"
         )
     s = session()
-    settings, config = _configured(s, own, file)
+    settings, config = _load_settings(s, own, file)
     i = unit_text.Installation(_program(), None if own else account, config, settings.root)
     files = _files(i, prefix)
     for f in files:
         _show(s, f)
-    edited = [f.path for f in files if f.changes and not _ours(f)]
+    edited = [f.path for f in files if f.changes and not _is_unedited(f)]
     if edited and not force:
         raise Refusal(
             "badRequest",
-            f"edited by somebody, and so not overwritten: {', '.join(edited)}; move the changes into a drop-in, or add --force",
+            f"not overwritten, because edited: {', '.join(edited)}; move the changes into a drop-in, or add --force",
         )
     if not dry_run:
         _write(files, own)
@@ -99,7 +99,7 @@ def install_units(
             {"items": items, "written": not dry_run, "next": _next(i, own, prefix, settings)},
         )
     elif not dry_run:
-        s.screen.message("written" if any(f.changes for f in files) else "nothing has changed")
+        s.screen.message("written" if any(f.changes for f in files) else "no changes")
     if now:
         _start(own)
     elif not s.screen.json:
@@ -108,9 +108,9 @@ def install_units(
             s.screen.message(f"  {line}")
 
 
-def _configured(s: Session, own: bool, file: str | None) -> "tuple[Settings, str | None]":
-    """The settings, and the file that the units are to name; where that is not there yet, what it
-    will most likely say.
+def _load_settings(s: Session, own: bool, file: str | None) -> "tuple[Settings, str | None]":
+    """Return the settings, and the configuration file for the units. Without that file, return the
+    default settings of a system service.
     """
     from ...service.settings import loader
 
@@ -122,8 +122,8 @@ def _configured(s: Session, own: bool, file: str | None) -> "tuple[Settings, str
 
 
 def _program() -> tuple[str, ...]:
-    """The words that start this very installation. Where a link `current` beside it names it, by
-    that: so an upgrade needs no new unit.
+    """Return the command of this installation. Use the link `current` if it points here, so that an
+    upgrade needs no new units.
     """
     here = Path(sys.prefix)
     current = here.parent / "current"
@@ -142,16 +142,18 @@ def _program() -> tuple[str, ...]:
 
 
 def _files(i: unit_text.Installation, prefix: str) -> list[_File]:
-    place = (
+    folder = (
         os.path.expanduser("~/.config/systemd/user") if i.account is None else "/etc/systemd/system"
     )
     texts = {
-        f"{place}/{name}": unit_text.unit(_shipped(name), i)
+        f"{folder}/{name}": unit_text.unit(_shipped(name), i)
         for name in (unit_text.SUPERVISOR, unit_text.SERVER)
     }
-    if _systemd() >= unit_text.DROP_IN_FROM:
-        texts[f"{place}/{unit_text.SUPERVISOR}.d/{unit_text.DROP_IN}"] = _shipped(unit_text.DROP_IN)
-    if i.account is not None and not _there(i.account):
+    if _systemd_version() >= unit_text.DROP_IN_FROM:
+        texts[f"{folder}/{unit_text.SUPERVISOR}.d/{unit_text.DROP_IN}"] = _shipped(
+            unit_text.DROP_IN
+        )
+    if i.account is not None and not _account_exists(i.account):
         texts["/etc/sysusers.d/jobscribe.conf"] = unit_text.account(
             _shipped(unit_text.SYSUSERS), i.account
         )
@@ -167,7 +169,7 @@ def _shipped(name: str) -> str:
         return (_SHIPPED / name).read_text(encoding="utf-8")
     except OSError as e:
         raise Refusal(
-            "internal", f"this installation has no units: {_SHIPPED / name}: {e.strerror}"
+            "internal", f"this installation lacks its unit files: {_SHIPPED / name}: {e.strerror}"
         ) from None
 
 
@@ -180,7 +182,7 @@ def _read(path: str) -> str | None:
         raise Refusal("badRequest", f"{path} cannot be read: {e.strerror}") from None
 
 
-def _there(account: str) -> bool:
+def _account_exists(account: str) -> bool:
     try:
         pwd.getpwnam(account)
     except KeyError:
@@ -188,10 +190,10 @@ def _there(account: str) -> bool:
     return True
 
 
-def _systemd() -> int:
-    """Its version; 0 where it is not here, or does not say."""
+def _systemd_version() -> int:
+    """Return systemd's version; 0 if unknown."""
     try:
-        said = subprocess.run(
+        words = subprocess.run(
             ["systemctl", "--version"],
             capture_output=True,
             text=True,
@@ -200,22 +202,30 @@ def _systemd() -> int:
         ).stdout.split()
     except (OSError, subprocess.TimeoutExpired):
         return 0
-    return int(said[1]) if len(said) > 1 and said[1].isdigit() else 0
+    return int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
 
 
 def _show(s: Session, f: _File) -> None:
     if s.screen.json or not f.changes:
         return
-    before = [] if f.there is None else f.there.splitlines()
+    before = [] if f.current is None else f.current.splitlines()
     for line in difflib.unified_diff(
-        before, f.text.splitlines(), "/dev/null" if f.there is None else f.path, f.path, lineterm=""
+        before,
+        f.text.splitlines(),
+        "/dev/null" if f.current is None else f.path,
+        f.path,
+        lineterm="",
     ):
         s.screen.line(line)
 
 
-def _ours(f: _File) -> bool:
-    """May it be written over? What was copied by hand from those that ship is ours, too."""
-    return f.there is None or unit_text.untouched(f.there) or unit_text.marked(f.there) == f.text
+def _is_unedited(f: _File) -> bool:
+    """Return whether the file may be overwritten: it is missing, unedited, or a manual copy of a
+    shipped unit.
+    """
+    return (
+        f.current is None or unit_text.untouched(f.current) or unit_text.marked(f.current) == f.text
+    )
 
 
 def _write(files: list[_File], own: bool) -> None:
@@ -229,24 +239,24 @@ def _write(files: list[_File], own: bool) -> None:
             write_atomically(f.path, f.text.encode("utf-8", "surrogateescape"), 0o644)
             os.chmod(f.path, 0o644)
         except OSError as e:
-            how = (
+            hint = (
                 ""
                 if own
-                else "; units of the machine are root's to write ('--user' makes some of your own)"
+                else "; only root can write the machine's units ('--user' writes units of your own)"
             )
-            raise Refusal("badRequest", f"{f.path} cannot be written: {e.strerror}{how}") from None
+            raise Refusal("badRequest", f"{f.path} cannot be written: {e.strerror}{hint}") from None
 
 
 def _next(i: unit_text.Installation, own: bool, prefix: str, settings: "Settings") -> list[str]:
-    """The commands that are left to be typed."""
+    """Return the commands for the user to run next."""
     ctl = "systemctl --user" if own else "systemctl"
     lines = []
-    if i.account is not None and not _there(i.account):
+    if i.account is not None and not _account_exists(i.account):
         lines.append("systemd-sysusers jobscribe.conf")
     if settings.supervisor.server_secret_file is None:
         where = i.config or f"{settings.root}/jobscribe.toml"
         lines.append(
-            f"# first a secret: openssl rand -hex 32 into a file of mode 600, named in {where} as [supervisor] server_secret_file"
+            f"# first create a secret: openssl rand -hex 32 into a file of mode 600, named as [supervisor] server_secret_file in {where}"
         )
     as_account = f"runuser -u {i.account} -- " if i.account is not None else ""
     named = f"--config {i.config}" if i.config is not None else f"--root {i.root}"
@@ -260,7 +270,7 @@ def _next(i: unit_text.Installation, own: bool, prefix: str, settings: "Settings
     if settings.server.user_hook is not None and not prefix:
         lines.append(f"{ctl} enable --now jobscribe-server")
     if own:
-        lines.append("loginctl enable-linger      # it goes on when you sign out")
+        lines.append("loginctl enable-linger      # keep it running after you sign out")
     return lines
 
 
@@ -282,10 +292,11 @@ def _start(own: bool) -> None:
             )
         except (OSError, subprocess.TimeoutExpired) as e:
             raise Refusal(
-                "badRequest", f"the units are written, but '{shlex.join(words)}' did not work: {e}"
+                "badRequest", f"the units are written, but '{shlex.join(words)}' could not run: {e}"
             ) from None
         if done.returncode:
-            said = (done.stderr or done.stdout).strip().splitlines() or ["it said nothing"]
+            lines = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
             raise Refusal(
-                "badRequest", f"the units are written, but '{shlex.join(words)}' failed: {said[-1]}"
+                "badRequest",
+                f"the units are written, but '{shlex.join(words)}' failed: {lines[-1]}",
             )

@@ -1,5 +1,5 @@
-"""systemd's units for one installation, made of those that ship: pure text. What is edited by hand
-afterwards can be told.
+"""Text of systemd units for one installation, derived from the shipped units. Pure. A checksum
+detects later edits.
 """
 
 import hashlib
@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 SUPERVISOR, SERVER = "jobscribe-supervisor.service", "jobscribe-server.service"
 DROP_IN, SYSUSERS = "systemd-254.conf", "jobscribe.sysusers.conf"
-#: The systemd that knows the lines of the drop-in.
+#: First systemd version that supports the drop-in.
 DROP_IN_FROM = 254
-#: What the units that ship say; an installation may differ.
+#: Values in the shipped units; an installation may differ.
 PROGRAM, CONFIG, ACCOUNT, STATE = (
     "/opt/jobscribe/current/bin/jobscribe",
     "/etc/jobscribe.toml",
@@ -18,7 +18,7 @@ PROGRAM, CONFIG, ACCOUNT, STATE = (
     "/var/lib/jobscribe",
 )
 _MARK = "# Written by 'jobscribe install-units', which will not overwrite it once it has been edited. sha256="
-#: What only process 1 may do, or only with rights that a person's own systemd has not.
+#: Settings that a user's own systemd cannot apply.
 _PROCESS_1_ONLY = frozenset(
     (
         "User",
@@ -42,8 +42,8 @@ _PLAIN = re.compile(r"[A-Za-z0-9_@:,./+=%-]+\Z", re.ASCII)
 
 
 class Installation(NamedTuple):
-    """program: the words that start it. account: None in a person's own systemd. config: None where
-    the root alone says it.
+    """Parameters of the units. program: the command. account: None for a user's own systemd.
+    config: None if the root alone selects the configuration.
     """
 
     program: tuple[str, ...]
@@ -53,7 +53,7 @@ class Installation(NamedTuple):
 
 
 def unit(shipped: str, i: Installation) -> str:
-    """A service that ships, for this installation."""
+    """Return a shipped service adapted to this installation."""
     out = []
     for line in shipped.splitlines():
         name, _, value = line.partition("=")
@@ -88,17 +88,17 @@ def unit(shipped: str, i: Installation) -> str:
 
 
 def account(shipped: str, name: str) -> str:
-    """The file for systemd-sysusers."""
+    """Return the file for systemd-sysusers."""
     return re.sub(r"^u \S+", f"u {name}", shipped, flags=re.MULTILINE)
 
 
 def marked(text: str) -> str:
-    """With a last line by which a later edit can be told."""
+    """Add a last line with the checksum that detects edits."""
     return f"{text}{_MARK}{hashlib.sha256(text.encode()).hexdigest()}\n"
 
 
 def untouched(text: str) -> bool:
-    """Is it what we wrote once, and nobody has edited since?"""
+    """Return whether this command wrote the text and nobody has edited it since."""
     above, mark, rest = text.rpartition(_MARK)
     return bool(mark) and rest.strip() == hashlib.sha256(above.encode()).hexdigest()
 
@@ -109,16 +109,16 @@ def _command(verb: str, i: Installation) -> str:
         if i.config is not None
         else [*i.program, "--root", i.root, verb]
     )
-    return " ".join(map(_word, words))
+    return " ".join(map(_quoted_word, words))
 
 
-def _word(text: str) -> str:
-    """Of a command line, where a dollar begins a variable."""
+def _quoted_word(text: str) -> str:
+    """Quote a word of a command line, where a dollar sign begins a variable."""
     return _quoted(text).replace("$", "$$")
 
 
 def _quoted(text: str) -> str:
-    """As systemd reads one path."""
+    """Quote a path for systemd."""
     text = text.replace("%", "%%")
     return (
         text if _PLAIN.match(text) else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,4 +1,4 @@
-"""`jobscribe job files` and `jobscribe job get`: files of a job's run directory, and local copies."""
+"""`jobscribe job files` and `job get`: files of a job's run directory, and local copies."""
 
 import os
 import re

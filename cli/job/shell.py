@@ -126,7 +126,7 @@ def _about(task: dict[str, Any], answer: dict[str, Any]) -> str:
 
 
 def _check(task: dict[str, Any], words: list[str]) -> None:
-    """Check that the task can be entered from here. Raises Refusal("notHere") with the next step."""
+    """Check that the task can be entered here. Raises Refusal("notHere") with the next step."""
     path, host, here = words[-2], task["host"], socket.gethostname()
     line = shlex.join(words)
     info = _nearest_stat(path)
@@ -167,11 +167,12 @@ def _is_over(task: dict[str, Any]) -> bool:
 
 
 def _srun_prefix(task: dict[str, Any]) -> list[str]:
-    """Return the srun command that enters the node of a running batch task. Empty for other tasks."""
+    """Return the srun command that enters a running batch task's node. Empty for other tasks."""
     batch = task.get("batch") or {}
     if not _is_batch(task) or task["state"] != "running" or not batch.get("jobId"):
         return []
-    # One of several tasks has an address and a single host; a lone task's host is its list of nodes.
+    # One of several tasks has an address and a single host; a lone task's host is its list of
+    # nodes.
     node = [f"--nodelist={task['host']}"] if task.get("address") and task.get("host") else []
     return [
         "srun",
@@ -220,7 +221,9 @@ def _in_container(task: dict[str, Any], line: str) -> str:
 
 
 def _nearest_stat(path: str) -> os.stat_result | None:
-    """Return the stat of the path, or of the folder that denies access to it. None if it is missing."""
+    """Return the stat of the path, or of the folder that denies access to it. None if it is
+    missing.
+    """
     while path != "/":
         try:
             return os.stat(path)

@@ -27,7 +27,7 @@ _PORCELAIN = {"pending": "running", "running": "running", "completed": "success"
 )
 @click.argument("names", nargs=-1, required=True, metavar="JOB...")
 def status(names: tuple[str, ...], porcelain: bool) -> None:
-    """Show the status of jobs. Exits with 0 for any status; `job wait` exits with the job's code."""
+    """Show the status of jobs. Exits with 0 for any status, unlike `job wait`."""
     s = session()
     if porcelain and s.screen.json:
         raise click.UsageError("--porcelain and --json exclude each other")
@@ -87,7 +87,9 @@ def _directory(state: "RunState") -> str | None:
 
 
 def _attempts(answer: dict[str, Any] | None) -> list[tuple[str, object]]:
-    """Return rows for the current attempt and the ended ones. Empty for a run with a single attempt."""
+    """Return rows for the current attempt and the ended ones. Empty for a run with a single
+    attempt.
+    """
     if (
         answer is None
         or not answer["attempt"]

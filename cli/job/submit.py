@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from ...client.sync_client import Job
     from ...protocol.api.requests import RunSpec
 
-#: Maximum number of lines and of bytes in one request. The reply comes when all its runs are durable.
+#: Maximum number of lines and of bytes in one request. The reply comes when all its runs are
+#: durable.
 BATCH_LINES = 1000
 BATCH_BYTES = 1024 * 1024
 
@@ -177,7 +178,7 @@ def _report(s: Session, number: int, answer: "Job | ClientError") -> tuple[bool,
 def _specs(
     s: Session, source: IO[bytes], fields: dict[str, Any]
 ) -> "Iterator[tuple[int, RunSpec]]":
-    """Yield (line number, spec) for each command in the file. Raises Refusal for an invalid line."""
+    """Yield (line number, spec) for each command. Raises Refusal for an invalid line."""
     for number, raw in enumerate(source, 1):
         try:
             line = raw.decode("utf-8").strip()

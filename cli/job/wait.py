@@ -49,7 +49,9 @@ def wait(names: tuple[str, ...], timeout: float | None, group: bool) -> None:
 
 
 def _wait_for(s: Session, jid: str, begun: float, timeout: float | None) -> "RunState":
-    """Return the state of the job when it is over or the timeout has passed (seconds after `begun`)."""
+    """Return the state of the job when it is over or the timeout has passed (seconds after
+    `begun`).
+    """
     client = s.client_for(jid)
     step = 2.0
     while True:

@@ -1,4 +1,6 @@
-"""Startup code shared by `up`, `supervisor` and `server`: options, settings, ready line, exit codes."""
+"""Startup code shared by `up`, `supervisor` and `server`: options, settings, ready line, exit
+codes.
+"""
 
 import contextlib
 import faulthandler

@@ -31,7 +31,9 @@ def write_crash_report(error: BaseException, session: Session) -> str | None:
 
 
 def folders(session: Session) -> list[str]:
-    """Return the folders to try: `<root>/log` if the root exists, then a folder for temporary files."""
+    """Return the folders to try: `<root>/log` if the root exists, then a folder for temporary
+    files.
+    """
     out = []
     with contextlib.suppress(Exception):
         if os.path.isdir(session.root):

@@ -20,7 +20,9 @@ INTERVAL_SECS, JOIN_SECS = 1.0, 1.0
 def show_progress(
     session: Session, client: "Client", describe: "Callable[[Client], str]"
 ) -> Iterator[None]:
-    """Show the text that `describe` returns for a copy of the client, from QUIET_SECS on, until the block ends."""
+    """Show the text that `describe` returns for a copy of the client, from QUIET_SECS on, until the
+    block ends.
+    """
     over = threading.Event()
     begun = time.monotonic()
     # No retries: the main request reports an unavailable supervisor.

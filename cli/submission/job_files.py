@@ -110,7 +110,7 @@ def _checked(s: Session, path: str, quiet: bool) -> tuple["Tree", list[Problem]]
 
 
 def _located(s: Session, tree: "Tree", error: ClientError) -> Refusal | ClientError:
-    """Convert an error of the supervisor to a refusal with lines of the file, if it has problems."""
+    """Convert a supervisor error with problems to a refusal with lines of the file."""
     try:
         problems = msgspec.convert(error.more.get("problems"), list[Problem])
     except msgspec.ValidationError:

@@ -9,7 +9,7 @@ _ENDS = {"ok": "completed", "any": "ended", "failed": "ended without success"}
 
 
 def show(screen: Screen, item: dict[str, Any]) -> None:
-    """Print a plan. item: {"name", "runs", "after", "plan"}, the plan as the supervisor returns it."""
+    """Print a plan. item: {"name", "runs", "after", "plan"}, with the supervisor's plan."""
     plan, tasks = item["plan"], item["plan"]["tasks"]
     count = item["runs"]
     many = f", an array of {count} runs; this is the first" if count > 1 else ""

@@ -1,4 +1,4 @@
-"""The options that `run` and `job submit` share, and their conversion to the fields of a run spec."""
+"""The options shared by `run` and `job submit`, and their conversion to run spec fields."""
 
 import os
 import shlex
@@ -65,7 +65,7 @@ SBATCH = "sbatch"
 
 
 def run_options(function: F) -> F:
-    """Add the options of a run to a click command function. `spec_options` converts their values."""
+    """Add the options of a run to a command function. `spec_options` converts their values."""
     for option in reversed(
         [
             click.option(

@@ -66,7 +66,9 @@ def raw_sink(screen: Screen, descriptor: int) -> Sink:
 
 
 def json_sink(screen: Screen) -> Sink:
-    """Return a sink that prints one JSON line per part, with `base64` if the bytes are not UTF-8, else `text`."""
+    """Return a sink that prints one JSON line per part, with `base64` if the bytes are not UTF-8,
+    else `text`.
+    """
     lock = threading.Lock()
 
     def sink(part: "LogPart") -> None:

@@ -72,8 +72,8 @@ class _Trace:
             )
 
     def _points(self, items: list[dict[str, Any]]) -> None:
-        """Add events: as slices of a microsecond if they have or are a cause, because arrows connect
-        slices; otherwise as points.
+        """Add events: as slices of a microsecond if they have or are a cause, because arrows
+        connect slices; otherwise as points.
         """
         causes = {i["position"]: (i.get("cause") or {}).get("position") for i in items}
         ends = {p for p, cause in causes.items() if cause in causes} | {

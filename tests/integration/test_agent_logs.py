@@ -158,7 +158,7 @@ def test_there_is_never_an_empty_answer(shared: Site) -> None:
         json.loads(said[1])["note"] == "gone" and "wrote 2 bytes" in json.loads(said[1])["sentence"]
     )
     assert re.search(
-        r"there is no previous attempt of \S+: this is its first",
+        r"there is no previous attempt of \S+: the latest attempt is the first",
         typed(shared, "job", "logs", jid_of(lost), "--previous")[2],
     )
 

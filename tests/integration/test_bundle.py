@@ -103,7 +103,7 @@ def test_it_is_shown_first_and_written_only_when_told(shared: Site, tmp_path: Pa
     assert (
         shown.returncode == 0
         and "status.json" in shown.stdout
-        and "What the job itself wrote is in it" in shown.stderr
+        and "The archive contains the job's output" in shown.stderr
     )
     refused = cli(shared, "bundle", jid_of(run), "--no-doctor", cwd=tmp_path)
     assert refused.returncode == 2 and "--yes" in refused.stderr

@@ -208,7 +208,7 @@ def test_the_command_line_lists_tests_and_retries_and_no_secret_is_anywhere(
     assert (
         shown[-1].returncode == 0
         and "failing" in shown[-1].stdout
-        and "pager fails since" in shown[-1].stderr
+        and "pager has failed since" in shown[-1].stderr
         and "the command exited with 1" in shown[-1].stderr
     )
     shown.append(cli(site, "notify", "retry", "pager", "--json"))

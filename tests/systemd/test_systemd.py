@@ -343,7 +343,7 @@ def test_install_units_has_written_what_runs_and_an_edit_is_not_lost(machine: Ma
     try:
         unit.write_text(written.replace("TasksMax=infinity", "TasksMax=9999"))
         assert (
-            "edited by somebody" in machine.sh(install, code=None)
+            "because edited" in machine.sh(install, code=None)
             and "TasksMax=9999" in unit.read_text()
         )
     finally:

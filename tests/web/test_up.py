@@ -280,7 +280,7 @@ def test_up_does_not_start_off_loopback_or_on_a_port_that_is_taken(
     site = make_site(web=True)
     outside = site.launch("--ip", "0.0.0.0")
     assert outside.wait(30) == 78, "as of `server` with that option"
-    assert "stays on loopback" in site.log()
+    assert "requires a loopback address" in site.log()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen(1)
@@ -445,7 +445,7 @@ def test_eight_people_at_once_are_all_served(up: Site) -> None:
 def test_a_free_port_is_that_of_the_start_before_if_nobody_else_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with front_end._same_or_free(str(tmp_path), "127.0.0.1") as first:
+    with front_end._previous_or_free_port(str(tmp_path), "127.0.0.1") as first:
         port = first.getsockname()[1]
     (tmp_path / "client.json").write_text(
         json.dumps(
@@ -457,19 +457,19 @@ def test_a_free_port_is_that_of_the_start_before_if_nobody_else_has_it(
             }
         )
     )
-    with front_end._same_or_free(str(tmp_path), "127.0.0.1") as again:
+    with front_end._previous_or_free_port(str(tmp_path), "127.0.0.1") as again:
         assert again.getsockname()[1] == port
         leaving = threading.Timer(0.3, again.close)
         leaving.start()
-        with front_end._same_or_free(str(tmp_path), "127.0.0.1") as third:
+        with front_end._previous_or_free_port(str(tmp_path), "127.0.0.1") as third:
             assert third.getsockname()[1] == port, (
                 "the front end that is about to leave it is waited for"
             )
             leaving.join()
-            monkeypatch.setattr(front_end, "LEAVES_SECS", 0.1)
-            with front_end._same_or_free(str(tmp_path), "127.0.0.1") as elsewhere:
+            monkeypatch.setattr(front_end, "PORT_RELEASE_SECS", 0.1)
+            with front_end._previous_or_free_port(str(tmp_path), "127.0.0.1") as elsewhere:
                 assert elsewhere.getsockname()[1] != port
     (tmp_path / "client.json").write_text(
         '{"url": "", "token": "", "uid": "", "front": "nonsense:http"}'
     )
-    front_end._same_or_free(str(tmp_path), "127.0.0.1").close()
+    front_end._previous_or_free_port(str(tmp_path), "127.0.0.1").close()

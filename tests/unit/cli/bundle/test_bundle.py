@@ -151,11 +151,12 @@ def test_plain_files_are_taken_and_no_others(tmp_path: Path, evidence: Path) -> 
     assert set(parts) == {"attempts/1/main-0/script.sh", "attempts/1/main-0/report.jsonl"}
     assert (
         len(parts["attempts/1/main-0/report.jsonl"].data) == local_files.FILE_BYTES
-        and "10 bytes before it" in parts["attempts/1/main-0/report.jsonl"].about
+        and "10 earlier bytes" in parts["attempts/1/main-0/report.jsonl"].about
     )
     missing = {m.name.rpartition("/")[2]: m.why for m in done[0].missing}
     assert (
-        set(missing) == {"exit.json", "signal", "job.json"} and "no plain file" in missing["signal"]
+        set(missing) == {"exit.json", "signal", "job.json"}
+        and "not a plain file" in missing["signal"]
     )
 
 
@@ -219,7 +220,7 @@ def test_what_would_be_too_large_is_left_out_and_named() -> None:
     out = Collected(lambda what: None)
     for name, size in (("a", 10), ("b", 100), ("c", 5)):
         out.add(name, "text", b"x" * size, "")
-    out.within(20)
+    out.limit_size(20)
     assert (
         [p.name for p in out.parts] == ["a", "c"]
         and out.missing[0].name == "b"

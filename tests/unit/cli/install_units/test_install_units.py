@@ -103,7 +103,7 @@ def test_an_edit_is_told_from_what_we_wrote() -> None:
 
 @pytest.fixture
 def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(command, "_systemd", lambda: 252)
+    monkeypatch.setattr(command, "_systemd_version", lambda: 252)
     return tmp_path / "image"
 
 
@@ -135,7 +135,7 @@ def test_it_writes_shows_only_what_changes_and_keeps_what_somebody_edited(
         p.stat().st_mode & 0o777 == 0o644 and untouched(p.read_text()) for p in files.values()
     )
     again = install(run, prefix)
-    assert (again.code, again.out) == (0, "") and "nothing has changed" in again.err
+    assert (again.code, again.out) == (0, "") and "no changes" in again.err
     # of another account: ours, and so changed
     other = install(run, prefix, "--account", "runner")
     assert other.code == 0 and "+User=runner" in other.out and "-User=jobscribe" in other.out
@@ -165,7 +165,7 @@ def test_what_was_copied_by_hand_as_it_ships_is_taken_over(run: Run, prefix: Pat
 def test_the_drop_in_goes_only_where_systemd_knows_it(
     run: Run, prefix: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "_systemd", lambda: 254)
+    monkeypatch.setattr(command, "_systemd_version", lambda: 254)
     assert install(run, prefix).code == 0
     assert (
         "DelegateSubgroup=supervisor"
