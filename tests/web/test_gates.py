@@ -179,10 +179,9 @@ def test_a_hook_that_names_no_uid_is_a_fault_of_the_site(
 ) -> None:
     web.user = lambda request: uid
     body = refused(web.as_(ANN).post("/own-jobs"), 500, "badConfig")
-    assert (
-        "does not return a uid: uid must be " in body["error"]
-        and ascii(uid) in body["error"]
-    ), "the rule is named"
+    assert "does not return a uid: uid must be " in body["error"] and ascii(uid) in body["error"], (
+        "the rule is named"
+    )
     assert body["error"] in web.lines.text()
     assert stub.requests == []
 
