@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 
 from docker_hosts import SCRIPT, Host, Hosts, Sites, sites
 from loop_lag import BOUND_SECS, loop
-from supervisor_process import Site, spec
+from supervisor_process import SupervisorProcess, spec
 
 from jobscribe.client.api.random_ids import simulation_id
 from jobscribe.runtime import processes
@@ -63,7 +63,7 @@ class Bench:
         self.host: Host = hosts.hosts["a"]
 
     @contextlib.contextmanager
-    def site(self, use: str = "docker", **fields: Any) -> Iterator[Site]:
+    def site(self, use: str = "docker", **fields: Any) -> Iterator[SupervisorProcess]:
         """A fresh supervisor whose host is up and has a relay, because it had an agent already."""
         sets = (f"slots.local_sequential={SLOTS}", f"slots.op_run={SLOTS}")
         site = self._made.make(
@@ -106,7 +106,7 @@ def true(uid: str, **fields: Any) -> dict[str, Any]:
     return {**spec(["/bin/true"], uid, **fields), "simulationId": simulation_id()}
 
 
-def done(site: Site, run: dict[str, Any]) -> None:
+def done(site: SupervisorProcess, run: dict[str, Any]) -> None:
     reply = site.finished(run, SECS)
     if reply["state"] != "completed":
         raise RuntimeError(f"{reply}\n{site.log()[-3000:]}")
@@ -122,7 +122,7 @@ def gang(uid: str, tasks: int) -> dict[str, Any]:
     return run
 
 
-def bulk(site: Site, uid: str, driver: str) -> float:
+def bulk(site: SupervisorProcess, uid: str, driver: str) -> float:
     """Runs a second, from the request to the last end."""
     runs = [true(uid, driver=driver) for _ in range(BULK)]
 
@@ -174,7 +174,7 @@ class Threads:
             self.most = max(self.most, len(os.listdir(self._folder)))
 
 
-def lag(site: Site) -> str:
+def lag(site: SupervisorProcess) -> str:
     """How long the supervisor's loop was held, of its whole life."""
     said = loop(site)
     worst = said["worst"]

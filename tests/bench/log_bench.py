@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from supervisor_process import PYTHON_PATH, Site, shell
+from supervisor_process import PYTHON_PATH, SupervisorProcess, shell
 
 #: Loaded by every interpreter of the site: sums up what its log calls take, and tells it in a file
 #: of its own.
@@ -53,7 +53,7 @@ WARM = 30
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def cpu_secs(site: Site) -> float:
+def cpu_secs(site: SupervisorProcess) -> float:
     """Of all that runs here, with the children that it waited for."""
     total = 0
     for pid in site.everybody():
@@ -75,7 +75,7 @@ def logging_secs(folder: Path) -> tuple[float, float, int]:
 
 def turn(runs: int, folder: Path) -> tuple[float, float, float, float]:
     """Of one run: CPU in log calls, in the log's thread, and of everything (ms); log calls."""
-    site = Site(
+    site = SupervisorProcess(
         ("slots.local_sequential=2",), env={"PYTHONPATH": f"{folder}{os.pathsep}{PYTHON_PATH}"}
     )
     try:

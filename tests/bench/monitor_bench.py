@@ -25,9 +25,9 @@ def sample(text: str, name: str) -> float:
 
 
 def scrapes() -> None:
-    from supervisor_process import Site
+    from supervisor_process import SupervisorProcess
 
-    site = Site()
+    site = SupervisorProcess()
     try:
         fill(site.root, JOBS, 0)
         site.start()

@@ -32,7 +32,7 @@ from engine_scripts import why_not
 from login_nodes import Sshd, Users
 from loop_lag import loop
 from slurm_cluster import ACCOUNT, OVER, Sites, Slurm, sites
-from supervisor_process import Site, spec
+from supervisor_process import SupervisorProcess, spec
 
 from jobscribe.client.api.random_ids import simulation_id
 from jobscribe.runtime import processes
@@ -83,7 +83,7 @@ def true(uid: str, cluster: str = "usual", **batch: Any) -> dict[str, Any]:
     return {**spec(["/bin/true"], uid, batch=wishes), "simulationId": simulation_id()}
 
 
-def done(site: Site, run: dict[str, Any]) -> None:
+def done(site: SupervisorProcess, run: dict[str, Any]) -> None:
     reply = site.finished(run, SECS)
     if reply["state"] != "completed":
         raise RuntimeError(f"{reply}\n{site.log()[-3000:]}")
@@ -113,7 +113,7 @@ class Bench:
         return name.title().ljust(8, "U")
 
     @contextlib.contextmanager
-    def site(self, *names: str, access: str = "runuser") -> Iterator[Site]:
+    def site(self, *names: str, access: str = "runuser") -> Iterator[SupervisorProcess]:
         """A fresh supervisor with both clusters, for these users."""
         fields = {"access": access, "environment": self._environment}
         clusters: dict[str, dict[str, Any]] = {
@@ -214,7 +214,7 @@ def pss_mib(pid: int) -> float:
     )
 
 
-def lag(site: Site) -> str:
+def lag(site: SupervisorProcess) -> str:
     said = loop(site)
     return f"p99.9 {said['p999'] * 1000:.0f} ms, longest {said['worst']['secs'] * 1000:.0f} ms"
 
@@ -226,7 +226,7 @@ def any_phase() -> None:
     time.sleep(random.random())
 
 
-def stages(site: Site, run: Mapping[str, Any], began: float) -> list[float]:
+def stages(site: SupervisorProcess, run: Mapping[str, Any], began: float) -> list[float]:
     """Seconds until the script lay there, from then until it ran, until its command had ended, and
     until that was answered. began: wall clock.
     """

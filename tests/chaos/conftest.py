@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator, Iterator
 
 import pytest
 from site_locations import ORDINARY, everybodys_python, new_site
-from supervisor_process import Site, add_logs, ended
+from supervisor_process import SupervisorProcess, add_logs, ended
 
 
 @pytest.hookimpl(wrapper=True)
@@ -35,13 +35,13 @@ def who(request: pytest.FixtureRequest) -> int | None:
 
 
 @pytest.fixture
-def make_site() -> Iterator[Callable[..., Site]]:
+def make_site() -> Iterator[Callable[..., SupervisorProcess]]:
     """`make_site(who, *settings, **options)`: a fresh root. At the end nothing that ran on it is
     left.
     """
     with ended() as sites:
 
-        def make(who: int | None, *sets: str, **options: object) -> Site:
+        def make(who: int | None, *sets: str, **options: object) -> SupervisorProcess:
             sites.append(new_site(who, *sets, **options))  # type: ignore[arg-type]
             return sites[-1]
 

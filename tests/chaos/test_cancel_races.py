@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from consistency_check import check_books
-from oracle import FINAL, Witness
+from oracle import FINAL, Oracle
 from site_locations import ROOM, dice, share
-from supervisor_process import Site, fresh_nap, naps, req_id, shell, until
+from supervisor_process import SupervisorProcess, fresh_nap, naps, req_id, shell, until
 
 ROUNDS, AT_ONCE = share(5, 100), 5
 #: Jobs that are deaf to SIGTERM have this long, and a second.
@@ -22,39 +22,39 @@ UID = "CancelR1"
 
 @pytest.mark.timeout(120 + ROUNDS * 10)
 def test_cancels_race_with_starts_and_the_supervisor_dies_after_the_last_ack(
-    make_site: Callable[..., Site], who: int | None
+    make_site: Callable[..., SupervisorProcess], who: int | None
 ) -> None:
     site = make_site(who, f"slots.local_sequential={AT_ONCE}").start()
-    witness, nap = Witness(site), fresh_nap()
+    oracle, nap = Oracle(site), fresh_nap()
     chance = dice(f"cancel/{who}")
     site.finished(shell("exit 0", UID))
     runs: list[dict[str, Any]] = []
     last = 0.0
     for _ in range(ROUNDS):
         batch = [
-            witness.job(
+            oracle.job(
                 f"trap '' TERM; setsid sleep {nap} & sleep {nap}", uid=UID, graceSecs=GRACE_SECS
             )
             for _ in range(AT_ONCE)
         ]
         for run in batch:
-            witness.submit(run, req_id())
+            oracle.submit(run, req_id())
             time.sleep(chance.choice((0, 0, chance.random() * 0.01, chance.random() * 0.05)))
-            assert witness.heard(site.cancel(run))["state"] == "canceled"
+            assert oracle.heard(site.cancel(run))["state"] == "canceled"
         begun = time.monotonic()
         site.stop(signal.SIGKILL)
         site.start()
         for run in batch:
-            assert witness.status(run)["state"] == "canceled", (
+            assert oracle.status(run)["state"] == "canceled", (
                 "it is final, whatever its agent says of it"
             )
         until(lambda: not naps(nap), "nothing of any is left", (GRACE_SECS + 1) * ROOM)
         last = max(last, time.monotonic() - begun)
         for run in batch:
             assert site.wait(run)["state"] == "canceled"
-            assert witness.status(run)["reason"] == "cancel"
+            assert oracle.status(run)["reason"] == "cancel"
         runs += batch
-    started = sum(bool(witness.started(run)) for run in runs)
+    started = sum(bool(oracle.started(run)) for run in runs)
     print(
         f"{len(runs)} races, {started} had started; nothing was left after {last:.2f} s at the latest, a restart included"
     )
@@ -62,10 +62,10 @@ def test_cancels_race_with_starts_and_the_supervisor_dies_after_the_last_ack(
     _check_stories(site, runs)
     assert site.finished(shell("exit 0", UID))["state"] == "completed", "the slots are free"
     check_books(site)
-    witness.check()
+    oracle.check()
 
 
-def _check_stories(site: Site, runs: list[dict[str, Any]]) -> None:
+def _check_stories(site: SupervisorProcess, runs: list[dict[str, Any]]) -> None:
     """Nothing runs in the books after the cancel, and each ended as canceled."""
     for run in runs:
         said = site.post(
@@ -76,23 +76,23 @@ def _check_stories(site: Site, runs: list[dict[str, Any]]) -> None:
 
 
 def test_a_queued_run_is_canceled_while_no_agent_can_live(
-    make_site: Callable[..., Site], who: int | None
+    make_site: Callable[..., SupervisorProcess], who: int | None
 ) -> None:
     """Template, keepers and agents are dead or frozen; whoever waits in the queue leaves it at
     once.
     """
     site = make_site(who, "slots.local_sequential=1").start()
-    witness = Witness(site)
-    blocker, waits, behind = (witness.gated(uid=UID) for _ in range(3))
+    oracle = Oracle(site)
+    blocker, waits, behind = (oracle.gated(uid=UID) for _ in range(3))
     for run in (blocker, waits, behind):
-        witness.submit(run, req_id())
-    until(lambda: witness.started(blocker), "the first one runs")
+        oracle.submit(run, req_id())
+    until(lambda: oracle.started(blocker), "the first one runs")
     (template,) = site.titled("template")
     os.kill(template, signal.SIGSTOP)
     site.kill(site.keeper(UID)["pid"])
     until(lambda: not site.titled("agent"), "its agent is gone with it")
     begun = time.monotonic()
-    said = witness.heard(site.cancel(waits))
+    said = oracle.heard(site.cancel(waits))
     assert (said["state"], said["reason"], said["over"]) == ("canceled", "cancel", True)
     assert time.monotonic() - begun < ROOM
     site.stop(signal.SIGKILL)
@@ -100,15 +100,15 @@ def test_a_queued_run_is_canceled_while_no_agent_can_live(
     site.start()
 
     def over() -> bool:
-        witness.open()
+        oracle.open()
         return all(site.status(run)["over"] for run in (blocker, behind))
 
     until(over, "the others end")
-    assert [witness.status(run)["state"] for run in (blocker, waits, behind)] == [
+    assert [oracle.status(run)["state"] for run in (blocker, waits, behind)] == [
         "completed",
         "canceled",
         "completed",
     ]
-    assert not witness.started(waits)
+    assert not oracle.started(waits)
     check_books(site)
-    witness.check()
+    oracle.check()

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from consistency_check import check_books
-from oracle import Witness
+from oracle import Oracle
 from site_locations import ROOM, new_site
 from stubborn_jobs import ANIMALS, CODE, ends, stays
-from supervisor_process import Site, fresh_nap, jid_of, naps, req_id, shell, until
+from supervisor_process import SupervisorProcess, fresh_nap, jid_of, naps, req_id, shell, until
 
 GRACE_SECS = 0.5
 #: With this above its grace, a stopped job is gone.
@@ -20,7 +20,7 @@ LIMIT_SECS = 3.0
 
 
 @pytest.fixture(scope="module")
-def site(who: int | None) -> Iterator[Site]:
+def site(who: int | None) -> Iterator[SupervisorProcess]:
     """As many slots as there are animals: none is left for a job that finds one not given back."""
     site = new_site(who, f"slots.local_sequential={len(ANIMALS)}")
     try:
@@ -35,34 +35,34 @@ class Cage:
     taken for another one's.
     """
 
-    def __init__(self, n: int, kind: str, way: str, witness: Witness) -> None:
+    def __init__(self, n: int, kind: str, way: str, oracle: Oracle) -> None:
         self.nap, self.animal = fresh_nap(), ANIMALS[kind]
         text = ends(self.animal, self.nap) if way == "ends" else stays(self.animal, self.nap)
         limit = {"timeLimitSecs": LIMIT_SECS} if way == "runs out of time" else {}
-        self.kind, self.witness = kind, witness
-        self.run = witness.job(text, uid=f"ZooUsr{n:02d}", graceSecs=GRACE_SECS, **limit)
+        self.kind, self.oracle = kind, oracle
+        self.run = oracle.job(text, uid=f"ZooUsr{n:02d}", graceSecs=GRACE_SECS, **limit)
 
     def ready(self) -> bool:
         return (
-            any(s.what == "ready" for s in self.witness.stamps(self.run))
+            any(s.what == "ready" for s in self.oracle.stamps(self.run))
             and len(naps(self.nap)) >= self.animal.naps
         )
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("way", ["is canceled", "runs out of time", "ends"])
-def test_nothing_of_any_is_left(site: Site, way: str) -> None:
-    witness = Witness(site)
-    cages = [Cage(n, kind, way, witness) for n, kind in enumerate(ANIMALS)]
+def test_nothing_of_any_is_left(site: SupervisorProcess, way: str) -> None:
+    oracle = Oracle(site)
+    cages = [Cage(n, kind, way, oracle) for n, kind in enumerate(ANIMALS)]
     for cage in cages:
-        witness.submit(cage.run, req_id())
+        oracle.submit(cage.run, req_id())
     if way == "is canceled":
         for cage in cages:
             until(lambda cage=cage: cage.ready(), f"the one that {cage.kind} is ready")
         for cage in cages:
             assert site.cancel(cage.run)["state"] == "canceled"
     for cage in cages:
-        until(lambda cage=cage: witness.started(cage.run), "it started")
+        until(lambda cage=cage: oracle.started(cage.run), "it started")
     gone = _gone(cages)
     for cage in cages:
         said = site.wait(cage.run)
@@ -80,7 +80,7 @@ def test_nothing_of_any_is_left(site: Site, way: str) -> None:
     )
     _check_slots(site, cages)
     check_books(site)
-    witness.check(killed=frozenset(jid_of(c.run) for c in cages) if way == "ends" else frozenset())
+    oracle.check(killed=frozenset(jid_of(c.run) for c in cages) if way == "ends" else frozenset())
 
 
 def _gone(cages: list[Cage]) -> dict[str, float]:
@@ -90,7 +90,7 @@ def _gone(cages: list[Cage]) -> dict[str, float]:
 
     def look() -> bool:
         for cage in cages:
-            if naps(cage.nap) or cage.witness.alive(cage.run):
+            if naps(cage.nap) or cage.oracle.alive(cage.run):
                 out.pop(cage.kind, None)
             else:
                 out.setdefault(cage.kind, time.monotonic() - begun)
@@ -113,7 +113,7 @@ def _check(cage: Cage, said: dict[str, Any], way: str) -> None:
         assert said["exit"]["code"] == CODE, (cage.kind, said)
 
 
-def _check_slots(site: Site, cages: list[Cage]) -> None:
+def _check_slots(site: SupervisorProcess, cages: list[Cage]) -> None:
     """Each user's next job starts: the slots were given back, all of them at once."""
     nap = fresh_nap()
     runs = [shell(f"sleep {nap}", cage.run["uid"], graceSecs=0) for cage in cages]

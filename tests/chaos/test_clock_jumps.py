@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from consistency_check import check_books, events
 from set_clock import DAY, HOUR, SetClock
-from supervisor_process import UID, Site, until
+from supervisor_process import UID, SupervisorProcess, until
 from timestamped_jobs import (
     NOTICED_SECS,
     PING_SECS,
@@ -37,7 +37,7 @@ from timestamped_jobs import (
 
 from jobscribe.protocol.api import tickets
 
-MakeSite = Callable[..., Site]
+MakeSite = Callable[..., SupervisorProcess]
 #: Durations are right within a second; with room. What is too soon, or longer than can be, no busy
 #: machine excuses.
 RIGHT_SECS, SOON_SECS = 1.0 * ROOM, 1.0
@@ -69,7 +69,7 @@ def stamps(tmp_path: Path) -> Stamps:
 class Stream:
     """A page's stream of news, read in a thread."""
 
-    def __init__(self, site: Site, ticket: str) -> None:
+    def __init__(self, site: SupervisorProcess, ticket: str) -> None:
         self._connection = http.client.HTTPConnection(site.url.removeprefix("http://"), timeout=60)
         self._connection.request("GET", "/live", headers={tickets.HEADER: ticket})
         self._socket = self._connection.sock
@@ -239,7 +239,9 @@ def test_a_half_open_link_is_noticed_though_the_clock_was_set(
         site.wait(long)
 
 
-def _check_limits(site: Site, begun: float, late: dict[str, Any], limited: dict[str, Any]) -> None:
+def _check_limits(
+    site: SupervisorProcess, begun: float, late: dict[str, Any], limited: dict[str, Any]
+) -> None:
     said = site.wait(limited)
     took = time.monotonic() - begun
     assert (said["state"], said["reason"]) == ("canceled", "queueLimit")
@@ -369,7 +371,7 @@ def test_the_machine_boots_while_deadlines_run_and_its_clock_is_a_day_behind(
     check_books(site)
 
 
-def _call(site: Site, secs: float, deadline: float) -> tuple[int, Any]:
+def _call(site: SupervisorProcess, secs: float, deadline: float) -> tuple[int, Any]:
     body = {
         "uid": UID,
         "jobCmd": "stateless_compute",
@@ -381,11 +383,11 @@ def _call(site: Site, secs: float, deadline: float) -> tuple[int, Any]:
     return _post(site, "call", body)
 
 
-def _log(site: Site, run: dict[str, Any], wait: float) -> tuple[int, Any]:
+def _log(site: SupervisorProcess, run: dict[str, Any], wait: float) -> tuple[int, Any]:
     return _post(site, "job-log", {"uid": UID, "computeJid": jid_of(run), "waitSecs": wait})
 
 
-def _over(site: Site, run: dict[str, Any]) -> Any:
+def _over(site: SupervisorProcess, run: dict[str, Any]) -> Any:
     """Its status when nothing of it is left, over connections of its own."""
     while not (
         said := _post(site, "run-status", {"uid": UID, "computeJid": jid_of(run), "waitSecs": 5})[1]
@@ -394,7 +396,7 @@ def _over(site: Site, run: dict[str, Any]) -> Any:
     return said
 
 
-def _post(site: Site, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+def _post(site: SupervisorProcess, path: str, body: dict[str, Any]) -> tuple[int, Any]:
     with contextlib.closing(site.connection(60)) as connection:
         connection.request(
             "POST", "/api/" + path, json.dumps(body), {"Authorization": "Bearer " + site.token}

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 from consistency_check import check_books
-from oracle import Witness
+from oracle import Oracle
 from site_locations import SOAK, new_site
-from supervisor_process import Site, jid_of, spec, until
+from supervisor_process import SupervisorProcess, jid_of, spec, until
 
 from jobscribe.runtime.failpoints import POINTS, VARIABLE, arm, reached
 
@@ -78,9 +78,9 @@ class Scene:
     is answered.
     """
 
-    def __init__(self, site: Site, point: str, folder: Path) -> None:
+    def __init__(self, site: SupervisorProcess, point: str, folder: Path) -> None:
         self.site, self.point, self.need = site, point, NEEDS.get(point, "run")
-        self.witness = Witness(site)
+        self.oracle = Oracle(site)
         self.struck = folder / "struck"
         nap = "sleep 30" if self.need == "cancel" else "sleep 0.1"
         self.runs = [self._run(nap) for _ in range(JOBS)]
@@ -89,7 +89,7 @@ class Scene:
         self.acknowledged: set[str] = set()
 
     def _run(self, text: str) -> dict[str, Any]:
-        run = self.witness.job(text, uid=UID, graceSecs=1)
+        run = self.oracle.job(text, uid=UID, graceSecs=1)
         if self.need != "app":
             return run
         data = {"models": {"m": {}}, "shell": run["command"][2]}
@@ -103,8 +103,8 @@ class Scene:
             reply = self._asked("run-simulation", reqId=f"request-{n}", run=run)
             if reply is not None and "computeJobSerial" in reply:
                 self.acknowledged.add(jid_of(run))
-                self.witness.acknowledged(f"request-{n}", reply)
-                if self.need == "cancel" and self.witness.started(run):
+                self.oracle.acknowledged(f"request-{n}", reply)
+                if self.need == "cancel" and self.oracle.started(run):
                     self._asked(
                         "run-cancel", reqId=f"cancel-{n}00", uid=UID, computeJid=jid_of(run)
                     )
@@ -204,7 +204,7 @@ def test_a_crash_here_loses_nothing_doubles_nothing_and_lies_about_nothing(scene
         _check_purged(scene)
     else:
         check_books(scene.site)
-    scene.witness.check(killed=lost)
+    scene.oracle.check(killed=lost)
     if scene.need == "upload":
         _check_uploaded(scene)
     if scene.need == "lease":
@@ -225,7 +225,7 @@ def _may_fail(scene: Scene, jid: str) -> bool:
     process, was the one that was hit.
     """
     said = scene.site.post("run-status", uid=UID, computeJid=jid)
-    stamps = [s for s in scene.witness.stamps() if s.token.startswith(f"{jid}/")]
+    stamps = [s for s in scene.oracle.stamps() if s.token.startswith(f"{jid}/")]
     if said["state"] in ("completed", "job_run_purged") or (
         scene.need == "cancel" and said["state"] == "canceled"
     ):

@@ -11,7 +11,7 @@ import pytest
 from flooding import OTHER, UID, Memory, Trickle, bulk, connections, metrics, request, served, shell
 from loop_lag import check_lag
 from site_locations import ROOM, share
-from supervisor_process import Site, fresh_nap, jid_of, naps, spec, until
+from supervisor_process import SupervisorProcess, fresh_nap, jid_of, naps, spec, until
 
 from jobscribe.protocol.api import tickets
 
@@ -19,7 +19,7 @@ UNREAD = 40
 
 
 @pytest.fixture
-def site(make_site) -> Site:
+def site(make_site) -> SupervisorProcess:
     site = make_site(
         None, "output.head_bytes=4194304", "output.tail_bytes=4194304", "slots.local_sequential=4"
     )
@@ -29,7 +29,7 @@ def site(make_site) -> Site:
     return site
 
 
-def back(site: Site, before: dict, secs: float = 20.0) -> None:
+def back(site: SupervisorProcess, before: dict, secs: float = 20.0) -> None:
     """Descriptors, tasks and what is kept for clients are what they were."""
 
     def same() -> bool:
@@ -49,7 +49,7 @@ def back(site: Site, before: dict, secs: float = 20.0) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_readers_of_news_and_of_logs_who_never_read(site: Site) -> None:
+def test_readers_of_news_and_of_logs_who_never_read(site: SupervisorProcess) -> None:
     """Streams with a job's output, the log of events, pieces of output: asked for, and left where
     they are.
     """
@@ -118,12 +118,14 @@ app = App(
 
 
 @pytest.fixture
-def app_site(make_site) -> Site:
-    site: Site = make_site(None, "apps.also=flood=flood_app:app", modules={"flood_app.py": APP})
+def app_site(make_site) -> SupervisorProcess:
+    site: SupervisorProcess = make_site(
+        None, "apps.also=flood=flood_app:app", modules={"flood_app.py": APP}
+    )
     return site.start()
 
 
-def big(site: Site, uid: str, mib: int) -> bytes:
+def big(site: SupervisorProcess, uid: str, mib: int) -> bytes:
     body = {
         "uid": uid,
         "jobCmd": "stateless_compute",
@@ -135,7 +137,9 @@ def big(site: Site, uid: str, mib: int) -> bytes:
 
 
 @pytest.mark.timeout(120)
-def test_who_does_not_take_large_answers_gets_no_more_of_them_and_others_do(app_site: Site) -> None:
+def test_who_does_not_take_large_answers_gets_no_more_of_them_and_others_do(
+    app_site: SupervisorProcess,
+) -> None:
     """The answers of one user that wait in memory have a bound on their sum; who is refused is told
     why and may come again.
     """
@@ -189,7 +193,7 @@ def test_who_does_not_take_large_answers_gets_no_more_of_them_and_others_do(app_
 
 @pytest.mark.timeout(120)
 def test_a_call_at_its_deadline_is_over_with_all_its_processes_and_its_run_is_not_touched(
-    app_site: Site,
+    app_site: SupervisorProcess,
 ) -> None:
     site = app_site
     nap, run = (
@@ -220,7 +224,7 @@ def test_a_call_at_its_deadline_is_over_with_all_its_processes_and_its_run_is_no
 
 
 @pytest.mark.timeout(120)
-def test_connections_that_say_nothing_or_never_come_to_an_end(site: Site) -> None:
+def test_connections_that_say_nothing_or_never_come_to_an_end(site: SupervisorProcess) -> None:
     before, memory = metrics(site), Memory(supervisor=site.pid)
     slow = request(site, "POST", "/api/run-many", "x" * 1_000_000)[:2000]
     forged = slow.replace(site.token.encode(), b"x" * len(site.token))
@@ -242,7 +246,7 @@ def test_connections_that_say_nothing_or_never_come_to_an_end(site: Site) -> Non
 
 
 @pytest.mark.timeout(900)
-def test_one_user_submits_ten_thousand_runs(site: Site) -> None:
+def test_one_user_submits_ten_thousand_runs(site: SupervisorProcess) -> None:
     """Each is acknowledged; others are served meanwhile; why one waits is told with its place;
     canceled, all are gone at once.
     """
@@ -289,7 +293,7 @@ def test_one_user_submits_ten_thousand_runs(site: Site) -> None:
 
 
 @pytest.mark.timeout(120)
-def test_a_stalled_agent_while_ops_are_sent(site: Site) -> None:
+def test_a_stalled_agent_while_ops_are_sent(site: SupervisorProcess) -> None:
     """Every question to it ends with an answer, at its deadline at the latest; others are served;
     then it goes on as if nothing was.
     """

@@ -6,7 +6,7 @@ import pytest
 from flooding import OTHER, Memory, metrics, p99, polled, served, shell
 from loop_lag import check_lag
 from site_locations import ROOM, share
-from supervisor_process import Site, jid_of, spec
+from supervisor_process import SupervisorProcess, jid_of, spec
 
 FLOODERS = 8
 SECS = share(6, 60)
@@ -14,7 +14,7 @@ CAP = 1 << 20
 
 
 @pytest.fixture
-def site(make_site) -> Site:
+def site(make_site) -> SupervisorProcess:
     site = make_site(
         None,
         f"output.head_bytes={CAP}",
@@ -25,7 +25,7 @@ def site(make_site) -> Site:
 
 
 @pytest.mark.timeout(600)
-def test_eight_jobs_of_yes(site: Site) -> None:
+def test_eight_jobs_of_yes(site: SupervisorProcess) -> None:
     """G15. Latency is held against the same questions in the same run before the flood began."""
     known = spec(["/bin/true"], OTHER)
     site.finished(known)
@@ -55,7 +55,7 @@ def test_eight_jobs_of_yes(site: Site) -> None:
     assert check_lag(site) == []
 
 
-def _capped(site: Site, run: dict, said: dict) -> None:
+def _capped(site: SupervisorProcess, run: dict, said: dict) -> None:
     """Beginning and end are there, the middle is not, and everybody is told how much it was."""
     exit_ = said["exit"]
     assert exit_["code"] == 124, "it was ended by its own timeout"
@@ -91,7 +91,9 @@ def test_a_job_that_reports_without_end(make_site) -> None:
     way.
     """
     count = share(30_000, 100_000)
-    site: Site = make_site(None, "apps.also=flood=flood_app:app", modules={"flood_app.py": APP})
+    site: SupervisorProcess = make_site(
+        None, "apps.also=flood=flood_app:app", modules={"flood_app.py": APP}
+    )
     site.start()
     site.finished(spec(["/bin/true"]))
     memory = Memory(supervisor=site.pid, agent=site.agent_pid())

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from supervisor_process import UID, Site, jid_of, until
+from supervisor_process import UID, SupervisorProcess, jid_of, until
 from timestamped_jobs import ROOM, Stamps, agent_log, sites, timed, told
 
 from jobscribe.runtime import processes
@@ -26,7 +26,7 @@ PTRACE_SEIZE, PTRACE_INTERRUPT = 0x4206, 0x4207
 
 
 @pytest.fixture
-def make_site() -> Iterator[Callable[..., Site]]:
+def make_site() -> Iterator[Callable[..., SupervisorProcess]]:
     with sites() as make:
         yield make
 
@@ -37,7 +37,7 @@ def stamps(tmp_path: Path) -> Stamps:
 
 
 @pytest.fixture
-def site(make_site: Callable[..., Site]) -> Site:
+def site(make_site: Callable[..., SupervisorProcess]) -> SupervisorProcess:
     return make_site(
         f"limits.ping_interval_secs={PING_SECS}",
         f"limits.ping_timeout_secs={PING_SECS}",
@@ -61,7 +61,7 @@ def length(said: dict[str, Any]) -> float:
 
 
 def test_a_stopped_keeper_is_woken_and_what_ended_meanwhile_ended_then(
-    site: Site, stamps: Stamps
+    site: SupervisorProcess, stamps: Stamps
 ) -> None:
     short = stamps.job("short", f"sleep {JOB_SECS}", code=4)
     site.submit(short)
@@ -86,7 +86,7 @@ def test_a_stopped_keeper_is_woken_and_what_ended_meanwhile_ended_then(
 
 
 def test_a_keeper_that_hangs_is_told_then_killed_and_its_jobs_are_adopted(
-    site: Site, stamps: Stamps
+    site: SupervisorProcess, stamps: Stamps
 ) -> None:
     long, short, lost = (
         stamps.job("long", stamps.until("long"), code=5),
@@ -130,7 +130,9 @@ def test_a_keeper_that_hangs_is_told_then_killed_and_its_jobs_are_adopted(
     print(f"noticed after {noticed:.2f} s")
 
 
-def _check_told(site: Site, runs: dict[str, Any], waits: dict[str, Any], keeper: int) -> None:
+def _check_told(
+    site: SupervisorProcess, runs: dict[str, Any], waits: dict[str, Any], keeper: int
+) -> None:
     """Everywhere: which keeper, since when, and what to do."""
     reasons = {r["what"]: r for r in site.ask("GET", "/health").json()["reasons"]}
     reason = reasons[f"keeper:{site.agent_key()}"]
@@ -152,7 +154,7 @@ def _check_told(site: Site, runs: dict[str, Any], waits: dict[str, Any], keeper:
 
 
 def test_keeper_and_agent_that_are_both_stopped_are_woken_when_their_driver_looks_for_them(
-    site: Site, stamps: Stamps
+    site: SupervisorProcess, stamps: Stamps
 ) -> None:
     short = stamps.job("short", f"sleep {JOB_SECS}", code=4)
     site.submit(short)

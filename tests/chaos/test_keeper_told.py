@@ -6,20 +6,22 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from supervisor_process import UID, Site, jid_of, shell, until
+from supervisor_process import UID, SupervisorProcess, jid_of, shell, until
 
 #: An agent has this long to connect; what is told sooner was not found out by waiting.
 PATIENCE = 60.0
 
 
 @pytest.fixture
-def site(make_site: Callable[..., Site]) -> Iterator[Site]:
+def site(make_site: Callable[..., SupervisorProcess]) -> Iterator[SupervisorProcess]:
     site = make_site(None, f"limits.agent_start_secs={PATIENCE:g}", "limits.agent_start_tries=2")
     site.start()
     yield site
 
 
-def test_a_folder_that_it_cannot_lock_is_named_and_the_next_run_works(site: Site) -> None:
+def test_a_folder_that_it_cannot_lock_is_named_and_the_next_run_works(
+    site: SupervisorProcess,
+) -> None:
     lock = site.root / "agent" / str(site.agent_key()) / "keeper.lock"
     lock.mkdir(parents=True)
     run = shell("exit 0")
@@ -40,7 +42,7 @@ def test_a_folder_that_it_cannot_lock_is_named_and_the_next_run_works(site: Site
     assert site.finished(shell("exit 0"))["state"] == "completed"
 
 
-def test_a_template_that_is_killed_is_started_again(site: Site) -> None:
+def test_a_template_that_is_killed_is_started_again(site: SupervisorProcess) -> None:
     assert site.finished(shell("exit 0"))["state"] == "completed"
     (template,) = site.titled("template")
     site.kill(template)

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 from consistency_check import check_books
-from oracle import Witness, kill
+from oracle import Oracle, kill
 from site_locations import ROOM, dice, new_site, share
-from supervisor_process import Site, naps, req_id, shell, spec, until
+from supervisor_process import SupervisorProcess, naps, req_id, shell, spec, until
 
 from jobscribe.runtime import processes
 
@@ -46,7 +46,7 @@ app = App(
 
 
 @pytest.fixture(scope="module")
-def site(who: int | None) -> Iterator[Site]:
+def site(who: int | None) -> Iterator[SupervisorProcess]:
     site = new_site(
         who,
         "slots.local_sequential=4",
@@ -61,8 +61,8 @@ def site(who: int | None) -> Iterator[Site]:
 
 
 @pytest.fixture
-def witness(site: Site) -> Iterator[Witness]:
-    yield Witness(site)
+def oracle(site: SupervisorProcess) -> Iterator[Oracle]:
+    yield Oracle(site)
     check_books(site)
 
 
@@ -75,11 +75,11 @@ class Case:
     """A job of a user of its own that waits at a gate of its own, and its processes."""
 
     def __init__(
-        self, site: Site, witness: Witness, *, app: bool = False, uid: str | None = None
+        self, site: SupervisorProcess, oracle: Oracle, *, app: bool = False, uid: str | None = None
     ) -> None:
-        self.site, self.witness, self.uid = site, witness, uid or next(_uids)
+        self.site, self.oracle, self.uid = site, oracle, uid or next(_uids)
         self.gate = f"gate-{self.uid}"
-        run = witness.gated(CODE, self.gate, uid=self.uid)
+        run = oracle.gated(CODE, self.gate, uid=self.uid)
         if app:
             text = run.pop("command")[2]
             run = spec(
@@ -90,8 +90,8 @@ class Case:
                 data={"models": {"m": {}}, "shell": text},
             )
         self.run = run
-        witness.submit(run, req_id())
-        (self.stamp,) = until(lambda: witness.started(run), "it has started")
+        oracle.submit(run, req_id())
+        (self.stamp,) = until(lambda: oracle.started(run), "it has started")
         site.running(run)
 
     @property
@@ -112,7 +112,7 @@ class Case:
         return pid
 
     def let_go(self) -> None:
-        self.witness.open(self.gate)
+        self.oracle.open(self.gate)
 
     def end(self, secs: float = 30) -> dict[str, Any]:
         def over() -> bool:
@@ -120,7 +120,7 @@ class Case:
             return bool(self.site.status(self.run)["over"])
 
         until(over, "it is over", secs)
-        return self.witness.status(self.run)
+        return self.oracle.status(self.run)
 
     def check_end(self, source: str) -> None:
         """It went on, and its exit code and last line are told as they were."""
@@ -176,22 +176,22 @@ class Case:
 # ---- one at a time
 
 
-def test_an_agent(site: Site, witness: Witness) -> None:
-    case = Case(site, witness)
+def test_an_agent(site: SupervisorProcess, oracle: Oracle) -> None:
+    case = Case(site, oracle)
     site.kill(case.agent)
     case.check_end("keeper")
     case.check_slots()
 
 
-def test_a_keeper(site: Site, witness: Witness) -> None:
-    case = Case(site, witness)
+def test_a_keeper(site: SupervisorProcess, oracle: Oracle) -> None:
+    case = Case(site, oracle)
     site.kill(case.keeper)
     case.check_end("script")
     case.check_slots()
 
 
-def test_agent_and_keeper_at_once(site: Site, witness: Witness) -> None:
-    case = Case(site, witness)
+def test_agent_and_keeper_at_once(site: SupervisorProcess, oracle: Oracle) -> None:
+    case = Case(site, oracle)
     agent, keeper = case.agent, case.keeper
     for pid in (agent, keeper):
         os.kill(pid, signal.SIGSTOP)
@@ -201,22 +201,22 @@ def test_agent_and_keeper_at_once(site: Site, witness: Witness) -> None:
     case.check_slots()
 
 
-def test_the_shell_that_runs_the_command(site: Site, witness: Witness) -> None:
-    case = Case(site, witness)
+def test_the_shell_that_runs_the_command(site: SupervisorProcess, oracle: Oracle) -> None:
+    case = Case(site, oracle)
     site.kill(case.ancestor(1))
     case.check_killed()
     case.check_slots()
 
 
-def test_the_command(site: Site, witness: Witness) -> None:
-    case = Case(site, witness)
+def test_the_command(site: SupervisorProcess, oracle: Oracle) -> None:
+    case = Case(site, oracle)
     kill(case.stamp)
     case.check_killed()
     case.check_slots()
 
 
-def test_the_interpreter_of_a_job_command(site: Site, witness: Witness) -> None:
-    case = Case(site, witness, app=True)
+def test_the_interpreter_of_a_job_command(site: SupervisorProcess, oracle: Oracle) -> None:
+    case = Case(site, oracle, app=True)
     job_command = case.ancestor(1)
     assert b"job_cmd" in Path(f"/proc/{job_command}/cmdline").read_bytes()
     site.kill(job_command)
@@ -224,9 +224,9 @@ def test_the_interpreter_of_a_job_command(site: Site, witness: Witness) -> None:
     case.check_slots()
 
 
-def test_the_apps_side_of_a_job_command(site: Site, witness: Witness) -> None:
+def test_the_apps_side_of_a_job_command(site: SupervisorProcess, oracle: Oracle) -> None:
     """It is asked for the next thing in a new process: nothing of the run is lost."""
-    case = Case(site, witness, app=True)
+    case = Case(site, oracle, app=True)
     job_command = case.ancestor(1)
     side = next(
         p.pid
@@ -239,19 +239,19 @@ def test_the_apps_side_of_a_job_command(site: Site, witness: Witness) -> None:
     case.check_slots()
 
 
-def test_the_template(site: Site, witness: Witness) -> None:
-    case = Case(site, witness)
+def test_the_template(site: SupervisorProcess, oracle: Oracle) -> None:
+    case = Case(site, oracle)
     (template,) = site.titled("template")
     site.kill(template)
     assert site.finished(shell("exit 0", next(_uids)))["state"] == "completed"
     case.check_end("keeper")
 
 
-def test_a_worker(site: Site, witness: Witness) -> None:
+def test_a_worker(site: SupervisorProcess, oracle: Oracle) -> None:
     """Who called it is told at once that he may ask again; the run beside it and the next call
     notice nothing.
     """
-    case = Case(site, witness)
+    case = Case(site, oracle)
     body = {"uid": case.uid, "simulationType": "frail"}
     answers: list[Any] = []
 
@@ -282,11 +282,13 @@ def test_a_worker(site: Site, witness: Witness) -> None:
 # ---- what nobody can know any more
 
 
-def test_keeper_and_shell_while_no_supervisor_is_there(site: Site, witness: Witness) -> None:
+def test_keeper_and_shell_while_no_supervisor_is_there(
+    site: SupervisorProcess, oracle: Oracle
+) -> None:
     """The shell that would have written down the exit is gone, and so is its parent; the command
     itself runs on.
     """
-    case = Case(site, witness)
+    case = Case(site, oracle)
     shell_pid, keeper = case.ancestor(1), case.keeper
     site.stop(signal.SIGKILL)
     site.kill(keeper)
@@ -302,7 +304,7 @@ def test_keeper_and_shell_while_no_supervisor_is_there(site: Site, witness: Witn
     case.check_slots()
 
 
-def test_a_pid_that_is_another_process_by_now(site: Site, witness: Witness) -> None:
+def test_a_pid_that_is_another_process_by_now(site: SupervisorProcess, oracle: Oracle) -> None:
     """Keeper and job are gone; strangers have got their very pids. Neither is taken for them,
     neither is harmed.
     """
@@ -310,7 +312,7 @@ def test_a_pid_that_is_another_process_by_now(site: Site, witness: Witness) -> N
         pytest.skip(
             "the next pid can be chosen by root only, in a kernel with CONFIG_CHECKPOINT_RESTORE"
         )
-    case = Case(site, witness)
+    case = Case(site, oracle)
     main, keeper = case.ancestor(1), case.keeper
     with _undertaker() as bury:
         site.stop(signal.SIGKILL)
@@ -381,14 +383,14 @@ def _with_pid(pid: int) -> "subprocess.Popen[bytes]":
 
 @pytest.mark.timeout(60 + COMBINATIONS * 10)
 def test_any_of_them_at_any_instant_while_jobs_end(
-    site: Site, witness: Witness, who: int | None
+    site: SupervisorProcess, oracle: Oracle, who: int | None
 ) -> None:
     """Exit code and last line are right every time."""
     chance = dice(f"others/{who}")
     uids = [next(_uids) for _ in range(2)]
     killed: list[str] = []
     for _ in range(COMBINATIONS):
-        cases = [Case(site, witness, uid=uid) for uid in uids]
+        cases = [Case(site, oracle, uid=uid) for uid in uids]
         acts = [*_kills(site, cases, chance), *[case.let_go for case in cases]]
         chance.shuffle(acts)
         for act in acts:
@@ -409,7 +411,7 @@ def test_any_of_them_at_any_instant_while_jobs_end(
         case.check_slots()
 
 
-def _kills(site: Site, cases: list[Case], chance: Any) -> list[Callable[[], str]]:
+def _kills(site: SupervisorProcess, cases: list[Case], chance: Any) -> list[Callable[[], str]]:
     """Some of supervisor, template, and each job's agent and keeper."""
 
     def one(pid: int, name: str) -> str:
@@ -435,13 +437,13 @@ def _kills(site: Site, cases: list[Case], chance: Any) -> list[Callable[[], str]
     return chance.sample(able, chance.randint(2, 4))  # type: ignore[no-any-return]
 
 
-def test_the_verdict_on_all_of_that(site: Site) -> None:
+def test_the_verdict_on_all_of_that(site: SupervisorProcess) -> None:
     """By the jobs' own stamps: none ran twice, none is left, and each end that was told is the one
     that was.
     """
-    witness = Witness(site)
-    killed = {s.token.split("/")[0] for s in witness.stamps()} - {
-        s.token.split("/")[0] for s in witness.stamps() if s.what == "end"
+    oracle = Oracle(site)
+    killed = {s.token.split("/")[0] for s in oracle.stamps()} - {
+        s.token.split("/")[0] for s in oracle.stamps() if s.what == "end"
     }
-    print(witness.check(killed=frozenset(killed)))
+    print(oracle.check(killed=frozenset(killed)))
     assert naps("86400") == []

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from consistency_check import check_books, events
 from load_clients import UIDS, Load, Poll, Waiting, killed, let_all_go, wait
-from oracle import Witness
+from oracle import Oracle
 from site_locations import ROOM, dice, share
-from supervisor_process import Site, jid_of, req_id, until
+from supervisor_process import SupervisorProcess, jid_of, req_id, until
 
 from jobscribe.client.sync_client import Client
 
@@ -26,25 +26,27 @@ TRUE_SECS = 5
 
 
 @pytest.mark.timeout(120 + CYCLES * 10)
-def test_whatever_instant_it_is_killed_at(make_site: Callable[..., Site], who: int | None) -> None:
+def test_whatever_instant_it_is_killed_at(
+    make_site: Callable[..., SupervisorProcess], who: int | None
+) -> None:
     site = make_site(
         who, f"slots.local_sequential={LONG + SLOTS_LEFT}", "slots.local_parallel=1"
     ).start()
-    witness = Witness(site)
+    oracle = Oracle(site)
     chance = dice(f"supervisor/{who}")
-    long = [witness.gated(code=n % 3, uid=UIDS[0]) for n in range(LONG)]
+    long = [oracle.gated(code=n % 3, uid=UIDS[0]) for n in range(LONG)]
     queued = [
-        witness.gated(gate="line", uid=UIDS[1], jobRunMode="parallel") for _ in range(1 + QUEUED)
+        oracle.gated(gate="line", uid=UIDS[1], jobRunMode="parallel") for _ in range(1 + QUEUED)
     ]
     requests = {jid_of(run): req_id() for run in (*long, *queued)}
     serials = {
-        jid_of(run): witness.submit(run, requests[jid_of(run)])["computeJobSerial"]
+        jid_of(run): oracle.submit(run, requests[jid_of(run)])["computeJobSerial"]
         for run in (*long, *queued)
     }
     for run in (*long, queued[0]):
-        until(lambda run=run: witness.started(run), "it has started")
-    done, done_request = witness.job(uid=UIDS[0]), req_id()
-    witness.submit(done, done_request, forceRun=True)
+        until(lambda run=run: oracle.started(run), "it has started")
+    done, done_request = oracle.job(uid=UIDS[0]), req_id()
+    oracle.submit(done, done_request, forceRun=True)
     assert site.wait(done)["state"] == "completed"
 
     heard: list[int] = []
@@ -53,7 +55,7 @@ def test_whatever_instant_it_is_killed_at(make_site: Callable[..., Site], who: i
         Waiting(lambda: _follow(site, long[1], heard)),
     )
     slowest = 0.0
-    with Load(site, witness, f"load/{who}") as load:
+    with Load(site, oracle, f"load/{who}") as load:
         for _ in range(CYCLES):
             time.sleep(chance.random() * 1.0)
             polls = [Poll(site, run) for run in (long[0], queued[1])]
@@ -61,32 +63,32 @@ def test_whatever_instant_it_is_killed_at(make_site: Callable[..., Site], who: i
             killed(site)
             for poll in polls:
                 poll.check_cut_off()
-            assert all(witness.alive(run) for run in long), "jobs do not end with the supervisor"
+            assert all(oracle.alive(run) for run in long), "jobs do not end with the supervisor"
             site.start()
-            slowest = max(slowest, _true_again(witness, long, queued))
+            slowest = max(slowest, _true_again(oracle, long, queued))
             again = chance.choice([*long, *queued])
             assert (
-                witness.submit(again, requests[jid_of(again)])["computeJobSerial"]
+                oracle.submit(again, requests[jid_of(again)])["computeJobSerial"]
                 == serials[jid_of(again)]
             )
-            witness.submit(done, done_request, forceRun=True)  # long over, and still the same run
+            oracle.submit(done, done_request, forceRun=True)  # long over, and still the same run
     print(
         f"{CYCLES} kills, {load.answered} short runs acknowledged, {load.repeated} tries without an answer, true again within {slowest:.1f} s"
     )
     assert load.answered > 5 * CYCLES and load.repeated >= CYCLES, "the load was one"
 
-    let_all_go(site, witness, "gate", long)
-    let_all_go(site, witness, "line", queued)
+    let_all_go(site, oracle, "gate", long)
+    let_all_go(site, oracle, "line", queued)
     ended = waiting.get()
     assert (ended.state, ended.exit.code if ended.exit else None) == ("error", 1)
     follower.get()
     for n, run in enumerate(long):
-        said = witness.status(run)
+        said = oracle.status(run)
         assert (said["exit"]["code"], said["exit"]["source"]) == (n % 3, "keeper")
         assert site.output(run, tail=100).body == b"the last line\n"
     order = [
         s.token.split("/")[0]
-        for s in witness.stamps()
+        for s in oracle.stamps()
         if s.what == "start" and s.token.split("/")[0] in map(jid_of, queued)
     ]
     assert order == [jid_of(run) for run in queued], (
@@ -96,22 +98,20 @@ def test_whatever_instant_it_is_killed_at(make_site: Callable[..., Site], who: i
         "who follows the events misses none and gets none twice"
     )
     check_books(site)
-    print(witness.check())
+    print(oracle.check())
 
 
-def _true_again(
-    witness: Witness, long: list[dict[str, Any]], queued: list[dict[str, Any]]
-) -> float:
+def _true_again(oracle: Oracle, long: list[dict[str, Any]], queued: list[dict[str, Any]]) -> float:
     """Nothing false is ever said, and in time everything is known. Returns the seconds that took."""
     begun = time.monotonic()
 
     def known() -> bool:
-        said = [witness.status(run) for run in long]
+        said = [oracle.status(run) for run in long]
         assert {s["state"] for s in said} == {"running"}, [
             s for s in said if s["state"] != "running"
         ]
-        assert all(witness.alive(run) for run in long)
-        first, *rest = [witness.status(run) for run in queued]
+        assert all(oracle.alive(run) for run in long)
+        first, *rest = [oracle.status(run) for run in queued]
         assert first["state"] == "running" and {(s["state"], s["over"]) for s in rest} == {
             ("pending", False)
         }
@@ -121,7 +121,7 @@ def _true_again(
     return time.monotonic() - begun
 
 
-def _follow(site: Site, run: dict[str, Any], heard: list[int]) -> None:
+def _follow(site: SupervisorProcess, run: dict[str, Any], heard: list[int]) -> None:
     """All that this user may hear, from the first event on, until this job ends."""
     with (
         Client.from_root(site.root, uid=run["uid"], budget_secs=120) as client,
@@ -133,7 +133,7 @@ def _follow(site: Site, run: dict[str, Any], heard: list[int]) -> None:
                 return
 
 
-def _positions(site: Site, uid: str, last: int) -> list[int]:
+def _positions(site: SupervisorProcess, uid: str, last: int) -> list[int]:
     return [
         e["position"]
         for e in events(site.root)
@@ -144,7 +144,9 @@ def _positions(site: Site, uid: str, last: int) -> list[int]:
 # ---- a start
 
 
-def test_no_agent_is_let_in_before_the_log_is_folded(make_site: Callable[..., Site]) -> None:
+def test_no_agent_is_let_in_before_the_log_is_folded(
+    make_site: Callable[..., SupervisorProcess],
+) -> None:
     """One that is let in earlier is forgotten when the engine starts, and its jobs are not known
     for ever. Somebody dials all the time.
     """
@@ -164,7 +166,7 @@ def test_no_agent_is_let_in_before_the_log_is_folded(make_site: Callable[..., Si
     assert _let_in_early(_log(site)) == []
 
 
-def _log(site: Site) -> list[str]:
+def _log(site: SupervisorProcess) -> list[str]:
     return site.logged().splitlines()
 
 
@@ -186,7 +188,7 @@ def _let_in_early(log: list[str]) -> list[str]:
     return early
 
 
-def _dial_until(site: Site, over: threading.Event) -> int:
+def _dial_until(site: SupervisorProcess, over: threading.Event) -> int:
     """Knock at the agents' listener, wherever it is by now, with a token that is none. Returns how
     often somebody answered.
     """

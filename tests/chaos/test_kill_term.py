@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from consistency_check import check_books
 from load_clients import UIDS, Load, Poll, Waiting, let_all_go, wait
-from oracle import Witness
+from oracle import Oracle
 from site_locations import ROOM
-from supervisor_process import Site, jid_of, req_id, spec, until
+from supervisor_process import SupervisorProcess, jid_of, req_id, spec, until
 
 from jobscribe.client.api.errors import ClientError
 from jobscribe.client.sync_client import Client
@@ -34,17 +34,19 @@ app = App(
 """
 
 
-def test_told_to_stop_it_drains(make_site: Callable[..., Site], who: int | None) -> None:
+def test_told_to_stop_it_drains(
+    make_site: Callable[..., SupervisorProcess], who: int | None
+) -> None:
     """With streams, an upload, a call and long polls under way, and requests coming in all the
     while.
     """
     site = make_site(
         who, "slots.local_sequential=3", "apps.also=slow=slow_app:app", modules={"slow_app.py": APP}
     ).start()
-    witness = Witness(site)
-    running = witness.gated(uid=UIDS[0])
-    witness.submit(running, req_id())
-    until(lambda: witness.started(running), "it runs")
+    oracle = Oracle(site)
+    running = oracle.gated(uid=UIDS[0])
+    oracle.submit(running, req_id())
+    until(lambda: oracle.started(running), "it runs")
     site.post(
         "call",
         uid=UIDS[0],
@@ -59,7 +61,7 @@ def test_told_to_stop_it_drains(make_site: Callable[..., Site], who: int | None)
     kept = site.connection(10)
     kept.request("GET", "/livez")
     kept.getresponse().read()
-    with Load(site, witness, f"drain/{who}") as load:
+    with Load(site, oracle, f"drain/{who}") as load:
         until(lambda: load.answered > 20, "there is load")
         begun = time.monotonic()
         assert site.process is not None
@@ -68,22 +70,24 @@ def test_told_to_stop_it_drains(make_site: Callable[..., Site], who: int | None)
         code = site.process.wait(END_SECS * ROOM)
         took = time.monotonic() - begun
         site.stop()
-        assert witness.alive(running)
+        assert oracle.alive(running)
         _check_retryable(poll)
         for end in (*open_ends, kept):
             end.close()
         site.start()
-        until(lambda: witness.status(running)["known"], "it is known again", TRUE_SECS * ROOM)
+        until(lambda: oracle.status(running)["known"], "it is known again", TRUE_SECS * ROOM)
     print(f"exit code {code} after {took:.1f} s; meanwhile: {said}")
     assert code == 0 and said.get("draining", 0) > 0
-    assert witness.status(running)["state"] == "running"
-    let_all_go(site, witness, "gate", [running])
+    assert oracle.status(running)["state"] == "running"
+    let_all_go(site, oracle, "gate", [running])
     assert "Traceback" not in site.log()
     check_books(site)
-    witness.check()
+    oracle.check()
 
 
-def _open_ends(site: Site) -> list[http.client.HTTPConnection | http.client.HTTPResponse]:
+def _open_ends(
+    site: SupervisorProcess,
+) -> list[http.client.HTTPConnection | http.client.HTTPResponse]:
     """Requests that would never end by themselves."""
     key = {"Authorization": "Bearer " + site.token}
     stream, upload, call = (site.connection(20) for _ in range(3))
@@ -139,15 +143,15 @@ def _check_retryable(poll: Poll) -> None:
 
 
 def test_a_client_of_ours_survives_the_restart_of_a_drained_one(
-    make_site: Callable[..., Site],
+    make_site: Callable[..., SupervisorProcess],
 ) -> None:
     site = make_site(None).start()
-    witness = Witness(site)
-    run = witness.gated(uid=UIDS[0])
-    witness.submit(run, req_id())
+    oracle = Oracle(site)
+    run = oracle.gated(uid=UIDS[0])
+    oracle.submit(run, req_id())
     waiting, asking = Waiting(lambda: wait(site, run)), Waiting(lambda: _ask_until_over(site, run))
     for _ in range(2):
-        until(lambda: witness.started(run), "it runs")
+        until(lambda: oracle.started(run), "it runs")
         assert site.stop() == 0
         with (
             Client.from_root(site.root, uid=UIDS[0], budget_secs=0) as impatient,
@@ -156,14 +160,14 @@ def test_a_client_of_ours_survives_the_restart_of_a_drained_one(
             impatient.status(jid_of(run))
         assert refused.value.retry
         site.start()
-    let_all_go(site, witness, "gate", [run])
+    let_all_go(site, oracle, "gate", [run])
     assert waiting.get().state == "completed"
     states = asking.get()
     assert states[-1] == "completed" and set(states) <= {"pending", "running", "completed"}
-    witness.check()
+    oracle.check()
 
 
-def _ask_until_over(site: Site, run: dict[str, Any]) -> list[str]:
+def _ask_until_over(site: SupervisorProcess, run: dict[str, Any]) -> list[str]:
     """Every state that it hears, asking all the time."""
     states: list[str] = []
     with Client.from_root(site.root, uid=run["uid"], budget_secs=120) as client:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from flooding import MIB, bulk, metrics
-from in_memory_supervisor import WALL, Agent, Office
+from in_memory_supervisor import WALL, Agent, InMemorySupervisor
 from loop_lag import check_lag
 from site_locations import share
-from supervisor_process import Site, rss, spec, until
+from supervisor_process import SupervisorProcess, rss, spec, until
 
 from jobscribe.protocol.ids import op_id
 from jobscribe.protocol.jobs.exit_info import ExitInfo
@@ -40,7 +40,7 @@ def kept(root: Any, *, besides: tuple[str, ...]) -> Counter[str]:
             out[name] += len(value)
             members = value.values() if isinstance(value, dict) else value
             todo += [(name + "[]", m) for m in list(members)]
-        elif type(value).__module__.startswith(("jobscribe.", "office")) and not isinstance(
+        elif type(value).__module__.startswith(("jobscribe.", "in_memory_supervisor")) and not isinstance(
             value, type
         ):
             fields = getattr(value, "__dict__", None) or {
@@ -50,14 +50,14 @@ def kept(root: Any, *, besides: tuple[str, ...]) -> Counter[str]:
     return out
 
 
-async def lives(office: Office, agents: list[Agent], count: int, first: int) -> None:
+async def lives(in_memory: InMemorySupervisor, agents: list[Agent], count: int, first: int) -> None:
     """So many runs from their submission to their end: most complete, some are canceled while they
     wait, some while they run.
     """
     for n in range(first, first + count):
         agent = agents[n % len(agents)]
-        jid = await office.submitted(n, agent.key.uid)
-        token = office.launched.pop()
+        jid = await in_memory.submitted(n, agent.key.uid)
+        token = in_memory.launched.pop()
         assert token.jid == jid
         if n % 3:
             agent.running(token)
@@ -84,23 +84,23 @@ async def test_nothing_of_a_life_stays_in_the_engine_or_in_who_serves_it() -> No
     """Every dict, list, set and queue that can be reached from them is looked at, whatever it is
     called.
     """
-    office = Office()
-    agents = [office.agent(f"Leak{n:04d}") for n in range(USERS)]
+    in_memory = InMemorySupervisor()
+    agents = [in_memory.agent(f"Leak{n:04d}") for n in range(USERS)]
     besides = ("store", "_store", "lines", "log", "_log", "decoder", "launched", "started")
     await lives(
-        office, agents, 2 * engine_module.CACHED, 1
+        in_memory, agents, 2 * engine_module.CACHED, 1
     )  # what is kept for the next question is there in full
-    office.lines.lines.clear()
+    in_memory.lines.lines.clear()
     gc.collect()
-    before = kept(office, besides=besides)
-    await lives(office, agents, LIVES, 10_000)
-    after = kept(office, besides=besides)
-    print(f"{LIVES} lives: {office.engine.sizes()}")
+    before = kept(in_memory, besides=besides)
+    await lives(in_memory, agents, LIVES, 10_000)
+    after = kept(in_memory, besides=besides)
+    print(f"{LIVES} lives: {in_memory.engine.sizes()}")
     assert {name: (before[name], n) for name, n in after.items() if n > before[name]} == {}
-    assert office.engine.sizes()["jobs"] == 0
+    assert in_memory.engine.sizes()["jobs"] == 0
     for agent in agents:
         agent.gone()
-    sizes = office.engine.sizes()
+    sizes = in_memory.engine.sizes()
     assert (
         sizes["agents"],
         sizes["claims"],
@@ -116,7 +116,7 @@ def test_nothing_of_a_life_stays_in_the_processes(make_site) -> None:
     """Runs in bulk, in two halves; the second costs no more memory than a small part of the first,
     and no descriptor, task or timer.
     """
-    site: Site = make_site(None)
+    site: SupervisorProcess = make_site(None)
     site.start()
     half = share(300, 50_000)
     site.finished(spec(["/bin/true"]))
@@ -153,7 +153,7 @@ def test_nothing_of_a_life_stays_in_the_processes(make_site) -> None:
     assert check_lag(site) == []
 
 
-def _lived(site: Site, count: int) -> None:
+def _lived(site: SupervisorProcess, count: int) -> None:
     for first in range(0, count, 400):
         replies = bulk(
             site, [spec(["/bin/true"], graceSecs=0) for _ in range(min(400, count - first))]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from supervisor_process import Site, until
+from supervisor_process import SupervisorProcess, until
 from timestamped_jobs import (
     NOTICED_SECS,
     PING_SECS,
@@ -25,7 +25,7 @@ from timestamped_jobs import (
     told,
 )
 
-MakeSite = Callable[..., Site]
+MakeSite = Callable[..., SupervisorProcess]
 #: The figure is 30 s at the default pings of 20 s; here it is as many intervals and some.
 FROZEN_SECS = 4 * PING_SECS
 
@@ -37,7 +37,7 @@ def make_site() -> Iterator[MakeSite]:
 
 
 @pytest.fixture
-def site(make_site: MakeSite) -> Site:
+def site(make_site: MakeSite) -> SupervisorProcess:
     return make_site(*PINGS, "slots.local_sequential=4", "limits.op_reply_secs=1").start()
 
 
@@ -47,7 +47,7 @@ def stamps(tmp_path: Path) -> Stamps:
 
 
 def test_a_half_open_link_is_noticed_by_both_ends_and_nothing_starts_twice(
-    site: Site, stamps: Stamps, tmp_path: Path
+    site: SupervisorProcess, stamps: Stamps, tmp_path: Path
 ) -> None:
     go = tmp_path / "go"
     with diverted(site) as proxy:
@@ -89,7 +89,7 @@ def test_a_half_open_link_is_noticed_by_both_ends_and_nothing_starts_twice(
 
 
 def test_half_open_again_and_again_while_runs_of_one_slot_follow_each_other(
-    site: Site, stamps: Stamps
+    site: SupervisorProcess, stamps: Stamps
 ) -> None:
     with diverted(site) as proxy:
         run = stamps.job("slot", "sleep 0.1")
@@ -113,7 +113,7 @@ def test_half_open_again_and_again_while_runs_of_one_slot_follow_each_other(
 
 
 def test_a_frozen_agent_is_told_as_not_known_and_nothing_starts_twice(
-    site: Site, stamps: Stamps, tmp_path: Path
+    site: SupervisorProcess, stamps: Stamps, tmp_path: Path
 ) -> None:
     go = tmp_path / "go"
     long = stamps.job("long", f"while [ ! -e {go} ]; do sleep 0.05; done")
@@ -147,7 +147,7 @@ def test_a_frozen_agent_is_told_as_not_known_and_nothing_starts_twice(
     ]
 
 
-def _until_over(site: Site, stamps: Stamps) -> None:
+def _until_over(site: SupervisorProcess, stamps: Stamps) -> None:
     """The job `long`, the first to end, did not care; its keeper has it on record."""
     until(
         lambda: (
@@ -168,7 +168,7 @@ def _true_or_unknown(said: tuple[str, bool]) -> bool:
     "agent_too", [False, True], ids=["the agent gave it up", "the agent was frozen, too"]
 )
 def test_a_supervisor_that_was_frozen_says_nothing_false_when_it_wakes(
-    site: Site, stamps: Stamps, tmp_path: Path, agent_too: bool
+    site: SupervisorProcess, stamps: Stamps, tmp_path: Path, agent_too: bool
 ) -> None:
     go = tmp_path / "go"
     long = stamps.job("long", f"while [ ! -e {go} ]; do sleep 0.05; done")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from consistency_check import check_books
 from harmful_proxy import NONE, Harm
-from supervisor_process import Site, until
+from supervisor_process import SupervisorProcess, until
 from timestamped_jobs import ROOM, SOAK, Asker, Stamps, diverted, jid_of, sites
 
 SEEDS, OPS = (1000, 200) if SOAK else (4, 60)
@@ -42,7 +42,7 @@ def harm_of(chance: random.Random) -> Harm:
     )
 
 
-MakeSite = Callable[..., Site]
+MakeSite = Callable[..., SupervisorProcess]
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ class Life:
     known beforehand.
     """
 
-    def __init__(self, site: Site, stamps: Stamps, seed: int) -> None:
+    def __init__(self, site: SupervisorProcess, stamps: Stamps, seed: int) -> None:
         self.site, self.stamps, self.seed = site, stamps, seed
         #: by name: the run, and (state, exit code) of its end
         self.runs: dict[str, tuple[dict[str, Any], tuple[str, int | None]]] = {}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from supervisor_process import PYTHON_PATH, UID, Site, jid_of, shell, until
+from supervisor_process import PYTHON_PATH, UID, SupervisorProcess, jid_of, shell, until
 
 from jobscribe.agent.keeper.linux import cgroup_mounts
 
@@ -64,7 +64,7 @@ def small() -> Iterator[Path]:
 
 
 @pytest.fixture
-def site(small: Path, make_site: Callable[..., Site]) -> Iterator[Site]:
+def site(small: Path, make_site: Callable[..., SupervisorProcess]) -> Iterator[SupervisorProcess]:
     site = make_site(None)
     site.start()
     for pid in (site.pid, *site.titled("template")):
@@ -73,7 +73,7 @@ def site(small: Path, make_site: Callable[..., Site]) -> Iterator[Site]:
     assert site.end() == {}, "processes outlived their keeper"
 
 
-def _cli(site: Site, *arguments: str) -> str:
+def _cli(site: SupervisorProcess, *arguments: str) -> str:
     env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {
         "PYTHONPATH": PYTHON_PATH,
         "COLUMNS": "200",
@@ -89,7 +89,7 @@ def _cli(site: Site, *arguments: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_every_door_says_that_memory_ran_out(site: Site) -> None:
+def test_every_door_says_that_memory_ran_out(site: SupervisorProcess) -> None:
     run = shell(f"echo begins >&2; exec {EATS}")
     said = site.finished(run)
     assert (said["state"], said["reason"], said["exit"]["signal"], said["exit"]["outOfMemory"]) == (
@@ -111,7 +111,7 @@ def test_every_door_says_that_memory_ran_out(site: Site) -> None:
     assert site.finished(shell("exit 0"))["exit"]["outOfMemory"] is False
 
 
-def test_an_exit_0_whose_child_was_killed_by_the_kernel_is_told(site: Site) -> None:
+def test_an_exit_0_whose_child_was_killed_by_the_kernel_is_told(site: SupervisorProcess) -> None:
     run = shell(f"{EATS}; exit 0")
     said = site.finished(run)
     assert (said["state"], said["reason"], said["exit"]["code"]) == ("completed", "exit", 0)
@@ -123,11 +123,11 @@ def test_an_exit_0_whose_child_was_killed_by_the_kernel_is_told(site: Site) -> N
     )
 
 
-def _agent_log(site: Site) -> str:
+def _agent_log(site: SupervisorProcess) -> str:
     return (site.root / "agent" / str(site.agent_key()) / "agent.log").read_text()
 
 
-def test_one_that_is_killed_by_somebody_did_not_run_out_of_memory(site: Site) -> None:
+def test_one_that_is_killed_by_somebody_did_not_run_out_of_memory(site: SupervisorProcess) -> None:
     run = shell("kill -KILL $$")
     said = site.finished(run)
     assert (said["exit"]["signal"], said["exit"]["outOfMemory"]) == (9, False)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import socket_close
 from known_agents import alive_of, tell_of_agents, token_of
-from supervisor_process import Site, until
+from supervisor_process import SupervisorProcess, until
 from timestamped_jobs import ROOM, SOAK, Stamps, sites, told
 
 from jobscribe.agent.session.websocket import Link
@@ -34,7 +34,7 @@ KEYS = [AgentKey("local", "sequential", f"Storm{n:03d}", "localhost") for n in r
 class Crowd:
     """All agents, on a loop in a thread of its own."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: SupervisorProcess) -> None:
         self._site, self._file = site, site.root / "agents.json"
         self.up: set[AgentKey] = set()
         self.ups = 0
@@ -91,7 +91,7 @@ class Prober:
     was there.
     """
 
-    def __init__(self, site: Site, run: dict[str, Any]) -> None:
+    def __init__(self, site: SupervisorProcess, run: dict[str, Any]) -> None:
         self._site, self._over = site, threading.Event()
         self._body = json.dumps(
             {"uid": run["uid"], "computeJid": f"{run['uid']}-{run['simulationId']}-command"}
@@ -124,7 +124,7 @@ class Prober:
         connection.close()
 
 
-MakeSite = Callable[..., Site]
+MakeSite = Callable[..., SupervisorProcess]
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def make_site() -> Iterator[MakeSite]:
 
 
 @pytest.fixture
-def site(make_site: MakeSite) -> Iterator[Site]:
+def site(make_site: MakeSite) -> Iterator[SupervisorProcess]:
     site = make_site("slots.local_sequential=2")
     site.start()
     site.stop()
@@ -142,21 +142,21 @@ def site(make_site: MakeSite) -> Iterator[Site]:
     yield site.start()
 
 
-def metrics(site: Site) -> Any:
+def metrics(site: SupervisorProcess) -> Any:
     return site.ask("GET", "/api/metrics").json()
 
 
-def settled(site: Site, snapshots: int) -> bool:
+def settled(site: SupervisorProcess, snapshots: int) -> bool:
     """Everybody is connected and has told what it runs."""
     return metrics(site)["hub"]["connections"] == AGENTS + 1 and _snapshots(site) >= snapshots
 
 
-def _snapshots(site: Site) -> int:
+def _snapshots(site: SupervisorProcess) -> int:
     return site.logged().count("opName=snapshot")
 
 
 @pytest.mark.timeout(300)
-def test_a_thousand_idle_agents_and_their_storm(site: Site, tmp_path: Path) -> None:
+def test_a_thousand_idle_agents_and_their_storm(site: SupervisorProcess, tmp_path: Path) -> None:
     stamps, go = Stamps(tmp_path / "stamps"), tmp_path / "go"
     long = stamps.job("long", f"while [ ! -e {go} ]; do sleep 0.05; done")
     site.submit(long)

@@ -19,7 +19,7 @@ import tornado.httpclient
 import tornado.iostream
 import tornado.websocket
 from known_agents import alive_of, tell_of_agents, token_of
-from supervisor_process import Site
+from supervisor_process import SupervisorProcess
 from timestamped_jobs import ROOM, SOAK, Stamps, sites
 
 from jobscribe.protocol.ids import AgentKey, Token, op_id
@@ -38,7 +38,7 @@ from jobscribe.protocol.wire.messages import (
 KEY = AgentKey("local", "sequential", "MadAgent", "localhost")
 FRAMES, WARM = (200_000, 5_000) if SOAK else (20_000, 3_000)
 GROWTH_BYTES, SOON_SECS = 8 << 20, 1.0
-MakeSite = Callable[..., Site]
+MakeSite = Callable[..., SupervisorProcess]
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ class Mad:
             return b"\x91" * 100_000
 
 
-async def flood(site: Site, mad: Mad, frames: int) -> Counter[str]:
+async def flood(site: SupervisorProcess, mad: Mad, frames: int) -> Counter[str]:
     """Send so many, with as many connections as that takes."""
     sent, connections, before = Counter[str](), 0, socket_close.watched(asyncio.get_running_loop())
     url = json.loads((site.root / "agents.json").read_text())["agentsUrl"]
@@ -253,7 +253,7 @@ def test_a_flood_of_bad_frames_costs_the_mad_agent_and_nobody_else(
 class _Others:
     """Another user's short runs, one after the other."""
 
-    def __init__(self, site: Site, stamps: Stamps) -> None:
+    def __init__(self, site: SupervisorProcess, stamps: Stamps) -> None:
         self._site, self._stamps, self._over = site, stamps, threading.Event()
         self._thread = threading.Thread(target=self._run)
         self.done, self.slowest = 0, 0.0

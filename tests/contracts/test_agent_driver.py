@@ -246,31 +246,31 @@ def _daemon_on_paper(root: Path) -> Iterator[Ground]:
 
 
 @pytest.fixture(params=["fake", "local", "docker", "sbatch"])
-async def ground(
+async def batch_site(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Ground]:
     root = Path(tempfile.mkdtemp(prefix="sys-driver-", dir="/tmp"))
     with contextlib.ExitStack() as stack:
         match request.param:
             case "fake":
-                ground = _fake()
+                batch_site = _fake()
             case "local":
-                ground = _local(root, monkeypatch)
+                batch_site = _local(root, monkeypatch)
             case "sbatch":
-                ground = _sbatch(root, monkeypatch)
+                batch_site = _sbatch(root, monkeypatch)
             case _:
-                ground = stack.enter_context(_daemon_on_paper(root))
-        async with left_as_found(ground, root):
-            yield ground
+                batch_site = stack.enter_context(_daemon_on_paper(root))
+        async with left_as_found(batch_site, root):
+            yield batch_site
 
 
 @contextlib.asynccontextmanager
-async def left_as_found(ground: Ground, root: Path) -> AsyncIterator[None]:
+async def left_as_found(batch_site: Ground, root: Path) -> AsyncIterator[None]:
     yield
-    last = ground.driver()  # those of the test may be closed
-    for handle in ground.handles:
+    last = batch_site.driver()  # those of the test may be closed
+    for handle in batch_site.handles:
         await last.stop(handle, 1.0)
-    for driver in ground.made:
+    for driver in batch_site.made:
         await driver.close()
     left = {
         p.pid
@@ -283,28 +283,30 @@ async def left_as_found(ground: Ground, root: Path) -> AsyncIterator[None]:
     assert not left
 
 
-async def test_what_was_started_lives(ground: Ground) -> None:
-    driver = ground.driver()
-    handle = await ground.started(driver)
+async def test_what_was_started_lives(batch_site: Ground) -> None:
+    driver = batch_site.driver()
+    handle = await batch_site.started(driver)
     assert (await driver.find(handle)).state == "alive"
     said = json.dumps(handle)
     assert "t" * 32 not in said and "i" * 32 not in said, "a secret is in the handle"
 
 
-async def test_a_handle_is_plain_data_and_means_the_same_to_the_next_driver(ground: Ground) -> None:
-    driver = ground.driver()
-    handle = json.loads(json.dumps(await ground.started(driver)))
+async def test_a_handle_is_plain_data_and_means_the_same_to_the_next_driver(
+    batch_site: Ground,
+) -> None:
+    driver = batch_site.driver()
+    handle = json.loads(json.dumps(await batch_site.started(driver)))
     await driver.close()
-    later = ground.driver()
+    later = batch_site.driver()
     assert (await later.find(handle)).state == "alive"
     await later.stop(handle, 1.0)
     assert (await later.find(handle)).state == "gone"
 
 
-async def test_starting_again_gives_the_one_that_lives(ground: Ground) -> None:
+async def test_starting_again_gives_the_one_that_lives(batch_site: Ground) -> None:
     """An answer that nobody heard is asked for again."""
-    driver = ground.driver()
-    first = await ground.started(driver)
+    driver = batch_site.driver()
+    first = await batch_site.started(driver)
     await _noted(driver, first)
     again = await driver.start(spec())
     assert (await driver.find(again)).state == "alive"
@@ -323,39 +325,41 @@ async def _noted(driver: AgentDriver, handle: dict[str, Any]) -> None:
     pytest.fail("the keeper did not write down who it is within 10 s")
 
 
-async def test_agents_of_different_keys_do_not_meet(ground: Ground) -> None:
-    driver = ground.driver()
-    one, other = await asyncio.gather(ground.started(driver, KEY), ground.started(driver, OTHER))
+async def test_agents_of_different_keys_do_not_meet(batch_site: Ground) -> None:
+    driver = batch_site.driver()
+    one, other = await asyncio.gather(
+        batch_site.started(driver, KEY), batch_site.started(driver, OTHER)
+    )
     await driver.stop(one, 1.0)
     assert [(await driver.find(h)).state for h in (one, other)] == ["gone", "alive"]
 
 
-async def test_a_stop_ends_it_and_can_be_repeated(ground: Ground) -> None:
-    driver = ground.driver()
-    handle = await ground.started(driver)
+async def test_a_stop_ends_it_and_can_be_repeated(batch_site: Ground) -> None:
+    driver = batch_site.driver()
+    handle = await batch_site.started(driver)
     for _ in range(2):
         await driver.stop(handle, 1.0)
         assert (await driver.find(handle)).state == "gone"
-    again = await ground.started(driver)
+    again = await batch_site.started(driver)
     assert (await driver.find(again)).state == "alive"
     assert (await driver.find(handle)).state == "gone"
     await driver.stop(handle, 1.0)
     assert (await driver.find(again)).state == "alive"
 
 
-async def test_a_stop_right_after_the_start_ends_it_too(ground: Ground) -> None:
-    driver = ground.driver()
-    for _ in range(ground.rounds):
+async def test_a_stop_right_after_the_start_ends_it_too(batch_site: Ground) -> None:
+    driver = batch_site.driver()
+    for _ in range(batch_site.rounds):
         handle = await driver.start(spec())
         await driver.stop(handle, 0.5)
         assert (await driver.find(handle)).state == "gone"
 
 
 async def test_another_process_that_has_the_pid_now_is_neither_taken_for_it_nor_ended(
-    ground: Ground,
+    batch_site: Ground,
 ) -> None:
-    driver = ground.driver()
-    handle = await ground.started(driver)
+    driver = batch_site.driver()
+    handle = await batch_site.started(driver)
     await driver.stop(handle, 1.0)
     stranger = await asyncio.create_subprocess_exec("sleep", "600")
     try:
@@ -368,10 +372,10 @@ async def test_another_process_that_has_the_pid_now_is_neither_taken_for_it_nor_
         assert await stranger.wait() == -signal.SIGKILL
 
 
-async def test_handles_of_an_earlier_version_are_answered(ground: Ground) -> None:
+async def test_handles_of_an_earlier_version_are_answered(batch_site: Ground) -> None:
     """They may lack what is in handles today, and have what is not; that is no reason to raise."""
-    driver = ground.driver()
-    handle = await ground.started(driver)
+    driver = batch_site.driver()
+    handle = await batch_site.started(driver)
     assert (await driver.find(handle | {"ofAnEarlierVersion": 1})).state == "alive"
     # what a stop may find first: most of these do not say enough to end anything
     lacking = [
@@ -391,10 +395,10 @@ async def test_handles_of_an_earlier_version_are_answered(ground: Ground) -> Non
     assert (await driver.find({})).state in ("gone", "unknown")
 
 
-async def test_evidence_is_read_in_pieces_and_of_agents_that_are_gone(ground: Ground) -> None:
-    driver = ground.driver()
-    handle = await ground.started(driver)
-    ground.write(KEY, "token-1/stdout.log", b"0123456789")
+async def test_evidence_is_read_in_pieces_and_of_agents_that_are_gone(batch_site: Ground) -> None:
+    driver = batch_site.driver()
+    handle = await batch_site.started(driver)
+    batch_site.write(KEY, "token-1/stdout.log", b"0123456789")
     assert await driver.evidence(KEY, "token-1/stdout.log", 0, 4) == (b"0123", 10)
     assert await driver.evidence(KEY, "token-1/stdout.log", 8, 100) == (b"89", 10)
     assert await driver.evidence(KEY, "token-1/stdout.log", 10, 100) == (b"", 10)
@@ -402,35 +406,35 @@ async def test_evidence_is_read_in_pieces_and_of_agents_that_are_gone(ground: Gr
     assert await driver.evidence(KEY, "token-1/stdout.log", 4, 3) == (b"456", 10)
 
 
-async def test_evidence_that_is_not_there_is_empty(ground: Ground) -> None:
-    driver = ground.driver()
+async def test_evidence_that_is_not_there_is_empty(batch_site: Ground) -> None:
+    driver = batch_site.driver()
     assert await driver.evidence(KEY, "token-1/stdout.log", 0, 4) == (b"", 0)
-    ground.write(KEY, "token-1/stdout.log", b"01")
+    batch_site.write(KEY, "token-1/stdout.log", b"01")
     assert await driver.evidence(OTHER, "token-1/stdout.log", 0, 4) == (b"", 0)
     assert await driver.evidence(KEY, "token-1/stderr.log", 0, 4) == (b"", 0)
 
 
-async def test_a_driver_that_cannot_start_anything_says_so(ground: Ground) -> None:
-    driver = ground.driver()
-    ground.cripple(driver)
+async def test_a_driver_that_cannot_start_anything_says_so(batch_site: Ground) -> None:
+    driver = batch_site.driver()
+    batch_site.cripple(driver)
     with pytest.raises(Refusal) as refused:
         await driver.start(spec())
     assert refused.value.code == "agentUnavailable"
     assert len(await driver.check()) == 1
 
 
-async def test_a_driver_in_order_has_nothing_to_say(ground: Ground) -> None:
-    driver = ground.driver()
+async def test_a_driver_in_order_has_nothing_to_say(batch_site: Ground) -> None:
+    driver = batch_site.driver()
     assert await driver.check() == []
-    assert driver.capacity() == ground.slots
+    assert driver.capacity() == batch_site.slots
     assert driver.capabilities.tasks == "keeper"
 
 
-async def test_closing_twice_is_harmless_and_agents_live_on(ground: Ground) -> None:
-    driver = ground.driver()
-    handle = await ground.started(driver)
+async def test_closing_twice_is_harmless_and_agents_live_on(batch_site: Ground) -> None:
+    driver = batch_site.driver()
+    handle = await batch_site.started(driver)
     await driver.close()
     await driver.close()
-    last = ground.driver()
+    last = batch_site.driver()
     assert (await last.find(handle)).state == "alive"
-    assert (await last.find(ground.reboot(handle))).state == "gone", "what ran before a reboot"
+    assert (await last.find(batch_site.reboot(handle))).state == "gone", "what ran before a reboot"

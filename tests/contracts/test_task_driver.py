@@ -151,14 +151,14 @@ class Ground:
 class Fake:
     """Places in memory."""
 
-    def __init__(self, ground: Ground) -> None:
-        self.ground = ground
+    def __init__(self, batch_site: Ground) -> None:
+        self.batch_site = batch_site
 
     async def open(self) -> None:
         place = Place()
-        self.ground.tasks = FakeTasks(place, self.ground.report)
-        self.ground.silence = lambda: setattr(place, "silent", True)
-        self.ground.stranger = lambda: (place.taken.add(30_000), 30_000)[1]
+        self.batch_site.tasks = FakeTasks(place, self.batch_site.report)
+        self.batch_site.silence = lambda: setattr(place, "silent", True)
+        self.batch_site.stranger = lambda: (place.taken.add(30_000), 30_000)[1]
 
     async def close(self) -> None:
         """Nothing is held."""
@@ -169,14 +169,14 @@ class Keepers:
     keeps their progress and what they take.
     """
 
-    def __init__(self, ground: Ground) -> None:
-        self.ground, self.root = ground, ground.root
+    def __init__(self, batch_site: Ground) -> None:
+        self.batch_site, self.root = batch_site, batch_site.root
         self.handles: list[dict[str, Any]] = []
 
     async def open(self) -> None:
         self.said: Counter[str] = Counter()
         self.strangers: list[socket.socket] = []
-        self.ground.stranger = self.listens
+        self.batch_site.stranger = self.listens
         log = Log("test", Redactor(), SimpleNamespace(write=lambda line: None))  # type: ignore[arg-type]
         self.hub = Hub(self, self, self, log, Counters(), lambda key: "i" * 32, 1)  # type: ignore[arg-type]
         (bound,) = tornado.netutil.bind_sockets(0, "127.0.0.1")
@@ -191,12 +191,12 @@ class Keepers:
         self.driver = LocalDriver(
             self.root, address, cpu_slots=Capacity(), agent_settings={"loginSecs": 0}
         )
-        self.ground.tasks = KeeperTaskDriver(
+        self.batch_site.tasks = KeeperTaskDriver(
             lambda key, message: self.hub.send(key, message) and None,
             {"local": self.driver},
             secrets.token_bytes,
         )
-        self.ground.silence = lambda: (
+        self.batch_site.silence = lambda: (
             [connection.close("silence") for connection in list(self.hub.connections.values())]
             and self.server.stop()
         )
@@ -204,7 +204,7 @@ class Keepers:
             self.handles.append(
                 await self.driver.start(AgentSpec(key=key, agent_id="i" * 32, token="t" * 32))
             )
-        await self.ground.until(lambda: self.said["snapshots"] >= 2, "both agents are there")
+        await self.batch_site.until(lambda: self.said["snapshots"] >= 2, "both agents are there")
 
     def agent_record(self, key: AgentKey) -> AgentRecord:
         return AgentRecord(key=key, token_hashes=(token_hash("t" * 32),))
@@ -219,7 +219,7 @@ class Keepers:
                     key=key, message=RunStatusUpdate() | Snapshot() | PortsProbed() as message
                 ):
                     self.said["snapshots"] += isinstance(message, Snapshot)
-                    self.ground.report(key, message)
+                    self.batch_site.report(key, message)
                 case AgentConnected() | AgentDisconnected():
                     self.said[type(input_).__name__] += 1
 
@@ -240,16 +240,16 @@ class Keepers:
 class Containers:
     """Places of the docker driver. address: of a daemon; image: one with a shell."""
 
-    def __init__(self, ground: Ground) -> None:
-        self.ground = ground
-        ground.key, ground.other = (
+    def __init__(self, batch_site: Ground) -> None:
+        self.batch_site = batch_site
+        batch_site.key, batch_site.other = (
             AgentKey("docker", "container", k.uid, "a") for k in (KEY, OTHER)
         )
-        ground.has_neighbours = False
-        ground.stranger = lambda: 30_000
+        batch_site.has_neighbours = False
+        batch_site.stranger = lambda: 30_000
 
     async def begin(self, host: PoolHost, image: str) -> None:
-        root = self.ground.root
+        root = self.batch_site.root
         root.chmod(0o755)
         pool = Pool(
             hosts=(host,),
@@ -268,11 +268,11 @@ class Containers:
             redactor=Redactor(),
             reporter=self,
         )
-        self.ground.tasks = self.tasks = ContainerTaskController(self.driver, log)
+        self.batch_site.tasks = self.tasks = ContainerTaskController(self.driver, log)
         self.driver.watch()
         assert self.driver.places is not None
-        await self.ground.until(lambda: self.driver.engines["a"].up, "the host is up")
-        for key in (self.ground.key, self.ground.other):
+        await self.batch_site.until(lambda: self.driver.engines["a"].up, "the host is up")
+        for key in (self.batch_site.key, self.batch_site.other):
             await self.driver.places.open(key)
 
     def up(self, place: AgentKey, boot_id: str) -> None:
@@ -286,7 +286,7 @@ class Containers:
 
     def said(self, place: AgentKey, message: Any) -> None:
         if isinstance(message, RunStatusUpdate | Snapshot | PortsProbed):
-            self.ground.report(place, message)
+            self.batch_site.report(place, message)
 
     async def end(self) -> None:
         await self.tasks.close()
@@ -298,18 +298,18 @@ class OnPaper:
     machine.
     """
 
-    def __init__(self, ground: Ground) -> None:
-        self.ground, self.containers = ground, Containers(ground)
+    def __init__(self, batch_site: Ground) -> None:
+        self.batch_site, self.containers = batch_site, Containers(batch_site)
         self.running: list[subprocess.Popen[bytes]] = []
 
     async def open(self) -> None:
         from fake_docker import FakeDocker
 
-        self.fake = FakeDocker(self.ground.root)
+        self.fake = FakeDocker(self.batch_site.root)
         self.fake.on_start = lambda c: threading.Thread(
             target=self.play, args=(c,), daemon=True
         ).start()
-        self.ground.silence = self.silence
+        self.batch_site.silence = self.silence
         await self.containers.begin(
             PoolHost(name="a", address=self.fake.address, cpu=8, memory_mb=8000), "lab:1"
         )
@@ -354,8 +354,8 @@ class RealHost:
 
     shared: ClassVar[list[Any]] = []
 
-    def __init__(self, ground: Ground) -> None:
-        self.ground, self.containers = ground, Containers(ground)
+    def __init__(self, batch_site: Ground) -> None:
+        self.batch_site, self.containers = batch_site, Containers(batch_site)
 
     async def open(self) -> None:
         from docker_hosts import BASE, Hosts
@@ -364,7 +364,7 @@ class RealHost:
             RealHost.shared.append(Hosts())
             await asyncio.to_thread(RealHost.shared[0].up)
         self.host = RealHost.shared[0].hosts["a"]
-        self.ground.silence = lambda: (
+        self.batch_site.silence = lambda: (
             self.host.freeze(),
             self.containers.tasks.on_state("a", False, "it does not answer"),
         )
@@ -389,13 +389,13 @@ GROUNDS = [Fake, Keepers, OnPaper, *([RealHost] if os.environ.get("SOAK") == "1"
 
 
 @pytest.fixture(params=GROUNDS, ids=lambda g: g.__name__.lower())
-async def ground(request: pytest.FixtureRequest) -> AsyncIterator[Ground]:
+async def batch_site(request: pytest.FixtureRequest) -> AsyncIterator[Ground]:
     root = Path(tempfile.mkdtemp(prefix="sys-tasks-", dir="/tmp"))
-    ground = Ground(root)
-    places = request.param(ground)
+    batch_site = Ground(root)
+    places = request.param(batch_site)
     try:
         await places.open()
-        yield ground
+        yield batch_site
     finally:
         await places.close()
         left = [
@@ -413,143 +413,156 @@ async def ground(request: pytest.FixtureRequest) -> AsyncIterator[Ground]:
     ("command", "code"), [(("true",), 0), (("false",), 1), (("no-such-command-anywhere",), 127)]
 )
 async def test_what_was_launched_is_reported_to_its_end(
-    ground: Ground, command: tuple[str, ...], code: int
+    batch_site: Ground, command: tuple[str, ...], code: int
 ) -> None:
     token = token_of()
-    ground.launch(token, *command)
-    exit_ = (await ground.reported(token, "ended")).exit
+    batch_site.launch(token, *command)
+    exit_ = (await batch_site.reported(token, "ended")).exit
     assert exit_ is not None and (exit_.code, exit_.stop_reason) == (code, None)
 
 
-async def test_a_token_is_launched_once_however_often_it_is_asked_for(ground: Ground) -> None:
+async def test_a_token_is_launched_once_however_often_it_is_asked_for(batch_site: Ground) -> None:
     token = token_of()
     for _ in range(3):
-        ground.launch(token, "sleep", "600")
-    first = await ground.reported(token, "running")
-    before = len(ground.executions(token))
-    ground.launch(token, "sleep", "600")
-    await ground.until(lambda: len(ground.executions(token)) > before, "asking again is answered")
-    assert {(e.pid, e.start_ticks) for e in ground.executions(token) if e.state == "running"} == {
-        (first.pid, first.start_ticks)
-    }
-    ground.tasks.stop(ground.key, token, "cancel", 0.5)
-    await ground.reported(token, "ended")
+        batch_site.launch(token, "sleep", "600")
+    first = await batch_site.reported(token, "running")
+    before = len(batch_site.executions(token))
+    batch_site.launch(token, "sleep", "600")
+    await batch_site.until(
+        lambda: len(batch_site.executions(token)) > before, "asking again is answered"
+    )
+    assert {
+        (e.pid, e.start_ticks) for e in batch_site.executions(token) if e.state == "running"
+    } == {(first.pid, first.start_ticks)}
+    batch_site.tasks.stop(batch_site.key, token, "cancel", 0.5)
+    await batch_site.reported(token, "ended")
 
 
-async def test_a_token_that_was_settled_is_not_launched_again(ground: Ground) -> None:
+async def test_a_token_that_was_settled_is_not_launched_again(batch_site: Ground) -> None:
     token = token_of()
-    ground.launch(token, "echo", "once")
-    await ground.reported(token, "ended")
-    ground.tasks.settle(ground.key, (token,))
-    assert token not in await ground.snapshot()
-    ground.reports.clear()
-    ground.launch(token, "echo", "twice")
-    exit_ = (await ground.reported(token, "ended")).exit
+    batch_site.launch(token, "echo", "once")
+    await batch_site.reported(token, "ended")
+    batch_site.tasks.settle(batch_site.key, (token,))
+    assert token not in await batch_site.snapshot()
+    batch_site.reports.clear()
+    batch_site.launch(token, "echo", "twice")
+    exit_ = (await batch_site.reported(token, "ended")).exit
     assert exit_ is not None
-    assert await ground.output(token) == b"once\n"
+    assert await batch_site.output(token) == b"once\n"
 
 
-async def test_an_end_is_told_again_until_it_is_settled(ground: Ground) -> None:
+async def test_an_end_is_told_again_until_it_is_settled(batch_site: Ground) -> None:
     token = token_of()
-    ground.launch(token, "false")
-    ended = await ground.reported(token, "ended")
+    batch_site.launch(token, "false")
+    ended = await batch_site.reported(token, "ended")
     for _ in range(2):
-        known = (await ground.snapshot())[token]
+        known = (await batch_site.snapshot())[token]
         assert (
             known.state == "ended"
             and known.exit is not None
             and ended.exit is not None
             and known.exit.code == ended.exit.code == 1
         )
-    ground.tasks.settle(ground.key, (token,))
-    assert token not in await ground.snapshot()
+    batch_site.tasks.settle(batch_site.key, (token,))
+    assert token not in await batch_site.snapshot()
 
 
-async def test_what_runs_cannot_be_settled_away(ground: Ground) -> None:
+async def test_what_runs_cannot_be_settled_away(batch_site: Ground) -> None:
     token = token_of()
-    ground.launch(token, "sleep", "600")
-    await ground.reported(token, "running")
-    ground.tasks.settle(ground.key, (token,))
-    assert (await ground.snapshot())[token].state == "running"
-    ground.tasks.stop(ground.key, token, "cancel", 0.5)
-    await ground.reported(token, "ended")
+    batch_site.launch(token, "sleep", "600")
+    await batch_site.reported(token, "running")
+    batch_site.tasks.settle(batch_site.key, (token,))
+    assert (await batch_site.snapshot())[token].state == "running"
+    batch_site.tasks.stop(batch_site.key, token, "cancel", 0.5)
+    await batch_site.reported(token, "ended")
 
 
-async def test_a_stop_ends_it_and_keeps_the_reason(ground: Ground) -> None:
+async def test_a_stop_ends_it_and_keeps_the_reason(batch_site: Ground) -> None:
     token = token_of()
-    ground.launch(token, "sleep", "600")
-    await ground.reported(token, "running")
+    batch_site.launch(token, "sleep", "600")
+    await batch_site.reported(token, "running")
     for _ in range(2):
-        ground.tasks.stop(ground.key, token, "timeLimit", 0.5)
-    exit_ = (await ground.reported(token, "ended")).exit
+        batch_site.tasks.stop(batch_site.key, token, "timeLimit", 0.5)
+    exit_ = (await batch_site.reported(token, "ended")).exit
     assert exit_ is not None and (exit_.signal, exit_.stop_reason) == (signal.SIGTERM, "timeLimit")
 
 
-async def test_what_was_stopped_before_it_was_launched_never_starts(ground: Ground) -> None:
+async def test_what_was_stopped_before_it_was_launched_never_starts(batch_site: Ground) -> None:
     token = token_of()
-    ground.tasks.stop(ground.key, token, "cancel", 0.5)
-    await ground.reported(token, "ended")
-    ground.launch(token, "echo", "too late")
-    ground.tasks.settle(ground.key, (token,))
-    await ground.snapshot()
-    ground.launch(token, "echo", "too late")
-    await ground.snapshot()
-    assert {e.state for e in ground.executions(token)} <= {"starting", "ended"}
-    assert await ground.output(token) == b""
+    batch_site.tasks.stop(batch_site.key, token, "cancel", 0.5)
+    await batch_site.reported(token, "ended")
+    batch_site.launch(token, "echo", "too late")
+    batch_site.tasks.settle(batch_site.key, (token,))
+    await batch_site.snapshot()
+    batch_site.launch(token, "echo", "too late")
+    await batch_site.snapshot()
+    assert {e.state for e in batch_site.executions(token)} <= {"starting", "ended"}
+    assert await batch_site.output(token) == b""
 
 
-async def test_a_stop_of_what_has_ended_changes_nothing(ground: Ground) -> None:
+async def test_a_stop_of_what_has_ended_changes_nothing(batch_site: Ground) -> None:
     token = token_of()
-    ground.launch(token, "true")
-    await ground.reported(token, "ended")
-    ground.tasks.stop(ground.key, token, "cancel", 0.5)
-    known = (await ground.snapshot())[token]
+    batch_site.launch(token, "true")
+    await batch_site.reported(token, "ended")
+    batch_site.tasks.stop(batch_site.key, token, "cancel", 0.5)
+    known = (await batch_site.snapshot())[token]
     assert known.exit is not None and (known.exit.code, known.exit.stop_reason) == (0, None)
 
 
 async def test_a_snapshot_has_everything_of_its_place_and_nothing_of_another(
-    ground: Ground,
+    batch_site: Ground,
 ) -> None:
     mine, theirs = [token_of() for _ in range(5)], token_of(OTHER)
     for token in mine:
-        ground.launch(token, "true")
-    ground.launch(theirs, "true", key=ground.other)
+        batch_site.launch(token, "true")
+    batch_site.launch(theirs, "true", key=batch_site.other)
     for token in mine:
-        await ground.reported(token, "ended")
-    await ground.reported(theirs, "ended", ground.other)
-    assert set(await ground.snapshot()) == set(mine)
-    assert set(await ground.snapshot(ground.other)) == {theirs}
+        await batch_site.reported(token, "ended")
+    await batch_site.reported(theirs, "ended", batch_site.other)
+    assert set(await batch_site.snapshot()) == set(mine)
+    assert set(await batch_site.snapshot(batch_site.other)) == {theirs}
 
 
-async def test_evidence_is_read_in_pieces_and_is_empty_where_there_is_none(ground: Ground) -> None:
+async def test_evidence_is_read_in_pieces_and_is_empty_where_there_is_none(
+    batch_site: Ground,
+) -> None:
     token, unknown = token_of(), token_of()
-    ground.launch(token, "echo", "0123456789")
-    await ground.reported(token, "ended")
-    assert await ground.tasks.evidence(ground.key, token, "stdout.log", 0, 4) == (b"0123", 11)
-    assert await ground.tasks.evidence(ground.key, token, "stdout.log", 8, 100) == (b"89\n", 11)
-    assert await ground.tasks.evidence(ground.key, token, "stdout.log", 11, 100) == (b"", 11)
-    ground.tasks.settle(ground.key, (token,))
-    assert token not in await ground.snapshot()
-    assert await ground.output(token) == b"0123456789\n", (
+    batch_site.launch(token, "echo", "0123456789")
+    await batch_site.reported(token, "ended")
+    assert await batch_site.tasks.evidence(batch_site.key, token, "stdout.log", 0, 4) == (
+        b"0123",
+        11,
+    )
+    assert await batch_site.tasks.evidence(batch_site.key, token, "stdout.log", 8, 100) == (
+        b"89\n",
+        11,
+    )
+    assert await batch_site.tasks.evidence(batch_site.key, token, "stdout.log", 11, 100) == (
+        b"",
+        11,
+    )
+    batch_site.tasks.settle(batch_site.key, (token,))
+    assert token not in await batch_site.snapshot()
+    assert await batch_site.output(token) == b"0123456789\n", (
         "what is settled is forgotten, what it wrote is not"
     )
-    assert await ground.tasks.evidence(ground.key, unknown, "stdout.log", 0, 4) == (b"", 0)
-    assert await ground.tasks.evidence(ground.other, token, "stdout.log", 0, 4) == (b"", 0)
+    assert await batch_site.tasks.evidence(batch_site.key, unknown, "stdout.log", 0, 4) == (b"", 0)
+    assert await batch_site.tasks.evidence(batch_site.other, token, "stdout.log", 0, 4) == (b"", 0)
 
 
 async def test_a_place_that_cannot_answer_reports_nothing_and_nothing_is_called_gone(
-    ground: Ground,
+    batch_site: Ground,
 ) -> None:
     token = token_of()
-    ground.launch(token, "sleep", "600")
-    await ground.reported(token, "running")
-    ground.silence()
-    ground.reports.clear()
-    ground.tasks.find(ground.key)
-    ground.launch(token_of(), "true")
+    batch_site.launch(token, "sleep", "600")
+    await batch_site.reported(token, "running")
+    batch_site.silence()
+    batch_site.reports.clear()
+    batch_site.tasks.find(batch_site.key)
+    batch_site.launch(token_of(), "true")
     await asyncio.sleep(0.2)  # nothing is to happen; so long it has to do so
-    assert not [e for e in ground.executions(token) if e.state == "ended"]
-    assert not [m for _, m in ground.reports if isinstance(m, Snapshot)]
+    assert not [e for e in batch_site.executions(token) if e.state == "ended"]
+    assert not [m for _, m in batch_site.reports if isinstance(m, Snapshot)]
 
 
 async def test_evidence_of_a_driver_that_is_not_configured_is_refused() -> None:
@@ -560,7 +573,7 @@ async def test_evidence_of_a_driver_that_is_not_configured_is_refused() -> None:
 
 
 def gang_of(
-    ground: Ground, *commands: tuple[str, ...], **fields: Any
+    batch_site: Ground, *commands: tuple[str, ...], **fields: Any
 ) -> tuple[list[Token], Shared, list[TaskRun]]:
     """Tasks of one attempt, with what they share."""
     first = token_of()
@@ -571,7 +584,7 @@ def gang_of(
             token=t,
             spec=TaskSpec(
                 command=c,
-                run_dir=str(ground.run_dir(t) / str(t.index)),
+                run_dir=str(batch_site.run_dir(t) / str(t.index)),
                 grace_secs=0.5,
                 **fields,
             ),
@@ -581,72 +594,77 @@ def gang_of(
     return tokens, Shared(env={"JOBSCRIBE_TEST_SHARED": "yes"}, job="{}"), runs
 
 
-async def test_a_gang_is_launched_task_by_task_each_once(ground: Ground) -> None:
-    tokens, shared, runs = gang_of(ground, ("true",), ("false",), ("sleep", "600"))
+async def test_a_gang_is_launched_task_by_task_each_once(batch_site: Ground) -> None:
+    tokens, shared, runs = gang_of(batch_site, ("true",), ("false",), ("sleep", "600"))
     for _ in range(2):
-        ground.tasks.launch_gang(ground.key, shared, runs)
-    first, second = [(await ground.reported(t, "ended")).exit for t in tokens[:2]]
+        batch_site.tasks.launch_gang(batch_site.key, shared, runs)
+    first, second = [(await batch_site.reported(t, "ended")).exit for t in tokens[:2]]
     assert first is not None and second is not None and (first.code, second.code) == (0, 1)
     pids = {
-        (e.pid, e.start_ticks) for e in ground.executions(tokens[2]) if e.state == "running"
-    } or {(e.pid, e.start_ticks) for e in [await ground.reported(tokens[2], "running")]}
+        (e.pid, e.start_ticks) for e in batch_site.executions(tokens[2]) if e.state == "running"
+    } or {(e.pid, e.start_ticks) for e in [await batch_site.reported(tokens[2], "running")]}
     assert len(pids) == 1
     # once more, when two of them are over and settled
-    ground.tasks.settle(ground.key, tuple(tokens[:2]))
-    assert set(await ground.snapshot()) == {tokens[2]}
-    ground.reports.clear()
-    ground.tasks.launch_gang(ground.key, shared, runs)
+    batch_site.tasks.settle(batch_site.key, tuple(tokens[:2]))
+    assert set(await batch_site.snapshot()) == {tokens[2]}
+    batch_site.reports.clear()
+    batch_site.tasks.launch_gang(batch_site.key, shared, runs)
     for token in tokens[:2]:
-        await ground.reported(token, "ended")
-    assert all(e.state != "running" for t in tokens[:2] for e in ground.executions(t))
-    ground.tasks.stop(ground.key, tokens[2], "decided", 0.5)
-    exit_ = (await ground.reported(tokens[2], "ended")).exit
+        await batch_site.reported(token, "ended")
+    assert all(e.state != "running" for t in tokens[:2] for e in batch_site.executions(t))
+    batch_site.tasks.stop(batch_site.key, tokens[2], "decided", 0.5)
+    exit_ = (await batch_site.reported(tokens[2], "ended")).exit
     assert exit_ is not None and exit_.stop_reason == "decided"
 
 
 async def test_a_task_of_a_gang_that_was_stopped_before_is_not_launched_and_the_others_are(
-    ground: Ground,
+    batch_site: Ground,
 ) -> None:
-    tokens, shared, runs = gang_of(ground, ("echo", "one"), ("echo", "two"))
-    ground.tasks.stop(ground.key, tokens[0], "decided", 0.5)
-    ground.tasks.launch_gang(ground.key, shared, runs)
-    await ground.reported(tokens[0], "ended")
-    await ground.reported(tokens[1], "ended")
-    assert (await ground.output(tokens[0]), await ground.output(tokens[1])) == (b"", b"two\n")
+    tokens, shared, runs = gang_of(batch_site, ("echo", "one"), ("echo", "two"))
+    batch_site.tasks.stop(batch_site.key, tokens[0], "decided", 0.5)
+    batch_site.tasks.launch_gang(batch_site.key, shared, runs)
+    await batch_site.reported(tokens[0], "ended")
+    await batch_site.reported(tokens[1], "ended")
+    assert (await batch_site.output(tokens[0]), await batch_site.output(tokens[1])) == (
+        b"",
+        b"two\n",
+    )
 
 
 async def test_a_probe_is_answered_once_with_the_ports_that_somebody_listens_on(
-    ground: Ground,
+    batch_site: Ground,
 ) -> None:
-    taken = ground.stranger()
+    taken = batch_site.stranger()
     for n, ports in enumerate(((), (taken,), (1, taken))):
         op = f"{n}".rjust(32, "p")
-        before = len(ground.reports)
-        ground.tasks.probe(ground.key, op, ports)
-        found = await ground.until(
+        before = len(batch_site.reports)
+        batch_site.tasks.probe(batch_site.key, op, ports)
+        found = await batch_site.until(
             lambda op=op: [
-                (k, m) for k, m in ground.reports if isinstance(m, PortsProbed) and m.op_id == op
+                (k, m)
+                for k, m in batch_site.reports
+                if isinstance(m, PortsProbed) and m.op_id == op
             ],
             "an answer",
         )
         ((key, said),) = found
         assert (
-            key == ground.key
+            key == batch_site.key
             and set(said.busy) <= set(ports)
-            and (taken in said.busy) == (ground.has_neighbours and taken in ports)
+            and (taken in said.busy) == (batch_site.has_neighbours and taken in ports)
         )
-        assert not [m for _, m in ground.reports[before:] if isinstance(m, RunStatusUpdate)]
+        assert not [m for _, m in batch_site.reports[before:] if isinstance(m, RunStatusUpdate)]
 
 
 async def test_a_place_that_cannot_answer_answers_no_probe_and_launches_no_gang(
-    ground: Ground,
+    batch_site: Ground,
 ) -> None:
-    ground.silence()
-    ground.reports.clear()
-    tokens, shared, runs = gang_of(ground, ("true",))
-    ground.tasks.probe(ground.key, "p" * 32, (1,))
-    ground.tasks.launch_gang(ground.key, shared, runs)
+    batch_site.silence()
+    batch_site.reports.clear()
+    tokens, shared, runs = gang_of(batch_site, ("true",))
+    batch_site.tasks.probe(batch_site.key, "p" * 32, (1,))
+    batch_site.tasks.launch_gang(batch_site.key, shared, runs)
     await asyncio.sleep(0.2)  # nothing is to happen; so long it has to do so
     assert not [
-        m for _, m in ground.reports if isinstance(m, PortsProbed)
-    ] and not ground.executions(tokens[0])
+        m for _, m in batch_site.reports if isinstance(m, PortsProbed)
+    ] and not batch_site.executions(tokens[0])

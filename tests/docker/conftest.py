@@ -13,7 +13,7 @@ import pytest
 HERE = Path(__file__).resolve().parent
 
 from docker_hosts import SCRIPT, Host, Hosts, Sites, sites
-from supervisor_process import Site, add_logs
+from supervisor_process import SupervisorProcess, add_logs
 
 
 def _why_not() -> str:
@@ -110,18 +110,18 @@ def docker_sites(pool: Hosts) -> Iterator[Sites]:
 
 
 @pytest.fixture
-def make_docker_site(docker_sites: Sites) -> Callable[..., Site]:
+def make_docker_site(docker_sites: Sites) -> Callable[..., SupervisorProcess]:
     """`make_docker_site(*sets, pool={...})`: a supervisor that runs, with the driver docker alone.
     Nothing of it is left afterwards.
     """
 
-    def make(*sets: str, **options: Any) -> Site:
+    def make(*sets: str, **options: Any) -> SupervisorProcess:
         return docker_sites.make(*sets, **options).start()
 
     return make
 
 
 @pytest.fixture
-def docker_site(make_docker_site: Callable[..., Site]) -> Site:
+def docker_site(make_docker_site: Callable[..., SupervisorProcess]) -> SupervisorProcess:
     """One with both hosts."""
     return make_docker_site()

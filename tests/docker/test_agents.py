@@ -41,7 +41,7 @@ KEY = AgentKey("docker", "sequential", "User0001", "a")
 
 
 @pytest.fixture
-async def ground(host_a: Host, image: str) -> AsyncIterator[contract.Ground]:
+async def batch_site(host_a: Host, image: str) -> AsyncIterator[contract.Ground]:
     root = _root()
     tag = f"jobscribe-test/contract:{uuid.uuid4().hex[:8]}"
     host_a.docker("tag", image, tag)
@@ -136,10 +136,10 @@ class House:
 
 
 @pytest.fixture
-async def house(host_a: Host, image: str) -> AsyncIterator[House]:
-    house = House(host_a, image)
-    yield house
-    await house.close()
+async def observed(host_a: Host, image: str) -> AsyncIterator[House]:
+    observed = House(host_a, image)
+    yield observed
+    await observed.close()
 
 
 def spec(key: AgentKey = KEY) -> AgentSpec:
@@ -152,22 +152,22 @@ async def soon(
     await until(true, what)
 
 
-async def test_an_agent_comes_to_the_supervisor_and_is_held_in(house: House) -> None:
+async def test_an_agent_comes_to_the_supervisor_and_is_held_in(observed: House) -> None:
     """Seen from inside, by one who may do no more than a job: no network, no rights, no other's
     files, limits that hold.
     """
-    (house.root / "user" / "User0002").mkdir(parents=True)
-    handle = await house.driver().start(spec())
+    (observed.root / "user" / "User0002").mkdir(parents=True)
+    handle = await observed.driver().start(spec())
     await soon(
-        lambda: house.supervisor.connected,
-        lambda: house.place.docker("logs", handle["id"], code=None) + "".join(house.lines),
+        lambda: observed.supervisor.connected,
+        lambda: observed.place.docker("logs", handle["id"], code=None) + "".join(observed.lines),
     )
     said = await asyncio.to_thread(
-        house.within,
+        observed.within,
         handle,
         (
             "id -u; grep -E '^(CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/1/status | tr -d '\\t\\n'; echo; ls /sys/class/net; "
-            f"ls {house.root}/user; touch /x 2>&1; touch /tmp/x && echo tmp; touch {house.root}/user/User0001/x && echo own; "
+            f"ls {observed.root}/user; touch /x 2>&1; touch /tmp/x && echo tmp; touch {observed.root}/user/User0001/x && echo own; "
             "touch /run/jobscribe/x 2>&1; ls /var/run/docker.sock 2>&1; ulimit -n; ulimit -c; cat /sys/fs/cgroup/memory/memory.limit_in_bytes "
             "/sys/fs/cgroup/pids/pids.max; tr '\\0' ' ' </proc/1/cmdline"
         ),
@@ -183,22 +183,22 @@ async def test_an_agent_comes_to_the_supervisor_and_is_held_in(house: House) -> 
     )
     assert "No such file" in lines[8] and lines[9:13] == ["1000", "0", str(200 * 2**20), "64"]
     assert "keeper" in lines[13] and TOKEN not in said
-    assert TOKEN not in json.dumps(house.place.inspect(handle["id"])) and TOKEN not in "".join(
-        house.lines
+    assert TOKEN not in json.dumps(observed.place.inspect(handle["id"])) and TOKEN not in "".join(
+        observed.lines
     )
 
 
 async def test_two_deployments_have_an_agent_each_of_the_same_name(
-    house: House, host_a: Host, image: str
+    observed: House, host_a: Host, image: str
 ) -> None:
     second = House(host_a, image)
     try:
-        one, two = await house.driver().start(spec()), await second.driver().start(spec())
+        one, two = await observed.driver().start(spec()), await second.driver().start(spec())
         assert (one["name"], two["name"]) == (
             "srj-s-User0001",
             f"srj-s-User0001-{second.deployment}",
         )
-        await house.drivers[0].stop(one, 2)
+        await observed.drivers[0].stop(one, 2)
         assert (await second.drivers[0].find(two)).state == "alive"
         assert (
             len(host_a.containers(f"jobscribe.deployment={second.deployment}", running=True)) == 2
@@ -218,73 +218,75 @@ async def test_two_deployments_have_an_agent_each_of_the_same_name(
     ],
 )
 async def test_what_others_do_to_it_is_told_the_moment_it_happens(
-    house: House, how: tuple[str, ...], sentence: str
+    observed: House, how: tuple[str, ...], sentence: str
 ) -> None:
-    driver = house.driver()
+    driver = observed.driver()
     handle = await driver.start(spec())
-    await soon(lambda: house.supervisor.connected)
-    await asyncio.to_thread(house.place.docker, *how, handle["id"])
-    await soon(lambda: house.ends() and not house.place.inspect(handle["id"]))
-    (end,) = house.ends()
+    await soon(lambda: observed.supervisor.connected)
+    await asyncio.to_thread(observed.place.docker, *how, handle["id"])
+    await soon(lambda: observed.ends() and not observed.place.inspect(handle["id"]))
+    (end,) = observed.ends()
     assert end["sentence"].split("; its last line")[0] == sentence and not end["stopped"]
     assert (await driver.find(handle)).state == "gone" and any(
-        sentence in line for line in house.lines
+        sentence in line for line in observed.lines
     )
 
 
-async def test_one_removed_from_outside_is_gone(house: House) -> None:
-    driver = house.driver()
+async def test_one_removed_from_outside_is_gone(observed: House) -> None:
+    driver = observed.driver()
     handle = await driver.start(spec())
-    await asyncio.to_thread(house.place.docker, "rm", "-f", handle["id"])
+    await asyncio.to_thread(observed.place.docker, "rm", "-f", handle["id"])
     found = await driver.find(handle)
     assert found.state == "gone" and "from outside" in found.detail
     again = await driver.start(spec())
     assert again["id"] != handle["id"] and (await driver.find(again)).state == "alive"
 
 
-async def test_memory_that_ran_out_is_in_the_evidence(house: House) -> None:
+async def test_memory_that_ran_out_is_in_the_evidence(observed: House) -> None:
     """A process of the user's is killed, the keeper lives: that alone ends nothing, and stands
     there when it ends.
     """
-    driver = house.driver()
+    driver = observed.driver()
     handle = await driver.start(spec())
-    await soon(lambda: house.supervisor.connected)
+    await soon(lambda: observed.supervisor.connected)
     await asyncio.to_thread(
-        house.within, handle, "echo 1000 >/proc/self/oom_score_adj; exec tail /dev/zero"
+        observed.within, handle, "echo 1000 >/proc/self/oom_score_adj; exec tail /dev/zero"
     )
     assert (await driver.find(handle)).state == "alive"
     await driver.stop(handle, 5)
-    (end,) = house.ends()
+    (end,) = observed.ends()
     assert end["oomEvents"] >= 1 and "memory ran out" in end["sentence"], end
 
 
-async def test_agents_outlive_supervisor_and_daemon(house: House) -> None:
-    first = house.driver()
+async def test_agents_outlive_supervisor_and_daemon(observed: House) -> None:
+    first = observed.driver()
     handle = await first.start(spec())
-    await soon(lambda: house.supervisor.connected)
-    pid = house.place.inspect(handle["id"])["State"]["Pid"]
+    await soon(lambda: observed.supervisor.connected)
+    pid = observed.place.inspect(handle["id"])["State"]["Pid"]
     await first.close()
-    second = house.driver()
+    second = observed.driver()
     assert (await second.find(handle)).state == "alive" and (await second.start(spec()))[
         "id"
     ] == handle["id"]
-    await asyncio.to_thread(house.place.crash)
+    await asyncio.to_thread(observed.place.crash)
     await soon(lambda: not second.engines["a"].up)
     assert (await second.find(handle)).state == "unknown"
     os.kill(pid, 0)
-    await asyncio.to_thread(house.place.start)
+    await asyncio.to_thread(observed.place.start)
     await soon(lambda: second.engines["a"].up)
-    assert (await second.find(handle)).state == "alive" and house.supervisor.connections == 1
-    await asyncio.to_thread(house.place.crash)
+    assert (await second.find(handle)).state == "alive" and observed.supervisor.connections == 1
+    await asyncio.to_thread(observed.place.crash)
     os.kill(pid, 9)
-    await asyncio.to_thread(house.place.start)
-    await soon(lambda: house.ends())
+    await asyncio.to_thread(observed.place.start)
+    await soon(lambda: observed.ends())
     found = await second.find(handle)
     assert found.state == "gone" and ("signal 9" in found.detail or "went down" in found.detail)
 
 
-async def test_a_relay_that_is_killed_comes_back_and_the_agent_with_it(house: House) -> None:
-    await house.driver().start(spec())
-    await soon(lambda: house.supervisor.connected)
-    await asyncio.to_thread(house.place.docker, "rm", "-f", f"jobscribe-relay-{house.deployment}")
-    await soon(lambda: house.supervisor.connections == 2 and house.supervisor.connected)
+async def test_a_relay_that_is_killed_comes_back_and_the_agent_with_it(observed: House) -> None:
+    await observed.driver().start(spec())
+    await soon(lambda: observed.supervisor.connected)
+    await asyncio.to_thread(
+        observed.place.docker, "rm", "-f", f"jobscribe-relay-{observed.deployment}"
+    )
+    await soon(lambda: observed.supervisor.connections == 2 and observed.supervisor.connected)

@@ -14,12 +14,12 @@ from cli_session import check_plain, environment, gang, refused, role, types
 from docker_hosts import Host, Hosts, Sites, sites
 from fake_docker import FakeDocker
 from loop_lag import check_lag
-from supervisor_process import Site, jid_of, shell, until
+from supervisor_process import SupervisorProcess, jid_of, shell, until
 
 PATIENT = 90.0
 
 
-def change(site: Site, **fields: Any) -> None:
+def change(site: SupervisorProcess, **fields: Any) -> None:
     """Of its pool file; None takes a field away. hosts: fields of each, by name."""
     path = site.place / "pool.yml"
     pool = json.loads(path.read_text())
@@ -33,7 +33,7 @@ def change(site: Site, **fields: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def house(pool: Hosts) -> Iterator[Site]:
+def observed(pool: Hosts) -> Iterator[SupervisorProcess]:
     """Host a for everybody, host b for the plan gold; no more."""
     for host in pool.hosts.values():
         host.well()
@@ -53,9 +53,9 @@ def containers(pool: Hosts) -> list[list[str]]:
 
 @pytest.mark.timeout(200)
 def test_what_a_gang_may_not_ask_for_is_refused_and_changes_nothing(
-    house: Site, pool: Hosts
+    observed: SupervisorProcess, pool: Hosts
 ) -> None:
-    own = str(house.root / "user" / "SystemU1")
+    own = str(observed.root / "user" / "SystemU1")
     asked: list[tuple[dict[str, Any], dict[str, Any], int, str, list[str]]] = [
         (
             {"cpu": 5},
@@ -96,7 +96,7 @@ def test_what_a_gang_may_not_ask_for_is_refused_and_changes_nothing(
         ({"volumes": ["/etc"]}, {}, 400, "volumeRefused", ["role 'hungry'", "/etc", "data"]),
         ({"volumes": [f"{own}/../SystemU2"]}, {}, 400, "volumeRefused", ["role 'hungry'", ".."]),
         (
-            {"volumes": [str(house.root / "user" / "SystemU2")]},
+            {"volumes": [str(observed.root / "user" / "SystemU2")]},
             {},
             400,
             "volumeRefused",
@@ -126,13 +126,13 @@ def test_what_a_gang_may_not_ask_for_is_refused_and_changes_nothing(
         run = gang(role("hungry", "true", **wishes), **{"activePlan": "silver", **fields})
         if run["activePlan"] is None:
             del run["activePlan"]
-        sentence = refused(house, run, status, code)
+        sentence = refused(observed, run, status, code)
         assert [words for words in said if words not in sentence] == [], (wishes, fields, sentence)
     for plan, whose in (
         ({}, "users without a plan"),
         ({"activePlan": "bronze"}, "users with the plan 'bronze'"),
     ):
-        sentence = refused(house, shell("true", **plan), 400, "resourceExceeded")
+        sentence = refused(observed, shell("true", **plan), 400, "resourceExceeded")
         assert (
             sentence == f"no host is available for {whose}: all hosts are reserved for other plans"
         )
@@ -140,8 +140,8 @@ def test_what_a_gang_may_not_ask_for_is_refused_and_changes_nothing(
 
 
 @pytest.mark.timeout(200)
-def test_what_is_typed_and_wrong_is_said_in_one_sentence(house: Site) -> None:
-    head = house.ready()["head"]
+def test_what_is_typed_and_wrong_is_said_in_one_sentence(observed: SupervisorProcess) -> None:
+    head = observed.ready()["head"]
     typed = {
         ("--driver", "docker", "--cpu", "5"): (
             125,
@@ -157,10 +157,10 @@ def test_what_is_typed_and_wrong_is_said_in_one_sentence(house: Site) -> None:
         ("--driver", "docker", "--memory", "much"): (2, "much"),
     }
     for options, (code, words) in typed.items():
-        out, err = types(house, "job", "submit", *options, "--", "true", code=code)
+        out, err = types(observed, "job", "submit", *options, "--", "true", code=code)
         assert out == "" and words in err, (options, out, err)
     out, err = types(
-        house,
+        observed,
         "--json",
         "job",
         "submit",
@@ -178,12 +178,12 @@ def test_what_is_typed_and_wrong_is_said_in_one_sentence(house: Site) -> None:
         and "weights" in said["error"]
         and said["advice"]
     ), err
-    assert house.ready()["head"] == head
+    assert observed.ready()["head"] == head
 
 
 @pytest.mark.timeout(300)
 def test_with_all_hosts_away_runs_wait_and_say_which_and_since_when(
-    house: Site, pool: Hosts, host_a: Host, host_b: Host
+    observed: SupervisorProcess, pool: Hosts, host_a: Host, host_b: Host
 ) -> None:
     plain, tasks = (
         shell("echo here", activePlan="silver"),
@@ -192,23 +192,23 @@ def test_with_all_hosts_away_runs_wait_and_say_which_and_since_when(
     host_a.stop()
     host_b.stop()
     until(
-        lambda: {h["state"] for h in house.ask("GET", "/api/pool").json()["hosts"]} == {"down"},
+        lambda: {h["state"] for h in observed.ask("GET", "/api/pool").json()["hosts"]} == {"down"},
         "both are missed",
     )
     for run, name in ((plain, "a"), (tasks, "b")):
-        house.submit(run)
+        observed.submit(run)
         said = until(
-            lambda run=run: (s := house.status(run))["queueState"] == "host_down" and s,
+            lambda run=run: (s := observed.status(run))["queueState"] == "host_down" and s,
             "it says what it waits for",
         )  # type: ignore[misc]
         text = said["jobStatusMessage"]
         assert "no host is available" in text and f"{name} " in text and "since " in text, text
-        check_plain(text + "".join(types(house, "job", "why", jid_of(run))))
-        assert types(house, "job", "status", jid_of(run))[0].count("no host is available") == 1
+        check_plain(text + "".join(types(observed, "job", "why", jid_of(run))))
+        assert types(observed, "job", "status", jid_of(run))[0].count("no host is available") == 1
     host_a.start()
     host_b.start()
     for run in (plain, tasks):
-        assert house.wait(run, PATIENT)["state"] == "completed"
+        assert observed.wait(run, PATIENT)["state"] == "completed"
 
 
 @pytest.mark.timeout(300)
@@ -333,7 +333,7 @@ def test_a_pool_that_cannot_be_is_refused_before_anything_starts(
         assert words in start_refused(site)
 
 
-def start_refused(site: Site) -> str:
+def start_refused(site: SupervisorProcess) -> str:
     """What a supervisor says that does not start; nothing was made."""
     process = site.launch()
     assert process.wait(60) == 78, site.log()
@@ -346,7 +346,7 @@ def start_refused(site: Site) -> str:
     return text
 
 
-def checked(site: Site) -> str:
+def checked(site: SupervisorProcess) -> str:
     """What `config check` says, which finds something."""
     command = [
         *site.arguments()[:3],

@@ -7,7 +7,16 @@ from collections.abc import Iterator
 
 import pytest
 from docker_hosts import Hosts
-from docker_supervisor import AGENT, GONE_SECS, TASK, Case, Yard, check_next, ended, yards
+from docker_supervisor import (
+    AGENT,
+    GONE_SECS,
+    TASK,
+    Case,
+    DockerSupervisor,
+    check_next,
+    ended,
+    yards,
+)
 from oracle import FINAL
 from site_locations import dice, share
 from supervisor_process import fresh_nap, naps, until
@@ -26,23 +35,30 @@ ZOO = {
 
 
 @pytest.fixture(scope="module")
-def house(pool: Hosts) -> Iterator[Yard]:
-    with yards(pool, sequential={"memoryMb": 256, "runs": AT_ONCE}) as yard:
-        yield yard
+def observed(pool: Hosts) -> Iterator[DockerSupervisor]:
+    with yards(pool, sequential={"memoryMb": 256, "runs": AT_ONCE}) as docker_site:
+        yield docker_site
 
 
 @pytest.fixture
-def yard(house: Yard) -> Iterator[Yard]:
+def docker_site(observed: DockerSupervisor) -> Iterator[DockerSupervisor]:
     """Shared by the tests; after each, books and witnesses are checked."""
-    yield house
-    print(house.check())
+    yield observed
+    print(observed.check())
 
 
 @pytest.mark.timeout(200)
-def test_nothing_of_any_is_left_after_its_grace_and_a_second(yard: Yard) -> None:
+def test_nothing_of_any_is_left_after_its_grace_and_a_second(docker_site: DockerSupervisor) -> None:
     nap, uid = fresh_nap(), {AGENT: "CancelZ1", TASK: "CancelZ2"}
     zoo = [
-        Case(yard, place, text.replace("NAP", nap), uid=uid[place], graceSecs=GRACE_SECS, deaf=True)
+        Case(
+            docker_site,
+            place,
+            text.replace("NAP", nap),
+            uid=uid[place],
+            graceSecs=GRACE_SECS,
+            deaf=True,
+        )
         for place in uid
         for text in ZOO.values()
     ]
@@ -51,11 +67,11 @@ def test_nothing_of_any_is_left_after_its_grace_and_a_second(yard: Yard) -> None
     for case in zoo:
         case.started()
     until(lambda: len(naps(nap)) >= 2 * len(zoo), "all of them are there")
-    queued = Case(yard, AGENT, uid=uid[AGENT]).submit()
-    assert queued.witness.heard(yard.site.cancel(queued.run))["over"], "it needs nobody"
+    queued = Case(docker_site, AGENT, uid=uid[AGENT]).submit()
+    assert queued.oracle.heard(docker_site.site.cancel(queued.run))["over"], "it needs nobody"
     begun = time.monotonic()
     for case in zoo:
-        assert case.witness.heard(yard.site.cancel(case.run))["state"] == "canceled"
+        assert case.oracle.heard(docker_site.site.cancel(case.run))["state"] == "canceled"
     until(lambda: not naps(nap), "nothing of any is left", GRACE_SECS + GONE_SECS)
     print(f"{len(zoo)} jobs, nothing was left after {time.monotonic() - begun:.2f} s")
     for case, said in ended(zoo, go=False).items():
@@ -64,12 +80,12 @@ def test_nothing_of_any_is_left_after_its_grace_and_a_second(yard: Yard) -> None
             "cancel",
             "cancel",
         ), (str(case), said)
-    assert not queued.witness.started(queued.run)
+    assert not queued.oracle.started(queued.run)
     check_next([zoo[0], zoo[-1]])
 
 
 @pytest.mark.timeout(200 + RACES * 8)
-def test_races_with_the_start(yard: Yard) -> None:
+def test_races_with_the_start(docker_site: DockerSupervisor) -> None:
     """The supervisor dies after the last answer of some; no run is ever said to run after it was
     said to be canceled.
     """
@@ -79,7 +95,7 @@ def test_races_with_the_start(yard: Yard) -> None:
     while len(runs) < 2 * RACES:
         batch = [
             Case(
-                yard,
+                docker_site,
                 place,
                 f"setsid sleep {nap} & sleep {nap}",
                 uid=f"CancelR{n}",
@@ -95,10 +111,10 @@ def test_races_with_the_start(yard: Yard) -> None:
             time.sleep(
                 chance.choice((0, chance.random() * 0.05, chance.random() * 0.4, chance.random()))
             )
-            assert case.witness.heard(yard.site.cancel(case.run))["state"] == "canceled"
+            assert case.oracle.heard(docker_site.site.cancel(case.run))["state"] == "canceled"
         begun = time.monotonic()
         if len(runs) % (4 * AT_ONCE) == 0:
-            yard.restart()
+            docker_site.restart()
         until(
             lambda batch=batch: _stays_canceled(batch) and not naps(nap),
             "nothing of any is left",
@@ -108,14 +124,14 @@ def test_races_with_the_start(yard: Yard) -> None:
         assert {s["reason"] for s in ended(batch, 60, go=False).values()} == {"cancel"}
         runs += batch
     started = {
-        place: sum(bool(c.witness.started(c.run)) for c in runs if c.place == place)
+        place: sum(bool(c.oracle.started(c.run)) for c in runs if c.place == place)
         for place in (AGENT, TASK)
     }
     print(
         f"{len(runs)} races, had started: {started}; nothing was left after {last:.2f} s at the latest, restarts included"
     )
     for case in runs:
-        said = yard.site.post("job-story", uid=case.uid, computeJid=case.jid)["events"]
+        said = docker_site.site.post("job-story", uid=case.uid, computeJid=case.jid)["events"]
         ends = [e["event"]["status"] for e in said if e["event"]["type"] == "RunEnded"]
         assert ends == ["canceled"] and ends[0] in FINAL, (str(case), said)
     check_next([runs[0], next(c for c in runs if c.place != runs[0].place)])

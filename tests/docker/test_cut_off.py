@@ -18,7 +18,7 @@ from docker_supervisor import (
     TASK,
     USERS,
     Case,
-    Yard,
+    DockerSupervisor,
     check_next,
     ended,
     yards,
@@ -30,18 +30,20 @@ PINGS = ("limits.ping_interval_secs=1", "limits.ping_timeout_secs=1")
 
 
 @pytest.fixture(scope="module")
-def house(pool: Hosts) -> Iterator[Yard]:
-    with yards(pool, *PINGS) as yard:
-        yield yard
+def observed(pool: Hosts) -> Iterator[DockerSupervisor]:
+    with yards(pool, *PINGS) as docker_site:
+        yield docker_site
 
 
 @pytest.fixture
-def yard(house: Yard, host_a: Host, host_b: Host) -> Iterator[Yard]:
+def docker_site(
+    observed: DockerSupervisor, host_a: Host, host_b: Host
+) -> Iterator[DockerSupervisor]:
     """Its hosts are well again afterwards; then books and witnesses are checked."""
-    yield house
+    yield observed
     for host in (host_a, host_b):
         host.well()
-    print(house.check())
+    print(observed.check())
 
 
 @contextlib.contextmanager
@@ -61,7 +63,7 @@ def cut_off(host: Host, way: str) -> Iterator[None]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("way", ["drop", "reject"] if SOAK else ["drop"])
 def test_nothing_is_false_lost_or_doubled_and_others_are_served(
-    yard: Yard, host_a: Host, host_b: Host, way: str
+    docker_site: DockerSupervisor, host_a: Host, host_b: Host, way: str
 ) -> None:
     """What is canceled meanwhile is canceled for good, also when the supervisor dies then, and
     carried out when its host is back.
@@ -69,11 +71,11 @@ def test_nothing_is_false_lost_or_doubled_and_others_are_served(
     nap = fresh_nap()
     here, there = USERS[:2]
     unwanted = [
-        Case(yard, place, f"sleep {nap} & sleep {nap}", uid=here, graceSecs=0.5, deaf=True)
+        Case(docker_site, place, f"sleep {nap} & sleep {nap}", uid=here, graceSecs=0.5, deaf=True)
         for place in (AGENT, TASK)
     ]
-    jobs = [Case(yard, place, uid=here) for place in (AGENT, TASK) for _ in range(2)]
-    others = [Case(yard, AGENT, uid=there)]
+    jobs = [Case(docker_site, place, uid=here) for place in (AGENT, TASK) for _ in range(2)]
+    others = [Case(docker_site, AGENT, uid=there)]
     unwanted[0].submit().started()
     for case in (*others, unwanted[1], *jobs):
         case.submit()
@@ -83,7 +85,7 @@ def test_nothing_is_false_lost_or_doubled_and_others_are_served(
         assert case.on(host_a), "the first one's user is on the first host, and his tasks"
     assert others[0].on(host_b)
     stay, end = jobs[::2], jobs[1::2]
-    stamps = {case: case.witness.stamps(case.run) for case in (*stay, *others)}
+    stamps = {case: case.oracle.stamps(case.run) for case in (*stay, *others)}
     with cut_off(host_a, way):
         until(
             lambda: _said([*stay, *end, *unwanted], ("running", False)),
@@ -92,13 +94,13 @@ def test_nothing_is_false_lost_or_doubled_and_others_are_served(
         )
         assert _said(others, ("running", True))
         for case in end:
-            until(lambda case=case: case.go() or not case.witness.alive(case.run), f"{case} ends")  # type: ignore[misc]
+            until(lambda case=case: case.go() or not case.oracle.alive(case.run), f"{case} ends")  # type: ignore[misc]
         for case in unwanted:
-            assert case.witness.heard(yard.site.cancel(case.run))["state"] == "canceled"
+            assert case.oracle.heard(docker_site.site.cancel(case.run))["state"] == "canceled"
         assert len(naps(nap)) == 4, "nobody can reach them"
         if way == "reject":
-            yard.restart()
-        elsewhere = [Case(yard, place).submit().started() for place in (AGENT, TASK)]
+            docker_site.restart()
+        elsewhere = [Case(docker_site, place).submit().started() for place in (AGENT, TASK)]
         assert all(case.on(host_b) for case in elsewhere)
         until(
             lambda: _said([*stay, *end], ("running", False)) and _said(others, ("running", True)),
@@ -124,7 +126,7 @@ def test_nothing_is_false_lost_or_doubled_and_others_are_served(
     print(
         f"{way}: what was canceled is gone {gone:.1f} s after the host is back, all is known after {time.monotonic() - begun:.1f} s"
     )
-    assert {case: case.witness.stamps(case.run) for case in (*stay, *others)} == stamps
+    assert {case: case.oracle.stamps(case.run) for case in (*stay, *others)} == stamps
     assert {s["exit"]["code"] for s in ended([*stay, *others, *elsewhere]).values()} == {CODE}
     assert {s["state"] for s in ended(unwanted).values()} == {"canceled"}
     check_next([*stay, *unwanted])

@@ -16,7 +16,7 @@ from docker_supervisor import (
     LOST_SECS,
     TASK,
     Case,
-    Yard,
+    DockerSupervisor,
     check_next,
     crowd,
     ended,
@@ -32,18 +32,20 @@ FROZEN_SECS = share(10, 30)
 
 
 @pytest.fixture(scope="module")
-def house(pool: Hosts) -> Iterator[Yard]:
-    with yards(pool) as yard:
-        yield yard
+def observed(pool: Hosts) -> Iterator[DockerSupervisor]:
+    with yards(pool) as docker_site:
+        yield docker_site
 
 
 @pytest.fixture
-def yard(house: Yard, host_a: Host, host_b: Host) -> Iterator[Yard]:
+def docker_site(
+    observed: DockerSupervisor, host_a: Host, host_b: Host
+) -> Iterator[DockerSupervisor]:
     """Its hosts are well again afterwards; then books and witnesses are checked."""
-    yield house
+    yield observed
     for host in (host_a, host_b):
         host.well()
-    print(house.check())
+    print(observed.check())
 
 
 def _told(case: Case) -> tuple[str, int | None, int | None, str | None]:
@@ -61,28 +63,28 @@ def _running(cases: list[Case], known: bool | None = None) -> bool:
 
 @pytest.mark.timeout(300)
 def test_one_that_is_killed_comes_back_to_jobs_that_went_on(
-    yard: Yard, host_a: Host, host_b: Host
+    docker_site: DockerSupervisor, host_a: Host, host_b: Host
 ) -> None:
     """Of those that end meanwhile the true exit is told, also where nobody but the engine could
     know it.
     """
-    jobs = crowd(yard, 2)
+    jobs = crowd(docker_site, 2)
     (ends, stays), (task_ends, task_stays) = jobs[AGENT, "a"], jobs[TASK, "a"]
     others = [*jobs[AGENT, "b"], *jobs[TASK, "b"]]
-    killed_task = Case(yard, TASK, uid=task_stays.uid).submit().started()
-    stamps = {case: case.witness.stamps(case.run) for case in (stays, task_stays, *others)}
+    killed_task = Case(docker_site, TASK, uid=task_stays.uid).submit().started()
+    stamps = {case: case.oracle.stamps(case.run) for case in (stays, task_stays, *others)}
     job = killed_task.job
     host_a.crash()
     killed(job)
-    yard.killed.add(killed_task.jid)
+    docker_site.killed.add(killed_task.jid)
     for case in (ends, task_ends):
-        until(lambda case=case: case.go() or not case.witness.alive(case.run), f"{case} ends")  # type: ignore[misc]
+        until(lambda case=case: case.go() or not case.oracle.alive(case.run), f"{case} ends")  # type: ignore[misc]
     until(
         lambda: _running([task_stays, task_ends], known=False),
         "of tasks there nothing is known",
         LOST_SECS,
     )
-    elsewhere = [Case(yard, place).submit().started() for place in (AGENT, TASK)]
+    elsewhere = [Case(docker_site, place).submit().started() for place in (AGENT, TASK)]
     assert all(case.on(host_b) for case in elsewhere)
     host_a.start()
     ended([ends, task_ends, killed_task], LOST_SECS, go=False)
@@ -97,25 +99,29 @@ def test_one_that_is_killed_comes_back_to_jobs_that_went_on(
     )
     on = [stays, task_stays, *others]
     until(lambda: _running(on, known=True), "everything is known again", LOST_SECS)
-    assert {case: case.witness.stamps(case.run) for case in on} == stamps
+    assert {case: case.oracle.stamps(case.run) for case in on} == stamps
     assert {s["exit"]["code"] for s in ended([*on, *elsewhere]).values()} == {CODE}
     check_next([stays, task_stays])
 
 
 @pytest.mark.timeout(300)
-def test_one_that_is_frozen_makes_nothing_false(yard: Yard, host_a: Host, host_b: Host) -> None:
+def test_one_that_is_frozen_makes_nothing_false(
+    docker_site: DockerSupervisor, host_a: Host, host_b: Host
+) -> None:
     """A time limit that passes meanwhile changes nothing about a command that has ended before."""
-    jobs = crowd(yard, 1)
+    jobs = crowd(docker_site, 1)
     (agent,), (task,) = jobs[AGENT, "a"], jobs[TASK, "a"]
-    limited = Case(yard, TASK, uid=task.uid, timeLimitSecs=FROZEN_SECS - 2).submit().started()
+    limited = (
+        Case(docker_site, TASK, uid=task.uid, timeLimitSecs=FROZEN_SECS - 2).submit().started()
+    )
     assert limited.on(host_a)
     others = [*jobs[AGENT, "b"], *jobs[TASK, "b"]]
     host_a.freeze()
     frozen = time.monotonic()
     until(lambda: _running([task], known=False), "of the task nothing is known", LOST_SECS)
     for case in (task, limited):
-        until(lambda case=case: case.go() or not case.witness.alive(case.run), f"{case} ends")  # type: ignore[misc]
-    elsewhere = Case(yard, TASK).submit().started()
+        until(lambda case=case: case.go() or not case.oracle.alive(case.run), f"{case} ends")  # type: ignore[misc]
+    elsewhere = Case(docker_site, TASK).submit().started()
     assert elsewhere.on(host_b)
     while time.monotonic() < frozen + FROZEN_SECS:
         assert _running([agent, *others], known=True) and _running([task])
@@ -128,20 +134,20 @@ def test_one_that_is_frozen_makes_nothing_false(yard: Yard, host_a: Host, host_b
 
 @pytest.mark.timeout(300)
 def test_runs_that_come_while_no_daemon_answers_wait_and_say_for_whom(
-    yard: Yard, host_a: Host, host_b: Host
+    docker_site: DockerSupervisor, host_a: Host, host_b: Host
 ) -> None:
     """Then they go to the host that comes back, whichever it is; one that is canceled meanwhile
     never starts.
     """
     for host in (host_a, host_b):
         host.stop()
-    site = yard.site
+    site = docker_site.site
 
     def down() -> bool:
-        return {n for n, h in _hosts(yard).items() if h == "down"} == {"a", "b"}
+        return {n for n, h in _hosts(docker_site).items() if h == "down"} == {"a", "b"}
 
     until(down, "both are said to be down", LOST_SECS)
-    cases = [Case(yard, place, "exit 0").submit() for place in (AGENT, TASK, AGENT, TASK)]
+    cases = [Case(docker_site, place, "exit 0").submit() for place in (AGENT, TASK, AGENT, TASK)]
     unwanted = cases.pop()
     for case in cases:
         said = until(lambda case=case: _waits(case), f"{case} says for whom it waits")  # type: ignore[misc]
@@ -149,11 +155,11 @@ def test_runs_that_come_while_no_daemon_answers_wait_and_say_for_whom(
     assert site.cancel(unwanted.run)["state"] == "canceled"
     host_b.start()
     assert {s["state"] for s in ended(cases, LOST_SECS).values()} == {"completed"}
-    assert not host_b.containers(f"jobscribe.jid={unwanted.jid}") and not unwanted.witness.stamps(
+    assert not host_b.containers(f"jobscribe.jid={unwanted.jid}") and not unwanted.oracle.stamps(
         unwanted.run
     )
     host_a.start()
-    until(lambda: set(_hosts(yard).values()) == {"up"}, "both are up", LOST_SECS)
+    until(lambda: set(_hosts(docker_site).values()) == {"up"}, "both are up", LOST_SECS)
     check_next(cases)
 
 
@@ -163,10 +169,10 @@ def _waits(case: Case) -> str | None:
     return str(said["jobStatusMessage"]) if said["queueState"] == "host_down" else None
 
 
-def _hosts(yard: Yard) -> dict[str, str]:
+def _hosts(docker_site: DockerSupervisor) -> dict[str, str]:
     """What the supervisor's log said of each host last."""
     out = {}
-    for line in yard.site.log().splitlines():
+    for line in docker_site.site.log().splitlines():
         for name in ("a", "b"):
             if f"docker host {name} answers" in line:
                 out[name] = "up"
@@ -177,29 +183,29 @@ def _hosts(yard: Yard) -> dict[str, str]:
 
 @pytest.mark.timeout(300)
 def test_what_a_host_lost_when_it_went_down_is_said_to_be_lost_and_the_other_one_goes_on(
-    yard: Yard, host_a: Host
+    docker_site: DockerSupervisor, host_a: Host
 ) -> None:
     """As after a reboot: the daemon comes back, and none of its containers runs."""
-    jobs = crowd(yard, 1)
+    jobs = crowd(docker_site, 1)
     lost, others = [*jobs[AGENT, "a"], *jobs[TASK, "a"]], [*jobs[AGENT, "b"], *jobs[TASK, "b"]]
     done = jobs[TASK, "a"][0]
     over = (
-        Case(yard, TASK, uid=done.uid).submit().started()
+        Case(docker_site, TASK, uid=done.uid).submit().started()
     )  # it ends before its host goes down, and nobody is told
     first = [
         host_a.inspect(name)["State"]["Pid"]
         for name in host_a.containers("jobscribe.deployment", running=True)
     ]
     own = host_a.inspect(over.container[1])["State"]["Pid"]
-    stamps = {case: case.witness.stamps(case.run) for case in others}
+    stamps = {case: case.oracle.stamps(case.run) for case in others}
     host_a.crash()
     # all of it, not its command alone: what it ended with is written down after that
     until(lambda: over.go() or (process := processes.find(own)) is None or process.over, "it ends")  # type: ignore[func-returns-value]
     for pid in first:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    yard.killed.update(case.jid for case in lost)
-    until(lambda: not any(case.witness.alive(case.run) for case in lost), "all of them are dead")
+    docker_site.killed.update(case.jid for case in lost)
+    until(lambda: not any(case.oracle.alive(case.run) for case in lost), "all of them are dead")
     host_a.start()
     begun = time.monotonic()
     said = ended([*lost, over], LOST_SECS, go=False)
@@ -215,7 +221,7 @@ def test_what_a_host_lost_when_it_went_down_is_said_to_be_lost_and_the_other_one
         ), said[case]
     assert (
         _running(others, known=True)
-        and {case: case.witness.stamps(case.run) for case in others} == stamps
+        and {case: case.oracle.stamps(case.run) for case in others} == stamps
     )
     check_next(lost)
     assert {s["exit"]["code"] for s in ended(others).values()} == {CODE}

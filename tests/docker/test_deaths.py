@@ -20,7 +20,7 @@ from docker_supervisor import (
     TRUE_SECS,
     USERS,
     Case,
-    Yard,
+    DockerSupervisor,
     check_next,
     crowd,
     ended,
@@ -42,16 +42,16 @@ SHUTDOWN = "stopped from outside: its machine was shut down, or its keeper was t
 
 
 @pytest.fixture(scope="module")
-def house(pool: Hosts) -> Iterator[Yard]:
-    with yards(pool, sequential={"memoryMb": MEMORY, "runs": 4}) as yard:
-        yield yard
+def observed(pool: Hosts) -> Iterator[DockerSupervisor]:
+    with yards(pool, sequential={"memoryMb": MEMORY, "runs": 4}) as docker_site:
+        yield docker_site
 
 
 @pytest.fixture
-def yard(house: Yard) -> Iterator[Yard]:
+def docker_site(observed: DockerSupervisor) -> Iterator[DockerSupervisor]:
     """Shared by the tests; after each, books and witnesses are checked."""
-    yield house
-    print(house.check())
+    yield observed
+    print(observed.check())
 
 
 class Death(NamedTuple):
@@ -70,7 +70,7 @@ def _ends_unseen(case: Case) -> None:
     os.kill(first, signal.SIGSTOP)
     folder = next(
         (case.site.root / "agent").glob(
-            f"*/run/{case.witness.started(case.run)[0].token.replace('/', '-')}"
+            f"*/run/{case.oracle.started(case.run)[0].token.replace('/', '-')}"
         )
     )
 
@@ -139,9 +139,11 @@ DEATHS = (
 
 
 @pytest.mark.timeout(400)
-def test_each_death_has_its_own_reason_and_the_next_run_works(yard: Yard) -> None:
+def test_each_death_has_its_own_reason_and_the_next_run_works(
+    docker_site: DockerSupervisor,
+) -> None:
     cases = [
-        (death, Case(yard, death.place, uid=USERS[n] if death.place == AGENT else None))
+        (death, Case(docker_site, death.place, uid=USERS[n] if death.place == AGENT else None))
         for n, death in enumerate(DEATHS)
     ]
     for _, case in cases:
@@ -152,7 +154,7 @@ def test_each_death_has_its_own_reason_and_the_next_run_works(yard: Yard) -> Non
     for death, case in cases:
         death.deed(case)
         if death.told[2] is None:
-            yard.killed.add(case.jid)
+            docker_site.killed.add(case.jid)
     said = ended([c for _, c in cases], LOST_SECS)
     print(f"{len(cases)} deaths, all told after {time.monotonic() - begun:.1f} s")
     for death, case in cases:
@@ -166,8 +168,11 @@ def test_each_death_has_its_own_reason_and_the_next_run_works(yard: Yard) -> Non
         )
         if death.told[2] is not None:
             assert exit_["lastLines"] == "the last line", (death.how, status)
-            assert yard.site.output(case.run).body.endswith(b"the last line\n"), (death.how, status)
-        assert not case.witness.alive(case.run)
+            assert docker_site.site.output(case.run).body.endswith(b"the last line\n"), (
+                death.how,
+                status,
+            )
+        assert not case.oracle.alive(case.run)
     check_next([c for _, c in cases])
 
 
@@ -188,16 +193,16 @@ MEMORIES = (
 
 
 @pytest.mark.timeout(300)
-def test_memory_that_ran_out_is_said_and_changes_no_exit(yard: Yard) -> None:
+def test_memory_that_ran_out_is_said_and_changes_no_exit(docker_site: DockerSupervisor) -> None:
     """A child that was killed for it leaves the job's own exit as it is; keepers and agents live
     through it.
     """
     cases = [
-        (m, Case(yard, place, m.text, uid=USERS[n]))
+        (m, Case(docker_site, place, m.text, uid=USERS[n]))
         for place in (AGENT, TASK)
         for n, m in enumerate(MEMORIES)
     ]
-    before = _dead(yard)
+    before = _dead(docker_site)
     for _, case in cases:
         case.submit()
     said = ended([c for _, c in cases], 120)
@@ -214,25 +219,29 @@ def test_memory_that_ran_out_is_said_and_changes_no_exit(yard: Yard) -> None:
             memory,
             status,
         )
-        why = yard.site.post("job-why", uid=case.uid, computeJid=case.jid)["sentence"]
+        why = docker_site.site.post("job-why", uid=case.uid, computeJid=case.jid)["sentence"]
         assert OUT_OF_MEMORY in why, (case.place, memory, why)
         if memory.code is None:
-            yard.killed.add(case.jid)
-    assert _dead(yard) == before, "agents' containers lived through it"
+            docker_site.killed.add(case.jid)
+    assert _dead(docker_site) == before, "agents' containers lived through it"
     check_next([c for _, c in cases])
 
 
-def _dead(yard: Yard) -> list[str]:
+def _dead(docker_site: DockerSupervisor) -> list[str]:
     """What was written of agents' containers that ended."""
-    return sorted(file.read_text() for file in (yard.site.root / "agent").glob("*/container.log"))
+    return sorted(
+        file.read_text() for file in (docker_site.site.root / "agent").glob("*/container.log")
+    )
 
 
 # ---- the relay
 
 
 @pytest.mark.timeout(200)
-def test_a_relay_that_is_removed_comes_back_and_nothing_is_lost(yard: Yard) -> None:
-    first, second = (Case(yard, AGENT, uid=uid).submit().started() for uid in USERS[:2])
+def test_a_relay_that_is_removed_comes_back_and_nothing_is_lost(
+    docker_site: DockerSupervisor,
+) -> None:
+    first, second = (Case(docker_site, AGENT, uid=uid).submit().started() for uid in USERS[:2])
     host, _ = first.container
     (relay,) = host.containers("jobscribe.part=relay", running=True)
     before = host.inspect(relay)["Id"]
@@ -254,26 +263,26 @@ def test_a_relay_that_is_removed_comes_back_and_nothing_is_lost(yard: Yard) -> N
 
 
 @pytest.mark.timeout(200 + KILLS * 20)
-def test_kills_of_the_supervisor_touch_no_job(yard: Yard) -> None:
-    cases = [case for found in crowd(yard, 2).values() for case in found]
-    stamps = {case: case.witness.stamps(case.run) for case in cases}
+def test_kills_of_the_supervisor_touch_no_job(docker_site: DockerSupervisor) -> None:
+    cases = [case for found in crowd(docker_site, 2).values() for case in found]
+    stamps = {case: case.oracle.stamps(case.run) for case in cases}
     slowest = 0.0
     for n in range(KILLS):
-        ends = Case(yard, (AGENT, TASK)[n % 2], "sleep 0.1", uid=cases[n % len(cases)].uid)
+        ends = Case(docker_site, (AGENT, TASK)[n % 2], "sleep 0.1", uid=cases[n % len(cases)].uid)
         ends.run.pop("retry", None)  # one whose container was not made yet is tried again
         ends.submit()
         if n % 3:
-            until(lambda ends=ends: ends.witness.started(ends.run), "it has started", 60)  # type: ignore[misc]
-        yard.restart()
+            until(lambda ends=ends: ends.oracle.started(ends.run), "it has started", 60)  # type: ignore[misc]
+        docker_site.restart()
         slowest = max(slowest, _true_again(cases))
         (status,) = ended([ends], 60).values()
         assert status["state"] == "completed", status
-    assert {case: case.witness.stamps(case.run) for case in cases} == stamps, (
+    assert {case: case.oracle.stamps(case.run) for case in cases} == stamps, (
         "nothing began, and nothing ended"
     )
     print(f"{KILLS} kills, {len(cases)} jobs kept, true again within {slowest:.1f} s")
     for case, status in ended(cases).items():
-        assert (status["exit"]["code"], yard.site.output(case.run).body) == (
+        assert (status["exit"]["code"], docker_site.site.output(case.run).body) == (
             CODE,
             b"the last line\n",
         ), status
@@ -289,5 +298,5 @@ def _true_again(cases: list[Case]) -> float:
         return all(s["known"] for s in said)
 
     until(known, "everything is known again", TRUE_SECS)
-    assert all(case.witness.alive(case.run) for case in cases)
+    assert all(case.oracle.alive(case.run) for case in cases)
     return time.monotonic() - begun

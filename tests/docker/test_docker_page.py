@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 from docker_hosts import BASE, Host, Sites
-from docs_executor import Logs, Walker
+from docs_executor import DocsExecutor, Logs
 from docs_parser import Block, Page
-from supervisor_process import Site, until
+from supervisor_process import SupervisorProcess, until
 
 from .test_journal_site import found, fresh_uid, journal, messages, pytestmark
 
@@ -33,7 +33,7 @@ PAGE = Page(
 
 
 @pytest.fixture
-def site(journal: None, docker_sites: Sites, host_a: Host) -> Iterator[Site]:
+def site(journal: None, docker_sites: Sites, host_a: Host) -> Iterator[SupervisorProcess]:
     """Its host has the image that the page names."""
     host_a.docker("tag", BASE, IMAGE)
     yield docker_sites.make("log.journald=on", web=True, pool={"hosts": ["a"]}).start()
@@ -43,9 +43,9 @@ def site(journal: None, docker_sites: Sites, host_a: Host) -> Iterator[Site]:
 class Walk:
     """The section on one site. The page calls the host node1."""
 
-    def __init__(self, site: Site, host: Host) -> None:
+    def __init__(self, site: SupervisorProcess, host: Host) -> None:
         self.site, self.host, self.uid = site, host, fresh_uid()
-        self.walker = Walker(
+        self.walker = DocsExecutor(
             PAGE,
             site.place,
             site.root,
@@ -105,7 +105,7 @@ def test_every_block_is_of_a_kind_that_is_checked() -> None:
 
 
 @pytest.mark.timeout(200)
-def test_the_section_is_as_the_page_says(site: Site, host_a: Host) -> None:
+def test_the_section_is_as_the_page_says(site: SupervisorProcess, host_a: Host) -> None:
     walk = Walk(site, host_a)
     walk.walker.section(SECTION)
     events = site.post(

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from docker_hosts import BASE, Host, Sites
 from process_memory import tokens_in
-from supervisor_process import Site, jid_of, shell, spec, texts_below, until
+from supervisor_process import SupervisorProcess, jid_of, shell, spec, texts_below, until
 
 from jobscribe.protocol.ids import AgentKey, derived_id
 from jobscribe.runtime import processes
@@ -100,7 +100,7 @@ def _looked_for(docker_sites: Sites, host_a: Host, receiver: Receiver, tmp_path:
     ] == ["server"], "it can be found"
 
 
-def _everything(site: Site, host: Host) -> list[dict[str, Any]]:
+def _everything(site: SupervisorProcess, host: Host) -> list[dict[str, Any]]:
     """Good ends and bad ones, an image that nobody gets, an agent that is replaced, a container
     that is killed. Returns the runs.
     """
@@ -142,7 +142,7 @@ def _agent(host: Host, container: str, not_this: int = 0) -> int:
     return next((pid for pid in found if pid != not_this), 0)
 
 
-def _secrets(site: Site, host: Host) -> dict[str, bytes]:
+def _secrets(site: SupervisorProcess, host: Host) -> dict[str, bytes]:
     out = {
         name: (site.root / "secret" / name).read_text().strip()
         for name in ("server", "agents", "metrics")
@@ -159,7 +159,7 @@ def _secrets(site: Site, host: Host) -> dict[str, bytes]:
     return {name: secret.encode() for name, secret in out.items()}
 
 
-def _texts(site: Site, host: Host) -> dict[str, bytes]:
+def _texts(site: SupervisorProcess, host: Host) -> dict[str, bytes]:
     """By where it stands."""
     out: dict[str, bytes] = {}
     for name in host.containers():
@@ -191,7 +191,7 @@ def _texts(site: Site, host: Host) -> dict[str, bytes]:
     return out
 
 
-def _answers(site: Site, runs: list[dict[str, Any]], folder: Path) -> dict[str, bytes]:
+def _answers(site: SupervisorProcess, runs: list[dict[str, Any]], folder: Path) -> dict[str, bytes]:
     """What is said to who asks: of each run, and of the whole."""
     out: dict[str, bytes] = {}
     for run in runs:
@@ -235,7 +235,7 @@ def _answers(site: Site, runs: list[dict[str, Any]], folder: Path) -> dict[str, 
     return out
 
 
-def _typed(site: Site, *args: str) -> bytes:
+def _typed(site: SupervisorProcess, *args: str) -> bytes:
     """What a command line of this process prints, and says beside it."""
     from jobscribe.cli.main import call
 

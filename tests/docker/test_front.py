@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import requests
 from docker_hosts import AGENT, UNIX_USERS, Host, Hosts
-from supervisor_process import PYTHON_PATH, Site, until
+from supervisor_process import PYTHON_PATH, SupervisorProcess, until
 
 HERE = Path(__file__).resolve().parent
 
@@ -37,8 +37,8 @@ def front_image(pool: Hosts, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def site(
-    make_docker_site: Callable[..., Site], docker_sites: Any, front_image: str
-) -> Iterator[Site]:
+    make_docker_site: Callable[..., SupervisorProcess], docker_sites: Any, front_image: str
+) -> Iterator[SupervisorProcess]:
     """Room for one parallel run on each host."""
     made = docker_sites.make(
         "apps.also=walk=front_app:app",
@@ -94,7 +94,9 @@ def owners(folder: Path) -> set[int]:
     return found
 
 
-def test_a_page_with_its_app_in_containers_of_two_hosts(site: Site, pool: Hosts) -> None:
+def test_a_page_with_its_app_in_containers_of_two_hosts(
+    site: SupervisorProcess, pool: Hosts
+) -> None:
     ann, bob = (Browser(site).sign_in(name) for name in ("ann", "bob"))
     texts = {ann.uid: "of ann", bob.uid: "of bob"}
     # where the first run will be bob has an agent already; his own run finds no room there
@@ -161,7 +163,7 @@ def test_a_page_with_its_app_in_containers_of_two_hosts(site: Site, pool: Hosts)
     assert frame["number"] == 3 and frame["unix"] == unix[ann.uid] and frame["node"] != node
 
 
-def test_results_and_the_library_and_what_is_not_kept(site: Site, pool: Hosts) -> None:
+def test_results_and_the_library_and_what_is_not_kept(site: SupervisorProcess, pool: Hosts) -> None:
     ann, eve = (Browser(site).sign_in(name) for name in ("ann", "eve"))
     upload(ann, "first")
     look = ann.simulation("lookReport", "walk", file="given.txt")

@@ -19,7 +19,7 @@ from docker_hosts import BASE, BUSYBOX, NOSHELL, Hosts, sites
 from image_registry import Registry
 from loop_lag import check_lag
 from site_locations import dice
-from supervisor_process import Site, jid_of, req_id, until
+from supervisor_process import SupervisorProcess, jid_of, req_id, until
 
 from jobscribe.drivers.deployment_name import deployment
 
@@ -97,13 +97,13 @@ def pair(**fields: Any) -> dict[str, Any]:
     )
 
 
-def let_go(site: Site, run: dict[str, Any], name: str = "go", text: str = "") -> None:
+def let_go(site: SupervisorProcess, run: dict[str, Any], name: str = "go", text: str = "") -> None:
     where = Path(site.status(run)["runDir"])
     (where / f".{name}").write_text(text)
     (where / f".{name}").rename(where / name)
 
 
-def run_all(site: Site, run: dict[str, Any], secs: float = PATIENT) -> dict[str, Any]:
+def run_all(site: SupervisorProcess, run: dict[str, Any], secs: float = PATIENT) -> dict[str, Any]:
     """The status as soon as each of its tasks runs."""
 
     def look() -> dict[str, Any] | None:
@@ -119,7 +119,7 @@ def run_all(site: Site, run: dict[str, Any], secs: float = PATIENT) -> dict[str,
     return found
 
 
-def host_of(site: Site, run: dict[str, Any]) -> str:
+def host_of(site: SupervisorProcess, run: dict[str, Any]) -> str:
     (host,) = {t["host"] for t in tasks(site, run)}
     return str(host)
 
@@ -151,7 +151,7 @@ def images(pool: Hosts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 
 
 @pytest.fixture(scope="module")
-def house(pool: Hosts, images: None) -> Iterator[Site]:
+def observed(pool: Hosts, images: None) -> Iterator[SupervisorProcess]:
     for host in pool.hosts.values():
         host.well()
     with sites(pool) as made:
@@ -161,19 +161,19 @@ def house(pool: Hosts, images: None) -> Iterator[Site]:
 
 
 @pytest.fixture
-def site(house: Site) -> Iterator[Site]:
+def site(observed: SupervisorProcess) -> Iterator[SupervisorProcess]:
     """Two hosts with 4 cores each. After each test nothing runs, and the books are checked."""
-    yield house
-    for job in house.post("job-list", active=True)[
+    yield observed
+    for job in observed.post("job-list", active=True)[
         "jobs"
     ]:  # of a test that has failed: they are not the next one's
-        house.post("run-cancel", reqId=req_id(), uid=job["uid"], computeJid=job["jid"])
-    check_books(house)
+        observed.post("run-cancel", reqId=req_id(), uid=job["uid"], computeJid=job["jid"])
+    check_books(observed)
 
 
 @pytest.mark.timeout(300)
 def test_two_and_two_on_each_host_at_once_and_the_third_waits_for_one_to_be_over(
-    site: Site, pool: Hosts
+    site: SupervisorProcess, pool: Hosts
 ) -> None:
     first, second, third = pair(), pair(), pair()
     for run in (first, second):
@@ -219,7 +219,7 @@ def test_two_and_two_on_each_host_at_once_and_the_third_waits_for_one_to_be_over
     gone(pool, first, second, third)
 
 
-def measured(site: Site, run: dict[str, Any]) -> bool:
+def measured(site: SupervisorProcess, run: dict[str, Any]) -> bool:
     """Each of its four tasks has figures, which are its own container's."""
     said = json.loads(types(site, "job", "metrics", jid_of(run), "--json")[0])
     figures = [(t["memoryBytes"], t["cpuSecs"], t["processes"]) for t in said["tasks"]]
@@ -230,7 +230,9 @@ def measured(site: Site, run: dict[str, Any]) -> bool:
 
 @pytest.mark.skipif(os.environ.get("SOAK") != "1", reason="takes minutes: set SOAK=1")
 @pytest.mark.timeout(60 * ROUNDS)
-def test_pairs_of_gangs_live_through_deaths_of_the_supervisor(site: Site, pool: Hosts) -> None:
+def test_pairs_of_gangs_live_through_deaths_of_the_supervisor(
+    site: SupervisorProcess, pool: Hosts
+) -> None:
     chance, seen = dice("docker/gangs"), []
     for _ in range(ROUNDS):
         runs = [pair(), pair(), pair()]
@@ -253,7 +255,7 @@ def test_pairs_of_gangs_live_through_deaths_of_the_supervisor(site: Site, pool: 
     )
 
 
-def check_pair(site: Site, run: dict[str, Any]) -> None:
+def check_pair(site: SupervisorProcess, run: dict[str, Any]) -> None:
     counts = {
         name: (r["succeeded"], r["stopped"], r["failed"])
         for name, r in site.status(run)["roles"].items()
@@ -277,7 +279,7 @@ def check_pair(site: Site, run: dict[str, Any]) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_gangs_on_one_host_do_not_reach_each_other(site: Site, pool: Hosts) -> None:
+def test_gangs_on_one_host_do_not_reach_each_other(site: SupervisorProcess, pool: Hosts) -> None:
     runs = [
         gang(
             role("server", python(LISTENER)),
@@ -328,7 +330,9 @@ def test_gangs_on_one_host_do_not_reach_each_other(site: Site, pool: Hosts) -> N
 
 
 @pytest.mark.timeout(300)
-def test_networks_in_the_way_of_a_gang_ours_go_and_others_stay(site: Site, pool: Hosts) -> None:
+def test_networks_in_the_way_of_a_gang_ours_go_and_others_stay(
+    site: SupervisorProcess, pool: Hosts
+) -> None:
     gang_of_two = {"graceSecs": 1.0, "retry": {"count": 0, "platform": 1}}
     blocks = [f"10.208.{n}.0/22" for n in (0, 4)]
     ours = (
@@ -386,7 +390,7 @@ def test_networks_in_the_way_of_a_gang_ours_go_and_others_stay(site: Site, pool:
 
 @pytest.mark.timeout(300)
 def test_a_container_that_is_killed_begins_a_second_attempt_with_all_of_its_own(
-    site: Site, pool: Hosts
+    site: SupervisorProcess, pool: Hosts
 ) -> None:
     command = "echo attempt $JOBSCRIBE_ATTEMPT at $PAI_CONTAINER_HOST_IP; if [ $JOBSCRIBE_ATTEMPT = 1 ]; then exec sleep 600; fi"
     command += "; while [ ! -e ../../go ]; do sleep 0.05; done"
@@ -431,7 +435,9 @@ def test_a_container_that_is_killed_begins_a_second_attempt_with_all_of_its_own(
 
 
 @pytest.mark.timeout(300)
-def test_what_failed_is_kept_in_its_container_until_it_is_released(site: Site, pool: Hosts) -> None:
+def test_what_failed_is_kept_in_its_container_until_it_is_released(
+    site: SupervisorProcess, pool: Hosts
+) -> None:
     run = gang(role("main", "echo here; exit 3", image=BUSYBOX), debugSecs=600.0)
     site.submit(run)
     until(lambda: site.status(run)["queueState"] == "debug_hold", "it is kept", PATIENT)
@@ -447,7 +453,7 @@ def test_what_failed_is_kept_in_its_container_until_it_is_released(site: Site, p
 
 @pytest.mark.timeout(300)
 def test_what_no_host_has_is_refused_and_a_cancel_takes_everything_away(
-    site: Site, pool: Hosts
+    site: SupervisorProcess, pool: Hosts
 ) -> None:
     wide = gang(role("wide", "true", tasks=6))
     sentence = refused(site, wide, 400, "resourceExceeded")
@@ -491,7 +497,7 @@ def deaf() -> Iterator[str]:
 
 @pytest.mark.timeout(300)
 def test_images_come_from_a_registry_and_each_fault_is_told_to_who_asked(
-    make_docker_site: Callable[..., Site],
+    make_docker_site: Callable[..., SupervisorProcess],
     pool: Hosts,
     registry: Registry,
     deaf: str,

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from docker_hosts import BASE, UNIX_USERS, Host, Hosts, Sites, sites
 from hostile_programs import FORKS, KILLS, MEMORY, STOPS, TELLS_THE_KEEPER, python, zoo
-from supervisor_process import Site, spec, until
+from supervisor_process import SupervisorProcess, spec, until
 
 pytestmark = pytest.mark.timeout(300)
 HOSTILE = "jobscribe-test/hostile:1"
@@ -78,7 +78,7 @@ def zoo_sites(pool: Hosts, zoo_host: Host) -> Iterator[Sites]:
 
 
 @pytest.fixture(scope="module")
-def site(zoo_sites: Sites) -> Site:
+def site(zoo_sites: Sites) -> SupervisorProcess:
     pool = {
         "hosts": ["a"],
         "host": {"cpu": 16, "sequential": 8, "agentsMb": 4096},
@@ -109,7 +109,7 @@ def listener() -> Iterator[int]:
 
 
 @pytest.fixture(scope="module")
-def said(site: Site, zoo_host: Host, listener: int) -> dict[str, dict[str, Any]]:
+def said(site: SupervisorProcess, zoo_host: Host, listener: int) -> dict[str, dict[str, Any]]:
     """What everything came to, and what the daemon says of the containers meanwhile: by kind of
     place.
     """
@@ -188,7 +188,7 @@ def said(site: Site, zoo_host: Host, listener: int) -> dict[str, dict[str, Any]]
 
 @pytest.mark.parametrize("kind", ["agent", "task"])
 def test_nothing_that_hostile_code_tries_succeeds(
-    site: Site, said: dict[str, dict[str, Any]], kind: str
+    site: SupervisorProcess, said: dict[str, dict[str, Any]], kind: str
 ) -> None:
     tried = said[kind]["tried"]
     words = {k: v for k, v in tried.items() if isinstance(v, str)}
@@ -222,7 +222,7 @@ def test_nothing_that_hostile_code_tries_succeeds(
 
 @pytest.mark.parametrize("kind", ["agent", "task"])
 def test_what_is_mounted_is_ones_own(
-    site: Site, said: dict[str, dict[str, Any]], kind: str
+    site: SupervisorProcess, said: dict[str, dict[str, Any]], kind: str
 ) -> None:
     root, tried = str(site.root), said[kind]["tried"]
     points = {point: (fs, mode) for point, fs, mode in tried["mounts"]}
@@ -320,7 +320,9 @@ def test_the_daemon_says_what_holds_it(said: dict[str, dict[str, Any]], kind: st
     assert (config.get("Healthcheck") or {}).get("Test") in (["NONE"], None)
 
 
-def test_a_job_that_attacks_its_own_agent_harms_itself_alone(site: Site, zoo_host: Host) -> None:
+def test_a_job_that_attacks_its_own_agent_harms_itself_alone(
+    site: SupervisorProcess, zoo_host: Host
+) -> None:
     """Forks, memory, signals to everybody; meanwhile another's job runs, what can be canceled is,
     and the next run of each works.
     """

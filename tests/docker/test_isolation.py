@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from docker_hosts import BASE, UNIX_USERS, Host, Hosts, Sites, sites
 from hostile_programs import FILLS, LINK, python
-from supervisor_process import Site, shell, spec, until
+from supervisor_process import SupervisorProcess, shell, spec, until
 
 pytestmark = pytest.mark.timeout(300)
 HEAD = TAIL = 65536
@@ -48,7 +48,7 @@ def own_sites(pool: Hosts) -> Iterator[Sites]:
 
 
 @pytest.fixture(scope="module")
-def site(own_sites: Sites) -> Site:
+def site(own_sites: Sites) -> SupervisorProcess:
     return own_sites.make(
         f"output.head_bytes={HEAD}",
         f"output.tail_bytes={TAIL}",
@@ -66,7 +66,7 @@ def _some(kind: str) -> list[str]:
     return [n for n in SPOILS if kind == "agent" or os.environ.get("SOAK") == "1" or n in SHARE]
 
 
-def spoils(site: Site, name: str, uid: str, then: str) -> list[str]:
+def spoils(site: SupervisorProcess, name: str, uid: str, then: str) -> list[str]:
     secret = site.root / "secret" / "server"
     script = (
         f'cd "${{JOBSCRIBE_REPORT%/*}}"; SECRET={secret}; PID={site.pid}; {SPOILS[name]}\n{then}'
@@ -83,7 +83,9 @@ def as_role(command: list[str], uid: str, **fields: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["agent", "task"])
-def test_spoiled_evidence_holds_nobody_up_and_leads_nowhere(site: Site, kind: str) -> None:
+def test_spoiled_evidence_holds_nobody_up_and_leads_nowhere(
+    site: SupervisorProcess, kind: str
+) -> None:
     """It ends with its code, or is ended when it is told to; and nothing outside its folder was
     read, written or given away.
     """
@@ -142,7 +144,7 @@ def test_spoiled_evidence_holds_nobody_up_and_leads_nowhere(site: Site, kind: st
     assert site.finished(make(["true"]), 60)["state"] == "completed"
 
 
-def test_what_is_bounded_gets_full_and_nothing_else(site: Site) -> None:
+def test_what_is_bounded_gets_full_and_nothing_else(site: SupervisorProcess) -> None:
     """/tmp, /dev/shm and what is written to stdout. The run directory is not bounded: that is the
     file system's quota's business.
     """
@@ -171,7 +173,9 @@ def test_what_is_bounded_gets_full_and_nothing_else(site: Site) -> None:
     assert len(logs) == 2 and all(p.stat().st_blocks * 512 < 4 * (HEAD + TAIL) for p in logs)
 
 
-def test_the_relay_gives_everybody_a_share_and_the_listener_believes_nobody(site: Site) -> None:
+def test_the_relay_gives_everybody_a_share_and_the_listener_believes_nobody(
+    site: SupervisorProcess,
+) -> None:
     """One floods it with connections, garbage and half requests, and tries handshakes as other
     users' agents; others do not notice.
     """
@@ -217,7 +221,7 @@ def test_two_deployments_on_one_host_do_not_touch_each_other(
         {"agentIdleSecs": 1, "taskSubnets": "10.224.0.0/16"},
     ]
     one, two = (docker_sites.make(pool={"hosts": ["a"], **pool}).start() for pool in pools)
-    runs: dict[Site, list[dict[str, Any]]] = {}
+    runs: dict[SupervisorProcess, list[dict[str, Any]]] = {}
     for site in (one, two):
         runs[site] = [shell("sleep 600", "SameUser"), as_role(["sleep", "600"], "SameUser")]
         for run in runs[site]:
@@ -269,7 +273,7 @@ def _all(host: Host, deployment: str) -> dict[str, str]:
     return dict(line.split() for line in lines)
 
 
-def _deployment(host: Host, site: Site) -> str:
+def _deployment(host: Host, site: SupervisorProcess) -> str:
     return next(
         d for d, said in host.deployments().items() if any(str(site.place) in text for text in said)
     )

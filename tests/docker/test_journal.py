@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from supervisor_process import Site, jid_of, spec
+from supervisor_process import SupervisorProcess, jid_of, spec
 
 from jobscribe.runtime.log.journald import Journal
 from jobscribe.runtime.log.logger import Record
@@ -260,7 +260,7 @@ def test_a_burst_of_records_is_all_there(journald: Journald) -> None:
 @pytest.mark.timeout(120)
 def test_the_way_of_one_job_through_a_supervisor_is_one_question(journald: Journald) -> None:
     """The supervisor's, as a service has it: in a place where this journal is the machine's."""
-    site = Site(sets=["log.journald=on"])
+    site = SupervisorProcess(sets=["log.journald=on"])
     private = site.place / "private"
     Path("/run/systemd/journal").mkdir(parents=True, exist_ok=True)
     private.write_text(

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from cli_session import gang, output, role, tasks
 from docker_hosts import Host, Hosts
-from supervisor_process import Site, jid_of, shell, until
+from supervisor_process import SupervisorProcess, jid_of, shell, until
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "etc" / "engines" / "journald.sh"
@@ -95,7 +95,7 @@ def messages(rows: list[dict[str, Any]]) -> str:
     "driver", ["auto", *(["journald"] if os.environ.get("SOAK") == "1" else [])]
 )
 def test_one_question_finds_all_of_a_job_and_all_of_an_agent(
-    journal: None, make_docker_site: Callable[..., Site], pool: Hosts, driver: str
+    journal: None, make_docker_site: Callable[..., SupervisorProcess], pool: Hosts, driver: str
 ) -> None:
     site = make_docker_site(
         "log.journald=on", pool={"hosts": ["a"], "logDriver": driver, "keepFailedSecs": 600}
@@ -154,7 +154,7 @@ def test_one_question_finds_all_of_a_job_and_all_of_an_agent(
 @pytest.mark.timeout(200)
 def test_where_there_is_no_journal_containers_write_to_files_that_have_an_end(
     blind: Host,
-    make_docker_site: Callable[..., Site],
+    make_docker_site: Callable[..., SupervisorProcess],
 ) -> None:
     site = make_docker_site(pool={"hosts": ["b"], "keepFailedSecs": 600})
     plain, apart = shell("true"), gang(role("main", "exit 3"))

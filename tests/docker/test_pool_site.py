@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from docker_hosts import UNIX_USERS, Host, Hosts, Sites
-from supervisor_process import PYTHON_PATH, Site, shell, until
+from supervisor_process import PYTHON_PATH, SupervisorProcess, shell, until
 
 
-def cli(site: Site, *args: str, code: int = 0) -> str:
+def cli(site: SupervisorProcess, *args: str, code: int = 0) -> str:
     env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {
         "PYTHONPATH": PYTHON_PATH
     }
@@ -28,11 +28,13 @@ def cli(site: Site, *args: str, code: int = 0) -> str:
     return done.stdout + done.stderr
 
 
-def hosts_of(site: Site) -> dict[str, dict[str, Any]]:
+def hosts_of(site: SupervisorProcess) -> dict[str, dict[str, Any]]:
     return {h["host"]: h for h in site.ask("GET", "/api/pool").json()["hosts"]}
 
 
-def test_hosts_are_up_are_missed_and_come_back(docker_site: Site, host_b: Host) -> None:
+def test_hosts_are_up_are_missed_and_come_back(
+    docker_site: SupervisorProcess, host_b: Host
+) -> None:
     rows = until(
         lambda: (
             (found := hosts_of(docker_site))
@@ -90,7 +92,7 @@ def test_a_supervisor_does_not_start_with_a_pool_that_is_wrong(docker_sites: Sit
 
 
 def test_a_plain_run_is_in_a_container_and_nothing_is_left(
-    make_docker_site: Callable[..., Site], pool: Hosts
+    make_docker_site: Callable[..., SupervisorProcess], pool: Hosts
 ) -> None:
     site = make_docker_site(pool={"hosts": ["a"]})
     run = shell("id -u; cat /proc/1/cmdline | tr '\\0' ' '; echo; ls /sys/class/net")

@@ -15,9 +15,19 @@ import explanation_quality
 import pytest
 from cli_session import check_plain, gang, refused, role
 from docker_hosts import NOSHELL, Host, Hosts, sites
-from docker_supervisor import AGENT, CODE, LOST_SECS, MEMORY, TASK, USERS, Case, Yard, killed
+from docker_supervisor import (
+    AGENT,
+    CODE,
+    LOST_SECS,
+    MEMORY,
+    TASK,
+    USERS,
+    Case,
+    DockerSupervisor,
+    killed,
+)
 from image_registry import Registry
-from supervisor_process import Site, jid_of, until
+from supervisor_process import SupervisorProcess, jid_of, until
 
 from .test_bad_input import change
 
@@ -37,9 +47,9 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
 
 
 @pytest.fixture(scope="module")
-def house(
+def observed(
     pool: Hosts, registry: Registry, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Yard]:
+) -> Iterator[DockerSupervisor]:
     """Host a for everybody, host b for the plan gold."""
     for host in pool.hosts.values():
         host.well()
@@ -59,20 +69,20 @@ def house(
     with sites(pool) as made:
         site = made.make("slots.op_run=8", "limits.agent_start_secs=50", pool=fields)
         change(site, hosts={"b": {"plans": ["gold"]}})
-        yield Yard(site.start(), pool)
+        yield DockerSupervisor(site.start(), pool)
 
 
 @pytest.fixture
-def yard(house: Yard) -> Iterator[Yard]:
+def docker_site(observed: DockerSupervisor) -> Iterator[DockerSupervisor]:
     """After each test books and witnesses are checked, and that no password was said to anybody."""
-    yield house
-    for host in house.hosts.hosts.values():
+    yield observed
+    for host in observed.hosts.hosts.values():
         host.well()
-    print(house.check())
-    assert CANARY not in house.site.log()
+    print(observed.check())
+    assert CANARY not in observed.site.log()
 
 
-def why(site: Site, run: dict[str, Any]) -> tuple[dict[str, Any], str]:
+def why(site: SupervisorProcess, run: dict[str, Any]) -> tuple[dict[str, Any], str]:
     """The answer as JSON, and what the command prints of it, which a reader must understand."""
     answer, text = explanation_quality.settled(
         lambda: site.post("job-why", uid=run["uid"], computeJid=jid_of(run)),
@@ -84,7 +94,7 @@ def why(site: Site, run: dict[str, Any]) -> tuple[dict[str, Any], str]:
     return answer, text
 
 
-def typed(site: Site, *args: str) -> str:
+def typed(site: SupervisorProcess, *args: str) -> str:
     """What a command line of this process prints (a new process for each costs half a second)."""
     from jobscribe.cli.main import call
 
@@ -239,7 +249,7 @@ FAILURES = (
         TASK,
         "canceled by us",
         "",
-        lambda c: c.witness.heard(c.site.cancel(c.run)),
+        lambda c: c.oracle.heard(c.site.cancel(c.run)),
         ("canceled", "certain"),
         ("canceled by",),
     ),
@@ -289,7 +299,7 @@ def tried(image: str, volume: str) -> dict[str, Any]:
 
 
 def explained(
-    site: Site, run: dict[str, Any], told: tuple[str, str], words: tuple[str, ...]
+    site: SupervisorProcess, run: dict[str, Any], told: tuple[str, str], words: tuple[str, ...]
 ) -> str:
     """Nothing, or what is wrong with the answer."""
     answer, text = why(site, run)
@@ -303,21 +313,23 @@ def explained(
 
 @pytest.mark.timeout(300)
 def test_each_failure_is_told_by_its_cause_with_what_to_do(
-    yard: Yard, registry: Registry, host_b: Host
+    docker_site: DockerSupervisor, registry: Registry, host_b: Host
 ) -> None:
-    site, gold = yard.site, {"activePlan": "gold"}
-    stays, dies = (Case(yard, TASK, **gold).submit() for _ in range(2))
-    cases = [(f, Case(yard, f.place, f.text, uid=f.user, **f.fields).submit()) for f in FAILURES]
+    site, gold = docker_site.site, {"activePlan": "gold"}
+    stays, dies = (Case(docker_site, TASK, **gold).submit() for _ in range(2))
+    cases = [
+        (f, Case(docker_site, f.place, f.text, uid=f.user, **f.fields).submit()) for f in FAILURES
+    ]
     refused_ones = [
         (tried(image, volume), fault, words)
         for (image, volume, fault), words in unfit(registry).items()
     ]
     for run, _, _ in refused_ones:
         site.submit(run)
-    yard.killed.update(
+    docker_site.killed.update(
         case.jid for f, case in cases if f.deed is not None or OUT in f.words or f.fields
     )
-    yard.killed.add(dies.jid)
+    docker_site.killed.add(dies.jid)
     for case in (stays, dies):
         case.started()
     job = dies.job
@@ -327,7 +339,7 @@ def test_each_failure_is_told_by_its_cause_with_what_to_do(
         if failure.deed is not None:
             case.started()
             failure.deed(case)
-    waits = Case(yard, TASK, "exit 0", **gold).submit()
+    waits = Case(docker_site, TASK, "exit 0", **gold).submit()
     wrong = []
     for failure, case in cases:
         site.wait(case.run, LOST_SECS)
@@ -366,12 +378,12 @@ def test_each_failure_is_told_by_its_cause_with_what_to_do(
     assert not any(wrong), "\n".join(w for w in wrong if w)
 
 
-def test_what_is_not_to_be_had_is_refused_or_waited_for(yard: Yard) -> None:
+def test_what_is_not_to_be_had_is_refused_or_waited_for(docker_site: DockerSupervisor) -> None:
     """More than any host has, and folders that are nobody's to name, are refused, and leave no run
     behind to be explained.
     """
-    site = yard.site
-    holds = Case(yard, TASK).submit().started()
+    site = docker_site.site
+    holds = Case(docker_site, TASK).submit().started()
     for wishes, code, said in (
         ({"cpu": 64}, "resourceExceeded", "asks for 64 cores"),
         ({"volumes": ["/etc"]}, "volumeRefused", "/etc"),

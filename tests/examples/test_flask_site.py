@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from supervisor_process import DEADLINE_SECS, PYTHON_PATH, Site, until
+from supervisor_process import DEADLINE_SECS, PYTHON_PATH, SupervisorProcess, until
 
 FOLDER = Path(__file__).resolve().parents[2] / "etc/examples/flask_site"
 PASSWORDS = {"ada": "a long password", "bob": "another password"}
@@ -92,8 +92,8 @@ def environment(place: Path, root: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def supervisor() -> Iterator[Site]:
-    site = Site()
+def supervisor() -> Iterator[SupervisorProcess]:
+    site = SupervisorProcess()
     try:
         site.start()
         yield site
@@ -103,7 +103,7 @@ def supervisor() -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def url(supervisor: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def url(supervisor: SupervisorProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The site with its customers, as its README says it is started."""
     place = tmp_path_factory.mktemp("shop")
     env = environment(place, supervisor.root)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from supervisor_process import PYTHON_PATH, Answer, Site, jid_of, until
+from supervisor_process import PYTHON_PATH, Answer, SupervisorProcess, jid_of, until
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "etc/examples/lammps"
@@ -74,8 +74,8 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def site(python: str) -> Iterator[Site]:
-    site = Site(python=python)
+def site(python: str) -> Iterator[SupervisorProcess]:
+    site = SupervisorProcess(python=python)
     try:
         site.start()
         yield site
@@ -101,7 +101,7 @@ def run_of(model: str, sid: str, **fields: Any) -> dict[str, Any]:
     }
 
 
-def call(site: Site, run: dict[str, Any], job_cmd: str, **fields: Any) -> Answer:
+def call(site: SupervisorProcess, run: dict[str, Any], job_cmd: str, **fields: Any) -> Answer:
     body = {
         "uid": run["uid"],
         "jobCmd": job_cmd,
@@ -113,7 +113,7 @@ def call(site: Site, run: dict[str, Any], job_cmd: str, **fields: Any) -> Answer
     return site.ask("POST", "/api/call", json.dumps(body).encode())
 
 
-def frame(site: Site, run: dict[str, Any], report: str, index: int) -> Answer:
+def frame(site: SupervisorProcess, run: dict[str, Any], report: str, index: int) -> Answer:
     return call(
         site,
         run,
@@ -135,7 +135,9 @@ def test_it_is_not_installed_where_these_tests_run() -> None:
     assert done.returncode == 1 and "No module named 'jobscribe_lammps'" in done.stderr
 
 
-def test_the_crack_is_watched_as_it_grows_and_ends_with_its_last_frame(site: Site) -> None:
+def test_the_crack_is_watched_as_it_grows_and_ends_with_its_last_frame(
+    site: SupervisorProcess,
+) -> None:
     run = run_of("crackAnimation", "crack001", steps=2500, dumpEvery=50)
     site.submit(run)
 
@@ -171,14 +173,14 @@ def test_the_crack_is_watched_as_it_grows_and_ends_with_its_last_frame(site: Sit
     assert missing.code == 422 and "there are 51 frames" in missing.json()["error"]
 
 
-def test_what_stops_lammps_is_the_error_of_the_run(site: Site) -> None:
+def test_what_stops_lammps_is_the_error_of_the_run(site: SupervisorProcess) -> None:
     said = site.finished(run_of("crackAnimation", "crack002", timestep=0.4))
     assert said["state"] == "error"
     assert said["error"].startswith("LAMMPS stopped: "), said
     assert "a smaller time step" in said["error"]
 
 
-def test_it_is_canceled_and_nothing_of_it_is_left(site: Site) -> None:
+def test_it_is_canceled_and_nothing_of_it_is_left(site: SupervisorProcess) -> None:
     run = run_of("frictionAnimation", "rubbing1", steps=1_000_000, dumpEvery=1000)
     site.submit(run)
     until(
@@ -195,7 +197,7 @@ def test_it_is_canceled_and_nothing_of_it_is_left(site: Site) -> None:
     )
 
 
-def test_methods_and_downloads(site: Site) -> None:
+def test_methods_and_downloads(site: SupervisorProcess) -> None:
     run = run_of("couetteAnimation", "couette1", steps=400, wallVelocity=1.5)
     assert site.finished(run)["state"] == "completed"
     log = call(
@@ -225,7 +227,7 @@ def test_methods_and_downloads(site: Site) -> None:
     assert sent.code == 200 and sent.body.decode() == deck.replace("run 10000", "run 400")
 
 
-def test_without_lammps_the_run_says_what_to_install(site: Site) -> None:
+def test_without_lammps_the_run_says_what_to_install(site: SupervisorProcess) -> None:
     """Its PATH leads nowhere."""
     said = site.finished(run_of("crackAnimation", "crack003") | {"env": {"PATH": "/nowhere"}})
     assert said["state"] == "error" and "apt-get install lammps lammps-examples" in said["error"], (

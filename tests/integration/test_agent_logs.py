@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from supervisor_process import UID, Site, jid_of, shell, until
+from supervisor_process import UID, SupervisorProcess, jid_of, shell, until
 
 from jobscribe.runtime.log import session_folders
 
@@ -25,7 +25,7 @@ printf 'the last line'"""
 pytestmark = pytest.mark.timeout(120)
 
 
-def command(site: Site, *words: str) -> "subprocess.Popen[str]":
+def command(site: SupervisorProcess, *words: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "jobscribe.cli", "--root", str(site.root), *words],
         stdin=subprocess.DEVNULL,
@@ -35,13 +35,13 @@ def command(site: Site, *words: str) -> "subprocess.Popen[str]":
     )
 
 
-def typed(site: Site, *words: str) -> tuple[int, str, str]:
+def typed(site: SupervisorProcess, *words: str) -> tuple[int, str, str]:
     process = command(site, *words)
     out, err = process.communicate(timeout=60)
     return process.returncode, out, err
 
 
-def test_agents_are_listed_and_read_by_key_by_id_and_by_job(shared: Site) -> None:
+def test_agents_are_listed_and_read_by_key_by_id_and_by_job(shared: SupervisorProcess) -> None:
     run = shell("echo x")
     shared.finished(run)
     code, out, err = typed(shared, "--json", "agent", "list", "--all-users")
@@ -62,7 +62,9 @@ def test_agents_are_listed_and_read_by_key_by_id_and_by_job(shared: Site) -> Non
     )
 
 
-def test_whose_agent_it_is_is_checked_and_what_there_is_not_is_said(shared: Site) -> None:
+def test_whose_agent_it_is_is_checked_and_what_there_is_not_is_said(
+    shared: SupervisorProcess,
+) -> None:
     shared.finished(shell("true"))
     (row,) = (r for r in shared.post("agents", uid=UID)["agents"] if r["agent"] == KEY)
     assert shared.post("agents", uid=OTHER)["agents"] == []
@@ -85,7 +87,9 @@ def test_whose_agent_it_is_is_checked_and_what_there_is_not_is_said(shared: Site
     assert keeper[:2] == (0, "") and "a keeper writes only about errors" in keeper[2]
 
 
-def test_a_log_of_an_agent_holds_no_secret_whoever_wrote_it_there(shared: Site) -> None:
+def test_a_log_of_an_agent_holds_no_secret_whoever_wrote_it_there(
+    shared: SupervisorProcess,
+) -> None:
     shared.finished(shell("true"))
     log = shared.root / "agent" / KEY / "agent.log"
     with log.open("a") as file:
@@ -94,7 +98,7 @@ def test_a_log_of_an_agent_holds_no_secret_whoever_wrote_it_there(shared: Site) 
     assert shared.token not in text and "token " in text
 
 
-def test_the_life_before_the_last_one(site: Site) -> None:
+def test_the_life_before_the_last_one(site: SupervisorProcess) -> None:
     site.finished(shell("true"))
     first = site.agent_pid()
     assert (
@@ -114,7 +118,7 @@ def test_the_life_before_the_last_one(site: Site) -> None:
 
 
 def test_a_log_is_followed_through_a_retry_and_a_restart_to_the_last_line(
-    site: Site, tmp_path: Path
+    site: SupervisorProcess, tmp_path: Path
 ) -> None:
     run = shell(TWICE.format(tmp_path), retry={"count": 1})
     site.submit(run)
@@ -143,7 +147,7 @@ def test_a_log_is_followed_through_a_retry_and_a_restart_to_the_last_line(
     )
 
 
-def test_there_is_never_an_empty_answer(shared: Site) -> None:
+def test_there_is_never_an_empty_answer(shared: SupervisorProcess) -> None:
     silent, lost, never = shell("true"), shell("echo x"), shell("true", after=[])
     for run in (silent, lost, never):
         shared.finished(run)
@@ -163,7 +167,9 @@ def test_there_is_never_an_empty_answer(shared: Site) -> None:
     )
 
 
-def test_an_agent_is_stopped_with_its_keeper_unless_it_has_runs(site: Site, tmp_path: Path) -> None:
+def test_an_agent_is_stopped_with_its_keeper_unless_it_has_runs(
+    site: SupervisorProcess, tmp_path: Path
+) -> None:
     run = shell(f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done")
     site.submit(run)
     site.running(run)

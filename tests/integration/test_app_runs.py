@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from supervisor_process import UID, Site, jid_of, spec, until
+from supervisor_process import UID, SupervisorProcess, jid_of, spec, until
 
 
 def app_run(app: str, model: str, kind: str = "sequential", **fields: Any) -> dict[str, Any]:
@@ -25,26 +25,28 @@ def heat(**fields: Any) -> dict[str, Any]:
     return app_run("heat", "heatAnimation", "parallel", **{"size": 10, "steps": 1, **fields})
 
 
-def run_dir(site: Site, run: dict[str, Any]) -> Path:
+def run_dir(site: SupervisorProcess, run: dict[str, Any]) -> Path:
     return (
         site.root / "user" / UID / run["simulationType"] / run["simulationId"] / run["computeModel"]
     )
 
 
-def frames(site: Site, run: dict[str, Any]) -> int:
+def frames(site: SupervisorProcess, run: dict[str, Any]) -> int:
     said = site.status(run)
     assert not said["over"], said
     return int((said.get("parallelStatus") or {}).get("frameCount", 0))
 
 
-def test_a_report_is_computed_and_its_result_lies_in_the_run_directory(shared: Site) -> None:
+def test_a_report_is_computed_and_its_result_lies_in_the_run_directory(
+    shared: SupervisorProcess,
+) -> None:
     run = app_run("myapp", "heightWeightReport", breed="Pug")
     said = shared.finished(run)
     assert (said["state"], said["exit"]["code"]) == ("completed", 0)
     assert len(json.loads((run_dir(shared, run) / "out.json").read_text())["plots"]) == 2
 
 
-def test_progress_is_known_while_it_runs_and_in_the_end(shared: Site) -> None:
+def test_progress_is_known_while_it_runs_and_in_the_end(shared: SupervisorProcess) -> None:
     run = heat(frames=4, paceSecs=0.5)
     shared.submit(run)
     until(lambda: 1 <= frames(shared, run) <= 3, "some frames are reported")
@@ -57,7 +59,7 @@ def test_progress_is_known_while_it_runs_and_in_the_end(shared: Site) -> None:
     )
 
 
-def test_a_cancel_ends_app_and_program(shared: Site) -> None:
+def test_a_cancel_ends_app_and_program(shared: SupervisorProcess) -> None:
     run = heat(frames=1000, paceSecs=10.0)
     shared.running(shared.submit(run) and run)
     assert shared.cancel(run)["state"] == "canceled"
@@ -65,7 +67,7 @@ def test_a_cancel_ends_app_and_program(shared: Site) -> None:
     assert said["state"] == "canceled" and said["exit"]["stopReason"] == "cancel"
 
 
-def restarted(site: Site) -> None:
+def restarted(site: SupervisorProcess) -> None:
     """kill -9 the supervisor, and start the next one."""
     site.kill(site.pid)
     assert site.process is not None and site.process.stdout is not None
@@ -75,7 +77,9 @@ def restarted(site: Site) -> None:
     site.start()
 
 
-def test_how_far_it_was_is_known_again_although_nothing_new_was_reported(site: Site) -> None:
+def test_how_far_it_was_is_known_again_although_nothing_new_was_reported(
+    site: SupervisorProcess,
+) -> None:
     run = heat(frames=1000, paceSecs=0.0, size=100, steps=100_000)
     site.submit(run)
     until(lambda: frames(site, run) == 1, "the first frame is reported; the second takes its time")
@@ -86,7 +90,7 @@ def test_how_far_it_was_is_known_again_although_nothing_new_was_reported(site: S
 
 
 @pytest.mark.parametrize("victim", ["agent", "supervisor"])
-def test_progress_goes_on_when_somebody_was_killed(site: Site, victim: str) -> None:
+def test_progress_goes_on_when_somebody_was_killed(site: SupervisorProcess, victim: str) -> None:
     run = heat(frames=5000, paceSecs=0.2)
     site.submit(run)
     until(lambda: frames(site, run) >= 1, "the first frame is reported")
@@ -101,13 +105,13 @@ def test_progress_goes_on_when_somebody_was_killed(site: Site, victim: str) -> N
     assert site.wait(run)["state"] == "canceled"
 
 
-def test_what_an_app_refuses_is_the_runs_error(shared: Site) -> None:
+def test_what_an_app_refuses_is_the_runs_error(shared: SupervisorProcess) -> None:
     run = app_run("myapp", "heightWeightReport", dog="Rex")
     said = shared.finished(run)
     assert (said["state"], said["error"]) == ("error", "you have no dog named 'Rex'")
 
 
-def test_the_job_gets_no_secret_and_no_search_path_of_ours(shared: Site) -> None:
+def test_the_job_gets_no_secret_and_no_search_path_of_ours(shared: SupervisorProcess) -> None:
     run = heat(frames=100, paceSecs=10.0)
     shared.running(shared.submit(run) and run)
     evidence = Path((run_dir(shared, run) / ".jobscribe" / "latest").resolve())

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from consistency_check import check_books
 from loop_lag import loop
-from supervisor_process import UID, Site, req_id, until
+from supervisor_process import UID, SupervisorProcess, req_id, until
 
 SID, RUNS = "sysarr01", 200
 #: Runs at once, of the eight that there are slots for.
@@ -24,12 +24,12 @@ WORK = '[ "$ARRAY_INDEX" -ge 150 ] && exec sleep 1000; [ $((ARRAY_INDEX % 10)) -
 CODES = {n: n // 10 + 1 for n in range(3, 150, 10)}
 
 
-def group(site: Site, **fields: Any) -> dict[str, Any]:
+def group(site: SupervisorProcess, **fields: Any) -> dict[str, Any]:
     answer: dict[str, Any] = site.post("job-group", uid=UID, simulationId=SID, **fields)
     return answer
 
 
-def cancel(site: Site, id_: str, **fields: Any) -> dict[str, Any]:
+def cancel(site: SupervisorProcess, id_: str, **fields: Any) -> dict[str, Any]:
     answer: dict[str, Any] = site.post(
         "group-cancel", reqId=id_, uid=UID, simulationId=SID, **fields
     )
@@ -96,7 +96,7 @@ def test_two_hundred_runs_are_submitted_counted_and_canceled_by_one_request_each
     assert said == "42\n"
 
 
-def test_what_cannot_be_is_refused_by_name_and_nothing_is_stored(site: Site) -> None:
+def test_what_cannot_be_is_refused_by_name_and_nothing_is_stored(site: SupervisorProcess) -> None:
     run = {"uid": UID, "simulationId": SID, "command": ["true"]}
     head = site.ask("GET", "/readyz").json()["head"]
     asked: list[tuple[str, dict[str, Any], int, str]] = [

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from supervisor_process import PYTHON_PATH, UID, Site, jid_of, shell
+from supervisor_process import PYTHON_PATH, UID, SupervisorProcess, jid_of, shell
 
 Result = subprocess.CompletedProcess[str]
 
 
-def cli(site: Site, *args: str, far: bool = False, cwd: Path | None = None, **env: str) -> Result:
+def cli(
+    site: SupervisorProcess, *args: str, far: bool = False, cwd: Path | None = None, **env: str
+) -> Result:
     where = ["--url", site.url, "--uid", UID] if far else ["--root", str(site.root), "--uid", UID]
     kept = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {
         "PYTHONPATH": PYTHON_PATH,
@@ -40,7 +42,9 @@ def contents(path: Path) -> dict[str, bytes]:
         return {m.name.partition("/")[2]: tar.extractfile(m).read() for m in tar}  # type: ignore[union-attr]
 
 
-def test_everything_about_a_job_is_in_it_and_no_secret(shared: Site, tmp_path: Path) -> None:
+def test_everything_about_a_job_is_in_it_and_no_secret(
+    shared: SupervisorProcess, tmp_path: Path
+) -> None:
     run = shell(
         f"echo the secret is {shared.token}; echo DB_PASSWORD=hunter2222 >&2; printf '\\377\\000'; exit 3"
     )
@@ -96,7 +100,9 @@ def test_everything_about_a_job_is_in_it_and_no_secret(shared: Site, tmp_path: P
     assert (tmp_path / "b.tar.gz").stat().st_mode & 0o777 == 0o600
 
 
-def test_it_is_shown_first_and_written_only_when_told(shared: Site, tmp_path: Path) -> None:
+def test_it_is_shown_first_and_written_only_when_told(
+    shared: SupervisorProcess, tmp_path: Path
+) -> None:
     run = shell("echo mine")
     shared.finished(run)
     shown = cli(shared, "bundle", jid_of(run), "--list", "--no-doctor", cwd=tmp_path)
@@ -126,7 +132,7 @@ def test_it_is_shown_first_and_written_only_when_told(shared: Site, tmp_path: Pa
     ("answer", "code", "made"), [(b"n\n", 1, 0), (b"y\n", 0, 1), (b"\n", 1, 0)]
 )
 def test_at_a_terminal_it_asks(
-    shared: Site, tmp_path: Path, answer: bytes, code: int, made: int
+    shared: SupervisorProcess, tmp_path: Path, answer: bytes, code: int, made: int
 ) -> None:
     run = shell("true")
     shared.finished(run)
@@ -167,7 +173,7 @@ def test_at_a_terminal_it_asks(
 
 
 def test_from_another_machine_what_the_supervisor_tells_is_in_it_and_the_rest_is_named(
-    shared: Site, tmp_path: Path
+    shared: SupervisorProcess, tmp_path: Path
 ) -> None:
     run = shell("echo far; exit 1")
     shared.finished(run)
@@ -194,7 +200,9 @@ def test_from_another_machine_what_the_supervisor_tells_is_in_it_and_the_rest_is
     ]
 
 
-def test_a_job_that_is_not_there_is_no_empty_bundle(shared: Site, tmp_path: Path) -> None:
+def test_a_job_that_is_not_there_is_no_empty_bundle(
+    shared: SupervisorProcess, tmp_path: Path
+) -> None:
     ended = cli(shared, "bundle", f"{UID}-nosuch01-command", "--yes", cwd=tmp_path)
     assert (
         ended.returncode == 125

@@ -20,7 +20,7 @@ from supervisor_process import (
     PYTHON_PATH,
     UID,
     Answer,
-    Site,
+    SupervisorProcess,
     jid_of,
     req_id,
     rss,
@@ -55,11 +55,11 @@ app = App(
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SupervisorProcess]:
     """One supervisor for all tests of this module, with the sly app."""
     place = tmp_path_factory.mktemp("apps")
     (place / "sly_app.py").write_text(SLY)
-    site = Site(
+    site = SupervisorProcess(
         ("apps.also=sly=sly_app:app", "limits.upload_bytes=5000000"),
         env={"PYTHONPATH": f"{PYTHON_PATH}{os.pathsep}{place}"},
     )
@@ -72,7 +72,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     assert left == {}, "processes outlived their keeper"
 
 
-def call(site: Site, job_cmd: str, app: str, uid: str = UID, **fields: Any) -> Answer:
+def call(site: SupervisorProcess, job_cmd: str, app: str, uid: str = UID, **fields: Any) -> Answer:
     body = {"uid": uid, "jobCmd": job_cmd, "simulationType": app, **fields}
     return site.ask("POST", "/api/call", json.dumps(body).encode())
 
@@ -106,7 +106,9 @@ def sly(text: str, uid: str = UID) -> dict[str, Any]:
     return app_run("sly", "m", uid=uid, data={"shell": text})
 
 
-def file_of(site: Site, run: dict[str, Any], name: str, uid: str = UID, **fields: Any) -> Answer:
+def file_of(
+    site: SupervisorProcess, run: dict[str, Any], name: str, uid: str = UID, **fields: Any
+) -> Answer:
     body = {"uid": uid, "computeJid": jid_of(run), "name": name, **fields}
     return site.ask("POST", "/api/run-file", json.dumps(body).encode())
 
@@ -114,7 +116,7 @@ def file_of(site: Site, run: dict[str, Any], name: str, uid: str = UID, **fields
 # ---- calls
 
 
-def test_what_apps_compute_without_a_run(shared: Site) -> None:
+def test_what_apps_compute_without_a_run(shared: SupervisorProcess) -> None:
     assert said(
         call(shared, "stateless_compute", "myapp", method="idealWeight", args={"height": 58})
     ) == {"weight": 30.95}
@@ -137,7 +139,7 @@ def test_what_apps_compute_without_a_run(shared: Site) -> None:
     assert said(shared.ask("GET", "/api/apps")) == {"apps": ["command", "heat", "myapp", "sly"]}
 
 
-def test_what_apps_read_of_a_run(shared: Site) -> None:
+def test_what_apps_read_of_a_run(shared: SupervisorProcess) -> None:
     run = app_run("myapp", "heightWeightReport", breed="Pug")
     serial = shared.finished(run)["computeJobSerial"]
     of_run = {"computeJid": jid_of(run), "computeJobSerial": serial}
@@ -159,7 +161,7 @@ def test_what_apps_read_of_a_run(shared: Site) -> None:
     )
 
 
-def test_frames_of_a_run_that_goes_on(shared: Site) -> None:
+def test_frames_of_a_run_that_goes_on(shared: SupervisorProcess) -> None:
     run = app_run("heat", "heatAnimation", "parallel", size=10, frames=2000, steps=1, paceSecs=0.1)
     shared.submit(run)
     reached = until(
@@ -212,7 +214,7 @@ def test_frames_of_a_run_that_goes_on(shared: Site) -> None:
     ],
 )
 def test_a_clear_answer_to_each_that_cannot_be(
-    shared: Site, fields: dict[str, Any], expected: tuple[int, str]
+    shared: SupervisorProcess, fields: dict[str, Any], expected: tuple[int, str]
 ) -> None:
     fields = dict(fields)
     assert code_of(call(shared, fields.pop("job_cmd"), fields.pop("app"), **fields)) == expected
@@ -221,7 +223,7 @@ def test_a_clear_answer_to_each_that_cannot_be(
     ) == {"still": "here"}
 
 
-def hanging(site: Site, uid: str) -> int:
+def hanging(site: SupervisorProcess, uid: str) -> int:
     """The pid of the process in which the app hangs."""
     path = site.root / "user" / uid / "sly" / "lib" / "pid"
     return int(until(lambda: path.exists() and path.read_text(), "the app hangs"))
@@ -238,7 +240,7 @@ def in_the_background(work: Callable[[], Any]) -> tuple[threading.Thread, list[A
     return thread, out
 
 
-def hang_elsewhere(site: Site, uid: str, deadline: float = 60.0) -> Answer:
+def hang_elsewhere(site: SupervisorProcess, uid: str, deadline: float = 60.0) -> Answer:
     """On a connection of its own."""
     connection = site.connection()
     with contextlib.closing(connection):
@@ -256,7 +258,7 @@ def hang_elsewhere(site: Site, uid: str, deadline: float = 60.0) -> Answer:
         return Answer(reply.status, reply.headers, reply.read())
 
 
-def test_who_goes_away_takes_the_call_along(shared: Site) -> None:
+def test_who_goes_away_takes_the_call_along(shared: SupervisorProcess) -> None:
     body = json.dumps(
         {
             "uid": "SystemU3",
@@ -277,7 +279,7 @@ def test_who_goes_away_takes_the_call_along(shared: Site) -> None:
     assert shared.ready()["counters"]["callAbandoned"] >= 1
 
 
-def test_an_agent_that_is_killed_answers_who_waits_at_once(shared: Site) -> None:
+def test_an_agent_that_is_killed_answers_who_waits_at_once(shared: SupervisorProcess) -> None:
     uid = "SystemU4"
     thread, out = in_the_background(lambda: hang_elsewhere(shared, uid))
     pid = hanging(shared, uid)
@@ -290,7 +292,7 @@ def test_an_agent_that_is_killed_answers_who_waits_at_once(shared: Site) -> None
     assert said(call(shared, "stateless_compute", "sly", uid, method="echo", args={})) == {}
 
 
-def test_a_frozen_agent_does_not_keep_its_callers_for_ever(shared: Site) -> None:
+def test_a_frozen_agent_does_not_keep_its_callers_for_ever(shared: SupervisorProcess) -> None:
     uid = "SystemU5"
     assert said(call(shared, "stateless_compute", "sly", uid, method="echo", args={})) == {}
     agent = shared.agent_pid(uid)
@@ -307,7 +309,7 @@ def test_a_frozen_agent_does_not_keep_its_callers_for_ever(shared: Site) -> None
     )
 
 
-def test_new_users_at_once_are_all_served(shared: Site) -> None:
+def test_new_users_at_once_are_all_served(shared: SupervisorProcess) -> None:
     users = [f"NewUser{n}" for n in range(8)]
     answers: list[Answer] = []
 
@@ -335,7 +337,7 @@ def test_new_users_at_once_are_all_served(shared: Site) -> None:
     assert sorted(said(a)["me"] for a in answers) == users
 
 
-def test_a_session_has_an_agent_ready(shared: Site) -> None:
+def test_a_session_has_an_agent_ready(shared: SupervisorProcess) -> None:
     uid = "SystemU6"
     assert shared.post("begin-session", uid=uid) == {"state": "ok"}
     folder = shared.root / "agent" / str(shared.agent_key(uid))
@@ -343,7 +345,9 @@ def test_a_session_has_an_agent_ready(shared: Site) -> None:
     shared.agent_pid(uid)
 
 
-def test_one_line_of_the_log_for_a_call_and_nothing_of_what_is_in_it(shared: Site) -> None:
+def test_one_line_of_the_log_for_a_call_and_nothing_of_what_is_in_it(
+    shared: SupervisorProcess,
+) -> None:
     said(call(shared, "stateless_compute", "sly", method="echo", args={}))
     mark, end = req_id(), req_id()
     shared.ask("POST", "/api/" + mark)
@@ -383,14 +387,16 @@ def test_one_line_of_the_log_for_a_call_and_nothing_of_what_is_in_it(shared: Sit
         ("PUT", "/live"),
     ],
 )
-def test_another_method_is_said_to_be_one(shared: Site, method: str, path: str) -> None:
+def test_another_method_is_said_to_be_one(
+    shared: SupervisorProcess, method: str, path: str
+) -> None:
     assert code_of(shared.ask(method, path, b"{}")) == (405, "methodNotAllowed")
 
 
 # ---- files of runs
 
 
-def test_files_of_a_run_and_nothing_else(shared: Site) -> None:
+def test_files_of_a_run_and_nothing_else(shared: SupervisorProcess) -> None:
     run = sly(
         "mkdir d; printf 0123456789 > d/f; : > empty; ln -s d/f link; ln -s /etc out; mkfifo p; ln -s d dd"
     )
@@ -435,7 +441,7 @@ def test_files_of_a_run_and_nothing_else(shared: Site) -> None:
     assert code_of(file_of(shared, run, "d/f", uid=OTHER_UID)) == (404, "notFound")
 
 
-def test_whether_the_run_directory_is_there(shared: Site) -> None:
+def test_whether_the_run_directory_is_there(shared: SupervisorProcess) -> None:
     run = sly("true")
     directory = Path(shared.finished(run)["runDir"])
     assert (file_of(shared, run, "").code, file_of(shared, run, "").body) == (200, b"")
@@ -443,7 +449,7 @@ def test_whether_the_run_directory_is_there(shared: Site) -> None:
     assert code_of(file_of(shared, run, "")) == (404, "notFound")
 
 
-def test_a_large_file_goes_through_in_pieces(shared: Site) -> None:
+def test_a_large_file_goes_through_in_pieces(shared: SupervisorProcess) -> None:
     run = sly("head -c 60000000 /dev/zero > big")
     shared.finished(run)
     connection = shared.connection()
@@ -462,7 +468,9 @@ def test_a_large_file_goes_through_in_pieces(shared: Site) -> None:
     assert most - before < 30_000_000, "not all of it at once"
 
 
-def test_a_file_that_is_cut_short_while_it_is_read_is_not_taken_for_whole(shared: Site) -> None:
+def test_a_file_that_is_cut_short_while_it_is_read_is_not_taken_for_whole(
+    shared: SupervisorProcess,
+) -> None:
     run = sly("head -c 60000000 /dev/zero > big")
     directory = Path(shared.finished(run)["runDir"])
     connection = shared.connection()
@@ -483,18 +491,20 @@ def test_a_file_that_is_cut_short_while_it_is_read_is_not_taken_for_whole(shared
 # ---- libraries
 
 
-def lib(site: Site, method: str, name: str, body: bytes | None = None, uid: str = UID) -> Answer:
+def lib(
+    site: SupervisorProcess, method: str, name: str, body: bytes | None = None, uid: str = UID
+) -> Answer:
     return site.ask(method, f"/api/lib-file?uid={uid}&simulationType=sly&name={name}", body)
 
 
-def listed(site: Site, uid: str = UID) -> list[str]:
+def listed(site: SupervisorProcess, uid: str = UID) -> list[str]:
     return [
         f["name"]
         for f in said(site.ask("GET", f"/api/lib-files?uid={uid}&simulationType=sly"))["files"]
     ]
 
 
-def test_a_library_over_http(shared: Site) -> None:
+def test_a_library_over_http(shared: SupervisorProcess) -> None:
     uid = "SystemU7"
     content = os.urandom(3_000_000)
     put = said(lib(shared, "PUT", "a%20b.dat", content, uid))
@@ -540,14 +550,18 @@ def test_a_library_over_http(shared: Site) -> None:
         (f"uid={UID}%00&simulationType=sly&name=a", (400, "badRequest")),
     ],
 )
-def test_uploads_to_nowhere(shared: Site, query: str, expected: tuple[int, str]) -> None:
+def test_uploads_to_nowhere(
+    shared: SupervisorProcess, query: str, expected: tuple[int, str]
+) -> None:
     before = listed(shared)
     for method, body in (("PUT", b"x" * 100_000), ("DELETE", None)):
         assert code_of(shared.ask(method, "/api/lib-file?" + query, body)) == expected
     assert listed(shared) == before
 
 
-def test_an_upload_that_is_too_large_is_refused_before_it_is_there(shared: Site) -> None:
+def test_an_upload_that_is_too_large_is_refused_before_it_is_there(
+    shared: SupervisorProcess,
+) -> None:
     assert code_of(lib(shared, "PUT", "big", b"x" * 5_000_001)) == (413, "tooLarge")
     host, _, port = shared.url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port)), timeout=20) as s:
@@ -559,7 +573,7 @@ def test_an_upload_that_is_too_large_is_refused_before_it_is_there(shared: Site)
     assert "big" not in listed(shared)
 
 
-def test_an_upload_without_the_secret_touches_no_disk(shared: Site) -> None:
+def test_an_upload_without_the_secret_touches_no_disk(shared: SupervisorProcess) -> None:
     path = "/api/lib-file?uid=SystemU9&simulationType=sly&name=a"
     assert code_of(
         shared.ask("PUT", path, b"x" * 3_000_000, headers={"Authorization": "Bearer wrong"})
@@ -567,7 +581,7 @@ def test_an_upload_without_the_secret_touches_no_disk(shared: Site) -> None:
     assert not (shared.root / "user" / "SystemU9").exists()
 
 
-def test_an_upload_that_breaks_off_leaves_nothing(shared: Site) -> None:
+def test_an_upload_that_breaks_off_leaves_nothing(shared: SupervisorProcess) -> None:
     uid = "SystemUa"
     host, _, port = shared.url.removeprefix("http://").partition(":")
     folder = shared.root / "user" / uid / "sly" / "lib"
@@ -585,7 +599,7 @@ def test_an_upload_that_breaks_off_leaves_nothing(shared: Site) -> None:
 # ---- ports
 
 
-def test_ports_are_leased_over_a_restart(site: Site) -> None:
+def test_ports_are_leased_over_a_restart(site: SupervisorProcess) -> None:
     ask = {"uid": UID, "simulationType": "heat", "simulationId": "i9btqxdR", "ports": 2}
     first = site.post("global-resources", **ask)
     assert len(set(first["ports"])) == 2 and first["until"] > time.time()
@@ -612,7 +626,12 @@ class News:
     """A page's stream. `read` takes what comes until an event fits."""
 
     def __init__(
-        self, site: Site, query: str, uid: str = UID, last_id: str = "", ticket: str | None = None
+        self,
+        site: SupervisorProcess,
+        query: str,
+        uid: str = UID,
+        last_id: str = "",
+        ticket: str | None = None,
     ) -> None:
         ticket = tickets.sign(site.token, uid, time.time()) if ticket is None else ticket
         self.connection = site.connection()
@@ -669,7 +688,7 @@ def news() -> Iterator[Callable[..., News]]:
 
 
 def test_a_page_sees_a_run_from_the_first_to_the_last(
-    shared: Site, news: Callable[..., News]
+    shared: SupervisorProcess, news: Callable[..., News]
 ) -> None:
     run = sly(
         'for i in 1 2 3; do echo "{\\"frameCount\\": $i}" >> $JOBSCRIBE_REPORT; echo line $i é; sleep 0.2; done'
@@ -692,7 +711,7 @@ def test_a_page_sees_a_run_from_the_first_to_the_last(
 
 @pytest.mark.parametrize("ticket", ["", "nonsense", "AAAA", "\xe9", "old", "foreign", "secret"])
 def test_a_ticket_that_is_old_or_forged_opens_nothing(
-    shared: Site, news: Callable[..., News], ticket: str
+    shared: SupervisorProcess, news: Callable[..., News], ticket: str
 ) -> None:
     made = {
         "old": tickets.sign(shared.token, UID, time.time() - 60),
@@ -704,7 +723,7 @@ def test_a_ticket_that_is_old_or_forged_opens_nothing(
     assert json.loads(n.reply.read())["code"] == "unauthenticated"
 
 
-def test_the_secret_alone_opens_no_stream(shared: Site) -> None:
+def test_the_secret_alone_opens_no_stream(shared: SupervisorProcess) -> None:
     assert code_of(shared.ask("GET", "/live")) == (401, "unauthenticated")
 
 
@@ -719,12 +738,14 @@ def test_the_secret_alone_opens_no_stream(shared: Site) -> None:
         "?" + "&".join(f"computeJid={UID}-sim{n:05d}-m" for n in range(21)),
     ],
 )
-def test_a_wish_that_is_none(shared: Site, news: Callable[..., News], query: str) -> None:
+def test_a_wish_that_is_none(
+    shared: SupervisorProcess, news: Callable[..., News], query: str
+) -> None:
     n = news(shared, query)
     assert n.reply.status == 400 and json.loads(n.reply.read())["code"] == "badRequest"
 
 
-def test_others_jobs_are_not_told_of(shared: Site, news: Callable[..., News]) -> None:
+def test_others_jobs_are_not_told_of(shared: SupervisorProcess, news: Callable[..., News]) -> None:
     theirs, mine = shell("echo secret", OTHER_UID), shell("true")
     shared.finished(theirs)
     page = news(shared, f"?computeJid={jid_of(theirs)}&computeJid={jid_of(mine)}")
@@ -744,7 +765,7 @@ def test_others_jobs_are_not_told_of(shared: Site, news: Callable[..., News]) ->
 
 
 def test_who_comes_back_after_a_restart_misses_nothing_and_sees_nothing_twice(
-    site: Site, news: Callable[..., News]
+    site: SupervisorProcess, news: Callable[..., News]
 ) -> None:
     run = shell("i=0; while [ $i -lt 400 ]; do echo line $i; i=$((i+1)); sleep 0.01; done")
     query = f"?computeJid={jid_of(run)}&logs={jid_of(run)}"
@@ -775,7 +796,7 @@ def test_who_comes_back_after_a_restart_misses_nothing_and_sees_nothing_twice(
     assert site.wait(run)["state"] == "completed"
 
 
-def test_a_page_that_never_reads_costs_little(shared: Site) -> None:
+def test_a_page_that_never_reads_costs_little(shared: SupervisorProcess) -> None:
     run = shell("head -c 30000000 /dev/zero | tr '\\0' x; sleep 0.5")
     shared.submit(run)
     host, _, port = shared.url.removeprefix("http://").partition(":")
@@ -794,7 +815,7 @@ def test_a_page_that_never_reads_costs_little(shared: Site) -> None:
         }
 
 
-def test_requests_have_not_become_events(shared: Site) -> None:
+def test_requests_have_not_become_events(shared: SupervisorProcess) -> None:
     head = shared.ready()["head"]
     said(call(shared, "stateless_compute", "sly", method="echo", args={}))
     lib(shared, "PUT", "x", b"1")
@@ -806,7 +827,7 @@ def test_requests_have_not_become_events(shared: Site) -> None:
 
 
 def test_the_files_of_a_run_are_listed_and_copied_and_its_command_is_in_the_list(
-    shared: Site,
+    shared: SupervisorProcess,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

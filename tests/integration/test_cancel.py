@@ -7,12 +7,22 @@ from typing import Any
 
 import pytest
 from consistency_check import check_books, events
-from supervisor_process import UID, Site, fresh_nap, jid_of, naps, req_id, shell, spec, until
+from supervisor_process import (
+    UID,
+    SupervisorProcess,
+    fresh_nap,
+    jid_of,
+    naps,
+    req_id,
+    shell,
+    spec,
+    until,
+)
 
 RACES = 50
 
 
-def test_a_queued_run_is_canceled_without_an_agent(site: Site) -> None:
+def test_a_queued_run_is_canceled_without_an_agent(site: SupervisorProcess) -> None:
     """The process that forks agents is frozen, so there is none for a user who comes now."""
     site.finished(spec(["true"]))
     (template,) = site.titled("template")
@@ -29,7 +39,7 @@ def test_a_queued_run_is_canceled_without_an_agent(site: Site) -> None:
     assert site.story(run) == ["RunRequested", "StopRequested", "RunEnded"]
 
 
-def test_a_supervisor_stops_though_its_template_is_frozen(site: Site) -> None:
+def test_a_supervisor_stops_though_its_template_is_frozen(site: SupervisorProcess) -> None:
     site.finished(spec(["true"]))
     (template,) = site.titled("template")
     os.kill(template, signal.SIGSTOP)
@@ -37,7 +47,9 @@ def test_a_supervisor_stops_though_its_template_is_frozen(site: Site) -> None:
     assert site.titled("template") == []
 
 
-def test_a_running_one_is_ended_and_the_second_cancel_changes_nothing(site: Site) -> None:
+def test_a_running_one_is_ended_and_the_second_cancel_changes_nothing(
+    site: SupervisorProcess,
+) -> None:
     nap = fresh_nap()
     run = spec(["sleep", nap], graceSecs=1)
     site.submit(run)
@@ -67,7 +79,7 @@ def test_a_running_one_is_ended_and_the_second_cancel_changes_nothing(site: Site
     assert "enough" in site.post("job-why", uid=UID, computeJid=jid_of(run))["sentence"]
 
 
-def test_a_cancel_of_another_serial_leaves_the_run_alone(site: Site) -> None:
+def test_a_cancel_of_another_serial_leaves_the_run_alone(site: SupervisorProcess) -> None:
     run = shell("sleep 60", graceSecs=0)
     serial = site.submit(run)["computeJobSerial"]
     site.running(run)
@@ -80,7 +92,9 @@ def test_a_cancel_of_another_serial_leaves_the_run_alone(site: Site) -> None:
     site.wait(run)
 
 
-def test_a_cancel_repeated_late_does_not_hit_the_run_that_came_after(site: Site) -> None:
+def test_a_cancel_repeated_late_does_not_hit_the_run_that_came_after(
+    site: SupervisorProcess,
+) -> None:
     run = shell("sleep 60", graceSecs=0)
     site.submit(run)
     site.running(run)
@@ -95,7 +109,7 @@ def test_a_cancel_repeated_late_does_not_hit_the_run_that_came_after(site: Site)
     site.wait(run)
 
 
-def test_a_finished_run_stays_as_it_ended(site: Site) -> None:
+def test_a_finished_run_stays_as_it_ended(site: SupervisorProcess) -> None:
     run = spec(["true"])
     site.finished(run)
     head = site.ready()["head"]
@@ -104,7 +118,7 @@ def test_a_finished_run_stays_as_it_ended(site: Site) -> None:
 
 
 @pytest.mark.timeout(120)
-def test_fifty_cancels_race_with_the_start(site: Site) -> None:
+def test_fifty_cancels_race_with_the_start(site: SupervisorProcess) -> None:
     """Each at another moment; what was canceled is never running afterwards, and nothing of it is
     left.
     """
@@ -128,11 +142,11 @@ def test_fifty_cancels_race_with_the_start(site: Site) -> None:
     _check_final(site)
 
 
-def _stories(site: Site, runs: list[dict[str, Any]]) -> list[list[str]]:
+def _stories(site: SupervisorProcess, runs: list[dict[str, Any]]) -> list[list[str]]:
     return [site.story(run) for run in runs]
 
 
-def _check_final(site: Site) -> None:
+def _check_final(site: SupervisorProcess) -> None:
     """From the log alone: after `canceled` no run has another end."""
     canceled: set[tuple[str, int]] = set()
     for e in events(site.root):

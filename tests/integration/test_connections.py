@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from supervisor_process import Site, rss, shell, until
+from supervisor_process import SupervisorProcess, rss, shell, until
 
 NOBODY = 65534
 MIB = 2**20
@@ -52,8 +52,8 @@ while not select.select([sys.stdin], [], [], 0.05)[0]:
 
 
 @pytest.fixture(scope="module")
-def hasty() -> Iterator[Site]:
-    site = Site(
+def hasty() -> Iterator[SupervisorProcess]:
+    site = SupervisorProcess(
         (f"limits.request_secs={REQUEST}", f"limits.body_secs={BODY}", f"limits.idle_secs={IDLE}")
     )
     try:
@@ -62,7 +62,7 @@ def hasty() -> Iterator[Site]:
         site.end()
 
 
-def ports(site: Site) -> dict[str, int]:
+def ports(site: SupervisorProcess) -> dict[str, int]:
     agents = json.loads((site.root / "agents.json").read_text())["agentsUrl"]
     return {
         "api": int(site.url.rsplit(":", 1)[1]),
@@ -85,7 +85,7 @@ def answer(s: socket.socket) -> bytes:
     return out
 
 
-def metrics(site: Site) -> dict[str, Any]:
+def metrics(site: SupervisorProcess) -> dict[str, Any]:
     """On a connection of its own: the kept one may have been idle for too long."""
     with contextlib.closing(site.connection(timeout=10)) as new:
         new.request("GET", "/api/metrics", headers={"Authorization": "Bearer " + site.token})
@@ -120,7 +120,7 @@ def is_over(s: socket.socket) -> bool:
 )
 @pytest.mark.parametrize("framing", ["Content-Length: 99000000", "Transfer-Encoding: chunked"])
 def test_a_body_of_somebody_unknown_is_not_kept(
-    hasty: Site, listener: str, line: str, framing: str
+    hasty: SupervisorProcess, listener: str, line: str, framing: str
 ) -> None:
     before, head = rss(hasty.pid), metrics(hasty)["engine"]
     piece = b"100000\r\n" + b"x" * MIB + b"\r\n" if "chunked" in framing else b"x" * MIB
@@ -140,7 +140,9 @@ def test_a_body_of_somebody_unknown_is_not_kept(
 
 
 @pytest.mark.parametrize("listener", ["api", "agents"])
-def test_a_small_body_of_somebody_unknown_is_answered(hasty: Site, listener: str) -> None:
+def test_a_small_body_of_somebody_unknown_is_answered(
+    hasty: SupervisorProcess, listener: str
+) -> None:
     """Also where the answer comes while it is still being sent."""
     with contextlib.closing(
         dialed(
@@ -157,7 +159,7 @@ def test_a_small_body_of_somebody_unknown_is_answered(hasty: Site, listener: str
 # ---- deadlines
 
 
-def test_whoever_sends_no_request_does_not_stay(hasty: Site) -> None:
+def test_whoever_sends_no_request_does_not_stay(hasty: SupervisorProcess) -> None:
     secret = "Authorization: Bearer " + hasty.token
     begun: dict[str, Callable[[], socket.socket]] = {
         "nothing, to agents": lambda: dialed(ports(hasty)["agents"]),
@@ -223,7 +225,7 @@ def test_whoever_sends_no_request_does_not_stay(hasty: Site) -> None:
     assert hasty.wait(run)["state"] == "canceled"
 
 
-def test_an_upload_that_goes_on_slowly_is_not_ended(hasty: Site) -> None:
+def test_an_upload_that_goes_on_slowly_is_not_ended(hasty: SupervisorProcess) -> None:
     began = time.monotonic()
     with contextlib.closing(
         dialed(
@@ -246,7 +248,9 @@ def test_an_upload_that_goes_on_slowly_is_not_ended(hasty: Site) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another unix user")
-def test_another_users_connections_lock_nobody_out(make_site: Callable[..., Site]) -> None:
+def test_another_users_connections_lock_nobody_out(
+    make_site: Callable[..., SupervisorProcess],
+) -> None:
     site = make_site("limits.connections_per_peer=200", web=True).start()
     front, processes = int(site.front.rsplit(":", 1)[1]), [site.pid, *site.titled("server")]
     limits = {pid: resource.prlimit(pid, resource.RLIMIT_NOFILE) for pid in processes}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from loop_lag import check_lag
-from supervisor_process import UID, Site, ended, req_id, until
+from supervisor_process import UID, SupervisorProcess, ended, req_id, until
 
 from jobscribe.client.sync_client import Client, Job
 from jobscribe.schema.text.job_text import read
@@ -18,16 +18,16 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "etc" / "examples" / "jobs"
 
 
 @pytest.fixture(scope="module")
-def wide() -> Iterator[Site]:
+def wide() -> Iterator[SupervisorProcess]:
     """A site for eight cores' worth of roles, whatever this machine has."""
     with ended(check_lag) as sites:
-        sites.append(Site(("resources.local_cpu=8",)))
+        sites.append(SupervisorProcess(("resources.local_cpu=8",)))
         sites[0].start()
         yield sites[0]
 
 
 def posted(
-    site: Site, description: object, code: int = 200, request: str | None = None
+    site: SupervisorProcess, description: object, code: int = 200, request: str | None = None
 ) -> dict[str, Any]:
     body = json.dumps(
         {"reqId": request or req_id(), "uid": UID, "description": description}
@@ -38,11 +38,11 @@ def posted(
     return said
 
 
-def jobs(site: Site) -> int:
+def jobs(site: SupervisorProcess) -> int:
     return len(site.post("job-list", uid=UID)["jobs"])
 
 
-def test_all_that_is_wrong_is_http_400_and_nothing_is_stored(wide: Site) -> None:
+def test_all_that_is_wrong_is_http_400_and_nothing_is_stored(wide: SupervisorProcess) -> None:
     before = wide.ready()
     bad = {
         "jobs": [
@@ -99,14 +99,16 @@ def test_all_that_is_wrong_is_http_400_and_nothing_is_stored(wide: Site) -> None
         ),
     ],
 )
-def test_bodies_that_are_no_request(wide: Site, body: bytes, code: str) -> None:
+def test_bodies_that_are_no_request(wide: SupervisorProcess, body: bytes, code: str) -> None:
     head = wide.ready()["head"]
     answer = wide.ask("POST", "/api/run-description", body)
     assert (answer.json()["code"], answer.code) == (code, 413 if code == "tooLarge" else 400)
     assert wide.ready()["head"] == head
 
 
-def test_jobs_that_wait_for_each_other_run_in_order_and_once(wide: Site, tmp_path: Path) -> None:
+def test_jobs_that_wait_for_each_other_run_in_order_and_once(
+    wide: SupervisorProcess, tmp_path: Path
+) -> None:
     told = tmp_path / "told"
     tmp_path.chmod(0o777)
     description = {
@@ -130,7 +132,7 @@ def test_jobs_that_wait_for_each_other_run_in_order_and_once(wide: Site, tmp_pat
     assert jobs(wide) == 5
 
 
-def test_two_servers_and_two_workers_find_each_other(wide: Site) -> None:
+def test_two_servers_and_two_workers_find_each_other(wide: SupervisorProcess) -> None:
     """The example does what it says."""
     description = read(str(EXAMPLES / "training.yaml")).data
     with Client.from_root(wide.root, uid=UID) as client:

@@ -7,17 +7,17 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from supervisor_process import Site, shell
+from supervisor_process import SupervisorProcess, shell
 
 SOFT = 200
 
 
 @pytest.fixture
-def narrow() -> Iterator[Site]:
+def narrow() -> Iterator[SupervisorProcess]:
     """Started with few descriptors, of which it may have more. The limit is lowered for the
     children's sake only.
     """
-    site = Site(python=sys.executable)
+    site = SupervisorProcess(python=sys.executable)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (SOFT, before[1]))
     try:
@@ -29,7 +29,7 @@ def narrow() -> Iterator[Site]:
         site.end()
 
 
-def test_the_supervisor_raises_its_own_limit_and_nobody_elses(narrow: Site) -> None:
+def test_the_supervisor_raises_its_own_limit_and_nobody_elses(narrow: SupervisorProcess) -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     assert hard > SOFT, "this test needs a hard limit of descriptors above 200 (ulimit -Hn)"
     run = shell("ulimit -Sn; ulimit -Hn")
@@ -40,7 +40,7 @@ def test_the_supervisor_raises_its_own_limit_and_nobody_elses(narrow: Site) -> N
     assert resource.prlimit(keeper, resource.RLIMIT_NOFILE)[0] == SOFT
 
 
-def test_it_serves_more_connections_than_its_first_limit(narrow: Site) -> None:
+def test_it_serves_more_connections_than_its_first_limit(narrow: SupervisorProcess) -> None:
     held = [narrow.connection() for _ in range(SOFT + 50)]
     try:
         for connection in held:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from consistency_check import check_books, events
-from supervisor_process import UID, Site, fresh_nap, jid_of, shell, spec, until
+from supervisor_process import UID, SupervisorProcess, fresh_nap, jid_of, shell, spec, until
 
 OTHER_UID = "SystemU2"
 
@@ -20,7 +20,7 @@ OTHER_UID = "SystemU2"
 class Stream:
     """One connection to `/api/events`, read by a thread."""
 
-    def __init__(self, site: Site, query: str = "", last: int | None = None) -> None:
+    def __init__(self, site: SupervisorProcess, query: str = "", last: int | None = None) -> None:
         self.events: list[dict[str, Any]] = []
         self.ids: list[int] = []
         self._connection = site.connection(30)
@@ -66,7 +66,9 @@ class Stream:
         self._connection.close()
 
 
-def test_events_come_in_order_and_a_cut_connection_goes_on_where_it_was(site: Site) -> None:
+def test_events_come_in_order_and_a_cut_connection_goes_on_where_it_was(
+    site: SupervisorProcess,
+) -> None:
     first = Stream(site)
     runs = [spec(["true"]) for _ in range(20)]
     for run in runs:
@@ -89,7 +91,7 @@ def test_events_come_in_order_and_a_cut_connection_goes_on_where_it_was(site: Si
     ] == stored
 
 
-def test_a_reader_of_one_user_or_job_gets_nothing_of_others(site: Site) -> None:
+def test_a_reader_of_one_user_or_job_gets_nothing_of_others(site: SupervisorProcess) -> None:
     mine, theirs = spec(["true"]), spec(["true"], OTHER_UID)
     of_user, of_job, from_now = (
         Stream(site, f"?uid={UID}"),
@@ -110,7 +112,9 @@ def test_a_reader_of_one_user_or_job_gets_nothing_of_others(site: Site) -> None:
 
 
 @pytest.mark.timeout(120)
-def test_a_reader_that_does_not_read_gets_everything_later_and_disturbs_nobody(site: Site) -> None:
+def test_a_reader_that_does_not_read_gets_everything_later_and_disturbs_nobody(
+    site: SupervisorProcess,
+) -> None:
     connection = site.connection(60)
     connection.request("GET", "/api/events", headers={"Authorization": "Bearer " + site.token})
     reply = connection.getresponse()
@@ -134,7 +138,7 @@ def test_a_reader_that_does_not_read_gets_everything_later_and_disturbs_nobody(s
 # ---- output
 
 
-def follow(site: Site, run: dict[str, Any], **fields: Any) -> Iterator[bytes]:
+def follow(site: SupervisorProcess, run: dict[str, Any], **fields: Any) -> Iterator[bytes]:
     offset = fields.pop("offset", 0)
     while True:
         part = site.output(run, offset=offset, waitSecs=5, **fields)
@@ -144,7 +148,7 @@ def follow(site: Site, run: dict[str, Any], **fields: Any) -> Iterator[bytes]:
             return
 
 
-def test_output_is_followed_from_before_the_start_to_the_last_line(site: Site) -> None:
+def test_output_is_followed_from_before_the_start_to_the_last_line(site: SupervisorProcess) -> None:
     lines = "".join(f"line {n}\n" for n in range(300))
     run = shell(
         "n=0; while [ $n -lt 300 ]; do echo line $n; n=$((n + 1)); [ $((n % 50)) = 0 ] && sleep 0.05; done; echo to stderr >&2; printf 'no newline'"
@@ -159,7 +163,7 @@ def test_output_is_followed_from_before_the_start_to_the_last_line(site: Site) -
     assert b"".join(follow(site, run, limit=7)) == lines.encode() + b"no newline"
 
 
-def test_the_tail_and_any_offset_can_be_read(site: Site) -> None:
+def test_the_tail_and_any_offset_can_be_read(site: SupervisorProcess) -> None:
     gate = site.place / "gate"
     run = shell(f"echo 0123456789; until [ -e {gate} ]; do sleep 0.02; done; echo end")
     site.submit(run)
@@ -181,7 +185,7 @@ def test_the_tail_and_any_offset_can_be_read(site: Site) -> None:
     assert (beyond.body, beyond.headers["X-Jobscribe-End"]) == (b"", "true")
 
 
-def test_what_was_never_written_ends_at_once(site: Site) -> None:
+def test_what_was_never_written_ends_at_once(site: SupervisorProcess) -> None:
     run = shell("sleep 60", graceSecs=0, queueLimitSecs=100)
     site.submit(run)
     site.running(run)
@@ -199,7 +203,7 @@ def test_what_was_never_written_ends_at_once(site: Site) -> None:
     site.wait(run)
 
 
-def test_output_of_agents_that_are_gone_can_still_be_read(site: Site) -> None:
+def test_output_of_agents_that_are_gone_can_still_be_read(site: SupervisorProcess) -> None:
     run = shell("echo kept; echo also kept >&2; exit 1")
     site.finished(run)
     site.kill(site.keeper()["pid"], signal.SIGTERM)
@@ -210,7 +214,7 @@ def test_output_of_agents_that_are_gone_can_still_be_read(site: Site) -> None:
 # ---- waiting
 
 
-def test_a_status_that_is_waited_for_comes_as_soon_as_it_is_there(site: Site) -> None:
+def test_a_status_that_is_waited_for_comes_as_soon_as_it_is_there(site: SupervisorProcess) -> None:
     nap = fresh_nap()
     run = spec(["sleep", nap], graceSecs=0)
     site.submit(run)
@@ -225,7 +229,7 @@ def test_a_status_that_is_waited_for_comes_as_soon_as_it_is_there(site: Site) ->
     assert time.monotonic() - begun < 15
 
 
-def _cancel_elsewhere(site: Site, run: dict[str, Any]) -> None:
+def _cancel_elsewhere(site: SupervisorProcess, run: dict[str, Any]) -> None:
     connection = site.connection()
     body = {"uid": UID, "computeJid": jid_of(run), "reqId": "elsewhere"}
     connection.request(
@@ -235,7 +239,7 @@ def _cancel_elsewhere(site: Site, run: dict[str, Any]) -> None:
     connection.close()
 
 
-def test_many_who_wait_for_one_run_all_hear_of_it(site: Site) -> None:
+def test_many_who_wait_for_one_run_all_hear_of_it(site: SupervisorProcess) -> None:
     run = shell("sleep 0.5; exit 2")
     site.submit(run)
     heard: list[dict[str, Any]] = []

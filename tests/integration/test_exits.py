@@ -12,7 +12,18 @@ from typing import Any
 
 import pytest
 from consistency_check import check_books, stories
-from supervisor_process import PROFILE, UID, Site, fresh_nap, jid_of, naps, rss, shell, spec, until
+from supervisor_process import (
+    PROFILE,
+    UID,
+    SupervisorProcess,
+    fresh_nap,
+    jid_of,
+    naps,
+    rss,
+    shell,
+    spec,
+    until,
+)
 
 #: A promise in seconds is asserted five times over: the machine may be busy.
 ROOM = 5
@@ -32,7 +43,12 @@ ROOM = 5
     ],
 )
 def test_the_exit_is_told_as_it_was(
-    shared: Site, text: str, state: str, reason: str, code: int | None, number: int | None
+    shared: SupervisorProcess,
+    text: str,
+    state: str,
+    reason: str,
+    code: int | None,
+    number: int | None,
 ) -> None:
     run = shell(text)
     said = shared.finished(run)
@@ -45,7 +61,7 @@ def test_the_exit_is_told_as_it_was(
     assert said["exit"]["source"] == "keeper"
 
 
-def test_a_kill_from_outside_is_a_signal_and_nobody_here_sent_it(shared: Site) -> None:
+def test_a_kill_from_outside_is_a_signal_and_nobody_here_sent_it(shared: SupervisorProcess) -> None:
     nap = fresh_nap()
     run = spec(["sleep", nap])
     shared.submit(run)
@@ -70,7 +86,7 @@ def test_a_kill_from_outside_is_a_signal_and_nobody_here_sent_it(shared: Site) -
     ],
 )
 def test_what_cannot_be_executed_says_so(
-    shared: Site, command: list[str], code: int, word: str
+    shared: SupervisorProcess, command: list[str], code: int, word: str
 ) -> None:
     run = spec(command)
     said = shared.finished(run)
@@ -79,7 +95,9 @@ def test_what_cannot_be_executed_says_so(
     assert word in (said["exit"]["lastLines"] or "").lower()
 
 
-def test_a_directory_that_cannot_be_made_is_an_error_that_names_it(shared: Site) -> None:
+def test_a_directory_that_cannot_be_made_is_an_error_that_names_it(
+    shared: SupervisorProcess,
+) -> None:
     run = spec(["true"])
     in_its_way = shared.root / "user" / UID / "command" / run["simulationId"]
     in_its_way.parent.mkdir(parents=True, exist_ok=True)
@@ -95,7 +113,7 @@ def test_a_directory_that_cannot_be_made_is_an_error_that_names_it(shared: Site)
 
 
 @pytest.fixture
-def ordinary(make_site: Callable[..., Site]) -> Iterator[Site]:
+def ordinary(make_site: Callable[..., SupervisorProcess]) -> Iterator[SupervisorProcess]:
     """A supervisor for whom permissions count, also where the tests run as root."""
     site = make_site(obeys_permissions=True)
     site.start()
@@ -104,7 +122,7 @@ def ordinary(make_site: Callable[..., Site]) -> Iterator[Site]:
 
 
 def test_a_run_directory_that_cannot_be_written_is_an_error_and_other_runs_go_on(
-    ordinary: Site,
+    ordinary: SupervisorProcess,
 ) -> None:
     closed = spec(["true"])
     above = ordinary.root / "user" / UID / "command" / closed["simulationId"]
@@ -120,7 +138,7 @@ def test_a_run_directory_that_cannot_be_written_is_an_error_and_other_runs_go_on
 # ---- ends that are asked for
 
 
-def test_a_job_deaf_to_sigterm_is_gone_after_its_grace(shared: Site) -> None:
+def test_a_job_deaf_to_sigterm_is_gone_after_its_grace(shared: SupervisorProcess) -> None:
     nap = fresh_nap()
     run = shell(f"trap '' TERM HUP INT; echo deaf; while :; do sleep {nap}; done", graceSecs=0.5)
     shared.submit(run)
@@ -146,7 +164,7 @@ DAEMONS = {
 
 
 @pytest.mark.parametrize("text", DAEMONS.values(), ids=DAEMONS.keys())
-def test_no_daemon_outlives_its_job(shared: Site, text: str) -> None:
+def test_no_daemon_outlives_its_job(shared: SupervisorProcess, text: str) -> None:
     nap = fresh_nap()
     said = shared.finished(shell(text.replace("NAP", nap) + "exit 4"))
     assert naps(nap) == []
@@ -155,7 +173,7 @@ def test_no_daemon_outlives_its_job(shared: Site, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", DAEMONS.values(), ids=DAEMONS.keys())
-def test_no_daemon_outlives_a_cancel(shared: Site, text: str) -> None:
+def test_no_daemon_outlives_a_cancel(shared: SupervisorProcess, text: str) -> None:
     nap = fresh_nap()
     run = shell(text.replace("NAP", nap) + f"sleep {nap}", graceSecs=0.3)
     shared.submit(run)
@@ -165,7 +183,7 @@ def test_no_daemon_outlives_a_cancel(shared: Site, text: str) -> None:
     assert naps(nap) == []
 
 
-def test_the_time_limit_ends_a_run_and_is_named_as_the_reason(shared: Site) -> None:
+def test_the_time_limit_ends_a_run_and_is_named_as_the_reason(shared: SupervisorProcess) -> None:
     nap = fresh_nap()
     said = shared.finished(
         shell(f"trap 'exit 0' TERM; sleep {nap} & wait", timeLimitSecs=0.5, graceSecs=1)
@@ -179,7 +197,7 @@ def test_the_time_limit_ends_a_run_and_is_named_as_the_reason(shared: Site) -> N
     assert naps(nap) == []
 
 
-def test_a_run_that_waits_too_long_never_starts(shared: Site) -> None:
+def test_a_run_that_waits_too_long_never_starts(shared: SupervisorProcess) -> None:
     nap = fresh_nap()
     blockers = [spec(["sleep", nap], graceSecs=0) for _ in range(4)]
     for run in blockers:
@@ -202,7 +220,7 @@ def test_a_run_that_waits_too_long_never_starts(shared: Site) -> None:
 # ---- what a job is given
 
 
-def test_the_termination_message_is_told(shared: Site) -> None:
+def test_the_termination_message_is_told(shared: SupervisorProcess) -> None:
     run = shell('printf "the mesh is not closed" >"$JOBSCRIBE_TERMINATION_MESSAGE"; exit 1')
     said = shared.finished(run)
     assert said["exit"]["terminationMessage"] == "the mesh is not closed"
@@ -213,7 +231,9 @@ def test_the_termination_message_is_told(shared: Site) -> None:
 
 
 @pytest.mark.parametrize(("size", "blocks"), [(0, 0), (1 << 20, 2048)])
-def test_the_core_limit_is_the_one_asked_for(shared: Site, size: int, blocks: int) -> None:
+def test_the_core_limit_is_the_one_asked_for(
+    shared: SupervisorProcess, size: int, blocks: int
+) -> None:
     hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
     possible = blocks if hard == resource.RLIM_INFINITY else min(blocks, hard // 512)
     run = shell("ulimit -c", coreBytes=size)
@@ -221,7 +241,7 @@ def test_the_core_limit_is_the_one_asked_for(shared: Site, size: int, blocks: in
     assert shared.output(run).body.decode().strip() == str(possible)
 
 
-def test_the_prefix_goes_in_front_of_the_command(shared: Site) -> None:
+def test_the_prefix_goes_in_front_of_the_command(shared: SupervisorProcess) -> None:
     run = spec(
         ["sh", "-c", "echo $WRAPPED $0 $1", "a b", "it's"], wrap=["env", "WRAPPED=by a prefix"]
     )
@@ -230,7 +250,7 @@ def test_the_prefix_goes_in_front_of_the_command(shared: Site) -> None:
 
 
 def test_the_environment_is_the_contract_and_the_login_profile_and_nothing_else(
-    make_site: Callable[..., Site],
+    make_site: Callable[..., SupervisorProcess],
 ) -> None:
     site = make_site(f"{PROFILE}=60", env={"SYSTEM_CANARY": "sings"}).start()
     run = spec(["/usr/bin/env", "-0"], env={"MY_OPTION": 'it\'s $HOME\n"two" lines'})
@@ -289,7 +309,7 @@ def _login_profile() -> dict[str, str]:
 
 
 @pytest.mark.timeout(120)
-def test_a_gigabyte_of_output_costs_the_flooder_only(shared: Site) -> None:
+def test_a_gigabyte_of_output_costs_the_flooder_only(shared: SupervisorProcess) -> None:
     shared.finished(spec(["true"]))
     agent = shared.agent_pid()
     before = rss(shared.pid), rss(agent)
@@ -328,7 +348,7 @@ def test_a_gigabyte_of_output_costs_the_flooder_only(shared: Site) -> None:
     )
 
 
-def _log_file(site: Site, run: dict[str, Any]) -> Path:
+def _log_file(site: SupervisorProcess, run: dict[str, Any]) -> Path:
     serial = site.status(run)["computeJobSerial"]
     return (
         site.root
@@ -340,7 +360,9 @@ def _log_file(site: Site, run: dict[str, Any]) -> Path:
     )
 
 
-def _check_dropped(site: Site, run: dict[str, Any], size: int, dropped_bytes: int) -> None:
+def _check_dropped(
+    site: SupervisorProcess, run: dict[str, Any], size: int, dropped_bytes: int
+) -> None:
     """A reader gets the beginning and the end, and is told how much is not there in between."""
     offset = dropped = got = 0
     text = b""
@@ -361,7 +383,7 @@ def _check_dropped(site: Site, run: dict[str, Any], size: int, dropped_bytes: in
     assert text.startswith(b"first\n\0") and text.endswith(b"\0\nlast\n")
 
 
-def test_what_a_run_did_can_be_done_again_by_hand(shared: Site) -> None:
+def test_what_a_run_did_can_be_done_again_by_hand(shared: SupervisorProcess) -> None:
     run = shell('echo "$MY_OPTION in $(pwd)"; exit 5', env={"MY_OPTION": "a b"})
     said = shared.finished(run)
     folder = Path(said["runDir"]) / ".jobscribe" / "latest"
@@ -372,7 +394,9 @@ def test_what_a_run_did_can_be_done_again_by_hand(shared: Site) -> None:
     assert (again.returncode, again.stdout) == (5, f"a b in {said['runDir']}\n")
 
 
-def test_of_a_purged_run_nobody_reads_what_it_wrote(make_site: Callable[..., Site]) -> None:
+def test_of_a_purged_run_nobody_reads_what_it_wrote(
+    make_site: Callable[..., SupervisorProcess],
+) -> None:
     """How it ended stays; its files are gone, and with them whatever quotes them."""
     site = make_site("purge.after_secs=1", "purge.every_secs=0.2").start()
     run = shell(

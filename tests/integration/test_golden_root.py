@@ -24,7 +24,7 @@ from golden_root import (
     results,
     unpack,
 )
-from supervisor_process import Site, jid_of, shell, until
+from supervisor_process import SupervisorProcess, jid_of, shell, until
 
 from jobscribe.web.server.login_sessions import Sessions
 
@@ -36,7 +36,7 @@ SETS = (
     "resources.local_memory_mb=4000",
 )
 
-Make = Callable[..., Site]
+Make = Callable[..., SupervisorProcess]
 Recorded = dict[str, Any]
 
 
@@ -110,7 +110,7 @@ def test_a_root_of_a_released_version_opens_and_goes_on(
     assert records(site.root) == before
 
 
-def set_target(site: Site) -> Path:
+def set_target(site: SupervisorProcess) -> Path:
     """Set a notification target with the name of the archive's target.
 
     Return the file to which the target appends the computeJid of each notification.
@@ -137,7 +137,7 @@ def check_stopped(root: Path, recorded: Recorded) -> None:
     assert [line for pair in pairs for line in differences(*pair)] == []
 
 
-def check_over(site: Site, recorded: Recorded, but: str = "") -> None:
+def check_over(site: SupervisorProcess, recorded: Recorded, but: str = "") -> None:
     """Each job that was over has its status, exits, tasks, events, output and row in the list."""
     over = {jid: said for jid, said in recorded["over"].items() if jid != but}
     changed = [line for j in over for line in differences(over[j], answers(site, j), j)]
@@ -149,7 +149,7 @@ def check_over(site: Site, recorded: Recorded, but: str = "") -> None:
     assert changed == []
 
 
-def check_unfinished(site: Site, recorded: Recorded) -> None:
+def check_unfinished(site: SupervisorProcess, recorded: Recorded) -> None:
     """The evidence decides how the interrupted runs ended. The pending run runs."""
     runs = {name: run_of(jid) for name, jid in recorded["live"].items()}
     ends = {name: site.wait(run) for name, run in runs.items()}
@@ -169,7 +169,7 @@ def check_unfinished(site: Site, recorded: Recorded) -> None:
     assert outputs == {"left": b"begun\n", "alone": b"begun\nended\n", "pending": b"ran at last\n"}
 
 
-def check_new_runs(site: Site, recorded: Recorded) -> None:
+def check_new_runs(site: SupervisorProcess, recorded: Recorded) -> None:
     """The same submission gets the finished run, a failed run runs again, and a new job runs."""
     good = recorded["completed"]
     serial = recorded["over"][jid_of(good)]["computeJobSerial"]

@@ -7,14 +7,14 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from supervisor_process import UID, Site, jid_of, req_id, shell, spec
+from supervisor_process import UID, SupervisorProcess, jid_of, req_id, shell, spec
 
 OTHER_UID = "SystemU2"
 ENVELOPE = {"state", "code", "error", "advice", "retry"}
 
 
 def refused(
-    site: Site,
+    site: SupervisorProcess,
     path: str,
     body: Any,
     code: str,
@@ -62,7 +62,7 @@ def run_body(**changes: Any) -> dict[str, Any]:
     ids=lambda h: str(h)[:40],
 )
 def test_without_the_secret_nothing_is_answered_and_all_wrong_ones_alike(
-    shared: Site, headers: dict[str, str]
+    shared: SupervisorProcess, headers: dict[str, str]
 ) -> None:
     sent = {k: v.replace("TOKEN", shared.token) for k, v in headers.items()}
     head = shared.ready()["head"]
@@ -79,7 +79,7 @@ def test_without_the_secret_nothing_is_answered_and_all_wrong_ones_alike(
     assert shared.ready()["head"] == head
 
 
-def test_liveness_needs_no_secret_and_tells_none(shared: Site) -> None:
+def test_liveness_needs_no_secret_and_tells_none(shared: SupervisorProcess) -> None:
     for path in ("/livez", "/readyz"):
         answer = shared.ask("GET", path, headers={})
         assert answer.code == 200 and shared.token.encode() not in answer.body
@@ -102,7 +102,7 @@ def test_liveness_needs_no_secret_and_tells_none(shared: Site) -> None:
         "//api/run-status",
     ],
 )
-def test_an_address_that_is_none_is_said_to_be_none(shared: Site, path: str) -> None:
+def test_an_address_that_is_none_is_said_to_be_none(shared: SupervisorProcess, path: str) -> None:
     refused(shared, path, {}, "notFound", 404)
 
 
@@ -123,12 +123,12 @@ def test_an_address_that_is_none_is_said_to_be_none(shared: Site, path: str) -> 
         "trace",
     ],
 )
-def test_what_takes_post_does_not_take_get(shared: Site, path: str) -> None:
+def test_what_takes_post_does_not_take_get(shared: SupervisorProcess, path: str) -> None:
     refused(shared, f"/api/{path}", {}, "methodNotAllowed", 405, path, method="GET")
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS"])
-def test_other_methods_are_refused_in_the_same_form(shared: Site, method: str) -> None:
+def test_other_methods_are_refused_in_the_same_form(shared: SupervisorProcess, method: str) -> None:
     refused(shared, "/api/run-status", {}, "methodNotAllowed", 405, method=method)
 
 
@@ -155,14 +155,14 @@ NO_IDS = [
 
 @pytest.mark.parametrize("value", NO_IDS, ids=ascii)
 @pytest.mark.parametrize("field", ["uid", "simulationId"])
-def test_what_is_no_id_gets_in_nowhere(shared: Site, field: str, value: Any) -> None:
+def test_what_is_no_id_gets_in_nowhere(shared: SupervisorProcess, field: str, value: Any) -> None:
     refused(shared, "/api/run-simulation", run_body(**{field: value}), "badRequest", 400, field)
 
 
 @pytest.mark.parametrize(
     "value", ["", "../x", "a/b", "1model", "m\0", "m\u00f6del", "a" * 65, "a-b", None]
 )
-def test_what_is_no_compute_model_gets_in_nowhere(shared: Site, value: Any) -> None:
+def test_what_is_no_compute_model_gets_in_nowhere(shared: SupervisorProcess, value: Any) -> None:
     refused(
         shared,
         "/api/run-simulation",
@@ -200,7 +200,9 @@ def test_what_is_no_compute_model_gets_in_nowhere(shared: Site, value: Any) -> N
         "run-release",
     ],
 )
-def test_what_is_no_compute_jid_gets_in_nowhere(shared: Site, path: str, jid: str) -> None:
+def test_what_is_no_compute_jid_gets_in_nowhere(
+    shared: SupervisorProcess, path: str, jid: str
+) -> None:
     body = {"uid": UID, "computeJid": jid} | ({"reqId": req_id()} if path == "run-cancel" else {})
     refused(shared, f"/api/{path}", body, "badRequest", 400, "computeJid")
 
@@ -208,7 +210,7 @@ def test_what_is_no_compute_jid_gets_in_nowhere(shared: Site, path: str, jid: st
 @pytest.mark.parametrize(
     "value", ["", "short", "a" * 65, "with space", "sch\u00f6n-und-lang", "null\0null", 12345678]
 )
-def test_what_is_no_request_id_gets_in_nowhere(shared: Site, value: Any) -> None:
+def test_what_is_no_request_id_gets_in_nowhere(shared: SupervisorProcess, value: Any) -> None:
     refused(
         shared, "/api/run-simulation", {**run_body(), "reqId": value}, "badRequest", 400, "reqId"
     )
@@ -237,7 +239,7 @@ def test_what_is_no_request_id_gets_in_nowhere(shared: Site, value: Any) -> None
     ids=lambda v: ascii(v)[:30],
 )
 def test_a_body_that_is_no_request_is_refused(
-    shared: Site, raw: bytes, code: str, http_code: int
+    shared: SupervisorProcess, raw: bytes, code: str, http_code: int
 ) -> None:
     before = shared.ready()
     answer = shared.ask("POST", "/api/run-simulation", raw)
@@ -249,7 +251,9 @@ def test_a_body_that_is_no_request_is_refused(
     assert after["counters"][counter] == before["counters"].get(counter, 0) + 1
 
 
-def test_a_body_that_is_far_too_large_is_refused_before_it_is_taken_in(shared: Site) -> None:
+def test_a_body_that_is_far_too_large_is_refused_before_it_is_taken_in(
+    shared: SupervisorProcess,
+) -> None:
     before = shared.ready()
     connection = shared.connection(10)
     connection.putrequest("POST", "/api/run-simulation")
@@ -280,7 +284,9 @@ def test_a_body_that_is_far_too_large_is_refused_before_it_is_taken_in(shared: S
         ('{"reqId": "request-x1", "computeJobSerial": 1e300, "run": RUN}', "computeJobSerial"),
     ],
 )
-def test_unknown_missing_and_wrong_fields_are_named(shared: Site, text: str, word: str) -> None:
+def test_unknown_missing_and_wrong_fields_are_named(
+    shared: SupervisorProcess, text: str, word: str
+) -> None:
     refused(
         shared,
         "/api/run-simulation",
@@ -299,7 +305,7 @@ def test_unknown_missing_and_wrong_fields_are_named(shared: Site, text: str, wor
         '{"reqId": "request-x1", "run": RUN, "run": RUN}',
     ],
 )
-def test_a_field_that_is_there_twice_is_refused(shared: Site, text: str) -> None:
+def test_a_field_that_is_there_twice_is_refused(shared: SupervisorProcess, text: str) -> None:
     refused(
         shared,
         "/api/run-simulation",
@@ -341,13 +347,13 @@ def test_a_field_that_is_there_twice_is_refused(shared: Site, text: str) -> None
     ids=lambda v: ascii(v)[:40],
 )
 def test_a_run_that_cannot_be_is_refused_with_what_is_wrong(
-    shared: Site, changes: dict, code: str, http_code: int, words: tuple[str, ...]
+    shared: SupervisorProcess, changes: dict, code: str, http_code: int, words: tuple[str, ...]
 ) -> None:
     said = refused(shared, "/api/run-simulation", run_body(**changes), code, http_code, *words)
     assert "abc" not in said["error"]
 
 
-def test_of_many_runs_the_bad_ones_alone_are_refused(shared: Site) -> None:
+def test_of_many_runs_the_bad_ones_alone_are_refused(shared: SupervisorProcess) -> None:
     good, bad, good_too = spec(["true"]), spec(["true"], simulationType="srw"), spec(["true"])
     before = shared.ready()["counters"].get("refused.unknownApp", 0)
     replies = shared.post("run-many", reqId=req_id(), runs=[good, bad, good_too])["runs"]
@@ -359,7 +365,7 @@ def test_of_many_runs_the_bad_ones_alone_are_refused(shared: Site) -> None:
     refused(shared, "/api/run-status", {"uid": UID, "computeJid": jid_of(bad)}, "notFound", 404)
 
 
-def test_too_many_runs_at_once_are_refused_whole(shared: Site) -> None:
+def test_too_many_runs_at_once_are_refused_whole(shared: SupervisorProcess) -> None:
     refused(
         shared,
         "/api/run-many",
@@ -385,7 +391,7 @@ def test_too_many_runs_at_once_are_refused_whole(shared: Site) -> None:
     ],
     ids=ascii,
 )
-def test_a_stream_of_events_from_nowhere_is_refused(shared: Site, query: str) -> None:
+def test_a_stream_of_events_from_nowhere_is_refused(shared: SupervisorProcess, query: str) -> None:
     refused(
         shared,
         "/api/events?" + quote(query, safe="=%/."),
@@ -413,7 +419,7 @@ def test_a_stream_of_events_from_nowhere_is_refused(shared: Site, query: str) ->
         "run-release",
     ],
 )
-def test_not_yours_and_not_there_answer_alike(shared: Site, path: str) -> None:
+def test_not_yours_and_not_there_answer_alike(shared: SupervisorProcess, path: str) -> None:
     run = spec(["true"])
     shared.finished(run)
     absent = f"{UID}-{'n0tThere'}-command"
@@ -435,7 +441,7 @@ def test_not_yours_and_not_there_answer_alike(shared: Site, path: str) -> None:
     }
 
 
-def test_a_request_id_that_meant_another_job_is_a_conflict(shared: Site) -> None:
+def test_a_request_id_that_meant_another_job_is_a_conflict(shared: SupervisorProcess) -> None:
     first, second = spec(["true"]), spec(["true"])
     request = req_id()
     shared.submit(first, request)
@@ -447,7 +453,7 @@ def test_a_request_id_that_meant_another_job_is_a_conflict(shared: Site) -> None
     shared.wait({**first, "uid": OTHER_UID})
 
 
-def test_a_slot_that_is_taken_by_another_run_is_refused(shared: Site) -> None:
+def test_a_slot_that_is_taken_by_another_run_is_refused(shared: SupervisorProcess) -> None:
     run = shell("sleep 60", graceSecs=0)
     shared.submit(run)
     shared.running(run)  # nothing more happens to it
@@ -463,7 +469,9 @@ def test_a_slot_that_is_taken_by_another_run_is_refused(shared: Site) -> None:
     shared.wait(run)
 
 
-def test_a_finished_run_is_reused_and_forced_anew_with_a_higher_serial(shared: Site) -> None:
+def test_a_finished_run_is_reused_and_forced_anew_with_a_higher_serial(
+    shared: SupervisorProcess,
+) -> None:
     run = shell("date +%N")
     first = shared.finished(run)["computeJobSerial"]
     assert shared.submit(run)["computeJobSerial"] == first
@@ -491,7 +499,7 @@ def test_a_finished_run_is_reused_and_forced_anew_with_a_higher_serial(shared: S
     ],
     ids=lambda r: ascii(r)[:30],
 )
-def test_what_is_not_http_costs_its_connection_only(shared: Site, raw: bytes) -> None:
+def test_what_is_not_http_costs_its_connection_only(shared: SupervisorProcess, raw: bytes) -> None:
     host, port = shared.url.removeprefix("http://").split(":")
     head = shared.ready()["head"]
     with socket.create_connection((host, int(port)), timeout=10) as peer:
@@ -502,7 +510,7 @@ def test_what_is_not_http_costs_its_connection_only(shared: Site, raw: bytes) ->
     assert shared.ready()["head"] == head
 
 
-def test_an_answer_does_not_say_what_serves_it(shared: Site) -> None:
+def test_an_answer_does_not_say_what_serves_it(shared: SupervisorProcess) -> None:
     answer = shared.ask("GET", "/livez")
     assert answer.headers["Server"] is None
     assert (answer.headers["Cache-Control"], answer.headers["X-Content-Type-Options"]) == (

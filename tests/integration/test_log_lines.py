@@ -4,12 +4,12 @@ ids that the guide names.
 
 import re
 
-from supervisor_process import UID, Site, jid_of, shell
+from supervisor_process import UID, SupervisorProcess, jid_of, shell
 
 STAMP = r"^[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d +\d+ +\d+ [a-z_/]+\.py:\d+:\w+ "
 
 
-def test_one_run_can_be_followed_by_its_ids(site: Site) -> None:
+def test_one_run_can_be_followed_by_its_ids(site: SupervisorProcess) -> None:
     run = shell("echo hi", simName="my simulation")
     said = site.finished(run)
     jid, run_dir = jid_of(run), said["runDir"]
@@ -64,7 +64,7 @@ def test_one_run_can_be_followed_by_its_ids(site: Site) -> None:
     ]
 
 
-def test_the_same_lines_are_in_the_files(site: Site) -> None:
+def test_the_same_lines_are_in_the_files(site: SupervisorProcess) -> None:
     run = shell("exit 4")
     site.finished(run)
     site.post("trace", id=jid_of(run), logs=True)
@@ -80,7 +80,7 @@ def test_the_same_lines_are_in_the_files(site: Site) -> None:
     )
 
 
-def test_a_trace_by_any_id_tells_the_same_story(site: Site) -> None:
+def test_a_trace_by_any_id_tells_the_same_story(site: SupervisorProcess) -> None:
     run = shell("true")
     site.submit(run, "request-to-trace")
     site.wait(run)
@@ -99,7 +99,9 @@ def test_a_trace_by_any_id_tells_the_same_story(site: Site) -> None:
     assert len(set(map(tuple, texts.values()))) == 1 and len(texts[op]) >= 6
 
 
-def test_a_trace_of_an_agent_tells_what_was_done_with_it_and_what_it_wrote(site: Site) -> None:
+def test_a_trace_of_an_agent_tells_what_was_done_with_it_and_what_it_wrote(
+    site: SupervisorProcess,
+) -> None:
     run = shell("true")
     site.finished(run)
     key = str(site.agent_key())

@@ -9,15 +9,15 @@ from collections.abc import Iterator
 
 import pytest
 from consistency_check import check_books
-from supervisor_process import PYTHON_PATH, Site, shell, spec, until
+from supervisor_process import PYTHON_PATH, SupervisorProcess, shell, spec, until
 
 PAGE = 4096
 
 
 @pytest.fixture
-def unread() -> Iterator[Site]:
+def unread() -> Iterator[SupervisorProcess]:
     """A site whose standard error is a pipe with room for a few lines that nobody reads."""
-    site = Site()
+    site = SupervisorProcess()
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, PAGE)
     env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {
@@ -45,7 +45,9 @@ def unread() -> Iterator[Site]:
 
 
 @pytest.mark.timeout(90)
-def test_jobs_run_are_canceled_and_told_about_while_nobody_reads_the_log(unread: Site) -> None:
+def test_jobs_run_are_canceled_and_told_about_while_nobody_reads_the_log(
+    unread: SupervisorProcess,
+) -> None:
     stays = shell("trap '' TERM; sleep 1000 & wait; wait", graceSecs=0.2)
     unread.submit(stays)
     unread.running(stays)

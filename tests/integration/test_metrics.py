@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from supervisor_process import UID, Site, fresh_nap, jid_of, req_id, spec, until
+from supervisor_process import UID, SupervisorProcess, fresh_nap, jid_of, req_id, spec, until
 
 from jobscribe.supervisor.usage.time_series import NAMES
 
@@ -23,14 +23,16 @@ while not os.path.exists("enough"):
 """
 
 
-def metrics(site: Site, run: dict[str, Any], **fields: Any) -> dict[str, Any]:
+def metrics(site: SupervisorProcess, run: dict[str, Any], **fields: Any) -> dict[str, Any]:
     said: dict[str, Any] = site.post(
         "job-metrics", uid=run["uid"], computeJid=jid_of(run), **fields
     )
     return said
 
 
-def test_what_a_job_takes_is_known_while_it_runs_and_when_it_is_over(site: Site) -> None:
+def test_what_a_job_takes_is_known_while_it_runs_and_when_it_is_over(
+    site: SupervisorProcess,
+) -> None:
     run = spec([sys.executable, "-c", PROGRAM])
     site.submit(run)
     site.running(run)
@@ -74,7 +76,9 @@ def test_what_a_job_takes_is_known_while_it_runs_and_when_it_is_over(site: Site)
     )
 
 
-def test_each_role_has_means_and_sums_over_its_tasks(make_site: Callable[..., Site]) -> None:
+def test_each_role_has_means_and_sums_over_its_tasks(
+    make_site: Callable[..., SupervisorProcess],
+) -> None:
     site = make_site("resources.local_cpu=8").start()
 
     def role(name: str, tasks: int, text: str) -> dict[str, Any]:
@@ -116,7 +120,7 @@ def test_each_role_has_means_and_sums_over_its_tasks(make_site: Callable[..., Si
     )
 
 
-def test_nobody_else_is_told(shared: Site) -> None:
+def test_nobody_else_is_told(shared: SupervisorProcess) -> None:
     run = spec(["true"])
     shared.finished(run)
     for body, code, http_code in (

@@ -12,22 +12,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from supervisor_process import PYTHON_PATH, Answer, Site, shell, spec, until
+from supervisor_process import PYTHON_PATH, Answer, SupervisorProcess, shell, spec, until
 
 from jobscribe.supervisor.api.routes import ROUTES
 
 
-def token(site: Site) -> str:
+def token(site: SupervisorProcess) -> str:
     return (site.root / "secret/metrics").read_text().strip()
 
 
-def asked(site: Site, path: str, secret: str | None) -> Answer:
+def asked(site: SupervisorProcess, path: str, secret: str | None) -> Answer:
     return site.ask(
         "GET", path, headers={} if secret is None else {"Authorization": "Bearer " + secret}
     )
 
 
-def value(site: Site, sample: str) -> float:
+def value(site: SupervisorProcess, sample: str) -> float:
     """Of one sample, as it is written."""
     lines = asked(site, "/metrics", token(site)).body.decode().splitlines()
     return next(
@@ -35,7 +35,7 @@ def value(site: Site, sample: str) -> float:
     )
 
 
-def test_the_token_opens_these_two_and_nothing_else(site: Site) -> None:
+def test_the_token_opens_these_two_and_nothing_else(site: SupervisorProcess) -> None:
     path = site.root / "secret/metrics"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600 and len(token(site)) >= 40
     assert token(site) != site.token
@@ -59,13 +59,13 @@ def test_the_token_opens_these_two_and_nothing_else(site: Site) -> None:
     assert token(site) == before
 
 
-def test_open_routes_say_nothing_of_others(shared: Site) -> None:
+def test_open_routes_say_nothing_of_others(shared: SupervisorProcess) -> None:
     asked(shared, "/metrics", "wrong")
     assert asked(shared, "/livez", None).json() == {"state": "ok"}
     assert set(asked(shared, "/readyz", None).json()) == {"state", "head"}
 
 
-def test_a_token_of_ones_own(make_site: Callable[..., Site], tmp_path: Any) -> None:
+def test_a_token_of_ones_own(make_site: Callable[..., SupervisorProcess], tmp_path: Any) -> None:
     file = tmp_path / "token"
     file.write_text("aVeryOwnTokenOfTheSite0123456789\n")
     file.chmod(0o644)
@@ -82,7 +82,7 @@ def test_a_token_of_ones_own(make_site: Callable[..., Site], tmp_path: Any) -> N
     assert not (site.root / "secret/metrics").exists() and "aVeryOwnToken" not in site.log()
 
 
-def test_counters_follow_what_happens_and_jobs_outlive_a_restart(site: Site) -> None:
+def test_counters_follow_what_happens_and_jobs_outlive_a_restart(site: SupervisorProcess) -> None:
     site.finished(spec(["true"]))
     site.finished(shell("exit 3"))
     waits = shell("sleep 300", graceSecs=0)
@@ -121,7 +121,7 @@ def test_counters_follow_what_happens_and_jobs_outlive_a_restart(site: Site) -> 
     )
 
 
-def test_every_metric_and_alert_is_on_its_page_and_nothing_else(shared: Site) -> None:
+def test_every_metric_and_alert_is_on_its_page_and_nothing_else(shared: SupervisorProcess) -> None:
     root = Path(__file__).resolve().parents[2]
     page = (root / "docs/monitoring.md").read_text()
     text = asked(shared, "/metrics", token(shared)).body.decode()
@@ -152,7 +152,7 @@ def test_every_metric_and_alert_is_on_its_page_and_nothing_else(shared: Site) ->
     assert re.findall(r"^\| `(Jobscribe\w+)` \| (\w+) \|", page, re.MULTILINE) == alerts
 
 
-def command(site: Site, *more: str) -> subprocess.CompletedProcess[str]:
+def command(site: SupervisorProcess, *more: str) -> subprocess.CompletedProcess[str]:
     env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {
         "PYTHONPATH": PYTHON_PATH
     }
@@ -160,7 +160,9 @@ def command(site: Site, *more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(arguments, capture_output=True, text=True, env=env, cwd="/", timeout=60)
 
 
-def test_the_command_says_what_is_wrong_and_exits_so(make_site: Callable[..., Site]) -> None:
+def test_the_command_says_what_is_wrong_and_exits_so(
+    make_site: Callable[..., SupervisorProcess],
+) -> None:
     site = make_site("limits.agent_start_secs=5").start()
     well = command(site, "health")
     assert (well.returncode, well.stdout) == (0, "ok\n"), well

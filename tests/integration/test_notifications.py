@@ -17,7 +17,16 @@ from typing import Any
 
 import pytest
 from consistency_check import check_books
-from supervisor_process import PYTHON_PATH, Site, jid_of, req_id, shell, spec, texts_below, until
+from supervisor_process import (
+    PYTHON_PATH,
+    SupervisorProcess,
+    jid_of,
+    req_id,
+    shell,
+    spec,
+    texts_below,
+    until,
+)
 
 SECRET, HEADER, OF_THE_JOB = (
     "4f1d0c6e2b7a98350fdeca1b",
@@ -94,13 +103,13 @@ def targets(place: Path, there: Receiver, more: str = "") -> str:
     )
 
 
-def standing(site: Site, name: str = "hook") -> dict[str, Any]:
+def standing(site: SupervisorProcess, name: str = "hook") -> dict[str, Any]:
     rows: list[dict[str, Any]] = site.ask("GET", "/api/notify").json()["targets"]
     return next(row for row in rows if row["name"] == name)
 
 
 def test_killed_between_the_answer_and_its_record_it_tells_again_with_the_same_id_and_loses_nothing(
-    make_site: Callable[..., Site], place: Path, there: Receiver
+    make_site: Callable[..., SupervisorProcess], place: Path, there: Receiver
 ) -> None:
     site = make_site(f"notify.file={targets(place, there)}").start()
     kept = site.root / "notifications.json"
@@ -142,7 +151,7 @@ def test_killed_between_the_answer_and_its_record_it_tells_again_with_the_same_i
 
 @pytest.mark.timeout(600)
 def test_killed_at_any_moment_it_tells_everything_at_least_once_and_in_the_order_of_each_job(
-    make_site: Callable[..., Site], place: Path, there: Receiver
+    make_site: Callable[..., SupervisorProcess], place: Path, there: Receiver
 ) -> None:
     kills, chance = 12 if os.environ.get("SOAK") else 1, random.Random()
     site = make_site(f"notify.file={targets(place, there)}").start()
@@ -170,7 +179,7 @@ def test_killed_at_any_moment_it_tells_everything_at_least_once_and_in_the_order
     check_books(site)
 
 
-def cli(site: Site, *arguments: str) -> subprocess.CompletedProcess[str]:
+def cli(site: SupervisorProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
     env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {
         "PYTHONPATH": PYTHON_PATH
     }
@@ -185,7 +194,7 @@ def cli(site: Site, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_command_line_lists_tests_and_retries_and_no_secret_is_anywhere(
-    make_site: Callable[..., Site], place: Path, there: Receiver
+    make_site: Callable[..., SupervisorProcess], place: Path, there: Receiver
 ) -> None:
     script = place / "page"
     script.write_text(
@@ -255,7 +264,7 @@ def test_the_receiver_of_the_documentation_takes_nothing_that_is_not_signed(
 
 
 def test_without_a_file_the_command_line_says_what_to_do_and_with_a_wrong_one_nothing_starts(
-    make_site: Callable[..., Site], place: Path
+    make_site: Callable[..., SupervisorProcess], place: Path
 ) -> None:
     site = make_site().start()
     listed = cli(site, "notify", "list")

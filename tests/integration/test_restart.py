@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from consistency_check import check_books, events, stories
-from supervisor_process import Site, req_id, shell, until
+from supervisor_process import SupervisorProcess, req_id, shell, until
 
 from jobscribe.runtime import processes
 
@@ -21,7 +21,7 @@ SLOTS = 3
 
 
 @pytest.fixture
-def site(make_site: Callable[..., Site]) -> Iterator[Site]:
+def site(make_site: Callable[..., SupervisorProcess]) -> Iterator[SupervisorProcess]:
     site = make_site(f"slots.local_sequential={SLOTS}")
     site.start()
     yield site
@@ -31,7 +31,7 @@ def site(make_site: Callable[..., Site]) -> Iterator[Site]:
 class Witness:
     """A run that writes down its start and its end, and ends with `code` when it is let go."""
 
-    def __init__(self, site: Site, code: int = 0) -> None:
+    def __init__(self, site: SupervisorProcess, code: int = 0) -> None:
         self.run = shell("")
         self.code = code
         self._stamps, self._gate = (
@@ -53,7 +53,7 @@ class Witness:
         (line,) = until(self.stamps, "it started")
         return int(line.split()[1])
 
-    def check(self, site: Site, *, source: str | None = None) -> dict[str, Any]:
+    def check(self, site: SupervisorProcess, *, source: str | None = None) -> dict[str, Any]:
         """It ran exactly once, to its end, and what is told of it is true."""
         said = site.wait(self.run)
         started, ended = self.stamps()
@@ -74,15 +74,15 @@ class Watcher:
     true.
     """
 
-    def __init__(self, site: Site, witnesses: list[Witness]) -> None:
+    def __init__(self, site: SupervisorProcess, witnesses: list[Witness]) -> None:
         self._site, self._witnesses = site, witnesses
         self.heard: list[tuple[int, str, bool, bool]] = []
 
     def look(self) -> bool:
         """True as soon as all are known."""
         all_known = True
-        for n, witness in enumerate(self._witnesses):
-            said = self._site.status(witness.run)
+        for n, oracle in enumerate(self._witnesses):
+            said = self._site.status(oracle.run)
             self.heard.append((n, said["state"], said["known"], said["over"]))
             all_known = all_known and said["known"]
         return all_known
@@ -90,7 +90,7 @@ class Watcher:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
 def test_a_restart_keeps_what_runs_starts_what_waits_and_tells_nothing_false(
-    site: Site, number: int
+    site: SupervisorProcess, number: int
 ) -> None:
     witnesses = [Witness(site) for _ in range(SLOTS + 3)]
     serials = [site.submit(w.run, w.request)["computeJobSerial"] for w in witnesses]
@@ -122,7 +122,9 @@ def test_a_restart_keeps_what_runs_starts_what_waits_and_tells_nothing_false(
     }
 
 
-def test_every_acknowledged_request_survives_a_kill_in_the_middle_of_many(site: Site) -> None:
+def test_every_acknowledged_request_survives_a_kill_in_the_middle_of_many(
+    site: SupervisorProcess,
+) -> None:
     runs = [shell("exit 0") for _ in range(400)]
     acknowledged: dict[int, int] = {}
 
@@ -151,71 +153,77 @@ def test_every_acknowledged_request_survives_a_kill_in_the_middle_of_many(site: 
         assert site.wait(run)["state"] == "completed"
 
 
-def test_a_killed_agent_is_replaced_and_its_jobs_are_adopted(site: Site) -> None:
-    witness = Witness(site, code=3)
-    site.submit(witness.run)
-    site.running(witness.run)
-    old, pid = site.agent_pid(), witness.pid
+def test_a_killed_agent_is_replaced_and_its_jobs_are_adopted(site: SupervisorProcess) -> None:
+    oracle = Witness(site, code=3)
+    site.submit(oracle.run)
+    site.running(oracle.run)
+    old, pid = site.agent_pid(), oracle.pid
     ticks = processes.start_ticks(pid)
     site.kill(old)
     new = until(lambda: next((p for p in site.titled("agent") if p != old), None), "another agent")
-    until(lambda: site.status(witness.run)["known"] and processes.find(new), "it is known again")
-    said = site.status(witness.run)
+    until(lambda: site.status(oracle.run)["known"] and processes.find(new), "it is known again")
+    said = site.status(oracle.run)
     assert (said["state"], said["over"]) == ("running", False)
     assert ticks is not None and processes.alive(pid, ticks)
-    witness.let_go()
-    witness.check(site, source="keeper")
+    oracle.let_go()
+    oracle.check(site, source="keeper")
 
 
-def test_a_killed_keeper_is_replaced_and_the_script_tells_the_exit(site: Site) -> None:
-    witness = Witness(site, code=3)
-    site.submit(witness.run)
-    site.running(witness.run)
+def test_a_killed_keeper_is_replaced_and_the_script_tells_the_exit(site: SupervisorProcess) -> None:
+    oracle = Witness(site, code=3)
+    site.submit(oracle.run)
+    site.running(oracle.run)
     old = site.keeper()["pid"]
-    pid = witness.pid
+    pid = oracle.pid
     ticks = processes.start_ticks(pid)
     site.kill(old)
     until(lambda: site.keeper()["pid"] != old, "another keeper")
-    until(lambda: site.status(witness.run)["known"], "it is known again")
-    assert site.status(witness.run)["state"] == "running"
+    until(lambda: site.status(oracle.run)["known"], "it is known again")
+    assert site.status(oracle.run)["state"] == "running"
     assert ticks is not None and processes.alive(pid, ticks)
-    witness.let_go()
-    witness.check(site, source="script")
+    oracle.let_go()
+    oracle.check(site, source="script")
 
 
-def test_a_job_that_ends_while_no_keeper_is_there_tells_its_own_exit(site: Site) -> None:
+def test_a_job_that_ends_while_no_keeper_is_there_tells_its_own_exit(
+    site: SupervisorProcess,
+) -> None:
     """Supervisor, keeper and agent are killed; the job ends; then the supervisor comes back."""
-    witness = Witness(site, code=7)
-    site.submit(witness.run)
-    site.running(witness.run)
-    pid = witness.pid
+    oracle = Witness(site, code=7)
+    site.submit(oracle.run)
+    site.running(oracle.run)
+    pid = oracle.pid
     ticks = processes.start_ticks(pid)
     agent, keeper = site.agent_pid(), site.keeper()["pid"]
     site.stop(signal.SIGKILL)
     site.kill(keeper)
     until(lambda: agent not in site.titled("agent"), "its agent ended with it")
-    witness.let_go()
+    oracle.let_go()
     until(lambda: ticks is not None and not processes.alive(pid, ticks), "the job ended by itself")
     site.start()
-    assert site.status(witness.run)["state"] == "running"
-    witness.check(site, source="script")
+    assert site.status(oracle.run)["state"] == "running"
+    oracle.check(site, source="script")
 
 
-def test_a_job_that_is_killed_while_no_keeper_is_there_is_called_lost(site: Site) -> None:
-    witness = Witness(site)
-    site.submit(witness.run)
-    site.running(witness.run)
+def test_a_job_that_is_killed_while_no_keeper_is_there_is_called_lost(
+    site: SupervisorProcess,
+) -> None:
+    oracle = Witness(site)
+    site.submit(oracle.run)
+    site.running(oracle.run)
     site.stop(signal.SIGKILL)
     keeper = site.keeper()["pid"]
     site.kill(keeper)
     _kill_the_rest(site)
     site.start()
-    said = site.wait(witness.run, 5 * 10)
+    said = site.wait(oracle.run, 5 * 10)
     assert (said["state"], said["reason"], said["exit"]["source"]) == ("error", "lost", "lost")
-    assert len(witness.stamps()) == 1
+    assert len(oracle.stamps()) == 1
 
 
-def test_a_run_op_that_died_with_its_agent_is_sent_again_and_started_once(site: Site) -> None:
+def test_a_run_op_that_died_with_its_agent_is_sent_again_and_started_once(
+    site: SupervisorProcess,
+) -> None:
     """The agent is frozen, gets its op into a buffer that nobody reads, and is killed there."""
     first = Witness(site)
     first.let_go()
@@ -235,7 +243,7 @@ def test_a_run_op_that_died_with_its_agent_is_sent_again_and_started_once(site: 
 
 
 def test_a_start_order_that_no_supervisor_heard_the_answer_of_is_carried_out_once(
-    site: Site,
+    site: SupervisorProcess,
 ) -> None:
     """The keeper is frozen with a start order before it; the supervisor is killed meanwhile."""
     first = Witness(site)
@@ -256,46 +264,50 @@ def test_a_start_order_that_no_supervisor_heard_the_answer_of_is_carried_out_onc
     second.check(site, source="keeper")
 
 
-def test_a_frozen_supervisor_misses_nothing(site: Site) -> None:
-    witness = Witness(site, code=5)
-    site.submit(witness.run)
-    site.running(witness.run)
-    pid = witness.pid
+def test_a_frozen_supervisor_misses_nothing(site: SupervisorProcess) -> None:
+    oracle = Witness(site, code=5)
+    site.submit(oracle.run)
+    site.running(oracle.run)
+    pid = oracle.pid
     ticks = processes.start_ticks(pid)
     os.kill(site.pid, signal.SIGSTOP)
-    witness.let_go()
+    oracle.let_go()
     until(lambda: ticks is not None and not processes.alive(pid, ticks), "the job ended")
     os.kill(site.pid, signal.SIGCONT)
-    witness.check(site, source="keeper")
+    oracle.check(site, source="keeper")
 
 
-def test_a_cancel_that_was_acknowledged_is_carried_out_after_a_kill(site: Site) -> None:
+def test_a_cancel_that_was_acknowledged_is_carried_out_after_a_kill(
+    site: SupervisorProcess,
+) -> None:
     """The agent is frozen, so the cancel reaches nobody; supervisor and agent are killed; the job
     is ended all the same.
     """
-    witness = Witness(site)
-    site.submit(witness.run)
-    site.running(witness.run)
-    pid = witness.pid
+    oracle = Witness(site)
+    site.submit(oracle.run)
+    site.running(oracle.run)
+    pid = oracle.pid
     ticks = processes.start_ticks(pid)
     agent = site.agent_pid()
     os.kill(agent, signal.SIGSTOP)
-    assert site.cancel(witness.run)["state"] == "canceled"
+    assert site.cancel(oracle.run)["state"] == "canceled"
     site.stop(signal.SIGKILL)
     site.kill(agent)
     assert ticks is not None and processes.alive(pid, ticks)
     site.start()
-    assert site.status(witness.run)["state"] == "canceled"
-    said = site.wait(witness.run)
+    assert site.status(oracle.run)["state"] == "canceled"
+    said = site.wait(oracle.run)
     assert not processes.alive(pid, ticks)
-    assert (said["state"], said["reason"], len(witness.stamps())) == ("canceled", "cancel", 1)
+    assert (said["state"], said["reason"], len(oracle.stamps())) == ("canceled", "cancel", 1)
 
 
-def test_a_stranger_that_has_the_pid_of_a_lost_job_is_not_taken_for_it(site: Site) -> None:
+def test_a_stranger_that_has_the_pid_of_a_lost_job_is_not_taken_for_it(
+    site: SupervisorProcess,
+) -> None:
     """What is on file names a living process by pid, and another start time."""
-    witness = Witness(site)
-    site.submit(witness.run)
-    site.running(witness.run)
+    oracle = Witness(site)
+    site.submit(oracle.run)
+    site.running(oracle.run)
     site.stop(signal.SIGKILL)
     site.kill(site.keeper()["pid"])
     _kill_the_rest(site)
@@ -307,7 +319,7 @@ def test_a_stranger_that_has_the_pid_of_a_lost_job_is_not_taken_for_it(site: Sit
         ]:
             path.write_text(json.dumps(json.loads(path.read_text()) | {"pid": stranger.pid}))
         site.start()
-        said = site.wait(witness.run, 5 * 10)
+        said = site.wait(oracle.run, 5 * 10)
         assert (said["state"], said["reason"]) == ("error", "lost")
         assert site.finished(shell("exit 0"))["state"] == "completed"
         assert stranger.poll() is None
@@ -316,11 +328,11 @@ def test_a_stranger_that_has_the_pid_of_a_lost_job_is_not_taken_for_it(site: Sit
         assert stranger.wait() == -signal.SIGKILL
 
 
-def test_a_machine_that_was_restarted_has_lost_what_ran_on_it(site: Site) -> None:
+def test_a_machine_that_was_restarted_has_lost_what_ran_on_it(site: SupervisorProcess) -> None:
     """Another boot id stands in what keepers and the log remember."""
-    witness = Witness(site)
-    site.submit(witness.run)
-    site.running(witness.run)
+    oracle = Witness(site)
+    site.submit(oracle.run)
+    site.running(oracle.run)
     site.stop(signal.SIGTERM)
     for pid in site.titled("keeper") + site.titled("agent"):
         site.kill(pid)
@@ -330,12 +342,12 @@ def test_a_machine_that_was_restarted_has_lost_what_ran_on_it(site: Site) -> Non
     for path in (site.root / "agent").glob("*/keeper.json"):
         _other_boot(path)
     site.start()
-    said = site.wait(witness.run, 5 * 10)
+    said = site.wait(oracle.run, 5 * 10)
     assert (said["state"], said["reason"]) == ("error", "lost")
     assert "restarted" in said["error"]
 
 
-def _kill_the_rest(site: Site) -> None:
+def _kill_the_rest(site: SupervisorProcess) -> None:
     """By pid, until nothing of it runs any more."""
 
     def killed() -> bool:
@@ -355,7 +367,9 @@ def _other_boot(path: Path) -> None:
     path.write_text(json.dumps(said))
 
 
-def test_after_a_clean_stop_the_log_says_so_and_the_next_session_counts_on(site: Site) -> None:
+def test_after_a_clean_stop_the_log_says_so_and_the_next_session_counts_on(
+    site: SupervisorProcess,
+) -> None:
     site.stop(signal.SIGTERM)
     site.start()
     system = [e["event"] for e in _system(site)]
@@ -367,11 +381,11 @@ def test_after_a_clean_stop_the_log_says_so_and_the_next_session_counts_on(site:
     assert system[2]["pid"] == site.pid
 
 
-def _system(site: Site) -> list[dict[str, Any]]:
+def _system(site: SupervisorProcess) -> list[dict[str, Any]]:
     return [e for e in events(site.root) if e["stream"] == "system"]
 
 
-def test_the_ready_line_comes_after_the_answers(site: Site) -> None:
+def test_the_ready_line_comes_after_the_answers(site: SupervisorProcess) -> None:
     """Whoever reads the line may ask at once: also right after a kill."""
     run = shell("exit 0")
     site.finished(run)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from consistency_check import check_books
 from loop_lag import check_lag
-from supervisor_process import Site, ended, jid_of, req_id, spec, until
+from supervisor_process import SupervisorProcess, ended, jid_of, req_id, spec, until
 
 ROOMY = ("resources.local_cpu=16", "resources.local_memory_mb=8000", "slots.op_run=8")
 
@@ -57,32 +57,34 @@ def python(text: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def house() -> Iterator[Site]:
+def house() -> Iterator[SupervisorProcess]:
     with ended(check_lag) as sites:
-        sites.append(Site(ROOMY))
+        sites.append(SupervisorProcess(ROOMY))
         yield sites[0].start()
 
 
 @pytest.fixture
-def roomy(house: Site) -> Iterator[Site]:
+def roomy(house: SupervisorProcess) -> Iterator[SupervisorProcess]:
     """A site with room for gangs, shared by the tests. After each the books are checked."""
     yield house
     check_books(house)
 
 
-def tasks(site: Site, run: dict[str, Any], attempt: int = 0) -> dict[str, Any]:
+def tasks(site: SupervisorProcess, run: dict[str, Any], attempt: int = 0) -> dict[str, Any]:
     reply: dict[str, Any] = site.post(
         "job-tasks", uid=run["uid"], computeJid=jid_of(run), attempt=attempt
     )
     return reply
 
 
-def output(site: Site, run: dict[str, Any], name: str, index: int = 0, **fields: Any) -> str:
+def output(
+    site: SupervisorProcess, run: dict[str, Any], name: str, index: int = 0, **fields: Any
+) -> str:
     return site.output(run, role=name, index=index, **fields).body.decode()
 
 
 def test_two_servers_and_two_workers_find_each_other_and_the_servers_are_stopped(
-    roomy: Site,
+    roomy: SupervisorProcess,
 ) -> None:
     run = gang(
         role("ps", python(SERVER), tasks=2),
@@ -125,7 +127,9 @@ def test_two_servers_and_two_workers_find_each_other_and_the_servers_are_stopped
     assert output(roomy, run, "ps", 0) == "serving\n"
 
 
-def test_each_task_has_its_own_directory_environment_and_description(roomy: Site) -> None:
+def test_each_task_has_its_own_directory_environment_and_description(
+    roomy: SupervisorProcess,
+) -> None:
     run = gang(
         role(
             "a",
@@ -147,7 +151,7 @@ def test_each_task_has_its_own_directory_environment_and_description(roomy: Site
 
 
 def test_an_ordinary_failure_is_tried_again_as_often_as_asked_and_every_attempt_keeps_its_log(
-    roomy: Site,
+    roomy: SupervisorProcess,
 ) -> None:
     run = gang(role("main", "echo attempt $JOBSCRIBE_ATTEMPT; exit 1"), retry={"count": 2})
     over = roomy.finished(run)
@@ -161,14 +165,16 @@ def test_an_ordinary_failure_is_tried_again_as_often_as_asked_and_every_attempt_
     assert roomy.finished(once)["attempt"] == 1
 
 
-def test_what_the_platform_did_is_tried_again_up_to_its_own_limit(roomy: Site) -> None:
+def test_what_the_platform_did_is_tried_again_up_to_its_own_limit(roomy: SupervisorProcess) -> None:
     run = gang(role("main", "kill -9 $$"), retry={"count": 0, "platform": 3})
     over = roomy.finished(run)
     assert (over["state"], over["attempt"], over["exit"]["signal"]) == ("error", 4, 9)
     assert over["diagnosis"]["type"] == "platform"
 
 
-def test_a_task_that_was_killed_from_outside_starts_the_whole_gang_again(roomy: Site) -> None:
+def test_a_task_that_was_killed_from_outside_starts_the_whole_gang_again(
+    roomy: SupervisorProcess,
+) -> None:
     run = gang(
         role("a", "[ $JOBSCRIBE_ATTEMPT = 2 ] || exec sleep 60", tasks=2), retry={"platform": 1}
     )
@@ -182,7 +188,7 @@ def test_a_task_that_was_killed_from_outside_starts_the_whole_gang_again(roomy: 
     assert [t["state"] for t in first] == ["stopped", "failed"]
 
 
-def test_what_does_not_fit_is_refused_and_nothing_is_stored(roomy: Site) -> None:
+def test_what_does_not_fit_is_refused_and_nothing_is_stored(roomy: SupervisorProcess) -> None:
     head = roomy.ready()["head"]
     for fields, named in (
         ({"cpu": 17}, "cpu"),
@@ -202,7 +208,9 @@ def test_what_does_not_fit_is_refused_and_nothing_is_stored(roomy: Site) -> None
     assert roomy.ready()["head"] == head
 
 
-def test_a_gang_that_waits_says_for_what_and_starts_when_there_is_room(roomy: Site) -> None:
+def test_a_gang_that_waits_says_for_what_and_starts_when_there_is_room(
+    roomy: SupervisorProcess,
+) -> None:
     first, second = gang(role("wide", "sleep 60", tasks=12)), gang(role("wider", "true", tasks=8))
     roomy.submit(first)
     until(lambda: roomy.status(first)["roles"]["wide"]["running"] == 12, "the first runs")
@@ -229,7 +237,9 @@ def six_free_ports() -> int:
             return first
 
 
-def test_ports_that_others_listen_on_are_not_given_away(make_site: Callable[..., Site]) -> None:
+def test_ports_that_others_listen_on_are_not_given_away(
+    make_site: Callable[..., SupervisorProcess],
+) -> None:
     first = six_free_ports()
     taken = first + 2
     with socket.create_server(("127.0.0.1", taken)):
@@ -242,7 +252,9 @@ def test_ports_that_others_listen_on_are_not_given_away(make_site: Callable[...,
         assert len(given) == 4 and taken not in given
 
 
-def test_a_failed_task_is_kept_for_debugging_and_ends_with_its_own_exit(roomy: Site) -> None:
+def test_a_failed_task_is_kept_for_debugging_and_ends_with_its_own_exit(
+    roomy: SupervisorProcess,
+) -> None:
     run = gang(role("main", "echo here; exit 3"), debugSecs=600.0)
     roomy.submit(run)
     said = until(lambda: (s := roomy.status(run))["queueState"] == "debug_hold" and s, "it is kept")
@@ -264,14 +276,14 @@ def test_a_failed_task_is_kept_for_debugging_and_ends_with_its_own_exit(roomy: S
     assert roomy.finished(good)["state"] == "completed"
 
 
-def test_a_hold_ends_at_its_deadline(roomy: Site) -> None:
+def test_a_hold_ends_at_its_deadline(roomy: SupervisorProcess) -> None:
     run = gang(role("main", "exit 4"), debugSecs=1.0)
     over = roomy.finished(run)
     assert (over["state"], over["exit"]["code"]) == ("error", 4)
     assert "TaskHeld" in roomy.story(run)
 
 
-def test_a_gang_is_canceled_whole(roomy: Site) -> None:
+def test_a_gang_is_canceled_whole(roomy: SupervisorProcess) -> None:
     run = gang(role("a", "sleep 600", tasks=3), role("b", "sleep 600"), graceSecs=1.0)
     roomy.submit(run)
     until(lambda: roomy.status(run)["roles"]["a"]["running"] == 3, "it runs")
@@ -280,7 +292,7 @@ def test_a_gang_is_canceled_whole(roomy: Site) -> None:
     assert over["state"] == "canceled" and over["roles"]["a"]["stopped"] == 3
 
 
-def test_gangs_outlive_supervisor_and_agent(roomy: Site) -> None:
+def test_gangs_outlive_supervisor_and_agent(roomy: SupervisorProcess) -> None:
     run = gang(
         role("a", "sleep 600", tasks=3),
         role("b", "while [ ! -e ../../go ]; do sleep 0.05; done", minSucceeded=1),
@@ -305,7 +317,7 @@ def test_gangs_outlive_supervisor_and_agent(roomy: Site) -> None:
     assert (over["state"], over["attempt"]) == ("completed", 1)
 
 
-def test_runs_wait_for_others_to_end(roomy: Site, tmp_path: Path) -> None:
+def test_runs_wait_for_others_to_end(roomy: SupervisorProcess, tmp_path: Path) -> None:
     submitted = tmp_path / "submitted"
     slow = spec(["/bin/sh", "-c", f"until [ -e {submitted} ]; do sleep 0.05; done; exit 1"])
     roomy.submit(slow)
@@ -333,7 +345,7 @@ def test_runs_wait_for_others_to_end(roomy: Site, tmp_path: Path) -> None:
 
 
 def test_a_static_range_is_given_as_it_was_asked_for_and_refused_where_it_cannot_be(
-    roomy: Site,
+    roomy: SupervisorProcess,
 ) -> None:
     run = gang(
         role(
@@ -354,7 +366,9 @@ def test_a_static_range_is_given_as_it_was_asked_for_and_refused_where_it_cannot
     ) and "21500" in answer.json()["error"]
 
 
-def test_of_fifty_gangs_at_once_no_two_tasks_share_a_port(make_site: Callable[..., Site]) -> None:
+def test_of_fifty_gangs_at_once_no_two_tasks_share_a_port(
+    make_site: Callable[..., SupervisorProcess],
+) -> None:
     site = make_site(
         "resources.local_cpu=200", "resources.local_memory_mb=100000", "slots.op_run=60"
     ).start()
@@ -383,7 +397,7 @@ def test_of_fifty_gangs_at_once_no_two_tasks_share_a_port(make_site: Callable[..
     assert {site.wait(run)["state"] for run in runs} == {"completed"}
 
 
-def test_a_canceled_hold_ends_as_the_task_ended(roomy: Site) -> None:
+def test_a_canceled_hold_ends_as_the_task_ended(roomy: SupervisorProcess) -> None:
     run = gang(role("main", "exit 3"), debugSecs=600.0, retry={"count": 5})
     roomy.submit(run)
     until(lambda: roomy.status(run)["queueState"] == "debug_hold", "it is kept")
@@ -394,7 +408,7 @@ def test_a_canceled_hold_ends_as_the_task_ended(roomy: Site) -> None:
     )
 
 
-def test_the_log_of_an_attempt_is_there_while_the_next_one_runs(roomy: Site) -> None:
+def test_the_log_of_an_attempt_is_there_while_the_next_one_runs(roomy: SupervisorProcess) -> None:
     run = gang(
         role(
             "main",
@@ -413,7 +427,7 @@ def test_the_log_of_an_attempt_is_there_while_the_next_one_runs(roomy: Site) -> 
     assert roomy.wait(run)["state"] == "canceled"
 
 
-def test_a_task_has_no_more_memory_than_its_role_asks_for(roomy: Site) -> None:
+def test_a_task_has_no_more_memory_than_its_role_asks_for(roomy: SupervisorProcess) -> None:
     run = gang(
         role("greedy", ["tail", "/dev/zero"], memoryMb=32), retry={"count": 2, "platform": 2}
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import supervisor_process
-from supervisor_process import Site, until
+from supervisor_process import SupervisorProcess, until
 
 import jobscribe
 
@@ -48,7 +48,7 @@ roles:
 class Person:
     """Somebody at a terminal, in a folder of their own."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: SupervisorProcess) -> None:
         self.folder = site.place / "person"
         self.folder.mkdir()
         program = self.folder / "jobscribe"
@@ -88,7 +88,7 @@ class Person:
 
 
 @pytest.fixture
-def site(make_site: Callable[..., Site]) -> Site:
+def site(make_site: Callable[..., SupervisorProcess]) -> SupervisorProcess:
     return make_site("resources.local_cpu=4").start()
 
 
@@ -102,7 +102,7 @@ def blocks(kind: str) -> list[str]:
 
 
 @pytest.mark.timeout(180)
-def test_the_example_of_the_page_does_what_it_says(site: Site) -> None:
+def test_the_example_of_the_page_does_what_it_says(site: SupervisorProcess) -> None:
     person = Person(site)
     (description,), (commands,) = blocks("yaml"), blocks("sh")
     (person.folder / "sums.yaml").write_text(description)
@@ -130,7 +130,7 @@ def test_the_example_of_the_page_does_what_it_says(site: Site) -> None:
 
 
 @pytest.mark.timeout(180)
-def test_a_task_that_failed_is_entered_and_let_go(site: Site) -> None:
+def test_a_task_that_failed_is_entered_and_let_go(site: SupervisorProcess) -> None:
     person = Person(site)
     (person.folder / "kept.yaml").write_text(KEPT)
     jid = person.types("jobscribe job submit -q -f kept.yaml")[0].strip()
@@ -174,7 +174,9 @@ def test_a_task_that_failed_is_entered_and_let_go(site: Site) -> None:
 
 
 @pytest.mark.timeout(180)
-def test_what_is_only_kept_cannot_be_canceled_any_more_and_that_is_said(site: Site) -> None:
+def test_what_is_only_kept_cannot_be_canceled_any_more_and_that_is_said(
+    site: SupervisorProcess,
+) -> None:
     person = Person(site)
     (person.folder / "kept.yaml").write_text(
         KEPT.replace("tasks: 2", "tasks: 1").replace("|| exit", "&& exit")
@@ -194,7 +196,9 @@ def test_what_is_only_kept_cannot_be_canceled_any_more_and_that_is_said(site: Si
 
 
 @pytest.mark.timeout(180)
-def test_who_follows_a_run_reads_one_task_of_one_attempt_to_its_end(site: Site) -> None:
+def test_who_follows_a_run_reads_one_task_of_one_attempt_to_its_end(
+    site: SupervisorProcess,
+) -> None:
     """Meanwhile another task comes to stand for the run, and a second attempt of the same task
     begins.
     """

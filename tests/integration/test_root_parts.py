@@ -12,15 +12,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from supervisor_process import PYTHON_PATH, Site, fresh_nap, naps, shell, spec, until
+from supervisor_process import PYTHON_PATH, SupervisorProcess, fresh_nap, naps, shell, spec, until
 
 from jobscribe.runtime import processes
 
-Make = Callable[..., Site]
+Make = Callable[..., SupervisorProcess]
 
 
 @pytest.fixture
-def running(make_site: Make) -> tuple[Site, dict, Path]:
+def running(make_site: Make) -> tuple[SupervisorProcess, dict, Path]:
     """A site with a run that waits for its gate."""
     site = make_site().start()
     gate = site.place / "gate"
@@ -30,7 +30,7 @@ def running(make_site: Make) -> tuple[Site, dict, Path]:
     return site, run, gate
 
 
-def refused(site: Site, *words: str) -> str:
+def refused(site: SupervisorProcess, *words: str) -> str:
     """It does not start, says why, and has changed no file but its lock."""
     before = _files(site.root)
     (site.place / "up.log").write_text("")
@@ -71,7 +71,7 @@ def ran(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_root_without_its_log_is_refused_until_the_loss_is_accepted(
-    running: tuple[Site, dict, Path],
+    running: tuple[SupervisorProcess, dict, Path],
 ) -> None:
     site, run, gate = running
     keeper = site.keeper()
@@ -94,7 +94,7 @@ def test_a_root_without_its_log_is_refused_until_the_loss_is_accepted(
 
 
 def test_a_copy_of_a_root_in_use_is_refused_until_it_is_a_root_of_its_own(
-    running: tuple[Site, dict, Path], make_site: Make
+    running: tuple[SupervisorProcess, dict, Path], make_site: Make
 ) -> None:
     site, run, gate = running
     copy = make_site()
@@ -118,7 +118,7 @@ def test_a_copy_of_a_root_in_use_is_refused_until_it_is_a_root_of_its_own(
 
 
 def test_a_root_that_was_moved_starts_and_one_moved_under_its_keepers_is_refused(
-    running: tuple[Site, dict, Path], make_site: Make
+    running: tuple[SupervisorProcess, dict, Path], make_site: Make
 ) -> None:
     site, run, gate = running
     site.stop(signal.SIGKILL)
@@ -139,7 +139,7 @@ def test_a_root_that_was_moved_starts_and_one_moved_under_its_keepers_is_refused
     assert moved.finished(shell("exit 4"))["exit"]["code"] == 4
 
 
-def test_replaced_secrets_orphan_nothing(running: tuple[Site, dict, Path]) -> None:
+def test_replaced_secrets_orphan_nothing(running: tuple[SupervisorProcess, dict, Path]) -> None:
     """The key by which agents are named is put back; the secret of the interface may be another one
     from now on.
     """

@@ -9,20 +9,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from scheduling_noise import Floor
+from scheduling_noise import NoiseMeter
 from supervisor_process import until
 
 
 @pytest.fixture
-def idle() -> Iterator[Floor]:
-    made = Floor()
+def idle() -> Iterator[NoiseMeter]:
+    made = NoiseMeter()
     try:
         yield made
     finally:
         made.end()
 
 
-def test_a_standstill_is_in_it_and_what_was_before_is_not(idle: Floor) -> None:
+def test_a_standstill_is_in_it_and_what_was_before_is_not(idle: NoiseMeter) -> None:
     began = time.monotonic()
     pid = idle._process.pid
     until(idle.measures, "it measures", 20)

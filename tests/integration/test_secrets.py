@@ -19,7 +19,7 @@ from process_memory import tokens_in
 from supervisor_process import (
     PYTHON_PATH,
     UID,
-    Site,
+    SupervisorProcess,
     jid_of,
     req_id,
     shell,
@@ -106,7 +106,7 @@ def _targets(folder: Path, port: int) -> str:
     return str(folder / "notify.yml")
 
 
-def _asked(site: Site, folder: Path, run: dict[str, object]) -> dict[str, bytes]:
+def _asked(site: SupervisorProcess, folder: Path, run: dict[str, object]) -> dict[str, bytes]:
     """What an operator is told of this run, by everything that tells something."""
     jid, agent = jid_of(run), str(site.agent_key())
     lines = [*ASKED, f"bundle JOB -y -o {folder}/bundle.tgz"]
@@ -130,7 +130,7 @@ def _asked(site: Site, folder: Path, run: dict[str, object]) -> dict[str, bytes]
     return out
 
 
-def _typed(site: Site, lines: list[str]) -> dict[str, bytes]:
+def _typed(site: SupervisorProcess, lines: list[str]) -> dict[str, bytes]:
     """What each of these command lines says: all of them in one interpreter, which takes its time
     to start.
     """
@@ -159,7 +159,7 @@ def _typed(site: Site, lines: list[str]) -> dict[str, bytes]:
 
 @pytest.mark.timeout(150)
 def test_no_secret_is_anywhere_but_in_its_place(
-    make_site: Callable[..., Site], tmp_path: Path, told: tuple[int, list[bytes]]
+    make_site: Callable[..., SupervisorProcess], tmp_path: Path, told: tuple[int, list[bytes]]
 ) -> None:
     if os.geteuid() != 0:
         pytest.skip(
@@ -207,7 +207,7 @@ def test_no_secret_is_anywhere_but_in_its_place(
     check_books(site)
 
 
-def _everything(site: Site) -> None:
+def _everything(site: SupervisorProcess) -> None:
     """Runs that end well and badly, refusals with the secret in odd places, an agent that is
     killed.
     """
@@ -240,17 +240,17 @@ def _everything(site: Site) -> None:
     ):
         assert site.ask("POST", path, body, headers=headers).code >= 400
     may_end = site.place / "may_end"
-    witness = shell(f"until [ -e {may_end} ]; do sleep 0.05; done")
-    site.submit(witness)
-    site.running(witness)
+    oracle = shell(f"until [ -e {may_end} ]; do sleep 0.05; done")
+    site.submit(oracle)
+    site.running(oracle)
     old = site.agent_pid()
     site.kill(old)
     may_end.touch()
-    site.wait(witness)
+    site.wait(oracle)
     until(lambda: [p for p in site.titled("agent") if p != old], "another agent")
 
 
-def _secrets(site: Site) -> dict[str, str]:
+def _secrets(site: SupervisorProcess) -> dict[str, str]:
     out = {
         name: (site.root / "secret" / name).read_text().strip()
         for name in ("server", "agents", "metrics")
@@ -262,7 +262,7 @@ def _secrets(site: Site) -> dict[str, str]:
     return out
 
 
-def _check_files(site: Site, secrets: dict[str, str]) -> None:
+def _check_files(site: SupervisorProcess, secrets: dict[str, str]) -> None:
     texts = {
         p: t
         for p, t in texts_below(site.place).items()
@@ -279,7 +279,7 @@ def _check_files(site: Site, secrets: dict[str, str]) -> None:
         assert (site.root / place).stat().st_mode & 0o077 == 0
 
 
-def _check_processes(site: Site, secrets: dict[str, str]) -> None:
+def _check_processes(site: SupervisorProcess, secrets: dict[str, str]) -> None:
     pids = set(site.everybody()) | {site.pid}
     assert len(pids) >= 5
     for pid in pids:
@@ -293,7 +293,9 @@ def _check_processes(site: Site, secrets: dict[str, str]) -> None:
                 assert secret.encode() not in environment, (name, pid, line)
 
 
-def test_what_holds_secrets_hides_itself_from_jobs_of_the_same_user(site: Site) -> None:
+def test_what_holds_secrets_hides_itself_from_jobs_of_the_same_user(
+    site: SupervisorProcess,
+) -> None:
     """Supervisor, template, keeper and agent are not dumpable: their memory and environment belong
     to root.
     """
@@ -306,7 +308,7 @@ def test_what_holds_secrets_hides_itself_from_jobs_of_the_same_user(site: Site) 
                 open(f"/proc/{pid}/environ", "rb").close()
 
 
-def test_an_agent_key_is_what_is_shown_of_agents(site: Site) -> None:
+def test_an_agent_key_is_what_is_shown_of_agents(site: SupervisorProcess) -> None:
     site.finished(spec(["true"]))
     names = [p.name for p in (site.root / "agent").iterdir() if p.is_dir()]
     assert [str(parse_agent_key(n)) for n in names] == names

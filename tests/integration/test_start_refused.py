@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 from consistency_check import check_books
-from supervisor_process import Site, fresh_nap, naps, spec, until
+from supervisor_process import SupervisorProcess, fresh_nap, naps, spec, until
 
 from jobscribe.protocol.errors import Refusal
 from jobscribe.supervisor.process import root_directory as root_module
 from jobscribe.supervisor.process.root_directory import RootDirectory
 
-Make = Callable[..., Site]
+Make = Callable[..., SupervisorProcess]
 
 
-def fails(site: Site, *words: str, more: tuple[str, ...] = ()) -> str:
+def fails(site: SupervisorProcess, *words: str, more: tuple[str, ...] = ()) -> str:
     """What it says on stderr; stdout stays empty, the exit code is that of a failure, and nothing
     is left running.
     """
@@ -49,13 +49,15 @@ def listing(folder: Path) -> dict[str, tuple[int, int, bytes]]:
     }
 
 
-def test_of_two_supervisors_on_one_root_the_second_leaves_without_a_trace(site: Site) -> None:
+def test_of_two_supervisors_on_one_root_the_second_leaves_without_a_trace(
+    site: SupervisorProcess,
+) -> None:
     nap = fresh_nap()
     run = spec(["sleep", nap], graceSecs=0)
     site.submit(run)
     until(lambda: naps(nap), "it sleeps")
     site.running(run)
-    second = Site()
+    second = SupervisorProcess()
     try:
         second.root.symlink_to(site.root)
         until(lambda: _quiet(site.root), "nothing is written any more")
@@ -167,7 +169,7 @@ def test_a_damaged_store_stops_the_start_and_says_what_to_do(make_site: Make, ho
     assert _log_files(site) == before
 
 
-def _log_files(site: Site) -> dict[str, bytes]:
+def _log_files(site: SupervisorProcess) -> dict[str, bytes]:
     """What holds the log and its witness; an empty file is none, and what SQLite makes to read is
     not counted.
     """
@@ -256,7 +258,7 @@ def test_an_unknown_variable_is_refused_and_the_nearest_one_named(make_site: Mak
     )
 
 
-def test_what_was_written_is_for_its_owner_only(site: Site) -> None:
+def test_what_was_written_is_for_its_owner_only(site: SupervisorProcess) -> None:
     run = spec(["touch", "mine"])
     site.finished(run)
     for path in [site.root, *site.root.rglob("*")]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from consistency_check import check_books, stories
-from supervisor_process import Site, jid_of, req_id, rss, shell, spec, until
+from supervisor_process import SupervisorProcess, jid_of, req_id, rss, shell, spec, until
 
 USERS = [f"Thousan{n}" for n in range(10)]
 STORY = ["RunRequested", "TaskPlaced", "TaskStarted", "TaskEnded", "AttemptEnded", "RunEnded"]
@@ -19,7 +19,7 @@ ONE_BY_ONE, BULK, WITNESSED = 100, 900, 60
 class Probe:
     """Asks `/livez` again and again on a connection of its own; remembers the longest answer."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: SupervisorProcess) -> None:
         self._site = site
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -44,7 +44,7 @@ class Probe:
 
 
 @pytest.mark.timeout(240)
-def test_a_thousand_runs_of_ten_users(site: Site) -> None:
+def test_a_thousand_runs_of_ten_users(site: SupervisorProcess) -> None:
     runs = [spec(["/bin/true"], USERS[n % 10]) for n in range(ONE_BY_ONE + BULK)]
     stamps = site.place / "stamps"
     stamps.mkdir()
@@ -100,7 +100,7 @@ def _check_stamps(stamps: Path, serials: dict[str, int]) -> None:
     assert len(seen) == WITNESSED and set(seen.values()) == {1}
 
 
-def _all_over(site: Site) -> None:
+def _all_over(site: SupervisorProcess) -> None:
     until(
         lambda: not site.post("job-list", active=True, limit=1)["jobs"],
         "all of these are over",

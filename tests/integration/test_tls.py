@@ -17,7 +17,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from supervisor_process import Site, shell, spec, until
+from supervisor_process import SupervisorProcess, shell, spec, until
 
 
 class Authority:
@@ -86,7 +86,7 @@ def settings(cert: Path, key: Path, ca: Path) -> tuple[str, ...]:
 
 
 def test_agents_come_by_wss_and_trust_the_pinned_authority(
-    make_site: Callable[..., Site], tmp_path: Path
+    make_site: Callable[..., SupervisorProcess], tmp_path: Path
 ) -> None:
     authority = Authority("the right one")
     cert, key = authority.issue(tmp_path)
@@ -123,7 +123,7 @@ def test_agents_come_by_wss_and_trust_the_pinned_authority(
 
 @pytest.mark.parametrize("wrong", ["another authority", "another address"])
 def test_an_agent_does_not_talk_to_who_is_not_vouched_for(
-    make_site: Callable[..., Site], tmp_path: Path, wrong: str
+    make_site: Callable[..., SupervisorProcess], tmp_path: Path, wrong: str
 ) -> None:
     authority = Authority("the right one")
     cert, key = authority.issue(
@@ -147,7 +147,7 @@ def test_an_agent_does_not_talk_to_who_is_not_vouched_for(
 
 
 def test_a_key_that_others_can_read_is_refused(
-    make_site: Callable[..., Site], tmp_path: Path
+    make_site: Callable[..., SupervisorProcess], tmp_path: Path
 ) -> None:
     authority = Authority("the right one")
     cert, key = authority.issue(tmp_path)
@@ -160,7 +160,7 @@ def test_a_key_that_others_can_read_is_refused(
 
 
 def test_a_certificate_that_is_none_is_refused_without_a_trace(
-    make_site: Callable[..., Site], tmp_path: Path
+    make_site: Callable[..., SupervisorProcess], tmp_path: Path
 ) -> None:
     authority = Authority("the right one")
     cert, key = authority.issue(tmp_path)

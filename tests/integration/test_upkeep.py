@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 from consistency_check import check_books, events
-from supervisor_process import PYTHON_PATH, Site, fresh_nap, jid_of, naps, shell, until
+from supervisor_process import PYTHON_PATH, SupervisorProcess, fresh_nap, jid_of, naps, shell, until
 
-Make = Callable[..., Site]
+Make = Callable[..., SupervisorProcess]
 #: An agent that may not connect is given up after so long, and what it runs is ended.
 FAST = ("limits.agent_start_secs=1.5", "slots.local_sequential=1")
 
 
-def jobscribe(site: Site, *args: str) -> str:
+def jobscribe(site: SupervisorProcess, *args: str) -> str:
     """An upkeep command on this root, as an operator types it."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {
         "PYTHONPATH": PYTHON_PATH
@@ -35,12 +35,12 @@ def jobscribe(site: Site, *args: str) -> str:
     return done.stdout
 
 
-def stamped(site: Site, name: str, nap: str) -> dict:
+def stamped(site: SupervisorProcess, name: str, nap: str) -> dict:
     """A run that notes each of its starts in a file of its own, then sleeps."""
     return shell(f"echo started >> {site.place}/{name}; exec sleep {nap}", graceSecs=0)
 
 
-def starts(site: Site, name: str) -> int:
+def starts(site: SupervisorProcess, name: str) -> int:
     path = site.place / name
     return len(path.read_text().splitlines()) if path.exists() else 0
 
@@ -169,7 +169,7 @@ def test_a_supervisor_goes_on_with_a_compacted_log(make_site: Make) -> None:
     check_books(site)
 
 
-def followed(site: Site, after: int, until_position: int) -> list[int]:
+def followed(site: SupervisorProcess, after: int, until_position: int) -> list[int]:
     connection = site.connection()
     out: list[int] = []
     try:

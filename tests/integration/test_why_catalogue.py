@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import explanation_quality
 import pytest
-from supervisor_process import PYTHON_PATH, UID, Site, jid_of, shell, spec, until
+from supervisor_process import PYTHON_PATH, UID, SupervisorProcess, jid_of, shell, spec, until
 
 SECS = 60.0
 ROOT = os.geteuid() == 0
@@ -197,8 +197,8 @@ def by_themselves(place: Path) -> dict[str, Case]:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    made = Site(
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SupervisorProcess]:
+    made = SupervisorProcess(
         (
             "slots.local_sequential=16",
             "slots.local_parallel=8",
@@ -214,7 +214,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     assert left == {}, "everything ends with its keeper"
 
 
-def typed(site: Site, *words: str) -> "subprocess.CompletedProcess[str]":
+def typed(site: SupervisorProcess, *words: str) -> "subprocess.CompletedProcess[str]":
     env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {
         "PYTHONPATH": PYTHON_PATH
     }
@@ -224,19 +224,19 @@ def typed(site: Site, *words: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def printed(site: Site, run: dict[str, Any]) -> str:
+def printed(site: SupervisorProcess, run: dict[str, Any]) -> str:
     """What the command prints."""
     done = typed(site, "job", "why", jid_of(run), "--uid", run["uid"])
     assert done.returncode == 0 and done.stderr == "", (done.stdout, done.stderr)
     return done.stdout
 
 
-def answered(site: Site, run: dict[str, Any]) -> dict[str, Any]:
+def answered(site: SupervisorProcess, run: dict[str, Any]) -> dict[str, Any]:
     answer: dict[str, Any] = site.post("job-why", uid=run["uid"], computeJid=jid_of(run))
     return answer
 
 
-def check(site: Site, name: str, case: Case, text: str | None = None) -> None:
+def check(site: SupervisorProcess, name: str, case: Case, text: str | None = None) -> None:
     """text: what the command printed, where that is known already."""
     text, answer = text or printed(site, case.run), answered(site, case.run)
     said = (answer["state"], answer["cause"], answer["confidence"])
@@ -256,7 +256,7 @@ def check(site: Site, name: str, case: Case, text: str | None = None) -> None:
 
 
 @pytest.fixture(scope="module")
-def produced(site: Site, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
+def produced(site: SupervisorProcess, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
     """All of those that end by themselves, over."""
     cases = by_themselves(tmp_path_factory.mktemp("programs"))
     for case in cases.values():
@@ -266,7 +266,9 @@ def produced(site: Site, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     return cases
 
 
-def test_each_end_by_itself_has_its_cause(site: Site, produced: dict[str, Case]) -> None:
+def test_each_end_by_itself_has_its_cause(
+    site: SupervisorProcess, produced: dict[str, Case]
+) -> None:
     with ThreadPoolExecutor(2) as two:
         texts = dict(
             zip(
@@ -284,7 +286,7 @@ def test_each_end_by_itself_has_its_cause(site: Site, produced: dict[str, Case])
     assert wrong == [], "\n\n".join(wrong)
 
 
-def test_a_core_is_where_it_says(site: Site, produced: dict[str, Case]) -> None:
+def test_a_core_is_where_it_says(site: SupervisorProcess, produced: dict[str, Case]) -> None:
     status = site.status(produced["abort"].run)
     if not status["exit"]["coreDumped"]:
         pytest.skip(
@@ -298,7 +300,9 @@ def test_a_core_is_where_it_says(site: Site, produced: dict[str, Case]) -> None:
         ), text
 
 
-def test_four_that_look_alike_have_four_answers(site: Site, produced: dict[str, Case]) -> None:
+def test_four_that_look_alike_have_four_answers(
+    site: SupervisorProcess, produced: dict[str, Case]
+) -> None:
     """137 for want of memory, by kill -9, by exit 137 and by our own cancel."""
     canceled = shell("trap '' TERM; sleep 600 & wait; wait", graceSecs=0.1)
     greedy = gang("greedy", "tail /dev/zero", role={"memoryMb": 32})
@@ -325,7 +329,7 @@ def test_four_that_look_alike_have_four_answers(site: Site, produced: dict[str, 
     assert len(answers) == 4, answers
 
 
-def _limited(site: Site) -> bool:
+def _limited(site: SupervisorProcess) -> bool:
     log = next(iter(site.root.glob("agent/*parallel*/agent.log"))).read_text()
     return any(
         line.rstrip().endswith(("v1", "v2"))
@@ -334,7 +338,7 @@ def _limited(site: Site) -> bool:
     )
 
 
-def test_a_success_for_which_a_child_was_killed_is_said_to_be_one(site: Site) -> None:
+def test_a_success_for_which_a_child_was_killed_is_said_to_be_one(site: SupervisorProcess) -> None:
     run = gang("parent", "tail /dev/zero; exit 0", role={"memoryMb": 32})
     site.submit(run)
     over = site.wait(run, SECS)
@@ -350,7 +354,7 @@ def test_a_success_for_which_a_child_was_killed_is_said_to_be_one(site: Site) ->
 
 
 @pytest.mark.skipif(not ROOT, reason="a small file system of its own can be mounted by root only")
-def test_a_disk_that_is_full(site: Site, tmp_path: Path) -> None:
+def test_a_disk_that_is_full(site: SupervisorProcess, tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(small)], check=True)
@@ -363,7 +367,7 @@ def test_a_disk_that_is_full(site: Site, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not ROOT, reason="a file system of its own can be mounted by root only")
-def test_a_quota_that_is_used_up(site: Site, tmp_path: Path) -> None:
+def test_a_quota_that_is_used_up(site: SupervisorProcess, tmp_path: Path) -> None:
     """On btrfs, whose quotas bind root as well and need nobody's kernel module for quotas."""
     if shutil.which("mkfs.btrfs") is None:
         pytest.skip("mkfs.btrfs is not here: etc/engines/command.sh mkfs.btrfs btrfs-progs")
@@ -397,7 +401,7 @@ def listening() -> Iterator[int]:
         yield int(taken.getsockname()[1])
 
 
-def test_what_never_ran_says_so(site: Site, tmp_path: Path) -> None:
+def test_what_never_ran_says_so(site: SupervisorProcess, tmp_path: Path) -> None:
     """A limit of the queue, a run before it that failed, a directory that cannot be written to."""
     blocker = shell("sleep 600", uid="BlockerU", graceSecs=0.2)
     submitted = tmp_path / "submitted"
@@ -424,7 +428,7 @@ def test_what_never_ran_says_so(site: Site, tmp_path: Path) -> None:
     site.wait(blocker)
 
 
-def test_what_waits_says_for_what(site: Site, tmp_path: Path) -> None:
+def test_what_waits_says_for_what(site: SupervisorProcess, tmp_path: Path) -> None:
     """One attempt that failed waits for the next; one that failed is kept; one waits for another;
     an array's second; one is being ended.
     """
@@ -481,12 +485,12 @@ def test_what_waits_says_for_what(site: Site, tmp_path: Path) -> None:
             site.wait(run, SECS)
 
 
-def _pids(site: Site, run: dict[str, Any]) -> list[int]:
+def _pids(site: SupervisorProcess, run: dict[str, Any]) -> list[int]:
     tasks = site.post("job-tasks", uid=run["uid"], computeJid=jid_of(run), attempt=0)["tasks"]
     return [t["pid"] for t in tasks if t.get("pid")]
 
 
-def test_ends_that_others_bring(site: Site) -> None:
+def test_ends_that_others_bring(site: SupervisorProcess) -> None:
     """A keeper that is told to end; one that is killed with all that it kept."""
     down, gone = (shell("sleep 600", uid=uid, graceSecs=0.2) for uid in ("ShutDown", "GoneAway"))
     for run in (down, gone):
@@ -508,7 +512,7 @@ def test_ends_that_others_bring(site: Site) -> None:
 
 
 def test_an_agent_that_cannot_start_is_named_with_its_reason(tmp_path: Path) -> None:
-    made = Site(("limits.agent_start_secs=5", "limits.agent_start_tries=1"))
+    made = SupervisorProcess(("limits.agent_start_secs=5", "limits.agent_start_tries=1"))
     try:
         made.start()
         run = shell("true", uid="NoAgentU")
@@ -526,7 +530,7 @@ def test_an_agent_that_cannot_start_is_named_with_its_reason(tmp_path: Path) -> 
         made.end()
 
 
-def test_of_nothing_there_is_no_empty_answer(site: Site) -> None:
+def test_of_nothing_there_is_no_empty_answer(site: SupervisorProcess) -> None:
     run = shell("exit 3")
     site.finished(run)
     near = jid_of(run).replace("-command", "-comand")

@@ -14,7 +14,7 @@ import pytest
 import tornado.httpclient
 import tornado.websocket
 from consistency_check import check_answer, check_list
-from in_process_supervisor import Agent, Hall, execution, until
+from in_process_supervisor import Agent, InProcessSupervisor, execution, until
 
 from jobscribe.db.events.agent_fold import evolve_agent
 from jobscribe.db.events.job_fold import fold
@@ -33,32 +33,34 @@ UID, OTHER_UID = "WireUsr1", "WireUsr2"
 
 
 @pytest.fixture
-async def hall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hall]:
-    hall = Hall(tmp_path / "root", monkeypatch, op_reply_secs=0.5)
+async def local_site(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[InProcessSupervisor]:
+    local_site = InProcessSupervisor(tmp_path / "root", monkeypatch, op_reply_secs=0.5)
     try:
-        await hall.open()
-        yield hall
-        await _check_live_state(hall)
+        await local_site.open()
+        yield local_site
+        await _check_live_state(local_site)
     finally:
         monkeypatch.undo()
-        await hall.close()
+        await local_site.close()
     report = check(tmp_path / "root")
     assert report.ok and not report.records_behind, report
 
 
-async def _check_live_state(hall: Hall) -> None:
+async def _check_live_state(local_site: InProcessSupervisor) -> None:
     """The fold of the store is the world that decides, agents included, and what the supervisor
     answers and lists.
     """
-    store, world = hall.supervisor._store, hall.supervisor._engine.world
+    store, world = local_site.supervisor._store, local_site.supervisor._engine.world
     head = -1
     while (
-        head != store.head() or hall.supervisor._engine._pending
+        head != store.head() or local_site.supervisor._engine._pending
     ):  # until nothing was decided while we asked
         head = store.head()
-        listed = (await hall.post("job-list", limit=1000))["jobs"]
+        listed = (await local_site.post("job-list", limit=1000))["jobs"]
         answers = {
-            row["jid"]: await hall.post("run-status", uid=row["uid"], computeJid=row["jid"])
+            row["jid"]: await local_site.post("run-status", uid=row["uid"], computeJid=row["jid"])
             for row in listed
         }
     streams: dict[str, list[Stored]] = {}
@@ -87,30 +89,32 @@ async def _check_live_state(hall: Hall) -> None:
 # ---- who is let in
 
 
-async def test_a_run_goes_all_the_way_through_an_agent_made_by_hand(hall: Hall) -> None:
-    run = await hall.submit()
-    agent = await (await hall.agent()).present()
+async def test_a_run_goes_all_the_way_through_an_agent_made_by_hand(
+    local_site: InProcessSupervisor,
+) -> None:
+    run = await local_site.submit()
+    agent = await (await local_site.agent()).present()
     op = await agent.run()
-    assert op.token == hall.token_of(run) and op.spec.command == ("true",)
+    assert op.token == local_site.token_of(run) and op.spec.command == ("true",)
     await agent.report(op.token, "running")
     await until(
-        lambda: "TaskStarted" in hall.stories()["job/" + run["computeJid"]],
+        lambda: "TaskStarted" in local_site.stories()["job/" + run["computeJid"]],
         "its start is on record",
     )
-    assert (await hall.status(run))["state"] == "running"
+    assert (await local_site.status(run))["state"] == "running"
     await agent.report(op.token, "ended", code=3)
     assert (await agent.next(RunAck)).tokens == (op.token,)
-    assert hall.stories()["job/" + run["computeJid"]] == STORY
-    assert (await hall.status(run))["exit"]["code"] == 3
+    assert local_site.stories()["job/" + run["computeJid"]] == STORY
+    assert (await local_site.status(run))["exit"]["code"] == 3
 
 
 async def test_what_ended_is_acknowledged_only_when_that_is_durable(
-    hall: Hall, monkeypatch: pytest.MonkeyPatch
+    local_site: InProcessSupervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await hall.submit()
-    agent = await (await hall.agent()).present()
+    await local_site.submit()
+    agent = await (await local_site.agent()).present()
     op = await agent.run()
-    store = hall.supervisor._store
+    store = local_site.supervisor._store
     held: list[tuple[Any, Any]] = []
     append = store.append
     monkeypatch.setattr(store, "append", lambda batch, done: held.append((batch, done)))
@@ -125,16 +129,16 @@ async def test_what_ended_is_acknowledged_only_when_that_is_durable(
 
 
 async def test_no_answer_and_no_op_before_the_request_is_durable(
-    hall: Hall, monkeypatch: pytest.MonkeyPatch
+    local_site: InProcessSupervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await hall.submit()
-    agent = await (await hall.agent()).present()
+    await local_site.submit()
+    agent = await (await local_site.agent()).present()
     await agent.run()
-    store = hall.supervisor._store
+    store = local_site.supervisor._store
     held: list[tuple[Any, Any]] = []
     append = store.append
     monkeypatch.setattr(store, "append", lambda batch, done: held.append((batch, done)))
-    answer = asyncio.ensure_future(hall.submit())
+    answer = asyncio.ensure_future(local_site.submit())
     await until(lambda: held, "the request is on its way to the disk")
     with pytest.raises(TimeoutError):
         await agent.next(Run, 0.5)
@@ -143,7 +147,7 @@ async def test_no_answer_and_no_op_before_the_request_is_durable(
     for batch, done in held:
         append(batch, done)
     run = await answer
-    assert (await agent.run()).token == hall.token_of(run)
+    assert (await agent.run()).token == local_site.token_of(run)
 
 
 @pytest.mark.parametrize(
@@ -160,16 +164,16 @@ async def test_no_answer_and_no_op_before_the_request_is_durable(
     ids=lambda c: str(c)[:60],
 )
 async def test_who_has_not_the_token_of_that_agent_is_not_let_in(
-    hall: Hall, claims: dict[str, str]
+    local_site: InProcessSupervisor, claims: dict[str, str]
 ) -> None:
-    await hall.submit()
-    await hall.submit(OTHER_UID)
-    spec = await hall.started()
-    await hall.started(OTHER_UID)
-    before, head = hall.counters.get("rejected.unauthenticated", 0), hall.head
+    await local_site.submit()
+    await local_site.submit(OTHER_UID)
+    spec = await local_site.started()
+    await local_site.started(OTHER_UID)
+    before, head = local_site.counters.get("rejected.unauthenticated", 0), local_site.head
     token = claims.get("token", spec.token)
     request = tornado.httpclient.HTTPRequest(
-        hall.agents_url,
+        local_site.agents_url,
         headers={
             "Authorization": "Bearer " + token,
             "X-Jobscribe-Agent": claims.get("key_text", str(spec.key)),
@@ -178,7 +182,7 @@ async def test_who_has_not_the_token_of_that_agent_is_not_let_in(
     with pytest.raises(tornado.httpclient.HTTPClientError) as refused:
         await tornado.websocket.websocket_connect(request)
     assert refused.value.code == 401
-    assert (hall.counters["rejected.unauthenticated"], hall.head) == (before + 1, head)
+    assert (local_site.counters["rejected.unauthenticated"], local_site.head) == (before + 1, head)
 
 
 @pytest.mark.parametrize(
@@ -190,32 +194,34 @@ async def test_who_has_not_the_token_of_that_agent_is_not_let_in(
     ],
 )
 async def test_who_says_nothing_of_himself_is_not_let_in(
-    hall: Hall, headers: dict[str, str]
+    local_site: InProcessSupervisor, headers: dict[str, str]
 ) -> None:
-    await hall.submit()
-    await hall.started()
+    await local_site.submit()
+    await local_site.started()
     with pytest.raises(tornado.httpclient.HTTPClientError) as refused:
         await tornado.websocket.websocket_connect(
-            tornado.httpclient.HTTPRequest(hall.agents_url, headers=headers)
+            tornado.httpclient.HTTPRequest(local_site.agents_url, headers=headers)
         )
     assert refused.value.code == 401
 
 
-async def test_a_browser_is_not_let_in(hall: Hall) -> None:
-    await hall.submit()
-    agent = Agent(await hall.started(), hall.agents_url)
+async def test_a_browser_is_not_let_in(local_site: InProcessSupervisor) -> None:
+    await local_site.submit()
+    agent = Agent(await local_site.started(), local_site.agents_url)
     with pytest.raises(tornado.httpclient.HTTPClientError) as refused:
         await agent.connect(Origin="http://evil.example")
     assert refused.value.code == 403
 
 
-async def test_an_alive_that_is_another_agents_ends_the_connection(hall: Hall) -> None:
-    await hall.submit()
-    agent = await hall.agent()
-    head = hall.head
+async def test_an_alive_that_is_another_agents_ends_the_connection(
+    local_site: InProcessSupervisor,
+) -> None:
+    await local_site.submit()
+    agent = await local_site.agent()
+    head = local_site.head
     await agent.alive(agent_key=AgentKey("local", "sequential", OTHER_UID, "localhost"))
     assert "does not match its token" in (await agent.ended() or "")
-    assert (hall.counters["rejected.foreignToken"], hall.head) == (1, head)
+    assert (local_site.counters["rejected.foreignToken"], local_site.head) == (1, head)
 
 
 # ---- what is no message
@@ -258,61 +264,64 @@ BAD_FRAMES: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize(("frame", "counter"), BAD_FRAMES.values(), ids=BAD_FRAMES.keys())
 async def test_what_is_no_message_is_refused_counted_and_changes_nothing(
-    hall: Hall, frame: bytes | str, counter: str
+    local_site: InProcessSupervisor, frame: bytes | str, counter: str
 ) -> None:
-    run = await hall.submit()
-    agent = await (await hall.agent()).present()
+    run = await local_site.submit()
+    agent = await (await local_site.agent()).present()
     await agent.run()
-    head = hall.head
+    head = local_site.head
     await agent.raw(frame)
-    await until(lambda: hall.counters.get(counter), "it is counted")
-    assert hall.head == head
-    assert (await hall.status(run))["state"] == "pending"
+    await until(lambda: local_site.counters.get(counter), "it is counted")
+    assert local_site.head == head
+    assert (await local_site.status(run))["state"] == "pending"
     if counter != "rejected.unknownOp":
         assert await agent.ended() is not None
-    again = await (await hall.agent()).present(execution(hall.token_of(run), "ended"))
-    assert (await again.next(RunAck)).tokens == (hall.token_of(run),)
+    again = await (await local_site.agent()).present(execution(local_site.token_of(run), "ended"))
+    assert (await again.next(RunAck)).tokens == (local_site.token_of(run),)
 
 
-async def test_after_an_unknown_op_the_connection_goes_on(hall: Hall) -> None:
-    await hall.submit()
-    agent = await (await hall.agent()).present()
+async def test_after_an_unknown_op_the_connection_goes_on(local_site: InProcessSupervisor) -> None:
+    await local_site.submit()
+    agent = await (await local_site.agent()).present()
     op = await agent.run()
     await agent.raw(_frame([{"op": "sing", "opId": "o" * 32}]))
-    await until(lambda: hall.counters.get("rejected.unknownOp"), "it is counted")
+    await until(lambda: local_site.counters.get("rejected.unknownOp"), "it is counted")
     agent._encoder._seq = 3
     await agent.report(op.token, "ended")
     await agent.next(RunAck)
 
 
-async def test_good_messages_beside_an_unknown_op_are_not_lost_for_good(hall: Hall) -> None:
+async def test_good_messages_beside_an_unknown_op_are_not_lost_for_good(
+    local_site: InProcessSupervisor,
+) -> None:
     """One frame carries the end of a run and an op of a newer version."""
-    run = await hall.submit()
-    agent = await (await hall.agent()).present()
+    run = await local_site.submit()
+    agent = await (await local_site.agent()).present()
     op = await agent.run()
     whole = next(iter(Encoder().frames([RunStatusUpdate(execution=execution(op.token, "ended"))])))
     messages = msgpack.unpackb(whole)["m"]
     await agent.raw(_frame([*messages, {"op": "sing"}]))
-    await until(lambda: hall.counters.get("rejected.unknownOp"), "it is counted")
+    await until(lambda: local_site.counters.get("rejected.unknownOp"), "it is counted")
     await until(
-        lambda: "RunEnded" in hall.stories()["job/" + run["computeJid"]], "its end is on record"
+        lambda: "RunEnded" in local_site.stories()["job/" + run["computeJid"]],
+        "its end is on record",
     )
 
 
-async def test_a_frame_over_the_limit_ends_the_connection(hall: Hall) -> None:
-    await hall.submit()
-    agent = await (await hall.agent()).present()
+async def test_a_frame_over_the_limit_ends_the_connection(local_site: InProcessSupervisor) -> None:
+    await local_site.submit()
+    agent = await (await local_site.agent()).present()
     await agent.run()
-    head = hall.head
+    head = local_site.head
     await agent.raw(b"\0" * (MAX_FRAME + 1))
     await agent.ended()
-    assert hall.head == head
-    await (await hall.agent()).present()
+    assert local_site.head == head
+    await (await local_site.agent()).present()
 
 
-async def test_a_lost_frame_is_made_good_by_a_snapshot(hall: Hall) -> None:
-    run = await hall.submit()
-    agent = await (await hall.agent()).present()
+async def test_a_lost_frame_is_made_good_by_a_snapshot(local_site: InProcessSupervisor) -> None:
+    run = await local_site.submit()
+    agent = await (await local_site.agent()).present()
     op = await agent.run()
     list(
         agent._encoder.frames([RunStatusUpdate(execution=execution(op.token, "ended"))])
@@ -321,109 +330,119 @@ async def test_a_lost_frame_is_made_good_by_a_snapshot(hall: Hall) -> None:
     await agent.next(RunStatus)
     await agent.snapshot(execution(op.token, "ended"))
     await agent.next(RunAck)
-    assert (await hall.status(run))["state"] == "completed"
+    assert (await local_site.status(run))["state"] == "completed"
 
 
 # ---- what is not believed
 
 
-async def test_an_agent_that_speaks_of_another_users_task_is_sent_away(hall: Hall) -> None:
-    mine, theirs = await hall.submit(), await hall.submit(OTHER_UID)
-    good = await (await hall.agent()).present()
+async def test_an_agent_that_speaks_of_another_users_task_is_sent_away(
+    local_site: InProcessSupervisor,
+) -> None:
+    mine, theirs = await local_site.submit(), await local_site.submit(OTHER_UID)
+    good = await (await local_site.agent()).present()
     await good.run()
-    bad = await (await hall.agent(OTHER_UID)).present()
+    bad = await (await local_site.agent(OTHER_UID)).present()
     await bad.run()
-    head = hall.head
-    await bad.report(hall.token_of(mine), "ended", code=1)
+    head = local_site.head
+    await bad.report(local_site.token_of(mine), "ended", code=1)
     assert await bad.ended() is not None
-    await until(lambda: hall.counters.get("foreignToken"), "it is counted")
-    assert hall.head == head
-    assert [(await hall.status(r))["state"] for r in (mine, theirs)] == ["pending", "pending"]
-    await good.report(hall.token_of(mine), "ended")
+    await until(lambda: local_site.counters.get("foreignToken"), "it is counted")
+    assert local_site.head == head
+    assert [(await local_site.status(r))["state"] for r in (mine, theirs)] == ["pending", "pending"]
+    await good.report(local_site.token_of(mine), "ended")
     await good.next(RunAck)
 
 
-async def test_an_old_serial_is_not_the_run_that_is_there(hall: Hall) -> None:
-    run = await hall.submit()
-    agent = await (await hall.agent()).present()
+async def test_an_old_serial_is_not_the_run_that_is_there(local_site: InProcessSupervisor) -> None:
+    run = await local_site.submit()
+    agent = await (await local_site.agent()).present()
     op = await agent.run()
     await agent.report(op.token, "running")
     old = Token(op.token.jid, op.token.serial - 5, 1, "main", 0)
     await until(
-        lambda: "TaskStarted" in hall.stories()["job/" + run["computeJid"]],
+        lambda: "TaskStarted" in local_site.stories()["job/" + run["computeJid"]],
         "its start is on record",
     )
-    head = hall.head
+    head = local_site.head
     await agent.report(old, "ended", code=9)
     assert (await agent.next(RunAck)).tokens == (old,)
     await agent.report(old, "running", pid=77)
     cancel = await agent.next(Cancel)
     assert cancel.token == old
-    assert (hall.head, hall.counters["staleSerial"]) == (head, 1)
-    assert (await hall.status(run))["state"] == "running"
+    assert (local_site.head, local_site.counters["staleSerial"]) == (head, 1)
+    assert (await local_site.status(run))["state"] == "running"
     await agent.report(op.token, "ended")
     await agent.next(RunAck)
 
 
-async def test_the_same_end_twice_is_one_end(hall: Hall) -> None:
-    run = await hall.submit()
-    agent = await (await hall.agent()).present()
+async def test_the_same_end_twice_is_one_end(local_site: InProcessSupervisor) -> None:
+    run = await local_site.submit()
+    agent = await (await local_site.agent()).present()
     op = await agent.run()
     for _ in range(3):
         await agent.report(op.token, "ended")
     for _ in range(3):
         await agent.next(RunAck)
-    assert hall.stories()["job/" + run["computeJid"]] == STORY
+    assert local_site.stories()["job/" + run["computeJid"]] == STORY
 
 
-async def test_a_second_connection_of_an_agent_ends_the_older_one(hall: Hall) -> None:
-    run = await hall.submit()
-    older = await (await hall.agent()).present()
+async def test_a_second_connection_of_an_agent_ends_the_older_one(
+    local_site: InProcessSupervisor,
+) -> None:
+    run = await local_site.submit()
+    older = await (await local_site.agent()).present()
     op = await older.run()
-    newer = await hall.agent()
+    newer = await local_site.agent()
     await newer.alive()
     assert "newer" in (await older.ended() or "")
-    assert hall.counters["agentReplaced"] == 1
+    assert local_site.counters["agentReplaced"] == 1
     await newer.snapshot(execution(op.token, "running"))
     await until(
-        lambda: "TaskStarted" in hall.stories()["job/" + run["computeJid"]],
+        lambda: "TaskStarted" in local_site.stories()["job/" + run["computeJid"]],
         "the newer one is believed",
     )
     await newer.report(op.token, "ended")
     await newer.next(RunAck)
-    assert hall.stories()["job/" + run["computeJid"]] == STORY
+    assert local_site.stories()["job/" + run["computeJid"]] == STORY
 
 
-async def test_a_placed_run_that_the_agent_does_not_know_is_sent_again(hall: Hall) -> None:
-    await hall.submit()
-    agent = await (await hall.agent()).present()
+async def test_a_placed_run_that_the_agent_does_not_know_is_sent_again(
+    local_site: InProcessSupervisor,
+) -> None:
+    await local_site.submit()
+    agent = await (await local_site.agent()).present()
     first = await agent.run()
     agent.close()
-    again = await (await hall.agent()).present()
+    again = await (await local_site.agent()).present()
     second = await again.run()
     assert second.token == first.token and second.op_id == first.op_id
     await again.report(second.token, "ended")
     await again.next(RunAck)
 
 
-async def test_a_task_that_ran_and_is_not_known_any_more_is_lost(hall: Hall) -> None:
-    run = await hall.submit()
-    agent = await (await hall.agent()).present()
+async def test_a_task_that_ran_and_is_not_known_any_more_is_lost(
+    local_site: InProcessSupervisor,
+) -> None:
+    run = await local_site.submit()
+    agent = await (await local_site.agent()).present()
     op = await agent.run()
     await agent.report(op.token, "running")
     await until(
-        lambda: "TaskStarted" in hall.stories()["job/" + run["computeJid"]],
+        lambda: "TaskStarted" in local_site.stories()["job/" + run["computeJid"]],
         "its start is on record",
     )
     agent.close()
-    agent = await (await hall.agent()).present()
+    agent = await (await local_site.agent()).present()
     await agent.next(RunStatus)
-    assert "RunEnded" not in hall.stories()["job/" + run["computeJid"]], "it is asked again first"
+    assert "RunEnded" not in local_site.stories()["job/" + run["computeJid"]], (
+        "it is asked again first"
+    )
     await agent.snapshot()
     await until(
-        lambda: "RunEnded" in hall.stories()["job/" + run["computeJid"]], "it is called lost"
+        lambda: "RunEnded" in local_site.stories()["job/" + run["computeJid"]], "it is called lost"
     )
-    said = await hall.status(run)
+    said = await local_site.status(run)
     assert (said["state"], said["reason"]) == ("error", "lost")
 
 
@@ -431,60 +450,62 @@ async def test_a_task_that_ran_and_is_not_known_any_more_is_lost(hall: Hall) -> 
 
 
 async def test_who_never_says_alive_is_sent_away(
-    hall: Hall, monkeypatch: pytest.MonkeyPatch
+    local_site: InProcessSupervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(websocket, "ALIVE_SECS", 0.3)
-    await hall.submit()
-    agent = await hall.agent()
+    await local_site.submit()
+    agent = await local_site.agent()
     assert "alive" in (await agent.ended() or "")
 
 
-async def test_who_speaks_before_alive_is_sent_away(hall: Hall) -> None:
-    await hall.submit()
-    agent = await hall.agent()
-    head = hall.head
+async def test_who_speaks_before_alive_is_sent_away(local_site: InProcessSupervisor) -> None:
+    await local_site.submit()
+    agent = await local_site.agent()
+    head = local_site.head
     await agent.snapshot()
     assert "alive" in (await agent.ended() or "")
-    assert hall.head == head
+    assert local_site.head == head
 
 
-async def test_who_says_alive_and_no_snapshot_is_asked_for_one_and_gets_no_work(hall: Hall) -> None:
-    run = await hall.submit()
-    agent = await hall.agent()
+async def test_who_says_alive_and_no_snapshot_is_asked_for_one_and_gets_no_work(
+    local_site: InProcessSupervisor,
+) -> None:
+    run = await local_site.submit()
+    agent = await local_site.agent()
     await agent.alive()
     await agent.next(RunStatus)
     assert agent.received == []
-    assert (await hall.status(run))["queueState"] == "agent"
+    assert (await local_site.status(run))["queueState"] == "agent"
     await agent.snapshot()
     await agent.report((await agent.run()).token, "ended")
     await agent.next(RunAck)
 
 
 async def test_who_never_reads_costs_no_more_than_his_queue(
-    hall: Hall, monkeypatch: pytest.MonkeyPatch
+    local_site: InProcessSupervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ends are acknowledged to somebody who does not read: at the limit his connection is ended,
     not kept for ever.
     """
     monkeypatch.setattr(hub_module, "MAX_WAITING", 500)
-    hall.supervisor._hub.write_secs = 1.0
-    run = await hall.submit()
-    agent = await (await hall.agent()).present()
+    local_site.supervisor._hub.write_secs = 1.0
+    run = await local_site.submit()
+    agent = await (await local_site.agent()).present()
     op = await agent.run()
     assert agent.socket is not None
     # a client of tornado's takes one message ahead and then waits for its reader; what the kernels
     # keep is made small
     stream = agent.socket.protocol.stream  # type: ignore[union-attr]
-    theirs = hall.supervisor._hub.connections[agent.spec.key].socket.ws_connection.stream  # type: ignore[union-attr]
+    theirs = local_site.supervisor._hub.connections[agent.spec.key].socket.ws_connection.stream  # type: ignore[union-attr]
     for end in (stream, theirs):
         end.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
         end.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
-    others = await hall.submit(OTHER_UID)
-    good = await (await hall.agent(OTHER_UID)).present()
+    others = await local_site.submit(OTHER_UID)
+    good = await (await local_site.agent(OTHER_UID)).present()
     answered = await good.run()
     deadline = asyncio.get_running_loop().time() + 30
     earlier = itertools.count(1)
-    while hall.supervisor._hub.connections.get(agent.spec.key) is not None:
+    while local_site.supervisor._hub.connections.get(agent.spec.key) is not None:
         assert asyncio.get_running_loop().time() < deadline, "its connection was not ended"
         tokens = [
             Token(op.token.jid, op.token.serial - next(earlier), 1, "main", 0) for _ in range(50)
@@ -495,10 +516,10 @@ async def test_who_never_reads_costs_no_more_than_his_queue(
             )
     await good.report(answered.token, "ended")
     await good.next(RunAck)
-    assert (await hall.status(others))["state"] == "completed"
-    again = await (await hall.agent()).present(execution(op.token, "ended"))
+    assert (await local_site.status(others))["state"] == "completed"
+    again = await (await local_site.agent()).present(execution(op.token, "ended"))
     await again.next(RunAck)
-    assert (await hall.status(run))["state"] == "completed"
+    assert (await local_site.status(run))["state"] == "completed"
 
 
 # ---- drivers that fail
@@ -507,46 +528,52 @@ async def test_who_never_reads_costs_no_more_than_his_queue(
 async def test_an_agent_that_cannot_be_started_ends_its_runs_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hall = Hall(tmp_path / "broken", monkeypatch, agent_start_tries=2, agent_start_secs=0.3)
-    hall.place.broken = "there is no room for another agent"
-    await hall.open()
+    local_site = InProcessSupervisor(
+        tmp_path / "broken", monkeypatch, agent_start_tries=2, agent_start_secs=0.3
+    )
+    local_site.place.broken = "there is no room for another agent"
+    await local_site.open()
     try:
-        run = await hall.submit()
-        said = await hall.status(run, waitSecs=10)
+        run = await local_site.submit()
+        said = await local_site.status(run, waitSecs=10)
         assert (said["state"], said["reason"]) == ("error", "agentStartFailed")
         assert "no room" in said["error"]
-        assert hall.agent_events(UID) == ["AgentStartRequested", "AgentStartFailed"] * 2
+        assert local_site.agent_events(UID) == ["AgentStartRequested", "AgentStartFailed"] * 2
     finally:
-        await hall.close()
+        await local_site.close()
 
 
 async def test_an_agent_that_never_connects_is_stopped_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hall = Hall(tmp_path / "silent", monkeypatch, agent_start_tries=3, agent_start_secs=0.3)
-    await hall.open()
+    local_site = InProcessSupervisor(
+        tmp_path / "silent", monkeypatch, agent_start_tries=3, agent_start_secs=0.3
+    )
+    await local_site.open()
     try:
-        run = await hall.submit()
-        await until(lambda: len(hall.place.entries) == 2, "a second one is started")
-        assert not hall.place.entries[0].running
-        agent = await (await hall.agent()).present()
+        run = await local_site.submit()
+        await until(lambda: len(local_site.place.entries) == 2, "a second one is started")
+        assert not local_site.place.entries[0].running
+        agent = await (await local_site.agent()).present()
         await agent.report((await agent.run()).token, "ended")
         await agent.next(RunAck)
-        assert (await hall.status(run))["state"] == "completed"
+        assert (await local_site.status(run))["state"] == "completed"
     finally:
-        await hall.close()
+        await local_site.close()
 
 
 async def test_the_token_of_an_agent_that_was_given_up_is_worth_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hall = Hall(tmp_path / "old", monkeypatch, agent_start_tries=9, agent_start_secs=0.3)
-    await hall.open()
+    local_site = InProcessSupervisor(
+        tmp_path / "old", monkeypatch, agent_start_tries=9, agent_start_secs=0.3
+    )
+    await local_site.open()
     try:
-        await hall.submit()
-        first: AgentSpec = await hall.started()
-        await until(lambda: len(hall.place.entries) == 3, "a third one is started")
+        await local_site.submit()
+        first: AgentSpec = await local_site.started()
+        await until(lambda: len(local_site.place.entries) == 3, "a third one is started")
         with pytest.raises(tornado.httpclient.HTTPClientError):
-            await Agent(first, hall.agents_url).connect()
+            await Agent(first, local_site.agents_url).connect()
     finally:
-        await hall.close()
+        await local_site.close()

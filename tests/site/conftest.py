@@ -10,7 +10,7 @@ import pytest
 import supervisor_process
 from consistency_check import check_books
 from http_browser import Browser, close_all
-from supervisor_process import Site, add_logs
+from supervisor_process import SupervisorProcess, add_logs
 
 #: The apps and hooks of tests/site/support/site_hooks.py, as a site's own configuration names them.
 OURS = (
@@ -33,15 +33,15 @@ class Sites:
     """
 
     def __init__(self) -> None:
-        self._sites: list[Site] = []
+        self._sites: list[SupervisorProcess] = []
         self._before = supervisor_process.PYTHON_PATH
         supervisor_process.PYTHON_PATH = os.pathsep.join(
             p for p in (self._before, str(Path(__file__).parent / "support")) if p
         )
 
-    def make(self, *sets: str) -> Site:
+    def make(self, *sets: str) -> SupervisorProcess:
         """Started."""
-        site = Site((*OURS, *sets), web=True)
+        site = SupervisorProcess((*OURS, *sets), web=True)
         site._env["HOUSE"] = str(site.place)
         self._sites.append(site)
         return site.start()
@@ -64,7 +64,7 @@ class Sites:
 
 
 @pytest.fixture
-def make_site() -> Iterator[Callable[..., Site]]:
+def make_site() -> Iterator[Callable[..., SupervisorProcess]]:
     """`make_site(*settings)`: a site of the test's own, started."""
     sites = Sites()
     yield sites.make
@@ -80,13 +80,13 @@ def sites() -> Iterator[Sites]:
 
 
 @pytest.fixture(scope="module")
-def site(sites: Sites) -> Site:
+def site(sites: Sites) -> SupervisorProcess:
     """One for a file of tests, each with users of its own."""
     return sites.make("slots.local_sequential=4", "slots.local_parallel=4")
 
 
 @pytest.fixture
-def browser(site: Site, request: pytest.FixtureRequest) -> Iterator[Browser]:
+def browser(site: SupervisorProcess, request: pytest.FixtureRequest) -> Iterator[Browser]:
     """Of a user who is signed in, and whom nobody else is."""
     browser = Browser(site).sign_in(f"user of {request.node.name}"[-64:])
     yield browser

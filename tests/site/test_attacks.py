@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 from http_browser import Browser
-from supervisor_process import Answer, Site, texts_below, until
+from supervisor_process import Answer, SupervisorProcess, texts_below, until
 
 from jobscribe.runtime import processes
 
@@ -32,9 +32,9 @@ FORGED = "Nov 21 08:30:45     1     0 web/forged.py:1:forged \x1b[31m"
 
 
 @pytest.fixture(scope="module")
-def site(sites: Any) -> Site:
+def site(sites: Any) -> SupervisorProcess:
     """With an app whose user writes its program."""
-    made: Site = sites.make(
+    made: SupervisorProcess = sites.make(
         "slots.local_sequential=4",
         "slots.local_parallel=4",
         "apps.also=slow=house:slow,failing=house:failing,evil=evil:evil",
@@ -43,12 +43,12 @@ def site(sites: Any) -> Site:
 
 
 @pytest.fixture
-def victim(site: Site, request: pytest.FixtureRequest) -> Browser:
+def victim(site: SupervisorProcess, request: pytest.FixtureRequest) -> Browser:
     """Somebody else, whom nothing of it may concern."""
     return Browser(site).sign_in(f"victim of {request.node.name}"[:64])
 
 
-def raw(site: Site, *lines: str, body: bytes = b"", ends: bytes = b"\0") -> bytes:
+def raw(site: SupervisorProcess, *lines: str, body: bytes = b"", ends: bytes = b"\0") -> bytes:
     """What comes back for a request as these lines, until the connection is closed or `ends` has
     come.
     """
@@ -60,12 +60,12 @@ def raw(site: Site, *lines: str, body: bytes = b"", ends: bytes = b"\0") -> byte
         return out
 
 
-def connected(site: Site) -> socket.socket:
+def connected(site: SupervisorProcess) -> socket.socket:
     host, _, port = site.front.removeprefix("http://").partition(":")
     return socket.create_connection((host, int(port)), timeout=20)
 
 
-def host(site: Site) -> str:
+def host(site: SupervisorProcess) -> str:
     return "Host: " + site.front.removeprefix("http://")
 
 
@@ -84,7 +84,7 @@ def evil(browser: Browser, sh: str, report: str = "evilAnimation") -> dict[str, 
     return simulation
 
 
-def outside(site: Site) -> Path:
+def outside(site: SupervisorProcess) -> Path:
     """A file that is nobody's business and no secret: other tests look for those everywhere."""
     path = site.place / "outside"
     path.write_text("not for users")
@@ -94,7 +94,9 @@ def outside(site: Site) -> Path:
 # ---- a stranger on the network
 
 
-def test_a_body_of_doubtful_length_reaches_nobody(site: Site, browser: Browser) -> None:
+def test_a_body_of_doubtful_length_reaches_nobody(
+    site: SupervisorProcess, browser: Browser
+) -> None:
     before = site.log().count("Traceback")
     cookie = f"Cookie: {browser._cookie}"
     smuggled = b"0\r\n\r\nPOST /sign-out HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
@@ -130,7 +132,7 @@ def test_a_body_of_doubtful_length_reaches_nobody(site: Site, browser: Browser) 
 
 
 def test_two_requests_in_a_row_are_two_and_their_words_stay_apart(
-    site: Site, browser: Browser
+    site: SupervisorProcess, browser: Browser
 ) -> None:
     who = ("GET /who HTTP/1.1", host(site))
     answers = raw(
@@ -154,7 +156,7 @@ def test_two_requests_in_a_row_are_two_and_their_words_stay_apart(
     assert re.findall(rb"HTTP/1.1 (\d+)", answers) == [b"200", b"401", b"404", b"401"]
 
 
-def test_idle_connections_shut_nobody_out(site: Site, victim: Browser) -> None:
+def test_idle_connections_shut_nobody_out(site: SupervisorProcess, victim: Browser) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = SELECTABLE + 100
     assert hard >= 2 * most, "this machine allows too few descriptors for this test"
@@ -171,7 +173,9 @@ def test_idle_connections_shut_nobody_out(site: Site, victim: Browser) -> None:
     is_well(victim)
 
 
-def test_uploads_of_nobody_that_stall_shut_nobody_out(site: Site, victim: Browser) -> None:
+def test_uploads_of_nobody_that_stall_shut_nobody_out(
+    site: SupervisorProcess, victim: Browser
+) -> None:
     with contextlib.ExitStack() as stalled:
         for _ in range(150):
             s = stalled.enter_context(connected(site))
@@ -207,7 +211,7 @@ ROOT_ONLY = pytest.mark.skipif(
 )
 
 
-def stolen(site: Site, *requests: tuple[str, str]) -> list[str]:
+def stolen(site: SupervisorProcess, *requests: tuple[str, str]) -> list[str]:
     """The answers to another unix user."""
     done = subprocess.run(
         [sys.executable, "-I", "-c", THIEF],
@@ -225,7 +229,7 @@ def stolen(site: Site, *requests: tuple[str, str]) -> list[str]:
     return found
 
 
-def as_text(site: Site, first: str, *lines: str, body: str = "") -> str:
+def as_text(site: SupervisorProcess, first: str, *lines: str, body: str = "") -> str:
     ends = () if "Connection: keep-alive" in lines else ("Connection: close",)
     sized = (f"Content-Length: {len(body)}", "Content-Type: application/json") if body else ()
     return "\r\n".join(
@@ -245,7 +249,7 @@ def as_text(site: Site, first: str, *lines: str, body: str = "") -> str:
 
 @ROOT_ONLY
 def test_a_cookie_and_a_ticket_that_another_unix_user_got_open_nothing(
-    site: Site, browser: Browser
+    site: SupervisorProcess, browser: Browser
 ) -> None:
     simulation = browser.simulation("heightWeightReport", "myapp")
     names = "/".join(
@@ -308,7 +312,7 @@ def test_a_cookie_and_a_ticket_that_another_unix_user_got_open_nothing(
 
 
 def test_signing_out_ends_the_session_and_its_streams_for_whoever_has_the_cookie(
-    site: Site, browser: Browser
+    site: SupervisorProcess, browser: Browser
 ) -> None:
     kept = browser.another_window()
     ticket = browser.post("/live-ticket")["ticket"]
@@ -346,7 +350,7 @@ def test_signing_out_ends_the_session_and_its_streams_for_whoever_has_the_cookie
     ],
 )
 def test_a_name_of_somebody_else_that_leads_here_opens_nothing(
-    site: Site, browser: Browser, name: str
+    site: SupervisorProcess, browser: Browser, name: str
 ) -> None:
     port = site.front.rpartition(":")[2]
     for line in ("GET / HTTP/1.1", "GET /who HTTP/1.1", "POST /live-ticket HTTP/1.1"):
@@ -363,7 +367,9 @@ def test_a_name_of_somebody_else_that_leads_here_opens_nothing(
         assert b"crossSite" in answer and answer.split(b" ")[1] == b"403", (line, answer)
 
 
-def test_another_tab_can_change_nothing_and_read_nothing(site: Site, browser: Browser) -> None:
+def test_another_tab_can_change_nothing_and_read_nothing(
+    site: SupervisorProcess, browser: Browser
+) -> None:
     simulation = browser.simulation("heightWeightReport", "myapp")
     port = int(site.front.rpartition(":")[2])
     for headers in (
@@ -418,7 +424,7 @@ def shown(answer: Answer, simulation: dict[str, Any]) -> tuple[int, bytes, list[
 
 
 def test_another_users_job_is_answered_as_one_that_is_not_there(
-    site: Site, browser: Browser, victim: Browser
+    site: SupervisorProcess, browser: Browser, victim: Browser
 ) -> None:
     theirs, heat = (
         victim.simulation("heightWeightReport", "myapp"),
@@ -481,7 +487,7 @@ def test_another_users_job_is_answered_as_one_that_is_not_there(
     )
 
 
-def live_status(site: Site, browser: Browser, jid: str) -> Any:
+def live_status(site: SupervisorProcess, browser: Browser, jid: str) -> Any:
     """The first thing that a stream says of this job."""
     ticket = browser.post("/live-ticket")["ticket"]
     with connected(site) as s:
@@ -504,7 +510,9 @@ def test_a_request_id_of_somebody_else_leads_to_ones_own_job(
     assert [jid.partition("-")[0] for jid in jids] == [victim.uid, browser.uid]
 
 
-def test_cookies_and_tickets_cannot_be_made(site: Site, browser: Browser, victim: Browser) -> None:
+def test_cookies_and_tickets_cannot_be_made(
+    site: SupervisorProcess, browser: Browser, victim: Browser
+) -> None:
     name, _, value = browser._cookie.partition("=")
     body, stamp, mac = value.rsplit(".", 2)
     other = (
@@ -549,7 +557,7 @@ def test_cookies_and_tickets_cannot_be_made(site: Site, browser: Browser, victim
 
 
 def test_calls_of_one_user_leave_workers_for_the_others(
-    site: Site, browser: Browser, victim: Browser, tmp_path: Path
+    site: SupervisorProcess, browser: Browser, victim: Browser, tmp_path: Path
 ) -> None:
     go = tmp_path / "go"
     codes: Counter[int] = Counter()
@@ -573,7 +581,7 @@ def test_calls_of_one_user_leave_workers_for_the_others(
 
 
 def test_downloads_that_one_user_does_not_read_leave_places_for_the_others(
-    site: Site, browser: Browser, victim: Browser
+    site: SupervisorProcess, browser: Browser, victim: Browser
 ) -> None:
     simulation = evil(browser, "truncate -s 200M big")
     path = f"/download-run-file/evil/{simulation['simulationId']}/evilAnimation/-1?suffix=big"
@@ -597,7 +605,7 @@ def test_downloads_that_one_user_does_not_read_leave_places_for_the_others(
 
 
 def test_nothing_but_plain_files_of_the_run_directory_is_downloaded(
-    site: Site, browser: Browser
+    site: SupervisorProcess, browser: Browser
 ) -> None:
     secret = site.root / "secret/server"
     simulation = evil(
@@ -651,7 +659,7 @@ def test_nothing_but_plain_files_of_the_run_directory_is_downloaded(
 
 @pytest.mark.parametrize("what", ["ln -s {secret}", "ln {outside}", "mkfifo", "mkdir"])
 def test_a_log_that_is_something_else_tells_nothing_and_holds_nobody_up(
-    site: Site, browser: Browser, victim: Browser, what: str
+    site: SupervisorProcess, browser: Browser, victim: Browser, what: str
 ) -> None:
     simulation = evil(
         browser,
@@ -665,7 +673,7 @@ def test_a_log_that_is_something_else_tells_nothing_and_holds_nobody_up(
 
 
 def test_a_library_gives_plain_files_only_and_one_of_holes_holds_nobody_up(
-    site: Site, browser: Browser, victim: Browser
+    site: SupervisorProcess, browser: Browser, victim: Browser
 ) -> None:
     secret = site.root / "secret/server"
 
@@ -707,7 +715,9 @@ def test_a_library_gives_plain_files_only_and_one_of_holes_holds_nobody_up(
 @pytest.mark.parametrize(
     "text", ["[" * 100_000, '{"a": "\\ud800"}', '{"a": NaN}', "", "junk", '{"a": "\\xff"}']
 )
-def test_a_result_that_is_no_json_is_not_passed_on(site: Site, browser: Browser, text: str) -> None:
+def test_a_result_that_is_no_json_is_not_passed_on(
+    site: SupervisorProcess, browser: Browser, text: str
+) -> None:
     before = site.log().count("Traceback")
     simulation = evil(browser, "true", "evilReport")
     (browser.run_dir(simulation) / "out.json").write_bytes(text.encode().replace(b"\\xff", b"\xff"))
@@ -744,7 +754,7 @@ def test_a_result_that_is_no_json_is_not_passed_on(site: Site, browser: Browser,
     ],
 )
 def test_data_that_nobody_can_carry_is_refused_at_the_door(
-    site: Site, browser: Browser, value: str
+    site: SupervisorProcess, browser: Browser, value: str
 ) -> None:
     for simulation_type, report in (("heat", "heatAnimation"), ("evil", "evilReport")):
         body = '{"simulationType": "%s", "simulationId": "Bombs001", "report": "%s", "models": {"%s": {"x": %s}}}'
@@ -761,7 +771,7 @@ def test_data_that_nobody_can_carry_is_refused_at_the_door(
 
 
 def test_nothing_that_is_sent_makes_a_line_of_its_own_in_a_log(
-    site: Site, browser: Browser
+    site: SupervisorProcess, browser: Browser
 ) -> None:
     text = "\n" + FORGED + "\u202e\r\x9b"
     escaped = "".join(f"%{b:02x}" for b in text.encode())
@@ -807,7 +817,9 @@ def test_nothing_that_is_sent_makes_a_line_of_its_own_in_a_log(
     assert any("web/forged.py" in log.read_text() for log in logs), "it was said, all the same"
 
 
-def test_no_secret_is_where_jobs_pages_or_logs_could_show_it(site: Site, browser: Browser) -> None:
+def test_no_secret_is_where_jobs_pages_or_logs_could_show_it(
+    site: SupervisorProcess, browser: Browser
+) -> None:
     simulation = evil(
         browser, "env; cat /proc/$PPID/environ /proc/$PPID/cmdline; ls -l /proc/$PPID/fd"
     )
@@ -834,7 +846,7 @@ def test_no_secret_is_where_jobs_pages_or_logs_could_show_it(site: Site, browser
     } == set()
 
 
-def test_the_page_makes_no_markup_out_of_text(site: Site, browser: Browser) -> None:
+def test_the_page_makes_no_markup_out_of_text(site: SupervisorProcess, browser: Browser) -> None:
     page = browser.ask("GET", "/")
     scripts = set(re.findall(rb'(?:src|href)="([^"]+\.js)"', page.body))
     seen: set[bytes] = set()
@@ -862,7 +874,7 @@ def test_the_page_makes_no_markup_out_of_text(site: Site, browser: Browser) -> N
     )
 
 
-def test_files_of_the_server_are_not_static(site: Site, browser: Browser) -> None:
+def test_files_of_the_server_are_not_static(site: SupervisorProcess, browser: Browser) -> None:
     for path in (
         "../server.py",
         "%2e%2e/server.py",

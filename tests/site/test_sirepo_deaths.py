@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from http_browser import Browser
-from supervisor_process import PYTHON_PATH, Answer, Site, naps, until
+from supervisor_process import PYTHON_PATH, Answer, SupervisorProcess, naps, until
 from timed_waits import (
     ANSWER_SECS,
     CANCEL_SECS,
@@ -40,11 +40,11 @@ LONG = 600.0
 
 
 @pytest.fixture(scope="module")
-def site(sites: Any) -> Site:
+def site(sites: Any) -> SupervisorProcess:
     """One slot for animations: who leaks it, or holds it longer than he should, keeps the next
     test's run from starting.
     """
-    made: Site = sites.make("slots.local_sequential=2", "slots.local_parallel=1")
+    made: SupervisorProcess = sites.make("slots.local_sequential=2", "slots.local_parallel=1")
     return made
 
 
@@ -52,7 +52,7 @@ def site(sites: Any) -> Site:
 
 
 def test_run_2_a_killed_job_command_is_an_error_and_takes_everything_along(
-    browser: Browser, site: Site
+    browser: Browser, site: SupervisorProcess
 ) -> None:
     """There, the run stayed `running` to its time limit, and the code's own processes lived on,
     even after a cancel.
@@ -82,7 +82,7 @@ def test_run_2_a_killed_job_command_is_an_error_and_takes_everything_along(
 
 
 def test_run_4_a_killed_agent_costs_no_run_no_slot_and_no_other_user_anything(
-    browser: Browser, site: Site
+    browser: Browser, site: SupervisorProcess
 ) -> None:
     """There, the status froze, the job went on unseen, the slot was lost and another user's request
     hung.
@@ -120,7 +120,7 @@ def test_run_4_a_killed_agent_costs_no_run_no_slot_and_no_other_user_anything(
 
 
 def test_run_4_a_supervisor_whose_agents_were_killed_stops_when_it_is_told(
-    make_site: Callable[..., Site],
+    make_site: Callable[..., SupervisorProcess],
 ) -> None:
     """There, it hung in a wait for an agent that was gone already, and had to be killed itself."""
     site = make_site()
@@ -144,7 +144,7 @@ def test_run_4_a_supervisor_whose_agents_were_killed_stops_when_it_is_told(
     until(lambda: naps(nap) == [], "and it is ended when that is wanted", CANCEL_SECS)
 
 
-def _reopened(site: Site, *browsers: Browser) -> None:
+def _reopened(site: SupervisorProcess, *browsers: Browser) -> None:
     site.start()
     for browser in browsers:
         browser.close()
@@ -154,7 +154,7 @@ def _reopened(site: Site, *browsers: Browser) -> None:
 
 
 def test_run_5_an_agent_that_cannot_live_is_a_reason_and_nobody_waits_for_ever(
-    make_site: Callable[..., Site],
+    make_site: Callable[..., SupervisorProcess],
 ) -> None:
     """There, ten minutes later neither the request for the run nor the session's had been answered,
     and no error was told.
@@ -194,7 +194,7 @@ def test_run_5_an_agent_that_cannot_live_is_a_reason_and_nobody_waits_for_ever(
 
 
 @contextlib.contextmanager
-def front_end(site: Site) -> Iterator[str]:
+def front_end(site: SupervisorProcess) -> Iterator[str]:
     """One that is no child of the supervisor's process: `jobscribe server`; its address."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {
         "PYTHONPATH": site_path(),
@@ -248,7 +248,7 @@ def asked(address: str, uid: str, path: str, body: dict[str, Any]) -> Answer:
 
 
 def test_run_6_a_killed_supervisor_costs_no_run_and_says_nothing_false(
-    make_site: Callable[..., Site],
+    make_site: Callable[..., SupervisorProcess],
 ) -> None:
     """There, every request was a fault 500 meanwhile, and its return killed all runs, which were
     `canceled` when next asked for.
@@ -304,7 +304,7 @@ def descriptors(pid: int) -> list[str]:
 
 
 def test_run_11_a_worker_that_is_killed_four_times_leaves_nothing_open_in_its_agent(
-    browser: Browser, site: Site
+    browser: Browser, site: SupervisorProcess
 ) -> None:
     """There, each restart of it left a listening socket open in the agent for good."""
     if os.geteuid() != 0:
@@ -356,7 +356,7 @@ def _settled(pid: int) -> list[str]:
 
 
 def test_run_11_who_waits_for_a_worker_that_is_killed_is_told_at_once(
-    browser: Browser, site: Site
+    browser: Browser, site: SupervisorProcess
 ) -> None:
     simulation = browser.simulation("slowReport", "slow")
     browser.finished(simulation)

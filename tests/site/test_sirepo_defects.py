@@ -23,7 +23,7 @@ import in_process_supervisor
 import msgspec
 import pytest
 from http_browser import Browser
-from supervisor_process import Site, naps, rss, texts_below, until
+from supervisor_process import SupervisorProcess, naps, rss, texts_below, until
 from timed_waits import ANSWER_SECS, CANCEL_SECS, agent_id, asleep, record, running, telling, within
 
 from jobscribe.protocol.wire.messages import RunReport, RunStatusUpdate
@@ -35,11 +35,11 @@ CALL_SECS = 4
 
 
 @pytest.fixture(scope="module")
-def site(sites: Any) -> Site:
+def site(sites: Any) -> SupervisorProcess:
     """One slot for animations: who leaks it, or holds it longer than he should, keeps the next
     test's run from starting.
     """
-    made: Site = sites.make(
+    made: SupervisorProcess = sites.make(
         "slots.local_sequential=2", "slots.local_parallel=1", f"limits.call_secs={CALL_SECS}"
     )
     return made
@@ -49,7 +49,7 @@ def site(sites: Any) -> Site:
 
 
 def test_run_1_the_record_says_where_it_ran_and_the_log_holds_no_secret(
-    browser: Browser, site: Site
+    browser: Browser, site: SupervisorProcess
 ) -> None:
     """There, the record's driverDetails were always empty, and agent ids and tokens stood in the
     log in full.
@@ -75,7 +75,7 @@ def test_run_1_the_record_says_where_it_ran_and_the_log_holds_no_secret(
 
 
 def test_run_3_a_download_over_its_time_says_nothing_about_the_run(
-    browser: Browser, site: Site
+    browser: Browser, site: SupervisorProcess
 ) -> None:
     """There, the record of the completed run became `canceled`, with a misspelled key in it."""
     simulation = browser.simulation("slowAnimation", "slow")
@@ -92,7 +92,7 @@ def test_run_3_a_download_over_its_time_says_nothing_about_the_run(
 
 
 def test_run_7_who_waits_is_answered_at_once_and_may_leave_the_line(
-    browser: Browser, site: Site
+    browser: Browser, site: SupervisorProcess
 ) -> None:
     """There, the request hung until a slot came; after a cancel it hung on, and the canceled run
     kept its place in the line.
@@ -126,7 +126,7 @@ def test_run_7_who_waits_is_answered_at_once_and_may_leave_the_line(
 
 
 def test_run_8_a_large_file_is_streamed_and_a_large_reply_is_refused_by_name(
-    browser: Browser, site: Site
+    browser: Browser, site: SupervisorProcess
 ) -> None:
     """There, a file of 2 MB where messages may have 1 MB was answered by 404."""
     simulation = browser.simulation("slowReport", "slow")
@@ -177,7 +177,7 @@ def test_run_9_a_frame_of_an_earlier_run_is_refused(browser: Browser) -> None:
 @pytest.mark.parametrize("method", ["0x23", "__class__", "../../secret/server", "sleep\n"])
 @pytest.mark.parametrize("path", ["/stateless-compute", "/stateful-compute", "/analysis-job"])
 def test_run_9_a_method_that_there_is_not_leaves_no_trace_in_the_answer_and_none_on_the_disk(
-    browser: Browser, site: Site, path: str, method: str
+    browser: Browser, site: SupervisorProcess, path: str, method: str
 ) -> None:
     """There, the browser got the whole Python trace, and a record was made for a job of that name."""
 
@@ -287,7 +287,7 @@ def test_run_10_a_call_that_hangs_is_ended_and_everybody_else_is_served(browser:
 
 
 def test_run_13_an_agent_id_stands_where_no_job_can_read_it_and_opens_nothing(
-    browser: Browser, site: Site
+    browser: Browser, site: SupervisorProcess
 ) -> None:
     """There, it stood in the agent's environment; who said it was the agent, and the real one was
     sent away.
@@ -326,7 +326,7 @@ def test_run_13_an_agent_id_stands_where_no_job_can_read_it_and_opens_nothing(
         )
 
 
-def _handshake(site: Site, headers: dict[str, str]) -> int:
+def _handshake(site: SupervisorProcess, headers: dict[str, str]) -> int:
     """What who dials like an agent is answered; 101 would be welcome."""
     said = json.loads((site.root / "agents.json").read_text())["agentsUrl"]
     host, _, path = said.removeprefix("ws://").partition("/")
@@ -348,7 +348,7 @@ def _handshake(site: Site, headers: dict[str, str]) -> int:
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
 def test_run_13_a_number_that_is_none_in_a_report_poisons_nothing(
-    browser: Browser, site: Site, number: str
+    browser: Browser, site: SupervisorProcess, number: str
 ) -> None:
     """There, it could not be written, the record in memory stayed so that nothing could be written,
     and the agent was dropped.
@@ -374,7 +374,7 @@ def test_run_13_a_number_that_is_none_in_a_report_poisons_nothing(
 
 
 def test_run_13_an_app_that_computes_such_a_number_is_named_and_its_run_goes_on(
-    browser: Browser, site: Site
+    browser: Browser, site: SupervisorProcess
 ) -> None:
     simulation, nap = telling(browser, percent="nan")
     with running(browser, simulation):
@@ -392,17 +392,17 @@ async def test_run_13_an_update_with_such_a_number_is_refused_and_the_run_is_non
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No agent of ours would say it; this one is made by hand, and has the token."""
-    hall = in_process_supervisor.Hall(tmp_path / "hall", monkeypatch)
-    await hall.open()
+    local_site = in_process_supervisor.Hall(tmp_path / "hall", monkeypatch)
+    await local_site.open()
     try:
-        run = await hall.submit()
-        agent = await (await hall.agent()).present()
+        run = await local_site.submit()
+        agent = await (await local_site.agent()).present()
         token = (await agent.run()).token
         await agent.report(token, "running")
         for percent in (math.nan, 30.0, math.inf):
             await agent.say(RunReport(token=token, report={"percentComplete": percent}, at=1.7e9))
         await in_process_supervisor.until(
-            lambda: hall.counters.get("reportRefused") == 2, "two reports are refused"
+            lambda: local_site.counters.get("reportRefused") == 2, "two reports are refused"
         )
         now = in_process_supervisor.execution(token, "running")
         for n, field in enumerate(("started_at", "elapsed_secs")):
@@ -410,24 +410,24 @@ async def test_run_13_an_update_with_such_a_number_is_refused_and_the_run_is_non
                 RunStatusUpdate(execution=msgspec.structs.replace(now, **{field: math.nan}))
             )
             assert await agent.ended() == "malformed"
-            assert hall.counters["rejected.malformed"] == n + 1
-            said = await hall.status(run)
+            assert local_site.counters["rejected.malformed"] == n + 1
+            said = await local_site.status(run)
             assert (said["state"], said["parallelStatus"]) == (
                 "running",
                 {"percentComplete": 30.0},
             ), said
-            agent = await (await hall.agent()).present(now)
+            agent = await (await local_site.agent()).present(now)
         last = in_process_supervisor.execution(token, "ended")
         assert last.exit is not None
         bad = msgspec.structs.replace(last.exit, report={"percentComplete": math.nan})
         await agent.say(RunStatusUpdate(execution=msgspec.structs.replace(last, exit=bad)))
-        while not (said := await hall.status(run, waitSecs=2))["over"]:
+        while not (said := await local_site.status(run, waitSecs=2))["over"]:
             assert said["state"] == "running", said
         assert (said["state"], said["exit"]["code"], said["parallelStatus"]) == (
             "completed",
             0,
             None,
         ), said
-        assert hall.counters["reportRefused"] == 3
+        assert local_site.counters["reportRefused"] == 3
     finally:
-        await hall.close()
+        await local_site.close()

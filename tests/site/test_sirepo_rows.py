@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from http_browser import Browser
-from supervisor_process import Site, fresh_nap, naps, until
+from supervisor_process import SupervisorProcess, fresh_nap, naps, until
 
 LONG = 600.0
 
@@ -104,7 +104,7 @@ def test_7_one_window_runs_another_cancels(browser: Browser) -> None:
 
 
 def test_8_15_canceling_one_simulation_lets_the_next_one_run_and_disturbs_no_other(
-    make_site: Callable[..., Site],
+    make_site: Callable[..., SupervisorProcess],
 ) -> None:
     browser = Browser(make_site("slots.local_parallel=1")).sign_in("alice")
     first, second = (browser.simulation("slowAnimation", "slow", secs=LONG) for _ in range(2))
@@ -139,7 +139,7 @@ def test_9_the_same_frame_for_many_at_once(browser: Browser) -> None:
     assert json.loads(bodies[0])["frameIndex"] == 3
 
 
-def test_10_a_run_over_its_time_is_canceled(make_site: Callable[..., Site]) -> None:
+def test_10_a_run_over_its_time_is_canceled(make_site: Callable[..., SupervisorProcess]) -> None:
     browser = Browser(make_site("limits.time_limit_secs=1")).sign_in("alice")
     reply = browser.finished(browser.simulation("slowAnimation", "slow", secs=LONG))
     assert (reply["state"], reply["reason"], reply["canceledAfterSecs"]) == (
@@ -150,7 +150,7 @@ def test_10_a_run_over_its_time_is_canceled(make_site: Callable[..., Site]) -> N
 
 
 def test_11_a_download_that_takes_too_long_is_given_up_and_the_run_stays_completed(
-    make_site: Callable[..., Site],
+    make_site: Callable[..., SupervisorProcess],
 ) -> None:
     browser = Browser(make_site("limits.call_secs=1")).sign_in("alice")
     simulation = browser.simulation("slowAnimation", "slow")
@@ -161,7 +161,7 @@ def test_11_a_download_that_takes_too_long_is_given_up_and_the_run_stays_complet
     assert browser.download(simulation).code == 200
 
 
-def test_12_13_14_who_sees_which_jobs(site: Site) -> None:
+def test_12_13_14_who_sees_which_jobs(site: SupervisorProcess) -> None:
     alice, bob, admin = (Browser(site).sign_in(n) for n in ("alice", "bob", "root of all"))
     (site.place / "admins").write_text(admin.uid)
     mine, theirs = (b.simulation("slowAnimation", "slow", secs=LONG) for b in (alice, bob))
@@ -237,7 +237,7 @@ def test_20_what_the_app_says_to_its_user_is_said_to_the_user(browser: Browser) 
 
 
 def test_21_22_runs_of_free_users_are_purged_and_those_of_others_kept(
-    make_site: Callable[..., Site],
+    make_site: Callable[..., SupervisorProcess],
 ) -> None:
     site = make_site(
         "purge.after_secs=2",
@@ -284,7 +284,7 @@ def test_25_a_session_begins_with_an_agent(browser: Browser) -> None:
     until(folder.exists, "the agent is started")
 
 
-def test_26_ten_at_once_are_all_well(site: Site) -> None:
+def test_26_ten_at_once_are_all_well(site: SupervisorProcess) -> None:
     states: list[str] = []
 
     def one(n: int) -> None:
@@ -374,7 +374,7 @@ def test_30_34_an_uploaded_file_is_used_by_the_run_and_decides_its_result(browse
     assert browser.ask("GET", "/lib-files/slow").json()["files"] == []
 
 
-def test_31_an_upload_over_the_limit(make_site: Callable[..., Site]) -> None:
+def test_31_an_upload_over_the_limit(make_site: Callable[..., SupervisorProcess]) -> None:
     browser = Browser(make_site("limits.upload_bytes=1000")).sign_in("alice")
     answer = browser.ask(
         "PUT", "/lib-file/slow/a", b"x" * 1001, {"Content-Type": "application/octet-stream"}
@@ -422,7 +422,7 @@ def test_40_what_cannot_be_sent_is_named(browser: Browser) -> None:
     assert "a[0]" in browser.refused("/analysis-job", **good, method="unsendable")["error"]
 
 
-def test_41_several_users_codes_and_cancels_at_once(site: Site) -> None:
+def test_41_several_users_codes_and_cancels_at_once(site: SupervisorProcess) -> None:
     seen: list[tuple[str, str]] = []
 
     def user(n: int) -> None:

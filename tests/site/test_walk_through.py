@@ -19,11 +19,11 @@ from typing import Any
 
 import pytest
 from consistency_check import events
-from docs_executor import Logs, Walker
+from docs_executor import DocsExecutor, Logs
 from docs_parser import Page
 from http_browser import Browser
 from process_memory import tokens_in
-from supervisor_process import Site, texts_below, until
+from supervisor_process import SupervisorProcess, texts_below, until
 
 from jobscribe.protocol.ids import derived_id
 
@@ -59,10 +59,10 @@ PAGE = Page(
 class Walk:
     """The page on one site."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: SupervisorProcess) -> None:
         self.site = site
         self.ann = Browser(site).sign_in(ANN)
-        self.walker = Walker(PAGE, site.place, site.root, socket.gethostname(), self.logs)
+        self.walker = DocsExecutor(PAGE, site.place, site.root, socket.gethostname(), self.logs)
         self.reality, self.section, self.execute = (
             self.walker.reality,
             self.walker.section,
@@ -89,7 +89,7 @@ class Walk:
 
 
 @pytest.fixture(scope="module")
-def walk(site: Site) -> Walk:
+def walk(site: SupervisorProcess) -> Walk:
     return Walk(site)
 
 

@@ -15,7 +15,7 @@ HERE = Path(__file__).resolve().parent
 from engine_scripts import why_not
 from login_nodes import Sshd, Users
 from slurm_cluster import Sites, Slurm, sites
-from supervisor_process import Site, add_logs
+from supervisor_process import SupervisorProcess, add_logs
 
 SOAK = os.environ.get("SOAK") == "1"
 #: Which logs have something to say of a test that failed: of users' agents, of the controller.
@@ -143,12 +143,12 @@ def cluster_sites(
 
 
 @pytest.fixture
-def make_cluster_site(cluster_sites: Sites) -> Callable[..., Site]:
+def make_cluster_site(cluster_sites: Sites) -> Callable[..., SupervisorProcess]:
     """`make_cluster_site(*sets, clusters={...}, people={...})`: a supervisor that runs, with the
     driver sbatch alone. Nothing of it is left afterwards.
     """
 
-    def make(*sets: str, **options: Any) -> Site:
+    def make(*sets: str, **options: Any) -> SupervisorProcess:
         return cluster_sites.make(*sets, **options).start()
 
     return make

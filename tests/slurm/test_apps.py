@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from login_nodes import Users
 from slurm_cluster import Slurm
-from slurm_supervisor import ALICE, SECS, Ground, ground
+from slurm_supervisor import ALICE, SECS, SlurmSupervisor, batch_site
 from supervisor_process import jid_of, until
 
 OWN, LAB = {"cluster": "own", "memoryMb": 100}, {"cluster": "lab", "memoryMb": 50}
@@ -24,9 +24,9 @@ PURGE = ("purge.after_secs=1", "purge.every_secs=0.5")
 
 
 @pytest.fixture(scope="module")
-def house(_cluster: tuple[Slurm, Users]) -> Iterator[Ground]:
+def observed(_cluster: tuple[Slurm, Users]) -> Iterator[SlurmSupervisor]:
     clusters = {"lab": {}, "own": {"access": "account", "pythons": [sys.executable]}}
-    with ground(
+    with batch_site(
         _cluster,
         "drivers.use=sbatch,local",
         "apps.also=ghost=ghost_app:app",
@@ -36,13 +36,13 @@ def house(_cluster: tuple[Slurm, Users]) -> Iterator[Ground]:
         yield made
 
 
-def heat(house: Ground, batch: dict[str, Any] = OWN, **values: Any) -> dict[str, Any]:
-    return house.app(
+def heat(observed: SlurmSupervisor, batch: dict[str, Any] = OWN, **values: Any) -> dict[str, Any]:
+    return observed.app(
         "heat", "heatAnimation", "parallel", batch, **{"size": 12, "steps": 1, **values}
     )
 
 
-def call(house: Ground, run: dict[str, Any], job_cmd: str, **fields: Any) -> Any:
+def call(observed: SlurmSupervisor, run: dict[str, Any], job_cmd: str, **fields: Any) -> Any:
     """The answer of the app, whatever its status."""
     of_run = {} if "method" in fields and job_cmd != "analysis_job" else {"computeJid": jid_of(run)}
     body = {
@@ -54,12 +54,12 @@ def call(house: Ground, run: dict[str, Any], job_cmd: str, **fields: Any) -> Any
         **of_run,
         **fields,
     }
-    return house.ask("call", **body)
+    return observed.ask("call", **body)
 
 
-def frame(house: Ground, run: dict[str, Any], index: int) -> Any:
+def frame(observed: SlurmSupervisor, run: dict[str, Any], index: int) -> Any:
     answer = call(
-        house,
+        observed,
         run,
         "get_simulation_frame",
         args={"frameReport": "heatAnimation", "frameIndex": index},
@@ -67,10 +67,12 @@ def frame(house: Ground, run: dict[str, Any], index: int) -> Any:
     return answer.json() if answer.code == 200 else answer.code
 
 
-def test_a_parallel_run_is_watched_while_it_goes_on_and_read_afterwards(house: Ground) -> None:
-    run = heat(house, frames=12, paceSecs=0.4)
-    house.site.submit(run)
-    follower = house.follows("job", "logs", "--uid", ALICE, jid_of(run), "-f")
+def test_a_parallel_run_is_watched_while_it_goes_on_and_read_afterwards(
+    observed: SlurmSupervisor,
+) -> None:
+    run = heat(observed, frames=12, paceSecs=0.4)
+    observed.site.submit(run)
+    follower = observed.follows("job", "logs", "--uid", ALICE, jid_of(run), "-f")
     seen: list[tuple[int, float]] = []
 
     def look(said: dict[str, Any]) -> bool:
@@ -78,109 +80,111 @@ def test_a_parallel_run_is_watched_while_it_goes_on_and_read_afterwards(house: G
         if report and (not seen or seen[-1][0] != report["frameCount"]):
             seen.append((report["frameCount"], report["percentComplete"]))
             assert (
-                frame(house, run, report["frameCount"] - 1)["frameIndex"]
+                frame(observed, run, report["frameCount"] - 1)["frameIndex"]
                 == report["frameCount"] - 1
             ), "what is counted is there"
         return len(seen) >= 3
 
-    house.until(run, look, "it says how far it is")
+    observed.until(run, look, "it says how far it is")
     assert seen == sorted(seen) and all(0 < percent < 100 for _, percent in seen), seen
-    figures = json.loads(house.types("job", "metrics", "--uid", ALICE, jid_of(run), "--json")[0])[
-        "tasks"
-    ][0]
+    figures = json.loads(
+        observed.types("job", "metrics", "--uid", ALICE, jid_of(run), "--json")[0]
+    )["tasks"][0]
     assert (
         figures["running"]
         and figures["memoryBytes"] is figures["cpuSecs"] is figures["processes"] is None
     ), figures
-    over = house.over(run, "completed")
+    over = observed.over(run, "completed")
     assert (
         over["parallelStatus"]
         == {"frameCount": 12, "percentComplete": 100.0}
         == over["exit"]["report"]
     )
     out, err = follower.communicate(timeout=SECS)
-    assert follower.returncode == 0 and out.count("frame ") == 12 and out == house.output(run), (
+    assert follower.returncode == 0 and out.count("frame ") == 12 and out == observed.output(run), (
         out,
         err,
     )
-    assert frame(house, run, 11)["frameCount"] == 12 and frame(house, run, 12) != 200
-    hottest = call(house, run, "analysis_job", method="hottest").json()
+    assert frame(observed, run, 11)["frameCount"] == 12 and frame(observed, run, 12) != 200
+    hottest = call(observed, run, "analysis_job", method="hottest").json()
     assert set(hottest) >= {"mean", "maximum"}, hottest
-    name = call(house, run, "download_run_file", args={"suffix": "csv"}).json()["name"]
-    got = whole(house, run, name)
-    assert got == (house.where(run) / name).read_bytes() and got.count(b"\n") == 13
+    name = call(observed, run, "download_run_file", args={"suffix": "csv"}).json()["name"]
+    got = whole(observed, run, name)
+    assert got == (observed.where(run) / name).read_bytes() and got.count(b"\n") == 13
 
 
-def whole(house: Ground, run: dict[str, Any], name: str) -> bytes:
-    answer = house.ask("run-file", uid=ALICE, computeJid=jid_of(run), name=name)
+def whole(observed: SlurmSupervisor, run: dict[str, Any], name: str) -> bytes:
+    answer = observed.ask("run-file", uid=ALICE, computeJid=jid_of(run), name=name)
     assert answer.code == 200, answer
     return answer.body
 
 
-def test_a_cancel_ends_program_and_app_and_what_lacks_numpy_says_so(house: Ground) -> None:
-    long, lacking = heat(house, frames=4000, paceSecs=0.2), heat(house, LAB)
+def test_a_cancel_ends_program_and_app_and_what_lacks_numpy_says_so(
+    observed: SlurmSupervisor,
+) -> None:
+    long, lacking = heat(observed, frames=4000, paceSecs=0.2), heat(observed, LAB)
     for run in (long, lacking):
-        house.site.submit(run)
-    job = house.running(long)
-    house.until(
+        observed.site.submit(run)
+    job = observed.running(long)
+    observed.until(
         long, lambda said: (said.get("parallelStatus") or {}).get("frameCount"), "it computes"
     )
-    house.site.cancel(long)
-    over = house.over(long, "canceled", "cancel")
+    observed.site.cancel(long)
+    over = observed.over(long, "canceled", "cancel")
     assert over["exit"]["stopReason"] == "cancel" and over["parallelStatus"]["frameCount"] >= 1
-    assert house.marked(f"{jid_of(long)}/") == [] and house.slurm.until_state(job).state in (
+    assert observed.marked(f"{jid_of(long)}/") == [] and observed.slurm.until_state(job).state in (
         "CANCELLED",
         "FAILED",
     )
-    if house.users.run("alice", "/usr/bin/python3", "-c", "import numpy", code=None):
-        over = house.over(lacking, "error")
+    if observed.users.run("alice", "/usr/bin/python3", "-c", "import numpy", code=None):
+        over = observed.over(lacking, "error")
         assert "needs numpy where it runs" in over["error"], over
 
 
 def test_a_library_is_brought_to_where_the_run_is_and_changed_only_where_it_is(
-    house: Ground,
+    observed: SlurmSupervisor,
 ) -> None:
     dog = call(
-        house,
-        myapp(house),
+        observed,
+        myapp(observed),
         "stateful_compute",
         method="addDog",
         args={"name": "Rex", "height": 60.0, "weight": 30.0},
     )
     assert dog.code == 200, dog
-    library = house.site.root / "user" / ALICE / "myapp" / "lib"
+    library = observed.site.root / "user" / ALICE / "myapp" / "lib"
     assert (library / "dogs.json").exists(), "the agent that sees it has changed it"
     big = os.urandom(700_000)
     (library / "big.dat").write_bytes(big)
-    run = myapp(house, dog="Rex", years=1.0)
-    house.site.submit(run)
-    house.over(run, "completed")
-    there = house.where(run).parent.parent / "lib"
+    run = myapp(observed, dog="Rex", years=1.0)
+    observed.site.submit(run)
+    observed.over(run, "completed")
+    there = observed.where(run).parent.parent / "lib"
     assert there != library and (there / "big.dat").read_bytes() == big, "in pieces, and whole"
-    assert (there / "dogs.json").stat().st_uid == house.users.uid("alice") and not list(
+    assert (there / "dogs.json").stat().st_uid == observed.users.uid("alice") and not list(
         there.glob(".copy*")
     )
-    first = call(house, run, "sequential_result").json()
+    first = call(observed, run, "sequential_result").json()
     assert len(first["plots"]) == 2, first
     # what is changed here is changed there, before it is read; what is not is not sent again
     before = (there / "big.dat").stat().st_ino
-    call(house, run, "stateful_compute", method="deleteDog", args={"name": "Rex"})
+    call(observed, run, "stateful_compute", method="deleteDog", args={"name": "Rex"})
     call(
-        house,
+        observed,
         run,
         "stateful_compute",
         method="addDog",
         args={"name": "Rex", "height": 20.0, "weight": 3.0},
     )
-    again = myapp(house, dog="Rex", years=1.0)
-    house.site.submit(again)
-    house.over(again, "completed")
+    again = myapp(observed, dog="Rex", years=1.0)
+    observed.site.submit(again)
+    observed.over(again, "completed")
     assert (
-        call(house, again, "sequential_result").json() != first
+        call(observed, again, "sequential_result").json() != first
         and (there / "big.dat").stat().st_ino == before
     )
     refused = call(
-        house,
+        observed,
         run,
         "stateful_compute",
         method="addDog",
@@ -190,7 +194,7 @@ def test_a_library_is_brought_to_where_the_run_is_and_changed_only_where_it_is(
     assert refused.code == 400 and "only a copy" in refused.json()["error"], refused
     # without a run it is the cluster's agent that answers
     weight = call(
-        house,
+        observed,
         run,
         "stateless_compute",
         method="idealWeight",
@@ -200,36 +204,37 @@ def test_a_library_is_brought_to_where_the_run_is_and_changed_only_where_it_is(
     assert weight.code == 200, weight
 
 
-def myapp(house: Ground, **values: Any) -> dict[str, Any]:
-    return house.app("myapp", "heightWeightReport", "sequential", LAB, **values)
+def myapp(observed: SlurmSupervisor, **values: Any) -> dict[str, Any]:
+    return observed.app("myapp", "heightWeightReport", "sequential", LAB, **values)
 
 
-def test_what_lies_on_a_cluster_is_its_users_to_remove(house: Ground) -> None:
+def test_what_lies_on_a_cluster_is_its_users_to_remove(observed: SlurmSupervisor) -> None:
     """It is not called purged while it is there; a run on this machine, which ended later, is."""
     there, here = (
-        house.run("echo kept > out", batch=LAB),
-        {**house.run("echo gone > out"), "driver": "local"},
+        observed.run("echo kept > out", batch=LAB),
+        {**observed.run("echo gone > out"), "driver": "local"},
     )
-    house.site.submit(there)
-    house.over(there, "completed")
-    house.site.submit(here)
-    house.site.wait(here, SECS)
+    observed.site.submit(there)
+    observed.over(there, "completed")
+    observed.site.submit(here)
+    observed.site.wait(here, SECS)
     until(
-        lambda: house.site.status(here)["state"] == "job_run_purged",
+        lambda: observed.site.status(here)["state"] == "job_run_purged",
         "the one on this machine is purged",
         SECS,
     )
     assert (
-        house.site.status(there)["state"] == "completed" and whole(house, there, "out") == b"kept\n"
+        observed.site.status(there)["state"] == "completed"
+        and whole(observed, there, "out") == b"kept\n"
     )
 
 
-def test_an_app_that_is_not_on_the_cluster_is_told_by_its_name(house: Ground) -> None:
-    run = house.app("ghost", "ghostReport", "sequential", LAB)
-    house.site.submit(run)
-    over = house.over(run, "error")
+def test_an_app_that_is_not_on_the_cluster_is_told_by_its_name(observed: SlurmSupervisor) -> None:
+    run = observed.app("ghost", "ghostReport", "sequential", LAB)
+    observed.site.submit(run)
+    over = observed.over(run, "error")
     assert "ghost" in over["error"] and "ghost_app" in over["error"], over
-    answer = call(house, run, "stateless_compute", method="any", driver="sbatch")
+    answer = call(observed, run, "stateless_compute", method="any", driver="sbatch")
     assert "ghost_app" in answer.json()["error"] and "Traceback" not in answer.json()["error"], (
         answer
     )

@@ -100,19 +100,21 @@ class Ground:
 
 
 @pytest.fixture
-async def ground(tmp_path: Path, slurm: Slurm) -> AsyncIterator[Ground]:
+async def batch_site(tmp_path: Path, slurm: Slurm) -> AsyncIterator[Ground]:
     made = Ground(tmp_path, slurm)
     yield made
     for batch in list(made.agents):
         await batch.close()
 
 
-async def test_runs_end_with_their_codes_and_slurm_calls_them_over_by_then(ground: Ground) -> None:
-    batch = await ground.agent()
-    good, bad = ground.token(), ground.token()
-    batch.launch(good, ground.spec("echo hello; echo $SLURM_JOB_ID"))
-    batch.launch(bad, ground.spec("echo oops >&2; exit 7"))
-    one, two = await ground.ended(good), await ground.ended(bad)
+async def test_runs_end_with_their_codes_and_slurm_calls_them_over_by_then(
+    batch_site: Ground,
+) -> None:
+    batch = await batch_site.agent()
+    good, bad = batch_site.token(), batch_site.token()
+    batch.launch(good, batch_site.spec("echo hello; echo $SLURM_JOB_ID"))
+    batch.launch(bad, batch_site.spec("echo oops >&2; exit 7"))
+    one, two = await batch_site.ended(good), await batch_site.ended(bad)
     assert one.exit is not None and two.exit is not None
     assert (one.exit.code, one.exit.source, two.exit.code, two.exit.last_lines) == (
         0,
@@ -120,20 +122,20 @@ async def test_runs_end_with_their_codes_and_slurm_calls_them_over_by_then(groun
         7,
         "oops",
     )
-    assert (ground.over(one.batch), ground.over(two.batch)) == ("COMPLETED", "FAILED")
-    assert ground.evidence(good, "stdout.log").read_text() == f"hello\n{one.batch.job_id}\n"  # type: ignore[union-attr]
-    assert {j.comment for j in ground.slurm.queued(active=False) if j.id == one.batch.job_id} == {
-        f"jobscribe test {good}"
-    }  # type: ignore[union-attr]
+    assert (batch_site.over(one.batch), batch_site.over(two.batch)) == ("COMPLETED", "FAILED")
+    assert batch_site.evidence(good, "stdout.log").read_text() == f"hello\n{one.batch.job_id}\n"  # type: ignore[union-attr]
+    assert {
+        j.comment for j in batch_site.slurm.queued(active=False) if j.id == one.batch.job_id
+    } == {f"jobscribe test {good}"}  # type: ignore[union-attr]
 
 
-async def test_canceled_from_outside_it_is_told_by_whom(ground: Ground) -> None:
-    batch = await ground.agent()
-    token = ground.token()
-    batch.launch(token, ground.spec("exec sleep 4321"))
-    e = await ground.running(token)
-    ground.slurm.cancel(e.batch.job_id)  # type: ignore[union-attr, arg-type]
-    end = await ground.ended(token)
+async def test_canceled_from_outside_it_is_told_by_whom(batch_site: Ground) -> None:
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec("exec sleep 4321"))
+    e = await batch_site.running(token)
+    batch_site.slurm.cancel(e.batch.job_id)  # type: ignore[union-attr, arg-type]
+    end = await batch_site.ended(token)
     assert end.exit is not None and end.exit.code != 0 and end.exit.stop_reason is None
     assert (end.batch.state, end.batch.canceled_by) == (
         "CANCELLED",
@@ -144,62 +146,62 @@ async def test_canceled_from_outside_it_is_told_by_whom(ground: Ground) -> None:
 @pytest.mark.parametrize(
     "announced", [False, True], ids=["plain", "with a signal before its limit"]
 )
-async def test_a_stop_leaves_nothing_of_it(ground: Ground, announced: bool) -> None:
-    batch = await ground.agent()
-    soft, hard = ground.token(), ground.token()
+async def test_a_stop_leaves_nothing_of_it(batch_site: Ground, announced: bool) -> None:
+    batch = await batch_site.agent()
+    soft, hard = batch_site.token(), batch_site.token()
     early = BatchRequest(partition="batch", memory_mb=50, signal_secs=10)
     own = "n=0; trap 'n=$((n + 1))' TERM; while [ $n = 0 ]; do sleep 0.1; done; sleep 1; exit $((n + 4))"
-    batch.launch(soft, ground.spec(own, early if announced else WISHES))
+    batch.launch(soft, batch_site.spec(own, early if announced else WISHES))
     batch.launch(
         hard,
-        ground.spec(
+        batch_site.spec(
             "trap '' TERM; srun -n1 sh -c 'trap \"\" TERM; sleep 4322 & sleep 4322' & sleep 4322"
         ),
     )
-    await ground.running(soft), await ground.running(hard)
+    await batch_site.running(soft), await batch_site.running(hard)
     await asyncio.sleep(0.5)
     batch.stop(soft, "cancel", 10.0)
     batch.stop(hard, "cancel", 1.0)
-    one, two = await ground.ended(soft), await ground.ended(hard)
+    one, two = await batch_site.ended(soft), await batch_site.ended(hard)
     assert one.exit is not None and two.exit is not None
     assert (one.exit.code, one.exit.stop_reason, two.exit.stop_reason) == (5, "cancel", "cancel")
     assert two.exit.code is None or two.exit.code > 128
-    assert ground.over(two.batch) == "CANCELLED"
+    assert batch_site.over(two.batch) == "CANCELLED"
     assert not [p for p in Path("/proc").glob("[0-9]*/cmdline") if b"4322" in _read(p)]
 
 
-async def test_the_next_agent_takes_over_what_slurm_runs(ground: Ground) -> None:
-    batch = await ground.agent()
-    token = ground.token()
+async def test_the_next_agent_takes_over_what_slurm_runs(batch_site: Ground) -> None:
+    batch = await batch_site.agent()
+    token = batch_site.token()
     batch.launch(
         token,
-        ground.spec(
-            f"echo $JOBSCRIBE_TOKEN >>{ground.root}/stamps; until [ -e {ground.root}/go ]; do sleep 0.1; done; exit 4"
+        batch_site.spec(
+            f"echo $JOBSCRIBE_TOKEN >>{batch_site.root}/stamps; until [ -e {batch_site.root}/go ]; do sleep 0.1; done; exit 4"
         ),
     )
-    await ground.running(token)
-    await ground.kill(batch)
-    (ground.root / "go").touch()
-    await ground.until(lambda: not ground.slurm.queued())
-    ground.said.clear()
-    await ground.agent()
-    end = await ground.ended(token)
+    await batch_site.running(token)
+    await batch_site.kill(batch)
+    (batch_site.root / "go").touch()
+    await batch_site.until(lambda: not batch_site.slurm.queued())
+    batch_site.said.clear()
+    await batch_site.agent()
+    end = await batch_site.ended(token)
     assert end.exit is not None and (end.exit.code, end.exit.source) == (4, "script")
-    assert (ground.root / "stamps").read_text() == f"{token}\n"
+    assert (batch_site.root / "stamps").read_text() == f"{token}\n"
 
 
 async def test_a_gang_over_two_nodes_whose_servers_are_stopped_when_the_workers_are_done(
-    ground: Ground,
+    batch_site: Ground,
 ) -> None:
-    batch = await ground.agent()
-    ground.serial += 1
+    batch = await batch_site.agent()
+    batch_site.serial += 1
     wishes = BatchRequest(partition="batch", memory_mb=50, nodes=2, tasks=4, cores=1)
-    servers = [ground.token("ps", n) for n in range(2)]
-    workers = [ground.token("worker", n) for n in range(2)]
+    servers = [batch_site.token("ps", n) for n in range(2)]
+    workers = [batch_site.token("worker", n) for n in range(2)]
     tasks = [
         (
             t,
-            ground.spec(
+            batch_site.spec(
                 "echo $PEER $(hostname); trap 'exit 3' TERM; while :; do sleep 0.1; done",
                 wishes,
                 grace_secs=5,
@@ -207,45 +209,47 @@ async def test_a_gang_over_two_nodes_whose_servers_are_stopped_when_the_workers_
         )
         for t in servers
     ]
-    tasks += [(t, ground.spec("echo $PEER; exit 0", wishes)) for t in workers]
+    tasks += [(t, batch_site.spec("echo $PEER; exit 0", wishes)) for t in workers]
     batch.launch_gang(Shared(env={"PEER": "@worker-1@"}, job='{"peer": "@ps-0@"}'), tasks)
     for token in workers:
-        end = await ground.ended(token)
+        end = await batch_site.ended(token)
         assert end.exit is not None and end.exit.code == 0, end
     for token in servers:
-        assert (await ground.running(token)).batch.nodes  # type: ignore[union-attr]
-        assert ground.of(token)[-1].state == "running"
+        assert (await batch_site.running(token)).batch.nodes  # type: ignore[union-attr]
+        assert batch_site.of(token)[-1].state == "running"
     batch.stop(servers[0], "roleDone", 5.0)
-    first = await ground.ended(servers[0])
+    first = await batch_site.ended(servers[0])
     assert first.exit is not None and (first.exit.code, first.exit.stop_reason) == (
         3,
         "roleDone",
     ), first
-    assert ground.of(servers[1])[-1].state == "running"
+    assert batch_site.of(servers[1])[-1].state == "running"
     batch.stop(servers[1], "roleDone", 5.0)
-    second = await ground.ended(servers[1])
+    second = await batch_site.ended(servers[1])
     assert second.exit is not None and (second.exit.code, second.exit.stop_reason) == (
         3,
         "roleDone",
     ), second
-    assert "@" not in ground.evidence(workers[0], "stdout.log").read_text()
-    assert "@" not in (ground.root / "run" / "job.json").read_text()
-    assert len({e.batch.job_id for t in (*servers, *workers) for e in ground.of(t)[-1:]}) == 1  # type: ignore[union-attr]
-    assert not ground.slurm.queued()
+    assert "@" not in batch_site.evidence(workers[0], "stdout.log").read_text()
+    assert "@" not in (batch_site.root / "run" / "job.json").read_text()
+    assert len({e.batch.job_id for t in (*servers, *workers) for e in batch_site.of(t)[-1:]}) == 1  # type: ignore[union-attr]
+    assert not batch_site.slurm.queued()
 
 
-async def test_a_controller_that_is_away_is_no_end(ground: Ground) -> None:
-    batch = await ground.agent()
-    token = ground.token()
-    batch.launch(token, ground.spec(f"until [ -e {ground.root}/go ]; do sleep 0.1; done; exit 8"))
-    await ground.running(token)
-    await asyncio.to_thread(ground.slurm.kill, "slurmctld")
-    await ground.until(lambda: ground.of(token)[-1].batch.unknown_since)  # type: ignore[union-attr]
-    (ground.root / "go").touch()
-    await ground.until(ground.evidence(token, "exit-code").exists)
-    assert ground.of(token)[-1].state == "running"
-    await asyncio.to_thread(ground.slurm.start, "slurmctld")
-    end = await ground.ended(token)
+async def test_a_controller_that_is_away_is_no_end(batch_site: Ground) -> None:
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    batch.launch(
+        token, batch_site.spec(f"until [ -e {batch_site.root}/go ]; do sleep 0.1; done; exit 8")
+    )
+    await batch_site.running(token)
+    await asyncio.to_thread(batch_site.slurm.kill, "slurmctld")
+    await batch_site.until(lambda: batch_site.of(token)[-1].batch.unknown_since)  # type: ignore[union-attr]
+    (batch_site.root / "go").touch()
+    await batch_site.until(batch_site.evidence(token, "exit-code").exists)
+    assert batch_site.of(token)[-1].state == "running"
+    await asyncio.to_thread(batch_site.slurm.start, "slurmctld")
+    end = await batch_site.ended(token)
     assert end.exit is not None and end.exit.code == 8
 
 

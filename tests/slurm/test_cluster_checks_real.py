@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from login_nodes import Sshd, Users
 from slurm_cluster import ACCOUNT, Sites, Slurm
-from supervisor_process import Site, req_id, shell, until
+from supervisor_process import SupervisorProcess, req_id, shell, until
 
 from jobscribe.agent.batch.cluster_facts import cluster_status
 from jobscribe.agent.batch.command_runner import Commands
@@ -176,7 +176,7 @@ def test_the_allocation_of_a_gang_is_one_that_slurm_can_give(
 
 
 def test_a_supervisor_refuses_what_its_cluster_has_not(
-    make_cluster_site: Callable[..., Site],
+    make_cluster_site: Callable[..., SupervisorProcess],
 ) -> None:
     """Against the file at once, and against the partitions as soon as the user's agent has told of
     them.

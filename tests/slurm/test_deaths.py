@@ -18,8 +18,8 @@ from observed_runs import (
     CODE,
     GONE_SECS,
     TRUE_SECS,
-    Case,
-    House,
+    ObservedRun,
+    ObservedSupervisor,
     ended,
     houses,
     true_again,
@@ -43,13 +43,13 @@ ALL_LICENSES = {"licenses": "solver:2"}
 
 
 @pytest.fixture(scope="module")
-def whole(_cluster: tuple[Slurm, Users]) -> Iterator[House]:
-    with houses(*_cluster) as house:
-        yield house
+def whole(_cluster: tuple[Slurm, Users]) -> Iterator[ObservedSupervisor]:
+    with houses(*_cluster) as observed:
+        yield observed
 
 
 @pytest.fixture
-def house(whole: House) -> Iterator[House]:
+def observed(whole: ObservedSupervisor) -> Iterator[ObservedSupervisor]:
     """Shared by the tests; after each, books and witness are checked, and the cluster is well."""
     yield whole
     print(whole.check())
@@ -61,10 +61,10 @@ class Crowd:
     another one has.
     """
 
-    def __init__(self, house: House, each: int = 1) -> None:
-        self.running = [Case(house, uid=uid) for uid in (ALICE, BOB) for _ in range(each)]
-        self.holds = Case(house, uid=ALICE, batch=ALL_LICENSES)
-        self.waits = Case(house, uid=BOB, batch=ALL_LICENSES)
+    def __init__(self, observed: ObservedSupervisor, each: int = 1) -> None:
+        self.running = [ObservedRun(observed, uid=uid) for uid in (ALICE, BOB) for _ in range(each)]
+        self.holds = ObservedRun(observed, uid=ALICE, batch=ALL_LICENSES)
+        self.waits = ObservedRun(observed, uid=BOB, batch=ALL_LICENSES)
         for case in (*self.running, self.holds):
             case.submit()
         for case in (*self.running, self.holds):
@@ -84,12 +84,12 @@ class Crowd:
 
 
 @pytest.mark.timeout(200 + KILLS * 20)
-def test_kills_of_the_supervisor_touch_no_job(house: House) -> None:
-    crowd, slowest, chance = Crowd(house, share(1, 5)), 0.0, dice("slurm/kills")
+def test_kills_of_the_supervisor_touch_no_job(observed: ObservedSupervisor) -> None:
+    crowd, slowest, chance = Crowd(observed, share(1, 5)), 0.0, dice("slurm/kills")
     for n in range(KILLS):
-        short = Case(house, "sleep 0.1", uid=(ALICE, BOB)[n % 2]).submit()
+        short = ObservedRun(observed, "sleep 0.1", uid=(ALICE, BOB)[n % 2]).submit()
         time.sleep(chance.choice((0.0, chance.random(), 2 * chance.random())))
-        house.restart()
+        observed.restart()
         slowest = max(slowest, crowd.true_again())
         well_ended(ended([short]), 0)
     print(
@@ -99,39 +99,42 @@ def test_kills_of_the_supervisor_touch_no_job(house: House) -> None:
 
 
 #: Who dies, of each of the two users.
-DEATHS: dict[str, Callable[[House], list[int]]] = {
-    "an agent, and another one's keeper": lambda house: [house.agent(ALICE), house.keeper(BOB)],
-    "agent and keeper at once": lambda house: [
-        pid for uid in (ALICE, BOB) for pid in (house.agent(uid), house.keeper(uid))
+DEATHS: dict[str, Callable[[ObservedSupervisor], list[int]]] = {
+    "an agent, and another one's keeper": lambda observed: [
+        observed.agent(ALICE),
+        observed.keeper(BOB),
+    ],
+    "agent and keeper at once": lambda observed: [
+        pid for uid in (ALICE, BOB) for pid in (observed.agent(uid), observed.keeper(uid))
     ],
 }
 
 
 @pytest.mark.timeout(300 * ROUNDS)
-def test_agents_and_keepers_die_and_their_jobs_are_adopted(house: House) -> None:
+def test_agents_and_keepers_die_and_their_jobs_are_adopted(observed: ObservedSupervisor) -> None:
     """One job ends while nobody looks: the agent stands still until it dies. At last everything
     dies: a power cut of their machine.
     """
     for _ in range(ROUNDS):
-        crowd = Crowd(house)
+        crowd = Crowd(observed)
         for who, deed in (*DEATHS.items(), ("a reboot of the supervisor's machine", None)):
-            unseen = [Case(house, uid=uid).submit() for uid in (ALICE, BOB)]
+            unseen = [ObservedRun(observed, uid=uid).submit() for uid in (ALICE, BOB)]
             for case in unseen:
                 case.started()
-            victims = deed(house) if deed else []
+            victims = deed(observed) if deed else []
             for uid in (ALICE, BOB):
-                os.kill(house.agent(uid), signal.SIGSTOP)
+                os.kill(observed.agent(uid), signal.SIGSTOP)
 
-            def over(unseen: list[Case] = unseen) -> bool:
+            def over(unseen: list[ObservedRun] = unseen) -> bool:
                 for case in unseen:
                     case.go()
                 return not any(case.alive for case in unseen)
 
             until(over, "they have ended")
-            begun = house.reboot() if deed is None else time.monotonic()
-            house.kill(*victims)
+            begun = observed.reboot() if deed is None else time.monotonic()
+            observed.kill(*victims)
             for uid in (ALICE, BOB):  # one whose keeper has died goes on
-                for pid in house.agents(uid):
+                for pid in observed.agents(uid):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGCONT)
             well_ended(ended(unseen))
@@ -155,20 +158,22 @@ TRICKS = (
 
 
 @pytest.mark.timeout(400)
-def test_deaths_and_lost_answers_between_sbatch_and_its_job_id(house: House) -> None:
+def test_deaths_and_lost_answers_between_sbatch_and_its_job_id(
+    observed: ObservedSupervisor,
+) -> None:
     """Whatever Slurm has, once or twice: each token was started once, and its end is told."""
     begun, cases = (
         time.monotonic(),
-        {what: Case(house, uid=(ALICE, BOB)[n % 2]) for n, what in enumerate(TRICKS)},
+        {what: ObservedRun(observed, uid=(ALICE, BOB)[n % 2]) for n, what in enumerate(TRICKS)},
     )
     for what, case in cases.items():
-        agents = house.agents(case.uid)
-        house.trick(case, what)
+        agents = observed.agents(case.uid)
+        observed.trick(case, what)
         case.submit()
-        until(lambda case=case: house.played(case), what, TRUE_SECS)  # type: ignore[misc]
+        until(lambda case=case: observed.played(case), what, TRUE_SECS)  # type: ignore[misc]
         if "killed" in what:  # its keeper must not end the sbatch of the next case, too
             until(
-                lambda uid=case.uid, agents=agents: not {*agents} & {*house.agents(uid)},  # type: ignore[misc]
+                lambda uid=case.uid, agents=agents: not {*agents} & {*observed.agents(uid)},  # type: ignore[misc]
                 f"the agent is gone: {what}",
                 TRUE_SECS,
             )
@@ -194,11 +199,13 @@ def test_deaths_and_lost_answers_between_sbatch_and_its_job_id(house: House) -> 
 
 
 @pytest.mark.timeout(300)
-def test_a_node_that_is_lost_ends_what_ran_there_and_nothing_else(house: House) -> None:
+def test_a_node_that_is_lost_ends_what_ran_there_and_nothing_else(
+    observed: ObservedSupervisor,
+) -> None:
     """Its slurmd is killed first, and is back: that ends nothing."""
     old, new = (
-        Case(house, batch={"constraint": "old"}),
-        Case(house, uid=BOB, batch={"constraint": "new"}),
+        ObservedRun(observed, batch={"constraint": "old"}),
+        ObservedRun(observed, uid=BOB, batch={"constraint": "new"}),
     )
     for case in (old, new):
         case.submit()
@@ -206,12 +213,12 @@ def test_a_node_that_is_lost_ends_what_ran_there_and_nothing_else(house: House) 
         case.started()
     node = old.jobs[0].nodes
     assert node != new.jobs[0].nodes
-    house.slurm.kill(node)
-    house.slurm.start(node)
+    observed.slurm.kill(node)
+    observed.slurm.start(node)
     true_again([old, new])
-    house.slurm.crash(node)
-    house.slurm.set_down(node)
-    house.killed.add(old.jid)
+    observed.slurm.crash(node)
+    observed.slurm.set_down(node)
+    observed.killed.add(old.jid)
     begun = time.monotonic()
     (status,) = ended([old], go=False).values()
     print(
@@ -220,10 +227,10 @@ def test_a_node_that_is_lost_ends_what_ran_there_and_nothing_else(house: House) 
     assert (status["state"], status["batch"]["state"]) == ("error", "NODE_FAIL") and node in status[
         "error"
     ], status
-    house.slurm.boot(node)
-    house.slurm.resume(node)
+    observed.slurm.boot(node)
+    observed.slurm.resume(node)
     true_again([new])
-    well_ended(ended([new, Case(house, batch={"constraint": "old"}).submit()]))
+    well_ended(ended([new, ObservedRun(observed, batch={"constraint": "old"}).submit()]))
 
 
 # ---- cancels
@@ -239,12 +246,12 @@ ZOO = {
 
 @pytest.mark.timeout(200)
 def test_nothing_of_what_is_canceled_is_left_also_when_the_supervisor_dies_after_the_answer(
-    house: House,
+    observed: ObservedSupervisor,
 ) -> None:
     own = {name: fresh_nap() for name in ZOO}
     zoo = {
-        name: Case(
-            house,
+        name: ObservedRun(
+            observed,
             text.replace("NAP", own[name]),
             uid=(ALICE, BOB)[n % 2],
             graceSecs=GRACE_SECS,
@@ -258,13 +265,13 @@ def test_nothing_of_what_is_canceled_is_left_also_when_the_supervisor_dies_after
         case.started()
     until(lambda: all(len(naps(nap)) >= 2 for nap in own.values()), "all of them are there")
     holds, waits = (
-        Case(house, batch=ALL_LICENSES).submit().started(),
-        Case(house, batch=ALL_LICENSES).submit().queued(),
+        ObservedRun(observed, batch=ALL_LICENSES).submit().started(),
+        ObservedRun(observed, batch=ALL_LICENSES).submit().queued(),
     )
     half = len(zoo) // 2
-    _gone(house, {name: zoo[name] for name in list(zoo)[:half]}, own, None)
+    _gone(observed, {name: zoo[name] for name in list(zoo)[:half]}, own, None)
     assert waits.cancel()["state"] == "canceled"
-    _gone(house, {name: zoo[name] for name in list(zoo)[half:]}, own, house.restart)
+    _gone(observed, {name: zoo[name] for name in list(zoo)[half:]}, own, observed.restart)
     for case, said in ended([*zoo.values(), waits], go=False).items():
         assert (said["state"], said["reason"], said["exit"]["stopReason"]) == (
             "canceled",
@@ -278,7 +285,10 @@ def test_nothing_of_what_is_canceled_is_left_also_when_the_supervisor_dies_after
 
 
 def _gone(
-    house: House, zoo: dict[str, Case], own: dict[str, str], besides: Callable[[], float] | None
+    observed: ObservedSupervisor,
+    zoo: dict[str, ObservedRun],
+    own: dict[str, str],
+    besides: Callable[[], float] | None,
 ) -> None:
     """They are canceled. besides: what happens after the answers."""
     begun, gone = time.monotonic(), dict[str, float]()
@@ -305,13 +315,13 @@ def _gone(
 
 
 @pytest.mark.timeout(200 + RACES * 8)
-def test_cancels_that_race_with_the_submission(house: House) -> None:
+def test_cancels_that_race_with_the_submission(observed: ObservedSupervisor) -> None:
     chance, nap, last = dice("slurm/races"), fresh_nap(), 0.0
-    cases: list[Case] = []
+    cases: list[ObservedRun] = []
     while len(cases) < RACES:
         batch = [
-            Case(
-                house,
+            ObservedRun(
+                observed,
                 f"setsid sleep {nap} & sleep {nap}",
                 uid=(ALICE, BOB)[n % 2],
                 graceSecs=GRACE_SECS,
@@ -328,9 +338,9 @@ def test_cancels_that_race_with_the_submission(house: House) -> None:
         begun = time.monotonic()
         match len(cases) // len(batch) % 3:
             case 0:
-                house.restart()
+                observed.restart()
             case 1:
-                house.kill(house.agent(ALICE), house.agent(BOB))
+                observed.kill(observed.agent(ALICE), observed.agent(BOB))
         for case, said in ended(batch, go=False).items():
             assert (said["state"], said["reason"]) == ("canceled", "cancel"), (str(case), said)
         assert naps(nap) == [], "nothing of any is left"
@@ -345,4 +355,4 @@ def test_cancels_that_race_with_the_submission(house: House) -> None:
     print(
         f"{len(cases)} races, {sum(bool(c.starts) for c in cases)} had started; over after {last:.1f} s at the latest, deaths included"
     )
-    well_ended(ended([Case(house, f"exit {CODE}").submit()]))
+    well_ended(ended([ObservedRun(observed, f"exit {CODE}").submit()]))

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from front_end_fixture import ANN, BOB, Browser, Web
+from front_end_fixture import ANN, BOB, Browser, FrontEnd
 from login_nodes import Sshd, Users
-from supervisor_process import Site, texts_below, until
+from supervisor_process import SupervisorProcess, texts_below, until
 
 WISH = {"simulationType": "myapp", "simulationId": "sim00001", "report": "heightWeightReport"}
 BATCH = {
@@ -21,13 +21,13 @@ BATCH = {
 
 
 @pytest.fixture
-def site(make_cluster_site: Callable[..., Site]) -> Site:
+def site(make_cluster_site: Callable[..., SupervisorProcess]) -> SupervisorProcess:
     return make_cluster_site(clusters={"lab": {"access": "ssh", "link": "direct"}})
 
 
 @pytest.fixture
-def web(site: Site) -> Iterator[Web]:
-    web = Web(str(site.root))
+def web(site: SupervisorProcess) -> Iterator[FrontEnd]:
+    web = FrontEnd(str(site.root))
     yield web
     web.close()
 
@@ -54,7 +54,7 @@ def reason(said: dict[str, Any]) -> str:
 
 
 def test_no_credentials_wrong_ones_a_cluster_that_is_away_and_the_right_ones(
-    web: Web, site: Site, sshd: Sshd, hpc_users: Users
+    web: FrontEnd, site: SupervisorProcess, sshd: Sshd, hpc_users: Users
 ) -> None:
     ann, name, right = web.as_(ANN), hpc_users["one"], hpc_users.password
     first = asked(ann)

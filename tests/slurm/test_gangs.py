@@ -13,7 +13,7 @@ import pytest
 from engine_scripts import ROOT
 from login_nodes import Users
 from slurm_cluster import Slurm
-from slurm_supervisor import ALICE, SECS, Ground, ground, role
+from slurm_supervisor import ALICE, SECS, SlurmSupervisor, batch_site, role
 from supervisor_process import fresh_nap, jid_of, until
 
 SERVER = """exec /usr/bin/python3 -c '
@@ -48,57 +48,61 @@ ADDRESS = "127.0.0.1"
 
 
 @pytest.fixture(scope="module")
-def house(_cluster: tuple[Slurm, Users]) -> Iterator[Ground]:
-    with ground(_cluster) as made:
+def observed(_cluster: tuple[Slurm, Users]) -> Iterator[SlurmSupervisor]:
+    with batch_site(_cluster) as made:
         yield made
 
 
-def pair(house: Ground, **fields: Any) -> dict[str, Any]:
-    return house.gang(
+def pair(observed: SlurmSupervisor, **fields: Any) -> dict[str, Any]:
+    return observed.gang(
         role("ps", SERVER, tasks=2),
         role("worker", WORKER, tasks=2, minSucceeded=2),
         **{"batch": TWO, **fields},
     )
 
 
-def let_go(house: Ground, run: dict[str, Any]) -> None:
+def let_go(observed: SlurmSupervisor, run: dict[str, Any]) -> None:
     """Its workers, who look for that file in the run directory."""
-    path = house.where(run) / "go"
+    path = observed.where(run) / "go"
     path.touch()
 
 
-def test_two_servers_and_two_workers_share_one_allocation_on_two_nodes(house: Ground) -> None:
-    run = pair(house)
-    house.site.submit(run)
-    job = house.running(run)
+def test_two_servers_and_two_workers_share_one_allocation_on_two_nodes(
+    observed: SlurmSupervisor,
+) -> None:
+    run = pair(observed)
+    observed.site.submit(run)
+    job = observed.running(run)
     until(
-        lambda: all(house.output(run, "worker", n).count("\n") >= 4 for n in (0, 1)),
+        lambda: all(observed.output(run, "worker", n).count("\n") >= 4 for n in (0, 1)),
         "both workers have met both servers",
         SECS,
     )
-    told = {(t["role"], t["index"]): t for t in house.tasks(run)}
+    told = {(t["role"], t["index"]): t for t in observed.tasks(run)}
     placed = {t["host"] for t in told.values()}
-    assert len(placed) == 2 and placed <= set(house.slurm.nodes), placed
+    assert len(placed) == 2 and placed <= set(observed.slurm.nodes), placed
     assert {t["batch"]["jobId"] for t in told.values()} == {job}
     assert all(t["host"] == t["address"] and t["pid"] for t in told.values()), told
     # Slurm's word: a step for each, on the node that we say
     steps = [
         line.split()
-        for line in house.slurm.ask("squeue", "-hs", "-j", job, "-o", "%i %j %N").splitlines()
+        for line in observed.slurm.ask("squeue", "-hs", "-j", job, "-o", "%i %j %N").splitlines()
     ]
     assert {name: node for _, name, node in steps if "-" in name} == {
         f"{r}-{i}": t["host"] for (r, i), t in told.items()
     }, steps
-    asked = house.asked(job)
+    asked = observed.asked(job)
     assert (asked["NumNodes"], asked["NumTasks"], asked["MinMemoryNode"]) == ("2", "4", "80M"), (
         asked
     )
     # the log of one task, as it comes
-    follower = house.follows("job", "logs", jid_of(run), "-f", "--role", "worker", "--index", "1")
-    let_go(house, run)
-    over = house.over(run, "completed")
+    follower = observed.follows(
+        "job", "logs", jid_of(run), "-f", "--role", "worker", "--index", "1"
+    )
+    let_go(observed, run)
+    over = observed.over(run, "completed")
     out, err = follower.communicate(timeout=SECS)
-    assert follower.returncode == 0 and out == house.output(run, "worker", 1), err
+    assert follower.returncode == 0 and out == observed.output(run, "worker", 1), err
     counts = {
         name: (r["succeeded"], r["stopped"], r["failed"]) for name, r in over["roles"].items()
     }
@@ -107,9 +111,9 @@ def test_two_servers_and_two_workers_share_one_allocation_on_two_nodes(house: Gr
     # differ)
     servers = [f"{ADDRESS}:{told['ps', i]['ports']['http'][0]}" for i in (0, 1)]
     everybody = [[r, i, ADDRESS, t["ports"]] for (r, i), t in told.items()]
-    dirs = {(t["role"], t["index"]): t["batch"]["runDir"] for t in house.tasks(run)}
+    dirs = {(t["role"], t["index"]): t["batch"]["runDir"] for t in observed.tasks(run)}
     for i in (0, 1):
-        lines = house.output(run, "worker", i).splitlines()
+        lines = observed.output(run, "worker", i).splitlines()
         node, folder, attempt = lines[0].split()
         assert (node, attempt) == (told["worker", i]["host"], "1") and folder == dirs[
             "worker", i
@@ -118,8 +122,8 @@ def test_two_servers_and_two_workers_share_one_allocation_on_two_nodes(house: Gr
             f"{place} {n}" for n, place in enumerate(servers)
         ], (lines, servers)
         assert json.loads(lines[3]) == everybody
-        assert house.output(run, "ps", i).split() == ["serving", "at", *servers[i].split(":")]
-    for task in house.tasks(run):
+        assert observed.output(run, "ps", i).split() == ["serving", "at", *servers[i].split(":")]
+    for task in observed.tasks(run):
         assert (task["exit"]["stopReason"], task["state"]) == (
             ("decided", "stopped") if task["role"] == "ps" else (None, "succeeded")
         ), task
@@ -128,28 +132,30 @@ def test_two_servers_and_two_workers_share_one_allocation_on_two_nodes(house: Gr
         assert {"script.sh", "stdout.log", "stderr.log", "exit.json", "started"} <= {
             p.name for p in folder.iterdir()
         }
-        assert folder.stat().st_uid == house.users.uid("alice")
+        assert folder.stat().st_uid == observed.users.uid("alice")
         assert (Path(task["batch"]["runDir"]) / ".jobscribe" / "latest").resolve() == folder
-    assert house.slurm.until_state(job).state in ("COMPLETED", "FAILED", "CANCELLED")
-    assert house.marked(f"{jid_of(run)}/{over['computeJobSerial']}/") == [], "nothing of it is left"
+    assert observed.slurm.until_state(job).state in ("COMPLETED", "FAILED", "CANCELLED")
+    assert observed.marked(f"{jid_of(run)}/{over['computeJobSerial']}/") == [], (
+        "nothing of it is left"
+    )
     assert (
         over["batch"]["runDir"].endswith(f"/{run['simulationId']}/command")
         and "node" not in over["batch"]
     )
 
 
-def test_one_that_fails_ends_all_and_all_are_tried_again(house: Ground) -> None:
+def test_one_that_fails_ends_all_and_all_are_tried_again(observed: SlurmSupervisor) -> None:
     flaky = "echo attempt $JOBSCRIBE_ATTEMPT; [ $JOBSCRIBE_ATTEMPT = 2 ] || exit 3"
-    run = house.gang(
+    run = observed.gang(
         role("main", "exec sleep 600"),
         role("flaky", flaky, minSucceeded=1),
         retry={"count": 1, "platform": 0},
         batch=TWO,
     )
-    house.site.submit(run)
-    over = house.over(run, "completed")
+    observed.site.submit(run)
+    over = observed.over(run, "completed")
     assert over["attempt"] == 2
-    one, two = house.tasks(run, 1), house.tasks(run, 2)
+    one, two = observed.tasks(run, 1), observed.tasks(run, 2)
     assert [(t["role"], t["state"]) for t in one] == [
         ("main", "stopped"),
         ("flaky", "failed"),
@@ -159,48 +165,55 @@ def test_one_that_fails_ends_all_and_all_are_tried_again(house: Ground) -> None:
     assert len(jobs[0]) == len(jobs[1]) == 1 and jobs[0] != jobs[1], (
         "an allocation for each attempt"
     )
-    assert [house.output(run, "flaky", attempt=n) for n in (1, 2)] == ["attempt 1\n", "attempt 2\n"]
+    assert [observed.output(run, "flaky", attempt=n) for n in (1, 2)] == [
+        "attempt 1\n",
+        "attempt 2\n",
+    ]
     assert {t["token"] for t in one} & {t["token"] for t in two} == set()
-    assert house.marked(f"{jid_of(run)}/") == []
+    assert observed.marked(f"{jid_of(run)}/") == []
 
 
-def test_one_that_does_not_matter_may_be_ended_alone_and_a_cancel_ends_all(house: Ground) -> None:
+def test_one_that_does_not_matter_may_be_ended_alone_and_a_cancel_ends_all(
+    observed: SlurmSupervisor,
+) -> None:
     """By its own time limit nothing else ends; by hand, with Slurm's own tool; then a cancel ends
     who does not obey.
     """
     nap = fresh_nap()
-    run = house.gang(
+    run = observed.gang(
         role("deaf", f"trap '' TERM; sleep {nap} & wait; wait; exec sleep {nap}", tasks=2),
         role("log", f"exec sleep {nap}", minFailed=None),
         batch=TWO,
         graceSecs=1.0,
     )
-    house.site.submit(run)
-    job = house.running(run)
-    victim = next(t for t in house.tasks(run) if t["role"] == "log")
+    observed.site.submit(run)
+    job = observed.running(run)
+    victim = next(t for t in observed.tasks(run) if t["role"] == "log")
     step = re.search(
         r"^step (\S+)$", (Path(victim["evidence"]) / "started").read_text(), re.MULTILINE
     )
     assert step is not None
-    house.slurm.ask("scancel", "--signal=KILL", f"{job}.{step[1]}")
+    observed.slurm.ask("scancel", "--signal=KILL", f"{job}.{step[1]}")
     ended = until(
-        lambda: (t := next(t for t in house.tasks(run) if t["role"] == "log"))["exit"] and t,
+        lambda: (t := next(t for t in observed.tasks(run) if t["role"] == "log"))["exit"] and t,
         "its end is told",
         SECS,
     )
     assert (ended["state"], ended["exit"]["signal"]) == ("failed", 9), ended
-    said = house.site.status(run)
+    said = observed.site.status(run)
     assert said["state"] == "running" and said["roles"]["deaf"]["running"] == 2, said
-    assert house.slurm.state(job) == "RUNNING"
-    house.types("job", "cancel", jid_of(run))
-    over = house.over(run, "canceled", "cancel")
+    assert observed.slurm.state(job) == "RUNNING"
+    observed.types("job", "cancel", jid_of(run))
+    over = observed.over(run, "canceled", "cancel")
     assert over["roles"]["deaf"]["stopped"] == 2, over
-    assert {t["exit"]["stopReason"] for t in house.tasks(run) if t["role"] == "deaf"} == {"cancel"}
-    assert house.marked(nap) == [] and house.slurm.until_state(job).state == "CANCELLED"
+    assert {t["exit"]["stopReason"] for t in observed.tasks(run) if t["role"] == "deaf"} == {
+        "cancel"
+    }
+    assert observed.marked(nap) == [] and observed.slurm.until_state(job).state == "CANCELLED"
 
 
 def test_the_example_of_the_page_about_roles_and_what_people_type_about_it(
-    house: Ground, tmp_path: Path
+    observed: SlurmSupervisor, tmp_path: Path
 ) -> None:
     page = (ROOT / "docs/roles.md").read_text()
     text = next(
@@ -211,23 +224,23 @@ def test_the_example_of_the_page_about_roles_and_what_people_type_about_it(
     file = tmp_path / "sums.yaml"
     file.write_text(text + "driver: sbatch\nbatch: {nodes: 2}\n")
     as_alice = ("--uid", ALICE)
-    dry = house.types("job", "submit", *as_alice, "-f", str(file), "--dry-run")[0]
+    dry = observed.types("job", "submit", *as_alice, "-f", str(file), "--dry-run")[0]
     assert "PAI_TASK_ROLE_server_HOST_LIST" in dry and "worker/1" in dry, dry
-    jid = house.types("job", "submit", *as_alice, "-f", str(file))[0].split()[-1]
-    assert house.types(
+    jid = observed.types("job", "submit", *as_alice, "-f", str(file))[0].split()[-1]
+    assert observed.types(
         "job", "shell", *as_alice, jid, "--role", "worker", "--index", "1", code=125
     )[1]
-    house.types("job", "wait", *as_alice, jid)
+    observed.types("job", "wait", *as_alice, jid)
     assert (
-        house.types("job", "logs", *as_alice, jid, "--role", "worker", "--index", "1")[0]
+        observed.types("job", "logs", *as_alice, jid, "--role", "worker", "--index", "1")[0]
         == "worker 1: 5050\n"
     )
-    table = house.types("job", "tasks", *as_alice, jid)[0]
+    table = observed.types("job", "tasks", *as_alice, jid)[0]
     assert re.search(r"server/0 +stopped", table) and re.search(
-        rf"worker/1 +succeeded +0 +{house.slurm.nodes[0][:-1]}\d", table
+        rf"worker/1 +succeeded +0 +{observed.slurm.nodes[0][:-1]}\d", table
     ), table
     assert "@" not in table, "no marks of ours"
-    figures = json.loads(house.types("job", "metrics", *as_alice, jid, "--json")[0])
+    figures = json.loads(observed.types("job", "metrics", *as_alice, jid, "--json")[0])
     assert all(
         t[name] is None
         for t in figures["tasks"]
@@ -235,51 +248,53 @@ def test_the_example_of_the_page_about_roles_and_what_people_type_about_it(
     ), "not known is not 0"
 
 
-def test_a_shell_where_it_makes_sense_and_a_sentence_where_it_does_not(house: Ground) -> None:
-    run = house.gang(role("main", "exec sleep 600"), batch={"nodes": 1})
-    house.site.submit(run)
-    job = house.running(run)
-    (task,) = house.tasks(run)
-    said = house.types("job", "shell", "--uid", ALICE, jid_of(run), code=125)[1]
+def test_a_shell_where_it_makes_sense_and_a_sentence_where_it_does_not(
+    observed: SlurmSupervisor,
+) -> None:
+    run = observed.gang(role("main", "exec sleep 600"), batch={"nodes": 1})
+    observed.site.submit(run)
+    job = observed.running(run)
+    (task,) = observed.tasks(run)
+    said = observed.types("job", "shell", "--uid", ALICE, jid_of(run), code=125)[1]
     node = task["host"]
     assert f"runs on {node} of lab" in said and "on a login node of lab" in said, said
-    line = house.types("job", "shell", "--uid", ALICE, jid_of(run), "--print")[0]
+    line = observed.types("job", "shell", "--uid", ALICE, jid_of(run), "--print")[0]
     assert line.startswith(f"srun --jobid={job} --overlap") and line.strip() in said, (line, said)
     # it does what it says: beside the task, on its node, in its directory
     words = [w for w in line.split() if w != "--pty"]
-    out = house.users.run(
+    out = observed.users.run(
         "alice",
         *words,
         given="hostname; pwd; echo $PAI_CONTAINER_HOST_IP; exit 0\n",
-        env=house.slurm.env,
+        env=observed.slurm.env,
     ).split()
-    assert out == [node, str(house.where(run) / "main" / "0"), ADDRESS], out
-    house.site.cancel(run)
-    house.over(run, "canceled", "cancel")
-    said = house.types("job", "shell", "--uid", ALICE, jid_of(run), code=125)[1]
+    assert out == [node, str(observed.where(run) / "main" / "0"), ADDRESS], out
+    observed.site.cancel(run)
+    observed.over(run, "canceled", "cancel")
+    said = observed.types("job", "shell", "--uid", ALICE, jid_of(run), code=125)[1]
     assert "lie on lab" in said and "srun" not in said and "/bin/sh " in said, said
 
 
-def test_what_a_cluster_cannot_do_is_refused_with_a_sentence(house: Ground) -> None:
+def test_what_a_cluster_cannot_do_is_refused_with_a_sentence(observed: SlurmSupervisor) -> None:
     until(
-        lambda: house.types("cluster", "list", "--uid", ALICE)[0].count("batch"),
+        lambda: observed.types("cluster", "list", "--uid", ALICE)[0].count("batch"),
         "the agent has told what there is",
         SECS,
     )
-    huge = house.refused(house.gang(role("main", "true", cpu=5)), "resourceExceeded")
+    huge = observed.refused(observed.gang(role("main", "true", cpu=5)), "resourceExceeded")
     assert "5" in huge and "4" in huge and "'batch'" in huge, huge
-    many = house.refused(house.gang(role("main", "true", tasks=13)), "resourceExceeded")
+    many = observed.refused(observed.gang(role("main", "true", tasks=13)), "resourceExceeded")
     assert "5 tasks of a node" in many and "'batch'" in many and "has 4" in many, many
-    fat = house.refused(house.gang(role("main", "true", memoryMb=1100)), "resourceExceeded")
+    fat = observed.refused(observed.gang(role("main", "true", memoryMb=1100)), "resourceExceeded")
     assert "1100" in fat and "1000" in fat, fat
     for bad, words in (
         ({"debugSecs": 60.0}, ("debug", "Slurm")),
         ({"batch": {"nodes": 2}}, ("2 `nodes`", "1 tasks")),
         ({"batch": {"cluster": "none"}}, ("none", "lab")),
     ):
-        sentence = house.refused(house.gang(role("main", "true"), **bad), "batchRefused")
+        sentence = observed.refused(observed.gang(role("main", "true"), **bad), "batchRefused")
         assert all(w in sentence for w in words), sentence
-    image = house.refused(house.gang(role("main", "true", image="debian:12")), "badRequest")
+    image = observed.refused(observed.gang(role("main", "true", image="debian:12")), "badRequest")
     assert "image" in image and "containers" in image, image
 
 
@@ -289,46 +304,48 @@ def _whole(roles: dict[str, Any]) -> bool:
 
 @pytest.mark.skipif(os.environ.get("SOAK") != "1", reason="takes minutes: set SOAK=1")
 @pytest.mark.timeout(1200)
-def test_thirty_gangs_leave_nothing_behind(house: Ground) -> None:
-    runs = [pair(house, batch={"nodes": 1 + n % 2}) for n in range(30)]
+def test_thirty_gangs_leave_nothing_behind(observed: SlurmSupervisor) -> None:
+    runs = [pair(observed, batch={"nodes": 1 + n % 2}) for n in range(30)]
     for run in runs:
-        house.site.submit(run)
+        observed.site.submit(run)
     held = list(runs)
     while held:  # Slurm starts them in an order of its own, and those that run hold up the others
         begun = until(
-            lambda: next((r for r in held if _whole(house.site.status(r)["roles"])), None),
+            lambda: next((r for r in held if _whole(observed.site.status(r)["roles"])), None),
             "one of those that are left runs",
             SECS,
         )
-        let_go(house, begun)
+        let_go(observed, begun)
         held.remove(begun)
     for run in runs:
-        house.over(run, "completed")
-        assert house.marked(f"{jid_of(run)}/") == []
+        observed.over(run, "completed")
+        assert observed.marked(f"{jid_of(run)}/") == []
 
 
 def test_at_slurm_s_own_limit_it_is_ended_by_its_time_limit_whatever_its_tasks_exit_with(
-    house: Ground,
+    observed: SlurmSupervisor,
 ) -> None:
-    run = house.gang(
+    run = observed.gang(
         role("a", "trap 'exit 3' TERM; while :; do sleep 0.1; done"),
         role("b", "exec sleep 600"),
         timeLimitSecs=300,
         batch=TWO,
     )
-    house.site.submit(run)
-    job = house.running(run)
+    observed.site.submit(run)
+    job = observed.running(run)
     until(
         lambda: (
             "Invalid"
-            not in house.slurm.ask("scontrol", "update", f"jobid={job}", "endtime=now", code=None)
+            not in observed.slurm.ask(
+                "scontrol", "update", f"jobid={job}", "endtime=now", code=None
+            )
         ),
         "its time is over",
         SECS,
         1.0,
     )
-    house.over(run, "canceled", "timeLimit")
-    assert house.slurm.until_state(job).state == "TIMEOUT"
-    assert {t["exit"]["stopReason"] for t in house.tasks(run)} <= {"timeLimit", "decided"}, (
-        house.tasks(run)
+    observed.over(run, "canceled", "timeLimit")
+    assert observed.slurm.until_state(job).state == "TIMEOUT"
+    assert {t["exit"]["stopReason"] for t in observed.tasks(run)} <= {"timeLimit", "decided"}, (
+        observed.tasks(run)
     )

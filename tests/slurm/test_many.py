@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from login_nodes import Users
-from observed_runs import ALICE, BOB, PEOPLE, Case, House, ended, houses
+from observed_runs import ALICE, BOB, PEOPLE, ObservedRun, ObservedSupervisor, ended, houses
 from site_locations import dice, share
 from slurm_cluster import OVER, Slurm
 from supervisor_process import until
@@ -23,56 +23,56 @@ BESIDES = 10
 
 
 @pytest.fixture
-def house(_cluster: tuple[Slurm, Users]) -> Iterator[House]:
-    with houses(*_cluster, fields={"pollSecs": ASKED_SECS, "pollMaxSecs": 30}) as house:
-        yield house
-        print(house.check())
+def observed(_cluster: tuple[Slurm, Users]) -> Iterator[ObservedSupervisor]:
+    with houses(*_cluster, fields={"pollSecs": ASKED_SECS, "pollMaxSecs": 30}) as observed:
+        yield observed
+        print(observed.check())
 
 
 @pytest.mark.timeout(200 + 2 * JOBS * 4)
-def test_none_is_lost_and_none_is_doubled(house: House) -> None:
+def test_none_is_lost_and_none_is_doubled(observed: ObservedSupervisor) -> None:
     chance, begun = dice("slurm/many"), time.monotonic()
-    cases: list[tuple[int, Case]] = []
+    cases: list[tuple[int, ObservedRun]] = []
     for _ in range(JOBS):
         for uid in PEOPLE:
             code = chance.choice((0, 0, 3))
             cases.append(
                 (
                     code,
-                    Case(
-                        house,
+                    ObservedRun(
+                        observed,
                         f"sleep 0.0{chance.randrange(10)}; exit {code}",
                         uid=uid,
                         batch={"memoryMb": 20},
                     ).submit(),
                 )
             )
-    until(lambda: _done(house) >= len(cases) // 3, "a share of them is done", 60 + 2 * JOBS, 0.1)
-    house.restart()
+    until(lambda: _done(observed) >= len(cases) // 3, "a share of them is done", 60 + 2 * JOBS, 0.1)
+    observed.restart()
     said = ended([case for _, case in cases], 120 + 4 * JOBS, go=False)
     took = time.monotonic() - begun
     for code, case in cases:
         assert (said[case]["exit"]["code"], said[case]["exit"]["source"]) == (code, "script"), said[
             case
         ]
-        assert [s.what for s in house.witness.stamps(case.run)] == ["start", "end"], str(case)
+        assert [s.what for s in observed.oracle.stamps(case.run)] == ["start", "end"], str(case)
     names = [
         job.name
-        for job in house.slurm.queued(active=False)
+        for job in observed.slurm.queued(active=False)
         if job.name.startswith(tuple(f"js-{c.jid}-" for _, c in cases))
     ]
     assert len(set(names)) == len(names) == len(cases), "each is one job of Slurm's"
-    assert {job.state for job in house.slurm.queued(active=False)} <= OVER
-    _counted(house, took, len(cases))
+    assert {job.state for job in observed.slurm.queued(active=False)} <= OVER
+    _counted(observed, took, len(cases))
 
 
-def _done(house: House) -> int:
-    return sum(s.what == "end" for s in house.witness.stamps())
+def _done(observed: ObservedSupervisor) -> int:
+    return sum(s.what == "end" for s in observed.oracle.stamps())
 
 
-def _counted(house: House, took: float, jobs: int) -> None:
+def _counted(observed: ObservedSupervisor, took: float, jobs: int) -> None:
     """For all jobs of an agent there is one question."""
-    calls = house.calls()
+    calls = observed.calls()
     count = Counter(name for _, name, _ in calls)
     minutes = took / 60
     asked = count["squeue"] + count["sacct"]
@@ -82,6 +82,8 @@ def _counted(house: House, took: float, jobs: int) -> None:
     )
     assert count["sbatch"] == jobs, count
     for uid in (ALICE, BOB):
-        at = [at for at, name, who in calls if name == "squeue" and who == house.users[PEOPLE[uid]]]
+        at = [
+            at for at, name, who in calls if name == "squeue" and who == observed.users[PEOPLE[uid]]
+        ]
         assert len(at) <= took / ASKED_SECS + BESIDES, (uid, at)
     assert count["sacct"] <= count["squeue"], count

@@ -12,7 +12,7 @@ import pytest
 from engine_scripts import Refused, Script
 from login_nodes import Users
 from slurm_cluster import Slurm
-from slurm_supervisor import SECS, Ground, ground
+from slurm_supervisor import SECS, SlurmSupervisor, batch_site
 from supervisor_process import fresh_nap, jid_of, until
 
 RING = (Path(__file__).resolve().parent / "support" / "mpi_ring.py").read_text()
@@ -54,36 +54,38 @@ def mpi() -> str:
 
 
 @pytest.fixture(scope="module")
-def house(mpi: str, _cluster: tuple[Slurm, Users]) -> Iterator[Ground]:
-    with ground(_cluster) as made:
+def observed(mpi: str, _cluster: tuple[Slurm, Users]) -> Iterator[SlurmSupervisor]:
+    with batch_site(_cluster) as made:
         yield made
 
 
 def ranks(
-    house: Ground, program: str, mpi: str, *, start: str = "mpirun", **fields: Any
+    observed: SlurmSupervisor, program: str, mpi: str, *, start: str = "mpirun", **fields: Any
 ) -> tuple[dict[str, Any], str]:
     """A run, and the mark that all of its processes have."""
     mark = f"JS_MARK_{fresh_nap().replace('.', '_')}"
     launch = f"{start} -x {mark}" if start == "mpirun" else start
     text = f'export {mark}=1; exec {launch} /usr/bin/python3 -c "$PROGRAM"'
-    return house.run(
+    return observed.run(
         text, env={"PROGRAM": program, mark: "1"}, **{"batch": {**FOUR, "setup": mpi}, **fields}
     ), mark
 
 
-def test_four_ranks_on_two_nodes_get_what_was_asked_for(house: Ground, mpi: str) -> None:
-    run, _ = ranks(house, RING, mpi)
+def test_four_ranks_on_two_nodes_get_what_was_asked_for(
+    observed: SlurmSupervisor, mpi: str
+) -> None:
+    run, _ = ranks(observed, RING, mpi)
     # the same again by srun, and with its cores: what each rank has is what the kernel says
-    plain = house.run(
+    plain = observed.run(
         "srun sh -c 'echo $(hostname) $SLURM_PROCID of $SLURM_NTASKS, $SLURM_CPUS_PER_TASK cores'",
         batch={**FOUR, "tasks": 2, "tasksPerNode": 1, "cores": 2},
     )
     for one in (run, plain):
-        house.site.submit(one)
-    over, other = house.over(run, "completed"), house.over(plain, "completed")
+        observed.site.submit(one)
+    over, other = observed.over(run, "completed"), observed.over(plain, "completed")
     # mpirun reads its ranks through terminals: a line and its end may be passed on apart, with
     # another rank's line between them
-    printed = house.output(run)
+    printed = observed.output(run)
     lines = sorted(re.findall(r"rank (\d+) of (\d+) on (\S+) had (\d+?)(?=rank|\n)", printed))
     assert [(int(r), int(of), int(had)) for r, of, _, had in lines] == [
         (0, 4, 8),
@@ -95,11 +97,11 @@ def test_four_ranks_on_two_nodes_get_what_was_asked_for(house: Ground, mpi: str)
     nodes = [node for _, _, node, _ in lines]
     assert (
         len(set(nodes)) == 2
-        and set(nodes) <= set(house.slurm.nodes)
+        and set(nodes) <= set(observed.slurm.nodes)
         and nodes[0] == nodes[1]
         and nodes[2] == nodes[3]
     ), nodes
-    said = house.asked(over["batch"]["jobId"])
+    said = observed.asked(over["batch"]["jobId"])
     assert (said["NumNodes"], said["NumTasks"], said["MinMemoryNode"], said["CPUs/Task"]) == (
         "2",
         "4",
@@ -107,59 +109,63 @@ def test_four_ranks_on_two_nodes_get_what_was_asked_for(house: Ground, mpi: str)
         "1",
     ), said
     assert said["NtasksPerN:B:S:C"].startswith("2:"), said
-    said = house.asked(other["batch"]["jobId"])
+    said = observed.asked(other["batch"]["jobId"])
     assert (said["NumNodes"], said["NumTasks"], said["CPUs/Task"]) == ("2", "2", "2"), said
-    assert sorted(line.partition(" ")[2] for line in house.output(plain).splitlines()) == [
+    assert sorted(line.partition(" ")[2] for line in observed.output(plain).splitlines()) == [
         "0 of 2, 2 cores",
         "1 of 2, 2 cores",
     ]
-    assert len(set(house.output(plain).split()[::6])) == 2, "on both nodes"
+    assert len(set(observed.output(plain).split()[::6])) == 2, "on both nodes"
 
 
-def test_no_rank_outlives_a_cancel_wherever_it_is(house: Ground, mpi: str) -> None:
+def test_no_rank_outlives_a_cancel_wherever_it_is(observed: SlurmSupervisor, mpi: str) -> None:
     """While they compute; while they are in MPI_Init; and by srun, when they do not obey SIGTERM."""
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('is there', flush=True); time.sleep(1000)"
     two = {"batch": {**FOUR, "tasks": 2, "tasksPerNode": 1, "setup": mpi}}
     all_ = long, stuck, stubborn = (
-        ranks(house, LONG, mpi),
-        ranks(house, STUCK, mpi, **two),
-        ranks(house, deaf, mpi, start="srun", **two),
+        ranks(observed, LONG, mpi),
+        ranks(observed, STUCK, mpi, **two),
+        ranks(observed, deaf, mpi, start="srun", **two),
     )
     for run, _ in all_:
-        house.site.submit(run)
-    jobs = [house.running(run) for run, _ in all_]
+        observed.site.submit(run)
+    jobs = [observed.running(run) for run, _ in all_]
     # how far it is, while it goes on
-    steps = house.where(long[0]) / "steps"
+    steps = observed.where(long[0]) / "steps"
     first = until(lambda: steps.exists() and int(steps.read_text()), "it computes", SECS)
     until(lambda: int(steps.read_text()) > first, "it goes on", SECS)
-    assert len(house.marked(long[1])) >= 6, "four ranks and who started them"
-    until(lambda: (house.where(stuck[0]) / "before-0").exists(), "one of them is in MPI_Init", SECS)
-    until(lambda: house.output(stubborn[0]).count("is there") == 2, "both are there", SECS)
-    assert all(len(house.marked(mark)) >= 3 for _, mark in all_)
+    assert len(observed.marked(long[1])) >= 6, "four ranks and who started them"
+    until(
+        lambda: (observed.where(stuck[0]) / "before-0").exists(), "one of them is in MPI_Init", SECS
+    )
+    until(lambda: observed.output(stubborn[0]).count("is there") == 2, "both are there", SECS)
+    assert all(len(observed.marked(mark)) >= 3 for _, mark in all_)
     for run, _ in all_:
-        house.site.cancel(run)
+        observed.site.cancel(run)
     for (run, mark), job in zip(all_, jobs, strict=True):
-        said = house.over(run, "canceled", "cancel")
+        said = observed.over(run, "canceled", "cancel")
         assert said["exit"]["stopReason"] == "cancel", said
-        assert house.marked(mark) == [], "no rank lives when it is said to be over"
-        assert house.slurm.until_state(job).state in ("CANCELLED", "FAILED", "COMPLETED")
+        assert observed.marked(mark) == [], "no rank lives when it is said to be over"
+        assert observed.slurm.until_state(job).state in ("CANCELLED", "FAILED", "COMPLETED")
 
 
-def test_a_rank_that_dies_takes_the_others_with_it_and_is_told(house: Ground, mpi: str) -> None:
+def test_a_rank_that_dies_takes_the_others_with_it_and_is_told(
+    observed: SlurmSupervisor, mpi: str
+) -> None:
     dies = LONG.replace(
         "step += 1", "step += 1\n    if rank.value == 2 and step == 5: os.kill(os.getpid(), 11)"
     )
-    run, mark = ranks(house, dies, mpi)
-    house.site.submit(run)
-    said = house.over(run, "error")
-    assert said["exit"]["code"] and house.marked(mark) == [], said
-    assert "Segmentation fault" in house.output(run, stream="stdout") + house.output(
+    run, mark = ranks(observed, dies, mpi)
+    observed.site.submit(run)
+    said = observed.over(run, "error")
+    assert said["exit"]["code"] and observed.marked(mark) == [], said
+    assert "Segmentation fault" in observed.output(run, stream="stdout") + observed.output(
         run, stream="stderr"
     )
-    why = house.site.post("job-why", uid=run["uid"], computeJid=jid_of(run))
+    why = observed.site.post("job-why", uid=run["uid"], computeJid=jid_of(run))
     assert any(f"Slurm job {said['batch']['jobId']}" in line for line in why["evidence"]), why
     assert "signal 11" in why["lastLines"], why
-    reported = json.loads(house.types("job", "metrics", jid_of(run), "--json")[0])
+    reported = json.loads(observed.types("job", "metrics", jid_of(run), "--json")[0])
     assert (
         reported["tasks"][0]["memoryBytes"] is None and reported["tasks"][0]["cpuSecs"] is None
     ), "not known is not 0"

@@ -25,8 +25,8 @@ from observed_runs import (
     CALL_SECS,
     POLL_SECS,
     TOLD_SECS,
-    Case,
-    House,
+    ObservedRun,
+    ObservedSupervisor,
     ended,
     houses,
     true_again,
@@ -47,15 +47,15 @@ ALL_LICENSES = {"licenses": "solver:2"}
 
 
 @pytest.fixture(scope="module")
-def whole(_cluster: tuple[Slurm, Users]) -> Iterator[House]:
+def whole(_cluster: tuple[Slurm, Users]) -> Iterator[ObservedSupervisor]:
     with houses(
         *_cluster, f"limits.ping_interval_secs={PING_SECS}", f"limits.ping_timeout_secs={PING_SECS}"
-    ) as house:
-        yield house
+    ) as observed:
+        yield observed
 
 
 @pytest.fixture
-def house(whole: House) -> Iterator[House]:
+def observed(whole: ObservedSupervisor) -> Iterator[ObservedSupervisor]:
     """Shared by the tests; after each, the cluster is well, and books and witness are checked."""
     yield whole
     whole.slurm.well()
@@ -65,16 +65,19 @@ def house(whole: House) -> Iterator[House]:
 class Scene:
     """Runs in every state, of both users, before an outage; and what becomes of them in it."""
 
-    def __init__(self, house: House) -> None:
-        self.house = house
-        self.runs, self.ends = Case(house, uid=ALICE), Case(house, uid=BOB)
-        self.canceled = Case(house, uid=ALICE, deaf=True, graceSecs=0.5)
-        self.holds = Case(house, uid=BOB, batch=ALL_LICENSES)
+    def __init__(self, observed: ObservedSupervisor) -> None:
+        self.observed = observed
+        self.runs, self.ends = ObservedRun(observed, uid=ALICE), ObservedRun(observed, uid=BOB)
+        self.canceled = ObservedRun(observed, uid=ALICE, deaf=True, graceSecs=0.5)
+        self.holds = ObservedRun(observed, uid=BOB, batch=ALL_LICENSES)
         self.waits, self.never = (
-            Case(house, uid=ALICE, batch=ALL_LICENSES),
-            Case(house, uid=BOB, batch=ALL_LICENSES),
+            ObservedRun(observed, uid=ALICE, batch=ALL_LICENSES),
+            ObservedRun(observed, uid=BOB, batch=ALL_LICENSES),
         )
-        self.late, self.late_canceled = Case(house, uid=ALICE), Case(house, uid=BOB)
+        self.late, self.late_canceled = (
+            ObservedRun(observed, uid=ALICE),
+            ObservedRun(observed, uid=BOB),
+        )
         for case in (self.runs, self.ends, self.canceled, self.holds):
             case.submit()
         for case in (self.runs, self.ends, self.canceled, self.holds):
@@ -87,7 +90,7 @@ class Scene:
         """The controller writes down what it knows a few seconds later than it says so; what it
         loses before is lost (see the last test).
         """
-        slurm, since = self.house.slurm, time.time()
+        slurm, since = self.observed.slurm, time.time()
         slurm.ask("scontrol", "update", f"jobid={self.waits.jobs[0].id}", "nice=1")
         until(
             lambda: (slurm.place / "state" / "job_state").stat().st_mtime > since,
@@ -134,9 +137,9 @@ class Scene:
             self._explained(case, cause)
         return took
 
-    def _explained(self, case: Case, cause: str) -> None:
+    def _explained(self, case: ObservedRun, cause: str) -> None:
         """Nobody is said to have failed; since when nobody knows, and what was known last."""
-        why = self.house.site.post("job-why", uid=case.uid, computeJid=case.jid)
+        why = self.observed.site.post("job-why", uid=case.uid, computeJid=case.jid)
         explanation_quality.check(why, text := "\n".join(why_lines(case.jid, why)))
         assert why["cause"] == cause and "this answer shows the last known state" in text, text
         assert "is not in the queue" not in text and "env did not answer" not in text, text
@@ -224,9 +227,11 @@ OUTAGES: dict[str, Outage] = {
     "slurmdbd is killed": (lambda s: s.kill("slurmdbd"), lambda s: s.start("slurmdbd"), False),
 }
 #: Who dies in the midst of it, besides.
-ALSO: dict[str, Callable[[House], Any]] = {
-    "slurmctld is frozen": lambda house: house.restart(),
-    "slurmctld is killed": lambda house: house.kill(house.agent(ALICE), house.agent(BOB)),
+ALSO: dict[str, Callable[[ObservedSupervisor], Any]] = {
+    "slurmctld is frozen": lambda observed: observed.restart(),
+    "slurmctld is killed": lambda observed: observed.kill(
+        observed.agent(ALICE), observed.agent(BOB)
+    ),
 }
 
 
@@ -241,24 +246,24 @@ WAYS = (
 
 @pytest.mark.timeout(300 * ROUNDS)
 @pytest.mark.parametrize("way", WAYS)
-def test_nothing_is_concluded_from_silence(house: House, way: str) -> None:
+def test_nothing_is_concluded_from_silence(observed: ObservedSupervisor, way: str) -> None:
     for _ in range(ROUNDS):
-        scene = Scene(house)
+        scene = Scene(observed)
         for n, what in enumerate(WAYS[way]):
             begin, end, silent = OUTAGES[what]
             began = time.monotonic()
-            begin(house.slurm)
+            begin(observed.slurm)
             if n == 0:
                 scene.meanwhile()
             if what in ALSO:
-                ALSO[what](house)
+                ALSO[what](observed)
             if silent:
                 noticed = f"said so after {scene.unknown():.1f} s, "
             else:
                 noticed = ""
                 true_again([scene.runs, scene.holds])
             lasted = time.monotonic() - began
-            end(house.slurm)
+            end(observed.slurm)
             print(
                 f"{what} for {lasted:.1f} s: {noticed}true again after {scene.true_again():.1f} s"
             )
@@ -266,15 +271,17 @@ def test_nothing_is_concluded_from_silence(house: House, way: str) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_what_squeue_has_forgotten_is_asked_of_accounting_and_waited_for(house: House) -> None:
+def test_what_squeue_has_forgotten_is_asked_of_accounting_and_waited_for(
+    observed: ObservedSupervisor,
+) -> None:
     """It ended while the agent stood still; accounting is away when the agent looks again."""
-    slurm = house.slurm
-    own, by_hand, runs = (Case(house).submit().started() for _ in range(3))
+    slurm = observed.slurm
+    own, by_hand, runs = (ObservedRun(observed).submit().started() for _ in range(3))
     with slurm.forgetting():
-        agent = house.agent(ALICE)
+        agent = observed.agent(ALICE)
         os.kill(agent, signal.SIGSTOP)
         slurm.cancel(by_hand.jobs[0].id)
-        house.killed.add(by_hand.jid)
+        observed.killed.add(by_hand.jid)
 
         def over() -> bool:
             own.go()
@@ -318,20 +325,22 @@ def _cut(port: int) -> Iterator[None]:
 
 
 @pytest.mark.timeout(300)
-def test_agents_that_are_cut_off_go_on_and_are_told_of_cancels_afterwards(house: House) -> None:
+def test_agents_that_are_cut_off_go_on_and_are_told_of_cancels_afterwards(
+    observed: ObservedSupervisor,
+) -> None:
     if shutil.which("iptables") is None:
         pytest.skip("there is no iptables here: etc/engines/sshd.sh install")
     runs, ends, canceled = (
-        Case(house, uid=ALICE),
-        Case(house, uid=BOB),
-        Case(house, uid=ALICE, deaf=True, graceSecs=0.5),
+        ObservedRun(observed, uid=ALICE),
+        ObservedRun(observed, uid=BOB),
+        ObservedRun(observed, uid=ALICE, deaf=True, graceSecs=0.5),
     )
     for case in (runs, ends, canceled):
         case.submit()
     for case in (runs, ends, canceled):
         case.started()
-    agents = house.agents()
-    port = urlsplit(json.loads((house.site.root / "agents.json").read_text())["agentsUrl"]).port
+    agents = observed.agents()
+    port = urlsplit(json.loads((observed.site.root / "agents.json").read_text())["agentsUrl"]).port
     assert port
     with _cut(port):
         begun = time.monotonic()
@@ -362,7 +371,7 @@ def test_agents_that_are_cut_off_go_on_and_are_told_of_cancels_afterwards(house:
     print(
         f"a link was cut: said so after {noticed:.1f} s; true again {true:.1f} s after it was mended, all told {time.monotonic() - begun:.1f} s"
     )
-    assert sorted(agents) == sorted(house.agents()), "the same agents"
+    assert sorted(agents) == sorted(observed.agents()), "the same agents"
     well_ended(ended([runs]))
 
 
@@ -371,11 +380,11 @@ def test_agents_that_are_cut_off_go_on_and_are_told_of_cancels_afterwards(house:
     reason="a soak's (SOAK=1); tests/unit/agent/batch/test_faults.py has the same without a real Slurm",
 )
 @pytest.mark.timeout(300)
-def test_a_controller_that_lost_its_books_gives_ids_anew(house: House) -> None:
+def test_a_controller_that_lost_its_books_gives_ids_anew(observed: ObservedSupervisor) -> None:
     """By the ids of the first jobs it means others now, of the same user: neither their states nor
     cancels are taken for each other's.
     """
-    slurm = house.slurm
+    slurm = observed.slurm
     state, before = slurm.place / "state", slurm.place / "state-before"
     slurm.stop("slurmctld")
     shutil.rmtree(before, ignore_errors=True)
@@ -384,21 +393,23 @@ def test_a_controller_that_lost_its_books_gives_ids_anew(house: House) -> None:
         shutil.chown(path, "slurm", "slurm")
     slurm.start("slurmctld")
     # (a node takes no id again that it has been told to end)
-    first = [Case(house, batch={"constraint": "old"}).submit().started() for _ in range(3)]
+    first = [
+        ObservedRun(observed, batch={"constraint": "old"}).submit().started() for _ in range(3)
+    ]
     ids = [case.jobs[0].id for case in first]
-    agent = house.agent(ALICE)
+    agent = observed.agent(ALICE)
     os.kill(agent, signal.SIGSTOP)
     slurm.kill("slurmctld")
     shutil.rmtree(state)
     before.rename(state)
     slurm.start("slurmctld")
-    house.killed |= {case.jid for case in first}
+    observed.killed |= {case.jid for case in first}
     until(
         lambda: not any(case.alive for case in first),
         "the nodes were told that nobody knows these jobs",
         120,
     )
-    second = [Case(house, batch={"constraint": "new"}).submit() for _ in range(3)]
+    second = [ObservedRun(observed, batch={"constraint": "new"}).submit() for _ in range(3)]
     os.kill(agent, signal.SIGCONT)
     for case in second:
         case.started()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from concurrent_runs import ALICE, BOB, PEOPLE, SECS, Stage
+from concurrent_runs import ALICE, BOB, PEOPLE, SECS, ConcurrentRuns
 from local_parity import types
 from login_nodes import Users
 from slurm_cluster import Slurm, sites
@@ -23,7 +23,7 @@ LATER = "begin=now+1hour"
 
 
 @pytest.fixture(scope="module")
-def stage(_cluster: tuple[Slurm, Users]) -> Iterator[Stage]:
+def stage(_cluster: tuple[Slurm, Users]) -> Iterator[ConcurrentRuns]:
     """Two clusters: `lab`, and the same again with its folder on a disk of its own."""
     slurm, users = _cluster
     disk = slurm.place / "disk"
@@ -36,7 +36,7 @@ def stage(_cluster: tuple[Slurm, Users]) -> Iterator[Stage]:
         site = made.make(
             clusters={"lab": fields, "full": {**fields, "folder": str(disk)}}, people=PEOPLE
         ).start()
-        stage = Stage(site, slurm, users, "batch")
+        stage = ConcurrentRuns(site, slurm, users, "batch")
         try:
             yield stage
             assert "Traceback" not in site.log(), site.log()[-5000:]
@@ -47,7 +47,7 @@ def stage(_cluster: tuple[Slurm, Users]) -> Iterator[Stage]:
 
 
 @pytest.fixture
-def known(stage: Stage) -> Stage:
+def known(stage: ConcurrentRuns) -> ConcurrentRuns:
     """ALICE's agent has told of the cluster."""
     stage.site.post("begin-session", uid=ALICE, driver="sbatch")
     until(
@@ -58,7 +58,7 @@ def known(stage: Stage) -> Stage:
     return stage
 
 
-def refused(stage: Stage, run: dict[str, Any], code: str, *words: str) -> str:
+def refused(stage: ConcurrentRuns, run: dict[str, Any], code: str, *words: str) -> str:
     """The sentence; nothing of it is on record, and Slurm has heard of nothing."""
     answer = stage.site.ask(
         "POST", "/api/run-simulation", json.dumps({"reqId": req_id(), "run": run}).encode()
@@ -76,7 +76,7 @@ def refused(stage: Stage, run: dict[str, Any], code: str, *words: str) -> str:
     return str(said["error"])
 
 
-def nothing_of(stage: Stage, run: dict[str, Any], *, active: bool = False) -> None:
+def nothing_of(stage: ConcurrentRuns, run: dict[str, Any], *, active: bool = False) -> None:
     """active: of what Slurm itself refuses it may keep a note for a while, as failed on no node."""
     kept = [j for j in stage.slurm.queued(active=active) if f" {jid_of(run)}/" in j.comment]
     assert kept == [], kept
@@ -140,12 +140,14 @@ def nothing_of(stage: Stage, run: dict[str, Any], *, active: bool = False) -> No
     ],
 )
 def test_what_is_known_is_refused_with_what_there_is(
-    known: Stage, batch: dict[str, Any], code: str, words: list[str]
+    known: ConcurrentRuns, batch: dict[str, Any], code: str, words: list[str]
 ) -> None:
     refused(known, known.run("true", batch=batch), code, *words)
 
 
-def test_a_time_limit_that_the_cluster_or_the_partition_does_not_give(known: Stage) -> None:
+def test_a_time_limit_that_the_cluster_or_the_partition_does_not_give(
+    known: ConcurrentRuns,
+) -> None:
     refused(
         known,
         known.run("true", timeLimitSecs=7201),
@@ -164,7 +166,7 @@ def test_a_time_limit_that_the_cluster_or_the_partition_does_not_give(known: Sta
 # ---- Slurm's own word
 
 
-def failed(stage: Stage, run: dict[str, Any], *words: str) -> None:
+def failed(stage: ConcurrentRuns, run: dict[str, Any], *words: str) -> None:
     """Slurm has refused it: it ends with that, and is not in any queue."""
     said = stage.site.wait(run, SECS)
     assert (said["state"], said["reason"], said["exit"]["source"], said["exit"]["fault"]) == (
@@ -187,7 +189,7 @@ def failed(stage: Stage, run: dict[str, Any], *words: str) -> None:
     nothing_of(stage, run, active=True)
 
 
-def test_what_is_not_known_yet_is_refused_by_slurm_in_its_words(stage: Stage) -> None:
+def test_what_is_not_known_yet_is_refused_by_slurm_in_its_words(stage: ConcurrentRuns) -> None:
     """Whose agent is started by the very first runs."""
     assert stage.site.post("clusters", uid=BOB)["clusters"][0]["partitions"] is None
     wrong = {
@@ -234,7 +236,7 @@ def test_what_is_not_known_yet_is_refused_by_slurm_in_its_words(stage: Stage) ->
     )
 
 
-def test_no_hours_left_and_limits_of_a_qos(known: Stage) -> None:
+def test_no_hours_left_and_limits_of_a_qos(known: ConcurrentRuns) -> None:
     """An account without hours waits, which is told; a QOS that denies is Slurm's refusal."""
     spent = known.run("true", batch={"account": "spent"})
     known.site.submit(spent)
@@ -269,7 +271,7 @@ def test_no_hours_left_and_limits_of_a_qos(known: Stage) -> None:
 
 
 def test_a_disk_that_is_full_is_named_and_nothing_is_submitted_until_there_is_room(
-    stage: Stage,
+    stage: ConcurrentRuns,
 ) -> None:
     """Room on it is what a quota leaves. What runs on the nodes is not looked at: they do not see
     this disk.
@@ -357,7 +359,7 @@ KEYS = ("partition", "account", "qos", "constraint", "licenses", "cluster")
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_names_are_names(known: Stage, key: str) -> None:
+def test_names_are_names(known: ConcurrentRuns, key: str) -> None:
     for text in BROKEN:
         if key in ("constraint", "licenses") and text in ("-p", "--wrap=id"):
             continue  # a feature may be called so: it stands behind `=` and stays one word
@@ -422,7 +424,7 @@ DIRECTIVES = [
 ]
 
 
-def test_directives_are_one_option_each_of_those_that_are_allowed(known: Stage) -> None:
+def test_directives_are_one_option_each_of_those_that_are_allowed(known: ConcurrentRuns) -> None:
     for text in DIRECTIVES:
         run = known.run("true", batch={"directives": [text]})
         answer = known.site.ask(
@@ -448,7 +450,7 @@ def test_directives_are_one_option_each_of_those_that_are_allowed(known: Stage) 
         "\x1b[2J",
     ],
 )
-def test_setup_is_lines_of_sh_and_no_options(known: Stage, setup: str) -> None:
+def test_setup_is_lines_of_sh_and_no_options(known: ConcurrentRuns, setup: str) -> None:
     run = known.run("true", batch={"setup": setup})
     answer = known.site.ask(
         "POST", "/api/run-simulation", json.dumps({"reqId": req_id(), "run": run}).encode()
@@ -457,7 +459,7 @@ def test_setup_is_lines_of_sh_and_no_options(known: Stage, setup: str) -> None:
     nothing_of(known, run)
 
 
-def test_what_is_taken_breaks_out_of_nothing(known: Stage) -> None:
+def test_what_is_taken_breaks_out_of_nothing(known: ConcurrentRuns) -> None:
     """Set-up, modules, commands, names and variables with everything in them that a script could
     stumble over: each stays where it is.
     """
@@ -503,14 +505,14 @@ def test_what_is_taken_breaks_out_of_nothing(known: Stage) -> None:
 # ---- the other doors
 
 
-def typed(stage: Stage, *args: str) -> tuple[int, str, str]:
+def typed(stage: ConcurrentRuns, *args: str) -> tuple[int, str, str]:
     done = types(stage, "job", "submit", "--uid", ALICE, *args)
     out, complaint = done.communicate(timeout=SECS)
     assert "Traceback" not in out + complaint, complaint
     return done.returncode, out, complaint
 
 
-def test_the_command_line_says_no_before_anything_is_submitted(known: Stage) -> None:
+def test_the_command_line_says_no_before_anything_is_submitted(known: ConcurrentRuns) -> None:
     before = {
         j.id for j in known.slurm.queued(active=False)
     }  # squeue forgets those that are over meanwhile
@@ -533,7 +535,7 @@ def test_the_command_line_says_no_before_anything_is_submitted(known: Stage) -> 
     assert {j.id for j in known.slurm.queued(active=False)} <= before and not CANARY.exists()
 
 
-def test_a_job_file_says_no_with_the_line(known: Stage, tmp_path: Path) -> None:
+def test_a_job_file_says_no_with_the_line(known: ConcurrentRuns, tmp_path: Path) -> None:
     before = {
         j.id for j in known.slurm.queued(active=False)
     }  # squeue forgets those that are over meanwhile

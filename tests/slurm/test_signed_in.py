@@ -14,7 +14,17 @@ import explanation_quality
 import pytest
 from engine_scripts import free_ports
 from login_nodes import Sshd, Users
-from signed_in_users import ALICE, BOB, DEEP, SECS, WHO, FarNode, Stand, all_at_once, stand
+from signed_in_users import (
+    ALICE,
+    BOB,
+    DEEP,
+    SECS,
+    WHO,
+    FarNode,
+    SignedInUsers,
+    all_at_once,
+    signed_in,
+)
 from slurm_cluster import Slurm, sites
 from supervisor_process import until
 
@@ -29,7 +39,7 @@ pytestmark = pytest.mark.timeout(600)
 @pytest.fixture(scope="module")
 def at(
     _cluster: tuple[Slurm, Users], _servers: Sshd, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Stand]:
+) -> Iterator[SignedInUsers]:
     """Clusters: `link`, `tls` and `two` are signed in to, the last one at a far login node, or else
     here; `direct` is not.
     """
@@ -64,7 +74,7 @@ def at(
     }
     with (
         sites(slurm, users, lambda: _servers) as made,
-        stand(
+        signed_in(
             made,
             slurm,
             users,
@@ -78,7 +88,7 @@ def at(
         yield there
 
 
-def complete(at: Stand, uid: str, cluster: str) -> None:
+def complete(at: SignedInUsers, uid: str, cluster: str) -> None:
     """A run that was there before its user: it waits for the sign-in where there is one, and goes
     on by itself.
     """
@@ -145,7 +155,7 @@ def complete(at: Stand, uid: str, cluster: str) -> None:
         ) == (0o700, who, 0o600)
 
 
-def test_every_way_of_all_users_at_once(at: Stand) -> None:
+def test_every_way_of_all_users_at_once(at: SignedInUsers) -> None:
     all_at_once(
         *(
             lambda uid=uid, cluster=cluster: complete(at, uid, cluster)
@@ -159,12 +169,14 @@ def test_every_way_of_all_users_at_once(at: Stand) -> None:
     )
 
 
-def signed(at: Stand, uid: str, cluster: str) -> None:
+def signed(at: SignedInUsers, uid: str, cluster: str) -> None:
     if not at.ready(uid, cluster):
         assert at.login(uid, cluster)["loginSuccess"]
 
 
-def test_a_supervisor_that_was_killed_knows_what_it_can_and_says_what_it_cannot(at: Stand) -> None:
+def test_a_supervisor_that_was_killed_knows_what_it_can_and_says_what_it_cannot(
+    at: SignedInUsers,
+) -> None:
     """With `tls` the agent is there again by itself. With `ssh` nobody knows anything until its
     user has signed in; jobs go on and end meanwhile.
     """
@@ -223,7 +235,7 @@ def test_a_supervisor_that_was_killed_knows_what_it_can_and_says_what_it_cannot(
         assert at.site.output(run).body == b"begun\nover\n"
 
 
-def test_what_is_killed_there_is_there_again(at: Stand) -> None:
+def test_what_is_killed_there_is_there_again(at: SignedInUsers) -> None:
     """Agent, keeper, connection, all of it. A code is asked for only where there is no other way."""
     all_at_once(
         lambda: _agent_killed(at, ALICE, "tls"),
@@ -233,7 +245,7 @@ def test_what_is_killed_there_is_there_again(at: Stand) -> None:
     _rebooted(at, ALICE, "link")
 
 
-def _agent_killed(at: Stand, uid: str, cluster: str) -> None:
+def _agent_killed(at: SignedInUsers, uid: str, cluster: str) -> None:
     signed(at, uid, cluster)
     run, gate = at.gated(uid, cluster)
     job, before = at.running(run), at.agent(uid, cluster)
@@ -251,7 +263,7 @@ def _agent_killed(at: Stand, uid: str, cluster: str) -> None:
     at.over(run, gate=gate)
 
 
-def _keeper_killed(at: Stand, uid: str, cluster: str) -> None:
+def _keeper_killed(at: SignedInUsers, uid: str, cluster: str) -> None:
     """The way there is still open: another one is started without anybody's help."""
     signed(at, uid, cluster)
     run, gate = at.gated(uid, cluster)
@@ -263,7 +275,7 @@ def _keeper_killed(at: Stand, uid: str, cluster: str) -> None:
     at.over(run, gate=gate)
 
 
-def _connection_killed(at: Stand, uid: str, cluster: str) -> None:
+def _connection_killed(at: SignedInUsers, uid: str, cluster: str) -> None:
     signed(at, uid, cluster)
     run, gate = at.gated(uid, cluster)
     job, agent, path = at.running(run), at.agent(uid, cluster), at.socket(uid, cluster)
@@ -280,7 +292,7 @@ def _connection_killed(at: Stand, uid: str, cluster: str) -> None:
     at.over(run, gate=gate)
 
 
-def _rebooted(at: Stand, uid: str, cluster: str) -> None:
+def _rebooted(at: SignedInUsers, uid: str, cluster: str) -> None:
     """The login node; nodes go on."""
     signed(at, uid, cluster)
     run, gate = at.gated(uid, cluster)
@@ -296,7 +308,7 @@ def _rebooted(at: Stand, uid: str, cluster: str) -> None:
     at.over(run, gate=gate)
 
 
-def _moved_and_frozen(at: Stand, uid: str, cluster: str) -> None:
+def _moved_and_frozen(at: SignedInUsers, uid: str, cluster: str) -> None:
     """Two login nodes, one agent: it comes to where its user has signed in. (SOAK: also where the
     one on the other node hangs, and goes on later.)
     """
@@ -331,7 +343,9 @@ def _moved_and_frozen(at: Stand, uid: str, cluster: str) -> None:
     assert at.agents(uid, cluster) == second
 
 
-def test_one_sign_in_at_a_time_and_a_name_that_was_refused_is_repeated_nowhere(at: Stand) -> None:
+def test_one_sign_in_at_a_time_and_a_name_that_was_refused_is_repeated_nowhere(
+    at: SignedInUsers,
+) -> None:
     secret = "MyPasswordInTheWrongField4711"
     if at.ready(BOB, "tls"):
         at.end_on_login_node(BOB)

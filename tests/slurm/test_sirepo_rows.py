@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from front_end_fixture import ANN, Browser, Web
+from front_end_fixture import ANN, Browser, FrontEnd
 from login_nodes import Sshd, Users
 from slurm_cluster import Slurm, sites
 from supervisor_process import until
@@ -34,7 +34,9 @@ NAME = "two"
 
 
 @pytest.fixture(scope="module")
-def house(_cluster: tuple[Slurm, Users], _servers: Sshd) -> Iterator[tuple[Browser, Slurm, Users]]:
+def observed(
+    _cluster: tuple[Slurm, Users], _servers: Sshd
+) -> Iterator[tuple[Browser, Slurm, Users]]:
     """A signed-in browser."""
     slurm, users = _cluster
     with sites(slurm, users, lambda: _servers) as made:
@@ -43,7 +45,7 @@ def house(_cluster: tuple[Slurm, Users], _servers: Sshd) -> Iterator[tuple[Brows
             "lab": {"access": "ssh", "link": "direct", "setup": f"export PYTHONPATH={modules}"}
         }
         site = made.make(clusters=clusters).start()
-        web = Web(str(site.root))
+        web = FrontEnd(str(site.root))
         try:
             lay_numpy(modules)
             browser = web.as_(ANN)
@@ -118,9 +120,9 @@ def started(browser: Browser, sim: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_35_a_run_is_in_the_queue_once_and_a_cancel_takes_it_out(
-    house: tuple[Browser, Slurm, Users],
+    observed: tuple[Browser, Slurm, Users],
 ) -> None:
-    browser, slurm, users = house
+    browser, slurm, users = observed
     assert slurm.queued(user=users[NAME]) == []
     sim = wish("rows0035", frames=4000, paceSecs=0.2)
     first = started(browser, sim)
@@ -147,8 +149,8 @@ def test_35_a_run_is_in_the_queue_once_and_a_cancel_takes_it_out(
     assert state(browser, first)["state"] == "canceled"
 
 
-def test_36_a_run_has_its_frames_and_its_file(house: tuple[Browser, Slurm, Users]) -> None:
-    browser, slurm, users = house
+def test_36_a_run_has_its_frames_and_its_file(observed: tuple[Browser, Slurm, Users]) -> None:
+    browser, slurm, users = observed
     began = time.monotonic()
     first = started(browser, wish("rows0036", frames=5))
     done = until(

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from docs_executor import Logs, Walker
+from docs_executor import DocsExecutor, Logs
 from docs_parser import Page
 from login_nodes import Users
 from slurm_cluster import Slurm
-from slurm_supervisor import Ground, ground
+from slurm_supervisor import SlurmSupervisor, batch_site
 from supervisor_process import spec, until
 
 UID, SECTION = "qsOpzxM9", "Follow a run on a cluster"
@@ -41,9 +41,9 @@ pytestmark = pytest.mark.skipif(
 class Walk:
     """The section on one site."""
 
-    def __init__(self, at: Ground) -> None:
+    def __init__(self, at: SlurmSupervisor) -> None:
         self.at, self.scratch = at, at.users.home("alice") / "scratch"
-        self.walker = Walker(
+        self.walker = DocsExecutor(
             PAGE,
             at.site.place,
             at.site.root,
@@ -85,7 +85,7 @@ class Walk:
 
 @pytest.fixture(scope="module")
 def walk(_cluster: tuple[Slurm, Users]) -> Iterator[Walk]:
-    with ground(
+    with batch_site(
         _cluster, clusters={"hpc": {"directives": ["exclusive"]}}, people={UID: "alice"}
     ) as at:
         yield Walk(at)

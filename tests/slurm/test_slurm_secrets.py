@@ -20,7 +20,7 @@ import pytest
 from engine_scripts import free_ports
 from login_nodes import Sshd, Users
 from process_memory import tokens_in
-from signed_in_users import ALICE, BOB, SECS, WHO, Stand, all_at_once, stand
+from signed_in_users import ALICE, BOB, SECS, WHO, SignedInUsers, all_at_once, signed_in
 from slurm_cluster import Slurm, sites
 from slurm_supervisor import environment
 from supervisor_process import jid_of, texts_below, until
@@ -63,7 +63,7 @@ class Sampler(threading.Thread):
 @pytest.fixture(scope="module")
 def at(
     _cluster: tuple[Slurm, Users], _servers: Sshd, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Stand]:
+) -> Iterator[SignedInUsers]:
     slurm, users = _cluster
     folder, authority = tmp_path_factory.mktemp("ca"), Authority("of the supervisor")
     cert, key = authority.issue(folder)
@@ -73,7 +73,7 @@ def at(
     }
     with (
         sites(slurm, users, lambda: _servers) as made,
-        stand(
+        signed_in(
             made,
             slurm,
             users,
@@ -95,7 +95,7 @@ def at(
             path.chmod(0o700)
 
 
-def test_another_unix_user_gets_at_nothing_and_no_secret_is_anywhere(at: Stand) -> None:
+def test_another_unix_user_gets_at_nothing_and_no_secret_is_anywhere(at: SignedInUsers) -> None:
     sampler = Sampler()
     sampler.start()
     codes = _everything(at)
@@ -129,7 +129,7 @@ def test_another_unix_user_gets_at_nothing_and_no_secret_is_anywhere(at: Stand) 
     ), "it would have been seen"
 
 
-def _everything(at: Stand) -> list[str]:
+def _everything(at: SignedInUsers) -> list[str]:
     """Sign-ins that are refused and that are not, jobs that show what they are given, an agent that
     is replaced. The codes that were used.
     """
@@ -156,7 +156,7 @@ def _everything(at: Stand) -> list[str]:
     return codes
 
 
-def _secrets(at: Stand, codes: list[str]) -> dict[str, bytes]:
+def _secrets(at: SignedInUsers, codes: list[str]) -> dict[str, bytes]:
     site = at.site
     out = {
         name: (site.root / "secret" / name).read_text().strip()
@@ -189,7 +189,7 @@ def _is_in(secret: bytes, text: bytes) -> bool:
     )  # a code may stand in a longer number
 
 
-def _attacked(at: Stand, run: dict[str, Any], job: str) -> dict[str, Any]:
+def _attacked(at: SignedInUsers, run: dict[str, Any], job: str) -> dict[str, Any]:
     base, folder = at.base(ALICE, "link"), at.folder(ALICE, "link")
     evidence = Path(
         at.site.post("job-tasks", uid=ALICE, computeJid=jid_of(run))["tasks"][0]["evidence"]
@@ -253,7 +253,7 @@ def _attacked(at: Stand, run: dict[str, Any], job: str) -> dict[str, Any]:
     return said
 
 
-def _texts(at: Stand) -> dict[str, bytes]:
+def _texts(at: SignedInUsers) -> dict[str, bytes]:
     """What lies anywhere, by where it is."""
     root, place = at.root, at.root.parent
     belongs = {
@@ -282,7 +282,7 @@ def _texts(at: Stand) -> dict[str, bytes]:
     return out
 
 
-def _answers(at: Stand) -> dict[str, bytes]:
+def _answers(at: SignedInUsers) -> dict[str, bytes]:
     """What those are shown who look for a fault: of every job why, trace and log of its agent, of
     one all of it in a bundle, and how the system is.
     """
@@ -343,7 +343,7 @@ def _answers(at: Stand) -> dict[str, bytes]:
 # ---- a user against the supervisor, and against others
 
 
-def test_whatever_a_job_does_to_its_own_files_harms_itself_alone(at: Stand) -> None:
+def test_whatever_a_job_does_to_its_own_files_harms_itself_alone(at: SignedInUsers) -> None:
     """Pipes, links, sparse files, lies, in the place of all that supervisor, agent and keeper read;
     Slurm's own words about other jobs; marks made in advance.
     """
@@ -409,7 +409,7 @@ def test_whatever_a_job_does_to_its_own_files_harms_itself_alone(at: Stand) -> N
     at.over(neighbour, gate=gate)
 
 
-def test_a_log_of_the_agents_is_copied_as_what_it_is(at: Stand) -> None:
+def test_a_log_of_the_agents_is_copied_as_what_it_is(at: SignedInUsers) -> None:
     """job_agent.log goes to the supervisor's own tree at each start: a link in its place does not
     lead to a file of the supervisor's, and it is cut.
     """

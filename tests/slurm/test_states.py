@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from concurrent_runs import ALICE, PEOPLE, SECS, Play, Stage, played
+from concurrent_runs import ALICE, PEOPLE, SECS, ConcurrentRuns, Play, played
 from engine_scripts import CALL_SECS
 from local_parity import APP, AS_LOCALLY, SETTING
 from login_nodes import Users
@@ -51,7 +51,7 @@ def python_with(place: Path, name: str, text: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def stage(_cluster: tuple[Slurm, Users]) -> Iterator[Stage]:
+def stage(_cluster: tuple[Slurm, Users]) -> Iterator[ConcurrentRuns]:
     slurm, users = _cluster
     first, second, _ = slurm.nodes
     partitions = [
@@ -75,14 +75,16 @@ def stage(_cluster: tuple[Slurm, Users]) -> Iterator[Stage]:
             site = made.make(
                 SETTING, clusters={"lab": fields}, people=PEOPLE, env={"PYTHONPATH": apps}
             ).start()
-            yield Stage(site, slurm, users, "crowd")
+            yield ConcurrentRuns(site, slurm, users, "crowd")
     finally:
         slurm.script("reconfigure", EXTRA="")
         slurm.well()
 
 
 @pytest.fixture(scope="module")
-def going(stage: Stage, request: pytest.FixtureRequest) -> Iterator[dict[str, Future[None]]]:
+def going(
+    stage: ConcurrentRuns, request: pytest.FixtureRequest
+) -> Iterator[dict[str, Future[None]]]:
     """Those that were chosen."""
     tests = [
         i
@@ -98,7 +100,7 @@ def going(stage: Stage, request: pytest.FixtureRequest) -> Iterator[dict[str, Fu
 
 
 @play
-def completed(stage: Stage) -> None:
+def completed(stage: ConcurrentRuns) -> None:
     run = stage.run("echo hello; sleep 2")
     stage.site.submit(run)
     said = stage.over(
@@ -118,7 +120,7 @@ def completed(stage: Stage) -> None:
 
 
 @play
-def exit_code(stage: Stage) -> None:
+def exit_code(stage: ConcurrentRuns) -> None:
     run = stage.run("echo oops >&2; exit 7")
     stage.site.submit(run)
     said = stage.over(
@@ -133,7 +135,7 @@ def exit_code(stage: Stage) -> None:
 
 
 @play
-def segfault(stage: Stage) -> None:
+def segfault(stage: ConcurrentRuns) -> None:
     run = stage.run("kill -SEGV $$")
     stage.site.submit(run)
     stage.over(
@@ -148,7 +150,7 @@ def segfault(stage: Stage) -> None:
 
 
 @play
-def the_batch_script_itself_is_killed(stage: Stage) -> None:
+def the_batch_script_itself_is_killed(stage: ConcurrentRuns) -> None:
     """Slurm calls that JobLaunchFailure."""
     run, nap = stage.naps()
     stage.running(run)
@@ -170,7 +172,7 @@ def the_batch_script_itself_is_killed(stage: Stage) -> None:
 
 
 @play
-def out_of_memory(stage: Stage) -> None:
+def out_of_memory(stage: ConcurrentRuns) -> None:
     if "CGROUP=0" in (stage.slurm.place / "parameters").read_text():
         pytest.skip("memory is held by cgroups v1 only, which this machine does not have")
     run = stage.run("sleep 1; head -c 300M /dev/zero | tail")
@@ -188,7 +190,7 @@ def out_of_memory(stage: Stage) -> None:
 
 
 @play
-def cannot_be_launched(stage: Stage) -> None:
+def cannot_be_launched(stage: ConcurrentRuns) -> None:
     """Slurm cannot open its output on the node."""
     run, nap = stage.naps(batch=LATER)
     stage.waits_for(run, "BeginTime")
@@ -209,7 +211,7 @@ def cannot_be_launched(stage: Stage) -> None:
 
 
 @play
-def its_limit_in_full_minutes(stage: Stage) -> None:
+def its_limit_in_full_minutes(stage: ConcurrentRuns) -> None:
     """To the end: Slurm ends it, and says so in its accounting."""
     run, nap = stage.naps("trap '' TERM; sleep NAP & sleep NAP", timeLimitSecs=3)
     said = stage.over(
@@ -235,7 +237,7 @@ def its_limit_in_full_minutes(stage: Stage) -> None:
 
 
 @play
-def slurms_limit(stage: Stage) -> None:
+def slurms_limit(stage: ConcurrentRuns) -> None:
     run, nap = stage.naps(timeLimitSecs=300)
     job = stage.running(run)
     # Slurm does not take it in the second in which the job begins
@@ -263,13 +265,13 @@ def slurms_limit(stage: Stage) -> None:
 # ---- by somebody else
 
 
-def let_go(stage: Stage, run: dict[str, object]) -> None:
+def let_go(stage: ConcurrentRuns, run: dict[str, object]) -> None:
     """Its time has come."""
     stage.slurm.ask("scontrol", "update", f"jobid={stage.job(run)}", "starttime=now")
 
 
 @play
-def canceled_in_the_queue(stage: Stage) -> None:
+def canceled_in_the_queue(stage: ConcurrentRuns) -> None:
     run, nap = stage.naps(batch=LATER)
     stage.waits_for(run, "BeginTime")
     stage.slurm.cancel(stage.job(run))
@@ -286,7 +288,7 @@ def canceled_in_the_queue(stage: Stage) -> None:
 
 
 @play
-def canceled_by_an_operator(stage: Stage) -> None:
+def canceled_by_an_operator(stage: ConcurrentRuns) -> None:
     """Who is a user of the machine, and no root."""
     bob = stage.users["bob"]
     run, nap = stage.naps()
@@ -318,7 +320,7 @@ def canceled_by_an_operator(stage: Stage) -> None:
 
 
 @play
-def held_and_let_go(stage: Stage) -> None:
+def held_and_let_go(stage: ConcurrentRuns) -> None:
     run = stage.run("exit 0", batch=LATER)
     stage.site.submit(run)
     said = stage.waits_for(run, "BeginTime")
@@ -342,7 +344,7 @@ def held_and_let_go(stage: Stage) -> None:
 
 
 @play
-def put_into_the_queue_again(stage: Stage) -> None:
+def put_into_the_queue_again(stage: ConcurrentRuns) -> None:
     """Nothing is run a second time, whatever an operator does. What it did before is not known to
     have been all.
     """
@@ -365,7 +367,7 @@ def put_into_the_queue_again(stage: Stage) -> None:
 
 
 @play
-def suspended_and_resumed(stage: Stage) -> None:
+def suspended_and_resumed(stage: ConcurrentRuns) -> None:
     flag = stage.users.home("alice") / "resumed"
     run = stage.run(f"until [ -e {flag} ]; do sleep 0.2; done")
     stage.site.submit(run)
@@ -383,7 +385,7 @@ def suspended_and_resumed(stage: Stage) -> None:
 
 
 @play
-def completing_for_long(stage: Stage) -> None:
+def completing_for_long(stage: ConcurrentRuns) -> None:
     """Its nodes are cleared for some seconds after its script has ended: it is not over before."""
     run = stage.run("exit 0", batch={"partition": "slow"})
     stage.site.submit(run)
@@ -400,7 +402,7 @@ def completing_for_long(stage: Stage) -> None:
     stage.over(run, "completed", "exit", "COMPLETED", exit=("script", 0, None))
 
 
-def ending(stage: Stage, run: dict[str, object], code: int, slurm: str) -> str:
+def ending(stage: ConcurrentRuns, run: dict[str, object], code: int, slurm: str) -> str:
     """Its command has ended, and Slurm has not finished it; it is canceled then. Returns its job."""
     said = stage.until(
         run,
@@ -428,7 +430,7 @@ def ending(stage: Stage, run: dict[str, object], code: int, slurm: str) -> str:
 
 
 @play
-def exits_before_a_cancel(stage: Stage) -> None:
+def exits_before_a_cancel(stage: ConcurrentRuns) -> None:
     """Its epilog takes long, and it is canceled meanwhile: it had ended by itself."""
     runs = {
         code: stage.run(f"exit {code}", batch={"partition": "held"}, retry={"count": 2})
@@ -453,7 +455,7 @@ def exits_before_a_cancel(stage: Stage) -> None:
 
 
 @play
-def an_exit_that_a_hung_slurmstepd_does_not_see(stage: Stage) -> None:
+def an_exit_that_a_hung_slurmstepd_does_not_see(stage: ConcurrentRuns) -> None:
     go, began = (stage.users.home("alice") / name for name in ("go-on", "began"))
     run = stage.run(
         f"touch {began}; until [ -e {go} ]; do sleep 0.1; done; exit 3", batch={"partition": "held"}
@@ -496,7 +498,9 @@ def processes(title: str) -> list[int]:
 # ---- what would wait for ever
 
 
-def never(stage: Stage, run: dict[str, object], nap: str, reason: str, *sentence: str) -> None:
+def never(
+    stage: ConcurrentRuns, run: dict[str, object], nap: str, reason: str, *sentence: str
+) -> None:
     said = stage.over(
         run,
         "error",
@@ -516,7 +520,7 @@ def never(stage: Stage, run: dict[str, object], nap: str, reason: str, *sentence
 
 
 @play
-def dependency_never_satisfied(stage: Stage) -> None:
+def dependency_never_satisfied(stage: ConcurrentRuns) -> None:
     run, nap = stage.naps(batch=LATER)
     stage.waits_for(run, "BeginTime")
     failed = stage.slurm.submit(stage.users, "alice", "exit 1\n", "-p", "crowd", "--mem=20")
@@ -532,7 +536,7 @@ def dependency_never_satisfied(stage: Stage) -> None:
 
 
 @play
-def no_node_is_like_that_any_more(stage: Stage) -> None:
+def no_node_is_like_that_any_more(stage: ConcurrentRuns) -> None:
     run, nap = stage.naps(batch={**LATER, "constraint": "new", "partition": "crowd"})
     stage.waits_for(run, "BeginTime")
     nodes = ",".join(stage.slurm.nodes[1:])
@@ -553,7 +557,7 @@ def no_node_is_like_that_any_more(stage: Stage) -> None:
 
 
 def changed(
-    stage: Stage, partition: str, *settings: str, **wishes: object
+    stage: ConcurrentRuns, partition: str, *settings: str, **wishes: object
 ) -> tuple[dict[str, object], str]:
     """A run that waits when an operator changes the partition."""
     run, nap = stage.naps(batch={**LATER, "partition": partition, **wishes}, timeLimitSecs=1800)
@@ -564,17 +568,17 @@ def changed(
 
 
 @play
-def the_partition_gives_less_time(stage: Stage) -> None:
+def the_partition_gives_less_time(stage: ConcurrentRuns) -> None:
     never(stage, *changed(stage, "shorter", "maxtime=10"), "Partition", "partition")
 
 
 @play
-def the_partition_gives_fewer_nodes(stage: Stage) -> None:
+def the_partition_gives_fewer_nodes(stage: ConcurrentRuns) -> None:
     never(stage, *changed(stage, "narrower", "maxnodes=1", nodes=2), "Partition", "partition")
 
 
 @play
-def the_partition_has_fewer_nodes(stage: Stage) -> None:
+def the_partition_has_fewer_nodes(stage: ConcurrentRuns) -> None:
     never(
         stage,
         *changed(stage, "shrunk", f"nodes={stage.slurm.nodes[0]}", nodes=2),
@@ -584,7 +588,7 @@ def the_partition_has_fewer_nodes(stage: Stage) -> None:
 
 
 @play
-def the_partition_takes_others_only(stage: Stage) -> None:
+def the_partition_takes_others_only(stage: ConcurrentRuns) -> None:
     never(
         stage,
         *changed(stage, "barred", "allowaccounts=chem"),
@@ -594,7 +598,7 @@ def the_partition_takes_others_only(stage: Stage) -> None:
 
 
 @play
-def the_partition_is_down_for_a_while(stage: Stage) -> None:
+def the_partition_is_down_for_a_while(stage: ConcurrentRuns) -> None:
     run = stage.run("exit 0", batch={**LATER, "partition": "paused"})
     stage.site.submit(run)
     stage.waits_for(run, "BeginTime")
@@ -610,7 +614,7 @@ def the_partition_is_down_for_a_while(stage: Stage) -> None:
 
 
 @play
-def the_third_node(stage: Stage) -> None:
+def the_third_node(stage: ConcurrentRuns) -> None:
     """It is drained while one runs there and one waits for it; then it is needed for others; then
     it is set down; then it has a power cut.
     """
@@ -684,7 +688,9 @@ def test_what_slurm_does(going: dict[str, Future[None]], name: str) -> None:
     going[name].result(2 * SECS)
 
 
-def test_no_record_ever_said_what_was_not_so(stage: Stage, going: dict[str, Future[None]]) -> None:
+def test_no_record_ever_said_what_was_not_so(
+    stage: ConcurrentRuns, going: dict[str, Future[None]]
+) -> None:
     for done in going.values():
         done.exception(2 * SECS)
     assert stage.records.lies == []
@@ -692,7 +698,7 @@ def test_no_record_ever_said_what_was_not_so(stage: Stage, going: dict[str, Futu
     assert stage.users.processes("alice") and not [j for j in stage.slurm.queued() if j.comment]
 
 
-def test_the_log_knows_of_no_fault(stage: Stage, going: dict[str, Future[None]]) -> None:
+def test_the_log_knows_of_no_fault(stage: ConcurrentRuns, going: dict[str, Future[None]]) -> None:
     for done in going.values():
         done.exception(2 * SECS)
     own = deployment(

@@ -14,7 +14,7 @@ from typing import Any
 
 import explanation_quality
 import pytest
-from concurrent_runs import BOB, PEOPLE, SECS, Play, Stage, played
+from concurrent_runs import BOB, PEOPLE, SECS, ConcurrentRuns, Play, played
 from local_parity import types
 from login_nodes import Users
 from slurm_cluster import Slurm, sites
@@ -30,7 +30,7 @@ def play(function: Play) -> Play:
 
 
 @pytest.fixture(scope="module")
-def stage(_cluster: tuple[Slurm, Users]) -> Iterator[Stage]:
+def stage(_cluster: tuple[Slurm, Users]) -> Iterator[ConcurrentRuns]:
     slurm, users = _cluster
     first, second, third = slurm.nodes
     partitions = [
@@ -41,14 +41,16 @@ def stage(_cluster: tuple[Slurm, Users]) -> Iterator[Stage]:
     try:
         with sites(slurm, users, lambda: pytest.fail("nobody signs in here")) as made:
             site = made.make(clusters={"lab": {"directives": ["begin"]}}, people=PEOPLE).start()
-            yield Stage(site, slurm, users, "crowd")
+            yield ConcurrentRuns(site, slurm, users, "crowd")
     finally:
         slurm.script("reconfigure", EXTRA="")
         slurm.well()
 
 
 @pytest.fixture(scope="module")
-def going(stage: Stage, request: pytest.FixtureRequest) -> Iterator[dict[str, Future[None]]]:
+def going(
+    stage: ConcurrentRuns, request: pytest.FixtureRequest
+) -> Iterator[dict[str, Future[None]]]:
     """Those that were chosen."""
     tests = [
         i
@@ -64,7 +66,12 @@ def going(stage: Stage, request: pytest.FixtureRequest) -> Iterator[dict[str, Fu
 
 
 def read(
-    stage: Stage, run: Mapping[str, Any], cause: str, confidence: str, *words: str, tries: str = ""
+    stage: ConcurrentRuns,
+    run: Mapping[str, Any],
+    cause: str,
+    confidence: str,
+    *words: str,
+    tries: str = "",
 ) -> None:
     """This is why, so sure; the text as it is typed has these words, and tells a reader what to
     try, this among it.
@@ -76,7 +83,7 @@ def read(
     assert tries in "\n".join(answer["try"]), text
 
 
-def _typed(stage: Stage, run: Mapping[str, Any]) -> str:
+def _typed(stage: ConcurrentRuns, run: Mapping[str, Any]) -> str:
     typed = types(stage, "job", "why", "--uid", run["uid"], jid_of(dict(run)))
     text, complaint = typed.communicate(timeout=SECS)
     assert (typed.returncode, complaint) == (0, ""), (text, complaint)
@@ -84,13 +91,18 @@ def _typed(stage: Stage, run: Mapping[str, Any]) -> str:
 
 
 def ended(
-    stage: Stage, run: Mapping[str, Any], cause: str, confidence: str, *words: str, tries: str = ""
+    stage: ConcurrentRuns,
+    run: Mapping[str, Any],
+    cause: str,
+    confidence: str,
+    *words: str,
+    tries: str = "",
 ) -> None:
     stage.site.wait(dict(run), SECS)
     read(stage, run, cause, confidence, *words, tries=tries)
 
 
-def submitted(stage: Stage, run: dict[str, Any]) -> dict[str, Any]:
+def submitted(stage: ConcurrentRuns, run: dict[str, Any]) -> dict[str, Any]:
     stage.site.submit(run)
     return run
 
@@ -99,14 +111,14 @@ def submitted(stage: Stage, run: dict[str, Any]) -> dict[str, Any]:
 
 
 @play
-def it_exits_with_137(stage: Stage) -> None:
+def it_exits_with_137(stage: ConcurrentRuns) -> None:
     """Nobody is there on the node who sees whether its shell, or what that ran, said it."""
     run = submitted(stage, stage.run("exit 137"))
     ended(stage, run, "exit", "possible", "exit code 137", "a program may also return it by itself")
 
 
 @play
-def python_raises(stage: Stage) -> None:
+def python_raises(stage: ConcurrentRuns) -> None:
     run = submitted(
         stage,
         stage.run(
@@ -125,19 +137,19 @@ def python_raises(stage: Stage) -> None:
 
 
 @play
-def there_is_no_such_command(stage: Stage) -> None:
+def there_is_no_such_command(stage: ConcurrentRuns) -> None:
     run = submitted(stage, {**stage.run(""), "command": ["nosuch-solver", "input.nml"]})
     ended(stage, run, "notFound", "likely", "nosuch-solver", tries="Load the module")
 
 
 @play
-def it_cannot_be_executed(stage: Stage) -> None:
+def it_cannot_be_executed(stage: ConcurrentRuns) -> None:
     run = submitted(stage, {**stage.run(""), "command": ["/etc/passwd"]})
     ended(stage, run, "notExecutable", "likely", "/etc/passwd", tries="chmod +x")
 
 
 @play
-def a_module_is_missing(stage: Stage) -> None:
+def a_module_is_missing(stage: ConcurrentRuns) -> None:
     """The shell's word for it, that there is no command `module`, is not what is told."""
     run = submitted(stage, stage.run("echo ran", batch={"modules": ["nosuch/1.0"]}))
     ended(
@@ -156,7 +168,7 @@ def a_module_is_missing(stage: Stage) -> None:
 
 
 @play
-def its_setup_fails(stage: Stage) -> None:
+def its_setup_fails(stage: ConcurrentRuns) -> None:
     run = submitted(
         stage, stage.run("echo ran", batch={"setup": "cat /nosuch/environment || exit 5"})
     )
@@ -175,7 +187,7 @@ def its_setup_fails(stage: Stage) -> None:
 
 
 @play
-def somebody_kills_it_on_its_node(stage: Stage) -> None:
+def somebody_kills_it_on_its_node(stage: ConcurrentRuns) -> None:
     run, nap = stage.naps("exec sleep NAP")
     stage.running(run)
     (pid,) = until(lambda: naps(nap), "it sleeps")
@@ -193,7 +205,7 @@ def somebody_kills_it_on_its_node(stage: Stage) -> None:
 
 
 @play
-def its_user_cancels_it_past_us(stage: Stage) -> None:
+def its_user_cancels_it_past_us(stage: ConcurrentRuns) -> None:
     run, nap = stage.naps()
     job = stage.running(run)
     stage.users.run("alice", "scancel", job, env=stage.slurm.env)
@@ -210,7 +222,7 @@ def its_user_cancels_it_past_us(stage: Stage) -> None:
 
 
 @play
-def its_users_login_hangs_on_the_node(stage: Stage) -> None:
+def its_users_login_hangs_on_the_node(stage: ConcurrentRuns) -> None:
     """Slurm has the node's `su` find out what a login sets, waits for its batch script to begin,
     and calls the node failed.
     """
@@ -236,7 +248,7 @@ def its_users_login_hangs_on_the_node(stage: Stage) -> None:
 
 
 @play
-def it_waits_for_its_time_then_for_another_then_is_held(stage: Stage) -> None:
+def it_waits_for_its_time_then_for_another_then_is_held(stage: ConcurrentRuns) -> None:
     first, second = stage.run("true", batch=LATER), stage.run("true", batch=LATER)
     for run in (first, second):
         stage.site.submit(run)
@@ -265,7 +277,7 @@ def it_waits_for_its_time_then_for_another_then_is_held(stage: Stage) -> None:
 
 
 @play
-def others_are_before_it(stage: Stage) -> None:
+def others_are_before_it(stage: ConcurrentRuns) -> None:
     there = {"partition": "single"}
     holder, _ = stage.naps(batch=there)
     stage.running(holder)

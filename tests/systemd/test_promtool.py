@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from supervisor_process import Site, ended, shell, spec, until
+from supervisor_process import SupervisorProcess, ended, shell, spec, until
 
 ROOT = Path(__file__).resolve().parents[2]
 MONITORING = ROOT / "etc/monitoring"
@@ -35,10 +35,10 @@ def programs() -> Path:
 
 
 @pytest.fixture(scope="module")
-def scraped() -> Iterator[Site]:
+def scraped() -> Iterator[SupervisorProcess]:
     """A supervisor on which some jobs have ended, well and badly."""
     with ended(lambda site: []) as sites:
-        site = Site()
+        site = SupervisorProcess()
         sites.append(site)
         site.start()
         for run in (spec(["true"]), shell("exit 3"), shell("echo some; kill -9 $$")):
@@ -46,7 +46,7 @@ def scraped() -> Iterator[Site]:
         yield site
 
 
-def text_of(site: Site) -> str:
+def text_of(site: SupervisorProcess) -> str:
     answer = site.ask("GET", "/metrics", headers={"Authorization": "Bearer " + token(site)})
     assert answer.code == 200 and answer.headers["Content-Type"].startswith(
         "text/plain; version=0.0.4"
@@ -54,7 +54,7 @@ def text_of(site: Site) -> str:
     return answer.body.decode()
 
 
-def token(site: Site) -> str:
+def token(site: SupervisorProcess) -> str:
     return (site.root / "secret/metrics").read_text().strip()
 
 
@@ -72,7 +72,9 @@ def promtool(programs: Path, *arguments: str, **options: Any) -> subprocess.Comp
 # ---- promtool
 
 
-def test_the_metrics_are_as_prometheus_wants_them(programs: Path, scraped: Site) -> None:
+def test_the_metrics_are_as_prometheus_wants_them(
+    programs: Path, scraped: SupervisorProcess
+) -> None:
     text = text_of(scraped)
     done = promtool(programs, "check", "metrics", input=text)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
@@ -129,7 +131,7 @@ def test_each_alert_is_tested_both_ways_and_says_what_to_type() -> None:
 
 
 def test_the_dashboard_asks_for_what_there_is(
-    programs: Path, scraped: Site, tmp_path: Path
+    programs: Path, scraped: SupervisorProcess, tmp_path: Path
 ) -> None:
     board = json.loads((MONITORING / "grafana-dashboard.json").read_text())
     assert (
@@ -175,7 +177,7 @@ def test_the_dashboard_asks_for_what_there_is(
 @pytest.mark.timeout(120)
 def test_a_real_prometheus_scrapes_and_a_rule_fires(programs: Path, tmp_path: Path) -> None:
     with ended(lambda site: []) as sites:
-        site = Site()
+        site = SupervisorProcess()
         sites.append(site)
         site.start()
         (tmp_path / "token").write_text(token(site) + "\n")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import supervisor_process
 from consistency_check import check_books
-from front_end_fixture import ALSO, Web
+from front_end_fixture import ALSO, FrontEnd
 from stub_supervisor import StubSupervisor
-from supervisor_process import Site
+from supervisor_process import SupervisorProcess
 
 SETS = ("apps.also=" + ",".join(ALSO), "slots.local_sequential=2", "slots.local_parallel=2")
 
@@ -32,12 +32,12 @@ def stub() -> Iterator[StubSupervisor]:
 
 
 @pytest.fixture
-def make_web() -> Iterator[Callable[..., Web]]:
+def make_web() -> Iterator[Callable[..., FrontEnd]]:
     """`make_web(supervisor, ...)`: the blueprint in front of this supervisor."""
-    made: list[Web] = []
+    made: list[FrontEnd] = []
 
-    def make(*args: object, **options: object) -> Web:
-        made.append(Web(*args, **options))  # type: ignore[arg-type]
+    def make(*args: object, **options: object) -> FrontEnd:
+        made.append(FrontEnd(*args, **options))  # type: ignore[arg-type]
         return made[-1]
 
     yield make
@@ -46,20 +46,20 @@ def make_web() -> Iterator[Callable[..., Web]]:
 
 
 @pytest.fixture
-def web(stub: StubSupervisor, make_web: Callable[..., Web]) -> Web:
+def web(stub: StubSupervisor, make_web: Callable[..., FrontEnd]) -> FrontEnd:
     """The blueprint in front of the stub."""
     return make_web(stub.address)
 
 
 @pytest.fixture
-def make_site() -> Iterator[Callable[..., Site]]:
+def make_site() -> Iterator[Callable[..., SupervisorProcess]]:
     """`make_site(*settings, **options)`: a fresh root that no supervisor has yet. At the end
     nothing that ran on it is left.
     """
-    sites: list[Site] = []
+    sites: list[SupervisorProcess] = []
 
-    def make(*sets: str, **options: object) -> Site:
-        sites.append(Site((*SETS, *sets), **options))  # type: ignore[arg-type]
+    def make(*sets: str, **options: object) -> SupervisorProcess:
+        sites.append(SupervisorProcess((*SETS, *sets), **options))  # type: ignore[arg-type]
         return sites[-1]
 
     yield make
@@ -70,8 +70,8 @@ def make_site() -> Iterator[Callable[..., Site]]:
 
 
 @pytest.fixture(scope="module")
-def module_site() -> Iterator[Site]:
-    site = Site(SETS)
+def module_site() -> Iterator[SupervisorProcess]:
+    site = SupervisorProcess(SETS)
     try:
         site.start()
         yield site
@@ -81,7 +81,7 @@ def module_site() -> Iterator[Site]:
 
 
 @pytest.fixture
-def real(module_site: Site, make_web: Callable[..., Web]) -> Iterator[Web]:
+def real(module_site: SupervisorProcess, make_web: Callable[..., FrontEnd]) -> Iterator[FrontEnd]:
     """The blueprint in front of a real supervisor, one for all tests of a module; the books are
     checked after each.
     """

@@ -5,7 +5,7 @@ answered alike.
 from typing import Any
 
 import pytest
-from front_end_fixture import ADM, ANN, BOB, Web, refused
+from front_end_fixture import ADM, ANN, BOB, FrontEnd, refused
 
 from jobscribe.web.blueprint.routes import ROUTES
 
@@ -20,7 +20,7 @@ SID, REPORT = (
 @pytest.fixture(scope="module")
 def anns_run(module_site: Any) -> dict[str, Any]:
     """A completed run of Ann's, and a file in her library."""
-    web = Web(str(module_site.root))
+    web = FrontEnd(str(module_site.root))
     ann = web.as_(ANN)
     ann.put("/lib-file/odd/mine.txt", b"anns own")
     said = ann.said("/run-simulation", REPORT)
@@ -101,7 +101,9 @@ def test_no_operation_is_left_out() -> None:
 
 @pytest.mark.parametrize("api", ON_A_RUN)
 @pytest.mark.parametrize("uid", [BOB, ADM], ids=["another", "admin"])
-def test_not_yours_is_not_there(real: Web, anns_run: dict[str, Any], api: str, uid: str) -> None:
+def test_not_yours_is_not_there(
+    real: FrontEnd, anns_run: dict[str, Any], api: str, uid: str
+) -> None:
     browser, serial = real.as_(uid), anns_run["computeJobSerial"]
     answers = []
     for sid, name in ((SID, "mine.txt"), ("nowhere1", "none.txt")):
@@ -124,13 +126,13 @@ def test_not_yours_is_not_there(real: Web, anns_run: dict[str, Any], api: str, u
 
 
 @pytest.mark.parametrize("api", ON_A_RUN)
-def test_nobody_learns_nothing(real: Web, anns_run: dict[str, Any], api: str) -> None:
+def test_nobody_learns_nothing(real: FrontEnd, anns_run: dict[str, Any], api: str) -> None:
     for sid, name in ((SID, "mine.txt"), ("nowhere1", "none.txt")):
         method, path, options = operation(api, sid, anns_run["computeJobSerial"], name)
         refused(real.as_(None).ask(method, path, **options), 401, "unauthenticated")
 
 
-def test_the_owner_can_do_it_all(real: Web, anns_run: dict[str, Any]) -> None:
+def test_the_owner_can_do_it_all(real: FrontEnd, anns_run: dict[str, Any]) -> None:
     ann = real.as_(ANN)
     for api in ON_A_RUN:
         method, path, options = operation(api, SID, anns_run["computeJobSerial"], "mine.txt")
@@ -142,7 +144,9 @@ def test_the_owner_can_do_it_all(real: Web, anns_run: dict[str, Any]) -> None:
     ann.put("/lib-file/odd/mine.txt", b"anns own")
 
 
-def test_the_same_simulation_of_two_users_is_two_runs(real: Web, anns_run: dict[str, Any]) -> None:
+def test_the_same_simulation_of_two_users_is_two_runs(
+    real: FrontEnd, anns_run: dict[str, Any]
+) -> None:
     bob = real.as_(BOB)
     said = bob.said("/run-simulation", REPORT)
     assert said["state"] in ("pending", "running")
@@ -156,7 +160,7 @@ def test_the_same_simulation_of_two_users_is_two_runs(real: Web, anns_run: dict[
 
 
 def test_each_sees_own_jobs_and_files_and_the_administrator_all_jobs(
-    real: Web, anns_run: dict[str, Any]
+    real: FrontEnd, anns_run: dict[str, Any]
 ) -> None:
     slow = {
         "simulationType": "odd",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from front_end_fixture import ANN, BOB, Browser, Web, refused
+from front_end_fixture import ANN, BOB, Browser, FrontEnd, refused
 from login_nodes_fake import Api
 from stub_supervisor import StubSupervisor
 
@@ -29,7 +29,7 @@ def api() -> Iterator[Api]:
 
 
 @pytest.fixture
-def front(api: Api, make_web: Callable[..., Web]) -> Web:
+def front(api: Api, make_web: Callable[..., FrontEnd]) -> FrontEnd:
     return make_web(Address(url=api.url, token="Vq3nB8xKp2Lw9Rt5Yc7Zm4Hd6Jf1Gs0A", uid=ANN))
 
 
@@ -57,7 +57,7 @@ def login(
     )
 
 
-def test_a_run_waits_for_the_sign_in_and_goes_on_after_it(front: Web, api: Api) -> None:
+def test_a_run_waits_for_the_sign_in_and_goes_on_after_it(front: FrontEnd, api: Api) -> None:
     ann = front.as_(ANN)
     asked = ann.said("/run-simulation", wish(sbatchCluster="beta"))
     assert asked["state"] == "srException" and asked["srException"]["routeName"] == "sbatchLogin"
@@ -138,7 +138,7 @@ def test_a_run_waits_for_the_sign_in_and_goes_on_after_it(front: Web, api: Api) 
 
 
 def test_a_cluster_that_cannot_be_reached_is_another_reason_and_too_many_tries_a_refusal(
-    front: Web, api: Api
+    front: FrontEnd, api: Api
 ) -> None:
     ann = front.as_(ANN)
     api.doors.answer = lambda given: Refusal(
@@ -161,7 +161,7 @@ def test_a_cluster_that_cannot_be_reached_is_another_reason_and_too_many_tries_a
     assert len(api.doors.tried) == 4
 
 
-def test_a_sign_in_is_sent_once_whatever_becomes_of_it(stub: StubSupervisor, web: Web) -> None:
+def test_a_sign_in_is_sent_once_whatever_becomes_of_it(stub: StubSupervisor, web: FrontEnd) -> None:
     stub.answers["/api/sbatch-login-status"] = {"ready": False, "cluster": "alpha", "host": "h"}
     stub.answers["/api/sbatch-login"] = (200, {"Content-Length": "1000"}, b"{")
     answer = web.as_(ANN).post(
@@ -180,7 +180,7 @@ def test_a_sign_in_is_sent_once_whatever_becomes_of_it(stub: StubSupervisor, web
     assert CANARY not in web.lines.text()
 
 
-def test_nothing_of_a_sign_in_is_seen_again(front: Web, api: Api) -> None:
+def test_nothing_of_a_sign_in_is_seen_again(front: FrontEnd, api: Api) -> None:
     """Typed in every field and in every wrong place, with a driver that repeats it whichever way it
     can.
     """
@@ -200,13 +200,15 @@ def test_nothing_of_a_sign_in_is_seen_again(front: Web, api: Api) -> None:
     said = ""
     for n, answer in enumerate(answers):
         api.doors.answer = answer
-        person = front.as_(f"Canary0{n}")
+        chromium = front.as_(f"Canary0{n}")
         for one in (
             {"username": f"joe{n}", **dict.fromkeys(fields, CANARY)},
             {"username": f"{CANARY}{n}", "password": "short"},
             {"username": f"sue{n}", "otp": CANARY},
         ):
-            said += person.post("/sbatch-login", {"sbatchCredentials": one}).get_data(as_text=True)
+            said += chromium.post("/sbatch-login", {"sbatchCredentials": one}).get_data(
+                as_text=True
+            )
     for body in (
         {"sbatchCredentials": {"username": "joe", "password": [CANARY]}},
         {"sbatchCredentials": {CANARY: CANARY}},
@@ -228,13 +230,13 @@ def test_nothing_of_a_sign_in_is_seen_again(front: Web, api: Api) -> None:
         ).get_data(as_text=True)
     assert len(api.doors.tried) >= 10, "it was really sent"
 
-    engine = api.office.engine
+    engine = api.in_memory.engine
     jid = f"{ANN}-sim00001-heatAnimation"
     seen = {
         "answers": said,
         "log of the front end": front.lines.text(),
         "log of the supervisor": api.log(),
-        "counters": json.dumps(api.office.counters.all() | api.office.counters.measured())
+        "counters": json.dumps(api.in_memory.counters.all() | api.in_memory.counters.measured())
         + json.dumps(front.app.extensions["jobscribe"].counts.all()),
         "events": repr(engine.store.read(f"job/{jid}")),
         "job": repr(engine.durable(jid)),
@@ -245,7 +247,7 @@ def test_nothing_of_a_sign_in_is_seen_again(front: Web, api: Api) -> None:
         assert CANARY not in text, where
 
 
-def test_the_gates_are_those_of_every_route(front: Web, api: Api) -> None:
+def test_the_gates_are_those_of_every_route(front: FrontEnd, api: Api) -> None:
     body = {"sbatchCredentials": {"username": "joe", "password": "correct horse", "otp": "123456"}}
     for path in ("/sbatch-login", "/sbatch-login-status"):
         refused(front.as_(None).post(path, body), 401, "unauthenticated")
@@ -272,7 +274,7 @@ def test_the_gates_are_those_of_every_route(front: Web, api: Api) -> None:
     assert [t[0] for t in api.doors.tried] == [BOB]
 
 
-def test_the_clusters_are_listed(front: Web, stub: StubSupervisor, web: Web) -> None:
+def test_the_clusters_are_listed(front: FrontEnd, stub: StubSupervisor, web: FrontEnd) -> None:
     found = front.as_(ANN).get("/clusters").get_json()["clusters"]
     assert [(c["cluster"], c["access"], c["partitions"]) for c in found] == [
         ("alpha", "ssh", None),
@@ -287,7 +289,7 @@ def test_the_clusters_are_listed(front: Web, stub: StubSupervisor, web: Web) -> 
 # ---- what a simulation's fields ask for
 
 
-def sent(stub: StubSupervisor, web: Web, **fields: Any) -> Any:
+def sent(stub: StubSupervisor, web: FrontEnd, **fields: Any) -> Any:
     """The run that the supervisor is asked for."""
     stub.answers["/api/run-simulation"] = {
         "state": "pending",
@@ -336,7 +338,7 @@ def sent(stub: StubSupervisor, web: Web, **fields: Any) -> Any:
 )
 def test_fields_of_a_simulation_say_what_is_asked_of_the_cluster(
     stub: StubSupervisor,
-    web: Web,
+    web: FrontEnd,
     fields: dict[str, Any],
     batch: dict[str, Any],
     secs: float | None,
@@ -351,7 +353,7 @@ def test_fields_of_a_simulation_say_what_is_asked_of_the_cluster(
     assert BatchRequest().nodes is None
 
 
-def test_where_it_runs_is_no_input(stub: StubSupervisor, web: Web) -> None:
+def test_where_it_runs_is_no_input(stub: StubSupervisor, web: FrontEnd) -> None:
     here, there = (
         sent(stub, web, jobRunMode="parallel", sbatchHours=7, sbatchCores="nonsense"),
         sent(stub, web, sbatchNodes=3),
@@ -394,7 +396,7 @@ def test_where_it_runs_is_no_input(stub: StubSupervisor, web: Web) -> None:
     ],
 )
 def test_what_cannot_be_asked_for_is_refused_by_its_name(
-    stub: StubSupervisor, web: Web, field: str, value: Any, words: str
+    stub: StubSupervisor, web: FrontEnd, field: str, value: Any, words: str
 ) -> None:
     body = refused(web.as_(ANN).post("/run-simulation", wish(**{field: value})), 400, "badRequest")
     assert body["error"].startswith(f"models.heatAnimation.{field} (") and words in body["error"]
@@ -402,7 +404,7 @@ def test_what_cannot_be_asked_for_is_refused_by_its_name(
 
 
 def test_what_the_cluster_does_not_have_is_said_in_the_supervisors_words(
-    stub: StubSupervisor, web: Web
+    stub: StubSupervisor, web: FrontEnd
 ) -> None:
     for code in ("batchRefused", "resourceExceeded"):
         stub.answers["/api/run-simulation"] = Refusal(

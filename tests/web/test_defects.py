@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from front_end_fixture import ANN, BOB, Browser, Web, refused
-from supervisor_process import Site, until
+from front_end_fixture import ANN, BOB, Browser, FrontEnd, refused
+from supervisor_process import SupervisorProcess, until
 
 REPORT = {"simulationType": "odd", "report": "oddReport"}
 MOVIE = {"simulationType": "odd", "report": "oddAnimation"}
@@ -44,7 +44,7 @@ def frame(index: int, sid: str, hash_: str, serial: int) -> str:
     return f"/simulation-frame/{index}*oddAnimation*{sid}*odd*{hash_}*{serial}"
 
 
-def test_run_8_a_large_file_is_downloaded_whole_and_in_parts(real: Web) -> None:
+def test_run_8_a_large_file_is_downloaded_whole_and_in_parts(real: FrontEnd) -> None:
     ann, sid = real.as_(ANN), "large001"
     followed(ann, ann.said("/run-simulation", {**REPORT, "simulationId": sid}))
     size = 40 * 1024 * 1024 + 13
@@ -69,7 +69,7 @@ def test_run_8_a_large_file_is_downloaded_whole_and_in_parts(real: Web) -> None:
 
 
 def test_run_8_a_reply_too_large_says_so_with_both_sizes_and_the_run_stays_completed(
-    real: Web,
+    real: FrontEnd,
 ) -> None:
     ann, sid = real.as_(ANN), "large002"
     said = followed(
@@ -93,7 +93,7 @@ def test_run_8_a_reply_too_large_says_so_with_both_sizes_and_the_run_stays_compl
     )
 
 
-def test_run_9_a_frame_of_an_old_run_is_refused_and_not_a_fault(real: Web) -> None:
+def test_run_9_a_frame_of_an_old_run_is_refused_and_not_a_fault(real: FrontEnd) -> None:
     ann, sid = real.as_(ANN), "frames01"
     first = followed(ann, ann.said("/run-simulation", movie(sid, 0.0)))
     old = frame(1, sid, first["computeJobHash"], first["computeJobSerial"])
@@ -113,7 +113,7 @@ def test_run_9_a_frame_of_an_old_run_is_refused_and_not_a_fault(real: Web) -> No
 
 
 def test_run_9_an_unknown_method_is_named_without_a_trace_and_leaves_nothing(
-    real: Web, module_site: Site
+    real: FrontEnd, module_site: SupervisorProcess
 ) -> None:
     ann = real.as_(ANN)
     before = sorted(p.name for p in (module_site.root / "supervisor-job").glob("*"))
@@ -129,7 +129,7 @@ def test_run_9_an_unknown_method_is_named_without_a_trace_and_leaves_nothing(
     )
 
 
-def test_run_9_an_app_that_fails_is_told_without_its_trace(real: Web) -> None:
+def test_run_9_an_app_that_fails_is_told_without_its_trace(real: FrontEnd) -> None:
     ann = real.as_(ANN)
     for method, named in (("raises", "ValueError"), ("exits", ""), ("nan", "a[0].b")):
         no = refused(
@@ -140,7 +140,7 @@ def test_run_9_an_app_that_fails_is_told_without_its_trace(real: Web) -> None:
         assert named in no["error"] and "Traceback" not in no["error"] and "\n" not in no["error"]
 
 
-def test_run_9_a_running_job_says_when_it_started_whatever_its_app_reports(real: Web) -> None:
+def test_run_9_a_running_job_says_when_it_started_whatever_its_app_reports(real: FrontEnd) -> None:
     ann, begun = real.as_(ANN), time.time()
     said = running(ann, movie("started1"))
     try:
@@ -176,7 +176,9 @@ def test_run_9_a_running_job_says_when_it_started_whatever_its_app_reports(real:
     ],
     ids=str,
 )
-def test_run_9_a_wrong_cancel_cancels_nothing_and_says_so(real: Web, wrong: dict[str, Any]) -> None:
+def test_run_9_a_wrong_cancel_cancels_nothing_and_says_so(
+    real: FrontEnd, wrong: dict[str, Any]
+) -> None:
     ann = real.as_(ANN)
     said = running(ann, movie("cancel01"))
     try:
@@ -192,7 +194,7 @@ def test_run_9_a_wrong_cancel_cancels_nothing_and_says_so(real: Web, wrong: dict
     )
 
 
-def test_run_7_a_run_that_waits_for_a_slot_is_answered_and_canceled_at_once(real: Web) -> None:
+def test_run_7_a_run_that_waits_for_a_slot_is_answered_and_canceled_at_once(real: FrontEnd) -> None:
     ann, bob = real.as_(ANN), real.as_(BOB)
     holding = [running(ann, movie(f"holds00{n}")) for n in range(2)]
     waiting = bob.said("/run-simulation", movie("waits001"))
@@ -213,7 +215,7 @@ def test_run_7_a_run_that_waits_for_a_slot_is_answered_and_canceled_at_once(real
     assert followed(bob, after)["state"] == "completed"
 
 
-def test_run_10_a_call_that_hangs_is_ended_and_the_next_is_served(real: Web) -> None:
+def test_run_10_a_call_that_hangs_is_ended_and_the_next_is_served(real: FrontEnd) -> None:
     ann = real.as_(ANN)
     begun = time.monotonic()
     hanging = {
@@ -242,7 +244,7 @@ def test_run_3_a_download_that_takes_too_long_changes_nothing_about_the_run(
 
 
 @pytest.mark.parametrize("suffix", ["link", "up", "absolute", "nul", "no-such-file"])
-def test_no_download_leaves_the_run_directory(real: Web, suffix: str) -> None:
+def test_no_download_leaves_the_run_directory(real: FrontEnd, suffix: str) -> None:
     ann = real.as_(ANN)
     followed(ann, ann.said("/run-simulation", {**REPORT, "simulationId": "paths001"}))
     answer = ann.get(f"/download-run-file/odd/paths001/oddReport/-1?suffix={suffix}")
@@ -251,7 +253,7 @@ def test_no_download_leaves_the_run_directory(real: Web, suffix: str) -> None:
     assert ann.said("/run-status", {**REPORT, "simulationId": "paths001"})["state"] == "completed"
 
 
-def test_a_page_of_a_run_is_saved_and_not_shown(real: Web) -> None:
+def test_a_page_of_a_run_is_saved_and_not_shown(real: FrontEnd) -> None:
     ann = real.as_(ANN)
     followed(ann, ann.said("/run-simulation", {**REPORT, "simulationId": "paths002"}))
     answer = ann.get("/download-run-file/odd/paths002/oddReport/-1?suffix=page")
@@ -273,7 +275,7 @@ def test_a_page_of_a_run_is_saved_and_not_shown(real: Web) -> None:
     ],
 )
 def test_a_result_that_cannot_be_sent_is_named_and_the_run_stays_completed(
-    real: Web, answer: str, code: str, named: str
+    real: FrontEnd, answer: str, code: str, named: str
 ) -> None:
     ann = real.as_(ANN)
     request = {
@@ -289,7 +291,7 @@ def test_a_result_that_cannot_be_sent_is_named_and_the_run_stays_completed(
         assert "Traceback" not in said["error"]
 
 
-def test_a_liar_of_an_app_is_not_believed(real: Web) -> None:
+def test_a_liar_of_an_app_is_not_believed(real: FrontEnd) -> None:
     ann = real.as_(ANN)
     said = followed(
         ann,
@@ -304,7 +306,9 @@ def test_a_liar_of_an_app_is_not_believed(real: Web) -> None:
     )
 
 
-def test_a_run_whose_directory_was_removed_is_computed_again(real: Web, module_site: Site) -> None:
+def test_a_run_whose_directory_was_removed_is_computed_again(
+    real: FrontEnd, module_site: SupervisorProcess
+) -> None:
     ann = real.as_(ANN)
     for report, model in (("oddReport", "oddReport"), ("oddAnimation", "oddAnimation")):
         request = {"simulationType": "odd", "simulationId": "removed1", "report": report}
@@ -323,7 +327,7 @@ def test_a_run_whose_directory_was_removed_is_computed_again(real: Web, module_s
         assert followed(ann, again)["state"] == "completed"
 
 
-def test_two_browsers_join_one_run_and_a_third_with_other_values_is_told(real: Web) -> None:
+def test_two_browsers_join_one_run_and_a_third_with_other_values_is_told(real: FrontEnd) -> None:
     ann = real.as_(ANN)
     first = running(ann, movie("joined01"))
     try:
@@ -342,7 +346,7 @@ def test_two_browsers_join_one_run_and_a_third_with_other_values_is_told(real: W
         ann.said("/run-cancel", first["nextRequest"])
 
 
-def test_a_request_sent_again_is_one_run(real: Web) -> None:
+def test_a_request_sent_again_is_one_run(real: FrontEnd) -> None:
     ann = real.as_(ANN)
     request = {
         **REPORT,
@@ -366,7 +370,7 @@ def test_a_request_sent_again_is_one_run(real: Web) -> None:
 
 
 def test_an_uploaded_file_is_read_by_the_run_and_decides_its_hash(
-    real: Web, module_site: Site
+    real: FrontEnd, module_site: SupervisorProcess
 ) -> None:
     ann = real.as_(ANN)
     request = {**REPORT, "simulationId": "upload01", "models": {"file": "in.txt"}}
@@ -388,7 +392,7 @@ def test_an_uploaded_file_is_read_by_the_run_and_decides_its_hash(
     refused(ann.delete("/lib-file/odd/in.txt"), 404, "notFound")
 
 
-def test_ports_are_the_same_each_time_and_given_back(real: Web) -> None:
+def test_ports_are_the_same_each_time_and_given_back(real: FrontEnd) -> None:
     ann, mine = real.as_(ANN), {"simulationType": "odd", "simulationId": "ports001", "ports": 2}
     first = ann.said("/global-resources", mine)
     assert len(first["ports"]) == 2 == len(set(first["ports"]))
@@ -397,7 +401,7 @@ def test_ports_are_the_same_each_time_and_given_back(real: Web) -> None:
     ann.said("/global-resources", {**mine, "release": True})
 
 
-def test_a_log_is_there_in_part_and_whole(real: Web) -> None:
+def test_a_log_is_there_in_part_and_whole(real: FrontEnd) -> None:
     ann = real.as_(ANN)
     followed(ann, ann.said("/run-simulation", {**REPORT, "simulationId": "logged01"}))
     path = "/run-log/odd/logged01/oddReport"
@@ -406,7 +410,7 @@ def test_a_log_is_there_in_part_and_whole(real: Web) -> None:
     assert ann.get(path + "?stream=stderr").get_data() == b""
 
 
-def test_an_analysis_reads_its_run_also_while_it_runs(real: Web) -> None:
+def test_an_analysis_reads_its_run_also_while_it_runs(real: FrontEnd) -> None:
     ann = real.as_(ANN)
     asked = {**REPORT, "simulationId": "analysis", "method": "where"}
     refused(ann.post("/analysis-job", asked), 404, "notFound")
@@ -417,7 +421,7 @@ def test_an_analysis_reads_its_run_also_while_it_runs(real: Web) -> None:
     refused(ann.post("/analysis-job", {**asked, "computeJobSerial": 5}), 409, "staleSerial")
 
 
-def test_an_agent_is_had_ready_by_a_session(real: Web, module_site: Site) -> None:
+def test_an_agent_is_had_ready_by_a_session(real: FrontEnd, module_site: SupervisorProcess) -> None:
     uid = "NewUser9"
     assert real.as_(uid).said("/begin-session") == {"state": "ok"}
     until(

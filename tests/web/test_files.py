@@ -9,7 +9,7 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from front_end_fixture import ANN, Web, refused
+from front_end_fixture import ANN, FrontEnd, refused
 from stub_supervisor import StubSupervisor
 
 from jobscribe.protocol.errors import Refusal
@@ -41,7 +41,7 @@ def served(stub: StubSupervisor) -> StubSupervisor:
 
 
 def test_a_file_is_something_to_save_and_never_a_page_of_this_site(
-    web: Web, served: StubSupervisor
+    web: FrontEnd, served: StubSupervisor
 ) -> None:
     answer = web.as_(ANN).get(PATH)
     headers = answer.headers
@@ -80,7 +80,7 @@ def test_a_file_is_something_to_save_and_never_a_page_of_this_site(
     ],
 )
 def test_a_part_is_sent_as_a_part(
-    web: Web, served: StubSupervisor, range_: str, first: int, last: int
+    web: FrontEnd, served: StubSupervisor, range_: str, first: int, last: int
 ) -> None:
     answer = web.as_(ANN).get(PATH, Range=range_)
     assert (answer.status_code, answer.get_data()) == (206, CONTENT[first : last + 1])
@@ -95,13 +95,13 @@ def test_a_part_is_sent_as_a_part(
     "range_", ["bytes=0-1,5-6", "bytes=a-b", "lines=0-1", "bytes", "bytes=5-2"]
 )
 def test_what_is_no_range_of_ours_gets_the_whole(
-    web: Web, served: StubSupervisor, range_: str
+    web: FrontEnd, served: StubSupervisor, range_: str
 ) -> None:
     answer = web.as_(ANN).get(PATH, Range=range_)
     assert (answer.status_code, answer.get_data()) == (200, CONTENT)
 
 
-def test_a_part_that_the_file_does_not_have(web: Web, served: StubSupervisor) -> None:
+def test_a_part_that_the_file_does_not_have(web: FrontEnd, served: StubSupervisor) -> None:
     answer = web.as_(ANN).get(PATH, Range="bytes=1024-")
     assert "1024 bytes" in refused(answer, 416, "rangeNotSatisfiable")["error"]
     assert answer.headers["Content-Range"] == "bytes */1024"
@@ -125,7 +125,9 @@ def test_a_part_that_the_file_does_not_have(web: Web, served: StubSupervisor) ->
     ],
     ids=str,
 )
-def test_conditions(web: Web, served: StubSupervisor, headers: dict[str, str], code: int) -> None:
+def test_conditions(
+    web: FrontEnd, served: StubSupervisor, headers: dict[str, str], code: int
+) -> None:
     answer = web.as_(ANN).get(PATH, **headers)
     assert (answer.status_code, answer.get_data()) == (
         code,
@@ -134,7 +136,9 @@ def test_conditions(web: Web, served: StubSupervisor, headers: dict[str, str], c
     assert answer.headers["ETag"] == ETAG
 
 
-def test_a_head_says_how_large_it_is_and_reads_nothing(web: Web, served: StubSupervisor) -> None:
+def test_a_head_says_how_large_it_is_and_reads_nothing(
+    web: FrontEnd, served: StubSupervisor
+) -> None:
     answer = web.as_(ANN).ask("HEAD", PATH)
     assert (answer.status_code, answer.get_data(), answer.headers["Content-Length"]) == (
         200,
@@ -157,7 +161,7 @@ def test_a_head_says_how_large_it_is_and_reads_nothing(web: Web, served: StubSup
     ],
 )
 def test_a_name_does_no_harm_in_a_header(
-    web: Web, served: StubSupervisor, name: str, header: str
+    web: FrontEnd, served: StubSupervisor, name: str, header: str
 ) -> None:
     served.answers["/api/call"] = {"name": name}
     answer = web.as_(ANN).get(PATH)
@@ -181,12 +185,14 @@ def test_a_name_does_no_harm_in_a_header(
         "/run-files/odd/abc/oddReport",
     ],
 )
-def test_an_address_that_is_none(web: Web, stub: StubSupervisor, path: str) -> None:
+def test_an_address_that_is_none(web: FrontEnd, stub: StubSupervisor, path: str) -> None:
     refused(web.as_(ANN).get(path), 400, "badRequest")
     assert stub.requests == []
 
 
-def test_a_download_that_is_cut_off_does_not_look_whole(web: Web, served: StubSupervisor) -> None:
+def test_a_download_that_is_cut_off_does_not_look_whole(
+    web: FrontEnd, served: StubSupervisor
+) -> None:
     served.answers["/api/run-file"] = (
         200,
         {
@@ -255,7 +261,7 @@ def logged(stub: StubSupervisor) -> StubSupervisor:
     return stub
 
 
-def test_a_log_is_text_the_newest_of_it_or_all(web: Web, logged: StubSupervisor) -> None:
+def test_a_log_is_text_the_newest_of_it_or_all(web: FrontEnd, logged: StubSupervisor) -> None:
     newest = web.as_(ANN).get("/run-log/odd/abcdefgh/oddReport?tail=5&stream=stderr")
     assert (newest.get_data(), newest.headers["X-Jobscribe-Offset"]) == (b"third", "13")
     assert newest.headers["Content-Type"] == "text/plain; charset=utf-8"
@@ -281,7 +287,7 @@ def held_memory(most: int) -> Any:
         tracemalloc.stop()
 
 
-def test_a_large_download_is_not_held(web: Web, served: StubSupervisor) -> None:
+def test_a_large_download_is_not_held(web: FrontEnd, served: StubSupervisor) -> None:
     block, blocks = bytes(1 << 20), 64
     headers = {
         "X-Jobscribe-Size": str(blocks << 20),
@@ -321,7 +327,7 @@ class Counting(io.RawIOBase):
         return n
 
 
-def test_an_upload_goes_through_with_its_length(web: Web, stub: StubSupervisor) -> None:
+def test_an_upload_goes_through_with_its_length(web: FrontEnd, stub: StubSupervisor) -> None:
     stub.answers["/api/lib-file"] = {"name": "a b.txt", "size": 5, "sha256": "x"}
     said = web.as_(ANN).put("/lib-file/odd/a%20b.txt", b"hello")
     assert (said.status_code, said.get_json()["size"]) == (200, 5)
@@ -334,7 +340,9 @@ def test_an_upload_goes_through_with_its_length(web: Web, stub: StubSupervisor) 
     assert web.as_(ANN).delete("/lib-file/odd/a%20b.txt").status_code == 200
 
 
-def test_an_upload_that_is_cut_off_is_not_taken_for_whole(web: Web, stub: StubSupervisor) -> None:
+def test_an_upload_that_is_cut_off_is_not_taken_for_whole(
+    web: FrontEnd, stub: StubSupervisor
+) -> None:
     whole = hashlib.sha256(b"z" * 200_000).hexdigest()
     stub.answers["/api/lib-file"] = lambda body: {"sha256": whole}
     answer = web.as_(ANN).ask(
@@ -351,7 +359,7 @@ def test_an_upload_that_is_cut_off_is_not_taken_for_whole(web: Web, stub: StubSu
 
 
 @pytest.mark.parametrize("name", ["..", ".", "%00", "a%0ab", "x" * 300])
-def test_a_name_that_cannot_be_a_file(web: Web, stub: StubSupervisor, name: str) -> None:
+def test_a_name_that_cannot_be_a_file(web: FrontEnd, stub: StubSupervisor, name: str) -> None:
     for answer in (
         web.as_(ANN).put(f"/lib-file/odd/{name}", b"x"),
         web.as_(ANN).delete(f"/lib-file/odd/{name}"),
@@ -360,7 +368,7 @@ def test_a_name_that_cannot_be_a_file(web: Web, stub: StubSupervisor, name: str)
     assert stub.requests == []
 
 
-def test_a_name_with_a_slash_is_no_address(web: Web, stub: StubSupervisor) -> None:
+def test_a_name_with_a_slash_is_no_address(web: FrontEnd, stub: StubSupervisor) -> None:
     for name in ("a/b", "a%2fb", "..%2f..%2fetc%2fpasswd"):
         assert web.as_(ANN).put(f"/lib-file/odd/{name}", b"x").status_code == 404
     assert stub.requests == []

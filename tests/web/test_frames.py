@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from front_end_fixture import ANN, Web, refused
+from front_end_fixture import ANN, FrontEnd, refused
 from stub_supervisor import StubSupervisor
 
 from jobscribe.protocol.errors import Refusal
@@ -12,7 +12,9 @@ from jobscribe.web.handlers.frames import FOR_EVER
 FRAME = "3*otherAnimation*abcdefgh*odd*0123456789abcdef*1700000000"
 
 
-def test_a_frame_is_asked_for_by_all_that_its_name_says(web: Web, stub: StubSupervisor) -> None:
+def test_a_frame_is_asked_for_by_all_that_its_name_says(
+    web: FrontEnd, stub: StubSupervisor
+) -> None:
     stub.answers["/api/call"] = b'{"frameIndex":3,"frameCount":9}'
     answer = web.as_(ANN).get(f"/simulation-frame/{FRAME}")
     assert (answer.status_code, answer.get_data()) == (200, b'{"frameIndex":3,"frameCount":9}')
@@ -30,7 +32,7 @@ def test_a_frame_is_asked_for_by_all_that_its_name_says(web: Web, stub: StubSupe
     assert call["args"] == {"frameReport": "otherAnimation", "frameIndex": 3}
 
 
-def test_a_browser_keeps_a_frame_and_no_refusal_of_one(web: Web, stub: StubSupervisor) -> None:
+def test_a_browser_keeps_a_frame_and_no_refusal_of_one(web: FrontEnd, stub: StubSupervisor) -> None:
     stub.answers["/api/call"] = b"{}"
     kept = web.as_(ANN).get(f"/simulation-frame/{FRAME}")
     assert (
@@ -42,7 +44,7 @@ def test_a_browser_keeps_a_frame_and_no_refusal_of_one(web: Web, stub: StubSuper
     assert web.as_(ANN).get(f"/simulation-frame/{FRAME}").headers["Cache-Control"] == "no-store"
 
 
-def test_an_app_may_want_more_in_a_frames_name(web: Web, stub: StubSupervisor) -> None:
+def test_an_app_may_want_more_in_a_frames_name(web: FrontEnd, stub: StubSupervisor) -> None:
     stub.answers["/api/call"] = b"{}"
     web.as_(ANN).get(f'/simulation-frame/{FRAME}*{{"z":1.5,"frameIndex":99,"a*b":2}}')
     assert stub.sent("/api/call")[0]["args"] == {
@@ -74,7 +76,7 @@ def test_an_app_may_want_more_in_a_frames_name(web: Web, stub: StubSupervisor) -
         "3*otherAnimation*abcdefgh*odd*ab*17*{" + "x" * 3000,
     ],
 )
-def test_what_is_no_frame(web: Web, stub: StubSupervisor, name: str) -> None:
+def test_what_is_no_frame(web: FrontEnd, stub: StubSupervisor, name: str) -> None:
     answer = web.as_(ANN).get(f"/simulation-frame/{name}")
     if name:
         refused(answer, 400, "badRequest")
@@ -96,7 +98,7 @@ def test_what_is_no_frame(web: Web, stub: StubSupervisor, name: str) -> None:
     ],
 )
 def test_each_way_a_frame_can_fail_has_its_own_answer(
-    web: Web, stub: StubSupervisor, code: str, status: int
+    web: FrontEnd, stub: StubSupervisor, code: str, status: int
 ) -> None:
     stub.answers["/api/call"] = Refusal(code, "why")
     refused(web.as_(ANN).get(f"/simulation-frame/{FRAME}"), status, code)
@@ -107,7 +109,7 @@ def test_each_way_a_frame_can_fail_has_its_own_answer(
     [("/stateless-compute", "stateless_compute"), ("/stateful-compute", "stateful_compute")],
 )
 def test_a_method_gets_its_input_and_no_run(
-    web: Web, stub: StubSupervisor, path: str, job_cmd: str
+    web: FrontEnd, stub: StubSupervisor, path: str, job_cmd: str
 ) -> None:
     stub.answers["/api/call"] = b'{"x":1.50}'
     answer = web.as_(ANN).post(
@@ -124,7 +126,7 @@ def test_a_method_gets_its_input_and_no_run(
     ) == (job_cmd, "echo", {"a": 1}, 5.0, None)
 
 
-def test_an_analysis_gets_its_run(web: Web, stub: StubSupervisor) -> None:
+def test_an_analysis_gets_its_run(web: FrontEnd, stub: StubSupervisor) -> None:
     stub.answers["/api/call"] = b"[]"
     body: dict[str, Any] = {
         "simulationType": "odd",

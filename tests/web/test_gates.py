@@ -7,14 +7,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from front_end_fixture import ADM, ANN, BOB, Web, refused
+from front_end_fixture import ADM, ANN, BOB, FrontEnd, refused
 from stub_supervisor import StubSupervisor
 
 from jobscribe.protocol.errors import CODES, Refusal
 from jobscribe.web.blueprint.openapi import REFUSALS
 from jobscribe.web.blueprint.routes import ROUTES
 
-Make = Callable[..., Web]
+Make = Callable[..., FrontEnd]
 BODIES: dict[str, dict[str, Any]] = {
     "runSimulation": {"simulationType": "odd", "simulationId": "abcdefgh", "report": "oddReport"},
     "runStatus": {"simulationType": "odd", "simulationId": "abcdefgh", "report": "oddReport"},
@@ -45,7 +45,7 @@ def address(path: str) -> str:
     return path
 
 
-def sent(web: Web, uid: str | None, route: Any, **headers: str) -> Any:
+def sent(web: FrontEnd, uid: str | None, route: Any, **headers: str) -> Any:
     options: dict[str, Any] = {"headers": headers}
     if route.method == "POST":
         options["json"] = BODIES.get(route.api, {})
@@ -57,7 +57,7 @@ def sent(web: Web, uid: str | None, route: Any, **headers: str) -> Any:
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda r: r.api)
 def test_nobody_is_let_in_but_to_ask_whether_all_is_well(
-    web: Web, stub: StubSupervisor, route: Any
+    web: FrontEnd, stub: StubSupervisor, route: Any
 ) -> None:
     stub.answers["/livez"] = {"state": "ok"}
     answer = sent(web, None, route)
@@ -70,7 +70,7 @@ def test_nobody_is_let_in_but_to_ask_whether_all_is_well(
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda r: r.api)
 def test_another_method_is_refused_with_those_that_there_are(
-    web: Web, stub: StubSupervisor, route: Any
+    web: FrontEnd, stub: StubSupervisor, route: Any
 ) -> None:
     there = {r.method for r in ROUTES if r.path == route.path}
     for method in {"GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"} - there:
@@ -101,7 +101,7 @@ CHANGING = [r for r in ROUTES if r.method != "GET"]
     ids=str,
 )
 def test_another_site_cannot_make_a_browser_change_anything(
-    web: Web, stub: StubSupervisor, route: Any, headers: dict[str, str]
+    web: FrontEnd, stub: StubSupervisor, route: Any, headers: dict[str, str]
 ) -> None:
     refused(sent(web, ANN, route, **headers), 403, "crossSite")
     assert stub.requests == []
@@ -109,7 +109,7 @@ def test_another_site_cannot_make_a_browser_change_anything(
 
 @pytest.mark.parametrize("route", CHANGING, ids=lambda r: r.api)
 def test_what_a_form_of_another_site_can_send_is_not_taken(
-    web: Web, stub: StubSupervisor, route: Any
+    web: FrontEnd, stub: StubSupervisor, route: Any
 ) -> None:
     for content in (
         "text/plain",
@@ -139,7 +139,7 @@ def test_what_a_form_of_another_site_can_send_is_not_taken(
     ids=str,
 )
 def test_a_page_of_this_site_is_taken(
-    web: Web, stub: StubSupervisor, headers: dict[str, str]
+    web: FrontEnd, stub: StubSupervisor, headers: dict[str, str]
 ) -> None:
     stub.answers["/api/begin-session"] = {"state": "ok"}
     assert web.as_(ANN).post("/begin-session", **headers).status_code == 200
@@ -153,7 +153,7 @@ def test_a_page_of_this_site_is_taken(
 
 
 def test_behind_a_proxy_the_site_is_what_the_browser_calls_it(
-    web: Web, stub: StubSupervisor
+    web: FrontEnd, stub: StubSupervisor
 ) -> None:
     stub.answers["/api/begin-session"] = {"state": "ok"}
     there = {"Host": "sims.example.org", "Origin": "https://sims.example.org"}
@@ -166,7 +166,7 @@ def test_behind_a_proxy_the_site_is_what_the_browser_calls_it(
 
 
 def test_the_user_is_whom_the_hook_names_and_never_what_the_body_says(
-    web: Web, stub: StubSupervisor
+    web: FrontEnd, stub: StubSupervisor
 ) -> None:
     stub.answers["/api/job-list"] = {"jobs": [], "next": None}
     web.as_(ANN).said("/own-jobs", {"uid": BOB, "limit": 5})
@@ -175,7 +175,7 @@ def test_the_user_is_whom_the_hook_names_and_never_what_the_body_says(
 
 @pytest.mark.parametrize("uid", ["short", "has-dash", "", 7, "../../.."])
 def test_a_hook_that_names_no_uid_is_a_fault_of_the_site(
-    web: Web, stub: StubSupervisor, uid: Any
+    web: FrontEnd, stub: StubSupervisor, uid: Any
 ) -> None:
     web.user = lambda request: uid
     body = refused(web.as_(ANN).post("/own-jobs"), 500, "badConfig")
@@ -186,7 +186,7 @@ def test_a_hook_that_names_no_uid_is_a_fault_of_the_site(
     assert stub.requests == []
 
 
-def test_what_goes_wrong_inside_is_logged_with_its_trace_and_told_without(web: Web) -> None:
+def test_what_goes_wrong_inside_is_logged_with_its_trace_and_told_without(web: FrontEnd) -> None:
     def broken(request: Any) -> str:
         raise ZeroDivisionError("deep inside")
 
@@ -197,7 +197,7 @@ def test_what_goes_wrong_inside_is_logged_with_its_trace_and_told_without(web: W
 
 
 def test_plans_and_roles_are_the_sites_to_judge_for_each_api_and_app(
-    web: Web, stub: StubSupervisor
+    web: FrontEnd, stub: StubSupervisor
 ) -> None:
     stub.answers["/api/call"] = b"{}"
     web.refusals[ANN, "statelessCompute", "odd"] = Refusal("planRequired", "your trial is over")
@@ -252,7 +252,7 @@ def test_plans_and_roles_are_the_sites_to_judge_for_each_api_and_app(
     ],
 )
 def test_a_body_that_is_not_what_the_schema_says(
-    web: Web, stub: StubSupervisor, body: bytes, named: str
+    web: FrontEnd, stub: StubSupervisor, body: bytes, named: str
 ) -> None:
     answer = web.as_(ANN).ask(
         "POST", "/run-simulation", data=body, headers={"Content-Type": "application/json"}
@@ -262,7 +262,7 @@ def test_a_body_that_is_not_what_the_schema_says(
     assert stub.requests == []
 
 
-def test_a_body_that_is_nested_without_end_or_too_long(web: Web, stub: StubSupervisor) -> None:
+def test_a_body_that_is_nested_without_end_or_too_long(web: FrontEnd, stub: StubSupervisor) -> None:
     def sent(models: bytes) -> Any:
         body = (
             b'{"simulationType": "odd", "simulationId": "abcdefgh", "report": "oddReport", "models": '
@@ -280,7 +280,7 @@ def test_a_body_that_is_nested_without_end_or_too_long(web: Web, stub: StubSuper
     refused(sent(b'{"a": "' + b"x" * (3 << 20) + b'"}'), 413, "tooLarge")
 
 
-def test_what_is_refused_is_counted_by_its_code_for_administrators(web: Web) -> None:
+def test_what_is_refused_is_counted_by_its_code_for_administrators(web: FrontEnd) -> None:
     for _ in range(3):
         web.as_(None).post("/own-jobs")
     web.as_(ANN).post("/run-status", {})
@@ -297,7 +297,7 @@ def test_what_is_refused_is_counted_by_its_code_for_administrators(web: Web) -> 
     "code", [c for c in REFUSALS if c not in ("unauthenticated", "methodNotAllowed")]
 )
 def test_what_the_supervisor_refuses_reaches_the_browser_as_it_is(
-    web: Web, stub: StubSupervisor, code: str
+    web: FrontEnd, stub: StubSupervisor, code: str
 ) -> None:
     stub.answers["/api/begin-session"] = Refusal(code, "as the supervisor says it")
     body = refused(web.as_(ANN).post("/begin-session"), CODES[code].http, code)
@@ -317,7 +317,7 @@ def test_a_front_end_with_a_wrong_secret_does_not_tell_the_browser_to_sign_in(
     "answer", [(200, {}, b"<html>"), (502, {}, b"<html>"), (200, {}, b"[]"), (404, {}, b"")]
 )
 def test_something_else_at_the_supervisors_address(
-    web: Web, stub: StubSupervisor, answer: Any
+    web: FrontEnd, stub: StubSupervisor, answer: Any
 ) -> None:
     stub.answers["/api/begin-session"] = answer
     refused(web.as_(ANN).post("/begin-session"), 503, "supervisorUnavailable")

@@ -9,7 +9,7 @@ from typing import Any
 import hypothesis
 import pytest
 import schemathesis
-from front_end_fixture import ANN, BOB, Web
+from front_end_fixture import ANN, BOB, FrontEnd
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -17,7 +17,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
     unsupported_method,
 )
-from supervisor_process import Site
+from supervisor_process import SupervisorProcess
 
 from jobscribe.web.blueprint.openapi import document
 from jobscribe.web.blueprint.routes import ROUTES
@@ -35,7 +35,7 @@ CHECKS = [
 EXAMPLES = int(os.environ.get("SCHEMATHESIS_EXAMPLES", "14"))
 
 
-def test_every_route_is_in_it_with_its_types(web: Web) -> None:
+def test_every_route_is_in_it_with_its_types(web: FrontEnd) -> None:
     paths = web.as_(None).get("/openapi.json").get_json()["paths"]
     there = {(method, path) for path, operations in paths.items() for method in operations}
     assert there == {(r.method.lower(), re.sub(r"<(\w+)>", r"{\1}", r.path)) for r in ROUTES} | {
@@ -49,7 +49,7 @@ def test_every_route_is_in_it_with_its_types(web: Web) -> None:
         assert ("requestBody" in operation) == (route.method in ("POST", "PUT"))
 
 
-def test_it_holds_no_words_of_python_and_no_loose_ends(web: Web) -> None:
+def test_it_holds_no_words_of_python_and_no_loose_ends(web: FrontEnd) -> None:
     whole = web.as_(None).get("/openapi.json").get_data(as_text=True)
     assert "\\\\Z" not in whole and "msgspec" not in whole
     said = document()
@@ -102,8 +102,8 @@ def closing(app: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def schema(module_site: Site) -> Any:
-    web = Web(str(module_site.root))
+def schema(module_site: SupervisorProcess) -> Any:
+    web = FrontEnd(str(module_site.root))
     web.app.wsgi_app = closing(web.app.wsgi_app)  # type: ignore[method-assign]
     narrow = narrowed(document())
     web.app.add_url_rule("/narrow.json", "narrow", lambda: narrow)
@@ -161,7 +161,7 @@ def test_what_is_generated_finds_no_fault_and_no_undocumented_answer(schema: Any
     }, answered
 
 
-def test_the_first_answer_of_each_route_to_nobody_is_documented_too(web: Web) -> None:
+def test_the_first_answer_of_each_route_to_nobody_is_documented_too(web: FrontEnd) -> None:
     for route in ROUTES:
         answer = web.as_(None).ask(
             route.method, address(route.path), json={} if route.method == "POST" else None

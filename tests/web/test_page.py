@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import supervisor_process
 from consistency_check import check_books
-from supervisor_process import Site, jid_of, shell, until
+from supervisor_process import SupervisorProcess, jid_of, shell, until
 
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright's Python package is not installed"
 )
 
-from chromium_user import CHROMIUM, FLAGS, Person
+from chromium_user import CHROMIUM, FLAGS, ChromiumUser
 
 HERE = Path(__file__).resolve().parent
 LAMMPS = HERE.parents[1] / "etc/examples/lammps"
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(
     reason="chromium is not here; etc/engines/chromium.sh installs it",
 )
 
-People = Callable[..., Person]
+People = Callable[..., ChromiumUser]
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +43,9 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
+def site() -> Iterator[SupervisorProcess]:
     """One for all tests that do not stop it."""
-    site = Site(SETS, web=True)
+    site = SupervisorProcess(SETS, web=True)
     try:
         yield site.start()
     finally:
@@ -54,17 +54,17 @@ def site() -> Iterator[Site]:
 
 
 @pytest.fixture
-def people(browser: Any, site: Site) -> Iterator[People]:
+def people(browser: Any, site: SupervisorProcess) -> Iterator[People]:
     """`people(name)`: somebody who has opened the page. At the end nobody's browser has found
     anything wrong with it.
     """
-    there: list[Person] = []
+    there: list[ChromiumUser] = []
 
-    def person(name: str, at: Site = site, **context: Any) -> Person:
-        there.append(Person(browser, at.front + "/", name, **context))
+    def chromium(name: str, at: SupervisorProcess = site, **context: Any) -> ChromiumUser:
+        there.append(ChromiumUser(browser, at.front + "/", name, **context))
         return there[-1]
 
-    yield person
+    yield chromium
     troubles = [t for p in there for t in p.troubles]
     for p in there:
         p.close()
@@ -72,7 +72,7 @@ def people(browser: Any, site: Site) -> Iterator[People]:
     assert troubles == []
 
 
-def end_all(site: Site) -> None:
+def end_all(site: SupervisorProcess) -> None:
     """So that the next test finds every place free."""
     for row in site.post("job-list", active=True)["jobs"]:
         site.post(
@@ -84,12 +84,12 @@ def end_all(site: Site) -> None:
     until(lambda: not site.post("job-list", active=True)["jobs"], "nothing runs any more")
 
 
-def run_dir(site: Site, jid: str, app: str = "heat") -> Path:
+def run_dir(site: SupervisorProcess, jid: str, app: str = "heat") -> Path:
     uid, sid, model = jid.split("-")
     return site.root / "user" / uid / app / sid / model
 
 
-def told(site: Site, jid: str) -> dict[str, Any]:
+def told(site: SupervisorProcess, jid: str) -> dict[str, Any]:
     """What the supervisor says."""
     reply: dict[str, Any] = site.post("run-status", uid=jid.split("-")[0], computeJid=jid)
     return reply
@@ -100,7 +100,9 @@ def frames_in(log: str) -> list[int]:
     return [int(n) for n in re.findall(r"^frame +(\d+) of .*degC$", log, re.MULTILINE)]
 
 
-def test_heat_is_started_watched_and_downloaded(people: People, site: Site, tmp_path: Path) -> None:
+def test_heat_is_started_watched_and_downloaded(
+    people: People, site: SupervisorProcess, tmp_path: Path
+) -> None:
     ann = people("ann").sign_in()
     jid = ann.start("heat", frames=80, paceSecs=0.1)
     ann.until("#chip", "^running$")
@@ -162,7 +164,7 @@ def test_heat_is_started_watched_and_downloaded(people: People, site: Site, tmp_
 
 
 def test_one_of_several_runs_is_canceled_and_a_third_says_why_it_waits(
-    people: People, site: Site
+    people: People, site: SupervisorProcess
 ) -> None:
     ann = people("ann").sign_in()
     one = ann.start("heat", frames=2000, paceSecs=0.1, seed=2)
@@ -195,7 +197,7 @@ def test_one_of_several_runs_is_canceled_and_a_third_says_why_it_waits(
         ann.until("#chip", "^canceled$")
 
 
-def test_nobody_sees_the_runs_of_another(people: People, site: Site) -> None:
+def test_nobody_sees_the_runs_of_another(people: People, site: SupervisorProcess) -> None:
     ann, bob = people("ann").sign_in(), people("<b>bob</b>")
     jid = ann.start("heat", frames=3)
     ann.until_state("completed")
@@ -215,7 +217,7 @@ def test_nobody_sees_the_runs_of_another(people: People, site: Site) -> None:
     assert [bob.page.evaluate(status, p) for p in theirs] == [404, 404, 404]
 
 
-def test_what_goes_wrong_is_said_in_sentences(people: People, site: Site) -> None:
+def test_what_goes_wrong_is_said_in_sentences(people: People, site: SupervisorProcess) -> None:
     ann = people("ann").sign_in()
     ann.expected.append("/run-simulation$")
 
@@ -269,7 +271,7 @@ def test_what_goes_wrong_is_said_in_sentences(people: People, site: Site) -> Non
 
 
 def test_an_answer_that_is_older_than_the_news_takes_nothing_back(
-    people: People, site: Site
+    people: People, site: SupervisorProcess
 ) -> None:
     ann = people("ann").sign_in()
     jid = ann.start("heat", frames=2000, paceSecs=0.1)
@@ -320,7 +322,9 @@ def test_where_the_stream_is_refused_the_page_asks(people: People) -> None:
     ann.until("#chip", "^completed$")
 
 
-def test_all_runs_are_listed_whoever_submitted_them(people: People, site: Site) -> None:
+def test_all_runs_are_listed_whoever_submitted_them(
+    people: People, site: SupervisorProcess
+) -> None:
     ann = people("lister").sign_in()
     first = ann.start("heat", frames=1)
     ann.until_state("completed")
@@ -714,7 +718,7 @@ def test_it_can_be_used_by_keyboard_on_a_phone_in_the_dark(people: People, tmp_p
 
 
 def test_it_survives_a_killed_supervisor_and_tells_the_truth_then(
-    people: People, make_site: Callable[..., Site]
+    people: People, make_site: Callable[..., SupervisorProcess]
 ) -> None:
     site = make_site(web=True).start()
     before_kill = site.front
@@ -777,7 +781,10 @@ def _lines(path: Path) -> int:
     reason="LAMMPS is not here; etc/engines/lammps.sh installs it",
 )
 def test_the_crack_is_watched_as_it_grows(
-    people: People, make_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    people: People,
+    make_site: Callable[..., SupervisorProcess],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.setattr(
         supervisor_process, "PYTHON_PATH", supervisor_process.PYTHON_PATH + os.pathsep + str(LAMMPS)

@@ -27,7 +27,7 @@ playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright's Python package is not installed"
 )
 
-from chromium_user import CHROMIUM, FLAGS, Person
+from chromium_user import CHROMIUM, FLAGS, ChromiumUser
 
 pytestmark = pytest.mark.skipif(
     not os.access(CHROMIUM, os.X_OK),
@@ -211,41 +211,41 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def ann(browser: Any, url: str) -> Iterator[Person]:
-    person = Person(browser, url, "ann")
+def ann(browser: Any, url: str) -> Iterator[ChromiumUser]:
+    chromium = ChromiumUser(browser, url, "ann")
     # this site has no stream of news; nobody is signed in to the cluster at first
-    person.expected += ["/live", "/run-simulation$", "/sbatch-login$", "/run-log/"]
-    person.until("#link", "^asking")
-    yield person
-    troubles = person.troubles
-    person.close()
+    chromium.expected += ["/live", "/run-simulation$", "/sbatch-login$", "/run-log/"]
+    chromium.until("#link", "^asking")
+    yield chromium
+    troubles = chromium.troubles
+    chromium.close()
     assert troubles == []
 
 
-def picture(person: Person, path: Path) -> None:
+def picture(chromium: ChromiumUser, path: Path) -> None:
     """For somebody who wants to look at it; drawn in full it costs more than the rest of a test."""
     if os.environ.get("SOAK"):
-        person.page.screenshot(path=path, full_page=True)
+        chromium.page.screenshot(path=path, full_page=True)
 
 
-def field(ann: Person, name: str) -> Any:
+def field(ann: ChromiumUser, name: str) -> Any:
     return ann.page.locator(f"#batch-{name}")
 
 
-def ask_for(ann: Person, **fields: str) -> None:
+def ask_for(ann: ChromiumUser, **fields: str) -> None:
     ann.page.locator("#where").select_option("alpha")
     for name, value in fields.items():
         field(ann, name).fill(value)
 
 
-def started(ann: Person) -> str:
+def started(ann: ChromiumUser) -> str:
     before = ann.jid()
     ann.page.locator("#start").click()
     found: str = until(lambda: (now := ann.jid()) != before and now, "another run is shown")
     return found
 
 
-def sign_in(ann: Person, password: str = PASSWORD, code: str = CODE) -> None:
+def sign_in(ann: ChromiumUser, password: str = PASSWORD, code: str = CODE) -> None:
     ann.page.locator("#cluster-user").fill(" joe ")
     ann.page.locator("#cluster-password").fill(password)
     ann.page.locator("#cluster-code").fill(code)
@@ -253,7 +253,7 @@ def sign_in(ann: Person, password: str = PASSWORD, code: str = CODE) -> None:
 
 
 def test_a_run_waits_for_the_sign_in_and_then_shows_what_slurm_says(
-    ann: Person, house: House, stub: StubSupervisor, lines: Lines, tmp_path: Path
+    ann: ChromiumUser, house: House, stub: StubSupervisor, lines: Lines, tmp_path: Path
 ) -> None:
     ask_for(
         ann,
@@ -340,7 +340,7 @@ def test_a_run_waits_for_the_sign_in_and_then_shows_what_slurm_says(
 
 
 def test_who_does_not_sign_in_now_can_do_it_later(
-    ann: Person, house: House, stub: StubSupervisor
+    ann: ChromiumUser, house: House, stub: StubSupervisor
 ) -> None:
     ask_for(ann)
     started(ann)
@@ -373,7 +373,7 @@ def test_who_does_not_sign_in_now_can_do_it_later(
     assert ann.sees("#cluster-open")
 
 
-def test_what_a_partition_allows_is_shown_and_kept_to(ann: Person, house: House) -> None:
+def test_what_a_partition_allows_is_shown_and_kept_to(ann: ChromiumUser, house: House) -> None:
     # before anybody has signed in nothing is known of partitions: their names can be typed
     ann.page.locator("#where").select_option("alpha")
     assert ann.page.locator("#queue").evaluate("e => e.tagName") == "INPUT"
@@ -432,7 +432,7 @@ def test_what_a_partition_allows_is_shown_and_kept_to(ann: Person, house: House)
     assert again == ["alpha", "long", "m456", "47.5"]
 
 
-def test_a_house_without_clusters_asks_nobody_where(ann: Person, house: House) -> None:
+def test_a_house_without_clusters_asks_nobody_where(ann: ChromiumUser, house: House) -> None:
     house.clusters = []
     ann.page.reload()
     ann.until("#link", "^asking")
@@ -444,7 +444,7 @@ def test_a_house_without_clusters_asks_nobody_where(ann: Person, house: House) -
 def test_the_dialog_can_be_used_on_a_phone_in_the_dark(
     browser: Any, url: str, tmp_path: Path
 ) -> None:
-    person = Person(
+    chromium = ChromiumUser(
         browser,
         url,
         "ann",
@@ -453,25 +453,25 @@ def test_the_dialog_can_be_used_on_a_phone_in_the_dark(
         device_scale_factor=2,
         has_touch=True,
     )
-    person.expected += ["/live", "/run-log/"]
+    chromium.expected += ["/live", "/run-log/"]
     try:
-        person.until("#link", "^asking")
-        ask_for(person)
-        started(person)
-        until(lambda: person.sees("#cluster-sign-in"), "the dialog is there")
-        box = person.page.locator("#cluster-sign-in").bounding_box()
+        chromium.until("#link", "^asking")
+        ask_for(chromium)
+        started(chromium)
+        until(lambda: chromium.sees("#cluster-sign-in"), "the dialog is there")
+        box = chromium.page.locator("#cluster-sign-in").bounding_box()
         assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 390
-        assert person.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        colour = person.page.evaluate(
+        assert chromium.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        colour = chromium.page.evaluate(
             "getComputedStyle(document.getElementById('cluster-sign-in')).backgroundColor"
         )
         assert max(map(int, re.findall(r"\d+", colour)[:3])) < 80, "dark where dark is wished"
-        picture(person, tmp_path / "phone.png")
+        picture(chromium, tmp_path / "phone.png")
         # everything in it is reached by the key
         reached = []
         for _ in range(6):
-            reached.append(person.page.evaluate("document.activeElement.id"))
-            person.page.keyboard.press("Tab")
+            reached.append(chromium.page.evaluate("document.activeElement.id"))
+            chromium.page.keyboard.press("Tab")
         assert reached[:5] == [
             "cluster-user",
             "cluster-password",
@@ -479,6 +479,6 @@ def test_the_dialog_can_be_used_on_a_phone_in_the_dark(
             "cluster-enter",
             "cluster-cancel",
         ]
-        assert person.troubles == []
+        assert chromium.troubles == []
     finally:
-        person.close()
+        chromium.close()

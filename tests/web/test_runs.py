@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from front_end_fixture import ANN, Web, refused
+from front_end_fixture import ANN, FrontEnd, refused
 from stub_supervisor import StubSupervisor
 
 from jobscribe.protocol.errors import Refusal
@@ -54,7 +54,7 @@ def missing(reason: str) -> dict[str, Any]:
 
 
 def test_a_run_is_asked_for_with_its_hash_and_the_data_of_its_app(
-    web: Web, stub: StubSupervisor
+    web: FrontEnd, stub: StubSupervisor
 ) -> None:
     stub.answers["/api/run-simulation"] = status(
         "pending", queueState="agent", jobStatusMessage="its agent is being started"
@@ -92,7 +92,9 @@ def test_a_run_is_asked_for_with_its_hash_and_the_data_of_its_app(
     assert "runDir" not in said and "exit" not in said
 
 
-def test_each_request_has_its_own_id_unless_it_brings_one(web: Web, stub: StubSupervisor) -> None:
+def test_each_request_has_its_own_id_unless_it_brings_one(
+    web: FrontEnd, stub: StubSupervisor
+) -> None:
     stub.answers["/api/run-simulation"] = status("pending")
     for _ in range(2):
         web.as_(ANN).said("/run-simulation", RUN)
@@ -101,7 +103,7 @@ def test_each_request_has_its_own_id_unless_it_brings_one(web: Web, stub: StubSu
 
 
 def test_the_hash_is_of_what_decides_the_result_and_of_nothing_else(
-    web: Web, stub: StubSupervisor
+    web: FrontEnd, stub: StubSupervisor
 ) -> None:
     stub.answers["/api/run-simulation"] = status("pending")
     stub.answers["/api/lib-files"] = {
@@ -135,7 +137,7 @@ def test_the_hash_is_of_what_decides_the_result_and_of_nothing_else(
 
 
 def test_an_app_says_no_in_its_own_words_and_fails_without_its_trace(
-    web: Web, stub: StubSupervisor
+    web: FrontEnd, stub: StubSupervisor
 ) -> None:
     no = refused(
         web.as_(ANN).post("/run-simulation", {**RUN, "models": {"oddReport": {"number": 13}}}),
@@ -160,7 +162,7 @@ def test_an_app_says_no_in_its_own_words_and_fails_without_its_trace(
 
 
 def test_unknown_apps_and_reports_are_named_with_those_there_are(
-    web: Web, stub: StubSupervisor
+    web: FrontEnd, stub: StubSupervisor
 ) -> None:
     app = refused(
         web.as_(ANN).post("/run-simulation", {**RUN, "simulationType": "nosuch"}), 404, "unknownApp"
@@ -178,7 +180,7 @@ def test_unknown_apps_and_reports_are_named_with_those_there_are(
     assert stub.requests == []
 
 
-def test_several_reports_share_one_run(web: Web, stub: StubSupervisor) -> None:
+def test_several_reports_share_one_run(web: FrontEnd, stub: StubSupervisor) -> None:
     stub.answers["/api/run-simulation"] = status("running")
     for report in ("oddAnimation", "otherAnimation"):
         said = web.as_(ANN).said("/run-simulation", {**RUN, "report": report, "models": {}})
@@ -188,7 +190,7 @@ def test_several_reports_share_one_run(web: Web, stub: StubSupervisor) -> None:
     assert first["computeJobHash"] == second["computeJobHash"]
 
 
-def test_a_finished_result_comes_with_the_status(web: Web, stub: StubSupervisor) -> None:
+def test_a_finished_result_comes_with_the_status(web: FrontEnd, stub: StubSupervisor) -> None:
     stub.answers["/api/run-simulation"] = stub.answers["/api/run-status"] = status("completed")
     stub.answers["/api/call"] = {"title": "a", "plots": [{"points": [1, 2.5]}]}
     for path in ("/run-simulation", "/run-status"):
@@ -208,7 +210,7 @@ def test_a_finished_result_comes_with_the_status(web: Web, stub: StubSupervisor)
     )
 
 
-def test_a_result_that_is_no_object_stands_in_a_field(web: Web, stub: StubSupervisor) -> None:
+def test_a_result_that_is_no_object_stands_in_a_field(web: FrontEnd, stub: StubSupervisor) -> None:
     stub.answers["/api/run-status"] = status("completed")
     stub.answers["/api/call"] = b"[1,2]"
     assert web.as_(ANN).said("/run-status", NAMED)["result"] == [1, 2]
@@ -216,7 +218,7 @@ def test_a_result_that_is_no_object_stands_in_a_field(web: Web, stub: StubSuperv
 
 @pytest.mark.parametrize("where", ["result", "progress"])
 def test_what_an_app_says_never_wins_over_what_is_known_of_the_run(
-    web: Web, stub: StubSupervisor, where: str
+    web: FrontEnd, stub: StubSupervisor, where: str
 ) -> None:
     lies = {
         "state": "error",
@@ -256,7 +258,9 @@ def test_what_an_app_says_never_wins_over_what_is_known_of_the_run(
     assert said.get("nextRequest") != "x"
 
 
-def test_why_a_run_failed_is_told_and_an_app_cannot_say_it(web: Web, stub: StubSupervisor) -> None:
+def test_why_a_run_failed_is_told_and_an_app_cannot_say_it(
+    web: FrontEnd, stub: StubSupervisor
+) -> None:
     why = {
         "cause": "outOfMemory",
         "confidence": "likely",
@@ -273,7 +277,7 @@ def test_why_a_run_failed_is_told_and_an_app_cannot_say_it(web: Web, stub: StubS
     assert "why" not in web.as_(ANN).said("/run-status", NAMED)
 
 
-def test_a_parallel_run_says_how_far_it_is(web: Web, stub: StubSupervisor) -> None:
+def test_a_parallel_run_says_how_far_it_is(web: FrontEnd, stub: StubSupervisor) -> None:
     asked = {**NAMED, "report": "oddAnimation"}
     stub.answers["/api/run-status"] = status("running")
     assert (lambda s: (s["frameCount"], s["percentComplete"]))(
@@ -291,7 +295,7 @@ def test_a_parallel_run_says_how_far_it_is(web: Web, stub: StubSupervisor) -> No
     "code", ["appFailed", "replyTooLarge", "agentUnavailable", "deadline", "tooManyRequests"]
 )
 def test_a_result_that_cannot_be_had_changes_nothing_about_the_run(
-    web: Web, stub: StubSupervisor, code: str
+    web: FrontEnd, stub: StubSupervisor, code: str
 ) -> None:
     stub.answers["/api/run-status"] = status("completed")
     stub.answers["/api/call"] = Refusal(code, "plots[0].points[3] is NaN")
@@ -303,7 +307,7 @@ def test_a_result_that_cannot_be_had_changes_nothing_about_the_run(
     )
 
 
-def test_a_status_without_its_run_directory_is_missing(web: Web, stub: StubSupervisor) -> None:
+def test_a_status_without_its_run_directory_is_missing(web: FrontEnd, stub: StubSupervisor) -> None:
     stub.answers["/api/run-status"] = status("completed")
     stub.answers["/api/call"] = Refusal("notFound", "the run directory is gone")
     said = web.as_(ANN).said("/run-status", NAMED)
@@ -315,7 +319,7 @@ def test_a_status_without_its_run_directory_is_missing(web: Web, stub: StubSuper
     ("report", "path"), [("oddReport", "/api/call"), ("oddAnimation", "/api/run-file")]
 )
 def test_a_run_whose_directory_is_gone_is_run_once_more(
-    web: Web, stub: StubSupervisor, report: str, path: str
+    web: FrontEnd, stub: StubSupervisor, report: str, path: str
 ) -> None:
     stub.answers["/api/run-simulation"] = lambda body: status(
         "pending" if body["forceRun"] else "completed"
@@ -332,7 +336,9 @@ def test_a_run_whose_directory_is_gone_is_run_once_more(
     assert first["run"] == again["run"]
 
 
-def test_what_is_gone_again_is_said_and_not_run_for_ever(web: Web, stub: StubSupervisor) -> None:
+def test_what_is_gone_again_is_said_and_not_run_for_ever(
+    web: FrontEnd, stub: StubSupervisor
+) -> None:
     stub.answers["/api/run-simulation"] = status("completed")
     stub.answers["/api/call"] = Refusal("notFound", "the run directory is gone")
     assert web.as_(ANN).said("/run-simulation", RUN)["state"] == "missing"
@@ -340,7 +346,7 @@ def test_what_is_gone_again_is_said_and_not_run_for_ever(web: Web, stub: StubSup
 
 
 def test_a_request_repeated_after_its_run_was_repeated_gets_the_newer_run(
-    web: Web, stub: StubSupervisor
+    web: FrontEnd, stub: StubSupervisor
 ) -> None:
     stub.answers["/api/run-simulation"] = status(
         "completed", superseded=True, computeJobSerial=SERIAL - 9
@@ -352,7 +358,7 @@ def test_a_request_repeated_after_its_run_was_repeated_gets_the_newer_run(
     assert len(stub.sent("/api/run-simulation")) == 1
 
 
-def test_another_browser_is_running_the_simulation(web: Web, stub: StubSupervisor) -> None:
+def test_another_browser_is_running_the_simulation(web: FrontEnd, stub: StubSupervisor) -> None:
     stub.answers["/api/run-simulation"] = Refusal(
         "anotherRun", "another browser is running the simulation"
     )
@@ -364,7 +370,7 @@ def test_another_browser_is_running_the_simulation(web: Web, stub: StubSuperviso
 
 @pytest.mark.parametrize("reason", ["computeJobHash-mismatch", "computeJobSerial-mismatch"])
 def test_the_status_of_another_run_is_missing_with_the_reason(
-    web: Web, stub: StubSupervisor, reason: str
+    web: FrontEnd, stub: StubSupervisor, reason: str
 ) -> None:
     stub.answers["/api/run-status"] = missing(reason)
     said = web.as_(ANN).said(
@@ -375,7 +381,7 @@ def test_the_status_of_another_run_is_missing_with_the_reason(
     assert (asked["computeJobHash"], asked["computeJobSerial"]) == ("f00", 3)
 
 
-def test_a_page_may_ask_by_its_inputs(web: Web, stub: StubSupervisor) -> None:
+def test_a_page_may_ask_by_its_inputs(web: FrontEnd, stub: StubSupervisor) -> None:
     stub.answers["/api/run-simulation"] = status("pending")
     stub.answers["/api/run-status"] = status("pending")
     web.as_(ANN).said("/run-simulation", RUN)
@@ -390,7 +396,7 @@ def test_a_page_may_ask_by_its_inputs(web: Web, stub: StubSupervisor) -> None:
 
 @pytest.mark.parametrize("path", ["/run-status", "/run-cancel"])
 def test_no_job_and_a_job_of_another_app_are_answered_alike(
-    web: Web, stub: StubSupervisor, path: str
+    web: FrontEnd, stub: StubSupervisor, path: str
 ) -> None:
     stub.answers["/api/run-status"] = Refusal("notFound", f"there is no job {JID}")
     nothing = web.as_(ANN).said(path, NAMED)
@@ -402,7 +408,7 @@ def test_no_job_and_a_job_of_another_app_are_answered_alike(
 
 @pytest.mark.parametrize(("type_", "model"), [("command", "command"), ("removed", "oldReport")])
 def test_jobs_that_no_app_describes_have_status_and_cancel(
-    web: Web, stub: StubSupervisor, type_: str, model: str
+    web: FrontEnd, stub: StubSupervisor, type_: str, model: str
 ) -> None:
     jid = f"{ANN}-abcdefgh-{model}"
     stub.answers["/api/run-status"] = {
@@ -426,7 +432,7 @@ def test_jobs_that_no_app_describes_have_status_and_cancel(
     assert stub.sent("/api/run-cancel")[0]["computeJid"] == jid
 
 
-def test_exactly_the_run_that_is_meant_is_canceled(web: Web, stub: StubSupervisor) -> None:
+def test_exactly_the_run_that_is_meant_is_canceled(web: FrontEnd, stub: StubSupervisor) -> None:
     stub.answers["/api/run-status"] = status("running")
     stub.answers["/api/run-cancel"] = status("canceled", reason="cancel")
     said = web.as_(ANN).said(
@@ -458,7 +464,7 @@ def test_exactly_the_run_that_is_meant_is_canceled(web: Web, stub: StubSuperviso
     ids=lambda s: f"{s['state']}-{s['reason']}",
 )
 def test_nothing_else_is_canceled_and_the_page_is_told_the_truth(
-    web: Web, stub: StubSupervisor, said: dict[str, Any]
+    web: FrontEnd, stub: StubSupervisor, said: dict[str, Any]
 ) -> None:
     stub.answers["/api/run-status"] = said
     answer = web.as_(ANN).said("/run-cancel", {**NAMED, "computeJobSerial": 3})
@@ -466,7 +472,7 @@ def test_nothing_else_is_canceled_and_the_page_is_told_the_truth(
     assert stub.sent("/api/run-cancel") == []
 
 
-def test_a_list_shows_jobs_by_their_parts(web: Web, stub: StubSupervisor) -> None:
+def test_a_list_shows_jobs_by_their_parts(web: FrontEnd, stub: StubSupervisor) -> None:
     row = {
         "jid": JID,
         "uid": ANN,
@@ -509,7 +515,7 @@ def test_a_list_shows_jobs_by_their_parts(web: Web, stub: StubSupervisor) -> Non
 
 
 def test_administrators_see_everybodys_jobs_and_nobody_else_does(
-    web: Web, stub: StubSupervisor
+    web: FrontEnd, stub: StubSupervisor
 ) -> None:
     from front_end_fixture import ADM
 

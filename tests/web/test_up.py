@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import requests
 import supervisor_process
-from supervisor_process import Site, until
+from supervisor_process import SupervisorProcess, until
 
 from jobscribe.cli.services import front_end
 
@@ -27,7 +27,7 @@ from jobscribe.cli.services import front_end
 class Person:
     """A browser with its cookies, signed in at the front door."""
 
-    def __init__(self, site: Site, name: str) -> None:
+    def __init__(self, site: SupervisorProcess, name: str) -> None:
         self.url, self.session = site.front, requests.Session()
         self.uid = self.post("/sign-in", {"name": name}).json()["uid"]
 
@@ -38,17 +38,17 @@ class Person:
         self.session.close()
 
 
-def server_pid(site: Site) -> int:
+def server_pid(site: SupervisorProcess) -> int:
     return int(until(lambda: next(iter(site.titled("server")), None), "the front end runs"))
 
 
 @pytest.fixture
-def up(make_site: Callable[..., Site]) -> Site:
+def up(make_site: Callable[..., SupervisorProcess]) -> SupervisorProcess:
     return make_site(web=True).start()
 
 
 def test_the_ready_line_is_the_front_door_and_client_json_names_both(
-    make_site: Callable[..., Site],
+    make_site: Callable[..., SupervisorProcess],
 ) -> None:
     site = make_site(web=True)
     site.process = site.launch()
@@ -65,7 +65,7 @@ def test_the_ready_line_is_the_front_door_and_client_json_names_both(
     )
 
 
-def test_a_run_from_sign_in_to_its_live_news(up: Site) -> None:
+def test_a_run_from_sign_in_to_its_live_news(up: SupervisorProcess) -> None:
     ann = Person(up, "ann")
     said = ann.post(
         "/run-simulation",
@@ -98,7 +98,7 @@ def test_a_run_from_sign_in_to_its_live_news(up: Site) -> None:
     ann.close()
 
 
-def test_many_open_streams_hold_no_worker(up: Site) -> None:
+def test_many_open_streams_hold_no_worker(up: SupervisorProcess) -> None:
     ann = Person(up, "ann")
     streams = []
     for _ in range(40):  # more than there are threads
@@ -115,7 +115,7 @@ def test_many_open_streams_hold_no_worker(up: Site) -> None:
     ann.close()
 
 
-def test_a_front_end_that_dies_is_started_again_at_the_same_address(up: Site) -> None:
+def test_a_front_end_that_dies_is_started_again_at_the_same_address(up: SupervisorProcess) -> None:
     ann = Person(up, "ann")
     first = server_pid(up)
     up.kill(first)
@@ -128,7 +128,7 @@ def test_a_front_end_that_dies_is_started_again_at_the_same_address(up: Site) ->
     ann.close()
 
 
-def test_what_runs_is_not_touched_by_the_death_of_the_front_end(up: Site) -> None:
+def test_what_runs_is_not_touched_by_the_death_of_the_front_end(up: SupervisorProcess) -> None:
     ann = Person(up, "ann")
     run = {
         "simulationType": "odd",
@@ -163,7 +163,7 @@ app = App(
 
 
 def test_apps_and_versions_that_change_while_an_agent_lives(
-    make_site: Callable[..., Site], tmp_path: Path
+    make_site: Callable[..., SupervisorProcess], tmp_path: Path
 ) -> None:
     module = tmp_path / "changing_app.py"
     paths = os.pathsep.join((supervisor_process.PYTHON_PATH, str(tmp_path)))
@@ -240,7 +240,7 @@ def test_apps_and_versions_that_change_while_an_agent_lives(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_the_front_end_ends_with_up_however_that_ends(up: Site, number: int) -> None:
+def test_the_front_end_ends_with_up_however_that_ends(up: SupervisorProcess, number: int) -> None:
     child = server_pid(up)
     up.stop(number)
     until(lambda: not Path(f"/proc/{child}").exists(), "the front end is gone", 10)
@@ -249,7 +249,7 @@ def test_the_front_end_ends_with_up_however_that_ends(up: Site, number: int) -> 
         requests.get(up.front + "/healthz", timeout=5)
 
 
-def test_a_supervisor_that_stands_still_is_no_reason_for_the_page_to(up: Site) -> None:
+def test_a_supervisor_that_stands_still_is_no_reason_for_the_page_to(up: SupervisorProcess) -> None:
     ann = Person(up, "ann")
     os.kill(up.pid, signal.SIGSTOP)
     try:
@@ -261,7 +261,7 @@ def test_a_supervisor_that_stands_still_is_no_reason_for_the_page_to(up: Site) -
     ann.close()
 
 
-def test_no_secret_in_what_others_can_see_of_the_front_end(up: Site) -> None:
+def test_no_secret_in_what_others_can_see_of_the_front_end(up: SupervisorProcess) -> None:
     ann = Person(up, "ann")
     pid = server_pid(up)
     seen = (
@@ -275,7 +275,7 @@ def test_no_secret_in_what_others_can_see_of_the_front_end(up: Site) -> None:
 
 
 def test_up_does_not_start_off_loopback_or_on_a_port_that_is_taken(
-    make_site: Callable[..., Site],
+    make_site: Callable[..., SupervisorProcess],
 ) -> None:
     site = make_site(web=True)
     outside = site.launch("--ip", "0.0.0.0")
@@ -295,7 +295,7 @@ def test_up_does_not_start_off_loopback_or_on_a_port_that_is_taken(
 
 
 def test_up_whose_front_end_cannot_start_says_so_and_ends(
-    make_site: Callable[..., Site], tmp_path: Path
+    make_site: Callable[..., SupervisorProcess], tmp_path: Path
 ) -> None:
     (tmp_path / "waitress.py").write_text("raise ImportError('no waitress here')\n")
     site = make_site(web=True, env={})
@@ -323,7 +323,7 @@ def admin(uid):
 
 
 def test_a_production_server_beside_a_supervisor_of_its_own(
-    make_site: Callable[..., Site], tmp_path: Path
+    make_site: Callable[..., SupervisorProcess], tmp_path: Path
 ) -> None:
     (tmp_path / "their_hooks.py").write_text(HOOKS)
     site = make_site().start()
@@ -402,7 +402,7 @@ def _takes_nothing_of_strangers(url: str) -> None:
             assert s.recv(100) == b"", "it is ended"
 
 
-def test_an_upload_is_taken_in_from_who_is_signed_in_only(up: Site) -> None:
+def test_an_upload_is_taken_in_from_who_is_signed_in_only(up: SupervisorProcess) -> None:
     """A stranger is told before his body is sent: it would lie on the disk until its end."""
     host = up.front.removeprefix("http://").rstrip("/")
     connection = http.client.HTTPConnection(host, timeout=20)
@@ -420,19 +420,19 @@ def test_an_upload_is_taken_in_from_who_is_signed_in_only(up: Site) -> None:
     assert put.status_code == 200 and put.json()["size"] == len(body), put.text
 
 
-def test_eight_people_at_once_are_all_served(up: Site) -> None:
+def test_eight_people_at_once_are_all_served(up: SupervisorProcess) -> None:
     done: list[str] = []
 
     def one(n: int) -> None:
-        person = Person(up, f"person {n}")
+        chromium = Person(up, f"person {n}")
         run = {"simulationType": "odd", "simulationId": "crowd001", "report": "oddReport"}
-        said = person.post("/run-simulation", run).json()
+        said = chromium.post("/run-simulation", run).json()
         deadline = time.monotonic() + 60
         while "nextRequest" in said and time.monotonic() < deadline:
             time.sleep(0.1)
-            said = person.post("/run-status", said["nextRequest"]).json()
+            said = chromium.post("/run-status", said["nextRequest"]).json()
         done.append(said["state"])
-        person.close()
+        chromium.close()
 
     threads = [threading.Thread(target=one, args=(n,)) for n in range(8)]
     for t in threads:

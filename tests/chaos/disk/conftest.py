@@ -9,18 +9,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from supervisor_process import Site, ended
+from supervisor_process import SupervisorProcess, ended
 
 
 @pytest.fixture
-def make_site() -> Iterator[Callable[..., Site]]:
+def make_site() -> Iterator[Callable[..., SupervisorProcess]]:
     """`make_site(*settings, **options)`: a fresh root that no supervisor has yet. At the end
     nothing that ran on it is left.
     """
     with ended() as sites:
 
-        def make(*sets: str, **options: object) -> Site:
-            sites.append(Site(sets, **options))  # type: ignore[arg-type]
+        def make(*sets: str, **options: object) -> SupervisorProcess:
+            sites.append(SupervisorProcess(sets, **options))  # type: ignore[arg-type]
             return sites[-1]
 
         yield make

@@ -15,10 +15,10 @@ import pytest
 import strace_calls
 from consistency_check import check_books
 from failing_calls import Fault
-from running_jobs import Long, ask, refused
-from supervisor_process import Site, jid_of, req_id, shell, until
+from running_jobs import LongJob, ask, refused
+from supervisor_process import SupervisorProcess, jid_of, req_id, shell, until
 
-Make = Callable[..., Site]
+Make = Callable[..., SupervisorProcess]
 DISK_BYTES = 4 * 1024 * 1024
 #: A refused request is accepted again within so many seconds: a pause of 1 and a look every 0.5,
 #: with five times the room.
@@ -28,7 +28,7 @@ QUICK_SECS = 5 * 0.05
 
 
 @pytest.fixture
-def small_disk(make_site: Make) -> Iterator[Site]:
+def small_disk(make_site: Make) -> Iterator[SupervisorProcess]:
     """A site whose root has a disk of its own, of 4 MB."""
     if os.geteuid() != 0:
         pytest.skip("only root can mount a disk of 4 MB: run this as root")
@@ -64,11 +64,13 @@ def fill(ballast: Path) -> None:
 
 
 @pytest.mark.timeout(120)
-def test_a_full_disk_refuses_by_name_and_all_is_well_when_there_is_room(small_disk: Site) -> None:
+def test_a_full_disk_refuses_by_name_and_all_is_well_when_there_is_room(
+    small_disk: SupervisorProcess,
+) -> None:
     site = small_disk.start()
     pid, long, ender = (
         site.pid,
-        Long(site),
+        LongJob(site),
         shell(f"until [ -e {small_disk.place}/end ]; do sleep 0.05; done; exit 3"),
     )
     site.submit(ender)
@@ -107,7 +109,7 @@ def test_a_full_disk_refuses_by_name_and_all_is_well_when_there_is_room(small_di
 
 
 def test_a_start_on_a_read_only_disk_says_so_and_the_next_one_finds_everything(
-    small_disk: Site,
+    small_disk: SupervisorProcess,
 ) -> None:
     site = small_disk.start()
     run = shell("exit 0")

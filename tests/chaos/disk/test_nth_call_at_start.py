@@ -11,12 +11,12 @@ import pytest
 import strace_calls
 from consistency_check import check_books
 from failing_calls import options, struck
-from supervisor_process import Site, shell
+from supervisor_process import SupervisorProcess, shell
 
 from jobscribe.db.maintenance.verification import check
 
 SOAK = os.environ.get("SOAK") == "1"
-Make = Callable[..., Site]
+Make = Callable[..., SupervisorProcess]
 
 #: Calls on the store, the error, and which one fails (with SOAK=1: each, one after the other).
 KINDS = [
@@ -79,7 +79,7 @@ def test_a_start_on_a_failing_disk_says_why_and_spoils_nothing(
     assert job.run is not None and job.run.serial == first["computeJobSerial"]
 
 
-def _tried(site: Site) -> str | None:
+def _tried(site: SupervisorProcess) -> str | None:
     """Start and stop it; returns what it said where it did not come up."""
     (site.place / "up.log").write_text("")
     process = site.process = site.launch()

@@ -18,8 +18,8 @@ import pytest
 import strace_calls
 from consistency_check import check_books
 from failing_calls import Fault, after_the_first, struck
-from running_jobs import Long, ask, refused
-from supervisor_process import Site, jid_of, req_id, shell, until
+from running_jobs import LongJob, ask, refused
+from supervisor_process import SupervisorProcess, jid_of, req_id, shell, until
 
 SOAK = os.environ.get("SOAK") == "1"
 #: Of all n, every so-manieth is tried, from 1 on; with SOAK=1 every one.
@@ -27,7 +27,7 @@ EVERY = 1 if SOAK else 9
 #: A refused request is accepted again within so many seconds: a pause of 1 and a look every 0.5,
 #: with five times the room.
 RECOVERY_SECS = 5 * 1.5
-Make = Callable[..., Site]
+Make = Callable[..., SupervisorProcess]
 
 #: What may fail and come back: calls, the error, and whose.
 PASSING = [
@@ -44,14 +44,14 @@ def _traceable() -> None:
     strace_calls.required()
 
 
-def store_files(site: Site) -> list[Path]:
+def store_files(site: SupervisorProcess) -> list[Path]:
     return [
         site.root / "db" / name
         for name in ("events.sqlite", "events.sqlite-wal", "events.sqlite-shm")
     ]
 
 
-def accepted(site: Site, run: dict[str, Any], request: str) -> dict[str, Any]:
+def accepted(site: SupervisorProcess, run: dict[str, Any], request: str) -> dict[str, Any]:
     """Within the time it may take to come back."""
 
     def look() -> dict[str, Any] | None:
@@ -70,7 +70,7 @@ def test_a_write_that_fails_is_refused_by_name_and_the_store_recovers_by_itself(
     make_site: Make,
 ) -> None:
     site = make_site("slots.local_sequential=3").start()
-    long = Long(site)
+    long = LongJob(site)
     acknowledged: dict[str, int] = {}
     hit = refusals = 0
     for n, kinds in _cases(PASSING):
@@ -96,7 +96,7 @@ def _cases(kinds: list[tuple[str, str]]) -> Iterator[tuple[int, list[tuple[str, 
 
 
 def _one_fails(
-    site: Site, calls: str, error: str, n: int, acknowledged: dict[str, int]
+    site: SupervisorProcess, calls: str, error: str, n: int, acknowledged: dict[str, int]
 ) -> tuple[list[str], bool]:
     """The n-th of these calls fails while a run is submitted and runs. Returns those that did, and
     whether it was refused.
@@ -122,11 +122,11 @@ def _one_fails(
     return lines, answer.code != 200
 
 
-def _gone(site: Site) -> bool:
+def _gone(site: SupervisorProcess) -> bool:
     return site.process is None or site.process.poll() is not None
 
 
-def _restarted_whole(site: Site, long: Long, acknowledged: dict[str, int]) -> None:
+def _restarted_whole(site: SupervisorProcess, long: LongJob, acknowledged: dict[str, int]) -> None:
     assert site.stop() == 0
     site.start()
     until(lambda: site.status(long.run)["known"], "the job is known again")
@@ -155,7 +155,7 @@ def test_a_sync_that_fails_is_the_end_of_the_supervisor_and_is_not_tried_again(
     most: int,
 ) -> None:
     site = make_site("slots.local_sequential=3").start()
-    long = Long(site)
+    long = LongJob(site)
     acknowledged: dict[str, int] = {}
     for n in range(1, most + 1) if SOAK else (1,):
         (site.place / "up.log").write_text("")

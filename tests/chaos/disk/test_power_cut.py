@@ -22,10 +22,10 @@ from typing import Any
 
 import pytest
 import strace_calls
-from durability_oracle import Job, Promised, keep_them
+from durability_oracle import DurabilityOracle, Job, keep_them
 from power_cut import Disk, File
 from strace_calls import Call, path_of
-from supervisor_process import UID, Site, shell, until
+from supervisor_process import UID, SupervisorProcess, shell, until
 
 from jobscribe.runtime.execution import folder as evidence
 
@@ -43,7 +43,7 @@ SYNCS = ("fsync", "fdatasync", "sync", "syncfs")
 class Client:
     """Submits until it has enough, or the supervisor is gone or about to go."""
 
-    def __init__(self, site: Site, numbers: Iterator[int]) -> None:
+    def __init__(self, site: SupervisorProcess, numbers: Iterator[int]) -> None:
         self.acknowledged: dict[Job, str] = {}
         self._numbers, self._token, self._connection = numbers, site.token, site.connection()
         self._thread = threading.Thread(target=self._run)
@@ -89,7 +89,7 @@ class Recording:
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recording]:
     strace_calls.required()
     folder = tmp_path_factory.mktemp("recording")
-    site = Site(python=str(folder / "python"))
+    site = SupervisorProcess(python=str(folder / "python"))
     try:
         yield _recorded(site, folder)
     finally:
@@ -97,7 +97,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recording]:
     assert left == {}
 
 
-def _recorded(site: Site, folder: Path) -> Recording:
+def _recorded(site: SupervisorProcess, folder: Path) -> Recording:
     numbers, acknowledged, calls = itertools.count(), dict[Job, str](), list[Call]()
     for life, ending in enumerate((signal.SIGKILL, signal.SIGTERM, signal.SIGKILL)):
         strace_calls.write_recorder(folder / "python", folder / f"trace-{life}")
@@ -126,7 +126,7 @@ def _recorded(site: Site, folder: Path) -> Recording:
     )
 
 
-def _other_promises(site: Site, life: int) -> None:
+def _other_promises(site: SupervisorProcess, life: int) -> None:
     """Ports, a file in a library, a run that is watched to its end, and one that is canceled."""
     site.post(
         "global-resources",
@@ -161,7 +161,7 @@ def _left_out(path: str) -> bool:
 def _moments(recording: Recording) -> dict[int, str]:
     """Kinds of moments by their number: right after a sync, right before a promise, and others."""
     out: dict[int, str] = {}
-    promised, disk = Promised(), Disk(recording.root, _left_out)
+    promised, disk = DurabilityOracle(), Disk(recording.root, _left_out)
     for number, call, returned in disk.moments(recording.calls):
         if (
             returned
@@ -195,7 +195,7 @@ def test_whatever_arrived_everything_promised_is_there_and_the_store_opens(
     chance = random.Random(SEED)
     moments = _moments(recording)
     chosen = _chosen(moments, chance)
-    promised, disk = Promised(), Disk(recording.root, _left_out)
+    promised, disk = DurabilityOracle(), Disk(recording.root, _left_out)
     cuts, shorter = 0, 0
     for number, call, returned in disk.moments(recording.calls):
         if not returned:

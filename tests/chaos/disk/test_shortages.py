@@ -16,10 +16,10 @@ import pytest
 import strace_calls
 from consistency_check import check_books
 from failing_calls import Fault
-from running_jobs import Long, ask, refused
-from supervisor_process import UID, Site, jid_of, shell, until
+from running_jobs import LongJob, ask, refused
+from supervisor_process import UID, SupervisorProcess, jid_of, shell, until
 
-Make = Callable[..., Site]
+Make = Callable[..., SupervisorProcess]
 
 
 def cpu_secs(pid: int) -> float:
@@ -33,7 +33,7 @@ def test_without_descriptors_it_neither_spins_nor_floods_its_log_and_serves_agai
     if os.geteuid() != 0:
         pytest.skip("a supervisor hides from its own user; only root can count what it has open")
     site = make_site("slots.local_sequential=3").start()
-    long, run = Long(site), shell("exit 0")
+    long, run = LongJob(site), shell("exit 0")
     limits = resource.prlimit(site.pid, resource.RLIMIT_NOFILE)
     in_use = len(os.listdir(f"/proc/{site.pid}/fd"))
     resource.prlimit(site.pid, resource.RLIMIT_NOFILE, (in_use, limits[1]))
@@ -60,7 +60,7 @@ def test_without_descriptors_it_neither_spins_nor_floods_its_log_and_serves_agai
     check_books(site)
 
 
-def _served(site: Site, run: dict[str, Any]) -> bool:
+def _served(site: SupervisorProcess, run: dict[str, Any]) -> bool:
     """On a connection of its own, by the same request."""
     with contextlib.closing(site.connection(timeout=2.0)) as connection:
         try:

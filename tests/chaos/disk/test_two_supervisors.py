@@ -13,9 +13,9 @@ import pytest
 import strace_calls
 from consistency_check import check_books
 from strace_calls import Call, path_of
-from supervisor_process import Site, shell, until
+from supervisor_process import SupervisorProcess, shell, until
 
-Make = Callable[..., Site]
+Make = Callable[..., SupervisorProcess]
 RACES = 100 if os.environ.get("SOAK") == "1" else 6
 SEED = int(os.environ.get("SEED", "0")) or random.randrange(1, 10**6)
 #: What may be done to a root by one that does not get it: the way to its lock.
@@ -49,7 +49,7 @@ _TOUCHING = (
 class Racer:
     """One that was launched. Its calls are recorded in a file of its own."""
 
-    def __init__(self, site: Site, traces: Path) -> None:
+    def __init__(self, site: SupervisorProcess, traces: Path) -> None:
         self.process = site.launch()
         self._trace = traces / f"trace-{self.process.pid}"
 
@@ -122,7 +122,7 @@ def test_one_has_the_root_and_the_other_says_so_and_leaves_no_trace(
     check_books(site)
 
 
-def _race(site: Site, traces: Path, how: str, chance: random.Random) -> dict[str, int]:
+def _race(site: SupervisorProcess, traces: Path, how: str, chance: random.Random) -> dict[str, int]:
     (site.place / "up.log").write_text("")
     first = Racer(site, traces)
     racers = [first]
@@ -147,7 +147,7 @@ def _race(site: Site, traces: Path, how: str, chance: random.Random) -> dict[str
             racer.close()
 
 
-def _judge(site: Site, racers: list[Racer]) -> dict[str, int]:
+def _judge(site: SupervisorProcess, racers: list[Racer]) -> dict[str, int]:
     """Those that were not killed either have the root, one at most, or said why not."""
     having, refused = [], 0
     for racer in racers:

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from supervisor_process import UID, Site, req_id, rss, shell, spec
+from supervisor_process import UID, SupervisorProcess, req_id, rss, shell, spec
 
 OTHER = "Flooded2"
 MIB = 1 << 20
 
 
-def metrics(site: Site) -> dict[str, Any]:
+def metrics(site: SupervisorProcess) -> dict[str, Any]:
     answer = site.ask("GET", "/api/metrics")
     assert answer.code == 200, answer
     said: dict[str, Any] = answer.json()
@@ -58,7 +58,10 @@ def stolen() -> list[float]:
 
 
 def polled(
-    site: Site, run: dict[str, Any], secs: float, each: Callable[[], None] = lambda: None
+    site: SupervisorProcess,
+    run: dict[str, Any],
+    secs: float,
+    each: Callable[[], None] = lambda: None,
 ) -> list[float]:
     """How long the status of this run took, asked again and again for so long; but for what a
     hypervisor took of it.
@@ -77,7 +80,7 @@ def polled(
     return took
 
 
-def served(site: Site, secs: float = 60.0) -> None:
+def served(site: SupervisorProcess, secs: float = 60.0) -> None:
     """Somebody else's run goes through from the beginning to the end, and is told truly."""
     run = spec(["/bin/true"], OTHER)
     assert site.finished(run, secs)["state"] == "completed"
@@ -85,7 +88,7 @@ def served(site: Site, secs: float = 60.0) -> None:
 
 @contextlib.contextmanager
 def connections(
-    site: Site, n: int, text: Callable[[int], bytes], receive_bytes: int | None = None
+    site: SupervisorProcess, n: int, text: Callable[[int], bytes], receive_bytes: int | None = None
 ) -> Iterator[list[socket.socket]]:
     """So many sockets to the supervisor, each of which said its text and reads nothing."""
     host, _, port = site.url.removeprefix("http://").partition(":")
@@ -106,7 +109,11 @@ def connections(
 
 
 def request(
-    site: Site, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    site: SupervisorProcess,
+    method: str,
+    path: str,
+    body: Any = None,
+    headers: dict[str, str] | None = None,
 ) -> bytes:
     """As it goes over the wire."""
     data = b"" if body is None else json.dumps(body).encode()
@@ -154,7 +161,7 @@ class Trickle:
                 n += 1
 
 
-def bulk(site: Site, runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def bulk(site: SupervisorProcess, runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     replies: list[dict[str, Any]] = site.post("run-many", reqId=req_id(), runs=list(runs))["runs"]
     return replies
 

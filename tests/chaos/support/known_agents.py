@@ -4,7 +4,7 @@ speak for them.
 
 import time
 
-from supervisor_process import Site, until
+from supervisor_process import SupervisorProcess, until
 
 from jobscribe.db.events.events import AgentStarted, AgentStartRequested, agent_stream
 from jobscribe.db.sqlite.store import SqliteStore
@@ -14,7 +14,7 @@ from jobscribe.protocol.wire.messages import Alive
 from jobscribe.supervisor.core.state.transaction import token_hash
 
 
-def tell_of_agents(site: Site, keys: list[AgentKey]) -> None:
+def tell_of_agents(site: SupervisorProcess, keys: list[AgentKey]) -> None:
     """To a site whose supervisor does not run: in an earlier life it started all these."""
     said: list[object] = []
     store = SqliteStore(site.root / "db" / "events.sqlite", lambda call: call())
@@ -41,7 +41,7 @@ def token_of(key: AgentKey) -> str:
     return derived_id(str(key).encode(), key=b"storm")
 
 
-def alive_of(site: Site, key: AgentKey) -> Alive:
+def alive_of(site: SupervisorProcess, key: AgentKey) -> Alive:
     """What opens its connections. The ids of agents are derived from a secret of the root."""
     secret = (site.root / "secret" / "agents").read_text().strip()
     return Alive(

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from oracle import Witness
+from oracle import Oracle
 from site_locations import dice
-from supervisor_process import Site, jid_of, req_id, until
+from supervisor_process import SupervisorProcess, jid_of, req_id, until
 
 from jobscribe.client.api.replies import RunState
 from jobscribe.client.sync_client import Client
@@ -26,14 +26,14 @@ class Load:
     cancels some. It journals what it was answered, and repeats what it was not until it is.
     """
 
-    def __init__(self, site: Site, witness: Witness, seed: str) -> None:
-        self._witness = witness
+    def __init__(self, site: SupervisorProcess, oracle: Oracle, seed: str) -> None:
+        self._witness = oracle
         self._chance = dice(seed)
         self._over = threading.Event()
         self.answered = self.repeated = 0
         self.failure: BaseException | None = None
         self._runs = [
-            witness.job("sleep 0.0$((JOBSCRIBE_SERIAL % 10)); exit 0", uid=UIDS[n % 2], graceSecs=0)
+            oracle.job("sleep 0.0$((JOBSCRIBE_SERIAL % 10)); exit 0", uid=UIDS[n % 2], graceSecs=0)
             for n in range(8)
         ]
         self._root = site.root
@@ -127,22 +127,24 @@ class Waiting(threading.Thread):
         return self.result
 
 
-def killed(site: Site) -> None:
+def killed(site: SupervisorProcess) -> None:
     """kill -9 the supervisor and nothing else."""
     assert site.stop(signal.SIGKILL) == -signal.SIGKILL
 
 
-def let_all_go(site: Site, witness: Witness, gate: str, runs: list[dict[str, Any]]) -> None:
+def let_all_go(
+    site: SupervisorProcess, oracle: Oracle, gate: str, runs: list[dict[str, Any]]
+) -> None:
     def over() -> bool:
-        witness.open(gate)
+        oracle.open(gate)
         return all(site.status(run)["over"] for run in runs)
 
     until(over, "all of them are over", 60, pause=0.05)
     for run in runs:
-        witness.status(run)
+        oracle.status(run)
 
 
-def wait(site: Site, run: dict[str, Any]) -> RunState:
+def wait(site: SupervisorProcess, run: dict[str, Any]) -> RunState:
     with Client.from_root(site.root, uid=run["uid"], budget_secs=120) as client:
         return client.wait(jid_of(run))
 
@@ -150,7 +152,7 @@ def wait(site: Site, run: dict[str, Any]) -> RunState:
 class Poll:
     """One long poll by hand."""
 
-    def __init__(self, site: Site, run: dict[str, Any]) -> None:
+    def __init__(self, site: SupervisorProcess, run: dict[str, Any]) -> None:
         self._connection = site.connection(10)
         body = {"uid": run["uid"], "computeJid": jid_of(run), "waitSecs": 20}
         self._connection.request(

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from consistency_check import events
-from supervisor_process import Site, jid_of, spec, until
+from supervisor_process import SupervisorProcess, jid_of, spec, until
 
 from jobscribe.runtime import processes
 
@@ -61,7 +61,7 @@ class Ack(NamedTuple):
     serial: int
 
 
-class Witness:
+class Oracle:
     """One per root. Everything lies in `folder` (`<place>/witness`), which every user may write.
 
     alive: does the process that stamped this still run?
@@ -69,7 +69,7 @@ class Witness:
 
     def __init__(
         self,
-        site: Site,
+        site: SupervisorProcess,
         folder: Path | None = None,
         alive: Callable[[Stamp], bool] = lambda s: processes.alive(s.pid, s.born),
     ) -> None:

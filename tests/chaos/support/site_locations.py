@@ -12,7 +12,7 @@ import sys
 import sysconfig
 from functools import cache
 
-from supervisor_process import PYTHON_PATH, Site, become
+from supervisor_process import PYTHON_PATH, SupervisorProcess, become
 
 SOAK = os.environ.get("SOAK") == "1"
 #: Times the promised seconds in an ordinary run: the machine may be busy.
@@ -71,7 +71,9 @@ def everybodys_python() -> tuple[str, str] | None:
     return None
 
 
-def new_site(who: int | None, *sets: str, modules: dict[str, str] | None = None) -> Site:
+def new_site(
+    who: int | None, *sets: str, modules: dict[str, str] | None = None
+) -> SupervisorProcess:
     """A fresh root that no supervisor has yet, for this user (None: whoever runs the tests).
     modules: that its apps are in, by file name.
     """
@@ -81,7 +83,7 @@ def new_site(who: int | None, *sets: str, modules: dict[str, str] | None = None)
         assert found is not None
         python, packages = found
     environment = {"PYTHONDONTWRITEBYTECODE": "1"}
-    site = Site(sets, python=python, who=who, env=environment)
+    site = SupervisorProcess(sets, python=python, who=who, env=environment)
     folder = site.place / "modules"
     folder.mkdir(mode=0o755)
     for name, text in (modules or {}).items():

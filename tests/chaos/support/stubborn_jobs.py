@@ -10,7 +10,7 @@ from typing import NamedTuple
 CODE = 3
 
 
-class Animal(NamedTuple):
+class StubbornJob(NamedTuple):
     """text: what it does before it is ready. naps: so many processes sleep then. stays: how its
     main process waits for its end.
     """
@@ -23,48 +23,50 @@ class Animal(NamedTuple):
 _DEAF = "trap '' TERM HUP INT; "
 
 ANIMALS = {
-    "ignores SIGTERM": Animal(_DEAF + "sleep NAP &", 2, "while :; do sleep NAP; done"),
-    "double-forks": Animal("( setsid sh -c 'sleep NAP & exec sleep NAP' & )", 3),
-    "its own session, a cleared environment": Animal("( setsid env -i /bin/sleep NAP & )", 2),
-    "everything shed at once": Animal(
+    "ignores SIGTERM": StubbornJob(_DEAF + "sleep NAP &", 2, "while :; do sleep NAP; done"),
+    "double-forks": StubbornJob("( setsid sh -c 'sleep NAP & exec sleep NAP' & )", 3),
+    "its own session, a cleared environment": StubbornJob("( setsid env -i /bin/sleep NAP & )", 2),
+    "everything shed at once": StubbornJob(
         "( setsid env -i /bin/sh -c 'exec 0<&- 1>&- 2>&- 8>&- 9>&-; /bin/sleep NAP & exec /bin/sleep NAP' & )",
         3,
     ),
-    "floods its output": Animal("( yes flood NAP & ) ; ( setsid yes flood NAP >&2 & )", 3),
-    "its child was killed by the kernel": Animal(
+    "floods its output": StubbornJob("( yes flood NAP & ) ; ( setsid yes flood NAP >&2 & )", 3),
+    "its child was killed by the kernel": StubbornJob(
         "sh -c 'kill -SEGV $$'; sh -c 'kill -KILL $$'; sleep NAP &", 2
     ),
-    "leaves grandchildren": Animal(
+    "leaves grandchildren": StubbornJob(
         'sh -c \'sh -c "sleep NAP & sleep NAP & wait" & sh -c "sleep NAP & wait" & sleep 0.2\' &', 4
     ),
-    "forks and forks": Animal(
+    "forks and forks": StubbornJob(
         # each generation makes the next and ends; bounded, should it ever get away
         'runner=\'[ $1 -lt 4000 ] || exit 0; setsid sh -c "$runner" x $(($1 + 1)) NAP &\'; export runner; setsid sh -c "$runner" x 0 NAP & sleep NAP &',
         2,
     ),
-    "a fork bomb": Animal(
+    "a fork bomb": StubbornJob(
         'bomb=\'[ $1 -ge 5 ] || for i in 1 2; do sh -c "$bomb" x $(($1 + 1)) NAP & done; sleep NAP\'; export bomb; sh -c "$bomb" x 0 NAP &',
         120,
     ),
-    "many at once": Animal(
+    "many at once": StubbornJob(
         "n=0; while [ $n -lt 40 ]; do setsid sleep NAP & n=$((n + 1)); done", 41
     ),
-    "a stopped tree": Animal("setsid sh -c 'sleep NAP & kill -STOP $! $$; sleep NAP' x NAP &", 3),
-    "stops itself": Animal("sleep NAP &", 1, "kill -STOP $$; sleep NAP"),
-    "executes itself anew": Animal(
+    "a stopped tree": StubbornJob(
+        "setsid sh -c 'sleep NAP & kill -STOP $! $$; sleep NAP' x NAP &", 3
+    ),
+    "stops itself": StubbornJob("sleep NAP &", 1, "kill -STOP $$; sleep NAP"),
+    "executes itself anew": StubbornJob(
         "sleep NAP &",
         1,
         'again=\'[ $1 -lt 4000 ] && exec sh -c "$again" x $(($1 + 1)) NAP; sleep NAP\'; export again; exec sh -c "$again" x 0 NAP',
     ),
-    "children hold its output open": Animal("( setsid sh -c 'exec sleep NAP' >&1 2>&2 & )", 2),
+    "children hold its output open": StubbornJob("( setsid sh -c 'exec sleep NAP' >&1 2>&2 & )", 2),
 }
 
 
-def stays(animal: Animal, nap: str) -> str:
+def stays(animal: StubbornJob, nap: str) -> str:
     """It runs until it is ended."""
     return f"{animal.text}\nstamp ready\n{animal.stays}".replace("NAP", nap)
 
 
-def ends(animal: Animal, nap: str) -> str:
+def ends(animal: StubbornJob, nap: str) -> str:
     """Its main process ends by itself, and leaves behind what there is."""
     return f"{animal.text}\nsleep 0.1\nstamp ready\nexit {CODE}".replace("NAP", nap)

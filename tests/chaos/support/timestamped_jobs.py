@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from harmful_proxy import NONE, Harm, HarmfulProxy
-from supervisor_process import UID, Site, jid_of, shell, until
+from supervisor_process import UID, SupervisorProcess, jid_of, shell, until
 
 #: Deadlines of guarantees are asserted with so many times their room, and as they stand where SOAK
 #: is set.
@@ -27,14 +27,14 @@ NOTICED_SECS = 3 * PING_SECS
 
 
 @contextmanager
-def sites() -> Iterator[Callable[..., Site]]:
+def sites() -> Iterator[Callable[..., SupervisorProcess]]:
     """`make(*settings, **options)`: a fresh root that no supervisor has yet. At the end nothing
     that ran on it is left.
     """
-    made: list[Site] = []
+    made: list[SupervisorProcess] = []
 
-    def make(*sets: str, **options: Any) -> Site:
-        made.append(Site(sets, **options))
+    def make(*sets: str, **options: Any) -> SupervisorProcess:
+        made.append(SupervisorProcess(sets, **options))
         return made[-1]
 
     try:
@@ -45,7 +45,7 @@ def sites() -> Iterator[Callable[..., Site]]:
 
 
 @contextmanager
-def diverted(site: Site, seed: int = 0, harm: Harm = NONE) -> Iterator[HarmfulProxy]:
+def diverted(site: SupervisorProcess, seed: int = 0, harm: Harm = NONE) -> Iterator[HarmfulProxy]:
     """A running site all of whose agents, from now on, go through the proxy."""
     file = site.root / "agents.json"
     said = json.loads(file.read_text())
@@ -106,7 +106,7 @@ class Stamps:
 class Asker:
     """One client with a connection of its own, that holds every request against its deadline."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: SupervisorProcess) -> None:
         self._site, self._connection = site, site.connection(120)
         #: by how much the slowest answer was later than its deadline (seconds; negative: earlier),
         #: and how many there were
@@ -136,13 +136,13 @@ class Asker:
         self._connection.close()
 
 
-def told(site: Site, run: dict[str, Any]) -> tuple[str, bool]:
+def told(site: SupervisorProcess, run: dict[str, Any]) -> tuple[str, bool]:
     """(state, known)"""
     said = site.status(run)
     return said["state"], said["known"]
 
 
-def agent_log(site: Site, uid: str = UID) -> str:
+def agent_log(site: SupervisorProcess, uid: str = UID) -> str:
     return (site.root / "agent" / str(site.agent_key(uid)) / "agent.log").read_text()
 
 

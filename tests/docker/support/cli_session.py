@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from docker_hosts import Hosts
-from supervisor_process import PYTHON_PATH, Site, jid_of, req_id, spec
+from supervisor_process import PYTHON_PATH, SupervisorProcess, jid_of, req_id, spec
 
 #: What a person never sees, whatever went wrong.
 TRACES = ("Traceback", 'File "', "Error(", "docker.errors", "urllib3", "object at 0x")
@@ -21,11 +21,11 @@ def environment() -> dict[str, str]:
     }
 
 
-def words(site: Site, *args: str) -> list[str]:
+def words(site: SupervisorProcess, *args: str) -> list[str]:
     return [sys.executable, "-m", "jobscribe.cli", "--root", str(site.root), *args]
 
 
-def types(site: Site, *args: str, code: int = 0) -> tuple[str, str]:
+def types(site: SupervisorProcess, *args: str, code: int = 0) -> tuple[str, str]:
     """Standard output and standard error of a command of ours, which ends with this code and shows
     no trace.
     """
@@ -60,18 +60,20 @@ def gang(*roles: dict[str, Any], **fields: Any) -> dict[str, Any]:
     return run
 
 
-def tasks(site: Site, run: dict[str, Any], attempt: int = 0) -> list[dict[str, Any]]:
+def tasks(site: SupervisorProcess, run: dict[str, Any], attempt: int = 0) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = site.post(
         "job-tasks", uid=run["uid"], computeJid=jid_of(run), attempt=attempt
     )["tasks"]
     return found
 
 
-def output(site: Site, run: dict[str, Any], name: str, index: int = 0, **fields: Any) -> str:
+def output(
+    site: SupervisorProcess, run: dict[str, Any], name: str, index: int = 0, **fields: Any
+) -> str:
     return site.output(run, role=name, index=index, **fields).body.decode()
 
 
-def refused(site: Site, run: dict[str, Any], status: int, code: str) -> str:
+def refused(site: SupervisorProcess, run: dict[str, Any], status: int, code: str) -> str:
     """The sentence with which a run is refused; nothing is stored, and nothing on the hosts is
     asked to change.
     """

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from supervisor_process import Site
+from supervisor_process import SupervisorProcess
 
 from jobscribe.drivers.deployment_name import deployment
 
@@ -261,7 +261,7 @@ class Hosts:
         path.write_text(json.dumps(pool, indent=1), encoding="utf-8")
         return path
 
-    def clear(self, site: Site) -> None:
+    def clear(self, site: SupervisorProcess) -> None:
         """Remove what this site has on the hosts, and nothing of others, who may run."""
         key = site.root / "secret" / "agents"
         for host in self.hosts.values():
@@ -275,13 +275,13 @@ class Sites:
 
     def __init__(self, hosts: Hosts) -> None:
         self._hosts = hosts
-        self.sites: list[Site] = []
+        self.sites: list[SupervisorProcess] = []
 
     def make(
         self, *sets: str, use: str = "docker", pool: dict[str, Any] | None = None, **options: Any
-    ) -> Site:
+    ) -> SupervisorProcess:
         """One that is not started. pool: as `Hosts.file` takes it; options: those of Site."""
-        site = Site((f"drivers.use={use}", *sets), **options)
+        site = SupervisorProcess((f"drivers.use={use}", *sets), **options)
         site.pool = self._hosts.file(site.place / "pool.yml", **(pool or {}))  # type: ignore[attr-defined]
         site.add_environment(JOBSCRIBE_DOCKER_POOL=str(site.place / "pool.yml"))
         self.sites.append(site)
@@ -297,7 +297,7 @@ class Sites:
                 ending.callback(_stopped, site)
 
 
-def _stopped(site: Site) -> None:
+def _stopped(site: SupervisorProcess) -> None:
     if site.process is not None and site.process.poll() is None:
         site.process.kill()
         site.process.wait()

@@ -18,9 +18,9 @@ from typing import Any
 from consistency_check import check_books
 from docker_hosts import Host, Hosts, sites
 from loop_lag import check_lag
-from oracle import Stamp, Witness
+from oracle import Oracle, Stamp
 from site_locations import ROOM
-from supervisor_process import Site, jid_of, req_id, spec, until
+from supervisor_process import SupervisorProcess, jid_of, req_id, spec, until
 
 from jobscribe.runtime import processes
 
@@ -72,20 +72,20 @@ def lives(stamp: Stamp) -> bool:
     return outside(stamp) is not None
 
 
-class Yard:
+class DockerSupervisor:
     """One site with the driver docker."""
 
-    def __init__(self, site: Site, hosts: Hosts) -> None:
+    def __init__(self, site: SupervisorProcess, hosts: Hosts) -> None:
         self.site, self.hosts = site, hosts
         #: jids of jobs that a test has killed itself
         self.killed: set[str] = set()
-        self._witnesses: dict[str, Witness] = {}
+        self._witnesses: dict[str, Oracle] = {}
 
-    def witness(self, uid: str) -> Witness:
+    def oracle(self, uid: str) -> Oracle:
         if uid not in self._witnesses:
             own = self.site.root / "user" / uid
             own.mkdir(parents=True, exist_ok=True)
-            self._witnesses[uid] = Witness(self.site, own / "witness", lives)
+            self._witnesses[uid] = Oracle(self.site, own / "witness", lives)
         return self._witnesses[uid]
 
     def restart(self) -> None:
@@ -114,7 +114,7 @@ class Case:
 
     def __init__(
         self,
-        yard: Yard,
+        docker_site: DockerSupervisor,
         place: str,
         text: str = "",
         *,
@@ -126,13 +126,18 @@ class Case:
         """text: what it does; nothing: it waits at a gate of its own, and ends with `code`. deaf:
         nothing of it ends by SIGTERM.
         """
-        self.yard, self.site, self.place, self.uid = yard, yard.site, place, uid or fresh_uid()
-        self.witness = yard.witness(self.uid)
+        self.docker_site, self.site, self.place, self.uid = (
+            docker_site,
+            docker_site.site,
+            place,
+            uid or fresh_uid(),
+        )
+        self.oracle = docker_site.oracle(self.uid)
         self.gate = f"gate-{next(_letters)}"
         run = (
-            self.witness.job(text, uid=self.uid, **fields)
+            self.oracle.job(text, uid=self.uid, **fields)
             if text
-            else self.witness.gated(code, self.gate, uid=self.uid, **fields)
+            else self.oracle.gated(code, self.gate, uid=self.uid, **fields)
         )
         whole = run["command"][2].replace("flock -n 8", LOCK)
         if text.startswith("exec "):  # it is the job's own main process, and stamps no end
@@ -142,19 +147,19 @@ class Case:
         self.jid = jid_of(self.run)
 
     def submit(self) -> "Case":
-        self.witness.submit(self.run, req_id())
+        self.oracle.submit(self.run, req_id())
         return self
 
     def started(self, secs: float = 60) -> "Case":
-        until(lambda: self.witness.started(self.run), f"{self} has started", secs)
+        until(lambda: self.oracle.started(self.run), f"{self} has started", secs)
         self.site.running(self.run, secs)
         return self
 
     def status(self) -> dict[str, Any]:
-        return self.witness.status(self.run)
+        return self.oracle.status(self.run)
 
     def go(self) -> None:
-        self.witness.open(self.gate)
+        self.oracle.open(self.gate)
 
     def __str__(self) -> str:
         return f"{self.place} {self.jid}"
@@ -163,7 +168,7 @@ class Case:
 
     @property
     def container(self) -> tuple[Host, str]:
-        for host in self.yard.hosts.hosts.values():
+        for host in self.docker_site.hosts.hosts.values():
             mark = [f"jobscribe.uid={self.uid}", f"jobscribe.part={self.place}"]
             found = host.containers(
                 *mark, *([f"jobscribe.jid={self.jid}"] if self.place == TASK else []), running=True
@@ -193,7 +198,7 @@ class Case:
 
     @property
     def job(self) -> int:
-        found = outside(self.witness.started(self.run)[-1])
+        found = outside(self.oracle.started(self.run)[-1])
         assert found is not None, f"{self} does not run"
         return found
 
@@ -260,28 +265,28 @@ def ended(
 
 
 @contextlib.contextmanager
-def yards(hosts: Hosts, *sets: str, **pool: Any) -> Iterator[Yard]:
+def yards(hosts: Hosts, *sets: str, **pool: Any) -> Iterator[DockerSupervisor]:
     """A supervisor that runs; nothing of it is left afterwards. pool: fields of the pool."""
     for host in hosts.hosts.values():
         host.well()
     host = {"cpu": 32, "memoryMb": MEMORY, "agentsMb": MEMORY, "sequential": 12}
     with sites(hosts) as made:
         fields = {"host": host, "sequential": {"memoryMb": 256, "runs": 4}, **pool}
-        yield Yard(
+        yield DockerSupervisor(
             made.make("slots.op_run=8", "limits.agent_start_secs=50", *sets, pool=fields).start(),
             hosts,
         )
 
 
-def crowd(yard: Yard, each: int) -> dict[tuple[str, str], list[Case]]:
+def crowd(docker_site: DockerSupervisor, each: int) -> dict[tuple[str, str], list[Case]]:
     """Jobs that wait, so many of each place on each host, by (place, host). Each host has a user of
     its own.
     """
     cases = [
-        Case(yard, place, uid=uid)
+        Case(docker_site, place, uid=uid)
         for _ in range(each)
         for place in (AGENT, TASK)
-        for uid in USERS[: len(yard.hosts.hosts)]
+        for uid in USERS[: len(docker_site.hosts.hosts)]
     ]
     for case in cases:
         if case.place == TASK:  # no more of these fit on one host, and something small beside them

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from supervisor_process import Site, until
+from supervisor_process import SupervisorProcess, until
 
 from jobscribe.db.events.state import Job, Run
 from jobscribe.db.maintenance.verification import check, export, folded, opened
@@ -36,7 +36,7 @@ _NEXT = {
 }
 
 
-def check_books(site: Site) -> dict[str, Job]:
+def check_books(site: SupervisorProcess) -> dict[str, Job]:
     """All jobs of the root, by computeJid. The supervisor may run or not; everything that was
     submitted must be over.
     """
@@ -160,7 +160,7 @@ def _runs(root: Path) -> dict[tuple[str, int], list[dict[str, Any]]]:
     return out
 
 
-def _check_answers(site: Site, jid: str, job: Job, last: Stored) -> None:
+def _check_answers(site: SupervisorProcess, jid: str, job: Job, last: Stored) -> None:
     def answer() -> Any:
         said = site.post("run-status", uid=jid[:8], computeJid=jid)
         return said["position"] >= last.position and said
@@ -217,7 +217,7 @@ def check_answer(said: dict[str, Any], job: Job, last: Stored) -> None:
     )
 
 
-def _check_lists(site: Site, jobs: dict[str, tuple[Job, Stored]]) -> None:
+def _check_lists(site: SupervisorProcess, jobs: dict[str, tuple[Job, Stored]]) -> None:
     listed, before = [], None
     while True:
         page = site.post("job-list", limit=1000, before=before)

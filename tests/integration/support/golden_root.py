@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from supervisor_process import PYTHON_PATH, Site
+from supervisor_process import PYTHON_PATH, SupervisorProcess
 
 from jobscribe.web.server.login_sessions import Sessions
 
@@ -152,7 +152,7 @@ def sign_in(root: Path, uid: str, name: str) -> str:
 # ---- answers of a supervisor
 
 
-def answers(site: Site, jid: str) -> dict[str, Any]:
+def answers(site: SupervisorProcess, jid: str) -> dict[str, Any]:
     """Return status, event types, tasks and output of a job."""
     asked = {"uid": jid.split("-")[0], "computeJid": jid}
     status = site.post("run-status", **asked)
@@ -164,7 +164,7 @@ def answers(site: Site, jid: str) -> dict[str, Any]:
     }
 
 
-def _tasks(site: Site, asked: dict[str, Any], attempt: int) -> list[dict[str, Any]]:
+def _tasks(site: SupervisorProcess, asked: dict[str, Any], attempt: int) -> list[dict[str, Any]]:
     rows = site.post("job-tasks", attempt=attempt, **asked)["tasks"]
     return [
         {
@@ -175,7 +175,7 @@ def _tasks(site: Site, asked: dict[str, Any], attempt: int) -> list[dict[str, An
     ]
 
 
-def _output(site: Site, asked: dict[str, Any], task: dict[str, Any]) -> dict[str, str]:
+def _output(site: SupervisorProcess, asked: dict[str, Any], task: dict[str, Any]) -> dict[str, str]:
     """Return the text of each stream of one task."""
     where = {**asked, "role": task["role"], "index": task["index"]}
     texts = {}
@@ -185,7 +185,7 @@ def _output(site: Site, asked: dict[str, Any], task: dict[str, Any]) -> dict[str
     return texts
 
 
-def results(site: Site, jid: str, serial: int) -> dict[str, Any]:
+def results(site: SupervisorProcess, jid: str, serial: int) -> dict[str, Any]:
     """Return the report, a download and the file sizes of a run of myapp."""
     of_run = {"uid": jid.split("-")[0], "computeJid": jid, "computeJobSerial": serial}
     call = {"simulationType": "myapp", **of_run}

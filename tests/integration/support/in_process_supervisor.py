@@ -46,7 +46,7 @@ async def until(true: Callable[[], Any], what: str, secs: float = DEADLINE_SECS)
     return found
 
 
-class Hall:
+class InProcessSupervisor:
     """The supervisor as its composition root makes it, but for the driver."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **limits: Any) -> None:

@@ -13,26 +13,26 @@ import time
 from pathlib import Path
 
 from scheduling_noise import floor, state
-from supervisor_process import Site
+from supervisor_process import SupervisorProcess
 
 BOUND_SECS, ROOM = 0.05, 5
 LONGEST_SECS = 2.0
 _HELD = re.compile(r"^.*the event loop was blocked for ([0-9.]+) s .*$", re.MULTILINE)
 
 
-def loop(site: Site) -> dict:
+def loop(site: SupervisorProcess) -> dict:
     """What the supervisor says of its loop."""
     answer = site.ask("GET", "/api/metrics")
     assert answer.code == 200, answer
     return answer.json()["loop"]
 
 
-def held(site: Site, longest: float = 0.0) -> list[str]:
+def held(site: SupervisorProcess, longest: float = 0.0) -> list[str]:
     """Lines of the log about rounds that were longer than this (seconds)."""
     return [m[0] for m in _HELD.finditer(site.log()) if float(m[1]) > longest]
 
 
-def check_lag(site: Site) -> list[str]:
+def check_lag(site: SupervisorProcess) -> list[str]:
     """What was too late, as sentences."""
     out = held(site, LONGEST_SECS)
     if site.process is None or site.process.poll() is not None or not _listens(site):
@@ -55,7 +55,7 @@ def _faults(pid: int) -> str:
     )
 
 
-def _listens(site: Site) -> bool:
+def _listens(site: SupervisorProcess) -> bool:
     """One that a test has stopped, or that never said where it is, cannot be asked."""
     state = Path(f"/proc/{site.pid}/stat").read_text().rpartition(")")[2].split()[0]
     return bool(site.url) and state != "T"

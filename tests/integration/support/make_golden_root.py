@@ -28,7 +28,7 @@ from golden_root import (
     sign_in,
     traces,
 )
-from supervisor_process import Site, jid_of, until
+from supervisor_process import SupervisorProcess, jid_of, until
 
 from jobscribe.db.maintenance.verification import check
 
@@ -111,7 +111,7 @@ def make(out: Path) -> None:
     hidden = [name for name in os.environ.pop(INSIDE).splitlines() if len(name) > 4]
     # a supervisor refuses the reqIds of the last 24 hours, and tests count theirs from 1
     supervisor_process._numbers = itertools.count(1_000_000)
-    site = Site(SETS)
+    site = SupervisorProcess(SETS)
     site.place.rmdir()
     site.place, site.root = PLACE, PLACE / "r"
     try:
@@ -126,7 +126,7 @@ def make(out: Path) -> None:
     print(f"{out}: {out.stat().st_size} bytes, {recorded['events']} events")
 
 
-def fill(site: Site) -> dict[str, Any]:
+def fill(site: SupervisorProcess) -> dict[str, Any]:
     """Run all jobs and kill all processes. Return the answers.
 
     Afterwards the root is as a crash leaves it.
@@ -182,7 +182,7 @@ def fill(site: Site) -> dict[str, Any]:
     return {**recorded, "events": log_length(site.root)}
 
 
-def run_failures(site: Site) -> None:
+def run_failures(site: SupervisorProcess) -> None:
     site.finished(run("gfailed1", "echo bad >&2; exit 3"))
     site.finished(run("gsignal1", "kill -KILL $$"))
     slow = "echo begun; exec sleep 1000"
@@ -194,7 +194,7 @@ def run_failures(site: Site) -> None:
     site.wait(canceled)
 
 
-def run_roles(site: Site) -> None:
+def run_roles(site: SupervisorProcess) -> None:
     """Two roles, two attempts, and a hold that is released."""
     server, worker = "echo serves; exec sleep 1000", "echo works"
     roles = (role("ps", server), role("worker", worker, tasks=2, minSucceeded=2))
@@ -210,7 +210,7 @@ def run_roles(site: Site) -> None:
     site.wait(held)
 
 
-def run_dependencies(site: Site) -> None:
+def run_dependencies(site: SupervisorProcess) -> None:
     gate = PLACE / "submitted"
     first = run("gbefore1", f"until [ -e {gate} ]; do sleep 0.05; done; exit 1")
     follows = run("gafter01", "echo after", after=[{"computeJid": jid_of(first), "on": "failed"}])
@@ -222,14 +222,14 @@ def run_dependencies(site: Site) -> None:
         site.wait(one)
 
 
-def run_array(site: Site) -> None:
+def run_array(site: SupervisorProcess) -> None:
     array = run("garray01", "echo $ARRAY_INDEX; exit $ARRAY_INDEX")
     site.post("run-array", reqId="golden-array", run=array, indices="0-2")
     asked = {"uid": UID, "simulationId": "garray01", "limit": 0}
     until(lambda: site.post("job-group", **asked)["over"], "the array is over")
 
 
-def begin_unfinished(site: Site) -> dict[str, str]:
+def begin_unfinished(site: SupervisorProcess) -> dict[str, str]:
     """Start the runs that the kill interrupts. Return their computeJids.
 
     left: nobody sees its end. alone: it ends while no supervisor runs. pending: waits for a slot.
@@ -246,7 +246,7 @@ def begin_unfinished(site: Site) -> dict[str, str]:
     return {"left": jid_of(left), "alone": jid_of(alone), "pending": jid_of(pending)}
 
 
-def kill(site: Site) -> None:
+def kill(site: SupervisorProcess) -> None:
     """Kill the supervisor; after one run has ended, kill keepers, agents and jobs."""
     known = len(exits(site.root))
     site.stop(signal.SIGKILL)
@@ -260,21 +260,21 @@ def kill(site: Site) -> None:
                 site.kill(pid)
 
 
-def waiting(site: Site) -> bool:
+def waiting(site: SupervisorProcess) -> bool:
     """Is the end of a run still to be delivered?"""
     rows = site.post("job-list", limit=1000)["jobs"]
     last = max(row["position"] for row in rows if not row["busy"])
     return bool(kept(site)["cursor"] < last or kept(site)["waiting"])
 
 
-def kept(site: Site) -> dict[str, Any]:
+def kept(site: SupervisorProcess) -> dict[str, Any]:
     """Return the cursor of the target and its waiting notifications, as the disk has them."""
     stored = json.loads((site.root / "notifications.json").read_bytes())
     pager: dict[str, Any] = stored["targets"]["pager"]
     return pager
 
 
-def restart(site: Site, *sets: str) -> None:
+def restart(site: SupervisorProcess, *sets: str) -> None:
     """Start the supervisor with these settings beside SETS."""
     if site.process is not None:
         site.stop()

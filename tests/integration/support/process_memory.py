@@ -8,13 +8,13 @@ import re
 from collections.abc import Iterator
 
 from consistency_check import events
-from supervisor_process import Site, until
+from supervisor_process import SupervisorProcess, until
 
 SECS = 20.0
 _TOKEN = re.compile(rb"(?<![A-Za-z0-9])[A-Za-z0-9]{32}(?![A-Za-z0-9])")
 
 
-def tokens_in(site: Site, pid: int) -> list[str]:
+def tokens_in(site: SupervisorProcess, pid: int) -> list[str]:
     """The agents' tokens of this site that are in the memory of this process. Only root can look
     into one that hides itself.
     """

@@ -35,7 +35,7 @@ class Moment(NamedTuple):
     stolen: float
 
 
-class Floor:
+class NoiseMeter:
     """Runs until this process is over."""
 
     def __init__(self) -> None:
@@ -118,9 +118,9 @@ class Floor:
 
 
 @functools.cache
-def floor() -> Floor:
+def floor() -> NoiseMeter:
     """The one of this process, from the first call on."""
-    return Floor()
+    return NoiseMeter()
 
 
 def state() -> str:

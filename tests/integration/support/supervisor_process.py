@@ -39,7 +39,7 @@ PROFILE = "limits.login_profile_secs"
 #: What a report of a failure shows of each log.
 SHOWN_CHARS = 4000
 _libc = ctypes.CDLL(None, use_errno=True)
-_alive: "weakref.WeakSet[Site]" = weakref.WeakSet()
+_alive: "weakref.WeakSet[SupervisorProcess]" = weakref.WeakSet()
 _numbers = itertools.count(1)
 _naps = itertools.count(1)
 
@@ -124,7 +124,7 @@ class Answer(NamedTuple):
         return json.loads(self.body)
 
 
-class Site:
+class SupervisorProcess:
     """sets: `--set` settings. env: added to the supervisor's environment. web: with the front end
     beside it.
 
@@ -209,7 +209,7 @@ class Site:
                 preexec_fn=self._before,
             )
 
-    def start(self) -> "Site":
+    def start(self) -> "SupervisorProcess":
         """Returns when it says that it is ready."""
         assert self.process is None
         floor()
@@ -478,11 +478,13 @@ def fresh_nap() -> str:
 
 
 @contextlib.contextmanager
-def ended(late: Callable[[Site], list[str]] = lambda _: []) -> Iterator[list[Site]]:
+def ended(
+    late: Callable[[SupervisorProcess], list[str]] = lambda _: [],
+) -> Iterator[list[SupervisorProcess]]:
     """A list for sites, each of which is ended afterwards, whatever happens. late: what is said
     against one while it still lives.
     """
-    sites: list[Site] = []
+    sites: list[SupervisorProcess] = []
     said, left = [], {}
     try:
         yield sites

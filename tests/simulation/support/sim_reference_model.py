@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 LATE_SECS = 6.0
 
 
-class Owed(msgspec.Struct):
+class Obligation(msgspec.Struct):
     """What the next event of a job has to be, with fields that it must have."""
 
     type: type
     fields: dict[str, Any]
 
 
-class Ledger:
+class ReferenceModel:
     def __init__(self, sim: "Simulator") -> None:
         self.sim, self.time, self.machine = sim, sim.time, sim.machine
         self.runs: dict[tuple[str, int], Run] = {}
@@ -52,7 +52,7 @@ class Ledger:
         #: tasks that are placed and not over
         self.live: dict[Token, Run] = {}
         self.kept: dict[Token, Kept] = {}
-        self._owed: dict[str, Owed] = {}
+        self._owed: dict[str, Obligation] = {}
         self._at = 0
         self._placed: dict[tuple[str, int], Run] = {}
 
@@ -115,7 +115,7 @@ class Ledger:
                 pass
 
     def _owe(self, run: Run, type_: type, **fields: Any) -> None:
-        self._owed[run.jid] = Owed(type_, fields)
+        self._owed[run.jid] = Obligation(type_, fields)
 
     # ---- one by one
 
@@ -327,7 +327,7 @@ class Ledger:
         ):
             self.sim.broken(f"{token} was kept for debugging, and ended {left:.1f} s too early")
 
-    def _decided(self, run: Run, owed: Owed | None, e: AttemptDecided) -> None:
+    def _decided(self, run: Run, owed: Obligation | None, e: AttemptDecided) -> None:
         if owed is None or owed.type is not AttemptDecided:
             self.sim.broken(
                 f"{run.jid}: attempt {e.attempt} was decided, and nothing decided it: {run.ends}"
@@ -344,7 +344,7 @@ class Ledger:
             self.time.saw("an attempt succeeded although tasks of it had failed")
         self._all_over(run)
 
-    def _attempt_ended(self, run: Run, owed: Owed | None, e: AttemptEnded) -> None:
+    def _attempt_ended(self, run: Run, owed: Obligation | None, e: AttemptEnded) -> None:
         if owed is None or owed.type is not AttemptEnded:
             self.sim.broken(f"{run.jid}: attempt {e.attempt} ended, and not all of it was over")
         expected = None
@@ -390,7 +390,7 @@ class Ledger:
             exit_ = run.ends[0][1]
         return status_of(exit_), exit_
 
-    def _run_ended(self, run: Run, owed: Owed | None, e: RunEnded) -> None:
+    def _run_ended(self, run: Run, owed: Obligation | None, e: RunEnded) -> None:
         if run.status is not None:
             self.sim.broken(f"{run.jid}/{run.serial} ended twice")
         if owed is None:

@@ -23,7 +23,7 @@ LATE_SECS = 300.0
 GRACE_SECS = 1.0
 
 
-class Late:
+class SteadyState:
     def __init__(self, sim: "Simulator") -> None:
         self.sim, self.time, self.clients, self.supervisor, self.machine = (
             sim,

@@ -19,8 +19,8 @@ from sim_crashes import strike
 from sim_faults import CALM_SECS, STORM_SECS, Swarm
 from sim_machine import Machine
 from sim_recipes import nodes
-from sim_reference_model import Ledger
-from sim_steady_state import Late
+from sim_reference_model import ReferenceModel
+from sim_steady_state import SteadyState
 from sim_supervisor import Supervisor
 from sim_time import BEGIN, Time
 
@@ -93,7 +93,7 @@ class Simulator:
             self.hosts.dismissed,
         )
         self.clients = Clients(self.supervisor, self.broken)
-        self.ledger = Ledger(self)
+        self.ledger = ReferenceModel(self)
         self.machine.on_spawn = self.ledger.spawned
         self.checks = Checks(self)
         self.seen: set[object] = set()
@@ -174,7 +174,7 @@ class Simulator:
         self.supervisor.commit_secs = 0.002
         for keeper in self.machine.keepers.values():
             keeper.armed = None
-        Late(self).begin()
+        SteadyState(self).begin()
 
     def _removed(self, jid: str, serial: int) -> None:
         self.time.saw("a run directory was purged")

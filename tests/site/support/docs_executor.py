@@ -19,7 +19,7 @@ SECS = 20.0
 Logs = dict[Path, list[str]]
 
 
-class Walker:
+class DocsExecutor:
     """Sections run once, whoever needs them first. place: an own folder for its shell. logs: the
     lines that are there, by file.
 

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
-from supervisor_process import Answer, Site, until
+from supervisor_process import Answer, SupervisorProcess, until
 
 DEADLINE_SECS = 30.0
 _numbers = itertools.count(1)
@@ -23,7 +23,7 @@ def sid() -> str:
 class Browser:
     """One user's. `ask` gives any answer, the others insist on a success."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: SupervisorProcess) -> None:
         self.site = site
         self._connection: http.client.HTTPConnection | None = None
         self._cookie = ""

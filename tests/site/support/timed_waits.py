@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from http_browser import Browser
-from supervisor_process import Site, fresh_nap, naps, until
+from supervisor_process import SupervisorProcess, fresh_nap, naps, until
 
 from jobscribe.protocol.ids import derived_id
 from jobscribe.runtime import processes
@@ -48,7 +48,7 @@ def asleep(nap: str) -> int:
     return int(until(lambda: naps(nap), "the code's own process sleeps")[0])
 
 
-def serves(site: Site, name: str) -> None:
+def serves(site: SupervisorProcess, name: str) -> None:
     """A user who was not there before has a run, a slot and an answer."""
     other = Browser(site).sign_in(name)
     said = other.finished(other.simulation("slowAnimation", "slow"), secs=GONE_SECS)
@@ -58,7 +58,7 @@ def serves(site: Site, name: str) -> None:
     ) == {"slept": 0.0}
 
 
-def record(site: Site, said: dict[str, Any]) -> dict[str, Any]:
+def record(site: SupervisorProcess, said: dict[str, Any]) -> dict[str, Any]:
     """What lies in the job's file, as soon as it has the state of this answer; NaN would be no
     JSON.
     """
@@ -77,7 +77,7 @@ def record(site: Site, said: dict[str, Any]) -> dict[str, Any]:
     return written
 
 
-def agent_id(site: Site, uid: str, kind: str = "sequential") -> str:
+def agent_id(site: SupervisorProcess, uid: str, kind: str = "sequential") -> str:
     """As the supervisor makes it."""
     return derived_id(
         str(site.agent_key(uid, kind)).encode(),

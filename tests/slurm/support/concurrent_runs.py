@@ -16,7 +16,7 @@ from typing import Any
 import explanation_quality
 from login_nodes import Users
 from slurm_cluster import OVER, Job, Slurm
-from supervisor_process import Site, fresh_nap, jid_of, naps, shell, until
+from supervisor_process import SupervisorProcess, fresh_nap, jid_of, naps, shell, until
 
 from jobscribe.cli.job.why import lines as why_lines
 
@@ -44,24 +44,24 @@ WHY = {
 SECS = 150.0
 
 
-class Stage:
+class ConcurrentRuns:
     """partition: many small jobs at once have room there."""
 
-    def __init__(self, site: Site, slurm: Slurm, users: Users, partition: str) -> None:
+    def __init__(self, site: SupervisorProcess, slurm: Slurm, users: Users, partition: str) -> None:
         self.slurm, self.users, self.partition = slurm, users, partition
         self.root, self._site, self._mine = site.root, site, threading.local()
         self.records = Records(self)
-        self._asking, self._connected = threading.Lock(), list[Site]()
+        self._asking, self._connected = threading.Lock(), list[SupervisorProcess]()
         self._rows: tuple[float, list[Job]] = (0.0, [])
 
     @property
-    def site(self) -> Site:
+    def site(self) -> SupervisorProcess:
         """The same, with a connection of this thread's own."""
         if not hasattr(self._mine, "site"):
             self._mine.site = copy.copy(self._site)
             self._mine.site._connection = None
             self._connected.append(self._mine.site)
-        found: Site = self._mine.site
+        found: SupervisorProcess = self._mine.site
         return found
 
     def close(self) -> None:
@@ -305,7 +305,7 @@ class Records(threading.Thread):
     whether that is so. lies: what was not.
     """
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: ConcurrentRuns) -> None:
         super().__init__(daemon=True)
         self._stage, self._ended = stage, threading.Event()
         self._said: dict[str, list[str]] = {}
@@ -374,11 +374,11 @@ def _line(pid: int) -> bytes:
         return b""
 
 
-Play = Callable[[Stage], None]
+Play = Callable[[ConcurrentRuns], None]
 
 
 @contextlib.contextmanager
-def played(stage: Stage, plays: Mapping[str, Play]) -> Iterator[dict[str, Future[None]]]:
+def played(stage: ConcurrentRuns, plays: Mapping[str, Play]) -> Iterator[dict[str, Future[None]]]:
     """All of them at once; by their names."""
     stage.records.start()
     try:

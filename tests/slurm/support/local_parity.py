@@ -9,7 +9,7 @@ import subprocess
 import sys
 from typing import Any
 
-from concurrent_runs import ALICE, SECS, Play, Stage
+from concurrent_runs import ALICE, SECS, ConcurrentRuns, Play
 from supervisor_process import PYTHON_PATH, Answer, jid_of, until
 
 #: A code that the cluster's Python runs without anything installed: so many frames, each some time,
@@ -65,7 +65,9 @@ def play(function: Play) -> Play:
     return function
 
 
-def squares(stage: Stage, *, batch: dict[str, Any] | None = None, **said: Any) -> dict[str, Any]:
+def squares(
+    stage: ConcurrentRuns, *, batch: dict[str, Any] | None = None, **said: Any
+) -> dict[str, Any]:
     run = stage.run("", batch={"memoryMb": 100, **(batch or {})})
     del run["command"]
     data = {
@@ -82,7 +84,7 @@ def squares(stage: Stage, *, batch: dict[str, Any] | None = None, **said: Any) -
     }
 
 
-def call(stage: Stage, run: dict[str, Any], command: str, **fields: Any) -> Answer:
+def call(stage: ConcurrentRuns, run: dict[str, Any], command: str, **fields: Any) -> Answer:
     body = {
         "uid": ALICE,
         "jobCmd": command,
@@ -93,13 +95,13 @@ def call(stage: Stage, run: dict[str, Any], command: str, **fields: Any) -> Answ
     return stage.site.ask("POST", "/api/call", json.dumps(body).encode())
 
 
-def frame(stage: Stage, run: dict[str, Any], index: int) -> Answer:
+def frame(stage: ConcurrentRuns, run: dict[str, Any], index: int) -> Answer:
     return call(
         stage, run, "get_simulation_frame", args={"frameReport": "squares", "frameIndex": index}
     )
 
 
-def types(stage: Stage, *args: str) -> "subprocess.Popen[str]":
+def types(stage: ConcurrentRuns, *args: str) -> "subprocess.Popen[str]":
     """A command of ours, as the user types it."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {
         "PYTHONPATH": PYTHON_PATH
@@ -117,7 +119,7 @@ def types(stage: Stage, *args: str) -> "subprocess.Popen[str]":
 
 
 @play
-def an_apps_progress_frames_and_files(stage: Stage) -> None:
+def an_apps_progress_frames_and_files(stage: ConcurrentRuns) -> None:
     run = squares(stage, frames=4)
     stage.site.submit(run)
     counts: set[int] = set()
@@ -147,7 +149,7 @@ def an_apps_progress_frames_and_files(stage: Stage) -> None:
 
 
 @play
-def what_an_app_refuses(stage: Stage) -> None:
+def what_an_app_refuses(stage: ConcurrentRuns) -> None:
     run = squares(stage, refuse=True)
     stage.site.submit(run)
     said = stage.over(run, "error", "exit", "FAILED", exit=("script", 1, None))
@@ -155,7 +157,7 @@ def what_an_app_refuses(stage: Stage) -> None:
 
 
 @play
-def an_app_is_canceled(stage: Stage) -> None:
+def an_app_is_canceled(stage: ConcurrentRuns) -> None:
     run = squares(stage, frames=100_000, paceSecs=1.5)
     stage.site.submit(run)
     stage.running(run)
@@ -178,7 +180,7 @@ def an_app_is_canceled(stage: Stage) -> None:
     )
 
 
-def warned(stage: Stage, run: dict[str, Any], ready: bytes) -> None:
+def warned(stage: ConcurrentRuns, run: dict[str, Any], ready: bytes) -> None:
     """It has so little time left, when it has said that it is ready, that Slurm warns it at its
     next look, within half a minute.
     """
@@ -189,7 +191,7 @@ def warned(stage: Stage, run: dict[str, Any], ready: bytes) -> None:
 
 
 @play
-def an_app_is_warned_before_its_time_limit(stage: Stage) -> None:
+def an_app_is_warned_before_its_time_limit(stage: ConcurrentRuns) -> None:
     """The job command lives on, its code saves what it has and ends as it likes."""
     run = {
         **squares(stage, frames=100_000, paceSecs=0.5, batch={"signalSecs": 600}),
@@ -201,7 +203,7 @@ def an_app_is_warned_before_its_time_limit(stage: Stage) -> None:
 
 
 @play
-def a_command_is_warned_before_its_time_limit(stage: Stage) -> None:
+def a_command_is_warned_before_its_time_limit(stage: ConcurrentRuns) -> None:
     run = stage.run(
         "trap 'echo saved; exit 4' USR1; echo ready; while :; do sleep 0.1; done",
         batch={"signalSecs": 600},
@@ -213,7 +215,7 @@ def a_command_is_warned_before_its_time_limit(stage: Stage) -> None:
 
 
 @play
-def output_is_followed(stage: Stage) -> None:
+def output_is_followed(stage: ConcurrentRuns) -> None:
     flag = stage.users.home("alice") / "followed"
     run = stage.run(
         f"echo first; echo aside >&2; until [ -e {flag} ]; do sleep 0.2; done; echo last; exit 5"
@@ -232,7 +234,7 @@ def output_is_followed(stage: Stage) -> None:
 
 
 @play
-def a_cancel_is_soft_then_hard(stage: Stage) -> None:
+def a_cancel_is_soft_then_hard(stage: ConcurrentRuns) -> None:
     soft = stage.run(
         "trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.1; done", graceSecs=60
     )
@@ -269,7 +271,7 @@ def a_cancel_is_soft_then_hard(stage: Stage) -> None:
 
 
 @play
-def a_run_is_typed_and_ends_with_its_code(stage: Stage) -> None:
+def a_run_is_typed_and_ends_with_its_code(stage: ConcurrentRuns) -> None:
     """`jobscribe run`: output as it comes, the run's own exit code, and what was asked for is what
     Slurm has.
     """

@@ -24,10 +24,10 @@ from typing import Any
 from consistency_check import check_books
 from login_nodes import Users
 from loop_lag import check_lag
-from oracle import Witness
+from oracle import Oracle
 from site_locations import ROOM
 from slurm_cluster import Job, Slurm, sites
-from supervisor_process import Site, jid_of, req_id, until
+from supervisor_process import SupervisorProcess, jid_of, req_id, until
 
 from jobscribe.runtime import processes
 
@@ -74,14 +74,14 @@ exec unshare --mount sh -c 'mount --bind "{boot}" /proc/sys/kernel/random/boot_i
 """
 
 
-class House:
+class ObservedSupervisor:
     """One supervisor with the driver sbatch; users are unix users of their own."""
 
-    def __init__(self, site: Site, slurm: Slurm, users: Users, place: Path) -> None:
+    def __init__(self, site: SupervisorProcess, slurm: Slurm, users: Users, place: Path) -> None:
         self.site, self.slurm, self.users, self.place = site, slurm, users, place
         #: jids of jobs that a test has killed itself
         self.killed: set[str] = set()
-        self.witness = Witness(site, place)
+        self.oracle = Oracle(site, place)
         self.watch = Watch(self)
 
     def restart(self) -> float:
@@ -139,11 +139,11 @@ class House:
 
     # ---- Slurm's programs
 
-    def trick(self, case: "Case", what: str) -> None:
+    def trick(self, case: "ObservedRun", what: str) -> None:
         """It is played to the first sbatch of this run."""
         (self.place / "tricks" / case.jid).write_text(what)
 
-    def played(self, case: "Case") -> bool:
+    def played(self, case: "ObservedRun") -> bool:
         return (self.place / "played" / case.jid).exists()
 
     def calls(self) -> list[tuple[float, str, str]]:
@@ -166,20 +166,20 @@ class House:
         )
         check_books(self.site)
         assert not self.watch.lies, self.watch.lies
-        said = self.witness.check(killed=frozenset(self.killed))
+        said = self.oracle.check(killed=frozenset(self.killed))
         late = check_lag(self.site)
         assert not late, late
         return f"{said}, {self.watch.looks} looks"
 
 
-class Case:
+class ObservedRun:
     """A run that is witnessed. text: what it does; nothing: it waits at a gate of its own, and ends
     with `code`.
     """
 
     def __init__(
         self,
-        house: House,
+        observed: ObservedSupervisor,
         text: str = "",
         *,
         uid: str = ALICE,
@@ -188,9 +188,9 @@ class Case:
         **fields: Any,
     ) -> None:
         """deaf: nothing of it ends by SIGTERM."""
-        self.house, self.uid, self.gate = house, uid, f"gate-{next(_gates)}"
+        self.observed, self.uid, self.gate = observed, uid, f"gate-{next(_gates)}"
         fields = {"graceSecs": 1.0, "batch": {}, **fields}
-        w = house.witness
+        w = observed.oracle
         self.run = (
             w.job(text, uid=uid, **fields) if text else w.gated(code, self.gate, uid=uid, **fields)
         )
@@ -198,43 +198,45 @@ class Case:
             self.run["command"][2] = "trap '' TERM HUP INT\n" + self.run["command"][2]
         self.jid = jid_of(self.run)
 
-    def submit(self) -> "Case":
-        self.house.witness.submit(self.run, req_id())
-        self.house.watch.add(self)
+    def submit(self) -> "ObservedRun":
+        self.observed.oracle.submit(self.run, req_id())
+        self.observed.watch.add(self)
         return self
 
-    def started(self, secs: float = 60) -> "Case":
-        until(lambda: self.house.witness.started(self.run), f"{self} has started", secs, 0.05)
-        self.house.site.running(self.run, secs)
+    def started(self, secs: float = 60) -> "ObservedRun":
+        until(lambda: self.observed.oracle.started(self.run), f"{self} has started", secs, 0.05)
+        self.observed.site.running(self.run, secs)
         return self
 
-    def queued(self, secs: float = 60) -> "Case":
+    def queued(self, secs: float = 60) -> "ObservedRun":
         """It waits in Slurm's queue, by our word."""
         until(lambda: self.status()["queueState"] == "slurm", f"{self} waits for Slurm", secs, 0.05)
         return self
 
     def status(self) -> dict[str, Any]:
-        return self.house.witness.status(self.run)
+        return self.observed.oracle.status(self.run)
 
     def cancel(self) -> dict[str, Any]:
-        return self.house.witness.heard(self.house.site.cancel(self.run))
+        return self.observed.oracle.heard(self.observed.site.cancel(self.run))
 
     def go(self) -> None:
-        self.house.witness.open(self.gate)
+        self.observed.oracle.open(self.gate)
 
     @property
     def alive(self) -> bool:
-        return self.house.witness.alive(self.run)
+        return self.observed.oracle.alive(self.run)
 
     @property
     def starts(self) -> int:
-        return len(self.house.witness.started(self.run))
+        return len(self.observed.oracle.started(self.run))
 
     @property
     def jobs(self) -> list[Job]:
         """What Slurm has of it, over or not."""
         return [
-            j for j in self.house.slurm.queued(active=False) if j.name.startswith(f"js-{self.jid}-")
+            j
+            for j in self.observed.slurm.queued(active=False)
+            if j.name.startswith(f"js-{self.jid}-")
         ]
 
     def __str__(self) -> str:
@@ -246,18 +248,18 @@ class Watch(threading.Thread):
     said and not so.
     """
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, observed: ObservedSupervisor) -> None:
         super().__init__(daemon=True)
-        self._house, self._over = house, threading.Event()
-        self._cases: dict[str, Case] = {}
+        self._house, self._over = observed, threading.Event()
+        self._cases: dict[str, ObservedRun] = {}
         self._heard: dict[tuple[str, int], str] = {}
-        self._own = Witness(house.site, house.place / "watch")
+        self._own = Oracle(observed.site, observed.place / "watch")
         self.lies: list[str] = []
         self.looks = 0
         #: jid: (moment, status), whenever it was another one
         self.said: dict[str, list[tuple[float, dict[str, Any]]]] = {}
 
-    def add(self, case: Case) -> None:
+    def add(self, case: ObservedRun) -> None:
         self._cases[case.jid] = case
 
     def run(self) -> None:
@@ -267,7 +269,7 @@ class Watch(threading.Thread):
             ending.callback(site._disconnect)
             self._watch(site)
 
-    def _watch(self, site: Site) -> None:
+    def _watch(self, site: SupervisorProcess) -> None:
         while not self._over.wait(0.1):
             for case in list(self._cases.values()):
                 try:
@@ -278,7 +280,7 @@ class Watch(threading.Thread):
                 except AssertionError as e:
                     self.lies.append(str(e))
 
-    def _look(self, site: Site, case: Case) -> None:
+    def _look(self, site: SupervisorProcess, case: ObservedRun) -> None:
         status = site.status(case.run)
         self._own.heard(status)
         before = self.said.setdefault(case.jid, [])
@@ -300,7 +302,7 @@ class Watch(threading.Thread):
                 }
             )
 
-    def ever(self, case: Case, true: Callable[[dict[str, Any]], bool]) -> bool:
+    def ever(self, case: ObservedRun, true: Callable[[dict[str, Any]], bool]) -> bool:
         return any(true(status) for _, status in self.said.get(case.jid, []))
 
     def end(self) -> None:
@@ -319,10 +321,10 @@ def _line(pid: int) -> bytes:
 
 
 def ended(
-    cases: Iterable[Case], secs: float = TOLD_SECS, go: bool = True
-) -> dict[Case, dict[str, Any]]:
+    cases: Iterable[ObservedRun], secs: float = TOLD_SECS, go: bool = True
+) -> dict[ObservedRun, dict[str, Any]]:
     """All over; go: let go."""
-    said: dict[Case, dict[str, Any]] = {}
+    said: dict[ObservedRun, dict[str, Any]] = {}
     waits = list(cases)
     deadline = time.monotonic() + secs
     while waits:
@@ -340,7 +342,7 @@ def ended(
     return said
 
 
-def true_again(cases: list[Case], state: str = "running", secs: float = TRUE_SECS) -> float:
+def true_again(cases: list[ObservedRun], state: str = "running", secs: float = TRUE_SECS) -> float:
     """Nothing false is ever said, and in time everything is known. Returns the seconds that took."""
     begun = time.monotonic()
     while True:
@@ -353,7 +355,7 @@ def true_again(cases: list[Case], state: str = "running", secs: float = TRUE_SEC
         time.sleep(0.02)
 
 
-def well_ended(said: dict[Case, dict[str, Any]], code: int = CODE) -> None:
+def well_ended(said: dict[ObservedRun, dict[str, Any]], code: int = CODE) -> None:
     """Each by its own exit code and last line, however it was told."""
     for case, status in said.items():
         exit_ = status["exit"]
@@ -381,7 +383,7 @@ def houses(
     sshd: Any = None,
     fields: dict[str, Any] | None = None,
     **options: Any,
-) -> Iterator[House]:
+) -> Iterator[ObservedSupervisor]:
     """A supervisor that runs, on a machine whose boots count for it and its agents alone; nothing
     of it is left afterwards.
 
@@ -420,10 +422,10 @@ def houses(
             python=str(place / "python"),
             **options,
         )
-        house = House(site, slurm, users, place)
+        observed = ObservedSupervisor(site, slurm, users, place)
         site.start()
-        house.watch.start()
+        observed.watch.start()
         try:
-            yield house
+            yield observed
         finally:
-            house.watch.end()
+            observed.watch.end()

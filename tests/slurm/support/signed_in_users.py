@@ -21,7 +21,7 @@ from typing import Any
 from engine_scripts import free_ports
 from login_nodes import Sshd, Users
 from slurm_cluster import Sites, Slurm
-from supervisor_process import Site, jid_of, shell, until
+from supervisor_process import SupervisorProcess, jid_of, shell, until
 
 from jobscribe.runtime import processes
 
@@ -119,23 +119,28 @@ def _namespace(pid: int) -> str | None:
         return None
 
 
-class Stand:
+class SignedInUsers:
     """clusters: see `described`. Each thread has a connection of its own."""
 
     def __init__(
-        self, site: Site, slurm: Slurm, users: Users, sshd: Sshd, far: FarNode | None = None
+        self,
+        site: SupervisorProcess,
+        slurm: Slurm,
+        users: Users,
+        sshd: Sshd,
+        far: FarNode | None = None,
     ) -> None:
         self._site, self.slurm, self.users, self.sshd, self.far = site, slurm, users, sshd, far
         self.root, self._mine = site.root, threading.local()
-        self._copies: list[Site] = []
+        self._copies: list[SupervisorProcess] = []
 
     @property
-    def site(self) -> Site:
+    def site(self) -> SupervisorProcess:
         if getattr(self._mine, "url", None) != self._site.url:
             self._mine.site, self._mine.url = copy.copy(self._site), self._site.url
             self._mine.site._connection = None
             self._copies.append(self._mine.site)
-        found: Site = self._mine.site
+        found: SupervisorProcess = self._mine.site
         return found
 
     def close(self) -> None:
@@ -330,7 +335,7 @@ def all_at_once(*plays: Callable[[], None]) -> None:
 
 
 @contextlib.contextmanager
-def stand(
+def signed_in(
     sites: Sites,
     slurm: Slurm,
     users: Users,
@@ -338,9 +343,9 @@ def stand(
     clusters: Mapping[str, dict[str, Any]],
     *sets: str,
     far: FarNode | None = None,
-) -> Iterator[Stand]:
+) -> Iterator[SignedInUsers]:
     site = sites.make(*sets, clusters=dict(clusters), people=dict(WHO))
-    at = Stand(site, slurm, users, sshd, far)
+    at = SignedInUsers(site, slurm, users, sshd, far)
     try:
         at.start()
         yield at

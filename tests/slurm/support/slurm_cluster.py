@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from engine_scripts import CALL_SECS, Refused, Script, free_ports
 from login_nodes import Sshd, Users
-from supervisor_process import Site, until
+from supervisor_process import SupervisorProcess, until
 
 #: All that a job can be when nothing of it is left.
 OVER = frozenset(
@@ -333,7 +333,7 @@ class Sites:
 
     def __init__(self, slurm: Slurm, users: Users, sshd: Callable[[], Sshd]) -> None:
         self._slurm, self._users, self._sshd = slurm, users, sshd
-        self.sites: list[Site] = []
+        self.sites: list[SupervisorProcess] = []
 
     def cluster(self, access: str = "runuser", **fields: Any) -> dict[str, Any]:
         """As the file has it. access `ssh`: at the server `main`, linked by the user's own
@@ -363,14 +363,14 @@ class Sites:
         clusters: dict[str, dict[str, Any]] | None = None,
         people: dict[str, str] | None = None,
         **options: Any,
-    ) -> Site:
+    ) -> SupervisorProcess:
         """One that is not started. clusters: fields of each by its name, as `cluster` takes them
         (`{"lab": {"access": "ssh"}}`).
 
         people: uid and name of the unix user who that is (`{"AliceAAA": "alice"}`). options: those
         of Site.
         """
-        site = Site(("drivers.use=sbatch", *sets), **options)
+        site = SupervisorProcess(("drivers.use=sbatch", *sets), **options)
         described = []
         for name, fields in (clusters or {"lab": {}}).items():
             one = {"name": name, **self.cluster(**fields)}

@@ -13,7 +13,7 @@ from typing import Any
 
 from login_nodes import Users
 from slurm_cluster import Slurm, sites
-from supervisor_process import PYTHON_PATH, Answer, Site, jid_of, req_id, spec, until
+from supervisor_process import PYTHON_PATH, Answer, SupervisorProcess, jid_of, req_id, spec, until
 
 from jobscribe.runtime import processes
 
@@ -24,12 +24,12 @@ SECS = 150.0
 TRACES = ("Traceback", 'File "', "Error(", "object at 0x")
 
 
-class Ground:
+class SlurmSupervisor:
     """site: it runs, and so does an agent of ALICE's on the cluster `lab` as soon as something was
     submitted.
     """
 
-    def __init__(self, site: Site, slurm: Slurm, users: Users) -> None:
+    def __init__(self, site: SupervisorProcess, slurm: Slurm, users: Users) -> None:
         self.site, self.slurm, self.users = site, slurm, users
 
     # ---- runs
@@ -187,10 +187,12 @@ def check_plain(text: str) -> None:
 
 
 @contextlib.contextmanager
-def ground(cluster: tuple[Slurm, Users], *sets: str, **options: Any) -> Iterator[Ground]:
+def batch_site(
+    cluster: tuple[Slurm, Users], *sets: str, **options: Any
+) -> Iterator[SlurmSupervisor]:
     """options: as `slurm_yard.Sites.make` takes them; by default one cluster, where ALICE is alice."""
     slurm, users = cluster
     slurm.well()
     with sites(slurm, users, lambda: None) as made:  # type: ignore[arg-type,return-value]
         options = {"clusters": {"lab": {}}, "people": {ALICE: "alice"}} | options
-        yield Ground(made.make("slots.op_run=40", *sets, **options).start(), slurm, users)
+        yield SlurmSupervisor(made.make("slots.op_run=40", *sets, **options).start(), slurm, users)

@@ -42,7 +42,7 @@ class Picture(NamedTuple):
     label: str
 
 
-class Person:
+class ChromiumUser:
     """troubles: what the browser found wrong with the page, such as an exception or something that
     its policy forbids.
     """
@@ -142,7 +142,7 @@ class Person:
 
     # ---- what is done
 
-    def sign_in(self) -> "Person":
+    def sign_in(self) -> "ChromiumUser":
         self.page.locator("#name").fill(self.name)
         self.page.locator("#name").press("Enter")
         self.until("#user", re.escape(self.name))

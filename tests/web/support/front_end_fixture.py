@@ -66,7 +66,7 @@ class Browser:
         return answer.get_json()
 
 
-class Web:
+class FrontEnd:
     """A Flask site with the blueprint. `refusals`: (uid, api, simulation type or None) to what the
     site's hook says.
     """

@@ -26,7 +26,7 @@ class Job(NamedTuple):
     serial: int
 
 
-class Promised:
+class DurabilityOracle:
     """Everything that was said up to a moment."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Promised:
 
 
 def keep_them(
-    root: Path, promised: Promised, requests: Mapping[str, str], secrets: Mapping[str, str]
+    root: Path, promised: DurabilityOracle, requests: Mapping[str, str], secrets: Mapping[str, str]
 ) -> dict[str, int]:
     """A supervisor that starts on this root finds all that was promised. requests: reqId by jid.
     Returns what else is there.
@@ -110,7 +110,9 @@ def keep_them(
     return _recovered(root, promised, requests)
 
 
-def _recovered(root: Path, promised: Promised, requests: Mapping[str, str]) -> dict[str, int]:
+def _recovered(
+    root: Path, promised: DurabilityOracle, requests: Mapping[str, str]
+) -> dict[str, int]:
     complaints: list[str] = []
     store = SqliteStore(root / "db" / "events.sqlite", _at_once)
     try:
@@ -135,7 +137,7 @@ def _recovered(root: Path, promised: Promised, requests: Mapping[str, str]) -> d
     return {"events": head, "jobs": report.jobs}
 
 
-def _has(events: list[Stored], promised: Promised) -> None:
+def _has(events: list[Stored], promised: DurabilityOracle) -> None:
     requested = {(s.stream, s.event.serial) for s in events if isinstance(s.event, RunRequested)}
     placed = {
         Job(s.event.token.jid, s.event.token.serial)

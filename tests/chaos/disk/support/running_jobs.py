@@ -5,13 +5,13 @@ must be.
 import json
 from typing import Any
 
-from supervisor_process import Answer, Site, shell, until
+from supervisor_process import Answer, SupervisorProcess, shell, until
 
 
-class Long:
+class LongJob:
     """A run that goes on until it is let go, and writes that it does into a file of its own."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: SupervisorProcess) -> None:
         self._site, self._beats, gate = site, site.place / "beats", site.place / "gate"
         self.run = shell(f"while ! [ -e {gate} ]; do echo beat >>{self._beats}; sleep 0.1; done")
         self._gate = gate
@@ -33,7 +33,7 @@ class Long:
         assert self._site.wait(self.run)["state"] == "completed"
 
 
-def ask(site: Site, run: dict[str, Any], request: str) -> Answer:
+def ask(site: SupervisorProcess, run: dict[str, Any], request: str) -> Answer:
     return site.ask(
         "POST", "/api/run-simulation", json.dumps({"reqId": request, "run": run}).encode()
     )

@@ -14,7 +14,7 @@ import tornado.httpserver
 import tornado.netutil
 import tornado.web
 import tornado.websocket
-from fake_slurm import PaperSlurm
+from fake_slurm import FakeSlurm
 
 from jobscribe.agent import process
 from jobscribe.agent.batch import controller
@@ -161,7 +161,7 @@ class Seat:
 
 @pytest.fixture
 async def seat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Seat]:
-    slurm = PaperSlurm()
+    slurm = FakeSlurm()
     monkeypatch.setattr(controller, "Commands", lambda env: slurm)
     monkeypatch.setattr(process, "log_uncaught", lambda log: None)
     made = Seat(tmp_path)

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from fake_slurm import USER, PaperJob, PaperSlurm
+from fake_slurm import USER, FakeJob, FakeSlurm
 
 from jobscribe.agent.batch import controller, poll_loop, reconciliation, scheduler_queries, start
 from jobscribe.agent.batch import stop as stopping
@@ -51,7 +51,7 @@ class Told:
 class Ground:
     """One agent's folder, its Slurm, and the agents that come and go."""
 
-    def __init__(self, root: Path, slurm: PaperSlurm) -> None:
+    def __init__(self, root: Path, slurm: FakeSlurm) -> None:
         self.root, self.slurm = root, slurm
         self.folder = root / "agent" / "sbatch.parallel.user1234@lab"
         self.folder.mkdir(parents=True)
@@ -127,7 +127,7 @@ class Ground:
     async def ending(self, token: Token) -> Execution:
         return await self.until(lambda: next((e for e in self.of(token) if e.ending), None))  # type: ignore[no-any-return]
 
-    async def job(self, number: int = 1) -> PaperJob:
+    async def job(self, number: int = 1) -> FakeJob:
         """The n-th that Slurm has taken."""
         await self.until(lambda: len(self.slurm.jobs) >= number)
         return list(self.slurm.jobs.values())[number - 1]
@@ -142,11 +142,11 @@ class Ground:
 
 
 @pytest.fixture
-async def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Ground]:
+async def batch_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Ground]:
     monkeypatch.setattr(start, "SETTLED_SECS", 0.6)
     monkeypatch.setattr(reconciliation, "SETTLED_SECS", 0.6)
     monkeypatch.setattr(reconciliation, "ABSENT_SECS", 0.6)
-    slurm = PaperSlurm()
+    slurm = FakeSlurm()
     made = Ground(tmp_path, slurm)
     yield made
     for batch in list(made.agents):
@@ -154,86 +154,88 @@ async def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     await slurm.close()
 
 
-async def test_a_plain_run_goes_its_way(ground: Ground) -> None:
-    batch = await ground.agent()
-    token = ground.token()
-    batch.launch(token, ground.spec("echo hello; echo oops >&2; exit 7"))
-    end = await ground.ended(token)
+async def test_a_plain_run_goes_its_way(batch_site: Ground) -> None:
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec("echo hello; echo oops >&2; exit 7"))
+    end = await batch_site.ended(token)
     assert end.exit is not None and end.batch is not msgspec.UNSET
     assert (end.exit.code, end.exit.source, end.exit.last_lines) == (7, "script", "oops")
     assert (end.batch.state, end.batch.job_id, end.batch.cluster) == ("FAILED", "11", "lab")
-    assert ground.evidence(token, "stdout.log").read_text() == "hello\n"
-    assert ground.evidence(token, "batch.sh").read_text().startswith("#!/bin/sh\n#SBATCH ")
-    states = [e.state for e in ground.of(token)]
+    assert batch_site.evidence(token, "stdout.log").read_text() == "hello\n"
+    assert batch_site.evidence(token, "batch.sh").read_text().startswith("#!/bin/sh\n#SBATCH ")
+    states = [e.state for e in batch_site.of(token)]
     assert states == sorted(states, key=["starting", "running", "ended"].index)
-    assert msgspec.json.decode(ground.evidence(token, "exit.json").read_bytes())["code"] == 7
+    assert msgspec.json.decode(batch_site.evidence(token, "exit.json").read_bytes())["code"] == 7
 
 
-async def test_a_token_is_launched_once_however_often_it_is_asked_for(ground: Ground) -> None:
-    batch = await ground.agent()
-    token = ground.token()
+async def test_a_token_is_launched_once_however_often_it_is_asked_for(batch_site: Ground) -> None:
+    batch = await batch_site.agent()
+    token = batch_site.token()
     for _ in range(3):
-        batch.launch(token, ground.spec(ground.stamping()))
-    await ground.ended(token)
-    batch.launch(token, ground.spec(ground.stamping()))
+        batch.launch(token, batch_site.spec(batch_site.stamping()))
+    await batch_site.ended(token)
+    batch.launch(token, batch_site.spec(batch_site.stamping()))
     batch.forget([token])
-    batch.launch(token, ground.spec(ground.stamping()))
-    last = ground.of(token)[-1]
+    batch.launch(token, batch_site.spec(batch_site.stamping()))
+    last = batch_site.of(token)[-1]
     assert last.exit is not None and (last.exit.code, last.exit.source) == (0, "script")
-    assert ground.slurm.count("sbatch") == 1 and ground.starts() == [str(token)]
+    assert batch_site.slurm.count("sbatch") == 1 and batch_site.starts() == [str(token)]
 
 
-async def test_an_end_is_there_until_it_is_acknowledged(ground: Ground) -> None:
-    batch = await ground.agent()
-    token = ground.token()
-    batch.launch(token, ground.spec("exit 3"))
-    await ground.ended(token)
+async def test_an_end_is_there_until_it_is_acknowledged(batch_site: Ground) -> None:
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec("exit 3"))
+    await batch_site.ended(token)
     for _ in range(2):
-        await ground.kill(batch)
-        ground.said.clear()
-        batch = await ground.agent()
-        (known,) = ground.said
+        await batch_site.kill(batch)
+        batch_site.said.clear()
+        batch = await batch_site.agent()
+        (known,) = batch_site.said
         assert (
             (known.token, known.state) == (token, "ended")
             and known.exit is not None
             and known.exit.code == 3
         )
     batch.forget([token])
-    await ground.kill(batch)
-    ground.said.clear()
-    await ground.agent()
-    assert ground.said == []
+    await batch_site.kill(batch)
+    batch_site.said.clear()
+    await batch_site.agent()
+    assert batch_site.said == []
 
 
-async def test_a_stop_of_what_was_not_launched_is_remembered(ground: Ground) -> None:
-    batch = await ground.agent()
-    token = ground.token()
+async def test_a_stop_of_what_was_not_launched_is_remembered(batch_site: Ground) -> None:
+    batch = await batch_site.agent()
+    token = batch_site.token()
     batch.stop(token, "cancel", 1.0)
-    await ground.kill(batch)
-    batch = await ground.agent()
-    batch.launch(token, ground.spec(ground.stamping()))
-    end = await ground.ended(token)
+    await batch_site.kill(batch)
+    batch = await batch_site.agent()
+    batch.launch(token, batch_site.spec(batch_site.stamping()))
+    end = await batch_site.ended(token)
     assert end.exit is not None and (end.exit.source, end.exit.stop_reason) == ("start", "cancel")
-    assert ground.slurm.count("sbatch") == 0 and ground.starts() == []
+    assert batch_site.slurm.count("sbatch") == 0 and batch_site.starts() == []
 
 
-async def test_what_waits_in_the_queue_is_stopped_before_it_starts_for_good(ground: Ground) -> None:
-    ground.slurm.hold = True
-    batch = await ground.agent()
-    token = ground.token()
-    batch.launch(token, ground.spec(ground.stamping()))
-    job = await ground.job()
-    await ground.until(lambda: ground.of(token)[-1].batch.job_id)  # type: ignore[union-attr]
+async def test_what_waits_in_the_queue_is_stopped_before_it_starts_for_good(
+    batch_site: Ground,
+) -> None:
+    batch_site.slurm.hold = True
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec(batch_site.stamping()))
+    job = await batch_site.job()
+    await batch_site.until(lambda: batch_site.of(token)[-1].batch.job_id)  # type: ignore[union-attr]
     batch.stop(token, "cancel", 1.0)
-    await ground.until(lambda: ground.evidence(token, "started").exists())
+    await batch_site.until(lambda: batch_site.evidence(token, "started").exists())
     if not job.over:  # Slurm starts it in the same moment, all the same
-        ground.slurm.begin(job)
-    end = await ground.ended(token)
+        batch_site.slurm.begin(job)
+    end = await batch_site.ended(token)
     assert end.exit is not None and (end.exit.source, end.exit.stop_reason) == (
         "start",
         "cancel",
     ), end
-    assert ground.starts() == [] and job.over
+    assert batch_site.starts() == [] and job.over
 
 
 @pytest.mark.parametrize(
@@ -244,43 +246,46 @@ async def test_what_waits_in_the_queue_is_stopped_before_it_starts_for_good(grou
     ],
 )
 async def test_a_stop_is_sigterm_then_grace_then_sigkill(
-    ground: Ground, shell: str, code: int | None, number: int | None
+    batch_site: Ground, shell: str, code: int | None, number: int | None
 ) -> None:
-    batch = await ground.agent()
-    token = ground.token()
-    batch.launch(token, ground.spec(shell))
-    await ground.until((ground.root / "run" / "up").exists)
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec(shell))
+    await batch_site.until((batch_site.root / "run" / "up").exists)
     batch.stop(token, "cancel", 0.5)
     assert (
-        msgspec.json.decode(ground.evidence(token, "stop.json").read_bytes())["reason"] == "cancel"
+        msgspec.json.decode(batch_site.evidence(token, "stop.json").read_bytes())["reason"]
+        == "cancel"
     )
-    assert ground.slurm.count("scancel") == 0, "the reason has to be there before the first signal"
-    end = await ground.ended(token)
+    assert batch_site.slurm.count("scancel") == 0, (
+        "the reason has to be there before the first signal"
+    )
+    end = await batch_site.ended(token)
     assert end.exit is not None and end.exit.stop_reason == "cancel" and end.exit.code == code
     assert number is None or end.exit.signal in (None, number)
 
 
 async def test_the_agent_ends_what_slurm_has_not_ended_at_its_limit(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    batch_site: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits: list[tuple[float, float]] = []
     monkeypatch.setattr(poll_loop, "fallback_secs", lambda *limit: limits.append(limit) or limit[0])
-    batch = await ground.agent()
-    token = ground.token()
+    batch = await batch_site.agent()
+    token = batch_site.token()
     began = time.monotonic()
     batch.launch(
         token,
-        ground.spec(
+        batch_site.spec(
             "trap 'exit 1' TERM; while :; do sleep 0.02; done", time_limit_secs=1.2, grace_secs=1.0
         ),
     )
-    end = await ground.ended(token)
+    end = await batch_site.ended(token)
     assert (
         end.exit is not None
         and end.exit.stop_reason == "timeLimit"
         and time.monotonic() - began >= 0.2
     )
-    assert "#SBATCH --time=1\n" in ground.evidence(token, "batch.sh").read_text()
+    assert "#SBATCH --time=1\n" in batch_site.evidence(token, "batch.sh").read_text()
     assert set(limits) == {(1.2, 90.0)} and (fallback_secs(1.2), fallback_secs(60, 7)) == (
         150,
         67,
@@ -289,33 +294,33 @@ async def test_the_agent_ends_what_slurm_has_not_ended_at_its_limit(
 
 @pytest.mark.parametrize("code", [0, 3])
 async def test_what_ends_at_slurm_s_own_limit_was_ended_by_its_time_limit(
-    ground: Ground, code: int
+    batch_site: Ground, code: int
 ) -> None:
-    batch = await ground.agent()
-    token = ground.token()
+    batch = await batch_site.agent()
+    token = batch_site.token()
     batch.launch(
         token,
-        ground.spec(
+        batch_site.spec(
             f"trap 'exit {code}' TERM; touch up; while :; do sleep 0.02; done", time_limit_secs=60.0
         ),
     )
-    await ground.until((ground.root / "run" / "up").exists)
-    ground.slurm.time_out(await ground.job())
-    end = await ground.ended(token)
+    await batch_site.until((batch_site.root / "run" / "up").exists)
+    batch_site.slurm.time_out(await batch_site.job())
+    end = await batch_site.ended(token)
     assert end.exit is not None and (end.exit.code, end.exit.stop_reason) == (code, "timeLimit")
-    assert ground.slurm.count("scancel") == 0
+    assert batch_site.slurm.count("scancel") == 0
 
 
-async def test_it_is_not_over_while_slurm_is_completing_it(ground: Ground) -> None:
-    ground.slurm.completing = 0.8
-    batch = await ground.agent()
-    token = ground.token()
-    batch.launch(token, ground.spec("true"))
-    job = await ground.job()
-    await ground.until(lambda: job.state == "COMPLETING")
-    await ground.until(lambda: ground.of(token)[-1].batch.state == "COMPLETING")  # type: ignore[union-attr]
-    assert ground.of(token)[-1].state == "running"
-    await ground.ended(token)
+async def test_it_is_not_over_while_slurm_is_completing_it(batch_site: Ground) -> None:
+    batch_site.slurm.completing = 0.8
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec("true"))
+    job = await batch_site.job()
+    await batch_site.until(lambda: job.state == "COMPLETING")
+    await batch_site.until(lambda: batch_site.of(token)[-1].batch.state == "COMPLETING")  # type: ignore[union-attr]
+    assert batch_site.of(token)[-1].state == "running"
+    await batch_site.ended(token)
     assert job.state == "COMPLETED"
 
 
@@ -323,89 +328,97 @@ async def test_it_is_not_over_while_slurm_is_completing_it(ground: Ground) -> No
 
 
 async def test_its_own_exit_is_told_while_slurm_completes_it_and_nothing_stops_it_then(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    batch_site: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(poll_loop, "fallback_secs", lambda limit, slack: limit)
-    ground.slurm.completing = 4.0
-    batch = await ground.agent()
-    token = ground.token()
-    batch.launch(token, ground.spec("exit 3", time_limit_secs=2.0))
-    ending = await ground.ending(token)
+    batch_site.slurm.completing = 4.0
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec("exit 3", time_limit_secs=2.0))
+    ending = await batch_site.ending(token)
     assert ending.exit is not None and (
         ending.exit.code,
         ending.exit.source,
         ending.exit.stop_reason,
     ) == (3, "script", None)
     batch.stop(token, "cancel", 0.1)
-    assert ground.of(token)[-1].ending
-    end = await ground.ended(token)
+    assert batch_site.of(token)[-1].ending
+    end = await batch_site.ended(token)
     assert end.exit is not None and (end.exit.code, end.exit.stop_reason) == (3, None)
-    assert ground.slurm.count("scancel") == 0 and not ground.evidence(token, "stop.json").exists()
+    assert (
+        batch_site.slurm.count("scancel") == 0
+        and not batch_site.evidence(token, "stop.json").exists()
+    )
 
 
 async def test_what_slurm_completes_without_an_exit_of_its_own_has_no_known_end_yet(
-    ground: Ground,
+    batch_site: Ground,
 ) -> None:
-    batch = await ground.agent()
-    token = ground.token()
-    batch.launch(token, ground.spec("sleep 60"))
-    await ground.running(token)
-    job = await ground.job()
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec("sleep 60"))
+    await batch_site.running(token)
+    job = await batch_site.job()
     job.state = "COMPLETING"
-    await ground.until(lambda: ground.of(token)[-1].batch.state == "COMPLETING")  # type: ignore[union-attr]
-    assert not ground.of(token)[-1].ending
-    ground.slurm.end(job, "CANCELLED")
-    end = await ground.ended(token)
+    await batch_site.until(lambda: batch_site.of(token)[-1].batch.state == "COMPLETING")  # type: ignore[union-attr]
+    assert not batch_site.of(token)[-1].ending
+    batch_site.slurm.end(job, "CANCELLED")
+    end = await batch_site.ended(token)
     assert end.exit is not None and end.exit.ended_by_scheduler == "CANCELLED"
 
 
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_a_stop_that_is_on_record_and_finds_an_exit_sends_no_signal(
-    ground: Ground,
+    batch_site: Ground,
     monkeypatch: pytest.MonkeyPatch,
     restarted: bool,
 ) -> None:
     monkeypatch.setattr(stopping, "_COLLECT_SECS", 1.0)
-    ground.slurm.completing = 2.0
-    batch = await ground.agent()
-    token = ground.token()
-    batch.launch(token, ground.spec(f"until [ -e {ground.root}/go ]; do sleep 0.02; done"))
-    await ground.running(token)
+    batch_site.slurm.completing = 2.0
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec(f"until [ -e {batch_site.root}/go ]; do sleep 0.02; done"))
+    await batch_site.running(token)
     batch.stop(token, "cancel", 0.1)
-    stop = ground.evidence(token, "stop.json")
+    stop = batch_site.evidence(token, "stop.json")
     assert msgspec.json.decode(stop.read_bytes())["signaled"] is False
     if restarted:
-        await ground.kill(batch)
-    (ground.root / "go").touch()
-    await ground.until(ground.evidence(token, "exit-code").exists)
+        await batch_site.kill(batch)
+    (batch_site.root / "go").touch()
+    await batch_site.until(batch_site.evidence(token, "exit-code").exists)
     if restarted:
-        await ground.agent()
-    end = await ground.ended(token)
+        await batch_site.agent()
+    end = await batch_site.ended(token)
     assert end.exit is not None and (end.exit.code, end.exit.stop_reason) == (0, None)
     assert (
-        ground.slurm.count("scancel") == 0
+        batch_site.slurm.count("scancel") == 0
         and msgspec.json.decode(stop.read_bytes())["signaled"] is False
     )
 
 
-async def test_a_signal_that_was_sent_by_an_earlier_agent_is_why_it_ended(ground: Ground) -> None:
-    batch = await ground.agent()
-    token = ground.token()
+async def test_a_signal_that_was_sent_by_an_earlier_agent_is_why_it_ended(
+    batch_site: Ground,
+) -> None:
+    batch = await batch_site.agent()
+    token = batch_site.token()
     batch.launch(
         token,
-        ground.spec(
+        batch_site.spec(
             "trap 'touch stopped; until [ -e done ]; do sleep 0.02; done; exit 5' TERM; touch up; while :; do sleep 0.02; done"
         ),
     )
-    await ground.until((ground.root / "run" / "up").exists)
+    await batch_site.until((batch_site.root / "run" / "up").exists)
     batch.stop(token, "cancel", 60.0)
-    await ground.until((ground.root / "run" / "stopped").exists)
-    assert msgspec.json.decode(ground.evidence(token, "stop.json").read_bytes())["signaled"] is True
-    await ground.kill(batch)
-    (ground.root / "run" / "done").touch()
-    await ground.until(ground.evidence(token, "exit-code").exists)
-    await ground.agent()
-    end = await ground.ended(token)
+    await batch_site.until((batch_site.root / "run" / "stopped").exists)
+    assert (
+        msgspec.json.decode(batch_site.evidence(token, "stop.json").read_bytes())["signaled"]
+        is True
+    )
+    await batch_site.kill(batch)
+    (batch_site.root / "run" / "done").touch()
+    await batch_site.until(batch_site.evidence(token, "exit-code").exists)
+    await batch_site.agent()
+    end = await batch_site.ended(token)
     assert end.exit is not None and (end.exit.code, end.exit.stop_reason) == (5, "cancel")
 
 
@@ -413,20 +426,20 @@ async def test_a_signal_that_was_sent_by_an_earlier_agent_is_why_it_ended(ground
     ("state", "by"), [("TIMEOUT", ""), ("CANCELLED", "1001"), ("NODE_FAIL", "")]
 )
 async def test_an_exit_that_slurm_did_not_see_for_long_is_no_end_by_slurm(
-    ground: Ground, state: str, by: str
+    batch_site: Ground, state: str, by: str
 ) -> None:
-    ground.slurm.hung = True
-    batch = await ground.agent()
-    token = ground.token()
-    batch.launch(token, ground.spec("exit 3"))
-    await ground.ending(token)
-    asked = ground.slurm.count("squeue")
-    await ground.until(lambda: ground.slurm.count("squeue") > asked + 1)
-    job = await ground.job()
+    batch_site.slurm.hung = True
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec("exit 3"))
+    await batch_site.ending(token)
+    asked = batch_site.slurm.count("squeue")
+    await batch_site.until(lambda: batch_site.slurm.count("squeue") > asked + 1)
+    job = await batch_site.job()
     assert job.state == "RUNNING"
-    ground.slurm.end(job, state)
+    batch_site.slurm.end(job, state)
     job.by = by
-    end = await ground.ended(token)
+    end = await batch_site.ended(token)
     assert end.exit is not None and (
         end.exit.code,
         end.exit.stop_reason,
@@ -442,247 +455,266 @@ async def test_an_exit_that_slurm_did_not_see_for_long_is_no_end_by_slurm(
 # ---- the agent ends at any moment
 
 
-async def test_the_next_agent_takes_over_what_runs_and_what_ended_meanwhile(ground: Ground) -> None:
-    batch = await ground.agent()
-    runs, ends = ground.token(), ground.token()
+async def test_the_next_agent_takes_over_what_runs_and_what_ended_meanwhile(
+    batch_site: Ground,
+) -> None:
+    batch = await batch_site.agent()
+    runs, ends = batch_site.token(), batch_site.token()
     batch.launch(
         runs,
-        ground.spec(ground.stamping(f"until [ -e {ground.root}/go ]; do sleep 0.02; done; exit 4")),
+        batch_site.spec(
+            batch_site.stamping(f"until [ -e {batch_site.root}/go ]; do sleep 0.02; done; exit 4")
+        ),
     )
     batch.launch(
         ends,
-        ground.spec(
-            ground.stamping(f"until [ -e {ground.root}/end ]; do sleep 0.02; done; exit 9")
+        batch_site.spec(
+            batch_site.stamping(f"until [ -e {batch_site.root}/end ]; do sleep 0.02; done; exit 9")
         ),
     )
-    await ground.running(runs), await ground.running(ends)
-    await ground.kill(batch)
-    (ground.root / "end").touch()
-    await ground.until(lambda: any(j.over for j in ground.slurm.jobs.values()))
-    ground.said.clear()
-    await ground.agent()
-    one = await ground.ended(ends)
-    assert one.exit is not None and one.exit.code == 9 and (await ground.running(runs)).pid
-    (ground.root / "go").touch()
-    two = await ground.ended(runs)
+    await batch_site.running(runs), await batch_site.running(ends)
+    await batch_site.kill(batch)
+    (batch_site.root / "end").touch()
+    await batch_site.until(lambda: any(j.over for j in batch_site.slurm.jobs.values()))
+    batch_site.said.clear()
+    await batch_site.agent()
+    one = await batch_site.ended(ends)
+    assert one.exit is not None and one.exit.code == 9 and (await batch_site.running(runs)).pid
+    (batch_site.root / "go").touch()
+    two = await batch_site.ended(runs)
     assert two.exit is not None and two.exit.code == 4
-    assert sorted(ground.starts()) == [str(runs), str(ends)]
+    assert sorted(batch_site.starts()) == [str(runs), str(ends)]
 
 
 async def test_killed_between_sbatch_and_its_answer_it_is_found_by_its_comment(
-    ground: Ground,
+    batch_site: Ground,
 ) -> None:
-    ground.slurm.answer.clear()
-    batch = await ground.agent()
-    token = ground.token()
-    batch.launch(token, ground.spec(ground.stamping("exit 6")))
-    await ground.slurm.taken.wait()
-    await ground.kill(batch)
-    ground.slurm.answer.set()
-    await ground.agent()
-    end = await ground.ended(token)
+    batch_site.slurm.answer.clear()
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec(batch_site.stamping("exit 6")))
+    await batch_site.slurm.taken.wait()
+    await batch_site.kill(batch)
+    batch_site.slurm.answer.set()
+    await batch_site.agent()
+    end = await batch_site.ended(token)
     assert end.exit is not None and end.exit.code == 6 and end.batch.job_id == "11"  # type: ignore[union-attr]
-    assert ground.slurm.count("sbatch") == 1 and ground.starts() == [str(token)]
+    assert batch_site.slurm.count("sbatch") == 1 and batch_site.starts() == [str(token)]
 
 
 @pytest.mark.parametrize("comments", [True, False])
-async def test_an_accounting_without_comments_will_do(ground: Ground, comments: bool) -> None:
-    ground.slurm.answer.clear()
-    ground.slurm.accounting_comments = comments
-    ground.slurm.hold = True
-    batch = await ground.agent()
-    token = ground.token()
-    batch.launch(token, ground.spec(ground.stamping()))
-    await ground.slurm.taken.wait()
-    await ground.kill(batch)
-    job = await ground.job()
-    ground.slurm.end(job, "CANCELLED")
+async def test_an_accounting_without_comments_will_do(batch_site: Ground, comments: bool) -> None:
+    batch_site.slurm.answer.clear()
+    batch_site.slurm.accounting_comments = comments
+    batch_site.slurm.hold = True
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec(batch_site.stamping()))
+    await batch_site.slurm.taken.wait()
+    await batch_site.kill(batch)
+    job = await batch_site.job()
+    batch_site.slurm.end(job, "CANCELLED")
     job.in_queue = False
-    ground.slurm.answer.set()
-    await ground.agent()
-    end = await ground.ended(token)
-    assert ground.slurm.count("sbatch") == 1 and end.batch.job_id == "11" and end.exit.code is None  # type: ignore[union-attr]
+    batch_site.slurm.answer.set()
+    await batch_site.agent()
+    end = await batch_site.ended(token)
+    assert (
+        batch_site.slurm.count("sbatch") == 1 and end.batch.job_id == "11" and end.exit.code is None
+    )  # type: ignore[union-attr]
 
 
-async def test_killed_before_anything_was_submitted_it_never_started(ground: Ground) -> None:
-    batch = await ground.agent()
-    token = ground.token()
+async def test_killed_before_anything_was_submitted_it_never_started(batch_site: Ground) -> None:
+    batch = await batch_site.agent()
+    token = batch_site.token()
     batch._preparation.write_files = lambda *a: time.sleep(0.2)  # type: ignore[method-assign]
     batch._submitter.submit = lambda job: None  # type: ignore[method-assign]
-    batch.launch(token, ground.spec(ground.stamping()))
-    await ground.kill(batch)
-    batch = await ground.agent()
-    batch.launch(token, ground.spec(ground.stamping()))
-    end = await ground.ended(token)
+    batch.launch(token, batch_site.spec(batch_site.stamping()))
+    await batch_site.kill(batch)
+    batch = await batch_site.agent()
+    batch.launch(token, batch_site.spec(batch_site.stamping()))
+    end = await batch_site.ended(token)
     assert (
         end.exit is not None
         and end.exit.source == "start"
-        and ground.slurm.count("sbatch") == 0
-        and ground.starts() == []
+        and batch_site.slurm.count("sbatch") == 0
+        and batch_site.starts() == []
     )
 
 
 async def test_killed_between_the_note_and_sbatch_it_is_submitted_by_the_next(
-    ground: Ground,
+    batch_site: Ground,
 ) -> None:
-    batch = await ground.agent()
-    token = ground.token()
+    batch = await batch_site.agent()
+    token = batch_site.token()
     batch._submitter.submit = lambda job: None  # type: ignore[method-assign]
-    batch.launch(token, ground.spec(ground.stamping("exit 2")))
-    await ground.until(lambda: ground.evidence(token, "batch.json").exists())
-    await ground.kill(batch)
-    await ground.agent()
-    end = await ground.ended(token)
-    assert end.exit is not None and end.exit.code == 2 and ground.starts() == [str(token)]
+    batch.launch(token, batch_site.spec(batch_site.stamping("exit 2")))
+    await batch_site.until(lambda: batch_site.evidence(token, "batch.json").exists())
+    await batch_site.kill(batch)
+    await batch_site.agent()
+    end = await batch_site.ended(token)
+    assert end.exit is not None and end.exit.code == 2 and batch_site.starts() == [str(token)]
 
 
-async def test_a_stop_is_taken_up_by_the_next_agent(ground: Ground) -> None:
-    batch = await ground.agent()
-    token = ground.token()
-    batch.launch(token, ground.spec("trap 'exit 5' TERM; while :; do sleep 0.02; done"))
-    await ground.running(token)
+async def test_a_stop_is_taken_up_by_the_next_agent(batch_site: Ground) -> None:
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec("trap 'exit 5' TERM; while :; do sleep 0.02; done"))
+    await batch_site.running(token)
     batch.stop(token, "cancel", 0.4)
-    await ground.kill(batch)
-    assert ground.slurm.count("scancel") == 0
-    await ground.agent()
-    end = await ground.ended(token)
+    await batch_site.kill(batch)
+    assert batch_site.slurm.count("scancel") == 0
+    await batch_site.agent()
+    end = await batch_site.ended(token)
     assert end.exit is not None and (end.exit.code, end.exit.stop_reason) == (5, "cancel")
 
 
 # ---- answers that do not come
 
 
-async def test_a_lost_answer_of_sbatch_is_looked_for(ground: Ground) -> None:
-    ground.slurm.lost_answers = 1
-    batch = await ground.agent()
-    token = ground.token()
-    batch.launch(token, ground.spec(ground.stamping("exit 6")))
-    end = await ground.ended(token)
-    assert end.exit is not None and end.exit.code == 6 and ground.slurm.count("sbatch") == 1
+async def test_a_lost_answer_of_sbatch_is_looked_for(batch_site: Ground) -> None:
+    batch_site.slurm.lost_answers = 1
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec(batch_site.stamping("exit 6")))
+    end = await batch_site.ended(token)
+    assert end.exit is not None and end.exit.code == 6 and batch_site.slurm.count("sbatch") == 1
 
 
-async def test_a_lost_request_is_made_again_when_it_is_surely_not_there(ground: Ground) -> None:
-    ground.slurm.lost_requests = 1
-    ground.slurm.accounting_down = True
-    batch = await ground.agent()
-    token = ground.token()
-    batch.launch(token, ground.spec(ground.stamping("exit 6")))
-    await ground.until(lambda: ground.of(token) and ground.of(token)[-1].batch.unknown_since)  # type: ignore[union-attr]
+async def test_a_lost_request_is_made_again_when_it_is_surely_not_there(batch_site: Ground) -> None:
+    batch_site.slurm.lost_requests = 1
+    batch_site.slurm.accounting_down = True
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec(batch_site.stamping("exit 6")))
+    await batch_site.until(
+        lambda: batch_site.of(token) and batch_site.of(token)[-1].batch.unknown_since
+    )  # type: ignore[union-attr]
     await asyncio.sleep(1.0)  # longer than it takes to be sure
-    assert ground.slurm.count("sbatch") == 1, "accounting could not be asked"
-    ground.slurm.accounting_down = False
-    end = await ground.ended(token)
+    assert batch_site.slurm.count("sbatch") == 1, "accounting could not be asked"
+    batch_site.slurm.accounting_down = False
+    end = await batch_site.ended(token)
     assert (
         end.exit is not None
         and end.exit.code == 6
-        and ground.slurm.count("sbatch") == 2
-        and ground.starts() == [str(token)]
+        and batch_site.slurm.count("sbatch") == 2
+        and batch_site.starts() == [str(token)]
     )
 
 
-async def test_of_two_that_slurm_has_one_runs_and_is_followed(ground: Ground) -> None:
-    ground.slurm.lost_answers = 1
-    ground.slurm.hold = ground.slurm.hidden = True
-    batch = await ground.agent()
-    token = ground.token()
+async def test_of_two_that_slurm_has_one_runs_and_is_followed(batch_site: Ground) -> None:
+    batch_site.slurm.lost_answers = 1
+    batch_site.slurm.hold = batch_site.slurm.hidden = True
+    batch = await batch_site.agent()
+    token = batch_site.token()
     batch.launch(
         token,
-        ground.spec(ground.stamping(f"until [ -e {ground.root}/go ]; do sleep 0.02; done; exit 6")),
+        batch_site.spec(
+            batch_site.stamping(f"until [ -e {batch_site.root}/go ]; do sleep 0.02; done; exit 6")
+        ),
     )
-    first = await ground.job()
-    ground.slurm.hidden = False
-    second = await ground.job(2)
-    await ground.until(lambda: ground.of(token)[-1].batch.job_id == second.job_id)  # type: ignore[union-attr]
+    first = await batch_site.job()
+    batch_site.slurm.hidden = False
+    second = await batch_site.job(2)
+    await batch_site.until(lambda: batch_site.of(token)[-1].batch.job_id == second.job_id)  # type: ignore[union-attr]
     first.in_queue = first.in_accounting = True
-    ground.slurm.begin(first)
-    await ground.running(token)
-    ground.slurm.begin(second)
-    await ground.until(lambda: second.over)
+    batch_site.slurm.begin(first)
+    await batch_site.running(token)
+    batch_site.slurm.begin(second)
+    await batch_site.until(lambda: second.over)
     assert second.exit == "97:0"
-    (ground.root / "go").touch()
-    end = await ground.ended(token)
+    (batch_site.root / "go").touch()
+    end = await batch_site.ended(token)
     assert end.exit is not None and end.exit.code == 6 and end.batch.job_id == first.job_id  # type: ignore[union-attr]
-    assert ground.starts() == [str(token)]
+    assert batch_site.starts() == [str(token)]
 
 
-async def test_a_scheduler_that_is_away_is_no_end(ground: Ground) -> None:
-    batch = await ground.agent()
-    token, later = ground.token(), ground.token()
-    batch.launch(token, ground.spec(f"until [ -e {ground.root}/go ]; do sleep 0.02; done; exit 8"))
-    await ground.running(token)
-    ground.slurm.down = ground.slurm.accounting_down = True
-    batch.launch(later, ground.spec(ground.stamping()))
-    await ground.until(
+async def test_a_scheduler_that_is_away_is_no_end(batch_site: Ground) -> None:
+    batch = await batch_site.agent()
+    token, later = batch_site.token(), batch_site.token()
+    batch.launch(
+        token, batch_site.spec(f"until [ -e {batch_site.root}/go ]; do sleep 0.02; done; exit 8")
+    )
+    await batch_site.running(token)
+    batch_site.slurm.down = batch_site.slurm.accounting_down = True
+    batch.launch(later, batch_site.spec(batch_site.stamping()))
+    await batch_site.until(
         lambda: all(
-            ground.of(t)[-1:] and ground.of(t)[-1].batch.unknown_since for t in (token, later)
+            batch_site.of(t)[-1:] and batch_site.of(t)[-1].batch.unknown_since
+            for t in (token, later)
         )
     )  # type: ignore[union-attr]
-    (ground.root / "go").touch()
+    (batch_site.root / "go").touch()
     await asyncio.sleep(1.5)
-    assert [ground.of(t)[-1].state for t in (token, later)] == ["running", "starting"]
-    assert "Unable to contact" in ground.of(token)[-1].batch.sentence  # type: ignore[union-attr]
-    ground.slurm.down = ground.slurm.accounting_down = False
-    one, two = await ground.ended(token), await ground.ended(later)
+    assert [batch_site.of(t)[-1].state for t in (token, later)] == ["running", "starting"]
+    assert "Unable to contact" in batch_site.of(token)[-1].batch.sentence  # type: ignore[union-attr]
+    batch_site.slurm.down = batch_site.slurm.accounting_down = False
+    one, two = await batch_site.ended(token), await batch_site.ended(later)
     assert (
         one.exit is not None and two.exit is not None and (one.exit.code, two.exit.code) == (8, 0)
     )
-    assert one.batch.unknown_since is None and ground.starts() == [str(later)]  # type: ignore[union-attr]
+    assert one.batch.unknown_since is None and batch_site.starts() == [str(later)]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("away", ["queue", "accounting"])
-async def test_forgotten_by_both_it_is_lost_and_by_one_it_is_not(ground: Ground, away: str) -> None:
-    batch = await ground.agent()
-    token = ground.token()
-    batch.launch(token, ground.spec("sleep 60"))
-    await ground.running(token)
-    job = await ground.job()
+async def test_forgotten_by_both_it_is_lost_and_by_one_it_is_not(
+    batch_site: Ground, away: str
+) -> None:
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec("sleep 60"))
+    await batch_site.running(token)
+    job = await batch_site.job()
     job.in_queue = False
     if away == "queue":
-        ground.slurm.down = True
+        batch_site.slurm.down = True
     else:
-        ground.slurm.accounting_down = True
+        batch_site.slurm.accounting_down = True
     job.in_accounting = False
     program = "squeue" if away == "queue" else "sacct"
     asked, long_enough = (
-        ground.slurm.count(program),
+        batch_site.slurm.count(program),
         time.monotonic() + 6 * reconciliation.ABSENT_SECS,
     )
-    await ground.until(
-        lambda: ground.slurm.count(program) >= asked + 4 and time.monotonic() > long_enough
+    await batch_site.until(
+        lambda: batch_site.slurm.count(program) >= asked + 4 and time.monotonic() > long_enough
     )
-    assert ground.of(token)[-1].state == "running"
-    ground.slurm.down = ground.slurm.accounting_down = False
-    end = await ground.ended(token)
+    assert batch_site.of(token)[-1].state == "running"
+    batch_site.slurm.down = batch_site.slurm.accounting_down = False
+    end = await batch_site.ended(token)
     assert (
         end.exit is not None and end.exit.source == "lost" and "accounting" in str(end.exit.detail)
     )
 
 
-async def test_forgotten_by_both_the_scripts_own_hand_counts(ground: Ground) -> None:
-    batch = await ground.agent()
-    token = ground.token()
-    ground.slurm.completing = 30
-    batch.launch(token, ground.spec("exit 12"))
-    job = await ground.job()
-    await ground.until(lambda: job.state == "COMPLETING")
+async def test_forgotten_by_both_the_scripts_own_hand_counts(batch_site: Ground) -> None:
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    batch_site.slurm.completing = 30
+    batch.launch(token, batch_site.spec("exit 12"))
+    job = await batch_site.job()
+    await batch_site.until(lambda: job.state == "COMPLETING")
     job.in_queue = job.in_accounting = False
-    end = await ground.ended(token)
+    end = await batch_site.ended(token)
     assert end.exit is not None and (end.exit.code, end.exit.source) == (12, "script")
-    ground.slurm.completing = 0
+    batch_site.slurm.completing = 0
 
 
-async def test_late_answers_are_waited_for_and_too_late_ones_are_outages(ground: Ground) -> None:
-    ground.slurm.late = 0.3
-    batch = await ground.agent()
-    token = ground.token()
-    batch.launch(token, ground.spec("exit 1"))
-    await ground.ended(token)
-    ground.slurm.late = 5.0
-    other = ground.token()
-    batch.launch(other, ground.spec("exit 1"))
-    await ground.until(lambda: ground.of(other) and ground.of(other)[-1].batch.unknown_since)  # type: ignore[union-attr]
-    ground.slurm.late = 0.0
-    await ground.ended(other)
+async def test_late_answers_are_waited_for_and_too_late_ones_are_outages(
+    batch_site: Ground,
+) -> None:
+    batch_site.slurm.late = 0.3
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec("exit 1"))
+    await batch_site.ended(token)
+    batch_site.slurm.late = 5.0
+    other = batch_site.token()
+    batch.launch(other, batch_site.spec("exit 1"))
+    await batch_site.until(
+        lambda: batch_site.of(other) and batch_site.of(other)[-1].batch.unknown_since
+    )  # type: ignore[union-attr]
+    batch_site.slurm.late = 0.0
+    await batch_site.ended(other)
 
 
 # ---- ends of Slurm's making
@@ -700,16 +732,16 @@ async def test_late_answers_are_waited_for_and_too_late_ones_are_outages(ground:
     ],
 )
 async def test_what_slurm_ended_is_told_as_what_it_is(
-    ground: Ground, state: str, exit_: str, reason: str, expected: dict[str, Any]
+    batch_site: Ground, state: str, exit_: str, reason: str, expected: dict[str, Any]
 ) -> None:
-    batch = await ground.agent()
-    token = ground.token()
-    batch.launch(token, ground.spec("sleep 60"))
-    await ground.running(token)
-    job = await ground.job()
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec("sleep 60"))
+    await batch_site.running(token)
+    job = await batch_site.job()
     job.by = "3000001002" if state == "CANCELLED" else ""
-    ground.slurm.end(job, state, exit_, reason)
-    end = await ground.ended(token)
+    batch_site.slurm.end(job, state, exit_, reason)
+    end = await batch_site.ended(token)
     assert end.exit is not None and {k: getattr(end.exit, k) for k in expected} == expected
     assert end.batch.state == state and (
         state != "CANCELLED" or end.batch.canceled_by == "3000001002"
@@ -717,17 +749,20 @@ async def test_what_slurm_ended_is_told_as_what_it_is(
     assert end.exit.code != 0 and isinstance(end.exit.facts, ExitFacts)
 
 
-async def test_what_accounting_says_of_memory_is_beside_what_was_asked_for(ground: Ground) -> None:
-    batch = await ground.agent()
-    token = ground.token()
+async def test_what_accounting_says_of_memory_is_beside_what_was_asked_for(
+    batch_site: Ground,
+) -> None:
+    batch = await batch_site.agent()
+    token = batch_site.token()
     batch.launch(
-        token, msgspec.structs.replace(ground.spec("sleep 60"), batch=BatchRequest(memory_mb=64))
+        token,
+        msgspec.structs.replace(batch_site.spec("sleep 60"), batch=BatchRequest(memory_mb=64)),
     )
-    await ground.running(token)
-    job = await ground.job()
+    await batch_site.running(token)
+    job = await batch_site.job()
     job.max_rss = "65000K"
-    ground.slurm.end(job, "OUT_OF_MEMORY", "0:9", "OutOfMemory")
-    exit_ = (await ground.ended(token)).exit
+    batch_site.slurm.end(job, "OUT_OF_MEMORY", "0:9", "OutOfMemory")
+    exit_ = (await batch_site.ended(token)).exit
     assert (
         exit_ is not None
         and isinstance(exit_.facts, ExitFacts)
@@ -738,138 +773,142 @@ async def test_what_accounting_says_of_memory_is_beside_what_was_asked_for(groun
         64 << 20,
     )
     assert exit_.facts.kernel_unread == "the agent cannot read the kernel log of the node"
-    fine = ground.token()
-    batch.launch(fine, ground.spec("true"))
-    exit_ = (await ground.ended(fine)).exit
+    fine = batch_site.token()
+    batch.launch(fine, batch_site.spec("true"))
+    exit_ = (await batch_site.ended(fine)).exit
     assert exit_ is not None and exit_.facts is msgspec.UNSET
 
 
 async def test_accounting_that_is_away_is_waited_for_only_so_long(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    batch_site: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reconciliation, "ACCOUNT_SECS", 0.5)
-    ground.slurm.accounting_down = True
-    batch = await ground.agent()
-    token = ground.token()
-    batch.launch(token, ground.spec("sleep 60"))
-    await ground.running(token)
-    ground.slurm.end(await ground.job(), "NODE_FAIL", "0:0", "NodeDown")
-    end = await ground.ended(token)
+    batch_site.slurm.accounting_down = True
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec("sleep 60"))
+    await batch_site.running(token)
+    batch_site.slurm.end(await batch_site.job(), "NODE_FAIL", "0:0", "NodeDown")
+    end = await batch_site.ended(token)
     assert end.exit is not None and end.exit.source == "scheduler"
 
 
 async def test_a_refused_submission_ends_with_slurms_words_and_nothing_is_left(
-    ground: Ground,
+    batch_site: Ground,
 ) -> None:
-    ground.slurm.refuse = "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified"
-    batch = await ground.agent()
-    token = ground.token()
-    batch.launch(token, ground.spec(ground.stamping()))
-    end = await ground.ended(token)
+    batch_site.slurm.refuse = "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified"
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec(batch_site.stamping()))
+    end = await batch_site.ended(token)
     assert end.exit is not None and (end.exit.source, end.exit.fault) == ("start", "batchRefused")
     assert (
         "Invalid account or account/partition combination specified" in str(end.exit.detail)
-        and ground.slurm.jobs == {}
+        and batch_site.slurm.jobs == {}
     )
 
 
-async def test_a_job_that_would_wait_for_ever_ends_with_the_reason(ground: Ground) -> None:
-    ground.slurm.hold = True
-    batch = await ground.agent()
-    token = ground.token()
-    batch.launch(token, ground.spec(ground.stamping()))
-    job = await ground.job()
+async def test_a_job_that_would_wait_for_ever_ends_with_the_reason(batch_site: Ground) -> None:
+    batch_site.slurm.hold = True
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec(batch_site.stamping()))
+    job = await batch_site.job()
     job.reason = "PartitionTimeLimit"
-    end = await ground.ended(token)
+    end = await batch_site.ended(token)
     assert end.exit is not None and (end.exit.source, end.exit.fault) == ("start", "neverPossible")
     assert "time limit is longer" in str(end.exit.detail) and job.state == "CANCELLED"
 
 
 async def test_started_again_by_slurm_it_runs_nothing_and_its_end_is_not_known(
-    ground: Ground,
+    batch_site: Ground,
 ) -> None:
-    batch = await ground.agent()
-    token = ground.token()
-    batch.launch(token, ground.spec(ground.stamping("sleep 60")))
-    await ground.running(token)
-    job = await ground.job()
-    await ground.until(ground.starts)
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec(batch_site.stamping("sleep 60")))
+    await batch_site.running(token)
+    job = await batch_site.job()
+    await batch_site.until(batch_site.starts)
     job.state = "REQUEUED"
     assert job.process is not None
     job.process.kill()
     job.process.wait()
     job.restarts = 1
-    ground.slurm.begin(job)
-    end = await ground.ended(token)
+    batch_site.slurm.begin(job)
+    end = await batch_site.ended(token)
     assert (
         end.exit is not None
         and end.exit.source == "lost"
         and "a second time" in str(end.exit.detail)
     )
-    assert ground.starts() == [str(token)]
+    assert batch_site.starts() == [str(token)]
 
 
 # ---- how often Slurm is asked
 
 
 async def test_many_jobs_are_asked_for_at_once_and_seldom_while_nothing_happens(
-    ground: Ground,
+    batch_site: Ground,
 ) -> None:
-    ground.cluster = msgspec.structs.replace(ground.cluster, poll_secs=0.2, poll_max_secs=2.0)
-    ground.slurm.hold = True
-    batch = await ground.agent()
-    tokens = [ground.token() for _ in range(30)]
+    batch_site.cluster = msgspec.structs.replace(
+        batch_site.cluster, poll_secs=0.2, poll_max_secs=2.0
+    )
+    batch_site.slurm.hold = True
+    batch = await batch_site.agent()
+    tokens = [batch_site.token() for _ in range(30)]
     for token in tokens:
-        batch.launch(token, ground.spec("true"))
-    await ground.until(lambda: len(ground.slurm.jobs) == 30)
+        batch.launch(token, batch_site.spec("true"))
+    await batch_site.until(lambda: len(batch_site.slurm.jobs) == 30)
     await asyncio.sleep(1.0)
-    before = ground.slurm.count("squeue")
+    before = batch_site.slurm.count("squeue")
     for n in range(30):  # behind whom they wait and when they will start is no news
-        for job in ground.slurm.jobs.values():
+        for job in batch_site.slurm.jobs.values():
             job.reason, job.started_at = ("Priority", "Resources")[n % 2], time.time() + 1000 * n
         await asyncio.sleep(0.1)
-    assert ground.slurm.count("squeue") - before <= 4, "the pause grows to 2 s"
-    assert ground.slurm.count("sacct") == 0
-    began, count = time.monotonic(), ground.slurm.count("squeue")
-    for job in list(ground.slurm.jobs.values()):
-        ground.slurm.begin(job)
+    assert batch_site.slurm.count("squeue") - before <= 4, "the pause grows to 2 s"
+    assert batch_site.slurm.count("sacct") == 0
+    began, count = time.monotonic(), batch_site.slurm.count("squeue")
+    for job in list(batch_site.slurm.jobs.values()):
+        batch_site.slurm.begin(job)
     for token in tokens:
-        await ground.ended(token)
-    assert ground.slurm.count("squeue") - count <= (time.monotonic() - began) / 0.2 + 2
+        await batch_site.ended(token)
+    assert batch_site.slurm.count("squeue") - count <= (time.monotonic() - began) / 0.2 + 2
 
 
-async def test_short_jobs_are_asked_for_when_they_are_over(ground: Ground) -> None:
+async def test_short_jobs_are_asked_for_when_they_are_over(batch_site: Ground) -> None:
     """A question at their start would have the next one, and so their end, wait for as long as
     Slurm may not be asked again.
     """
-    ground.cluster = msgspec.structs.replace(ground.cluster, poll_secs=3.0)
-    batch = await ground.agent()
+    batch_site.cluster = msgspec.structs.replace(batch_site.cluster, poll_secs=3.0)
+    batch = await batch_site.agent()
     for count in (1, 2):
-        token = ground.token()
-        batch.launch(token, ground.spec("true"))
-        await ground.ended(token)
-        assert ground.slurm.count("squeue") == count, ground.slurm.calls
+        token = batch_site.token()
+        batch.launch(token, batch_site.spec("true"))
+        await batch_site.ended(token)
+        assert batch_site.slurm.count("squeue") == count, batch_site.slurm.calls
         await asyncio.sleep(3.0 * (count == 1))
 
 
 async def test_agents_of_one_unix_user_share_what_squeue_says(
-    ground: Ground, tmp_path: Path
+    batch_site: Ground, tmp_path: Path
 ) -> None:
-    ground.slurm.hold = True
-    ground.cluster = msgspec.structs.replace(ground.cluster, poll_secs=0.4, poll_max_secs=0.4)
-    others = [Ground(tmp_path / str(n), ground.slurm) for n in range(4)]
+    batch_site.slurm.hold = True
+    batch_site.cluster = msgspec.structs.replace(
+        batch_site.cluster, poll_secs=0.4, poll_max_secs=0.4
+    )
+    others = [Ground(tmp_path / str(n), batch_site.slurm) for n in range(4)]
     for other in others:
-        other.cluster = ground.cluster
+        other.cluster = batch_site.cluster
         other.root, root = tmp_path, other.root
         batch = await other.agent(base=True)
         batch.launch(other.token(), other.spec("true"))
         other.root = root
     began = time.monotonic()
     await asyncio.sleep(2.5)
-    asked = ground.slurm.count("squeue")
+    asked = batch_site.slurm.count("squeue")
     assert 3 <= asked <= (time.monotonic() - began) / 0.4 + 4, "one for all of them"
-    for job in list(ground.slurm.jobs.values()):
-        ground.slurm.begin(job)
+    for job in list(batch_site.slurm.jobs.values()):
+        batch_site.slurm.begin(job)
     for other in others:
         await other.ended(Token("user1234-sim12345-command", other.serial, 1, "main", 0))
         for batch in other.agents:
@@ -877,26 +916,26 @@ async def test_agents_of_one_unix_user_share_what_squeue_says(
 
 
 async def test_a_turn_that_never_ends_holds_nobody_up_for_long(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    batch_site: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The machine of who asked died, and its file server keeps the lock."""
     monkeypatch.setattr(scheduler_queries, "_PATIENCE_SECS", 0.2)
-    (ground.root / "poll").mkdir()
-    with (ground.root / "poll" / "lab.json.lock").open("w") as lock:
+    (batch_site.root / "poll").mkdir()
+    with (batch_site.root / "poll" / "lab.json.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        batch = await ground.agent(base=True)
-        token = ground.token()
-        batch.launch(token, ground.spec("exit 4"))
-        end = await ground.ended(token)
+        batch = await batch_site.agent(base=True)
+        token = batch_site.token()
+        batch.launch(token, batch_site.spec("exit 4"))
+        end = await batch_site.ended(token)
     assert end.exit is not None and end.exit.code == 4
 
 
 async def test_one_that_cannot_be_looked_after_is_told_once_and_the_others_end(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    batch_site: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = Told()
-    batch = await ground.agent(log=told)
-    bad, good = ground.token(), ground.token()
+    batch = await batch_site.agent(log=told)
+    bad, good = batch_site.token(), batch_site.token()
     exit_of, tries = poll_loop.build_exit_info, []
 
     def failing(job: Any, task: Any, *more: Any) -> Any:
@@ -907,14 +946,16 @@ async def test_one_that_cannot_be_looked_after_is_told_once_and_the_others_end(
 
     monkeypatch.setattr(poll_loop, "build_exit_info", failing)
     for token in (bad, good):
-        batch.launch(token, ground.spec("exit 6"))
+        batch.launch(token, batch_site.spec("exit 6"))
     for token in (good, bad):
-        end = await ground.ended(token)
+        end = await batch_site.ended(token)
         assert end.exit is not None and end.exit.code == 6
     assert len(tries) == 3 and told.failures == ["planted"]
 
 
-async def test_a_watch_that_fails_goes_on(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_watch_that_fails_goes_on(
+    batch_site: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(controller, "_RESTART_SECS", 0.05)
     told, look, times = Told(), poll_loop.observe, []
 
@@ -925,10 +966,10 @@ async def test_a_watch_that_fails_goes_on(ground: Ground, monkeypatch: pytest.Mo
         return look(*given)
 
     monkeypatch.setattr(poll_loop, "observe", failing)
-    batch = await ground.agent(log=told)
-    token = ground.token()
-    batch.launch(token, ground.spec("exit 5"))
-    end = await ground.ended(token)
+    batch = await batch_site.agent(log=told)
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec("exit 5"))
+    end = await batch_site.ended(token)
     assert (
         end.exit is not None
         and end.exit.code == 5
@@ -938,7 +979,7 @@ async def test_a_watch_that_fails_goes_on(ground: Ground, monkeypatch: pytest.Mo
 
 
 async def test_a_new_agent_is_there_before_its_logins_profile_is_through(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    batch_site: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     through = asyncio.Event()
 
@@ -946,37 +987,37 @@ async def test_a_new_agent_is_there_before_its_logins_profile_is_through(
         await through.wait()
 
     monkeypatch.setattr(Login, "load", load)
-    batch = await asyncio.wait_for(ground.agent(), SECS)
-    token = ground.token()
-    batch.launch(token, ground.spec("true"))
+    batch = await asyncio.wait_for(batch_site.agent(), SECS)
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec("true"))
     await asyncio.sleep(0.3)
-    assert ground.slurm.calls == [], "its commands are asked for in the login's environment"
+    assert batch_site.slurm.calls == [], "its commands are asked for in the login's environment"
     through.set()
-    await ground.ended(token)
-    await ground.until(batch.cluster_status)
+    await batch_site.ended(token)
+    await batch_site.until(batch.cluster_status)
     # one that has jobs to take over knows its environment before it asks for them
-    ground.slurm.hold = True
-    batch.launch(later := ground.token(), ground.spec("true"))
-    job = await ground.job(2)
-    await ground.until(lambda: ground.of(later)[-1].batch.job_id)  # type: ignore[union-attr]
-    await ground.kill(batch)
+    batch_site.slurm.hold = True
+    batch.launch(later := batch_site.token(), batch_site.spec("true"))
+    job = await batch_site.job(2)
+    await batch_site.until(lambda: batch_site.of(later)[-1].batch.job_id)  # type: ignore[union-attr]
+    await batch_site.kill(batch)
     through.clear()
-    ground.slurm.calls.clear()
-    starting = asyncio.create_task(ground.agent())
+    batch_site.slurm.calls.clear()
+    starting = asyncio.create_task(batch_site.agent())
     await asyncio.sleep(0.3)
-    assert not starting.done() and ground.slurm.calls == []
+    assert not starting.done() and batch_site.slurm.calls == []
     through.set()
     await starting
-    ground.slurm.begin(job)
-    await ground.ended(later)
+    batch_site.slurm.begin(job)
+    await batch_site.ended(later)
 
 
-async def test_what_the_cluster_has_is_told(ground: Ground) -> None:
-    batch = await ground.agent()
-    news = await ground.until(batch.cluster_status)
+async def test_what_the_cluster_has_is_told(batch_site: Ground) -> None:
+    batch = await batch_site.agent()
+    news = await batch_site.until(batch.cluster_status)
     assert (news.scheduler, news.version, news.accounts) == ("up", "22.05.8", ("acct",))
     assert [(p.name, p.nodes, p.time_limit_secs) for p in news.partitions] == [("debug", 3, 3600.0)]
-    await ground.kill(batch)
-    ground.slurm.down = True
-    news = await ground.until((await ground.agent()).cluster_status)
+    await batch_site.kill(batch)
+    batch_site.slurm.down = True
+    news = await batch_site.until((await batch_site.agent()).cluster_status)
     assert news.scheduler == "unreachable" and "Unable to contact" in news.detail

@@ -22,50 +22,50 @@ from jobscribe.protocol.api.requests import Trace
 from jobscribe.protocol.clusters.batch import BatchRequest
 from jobscribe.protocol.ids import Token
 
-from .test_controller import SECS, Ground, ground
+from .test_controller import SECS, Ground, batch_site
 
 
 @pytest.mark.parametrize("next_agent", [False, True], ids=["", "and the next agent"])
 async def test_what_had_started_and_waits_again_is_taken_out_of_the_queue(
-    ground: Ground, next_agent: bool
+    batch_site: Ground, next_agent: bool
 ) -> None:
     """By an operator, or because its node failed: its token is used up, so that it would wait to do
     nothing.
     """
-    batch = await ground.agent()
-    token = ground.token()
-    batch.launch(token, ground.spec(ground.stamping("sleep 60")))
-    await ground.running(token)
-    await ground.until(ground.starts)
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec(batch_site.stamping("sleep 60")))
+    await batch_site.running(token)
+    await batch_site.until(batch_site.starts)
     if next_agent:
-        await ground.kill(batch)
-        ground.said.clear()
-    job = await ground.job()
+        await batch_site.kill(batch)
+        batch_site.said.clear()
+    job = await batch_site.job()
     process, job.process = job.process, None
     job.state, job.reason, job.restarts = "PENDING", "BeginTime", 1
     assert process is not None
     os.killpg(process.pid, 9)
     process.wait()
     if next_agent:
-        await ground.agent()
-    end = await ground.ended(token)
+        await batch_site.agent()
+    end = await batch_site.ended(token)
     assert job.state == "CANCELLED" and end.exit is not None
     assert (
         "requeued in Slurm after it had started" in str(end.exit.detail)
         and end.exit.source == "scheduler"
     )
     assert end.batch.canceled_by == "" and "nothing is run a second time" in end.batch.sentence  # type: ignore[union-attr]
-    assert ground.starts() == [str(token)]
+    assert batch_site.starts() == [str(token)]
 
 
 async def test_the_next_agent_knows_why_it_was_taken_out(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    batch_site: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batch = await ground.agent()
-    token = ground.token()
-    batch.launch(token, ground.spec(ground.stamping("sleep 60")))
-    await ground.running(token)
-    job, right, taken = await ground.job(), ground.slurm._scancel, asyncio.Event()
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec(batch_site.stamping("sleep 60")))
+    await batch_site.running(token)
+    job, right, taken = await batch_site.job(), batch_site.slurm._scancel, asyncio.Event()
 
     async def unheard(argv: list[str]) -> CommandResult:
         await right(argv)
@@ -74,17 +74,17 @@ async def test_the_next_agent_knows_why_it_was_taken_out(
         return CommandResult(0, "", "")
 
     with monkeypatch.context() as patched:
-        patched.setattr(ground.slurm, "_scancel", unheard)
+        patched.setattr(batch_site.slurm, "_scancel", unheard)
         process, job.process = job.process, None
         job.state, job.reason, job.restarts = "PENDING", "BeginTime", 1
         assert process is not None
         os.killpg(process.pid, 9)
         process.wait()
         await asyncio.wait_for(taken.wait(), SECS)
-        await ground.kill(batch)
-    ground.said.clear()
-    await ground.agent()
-    end = await ground.ended(token)
+        await batch_site.kill(batch)
+    batch_site.said.clear()
+    await batch_site.agent()
+    end = await batch_site.ended(token)
     assert (
         end.exit is not None
         and "requeued in Slurm after it had started" in str(end.exit.detail)
@@ -92,25 +92,27 @@ async def test_the_next_agent_knows_why_it_was_taken_out(
     )  # type: ignore[union-attr]
 
 
-async def test_what_is_in_the_queue_when_its_mark_is_seen_is_left_there(ground: Ground) -> None:
+async def test_what_is_in_the_queue_when_its_mark_is_seen_is_left_there(batch_site: Ground) -> None:
     """A squeue that was asked before the start says PENDING of what has a mark by now."""
-    batch = await ground.agent()
-    token = ground.token()
-    ground.slurm.late = 0.3
-    batch.launch(token, ground.spec(ground.stamping("sleep 1")))
-    end = await ground.ended(token)
-    assert end.exit is not None and end.exit.code == 0 and ground.slurm.count("scancel") == 0
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    batch_site.slurm.late = 0.3
+    batch.launch(token, batch_site.spec(batch_site.stamping("sleep 1")))
+    end = await batch_site.ended(token)
+    assert end.exit is not None and end.exit.code == 0 and batch_site.slurm.count("scancel") == 0
 
 
 @pytest.mark.parametrize("hold", [False, True], ids=["running", "waiting"])
-async def test_what_this_system_cancels_is_nobody_elses_doing(ground: Ground, hold: bool) -> None:
-    ground.slurm.hold = hold
-    batch = await ground.agent()
-    token = ground.token()
-    batch.launch(token, ground.spec("trap '' TERM; sleep 60 & sleep 60 & wait; sleep 60"))
-    await (ground.job() if hold else ground.running(token))
+async def test_what_this_system_cancels_is_nobody_elses_doing(
+    batch_site: Ground, hold: bool
+) -> None:
+    batch_site.slurm.hold = hold
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec("trap '' TERM; sleep 60 & sleep 60 & wait; sleep 60"))
+    await (batch_site.job() if hold else batch_site.running(token))
     batch.stop(token, "cancel", 0.2)
-    end = await ground.ended(token)
+    end = await batch_site.ended(token)
     assert (
         end.exit is not None and end.exit.stop_reason == "cancel" and end.batch.state == "CANCELLED"
     )  # type: ignore[union-attr]
@@ -122,15 +124,17 @@ async def test_what_this_system_cancels_is_nobody_elses_doing(ground: Ground, ho
 
 
 @pytest.mark.parametrize("by", [0, 1])
-async def test_who_canceled_it_has_a_name_and_is_its_user_or_not(ground: Ground, by: int) -> None:
-    batch = await ground.agent()
-    token = ground.token()
-    batch.launch(token, ground.spec("sleep 60"))
-    await ground.running(token)
-    job = await ground.job()
+async def test_who_canceled_it_has_a_name_and_is_its_user_or_not(
+    batch_site: Ground, by: int
+) -> None:
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec("sleep 60"))
+    await batch_site.running(token)
+    job = await batch_site.job()
     job.by = str(by)
-    ground.slurm.end(job, "CANCELLED")
-    end = await ground.ended(token)
+    batch_site.slurm.end(job, "CANCELLED")
+    end = await batch_site.ended(token)
     name = pwd.getpwuid(by).pw_name
     assert end.exit is not None and f"by unix user {name} (not by jobscribe)" in str(
         end.exit.detail
@@ -161,70 +165,74 @@ def test_what_srun_says_of_a_step_is_a_code_unless_only_a_signal_can_have_been_i
 
 
 async def test_what_would_wait_for_ever_is_not_over_before_slurm_took_it_out(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    batch_site: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ground.slurm.hold = True
-    batch = await ground.agent()
-    token = ground.token()
-    batch.launch(token, ground.spec(ground.stamping()))
-    job = await ground.job()
-    right, tries = ground.slurm._scancel, list[Any]()
+    batch_site.slurm.hold = True
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec(batch_site.stamping()))
+    job = await batch_site.job()
+    right, tries = batch_site.slurm._scancel, list[Any]()
 
     async def away(argv: list[str]) -> CommandResult:
-        tries.append([e.state for e in ground.of(token)])
+        tries.append([e.state for e in batch_site.of(token)])
         return CommandResult(1, "", DOWN) if len(tries) < 3 else await right(argv)
 
-    monkeypatch.setattr(ground.slurm, "_scancel", away)
+    monkeypatch.setattr(batch_site.slurm, "_scancel", away)
     job.reason = "PartitionTimeLimit"
-    end = await ground.ended(token)
+    end = await batch_site.ended(token)
     assert job.state == "CANCELLED" and len(tries) == 3 and all("ended" not in t for t in tries)
     assert (
         end.exit is not None
         and (end.exit.source, end.exit.fault) == ("start", "neverPossible")
-        and ground.starts() == []
+        and batch_site.starts() == []
     )
 
 
 @pytest.mark.parametrize("setup", ["exec true", "trap - EXIT; exit 0"])
 async def test_a_setup_that_takes_the_shells_place_is_no_success(
-    ground: Ground, setup: str
+    batch_site: Ground, setup: str
 ) -> None:
-    batch = await ground.agent()
-    token = ground.token()
+    batch = await batch_site.agent()
+    token = batch_site.token()
     batch.launch(
         token,
-        msgspec.structs.replace(ground.spec(ground.stamping()), batch=BatchRequest(setup=setup)),
+        msgspec.structs.replace(
+            batch_site.spec(batch_site.stamping()), batch=BatchRequest(setup=setup)
+        ),
     )
-    end = await ground.ended(token)
+    end = await batch_site.ended(token)
     assert (
         end.exit is not None
         and end.exit.source == "start"
         and "set-up" in str(end.exit.detail)
-        and ground.starts() == []
+        and batch_site.starts() == []
     )
 
 
-async def test_a_setup_that_is_through_leaves_no_mark(ground: Ground) -> None:
-    batch = await ground.agent()
-    token = ground.token()
+async def test_a_setup_that_is_through_leaves_no_mark(batch_site: Ground) -> None:
+    batch = await batch_site.agent()
+    token = batch_site.token()
     batch.launch(
         token,
         msgspec.structs.replace(
-            ground.spec("echo $COLOUR"), batch=BatchRequest(setup="export COLOUR=green")
+            batch_site.spec("echo $COLOUR"), batch=BatchRequest(setup="export COLOUR=green")
         ),
     )
-    end = await ground.ended(token)
+    end = await batch_site.ended(token)
     assert (
-        end.exit is not None and end.exit.code == 0 and not ground.evidence(token, "setup").exists()
+        end.exit is not None
+        and end.exit.code == 0
+        and not batch_site.evidence(token, "setup").exists()
     )
-    assert ground.evidence(token, "stdout.log").read_text() == "green\n"
+    assert batch_site.evidence(token, "stdout.log").read_text() == "green\n"
 
 
-async def test_a_failure_that_its_script_has_told_has_its_code(ground: Ground) -> None:
-    batch = await ground.agent()
-    token = ground.token()
-    batch.launch(token, ground.spec("exit 7"))
-    end = await ground.ended(token)
+async def test_a_failure_that_its_script_has_told_has_its_code(batch_site: Ground) -> None:
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec("exit 7"))
+    end = await batch_site.ended(token)
     assert (
         end.exit is not None
         and end.exit.code == 7

@@ -75,7 +75,7 @@ SHARED = Shared(
 def test_shared_wins_over_the_login_the_task_over_both_and_the_contract_over_all(
     tmp_path: Path,
 ) -> None:
-    ground = Ground(
+    batch_site = Ground(
         tmp_path,
         {
             "BOTH": "login",
@@ -85,12 +85,12 @@ def test_shared_wins_over_the_login_the_task_over_both_and_the_contract_over_all
             "JOBSCRIBE_SERIAL": "login",
         },
     )
-    spec = ground.spec(
+    spec = batch_site.spec(
         "env", "-0", env={"ALL": "own", "JOBSCRIBE_ATTEMPT": "own", "also odd": "own"}
     )
-    ground.starter.start(token(), spec, SHARED)
-    (order,) = ground.orders
-    env = ground.env_of(order)
+    batch_site.starter.start(token(), spec, SHARED)
+    (order,) = batch_site.orders
+    env = batch_site.env_of(order)
     assert (env["LOGIN"], env["BOTH"], env["OURS"], env["ALL"]) == (
         "login",
         "shared",
@@ -103,59 +103,65 @@ def test_shared_wins_over_the_login_the_task_over_both_and_the_contract_over_all
 
 
 def test_each_gang_has_its_own_and_a_plain_run_none(tmp_path: Path) -> None:
-    ground = Ground(tmp_path, {})
+    batch_site = Ground(tmp_path, {})
     other = Shared(env={"OURS": "other"}, job="{}")
-    spec = ground.spec("env", "-0")
+    spec = batch_site.spec("env", "-0")
     for n, shared in enumerate((SHARED, SHARED, other, None, SHARED)):
-        ground.starter.start(token(n), spec, shared)
-    assert [ground.env_of(o).get("OURS") for o in ground.orders] == [
+        batch_site.starter.start(token(n), spec, shared)
+    assert [batch_site.env_of(o).get("OURS") for o in batch_site.orders] == [
         "it's\n$shared",
         "it's\n$shared",
         "other",
         None,
         "it's\n$shared",
     ]
-    assert [o.get("job") for o in ground.orders] == [SHARED.job, SHARED.job, "{}", None, SHARED.job]
+    assert [o.get("job") for o in batch_site.orders] == [
+        SHARED.job,
+        SHARED.job,
+        "{}",
+        None,
+        SHARED.job,
+    ]
 
 
 def test_a_port_that_somebody_listens_on_fails_the_start_in_a_word(tmp_path: Path) -> None:
-    ground = Ground(tmp_path, {})
+    batch_site = Ground(tmp_path, {})
     with socket.socket() as one, socket.socket() as two:
         for s in (one, two):
             s.bind(("127.0.0.1", 0))
             s.listen()
         ports = [s.getsockname()[1] for s in (one, two)]
-        ground.starter.start(token(0), ground.spec(ports=tuple(ports)), SHARED)
-        ground.starter.start(token(1), ground.spec(ports=(ports[1],)), None)
-    ground.starter.start(token(2), ground.spec(ports=tuple(ports)), SHARED)
-    assert ground.failures == [
+        batch_site.starter.start(token(0), batch_site.spec(ports=tuple(ports)), SHARED)
+        batch_site.starter.start(token(1), batch_site.spec(ports=(ports[1],)), None)
+    batch_site.starter.start(token(2), batch_site.spec(ports=tuple(ports)), SHARED)
+    assert batch_site.failures == [
         (token(0), f"ports {ports[0]}, {ports[1]} already in use on this host", "portTaken"),
         (token(1), f"port {ports[1]} already in use on this host", "portTaken"),
     ]
-    assert [o["name"] for o in ground.orders] == [token(2).name]
+    assert [o["name"] for o in batch_site.orders] == [token(2).name]
 
 
 def test_what_no_process_can_be_given_fails_alone(tmp_path: Path) -> None:
-    ground = Ground(tmp_path, {})
-    ground.starter.start(token(0), ground.spec("a\0b"), SHARED)
-    ground.starter.start(token(1), ground.spec(), SHARED)
-    assert [(t, fault) for t, _, fault in ground.failures] == [(token(0), None)] and len(
-        ground.orders
+    batch_site = Ground(tmp_path, {})
+    batch_site.starter.start(token(0), batch_site.spec("a\0b"), SHARED)
+    batch_site.starter.start(token(1), batch_site.spec(), SHARED)
+    assert [(t, fault) for t, _, fault in batch_site.failures] == [(token(0), None)] and len(
+        batch_site.orders
     ) == 1
 
 
 async def test_tasks_of_two_gangs_that_wait_for_the_login_profile_keep_their_own(
     tmp_path: Path,
 ) -> None:
-    ground = Ground(tmp_path, Login({"PATH": PATH}, later=True))
+    batch_site = Ground(tmp_path, Login({"PATH": PATH}, later=True))
     other = Shared(env={"OURS": "other"}, job="{}")
     for n, shared in enumerate((SHARED, other, SHARED)):
-        ground.starter.start(token(n), ground.spec("env", "-0"), shared)
+        batch_site.starter.start(token(n), batch_site.spec("env", "-0"), shared)
     await asyncio.sleep(0)
-    assert not ground.orders
-    ground.login.may_go_on.set()
-    await asyncio.gather(*ground.starter._tasks)
-    assert [ground.env_of(o)["OURS"] for o in ground.orders] == [
+    assert not batch_site.orders
+    batch_site.login.may_go_on.set()
+    await asyncio.gather(*batch_site.starter._tasks)
+    assert [batch_site.env_of(o)["OURS"] for o in batch_site.orders] == [
         "it's\n$shared",
         "other",
         "it's\n$shared",
@@ -163,21 +169,24 @@ async def test_tasks_of_two_gangs_that_wait_for_the_login_profile_keep_their_own
 
 
 async def test_a_profile_that_cannot_be_asked_fails_each_of_them(tmp_path: Path) -> None:
-    ground = Ground(tmp_path, Login({}, later=True, refusal=Refusal("badRequest", "no profile")))
+    batch_site = Ground(
+        tmp_path, Login({}, later=True, refusal=Refusal("badRequest", "no profile"))
+    )
     for n in range(3):
-        ground.starter.start(token(n), ground.spec(), SHARED)
-    ground.login.may_go_on.set()
-    await asyncio.gather(*ground.starter._tasks)
+        batch_site.starter.start(token(n), batch_site.spec(), SHARED)
+    batch_site.login.may_go_on.set()
+    await asyncio.gather(*batch_site.starter._tasks)
     assert (
-        ground.failures == [(token(n), "no profile", None) for n in range(3)] and not ground.orders
+        batch_site.failures == [(token(n), "no profile", None) for n in range(3)]
+        and not batch_site.orders
     )
 
 
 @pytest.mark.parametrize("memory", [None, 2**20])
 def test_what_was_not_asked_for_is_not_in_the_order(tmp_path: Path, memory: int | None) -> None:
-    ground = Ground(tmp_path, {})
-    ground.starter.start(token(), ground.spec(memory_bytes=memory), None)
-    (order,) = ground.orders
+    batch_site = Ground(tmp_path, {})
+    batch_site.starter.start(token(), batch_site.spec(memory_bytes=memory), None)
+    (order,) = batch_site.orders
     assert ("memory" in order, "job" in order, "input" in order) == (
         memory is not None,
         False,

@@ -336,31 +336,35 @@ class Ground:
 
 
 @pytest.fixture(params=SHELLS)
-def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
+def batch_site(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
     return Ground(tmp_path, request.param)
 
 
-def test_a_run_leaves_what_a_keeper_would(ground: Ground) -> None:
-    ran = ground.run(
-        ground.put(
+def test_a_run_leaves_what_a_keeper_would(batch_site: Ground) -> None:
+    ran = batch_site.run(
+        batch_site.put(
             "echo out; echo err >&2; echo ${SLURM_EXPORT_ENV-unset} $SRUN_CPUS_PER_TASK; pwd; exit 7"
         ),
         SLURM_CPUS_PER_TASK="3",
     )
     assert (ran.returncode, ran.stdout, ran.stderr) == (7, "", "")
-    assert (ground.said("stdout.log"), ground.said("stderr.log"), ground.said("exit-code")) == (
-        f"out\nunset 3\n{ground.run_dir}\n",
+    assert (
+        batch_site.said("stdout.log"),
+        batch_site.said("stderr.log"),
+        batch_site.said("exit-code"),
+    ) == (
+        f"out\nunset 3\n{batch_site.run_dir}\n",
         "err\n",
         "7\n",
     )
-    mark = parse_started(ground.said(STARTED))
+    mark = parse_started(batch_site.said(STARTED))
     assert (
         mark is not None
         and (mark.job_id, mark.restart, mark.nodes, mark.step) == ("57", 0, "n1", "")
         and mark.pid > 1
         and mark.at
     )
-    assert sorted(p.name for p in ground.folder.iterdir()) == [
+    assert sorted(p.name for p in batch_site.folder.iterdir()) == [
         "batch.sh",
         "exit-code",
         "script.sh",
@@ -371,55 +375,66 @@ def test_a_run_leaves_what_a_keeper_would(ground: Ground) -> None:
     ]
 
 
-def test_a_second_job_of_the_same_token_and_a_second_start_run_nothing(ground: Ground) -> None:
-    path = ground.put("echo ran")
-    assert ground.run(path).returncode == 0
-    before = ground.said(STARTED)
+def test_a_second_job_of_the_same_token_and_a_second_start_run_nothing(batch_site: Ground) -> None:
+    path = batch_site.put("echo ran")
+    assert batch_site.run(path).returncode == 0
+    before = batch_site.said(STARTED)
     for env in ({"SLURM_JOB_ID": "58"}, {"SLURM_RESTART_COUNT": "1"}, {}):
-        ran = ground.run(path, **env)
+        ran = batch_site.run(path, **env)
         assert ran.returncode == FENCED and "nothing is run again" in ran.stderr
-    assert ground.said("stdout.log") == "ran\n" and ground.said(STARTED) == before
+    assert batch_site.said("stdout.log") == "ran\n" and batch_site.said(STARTED) == before
 
 
-def test_of_many_jobs_of_one_token_at_once_one_runs(ground: Ground) -> None:
-    path = ground.put("echo ran")
+def test_of_many_jobs_of_one_token_at_once_one_runs(batch_site: Ground) -> None:
+    path = batch_site.put("echo ran")
     all_ = [
         subprocess.Popen(
-            ground.argv(path), env={**ground.env, "SLURM_JOB_ID": str(n)}, stderr=subprocess.DEVNULL
+            batch_site.argv(path),
+            env={**batch_site.env, "SLURM_JOB_ID": str(n)},
+            stderr=subprocess.DEVNULL,
         )
         for n in range(1, 9)
     ]
     assert sorted(p.wait(60) for p in all_) == [0] + [FENCED] * 7
-    assert ground.said("stdout.log") == "ran\n" and parse_started(ground.said(STARTED)) is not None
-    assert [p.name for p in ground.folder.glob("started.*")] == []
+    assert (
+        batch_site.said("stdout.log") == "ran\n"
+        and parse_started(batch_site.said(STARTED)) is not None
+    )
+    assert [p.name for p in batch_site.folder.glob("started.*")] == []
 
 
-def test_a_mark_of_the_agent_keeps_a_stopped_run_from_starting(ground: Ground) -> None:
-    path = ground.put("echo ran")
-    (ground.folder / STARTED).write_text("job 0\nend\n")
-    assert ground.run(path).returncode == FENCED and not (ground.folder / "stdout.log").exists()
+def test_a_mark_of_the_agent_keeps_a_stopped_run_from_starting(batch_site: Ground) -> None:
+    path = batch_site.put("echo ran")
+    (batch_site.folder / STARTED).write_text("job 0\nend\n")
+    assert (
+        batch_site.run(path).returncode == FENCED
+        and not (batch_site.folder / "stdout.log").exists()
+    )
 
 
-def test_without_hard_links_the_mark_is_made_all_the_same_and_once(ground: Ground) -> None:
-    ground.command("ln", "exit 1")
-    path = ground.put("echo ran")
-    assert [ground.run(path).returncode for _ in range(2)] == [0, FENCED]
-    assert ground.said("stdout.log") == "ran\n" and parse_started(ground.said(STARTED)) is not None
+def test_without_hard_links_the_mark_is_made_all_the_same_and_once(batch_site: Ground) -> None:
+    batch_site.command("ln", "exit 1")
+    path = batch_site.put("echo ran")
+    assert [batch_site.run(path).returncode for _ in range(2)] == [0, FENCED]
+    assert (
+        batch_site.said("stdout.log") == "ran\n"
+        and parse_started(batch_site.said(STARTED)) is not None
+    )
 
 
-def test_modules_and_setup_come_before_the_command_and_are_seen_by_it(ground: Ground) -> None:
+def test_modules_and_setup_come_before_the_command_and_are_seen_by_it(batch_site: Ground) -> None:
     cluster = Cluster(
         name="lab", setup='A=1; export A; module() { echo module $*; B="${B-}$2"; export B; }'
     )
-    ran = ground.run(
-        ground.put(
+    ran = batch_site.run(
+        batch_site.put(
             'echo $A $B "$C"',
             BatchRequest(modules=("gcc/12.2", "mpi"), setup="C='it'\"'s\"; export C\necho text"),
             cluster,
         )
     )
-    assert ran.returncode == 0 and ground.said("stdout.log") == "1 gcc/12.2mpi it's\n"
-    assert ground.said("stderr.log") == "module load gcc/12.2\nmodule load mpi\ntext\n"
+    assert ran.returncode == 0 and batch_site.said("stdout.log") == "1 gcc/12.2mpi it's\n"
+    assert batch_site.said("stderr.log") == "module load gcc/12.2\nmodule load mpi\ntext\n"
 
 
 @pytest.mark.parametrize(
@@ -432,74 +447,80 @@ def test_modules_and_setup_come_before_the_command_and_are_seen_by_it(ground: Gr
     ],
 )
 def test_where_the_setup_ends_the_command_does_not_run(
-    ground: Ground, wishes: BatchRequest, code: int | None, told: str
+    batch_site: Ground, wishes: BatchRequest, code: int | None, told: str
 ) -> None:
-    ran = ground.run(ground.put("echo never", wishes))
+    ran = batch_site.run(batch_site.put("echo never", wishes))
     if ran.returncode == 0 and code is None:  # some shells go on behind a mistake in `eval`
         return
     assert ran.returncode == (code if code is not None else ran.returncode) != 0
     assert (
-        told in ground.said("stderr.log")
-        and ground.said("exit-code") == f"{ran.returncode}\n"
-        and not (ground.folder / "stdout.log").exists()
+        told in batch_site.said("stderr.log")
+        and batch_site.said("exit-code") == f"{ran.returncode}\n"
+        and not (batch_site.folder / "stdout.log").exists()
     )
 
 
-def test_setup_that_closes_quotes_breaks_out_of_nothing(ground: Ground) -> None:
+def test_setup_that_closes_quotes_breaks_out_of_nothing(batch_site: Ground) -> None:
     hostile = "'; touch PWNED; '"
-    ground.run(ground.put("echo ran", BatchRequest(setup=f': "{hostile}"')))
+    batch_site.run(batch_site.put("echo ran", BatchRequest(setup=f': "{hostile}"')))
     assert (
-        ground.said("stdout.log") == "ran\n"
-        and not list(ground.folder.rglob("PWNED"))
+        batch_site.said("stdout.log") == "ran\n"
+        and not list(batch_site.folder.rglob("PWNED"))
         and not Path("/PWNED").exists()
     )
 
 
 def test_a_signal_before_the_time_limit_reaches_the_command_and_the_script_waits_for_it(
-    ground: Ground,
+    batch_site: Ground,
 ) -> None:
-    path = ground.put(
+    path = batch_site.put(
         "trap 'echo saved; exit 4' USR1; echo ready; n=0; while [ $n -lt 600 ]; do sleep 0.1; n=$((n+1)); done",
         BatchRequest(signal_secs=60),
     )
-    process = subprocess.Popen(ground.argv(path), env=ground.env, start_new_session=True)
+    process = subprocess.Popen(batch_site.argv(path), env=batch_site.env, start_new_session=True)
     deadline = time.monotonic() + 30
-    while not (ground.folder / "stdout.log").exists() or "ready" not in ground.said("stdout.log"):
+    while not (batch_site.folder / "stdout.log").exists() or "ready" not in batch_site.said(
+        "stdout.log"
+    ):
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGUSR1)  # as Slurm does: the batch script alone
     assert process.wait(30) == 4
-    assert ground.said("stdout.log") == "ready\nsaved\n" and ground.said("exit-code") == "4\n"
+    assert (
+        batch_site.said("stdout.log") == "ready\nsaved\n" and batch_site.said("exit-code") == "4\n"
+    )
 
 
-def test_terminated_the_script_lives_until_the_end_is_written_down(ground: Ground) -> None:
-    path = ground.put(
+def test_terminated_the_script_lives_until_the_end_is_written_down(batch_site: Ground) -> None:
+    path = batch_site.put(
         "trap 'echo bye; exit 9' TERM; echo ready; n=0; while [ $n -lt 600 ]; do sleep 0.1; n=$((n+1)); done"
     )
-    process = subprocess.Popen(ground.argv(path), env=ground.env, start_new_session=True)
+    process = subprocess.Popen(batch_site.argv(path), env=batch_site.env, start_new_session=True)
     deadline = time.monotonic() + 30
-    while not (ground.folder / "stdout.log").exists() or "ready" not in ground.said("stdout.log"):
+    while not (batch_site.folder / "stdout.log").exists() or "ready" not in batch_site.said(
+        "stdout.log"
+    ):
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGTERM)  # scancel --full --signal=TERM
     assert (
         process.wait(30) == 9
-        and ground.said("exit-code") == "9\n"
-        and "bye" in ground.said("stdout.log")
+        and batch_site.said("exit-code") == "9\n"
+        and "bye" in batch_site.said("stdout.log")
     )
 
 
-def test_a_job_can_be_interrupted(ground: Ground) -> None:
+def test_a_job_can_be_interrupted(batch_site: Ground) -> None:
     """What is started with `&` has SIGINT ignored for good; nothing of ours is."""
-    assert ground.run(ground.put("kill -INT $$; sleep 1; echo survived")).returncode != 0
-    assert "survived" not in ground.said("stdout.log")
+    assert batch_site.run(batch_site.put("kill -INT $$; sleep 1; echo survived")).returncode != 0
+    assert "survived" not in batch_site.said("stdout.log")
 
 
 # ---- gangs
 
 
 def gang(
-    ground: Ground, commands: dict[tuple[str, int], str], tmp_path: Path, cores: int = 1
+    batch_site: Ground, commands: dict[tuple[str, int], str], tmp_path: Path, cores: int = 1
 ) -> tuple[Path, list[Path]]:
     steps, folders = [], []
     for (role, index), text in commands.items():
@@ -507,7 +528,7 @@ def gang(
         folder.mkdir()
         spec = TaskSpec(
             command=("/bin/sh", "-c", text),
-            run_dir=str(ground.run_dir),
+            run_dir=str(batch_site.run_dir),
             env={"PEER": "@ps-0@:30000"},
         )
         (folder / "script.sh").write_text(script(token(role=role, index=index), spec, {}, folder))
@@ -533,26 +554,28 @@ def gang(
             )
         )
     )
-    ground.env |= {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_CPUS_PER_NODE": "2(x2)"}
-    ground.command(
+    batch_site.env |= {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_CPUS_PER_NODE": "2(x2)"}
+    batch_site.command(
         "scontrol",
         'case "$1 $2" in "show hostnames") echo n1; echo n2 ;; *) for last; do :; done; echo "NodeName=$last Arch=x NodeAddr=10.0.0.${last#n} x" ;; esac',
     )
-    ground.command("getent", "exit 2")
-    ground.command(
+    batch_site.command("getent", "exit 2")
+    batch_site.command(
         "srun",
         f'echo "$@" | head -n1 >>{tmp_path}/srun.log\nwhile [ "$1" != /bin/sh ]; do shift; done\nSLURM_STEP_ID=$$ exec "$@"',
     )
     return path, folders
 
 
-def test_tasks_of_a_gang_know_each_other_and_end_one_by_one(ground: Ground, tmp_path: Path) -> None:
+def test_tasks_of_a_gang_know_each_other_and_end_one_by_one(
+    batch_site: Ground, tmp_path: Path
+) -> None:
     path, folders = gang(
-        ground,
+        batch_site,
         {("ps", 0): "echo $PEER; exit 3", ("w", 0): "echo $PEER", ("w", 1): "echo $PEER"},
         tmp_path,
     )
-    ran = ground.run(path)
+    ran = batch_site.run(path)
     assert ran.returncode == 3, ran.stderr
     assert [(f / "stdout.log").read_text() for f in folders] == ["10.0.0.1:30000\n"] * 3
     assert [(f / "job.json").read_text() for f in folders] == ['{"host": "10.0.0.1"}'] * 3
@@ -572,24 +595,24 @@ def test_tasks_of_a_gang_know_each_other_and_end_one_by_one(ground: Ground, tmp_
         sum("--nodelist=n1" in a for a in asked) == 2
         and sum("--nodelist=n2" in a for a in asked) == 1
     )
-    assert ground.run(path).returncode == FENCED
+    assert batch_site.run(path).returncode == FENCED
 
 
-def test_where_there_is_no_room_tasks_share(ground: Ground, tmp_path: Path) -> None:
+def test_where_there_is_no_room_tasks_share(batch_site: Ground, tmp_path: Path) -> None:
     path, folders = gang(
-        ground, {("ps", 0): "exit 0", ("w", 0): "exit 0", ("w", 1): "exit 0"}, tmp_path, cores=2
+        batch_site, {("ps", 0): "exit 0", ("w", 0): "exit 0", ("w", 1): "exit 0"}, tmp_path, cores=2
     )
-    assert ground.run(path).returncode == 0
+    assert batch_site.run(path).returncode == 0
     assert all("--overlap" in a for a in (tmp_path / "srun.log").read_text().splitlines())
     assert [(f / "exit-code").read_text() for f in folders] == ["0\n"] * 3
 
 
 def test_a_task_that_was_stopped_before_it_began_does_not_hold_up_the_others(
-    ground: Ground, tmp_path: Path
+    batch_site: Ground, tmp_path: Path
 ) -> None:
-    path, folders = gang(ground, {("ps", 0): "echo ran", ("w", 0): "echo ran"}, tmp_path)
+    path, folders = gang(batch_site, {("ps", 0): "echo ran", ("w", 0): "echo ran"}, tmp_path)
     (folders[1] / STARTED).write_text("job 0\nend\n")
-    assert ground.run(path).returncode == FENCED
+    assert batch_site.run(path).returncode == FENCED
     assert (folders[0] / "stdout.log").read_text() == "ran\n" and not (
         folders[1] / "stdout.log"
     ).exists()

@@ -22,7 +22,7 @@ DB_DOWN = "sacct: error: slurm_persist_conn_open_without_init: failed to open pe
 USER = "hpcuser1"
 
 
-class PaperJob:
+class FakeJob:
     def __init__(self, job_id: str, script: Path, now: float) -> None:
         text = script.read_text()
         self.job_id, self.script, self.submitted_at = job_id, script, now
@@ -43,7 +43,7 @@ class PaperJob:
         return self.state not in ("PENDING", "RUNNING", "COMPLETING")
 
 
-class PaperSlurm:
+class FakeSlurm:
     """hold: jobs wait until `begin`. down, accounting_down: nobody answers. take: how many of the
     next sbatch calls are taken, and their answers lost. late: seconds before every answer.
     completing: so long it takes from the end of the script to the job's. hung: nobody sees the ends
@@ -51,7 +51,7 @@ class PaperSlurm:
     """
 
     def __init__(self) -> None:
-        self.jobs: dict[str, PaperJob] = {}
+        self.jobs: dict[str, FakeJob] = {}
         self.numbers = itertools.count(11)
         self.hold = self.down = self.accounting_down = self.no_accounting = (
             self.accounting_comments
@@ -99,7 +99,7 @@ class PaperSlurm:
 
     # ---- what happens in the cluster
 
-    def begin(self, job: PaperJob) -> None:
+    def begin(self, job: FakeJob) -> None:
         job.state, job.reason, job.started_at = "RUNNING", "", time.time()
         env = {
             "PATH": os.environ["PATH"],
@@ -121,20 +121,20 @@ class PaperSlurm:
         self._waiting.add(task)
         task.add_done_callback(self._waiting.discard)
 
-    def end(self, job: PaperJob, state: str, exit_: str = "0:0", reason: str = "") -> None:
+    def end(self, job: FakeJob, state: str, exit_: str = "0:0", reason: str = "") -> None:
         """As Slurm says it, whatever the script did."""
         job.state, job.exit, job.reason, job.ended_at = state, exit_, reason, time.time()
         if job.process is not None and job.process.poll() is None:
             os.killpg(job.process.pid, signal.SIGKILL)
 
-    def time_out(self, job: PaperJob) -> None:
+    def time_out(self, job: FakeJob) -> None:
         """At its limit: Slurm says so, then sends SIGTERM."""
         job.state, job.exit, job.reason, job.ended_at = "TIMEOUT", "0:0", "TimeLimit", time.time()
         assert job.process is not None
         with contextlib.suppress(ProcessLookupError):
             os.killpg(job.process.pid, signal.SIGTERM)
 
-    async def _until_over(self, job: PaperJob) -> None:
+    async def _until_over(self, job: FakeJob) -> None:
         assert job.process is not None
         process = job.process
         while process.poll() is None or self.hung:
@@ -159,7 +159,7 @@ class PaperSlurm:
             return CommandResult(NO_ANSWER, "", "sbatch did not answer within 1 s")
         if self.refuse:
             return CommandResult(1, "", self.refuse)
-        job = PaperJob(str(next(self.numbers)), Path(argv[-1]), time.time())
+        job = FakeJob(str(next(self.numbers)), Path(argv[-1]), time.time())
         self.jobs[job.job_id] = job
         job.in_queue = job.in_accounting = not self.hidden
         if not self.hold:

@@ -13,7 +13,16 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from sbatch_agents import AGENT_ID, KEY, SPEC, SYSTEM_PYTHON, TOKEN, Ground, made_ground, until
+from sbatch_agents import (
+    AGENT_ID,
+    KEY,
+    SPEC,
+    SYSTEM_PYTHON,
+    TOKEN,
+    SbatchAgents,
+    made_ground,
+    until,
+)
 
 from jobscribe.drivers.sbatch.login_node import channel as channels
 from jobscribe.drivers.sbatch.login_node.channel import (
@@ -34,7 +43,7 @@ ROOT = pytest.mark.skipif(
 
 
 @pytest.fixture
-async def ground() -> AsyncIterator[Ground]:
+async def batch_site() -> AsyncIterator[SbatchAgents]:
     async with made_ground() as made:
         yield made
 
@@ -117,13 +126,13 @@ def test_users_that_cannot_be_are_named() -> None:
     ],
 )
 async def test_a_missing_rule_is_a_clear_refusal(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch, sudo: str | None, words: str
+    batch_site: SbatchAgents, monkeypatch: pytest.MonkeyPatch, sudo: str | None, words: str
 ) -> None:
     if sudo is not None:
-        ground.command("sudo", sudo)
-    monkeypatch.setattr(channels, "_PATH", str(ground.bin))
+        batch_site.command("sudo", sudo)
+    monkeypatch.setattr(channels, "_PATH", str(batch_site.bin))
     me = pwd.getpwuid(os.geteuid()).pw_name
-    driver = ground.driver(ground.cluster(access="sudo", users={KEY.uid: me}))
+    driver = batch_site.driver(batch_site.cluster(access="sudo", users={KEY.uid: me}))
     with pytest.raises(Refusal) as refused:
         await driver.start(SPEC)
     assert refused.value.code == "agentUnavailable" and words in refused.value.sentence
@@ -131,19 +140,21 @@ async def test_a_missing_rule_is_a_clear_refusal(
 
 
 async def test_sudo_is_asked_for_no_password_and_for_the_users_home(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    batch_site: SbatchAgents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ground.command("sudo", f'echo "$1 $2 $3 $4 $5" >> {ground.root}/asked; shift 5; exec "$@"')
-    monkeypatch.setattr(channels, "_PATH", f"{ground.bin}:/usr/bin:/bin")
+    batch_site.command(
+        "sudo", f'echo "$1 $2 $3 $4 $5" >> {batch_site.root}/asked; shift 5; exec "$@"'
+    )
+    monkeypatch.setattr(channels, "_PATH", f"{batch_site.bin}:/usr/bin:/bin")
     me = pwd.getpwuid(os.geteuid()).pw_name
-    driver = ground.driver(
-        ground.cluster(access="sudo", users={KEY.uid: me}, pythons=(SYSTEM_PYTHON,))
+    driver = batch_site.driver(
+        batch_site.cluster(access="sudo", users={KEY.uid: me}, pythons=(SYSTEM_PYTHON,))
     )
     assert await driver.evidence(KEY, "t1/stdout.log", 0, 1) == (
         b"",
         0,
     )  # everything there is executed in the same way
-    assert set((ground.root / "asked").read_text().splitlines()) == {f"-n -H -u {me} --"}
+    assert set((batch_site.root / "asked").read_text().splitlines()) == {f"-n -H -u {me} --"}
 
 
 _SECOND_ACCOUNT = """
@@ -175,13 +186,17 @@ print(seen, files, hits)
 
 
 @ROOT
-async def test_an_agent_as_another_user_whose_secrets_a_third_cannot_see(ground: Ground) -> None:
-    os.chown(ground.scratch, NOBODY, NOBODY)
-    ground.scratch.chmod(0o755)
-    cluster = ground.cluster(access="runuser", users={KEY.uid: "nobody"}, pythons=(SYSTEM_PYTHON,))
-    driver = ground.driver(cluster)
+async def test_an_agent_as_another_user_whose_secrets_a_third_cannot_see(
+    batch_site: SbatchAgents,
+) -> None:
+    os.chown(batch_site.scratch, NOBODY, NOBODY)
+    batch_site.scratch.chmod(0o755)
+    cluster = batch_site.cluster(
+        access="runuser", users={KEY.uid: "nobody"}, pythons=(SYSTEM_PYTHON,)
+    )
+    driver = batch_site.driver(cluster)
     third = subprocess.Popen(
-        [SYSTEM_PYTHON, "-c", _SECOND_ACCOUNT, str(ground.root)],
+        [SYSTEM_PYTHON, "-c", _SECOND_ACCOUNT, str(batch_site.root)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         user=54_321,
@@ -196,7 +211,7 @@ async def test_an_agent_as_another_user_whose_secrets_a_third_cannot_see(ground:
     try:
         handle = await driver.start(SPEC)
     finally:
-        (ground.root / "over").touch()
+        (batch_site.root / "over").touch()
     seen, files, hits = third.stdout.read().decode().split(maxsplit=2)
     third.stdout.close()
     third.wait()
@@ -207,32 +222,34 @@ async def test_an_agent_as_another_user_whose_secrets_a_third_cannot_see(ground:
     assert (
         f"Uid:\t{NOBODY}\t{NOBODY}\t{NOBODY}\t{NOBODY}" in status and f"Groups:\t{NOBODY}" in status
     )
-    for path in (ground.base, *ground.base.rglob("*")):
+    for path in (batch_site.base, *batch_site.base.rglob("*")):
         with contextlib.suppress(
             FileNotFoundError
         ):  # what is written anew has another name for a moment
             assert path.lstat().st_uid == NOBODY
     assert handle["user"] == "nobody" and driver.signed_in_as(KEY) == "nobody"
     await driver.stop(handle, 1.0)
-    assert (await driver.find(handle)).state == "gone" and not ground.keepers()
+    assert (await driver.find(handle)).state == "gone" and not batch_site.keepers()
 
 
 @ROOT
-async def test_evidence_of_another_users_agent_is_read_as_that_user(ground: Ground) -> None:
-    os.chown(ground.scratch, NOBODY, NOBODY)
-    driver = ground.driver(
-        ground.cluster(access="runuser", users={KEY.uid: "nobody"}, pythons=(SYSTEM_PYTHON,))
+async def test_evidence_of_another_users_agent_is_read_as_that_user(
+    batch_site: SbatchAgents,
+) -> None:
+    os.chown(batch_site.scratch, NOBODY, NOBODY)
+    driver = batch_site.driver(
+        batch_site.cluster(access="runuser", users={KEY.uid: "nobody"}, pythons=(SYSTEM_PYTHON,))
     )
-    run = ground.folder() / "run" / "t1"
+    run = batch_site.folder() / "run" / "t1"
     run.mkdir(parents=True)
     (run / "stdout.log").write_bytes(b"0123456789")
-    secret = ground.root / "secret"
+    secret = batch_site.root / "secret"
     secret.write_text("of root's")
     secret.chmod(0o600)
     (run / "stderr.log").symlink_to(secret)
     os.link(secret, run / "hard.log")
     os.mkfifo(run / "pipe")
-    for path in (ground.base, *ground.base.rglob("*")):
+    for path in (batch_site.base, *batch_site.base.rglob("*")):
         if not path.is_symlink() and path.name != "hard.log":
             os.chown(path, NOBODY, NOBODY)
     assert await driver.evidence(KEY, "t1/stdout.log", 2, 4) == (b"2345", 10)

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from sbatch_agents import KEY, SPEC, SYSTEM_PYTHON, Ground, Ssh, made_ground
+from sbatch_agents import KEY, SPEC, SYSTEM_PYTHON, SbatchAgents, Ssh, made_ground
 
 from jobscribe.agent.login_node import code_unpacker
 from jobscribe.drivers.sbatch.login_node import code_archive, site
@@ -250,13 +250,13 @@ def test_old_code_goes_when_nothing_needs_it(base: Path) -> None:
 
 
 @pytest.fixture
-async def ground() -> AsyncIterator[Ground]:
+async def batch_site() -> AsyncIterator[SbatchAgents]:
     async with made_ground() as made:
         yield made
 
 
 async def signed_in(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch, **more: Any
+    batch_site: SbatchAgents, monkeypatch: pytest.MonkeyPatch, **more: Any
 ) -> tuple[Any, Ssh]:
     channel = Ssh()
 
@@ -264,22 +264,25 @@ async def signed_in(
         return channel
 
     monkeypatch.setattr("jobscribe.drivers.sbatch.ssh.sign_in.connect", connect)
-    driver = ground.driver(ground.cluster(access="ssh", **more))
+    driver = batch_site.driver(batch_site.cluster(access="ssh", **more))
     await driver.sign_in(KEY.uid, "hpc", object())
     return driver, channel
 
 
 async def test_an_agent_runs_from_what_was_sent_and_it_is_sent_once(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    batch_site: SbatchAgents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver, channel = await signed_in(ground, monkeypatch)
+    driver, channel = await signed_in(batch_site, monkeypatch)
     handle = await driver.start(SPEC)
-    (digest,) = (p.name for p in (ground.base / "code").iterdir())
+    (digest,) = (p.name for p in (batch_site.base / "code").iterdir())
     environment = Path(f"/proc/{handle['pid']}/environ").read_bytes()
-    assert f"PYTHONPATH={ground.base}/code/{digest}\0".encode() in environment
-    assert json.loads((ground.folder() / "started.json").read_text())["code"] == digest
-    (agent,) = ground.agents()
-    assert str(ground.base / "code" / digest / "msgspec") in Path(f"/proc/{agent}/maps").read_text()
+    assert f"PYTHONPATH={batch_site.base}/code/{digest}\0".encode() in environment
+    assert json.loads((batch_site.folder() / "started.json").read_text())["code"] == digest
+    (agent,) = batch_site.agents()
+    assert (
+        str(batch_site.base / "code" / digest / "msgspec")
+        in Path(f"/proc/{agent}/maps").read_text()
+    )
     fed = sum("import sys;n=int" in argv for argv in channel.argvs)
     await driver.stop(handle, 1.0)
     await driver.stop(await driver.start(SPEC), 1.0)
@@ -298,12 +301,12 @@ async def test_an_agent_runs_from_what_was_sent_and_it_is_sent_once(
 
 
 async def test_code_that_cannot_be_imported_there_is_a_clear_sentence(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    batch_site: SbatchAgents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver, _ = await signed_in(ground, monkeypatch)
+    driver, _ = await signed_in(batch_site, monkeypatch)
     channel = driver._channel(KEY.uid, driver._clusters.clusters[0])
     await driver._login_node(KEY.uid, driver._clusters.clusters[0], channel)
-    (damaged,) = ground.base.glob("code/*/msgspec/__init__.py")
+    (damaged,) = batch_site.base.glob("code/*/msgspec/__init__.py")
     damaged.write_bytes(b"raise ImportError('damaged')".ljust(damaged.stat().st_size))
     os.utime(damaged, (0, 0))  # what was compiled before is of another file
     with pytest.raises(
@@ -315,14 +318,16 @@ async def test_code_that_cannot_be_imported_there_is_a_clear_sentence(
 
 
 async def test_a_python_that_is_too_old_or_not_there_is_named(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    batch_site: SbatchAgents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ground.command(
+    batch_site.command(
         "python3.4",
         'echo \'{"executable": "/x", "implementation": "cpython", "version": [3, 9], "machine": "x86_64", "libc": ""}\'',
     )
-    ground.command("python3.5", 'echo "no licence for this" >&2; exit 3')
-    driver, _ = await signed_in(ground, monkeypatch, pythons=("python3.4", "python3.5", "python9"))
+    batch_site.command("python3.5", 'echo "no licence for this" >&2; exit 3')
+    driver, _ = await signed_in(
+        batch_site, monkeypatch, pythons=("python3.4", "python3.5", "python9")
+    )
     with pytest.raises(Refusal) as refused:
         await driver.start(SPEC)
     for words in (
@@ -332,14 +337,14 @@ async def test_a_python_that_is_too_old_or_not_there_is_named(
         "python9: not found",
     ):
         assert words in refused.value.sentence
-    assert not ground.base.exists()
+    assert not batch_site.base.exists()
 
 
 async def test_the_first_python_that_is_new_enough_is_taken_and_a_login_may_print_what_it_likes(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    batch_site: SbatchAgents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ground.command("python7", f'echo "Welcome! {{"; exec {SYSTEM_PYTHON} "$@"')
-    driver, _ = await signed_in(ground, monkeypatch, pythons=("nowhere", "python7"))
+    batch_site.command("python7", f'echo "Welcome! {{"; exec {SYSTEM_PYTHON} "$@"')
+    driver, _ = await signed_in(batch_site, monkeypatch, pythons=("nowhere", "python7"))
     assert await driver.evidence(KEY, "t1/stdout.log", 0, 1) == (
         b"",
         0,

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from sbatch_agents import AGENT_ID, KEY, SPEC, TOKEN, Ground, Ssh, made_ground, until
+from sbatch_agents import AGENT_ID, KEY, SPEC, TOKEN, SbatchAgents, Ssh, made_ground, until
 
 from jobscribe.drivers.contracts import Found
 from jobscribe.drivers.sbatch.login_node import site as sites
@@ -30,13 +30,13 @@ from jobscribe.runtime import processes
 
 
 @pytest.fixture
-async def ground() -> AsyncIterator[Ground]:
+async def batch_site() -> AsyncIterator[SbatchAgents]:
     async with made_ground() as made:
         yield made
 
 
 async def signed_in(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch, **more: Any
+    batch_site: SbatchAgents, monkeypatch: pytest.MonkeyPatch, **more: Any
 ) -> tuple[Any, Ssh]:
     """A driver of a cluster where users sign in, and this user has. This machine's own code is
     used: test_sbatch_code sends it.
@@ -47,7 +47,7 @@ async def signed_in(
         return await real(channel, msgspec.structs.replace(cluster, access="account"), *rest)
 
     monkeypatch.setattr("jobscribe.drivers.sbatch.driver.prepare", look)
-    driver = ground.driver(ground.cluster(access="ssh", **more))
+    driver = batch_site.driver(batch_site.cluster(access="ssh", **more))
     channel = Ssh()
     await sign_in(driver, channel, monkeypatch)
     return driver, channel
@@ -77,7 +77,7 @@ class Start:
     a secret was seen meanwhile.
     """
 
-    ground: Ground
+    batch_site: SbatchAgents
     handle: dict[str, Any]
     said: dict[str, Any]
     seen: list[bytes]
@@ -102,20 +102,20 @@ def first() -> Iterator[Start]:
         pytest.MonkeyPatch.context() as patch,
     ):
         making = made_ground()
-        ground = loop.run(making.__aenter__())
+        batch_site = loop.run(making.__aenter__())
         try:
-            ground.scratch.chmod(0o1777)
-            ground.base.mkdir()
-            (ground.base / "job_agent.log").write_text(f"of an earlier one {TOKEN}\n")
+            batch_site.scratch.chmod(0o1777)
+            batch_site.base.mkdir()
+            (batch_site.base / "job_agent.log").write_text(f"of an earlier one {TOKEN}\n")
             patch.setattr("jobscribe.drivers.sbatch.driver.call", ask)
-            driver = ground.driver(ground.cluster(users={"another0": "ann"}))
+            driver = batch_site.driver(batch_site.cluster(users={"another0": "ann"}))
             before = os.umask(0)
             try:
                 with watched() as seen:
                     handle = loop.run(driver.start(SPEC))
             finally:
                 os.umask(before)
-            yield Start(ground, handle, said, seen)
+            yield Start(batch_site, handle, said, seen)
         finally:
             loop.run(making.__aexit__(None, None, None))
 
@@ -146,23 +146,23 @@ def watched() -> Iterator[list[bytes]]:
 
 
 def test_the_keeper_is_detached_and_has_nothing_of_the_channel(first: Start) -> None:
-    ground, pid = first.ground, first.handle["pid"]
+    batch_site, pid = first.batch_site, first.handle["pid"]
     assert os.getsid(pid) == pid != os.getsid(0)
     descriptors = {n: os.readlink(f"/proc/{pid}/fd/{n}") for n in ("0", "1", "2")}
     assert descriptors == {
         "0": "/dev/null",
-        "1": str(ground.base / "job_agent.log"),
-        "2": str(ground.base / "job_agent.log"),
+        "1": str(batch_site.base / "job_agent.log"),
+        "2": str(batch_site.base / "job_agent.log"),
     }
     assert not any(
         "pipe:" in os.readlink(f"/proc/{pid}/fd/{n}") for n in os.listdir(f"/proc/{pid}/fd")
     )
-    (agent,) = ground.agents()
+    (agent,) = batch_site.agents()
     assert {n: os.readlink(f"/proc/{agent}/fd/{n}") for n in descriptors} == descriptors
 
 
 def test_folders_and_files_are_the_users_alone(first: Start) -> None:
-    for path in (first.ground.base, *first.ground.base.rglob("*")):
+    for path in (first.batch_site.base, *first.batch_site.base.rglob("*")):
         with contextlib.suppress(
             FileNotFoundError
         ):  # what is written anew has another name for a moment
@@ -172,12 +172,12 @@ def test_folders_and_files_are_the_users_alone(first: Start) -> None:
 def test_no_secret_is_in_an_argument_an_environment_or_a_file(first: Start) -> None:
     assert not first.seen
     texts = {}
-    for path in first.ground.root.rglob("*"):
+    for path in first.batch_site.root.rglob("*"):
         if path.is_file() and path.name != "job_agent.log":
             with contextlib.suppress(FileNotFoundError):
                 texts[path] = path.read_bytes()
     log = (
-        (first.ground.base / "job_agent.log").read_bytes().partition(b"\n")[2]
+        (first.batch_site.base / "job_agent.log").read_bytes().partition(b"\n")[2]
     )  # its first line is of an earlier one
     assert log and any(KEY.uid.encode() in text for text in texts.values())
     assert [
@@ -200,27 +200,31 @@ def test_the_watcher_sees_what_stands_in_an_environment() -> None:
 
 
 def test_the_agent_is_told_what_batch_runs_need(first: Start) -> None:
-    ground, agent = first.ground, first.said["start"]["config"]["agent"]
+    batch_site, agent = first.batch_site, first.said["start"]["config"]["agent"]
     assert agent["batch"]["deployment"] == "test" and agent["batch"]["cluster"]["name"] == "hpc"
     assert "ann" not in json.dumps(agent)
-    assert agent["paths"] == [[str(ground.root / "user"), str(ground.base / "user")]]
+    assert agent["paths"] == [[str(batch_site.root / "user"), str(batch_site.base / "user")]]
 
 
-async def test_a_keeper_that_finds_its_lease_taken_ends_with_its_agent(ground: Ground) -> None:
+async def test_a_keeper_that_finds_its_lease_taken_ends_with_its_agent(
+    batch_site: SbatchAgents,
+) -> None:
     """But not before: until then it replaces its agent without asking anybody."""
-    driver = ground.driver()
+    driver = batch_site.driver()
     handle = await driver.start(SPEC)
     await driver.close()
-    (agent,) = ground.agents()
+    (agent,) = batch_site.agents()
     os.kill(agent, signal.SIGKILL)
-    await until(lambda: ground.agents() not in ([], [agent]), "another agent")
-    driver = ground.driver()
+    await until(lambda: batch_site.agents() not in ([], [agent]), "another agent")
+    driver = batch_site.driver()
     assert (await driver.find(handle)).state == "alive"
-    own = json.loads((ground.folder() / "lease" / "1").read_text())
-    (ground.folder() / "lease" / "2").write_text(
+    own = json.loads((batch_site.folder() / "lease" / "1").read_text())
+    (batch_site.folder() / "lease" / "2").write_text(
         json.dumps({**own, "number": 2, "life": "b", "machine": "b", "host": "login2"})
     )
-    await until(lambda: not ground.keepers() and not ground.agents(), "the end of keeper and agent")
+    await until(
+        lambda: not batch_site.keepers() and not batch_site.agents(), "the end of keeper and agent"
+    )
     assert (await driver.find(handle)).state == "gone"
 
 
@@ -232,9 +236,9 @@ async def _not_connected() -> bool:
 
 
 async def test_signing_out_ends_the_agent_with_its_keeper_and_forgets_the_connection(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    batch_site: SbatchAgents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver, channel = await signed_in(ground, monkeypatch)
+    driver, channel = await signed_in(batch_site, monkeypatch)
     handle = await driver.start(SPEC)
     ways: list[str | None] = []
 
@@ -244,7 +248,7 @@ async def test_signing_out_ends_the_agent_with_its_keeper_and_forgets_the_connec
 
     assert await driver.sign_out(KEY, handle, dismiss)
     assert ways[0] is not None, "a run that waits does not start it again meanwhile"
-    assert not ground.keepers() and not ground.agents()
+    assert not batch_site.keepers() and not batch_site.agents()
     assert (
         channel.closed
         and driver.needs_sign_in(KEY) is not None
@@ -260,15 +264,18 @@ async def test_signing_out_ends_the_agent_with_its_keeper_and_forgets_the_connec
 
 
 async def test_an_agent_without_a_supervisor_ends_by_itself_and_its_keeper_with_it(
-    ground: Ground,
+    batch_site: SbatchAgents,
 ) -> None:
-    driver = ground.driver()
+    driver = batch_site.driver()
     driver._agent_settings["awaySecs"] = 0.1
     handle = await driver.start(SPEC)
-    await until(lambda: not ground.keepers() and not ground.agents(), "the end of keeper and agent")
+    await until(
+        lambda: not batch_site.keepers() and not batch_site.agents(), "the end of keeper and agent"
+    )
     assert (
         "no supervisor for"
-        in (ground.folder() / "agent.log").read_text() + (ground.base / "job_agent.log").read_text()
+        in (batch_site.folder() / "agent.log").read_text()
+        + (batch_site.base / "job_agent.log").read_text()
     )
     assert (await driver.find(handle)).state == "gone"
     assert (await driver.start(SPEC))["number"] == 2
@@ -277,10 +284,10 @@ async def test_an_agent_without_a_supervisor_ends_by_itself_and_its_keeper_with_
 # ---- one per key
 
 
-async def test_many_starts_at_once_make_one(ground: Ground) -> None:
-    handles = await asyncio.gather(*(ground.driver().start(SPEC) for _ in range(3)))
+async def test_many_starts_at_once_make_one(batch_site: SbatchAgents) -> None:
+    handles = await asyncio.gather(*(batch_site.driver().start(SPEC) for _ in range(3)))
     assert len({(h["pid"], h["number"]) for h in handles}) == 1
-    assert len(ground.keepers()) == 1 and len(ground.agents()) == 1
+    assert len(batch_site.keepers()) == 1 and len(batch_site.agents()) == 1
 
 
 class Elsewhere:
@@ -288,10 +295,10 @@ class Elsewhere:
     silent.
     """
 
-    def __init__(self, ground: Ground, *, obeys: bool = False) -> None:
-        self.path = ground.folder() / "lease" / "3"
+    def __init__(self, batch_site: SbatchAgents, *, obeys: bool = False) -> None:
+        self.path = batch_site.folder() / "lease" / "3"
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        for folder in (ground.base, ground.folder(), ground.folder().parent):
+        for folder in (batch_site.base, batch_site.folder(), batch_site.folder().parent):
             folder.chmod(0o700)
         self.obeys, self.over = obeys, threading.Event()
         self.said = {
@@ -333,53 +340,55 @@ class Elsewhere:
         self.thread.join()
 
 
-async def test_a_live_lease_elsewhere_is_answered_instead_of_a_second_agent(ground: Ground) -> None:
-    driver = ground.driver()
-    with Elsewhere(ground):
+async def test_a_live_lease_elsewhere_is_answered_instead_of_a_second_agent(
+    batch_site: SbatchAgents,
+) -> None:
+    driver = batch_site.driver()
+    with Elsewhere(batch_site):
         handle = await driver.start(SPEC)
         assert handle["host"] == "login2" and handle["pid"] == 77
-        assert not ground.keepers()
+        assert not batch_site.keepers()
         assert (await driver.find(handle)).state == "alive"
     assert (await driver.find(handle)).state == "gone"
     again = await driver.start(SPEC)
-    assert again["number"] == 4 and len(ground.keepers()) == 1
+    assert again["number"] == 4 and len(batch_site.keepers()) == 1
 
 
-async def test_a_stop_reaches_another_login_node(ground: Ground) -> None:
-    driver = ground.driver()
-    with Elsewhere(ground, obeys=True):
+async def test_a_stop_reaches_another_login_node(batch_site: SbatchAgents) -> None:
+    driver = batch_site.driver()
+    with Elsewhere(batch_site, obeys=True):
         handle = await driver.start(SPEC)
         await driver.stop(handle, 1.0)
-    assert json.loads((ground.folder() / "lease" / "3").read_text())["state"] == "released"
+    assert json.loads((batch_site.folder() / "lease" / "3").read_text())["state"] == "released"
     assert (await driver.find(handle)).state == "gone"
 
 
 async def test_an_agent_that_hangs_on_a_connection_comes_to_where_the_connection_is(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    batch_site: SbatchAgents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the link `ssh` one on another login node could not be reached."""
-    driver, channel = await signed_in(ground, monkeypatch, link="ssh")
-    with Elsewhere(ground, obeys=True):
+    driver, channel = await signed_in(batch_site, monkeypatch, link="ssh")
+    with Elsewhere(batch_site, obeys=True):
         handle = await driver.start(SPEC)
     assert handle["number"] == 4 and handle["host"] == os.uname().nodename
     (forward,) = channel.forwards
     assert (
         forward[1:] == ("127.0.0.1", 9)
-        and json.loads((ground.folder() / "agents.json").read_text())["link"] == forward[0]
+        and json.loads((batch_site.folder() / "agents.json").read_text())["link"] == forward[0]
     )
     Path(forward[0]).parent.rmdir()
 
 
 @pytest.mark.parametrize("when", ["before the keeper", "with the keeper", "with the agent"])
 async def test_a_start_that_is_killed_in_the_middle_leaves_one_or_none(
-    ground: Ground, when: str
+    batch_site: SbatchAgents, when: str
 ) -> None:
-    driver = ground.driver()
+    driver = batch_site.driver()
     starting = asyncio.ensure_future(driver.start(SPEC))
     reached = {
-        "before the keeper": lambda: ground.base.exists(),
-        "with the keeper": lambda: bool(ground.keepers()),
-        "with the agent": lambda: bool(ground.agents()),
+        "before the keeper": lambda: batch_site.base.exists(),
+        "with the keeper": lambda: bool(batch_site.keepers()),
+        "with the agent": lambda: bool(batch_site.agents()),
     }[when]
     await until(reached, when)
     found = [
@@ -394,14 +403,14 @@ async def test_a_start_that_is_killed_in_the_middle_leaves_one_or_none(
     await asyncio.gather(starting, return_exceptions=True)
     handle = await driver.start(SPEC)
     assert (await driver.find(handle)).state == "alive"
-    assert len(ground.keepers()) == 1
-    await until(lambda: len(ground.agents()) == 1, "one agent")
+    assert len(batch_site.keepers()) == 1
+    await until(lambda: len(batch_site.agents()) == 1, "one agent")
 
 
 async def test_a_keeper_that_was_killed_is_replaced_at_once_on_the_same_machine(
-    ground: Ground,
+    batch_site: SbatchAgents,
 ) -> None:
-    driver = ground.driver()
+    driver = batch_site.driver()
     first = await driver.start(SPEC)
     os.kill(first["pid"], signal.SIGKILL)
     assert (await driver.find(first)).state == "gone"
@@ -411,18 +420,18 @@ async def test_a_keeper_that_was_killed_is_replaced_at_once_on_the_same_machine(
         (await driver.find(second)).state,
         (await driver.find(first)).state,
     ) == (2, "alive", "gone")
-    await until(lambda: len(ground.agents()) == 1, "one agent")
+    await until(lambda: len(batch_site.agents()) == 1, "one agent")
 
 
 async def test_one_that_hangs_on_another_machine_keeps_nobody_from_beginning_and_ends_when_it_goes_on(
-    ground: Ground,
+    batch_site: SbatchAgents,
 ) -> None:
-    driver = ground.driver()
+    driver = batch_site.driver()
     first = await driver.start(SPEC)
-    left = [first["pid"], *ground.agents()]
+    left = [first["pid"], *batch_site.agents()]
     for pid in left:
         os.kill(pid, signal.SIGSTOP)
-    lease = ground.folder() / "lease" / "1"
+    lease = batch_site.folder() / "lease" / "1"
     lease.write_text(
         json.dumps(
             {**json.loads(lease.read_text()), "life": "b", "machine": "b", "host": "login2"}
@@ -430,15 +439,15 @@ async def test_one_that_hangs_on_another_machine_keeps_nobody_from_beginning_and
         + "\n"
     )
     await driver.close()
-    second = await ground.driver().start(SPEC)
+    second = await batch_site.driver().start(SPEC)
     assert second["number"] == 2 and second["pid"] not in left
     for pid in left:
         os.kill(pid, signal.SIGCONT)
     await until(
         lambda: (
-            ground.keepers() == [second["pid"]]
-            and len(ground.agents()) == 1
-            and ground.agents()[0] not in left
+            batch_site.keepers() == [second["pid"]]
+            and len(batch_site.agents()) == 1
+            and batch_site.agents()[0] not in left
         ),
         "the one left behind ends",
     )
@@ -457,16 +466,16 @@ async def test_one_that_hangs_on_another_machine_keeps_nobody_from_beginning_and
     ],
 )
 async def test_a_folder_that_cannot_be_is_a_clear_sentence(
-    ground: Ground, folder: str, words: str
+    batch_site: SbatchAgents, folder: str, words: str
 ) -> None:
     sentence = await refused(
-        "agentUnavailable", ground.driver(ground.cluster(folder=folder)).start(SPEC)
+        "agentUnavailable", batch_site.driver(batch_site.cluster(folder=folder)).start(SPEC)
     )
     assert words in sentence and "Traceback" not in sentence
 
 
 async def test_the_folder_is_as_a_login_shell_has_it_and_nothing_is_executed_for_it(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    batch_site: SbatchAgents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for folder, expected in {
         "~/a": f"{os.path.expanduser('~')}/a",
@@ -475,31 +484,33 @@ async def test_the_folder_is_as_a_login_shell_has_it_and_nothing_is_executed_for
         "/x/$(touch y)`id`": "/x/$(touch y)`id`",
     }.items():
         login = {"HOME": os.path.expanduser("~"), "USER": "joe"}
-        assert sites.expand_folder(ground.cluster(folder=folder), login) == (expected or "/x/joey")
+        assert sites.expand_folder(batch_site.cluster(folder=folder), login) == (
+            expected or "/x/joey"
+        )
 
 
-async def test_a_folder_that_others_can_write_to_is_refused(ground: Ground) -> None:
-    ground.scratch.chmod(0o777)
-    sentence = await refused("agentUnavailable", ground.driver().start(SPEC))
-    assert str(ground.scratch) in sentence and "replace our code" in sentence
-    assert not ground.keepers(), "where only its owner moves it away one is started: the first"
+async def test_a_folder_that_others_can_write_to_is_refused(batch_site: SbatchAgents) -> None:
+    batch_site.scratch.chmod(0o777)
+    sentence = await refused("agentUnavailable", batch_site.driver().start(SPEC))
+    assert str(batch_site.scratch) in sentence and "replace our code" in sentence
+    assert not batch_site.keepers(), "where only its owner moves it away one is started: the first"
 
 
-async def test_a_folder_that_is_a_link_is_refused(ground: Ground) -> None:
-    (ground.root / "elsewhere").mkdir()
-    ground.base.symlink_to(ground.root / "elsewhere")
-    assert "not a folder" in await refused("agentUnavailable", ground.driver().start(SPEC))
+async def test_a_folder_that_is_a_link_is_refused(batch_site: SbatchAgents) -> None:
+    (batch_site.root / "elsewhere").mkdir()
+    batch_site.base.symlink_to(batch_site.root / "elsewhere")
+    assert "not a folder" in await refused("agentUnavailable", batch_site.driver().start(SPEC))
 
 
 async def test_an_agent_that_does_not_start_is_told_in_its_own_words_and_kept(
-    ground: Ground,
+    batch_site: SbatchAgents,
 ) -> None:
-    driver = ground.driver()
-    ground.folder().mkdir(parents=True)
-    (ground.folder() / "ledger").write_text("in the way")
+    driver = batch_site.driver()
+    batch_site.folder().mkdir(parents=True)
+    (batch_site.folder() / "ledger").write_text("in the way")
     sentence = await refused("agentUnavailable", driver.start(SPEC))
     assert "the keeper cannot use its folder" in sentence
-    (log,) = (ground.root / "user" / KEY.uid / "agent-sbatch" / "hpc").glob("*-start.log")
+    (log,) = (batch_site.root / "user" / KEY.uid / "agent-sbatch" / "hpc").glob("*-start.log")
     assert "the keeper cannot use its folder" in log.read_text()
 
 
@@ -507,8 +518,8 @@ async def test_an_agent_that_does_not_start_is_told_in_its_own_words_and_kept(
 
 
 def test_logs_of_each_start_are_kept_here_without_secrets(first: Start) -> None:
-    ground = first.ground
-    folder = ground.root / "user" / KEY.uid / "agent-sbatch" / "hpc"
+    batch_site = first.batch_site
+    folder = batch_site.root / "user" / KEY.uid / "agent-sbatch" / "hpc"
     (remote,) = folder.glob("*-remote.log")
     (start,) = folder.glob("*-start.log")
     assert remote.read_text() == "of an earlier one <REDACTED>\n"
@@ -520,16 +531,16 @@ def test_logs_of_each_start_are_kept_here_without_secrets(first: Start) -> None:
     assert (
         stat.S_IMODE(remote.stat().st_mode) == 0o600 and stat.S_IMODE(start.stat().st_mode) == 0o600
     )
-    assert (ground.base / "job_agent.log").read_text().startswith("of an earlier one")
+    assert (batch_site.base / "job_agent.log").read_text().startswith("of an earlier one")
 
 
 # ---- sign-in
 
 
 async def test_without_a_connection_nothing_is_tried_and_nobody_knows(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    batch_site: SbatchAgents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver, channel = await signed_in(ground, monkeypatch)
+    driver, channel = await signed_in(batch_site, monkeypatch)
     handle = await driver.start(SPEC)
     await channel.close()
     assert driver.needs_sign_in(KEY) is not None
@@ -539,14 +550,14 @@ async def test_without_a_connection_nothing_is_tried_and_nobody_knows(
     await refused("agentUnavailable", driver.stop(handle, 1.0))
     await refused("signInNeeded", driver.evidence(KEY, "x/stdout.log", 0, 1))
     assert await driver.check() == []
-    assert len(ground.keepers()) == 1
+    assert len(batch_site.keepers()) == 1
 
 
 async def test_whoever_signs_in_is_told_and_finds_his_agent_again(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    batch_site: SbatchAgents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver, channel = await signed_in(ground, monkeypatch)
-    assert ground.signed_in == [KEY]
+    driver, channel = await signed_in(batch_site, monkeypatch)
+    assert batch_site.signed_in == [KEY]
     assert driver.needs_sign_in(KEY) is None and driver.signed_in_as(KEY) == channel.user
     assert driver.needs_sign_in(AgentKey("sbatch", "parallel", "another0", "hpc")) is not None
     handle = await driver.start(SPEC)
@@ -558,22 +569,26 @@ async def test_whoever_signs_in_is_told_and_finds_his_agent_again(
         "so that its user can come with the right name"
     )
     await driver.close()
-    later = ground.driver(ground.cluster(access="ssh"))
+    later = batch_site.driver(batch_site.cluster(access="ssh"))
     assert (await later.find(handle)).sign_in
-    ground.address["agentsUrl"] = "ws://127.0.0.1:10/agent"  # the supervisor listens elsewhere now
+    batch_site.address["agentsUrl"] = (
+        "ws://127.0.0.1:10/agent"  # the supervisor listens elsewhere now
+    )
     await sign_in(later, Ssh(), monkeypatch)
     assert (await later.find(handle)).state == "alive"
     assert (
-        json.loads((ground.folder() / "agents.json").read_text())["agentsUrl"]
+        json.loads((batch_site.folder() / "agents.json").read_text())["agentsUrl"]
         == "ws://127.0.0.1:10/agent"
     )
     assert await later.start(SPEC) == handle
     await later.stop(handle, 1.0)
-    assert not ground.keepers()
+    assert not batch_site.keepers()
 
 
-async def test_nobody_signs_in_where_there_is_nothing_to_sign_in_to(ground: Ground) -> None:
-    driver = ground.driver()
+async def test_nobody_signs_in_where_there_is_nothing_to_sign_in_to(
+    batch_site: SbatchAgents,
+) -> None:
+    driver = batch_site.driver()
     assert "needs no sign-in" in await refused(
         "badRequest", driver.sign_in(KEY.uid, "hpc", object())
     )
@@ -583,14 +598,14 @@ async def test_nobody_signs_in_where_there_is_nothing_to_sign_in_to(ground: Grou
 
 
 async def test_a_link_through_the_connection_stands_again_after_the_sign_in(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    batch_site: SbatchAgents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The agent is there all the time; it has lost its way here. The socket's path is short however
     deep the cluster's folder is.
     """
-    ground.scratch /= "x" * 80
-    ground.base = ground.scratch / "jobscribe-test"
-    driver, channel = await signed_in(ground, monkeypatch, link="ssh")
+    batch_site.scratch /= "x" * 80
+    batch_site.base = batch_site.scratch / "jobscribe-test"
+    driver, channel = await signed_in(batch_site, monkeypatch, link="ssh")
     handle = await driver.start(SPEC)
     await driver.find(handle)
     ((path, *_),) = channel.forwards
@@ -606,28 +621,28 @@ async def test_a_link_through_the_connection_stands_again_after_the_sign_in(
     assert forward[1:] == ("127.0.0.1", 9) and forward[0] != channel.forwards[0][0], (
         "nobody could wait for it there"
     )
-    assert json.loads((ground.folder() / "agents.json").read_text())["link"] == forward[0]
+    assert json.loads((batch_site.folder() / "agents.json").read_text())["link"] == forward[0]
     assert not Path(channel.forwards[0][0]).parent.exists(), "what was there before is taken away"
     Path(forward[0]).parent.rmdir()
 
 
 async def test_a_link_with_tls_gets_the_authority_as_a_file(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    batch_site: SbatchAgents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (ground.root / "ca.pem").write_text("PEM")
-    ground.address |= {
+    (batch_site.root / "ca.pem").write_text("PEM")
+    batch_site.address |= {
         "agentsUrl": "wss://0.0.0.0:7000/agent",
-        "agentsCa": str(ground.root / "ca.pem"),
+        "agentsCa": str(batch_site.root / "ca.pem"),
     }
-    driver, _ = await signed_in(ground, monkeypatch, link="tls", supervisor="jobs.example:7001")
+    driver, _ = await signed_in(batch_site, monkeypatch, link="tls", supervisor="jobs.example:7001")
     await driver.start(SPEC)
-    said = json.loads((ground.folder() / "agents.json").read_text())
+    said = json.loads((batch_site.folder() / "agents.json").read_text())
     assert said["agentsUrl"] == "wss://jobs.example:7001/agent" and said["agentsCa"] == str(
-        ground.folder() / "ca.pem"
+        batch_site.folder() / "ca.pem"
     )
-    assert (ground.folder() / "ca.pem").read_text() == "PEM" and said["pingSecs"] == 20.0
-    plain = ground.driver(ground.cluster(link="tls"))
-    ground.address |= {"agentsUrl": "ws://127.0.0.1:9/agent", "agentsCa": None}
+    assert (batch_site.folder() / "ca.pem").read_text() == "PEM" and said["pingSecs"] == 20.0
+    plain = batch_site.driver(batch_site.cluster(link="tls"))
+    batch_site.address |= {"agentsUrl": "ws://127.0.0.1:9/agent", "agentsCa": None}
     assert "certificate" in await refused("agentUnavailable", plain.start(SPEC))
 
 
@@ -635,27 +650,27 @@ async def test_a_link_with_tls_gets_the_authority_as_a_file(
 
 
 async def test_a_check_says_what_would_keep_jobs_from_working(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    batch_site: SbatchAgents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver = ground.driver(
-        ground.cluster(
-            user_root=str(ground.root / "nowhere"), defaults=BatchRequest(partition="gone")
+    driver = batch_site.driver(
+        batch_site.cluster(
+            user_root=str(batch_site.root / "nowhere"), defaults=BatchRequest(partition="gone")
         )
     )
-    (ground.bin / "sacct").unlink()
+    (batch_site.bin / "sacct").unlink()
     monkeypatch.setattr(
         "jobscribe.drivers.sbatch.driver.time.time", lambda real=time.time: real() - 100
     )
-    ground.command(
+    batch_site.command(
         "squeue", 'echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1'
     )
-    ground.command(
+    batch_site.command(
         "sbatch", 'echo "sbatch: error: invalid partition specified: ${2#--partition=}" >&2; exit 1'
     )
-    driver._clusters.clusters[0].environment["PATH"] = f"{ground.bin}:{ground.root}/none"
-    (ground.root / "none").mkdir()
+    driver._clusters.clusters[0].environment["PATH"] = f"{batch_site.bin}:{batch_site.root}/none"
+    (batch_site.root / "none").mkdir()
     for name in ("env", "sh", "bash"):
-        (ground.root / "none" / name).symlink_to(f"/usr/bin/{name}")
+        (batch_site.root / "none" / name).symlink_to(f"/usr/bin/{name}")
     said = await driver.check_cluster("hpc")
     assert len(said) == 5, said
     looked_for = (

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from sbatch_agents import KEY, SPEC, Ground, Ssh, made_ground
+from sbatch_agents import KEY, SPEC, SbatchAgents, Ssh, made_ground
 
 from jobscribe.drivers.sbatch.login_node import site as sites
 from jobscribe.drivers.sbatch.login_node.channel import CommandResult
@@ -28,9 +28,9 @@ GOOD = {
 
 
 @pytest.fixture
-async def ground() -> AsyncIterator[Ground]:
-    async with made_ground() as ground:
-        yield ground
+async def batch_site() -> AsyncIterator[SbatchAgents]:
+    async with made_ground() as batch_site:
+        yield batch_site
 
 
 class Liar(Ssh):
@@ -65,9 +65,9 @@ LIES = {
 
 
 async def test_a_lie_is_refused_in_a_short_sentence(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    batch_site: SbatchAgents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver, _ = await signed_in(ground, monkeypatch)
+    driver, _ = await signed_in(batch_site, monkeypatch)
     handle = await driver.start(SPEC)
     site = driver._login_nodes[KEY.uid, "hpc"][1]
     for lie, text in LIES.items():
@@ -91,9 +91,9 @@ async def test_a_lie_is_refused_in_a_short_sentence(
 
 
 async def test_of_an_answer_only_what_is_known_is_on_record(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    batch_site: SbatchAgents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver, _ = await signed_in(ground, monkeypatch)
+    driver, _ = await signed_in(batch_site, monkeypatch)
     await driver.start(SPEC)
     liar = Liar(line({**GOOD, "more": "x" * 100_000}))
     driver._channels[KEY.uid, "hpc"] = liar
@@ -108,18 +108,18 @@ async def test_of_an_answer_only_what_is_known_is_on_record(
         "host",
         "key",
         "user",
-    } and handle["folder"] == str(ground.folder())
+    } and handle["folder"] == str(batch_site.folder())
 
 
 @pytest.mark.parametrize("kind", ["pipe", "link"])
 @pytest.mark.parametrize("name", ["job_agent.log", "lease/7"])
 async def test_a_start_waits_for_no_pipe_and_follows_no_link(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
+    batch_site: SbatchAgents, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
 ) -> None:
-    driver, _ = await signed_in(ground, monkeypatch)
-    path = (ground.base if name.endswith(".log") else ground.folder()) / name
+    driver, _ = await signed_in(batch_site, monkeypatch)
+    path = (batch_site.base if name.endswith(".log") else batch_site.folder()) / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    other = ground.root / "other"
+    other = batch_site.root / "other"
     other.write_text("not theirs")
     os.mkfifo(path) if kind == "pipe" else path.symlink_to(other)
     try:

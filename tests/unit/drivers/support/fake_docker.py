@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from fake_docker_api import ROUTES, No
+from fake_docker_api import ROUTES, ApiError
 
 
 @dataclass
@@ -346,7 +346,7 @@ def _handler(fake: FakeDocker) -> type[BaseHTTPRequestHandler]:
                 if t is not None:
                     match kind:
                         case "fail":
-                            raise No(t.status, t.said)
+                            raise ApiError(t.status, t.said)
                         case "slow":
                             fake.hang(t.secs)
                         case "hang":
@@ -358,7 +358,7 @@ def _handler(fake: FakeDocker) -> type[BaseHTTPRequestHandler]:
                 parts = urlsplit(path)
                 query = {k: v[-1] for k, v in parse_qs(parts.query, keep_blank_values=True).items()}
                 self.answer(unquote(parts.path), query, body, lost=kind == "lost")
-            except No as e:
+            except ApiError as e:
                 self.reply(e.status, {"message": e.said})
             except KeyError as e:
                 self.reply(404, {"message": f"No such container: {e.args[0]}"})
@@ -373,7 +373,7 @@ def _handler(fake: FakeDocker) -> type[BaseHTTPRequestHandler]:
                     if said is not None:
                         self.reply(*said)
                     return
-            raise No(404, f"page not found: {self.command} {path}")
+            raise ApiError(404, f"page not found: {self.command} {path}")
 
         def reply(self, status: int, said: Any = None) -> None:
             data = (

@@ -17,7 +17,7 @@ _SIGNALS = {"HUP": 1, "INT": 2, "QUIT": 3, "KILL": 9, "USR1": 10, "USR2": 12, "T
 Said = tuple[int, Any] | None
 
 
-class No(Exception):
+class ApiError(Exception):
     def __init__(self, status: int, said: str) -> None:
         super().__init__(said)
         self.status, self.said = status, said
@@ -45,12 +45,12 @@ def _create(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
         name = q.get("name") or f"nameless-{len(fake.containers)}"
         for c in fake.containers.values():
             if c.name == name:
-                raise No(
+                raise ApiError(
                     409,
                     f'Conflict. The container name "/{name}" is already in use by container "{c.id}".',
                 )
         if b.get("Image") not in fake.images and b.get("Image") not in fake.images.values():
-            raise No(404, f"No such image: {b.get('Image')}")
+            raise ApiError(404, f"No such image: {b.get('Image')}")
         return 201, {"Id": fake.made(name, b).id, "Warnings": []}
 
 
@@ -69,7 +69,7 @@ def _kill(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
     with fake.lock:
         c = fake.get(m[0])
         if c.status != "running":
-            raise No(409, f"Cannot kill container: {m[0]}: Container {c.id} is not running")
+            raise ApiError(409, f"Cannot kill container: {m[0]}: Container {c.id} is not running")
         said = q.get("signal") or "KILL"
         number = int(said) if said.isdigit() else _SIGNALS[said.removeprefix("SIG")]
         c.signals.append(number)
@@ -93,7 +93,7 @@ def _remove(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
     with fake.lock:
         c = fake.get(m[0])
         if c.status == "running" and not _true(q.get("force")):
-            raise No(
+            raise ApiError(
                 409,
                 f"You cannot remove a running container {c.id}. Stop the container before attempting removal or force remove",
             )
@@ -266,7 +266,7 @@ def _image(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
     with fake.lock:
         ident = fake.images.get(m[0]) or (m[0] if m[0] in fake.images.values() else None)
     if ident is None:
-        raise No(404, f"No such image: {m[0]}")
+        raise ApiError(404, f"No such image: {m[0]}")
     return 200, {"Id": ident, "RepoTags": [m[0]], "Config": {"Env": ["PATH=/usr/bin:/bin"]}}
 
 
@@ -301,7 +301,7 @@ def _network(fake: Any, ref: str) -> Any:
     for n in fake.networks.values():
         if ref in (n["Name"], n["Id"]):
             return n
-    raise No(404, f"network {ref} not found")
+    raise ApiError(404, f"network {ref} not found")
 
 
 def _subnets(network: Any) -> set[str]:
@@ -311,9 +311,9 @@ def _subnets(network: Any) -> set[str]:
 def _network_create(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
     with fake.lock:
         if b["Name"] in fake.networks:
-            raise No(409, f"network with name {b['Name']} already exists")
+            raise ApiError(409, f"network with name {b['Name']} already exists")
         if _subnets(b) & {s for n in fake.networks.values() for s in _subnets(n)}:
-            raise No(403, "Pool overlaps with other one on this address space")
+            raise ApiError(403, "Pool overlaps with other one on this address space")
         fake.networks[b["Name"]] = {**b, "Id": secrets.token_hex(32), "Containers": {}}
         return 201, {"Id": fake.networks[b["Name"]]["Id"], "Warning": ""}
 
@@ -362,7 +362,9 @@ def _network_remove(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
             or fake.left_ends.get(n["Name"])
             or any(_within(c, n) for c in fake.containers.values())
         ):
-            raise No(403, f"error while removing network: network {n['Name']} has active endpoints")
+            raise ApiError(
+                403, f"error while removing network: network {n['Name']} has active endpoints"
+            )
         del fake.networks[n["Name"]]
     return 204, None
 
@@ -386,7 +388,7 @@ def _network_disconnect(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
         elif b.get("Force") and who in fake.left_ends.get(n["Name"], ()):
             fake.left_ends[n["Name"]].remove(who)
         else:
-            raise No(404, f"No such container: {who}")
+            raise ApiError(404, f"No such container: {who}")
     return 200, None
 
 
@@ -400,14 +402,14 @@ def _volume_create(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
 def _volume_inspect(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
     with fake.lock:
         if m[0] not in fake.volumes:
-            raise No(404, f"get {m[0]}: no such volume")
+            raise ApiError(404, f"get {m[0]}: no such volume")
         return 200, fake.volumes[m[0]]
 
 
 def _volume_remove(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
     with fake.lock:
         if fake.volumes.pop(m[0], None) is None:
-            raise No(404, f"get {m[0]}: no such volume")
+            raise ApiError(404, f"get {m[0]}: no such volume")
     return 204, None
 
 

@@ -59,7 +59,7 @@ class Ssh(LocalChannel):
         self.forwards.append((path, host, port))
 
 
-class Ground:
+class SbatchAgents:
     def __init__(self, root: Path) -> None:
         self.root, self.scratch = root, root / "scratch"
         self.scratch.mkdir()
@@ -146,18 +146,18 @@ async def until(condition: Any, what: str, secs: float = 30.0) -> None:
 
 
 @contextlib.asynccontextmanager
-async def made_ground() -> AsyncIterator[Ground]:
+async def made_ground() -> AsyncIterator[SbatchAgents]:
     root = Path(tempfile.mkdtemp(prefix="js-sbatch-", dir="/tmp"))
     root.chmod(0o755)
-    ground = Ground(root)
+    batch_site = SbatchAgents(root)
     try:
         with mock.patch.object(LocalChannel, "_environment", without_profile):
-            yield ground
+            yield batch_site
     finally:
-        for driver in ground.drivers:
+        for driver in batch_site.drivers:
             await driver.close()
         for _ in range(200):
-            left = ground.named(b"")
+            left = batch_site.named(b"")
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 from typing import Any, get_args
 
 import pytest
-from in_memory_supervisor import OTHER, UID, Agent, Office, until
+from in_memory_supervisor import OTHER, UID, Agent, InMemorySupervisor, until
 
 from jobscribe.protocol.api.requests import (
     BeginSession,
@@ -72,8 +72,8 @@ def started(work: Awaitable[Any]) -> "asyncio.Future[Any]":
     return asyncio.ensure_future(work)
 
 
-def call(office: Office, request: CallRequest) -> "asyncio.Future[bytes]":
-    return started(office.calls.call(request, office.calls.new_op()))
+def call(in_memory: InMemorySupervisor, request: CallRequest) -> "asyncio.Future[bytes]":
+    return started(in_memory.calls.call(request, in_memory.calls.new_op()))
 
 
 async def code_of(work: Awaitable[Any]) -> str:
@@ -89,9 +89,9 @@ def answer(agent: Agent, op: Any, reply: bytes = b'{"a": 1}') -> None:
 
 
 async def test_the_answer_of_an_app_is_handed_on_as_it_is() -> None:
-    office = Office()
-    agent = office.agent()
-    waiting = call(office, stateless(args={"height": 2}, deadline_secs=3.0))
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    waiting = call(in_memory, stateless(args={"height": 2}, deadline_secs=3.0))
     op = await agent.asked(Call)
     assert (op.job_cmd, op.method, op.args, op.deadline_secs, op.reply_limit) == (
         "stateless_compute",
@@ -106,9 +106,9 @@ async def test_the_answer_of_an_app_is_handed_on_as_it_is() -> None:
 
 
 async def test_a_call_without_a_deadline_has_that_of_the_house() -> None:
-    office = Office(call_secs=7.0)
-    agent = office.agent()
-    waiting = call(office, stateless())
+    in_memory = InMemorySupervisor(call_secs=7.0)
+    agent = in_memory.agent()
+    waiting = call(in_memory, stateless())
     op = await agent.asked(Call)
     assert op.deadline_secs == 7.0
     answer(agent, op)
@@ -116,30 +116,30 @@ async def test_a_call_without_a_deadline_has_that_of_the_house() -> None:
 
 
 async def test_an_agent_that_is_not_there_is_started_first() -> None:
-    office = Office()
-    waiting = call(office, stateless())
-    await until(lambda: office.started, "its start is asked for")
-    agent = Agent(office, office.key())
+    in_memory = InMemorySupervisor()
+    waiting = call(in_memory, stateless())
+    await until(lambda: in_memory.started, "its start is asked for")
+    agent = Agent(in_memory, in_memory.key())
     await asyncio.sleep(0)
     assert agent.of(Call) == [], "before its snapshot it is not believed"
     answer(agent, await agent.synced().asked(Call))
     assert await waiting == b'{"a": 1}'
-    assert [e.key for e in office.started] == [office.key()]
+    assert [e.key for e in in_memory.started] == [in_memory.key()]
 
 
 async def test_an_agent_that_does_not_come_is_not_waited_for_longer_than_its_start_may_take(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("jobscribe.supervisor.runs.service._BETWEEN_STARTS_SECS", 0.05)
-    office = Office(agent_start_secs=0.05)
-    assert await code_of(call(office, stateless())) == "agentUnavailable"
-    assert office.desk._waiting == {}
+    in_memory = InMemorySupervisor(agent_start_secs=0.05)
+    assert await code_of(call(in_memory, stateless())) == "agentUnavailable"
+    assert in_memory.desk._waiting == {}
 
 
 async def test_a_connection_that_ends_answers_who_waits_at_once() -> None:
-    office = Office()
-    agent = office.agent()
-    waiting = [call(office, stateless()), call(office, stateless())]
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    waiting = [call(in_memory, stateless()), call(in_memory, stateless())]
     await agent.asked(Call, 2)
     agent.gone()
     for w in waiting:
@@ -148,11 +148,11 @@ async def test_a_connection_that_ends_answers_who_waits_at_once() -> None:
 
 
 async def test_a_newer_connection_answers_who_waits_on_the_older_at_once() -> None:
-    office = Office()
-    agent = office.agent()
-    waiting = call(office, stateless())
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    waiting = call(in_memory, stateless())
     await agent.asked(Call)
-    office.agent()
+    in_memory.agent()
     assert await code_of(waiting) == "agentUnavailable"
 
 
@@ -160,20 +160,20 @@ async def test_a_call_that_is_not_answered_in_time_is_ended_here_and_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("jobscribe.supervisor.agents.calls.SLACK_SECS", 0.05)
-    office = Office()
-    agent = office.agent()
-    waiting = call(office, stateless(deadline_secs=0.05))
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    waiting = call(in_memory, stateless(deadline_secs=0.05))
     op = await agent.asked(Call)
     assert await code_of(waiting) == "deadline"
     assert (await agent.asked(CancelCall)).op_id == op.op_id
     answer(agent, op)
-    assert office.counters.all()["unknownAnswer"] == 1
+    assert in_memory.counters.all()["unknownAnswer"] == 1
 
 
 async def test_who_goes_away_cancels_the_call() -> None:
-    office = Office()
-    agent = office.agent()
-    waiting = call(office, stateless())
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    waiting = call(in_memory, stateless())
     op = await agent.asked(Call)
     waiting.cancel()
     assert (await agent.asked(CancelCall)).op_id == op.op_id
@@ -184,9 +184,9 @@ async def test_who_goes_away_cancels_the_call() -> None:
     "code", ["appFailed", "appRefused", "deadline", "replyTooLarge", "notFound", "tooManyRequests"]
 )
 async def test_what_the_agent_refuses_is_told_in_its_words(code: str) -> None:
-    office = Office()
-    agent = office.agent()
-    waiting = call(office, stateless())
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    waiting = call(in_memory, stateless())
     agent.say(
         OpError(op_id=(await agent.asked(Call)).op_id, code=code, error="plots[0].points[3] is NaN")
     )
@@ -196,9 +196,9 @@ async def test_what_the_agent_refuses_is_told_in_its_words(code: str) -> None:
 
 
 async def test_a_code_that_nobody_knows_is_no_trap() -> None:
-    office = Office()
-    agent = office.agent()
-    waiting = call(office, stateless())
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    waiting = call(in_memory, stateless())
     agent.say(OpError(op_id=(await agent.asked(Call)).op_id, code="noSuchCode", error="words"))
     assert await code_of(waiting) == "internal"
 
@@ -207,17 +207,17 @@ async def test_a_code_that_nobody_knows_is_no_trap() -> None:
     "reply", [b"", b"{", b"NaN", b'{"a": \xff}', b'"\xff"', b"1 2", b"x" * 100]
 )
 async def test_what_is_not_json_does_not_reach_a_browser_as_json(reply: bytes) -> None:
-    office = Office()
-    agent = office.agent()
-    waiting = call(office, stateless())
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    waiting = call(in_memory, stateless())
     answer(agent, await agent.asked(Call), reply)
     assert await code_of(waiting) == "appFailed"
 
 
 async def test_an_answer_over_the_limit_is_refused_with_both_sizes() -> None:
-    office = Office()
-    agent = office.agent()
-    waiting = call(office, stateless())
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    waiting = call(in_memory, stateless())
     answer(agent, await agent.asked(Call), b'"' + b"x" * REPLY_LIMIT + b'"')
     with pytest.raises(Refusal, match=f"{REPLY_LIMIT + 2}.*{REPLY_LIMIT}") as e:
         await waiting
@@ -225,28 +225,28 @@ async def test_an_answer_over_the_limit_is_refused_with_both_sizes() -> None:
 
 
 async def test_another_kind_of_answer_is_none() -> None:
-    office = Office()
-    agent = office.agent()
-    waiting = call(office, stateless())
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    waiting = call(in_memory, stateless())
     agent.say(FileChunk(op_id=(await agent.asked(Call)).op_id, data=b"1", size=1, mtime_ns=1))
     assert await code_of(waiting) == "internal"
 
 
 async def test_answers_to_nothing_are_counted_and_dropped() -> None:
-    office = Office()
-    agent = office.agent()
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
     agent.say(
         CallReply(op_id="o" * 32, reply=b"1"),
         FileChunk(op_id="o" * 32, data=b"", size=0, mtime_ns=0),
     )
-    assert office.counters.all()["unknownAnswer"] == 2
+    assert in_memory.counters.all()["unknownAnswer"] == 2
     assert agent.socket.closed is None
 
 
 async def test_an_agent_cannot_answer_what_another_one_was_asked() -> None:
-    office = Office()
-    agent, other = office.agent(), office.agent(OTHER)
-    waiting = call(office, stateless())
+    in_memory = InMemorySupervisor()
+    agent, other = in_memory.agent(), in_memory.agent(OTHER)
+    waiting = call(in_memory, stateless())
     op = await agent.asked(Call)
     answer(other, op, b'"forged"')
     answer(agent, op, b'"true"')
@@ -254,21 +254,21 @@ async def test_an_agent_cannot_answer_what_another_one_was_asked() -> None:
 
 
 async def test_one_users_calls_are_bounded_and_other_users_are_not_kept_out() -> None:
-    office = Office(per_user=3)
-    agent, other = office.agent(), office.agent(OTHER)
-    waiting = [call(office, stateless()) for _ in range(3)]
+    in_memory = InMemorySupervisor(per_user=3)
+    agent, other = in_memory.agent(), in_memory.agent(OTHER)
+    waiting = [call(in_memory, stateless()) for _ in range(3)]
     await agent.asked(Call, 3)
-    assert await code_of(call(office, stateless())) == "tooManyRequests"
-    theirs = call(office, stateless(OTHER))
+    assert await code_of(call(in_memory, stateless())) == "tooManyRequests"
+    theirs = call(in_memory, stateless(OTHER))
     answer(other, await other.asked(Call))
     await theirs
     for op in agent.of(Call):
         answer(agent, op)
     await asyncio.gather(*waiting)
-    again = call(office, stateless())
+    again = call(in_memory, stateless())
     answer(agent, await agent.asked(Call, 4))
     await again
-    assert office.calls._in_flight == {}
+    assert in_memory.calls._in_flight == {}
 
 
 @pytest.mark.parametrize(
@@ -288,15 +288,15 @@ async def test_one_users_calls_are_bounded_and_other_users_are_not_kept_out() ->
     ],
 )
 async def test_what_an_agent_should_not_even_be_told(fields: dict[str, Any], code: str) -> None:
-    office = Office()
-    agent = office.agent()
-    assert await code_of(call(office, stateless(**fields))) == code
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    assert await code_of(call(in_memory, stateless(**fields))) == code
     assert agent.of(Call) == []
 
 
 async def test_the_largest_input_that_is_accepted_gets_through_to_the_agent() -> None:
-    office = Office()
-    agent = office.agent()
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
     deep: Any = 1
     for _ in range(9):
         deep = [deep]
@@ -306,7 +306,7 @@ async def test_the_largest_input_that_is_accepted_gets_through_to_the_agent() ->
         {"x": deep},
         {"x": "y" * (MAX_DATA - 10)},
     ):
-        waiting = call(office, stateless(args=args, data=args if len(args) < 10 else {}))
+        waiting = call(in_memory, stateless(args=args, data=args if len(args) < 10 else {}))
         op = await agent.asked(Call)
         agent.heard.clear()
         assert op.args == args
@@ -317,34 +317,34 @@ async def test_the_largest_input_that_is_accepted_gets_through_to_the_agent() ->
 
 
 async def test_a_stopping_supervisor_begins_no_call() -> None:
-    office = Office()
-    office.agent()
-    office.desk.draining = True
-    assert await code_of(call(office, stateless())) == "draining"
+    in_memory = InMemorySupervisor()
+    in_memory.agent()
+    in_memory.desk.draining = True
+    assert await code_of(call(in_memory, stateless())) == "draining"
     with pytest.raises(Refusal, match="draining"):
-        office.calls.begin_session(BeginSession(uid=UID))
+        in_memory.calls.begin_session(BeginSession(uid=UID))
 
 
 async def test_a_session_begins_without_waiting() -> None:
-    office = Office()
-    office.calls.begin_session(BeginSession(uid=UID))
-    office.calls.begin_session(BeginSession(uid=UID))
-    await until(lambda: office.started, "its start is asked for")
-    assert len(office.started) == 1
-    office.agent()
-    await until(lambda: not office.desk._early, "nobody waits any more")
+    in_memory = InMemorySupervisor()
+    in_memory.calls.begin_session(BeginSession(uid=UID))
+    in_memory.calls.begin_session(BeginSession(uid=UID))
+    await until(lambda: in_memory.started, "its start is asked for")
+    assert len(in_memory.started) == 1
+    in_memory.agent()
+    await until(lambda: not in_memory.desk._early, "nobody waits any more")
     with pytest.raises(Refusal, match="badRequest"):
-        office.calls.begin_session(BeginSession(uid=UID, driver="docker"))
+        in_memory.calls.begin_session(BeginSession(uid=UID, driver="docker"))
 
 
 # ---- of a run
 
 
 async def test_a_frame_is_computed_from_the_run_it_is_of() -> None:
-    office = Office()
-    agent = office.agent()
-    jid, token = await office.running(agent, **HEAT)
-    waiting = call(office, frame(jid, compute_job_serial=token.serial, args={"frameIndex": 2}))
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    jid, token = await in_memory.running(agent, **HEAT)
+    waiting = call(in_memory, frame(jid, compute_job_serial=token.serial, args={"frameIndex": 2}))
     op = await agent.asked(Call)
     assert (op.compute_model, op.run_dir) == (
         "heatAnimation",
@@ -356,19 +356,19 @@ async def test_a_frame_is_computed_from_the_run_it_is_of() -> None:
 
 
 async def test_a_parallel_runs_frames_come_from_the_sequential_agent() -> None:
-    office = Office()
-    agent, runs = office.agent(), office.agent(kind="parallel")
-    jid, _ = await office.running(runs, **HEAT, job_run_mode="parallel")
-    waiting = call(office, frame(jid))
+    in_memory = InMemorySupervisor()
+    agent, runs = in_memory.agent(), in_memory.agent(kind="parallel")
+    jid, _ = await in_memory.running(runs, **HEAT, job_run_mode="parallel")
+    waiting = call(in_memory, frame(jid))
     answer(agent, await agent.asked(Call))
     await waiting
     assert runs.of(Call) == []
 
 
 async def test_not_yours_and_not_there_are_the_same_answer() -> None:
-    office = Office()
-    agent = office.agent()
-    jid, _ = await office.running(agent, **HEAT)
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    jid, _ = await in_memory.running(agent, **HEAT)
     sentences = []
     for request in (
         frame(jid, uid=OTHER),
@@ -376,7 +376,7 @@ async def test_not_yours_and_not_there_are_the_same_answer() -> None:
         frame(jid.replace("sim00001", "sim00009")),
     ):
         with pytest.raises(Refusal) as e:
-            await office.calls.call(request, office.calls.new_op())
+            await in_memory.calls.call(request, in_memory.calls.new_op())
         sentences.append((e.value.code, e.value.sentence.replace("sim00009", "sim00001")))
     theirs, nobodys, own = sentences
     assert theirs == nobodys == ("notFound", f"there is no job {jid}")
@@ -387,10 +387,10 @@ async def test_not_yours_and_not_there_are_the_same_answer() -> None:
     absent, given = jid.replace("sim00001", "sim00009"), []
     for uid, named in ((OTHER, jid), (OTHER, absent), (jid.split("-")[0], absent)):
         for change in (
-            office.desk.cancel(
+            in_memory.desk.cancel(
                 RunCancel(req_id=f"request-{len(given)}", uid=uid, compute_jid=named)
             ),
-            office.desk.release(RunRelease(uid=uid, compute_jid=named)),
+            in_memory.desk.release(RunRelease(uid=uid, compute_jid=named)),
         ):
             with pytest.raises(Refusal) as e:
                 await change
@@ -399,52 +399,55 @@ async def test_not_yours_and_not_there_are_the_same_answer() -> None:
 
 
 async def test_the_serial_is_checked_before_and_after() -> None:
-    office = Office()
-    agent = office.agent()
-    jid, token = await office.running(agent, **HEAT)
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    jid, token = await in_memory.running(agent, **HEAT)
     assert (
-        await code_of(call(office, frame(jid, compute_job_serial=token.serial - 1)))
+        await code_of(call(in_memory, frame(jid, compute_job_serial=token.serial - 1)))
         == "staleSerial"
     )
-    waiting = call(office, frame(jid))
+    waiting = call(in_memory, frame(jid))
     op = await agent.asked(Call)
     agent.ended(token, 1)
-    await office.submitted(**HEAT)
+    await in_memory.submitted(**HEAT)
     answer(agent, op)
     assert await code_of(waiting) == "staleSerial", "what was computed belongs to the older run"
 
 
 async def test_a_run_that_has_not_started_has_nothing_to_read() -> None:
-    office = Office()
-    jid = await office.submitted(**HEAT)
+    in_memory = InMemorySupervisor()
+    jid = await in_memory.submitted(**HEAT)
     with pytest.raises(Refusal) as e:
-        await office.calls.call(frame(jid), office.calls.new_op())
+        await in_memory.calls.call(frame(jid), in_memory.calls.new_op())
     assert (e.value.code, e.value.body()["retry"]) == ("notReady", True)
     assert (
-        await code_of(office.calls.open_file(RunFile(uid=UID, compute_jid=jid, name="x")))
+        await code_of(in_memory.calls.open_file(RunFile(uid=UID, compute_jid=jid, name="x")))
         == "notReady"
     )
 
 
 async def test_a_job_of_another_app() -> None:
-    office = Office()
-    agent = office.agent()
-    jid, _ = await office.running(agent, **HEAT)
-    assert await code_of(call(office, frame(jid, simulation_type="myapp"))) == "badRequest"
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    jid, _ = await in_memory.running(agent, **HEAT)
+    assert await code_of(call(in_memory, frame(jid, simulation_type="myapp"))) == "badRequest"
 
 
 async def test_a_call_never_touches_the_run() -> None:
-    office = Office()
-    agent = office.agent()
-    jid, _ = await office.running(agent, **HEAT)
-    head, status = office.store.head(), office.desk.describe(office.desk.job(UID, jid))["state"]
-    waiting = call(office, frame(jid))
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    jid, _ = await in_memory.running(agent, **HEAT)
+    head, status = (
+        in_memory.store.head(),
+        in_memory.desk.describe(in_memory.desk.job(UID, jid))["state"],
+    )
+    waiting = call(in_memory, frame(jid))
     agent.say(
         OpError(op_id=(await agent.asked(Call)).op_id, code="appFailed", error="ended by signal 9")
     )
     assert await code_of(waiting) == "appFailed"
     assert (
-        (office.store.head(), office.desk.describe(office.desk.job(UID, jid))["state"])
+        (in_memory.store.head(), in_memory.desk.describe(in_memory.desk.job(UID, jid))["state"])
         == (head, status)
         == (head, "running")
     )
@@ -453,9 +456,11 @@ async def test_a_call_never_touches_the_run() -> None:
 # ---- files
 
 
-async def opened(office: Office, agent: Agent, content: bytes, request: RunFile) -> bytes:
+async def opened(
+    in_memory: InMemorySupervisor, agent: Agent, content: bytes, request: RunFile
+) -> bytes:
     """The bytes that come when the agent's file is `content`."""
-    work = started(office.calls.open_file(request))
+    work = started(in_memory.calls.open_file(request))
     served = 0
 
     async def serve() -> None:
@@ -500,12 +505,12 @@ async def opened(office: Office, agent: Agent, content: bytes, request: RunFile)
     ],
 )
 async def test_a_file_or_a_part_of_it(offset: int, length: int | None, expected: slice) -> None:
-    office = Office()
-    agent = office.agent()
-    jid, _ = await office.running(agent)
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    jid, _ = await in_memory.running(agent)
     content = bytes(i % 251 for i in range(3 * PIECE + 100))
     got = await opened(
-        office,
+        in_memory,
         agent,
         content,
         RunFile(uid=UID, compute_jid=jid, name="a/b", offset=offset, length=length),
@@ -517,7 +522,7 @@ async def test_a_file_or_a_part_of_it(offset: int, length: int | None, expected:
     assert all(op.limit <= PIECE for op in agent.of(ReadFile)), (
         "a piece at a time is all that is held"
     )
-    assert office.calls._in_flight == {}
+    assert in_memory.calls._in_flight == {}
 
 
 @pytest.mark.parametrize(
@@ -531,10 +536,10 @@ async def test_a_file_or_a_part_of_it(offset: int, length: int | None, expected:
 )
 async def test_a_file_that_changes_while_it_is_read(size: int, mtime: int, fine: bool) -> None:
     """A log that grows is one file; a file that was written anew is another."""
-    office = Office()
-    agent = office.agent()
-    jid, _ = await office.running(agent)
-    work = started(office.calls.open_file(RunFile(uid=UID, compute_jid=jid, name="x")))
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    jid, _ = await in_memory.running(agent)
+    work = started(in_memory.calls.open_file(RunFile(uid=UID, compute_jid=jid, name="x")))
     agent.say(
         FileChunk(
             op_id=(await agent.asked(ReadFile)).op_id, data=b"a" * PIECE, size=3 * PIECE, mtime_ns=5
@@ -556,23 +561,23 @@ async def test_a_file_that_changes_while_it_is_read(size: int, mtime: int, fine:
     else:
         assert await code_of(following) == "conflict"
     await file.chunks.aclose()
-    assert office.calls._in_flight == {}
+    assert in_memory.calls._in_flight == {}
 
 
 async def test_a_file_that_loses_its_end_is_not_taken_for_whole() -> None:
-    office = Office()
-    agent = office.agent()
-    jid, _ = await office.running(agent)
-    work = started(office.calls.open_file(RunFile(uid=UID, compute_jid=jid, name="x")))
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    jid, _ = await in_memory.running(agent)
+    work = started(in_memory.calls.open_file(RunFile(uid=UID, compute_jid=jid, name="x")))
     agent.say(FileChunk(op_id=(await agent.asked(ReadFile)).op_id, data=b"", size=10, mtime_ns=5))
     assert await code_of(anext((await work).chunks)) == "conflict"
 
 
 async def test_a_file_that_is_not_there_is_refused_before_any_byte() -> None:
-    office = Office()
-    agent = office.agent()
-    jid, _ = await office.running(agent)
-    work = started(office.calls.open_file(RunFile(uid=UID, compute_jid=jid, name="")))
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    jid, _ = await in_memory.running(agent)
+    work = started(in_memory.calls.open_file(RunFile(uid=UID, compute_jid=jid, name="")))
     agent.say(
         OpError(
             op_id=(await agent.asked(ReadFile)).op_id,
@@ -584,10 +589,10 @@ async def test_a_file_that_is_not_there_is_refused_before_any_byte() -> None:
 
 
 async def test_readers_of_logs_are_answered_at_once_when_their_agent_goes() -> None:
-    office = Office()
-    agent = office.agent()
-    jid, _ = await office.running(agent)
-    work = started(office.desk.read_log(JobLog(uid=UID, compute_jid=jid, wait_secs=20.0)))
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    jid, _ = await in_memory.running(agent)
+    work = started(in_memory.desk.read_log(JobLog(uid=UID, compute_jid=jid, wait_secs=20.0)))
     await agent.asked(ReadLog)
     agent.gone()
     assert await code_of(work) == "agentUnavailable"
@@ -598,43 +603,45 @@ def test_each_kind_of_call_has_its_name_in_the_log() -> None:
 
 
 async def test_a_call_is_neither_an_event_nor_two_lines_of_the_log() -> None:
-    office = Office()
-    agent = office.agent()
-    head, lines = office.store.head(), len(office.lines.lines)
-    waiting = call(office, stateless(args={"secret": "payload-of-a-user"}))
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    head, lines = in_memory.store.head(), len(in_memory.lines.lines)
+    waiting = call(in_memory, stateless(args={"secret": "payload-of-a-user"}))
     answer(agent, await agent.asked(Call))
     await waiting
-    assert office.store.head() == head
-    assert office.lines.lines[lines:] == [], "the one line is the handler's"
-    assert office.counters.all()["call.stateless_compute"] == 1
-    assert "payload-of-a-user" not in json.dumps(office.lines.lines)
+    assert in_memory.store.head() == head
+    assert in_memory.lines.lines[lines:] == [], "the one line is the handler's"
+    assert in_memory.counters.all()["call.stateless_compute"] == 1
+    assert "payload-of-a-user" not in json.dumps(in_memory.lines.lines)
 
 
 async def test_files_are_listed_a_page_at_a_time() -> None:
-    office = Office()
-    agent = office.agent()
-    jid, token = await office.running(agent)
-    work = started(office.calls.list_files(RunFiles(uid=UID, compute_jid=jid, after="a", limit=7)))
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    jid, token = await in_memory.running(agent)
+    work = started(
+        in_memory.calls.list_files(RunFiles(uid=UID, compute_jid=jid, after="a", limit=7))
+    )
     op = await agent.asked(ListFiles)
     assert (op.run_dir, op.after, op.limit) == (f"/users/{UID}/command/sim00001/command", "a", 7)
     said = FileList(op_id=op.op_id, files=(ListedFile("b", 1, 5.0),), more=True)
     agent.say(said)
     assert await work == (token.serial, said)
-    assert office.calls._in_flight == {}
+    assert in_memory.calls._in_flight == {}
 
 
 async def test_files_of_another_run_are_not_listed_and_an_agent_that_cannot_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    office = Office()
-    agent = office.agent()
-    jid, _ = await office.running(agent)
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    jid, _ = await in_memory.running(agent)
     assert (
         await code_of(
-            office.calls.list_files(RunFiles(uid=UID, compute_jid=jid, compute_job_serial=7))
+            in_memory.calls.list_files(RunFiles(uid=UID, compute_jid=jid, compute_job_serial=7))
         )
         == "staleSerial"
     )
     monkeypatch.setattr(calls_module, "FILE_SECS", 0.01)
     with pytest.raises(Refusal, match="an agent of an older version cannot list files"):
-        await office.calls.list_files(RunFiles(uid=UID, compute_jid=jid))
+        await in_memory.calls.list_files(RunFiles(uid=UID, compute_jid=jid))

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from in_memory_supervisor import OTHER, UID, Office, until
+from in_memory_supervisor import OTHER, UID, InMemorySupervisor, until
 
 from jobscribe.protocol.api.requests import RunDescription
 from jobscribe.protocol.errors import Refusal
@@ -28,13 +28,13 @@ def request(description: object, req_id: str = "request-0001", uid: str = UID) -
     return RunDescription(req_id=req_id, uid=uid, description=description)
 
 
-async def refused(office: Office, description: object, **fields: Any) -> Refusal:
+async def refused(in_memory: InMemorySupervisor, description: object, **fields: Any) -> Refusal:
     """Nothing of it is stored."""
-    head = office.engine.store.head()
+    head = in_memory.engine.store.head()
     with pytest.raises(Refusal) as e:
-        await submit(office.desk, request(description, **fields))
-    assert office.engine.store.head() == head
-    assert office.desk.sizes()["waiting"] == 0
+        await submit(in_memory.desk, request(description, **fields))
+    assert in_memory.engine.store.head() == head
+    assert in_memory.desk.sizes()["waiting"] == 0
     return e.value
 
 
@@ -48,15 +48,15 @@ def problems(refusal: Refusal) -> list[str]:
     return [p["path"] for p in body["problems"]]
 
 
-def run_of(office: Office, jid: str) -> Any:
-    entry = office.engine.durable(jid)
+def run_of(in_memory: InMemorySupervisor, jid: str) -> Any:
+    entry = in_memory.engine.durable(jid)
     assert entry is not None and entry.job.run is not None
     return entry.job.run
 
 
 async def test_all_runs_are_there_and_are_told_by_name() -> None:
-    office = Office()
-    said = await submit(office.desk, request(PIPELINE))
+    in_memory = InMemorySupervisor()
+    said = await submit(in_memory.desk, request(PIPELINE))
     assert {name: len(answers) for name, answers in said["jobs"].items()} == {
         "first": 1,
         "many": 70,
@@ -64,34 +64,34 @@ async def test_all_runs_are_there_and_are_told_by_name() -> None:
     }
     jids = {name: [a["computeJid"] for a in answers] for name, answers in said["jobs"].items()}
     assert {a["state"] for answers in said["jobs"].values() for a in answers} == {"pending"}
-    then = run_of(office, jids["then"][0])
+    then = run_of(in_memory, jids["then"][0])
     assert {a.compute_jid for a in then.spec.after} == {*jids["many"], *jids["first"]}
     assert {a.compute_job_serial for a in then.waits_for} >= {
-        run_of(office, jids["first"][0]).serial
+        run_of(in_memory, jids["first"][0]).serial
     }
-    assert {run_of(office, jid).spec.at_once for jid in jids["many"]} == {3}
-    await until(lambda: office.started, "an agent for the first")
+    assert {run_of(in_memory, jid).spec.at_once for jid in jids["many"]} == {3}
+    await until(lambda: in_memory.started, "an agent for the first")
 
 
 async def test_the_same_request_again_is_answered_with_the_same_runs() -> None:
-    office = Office()
-    first = await submit(office.desk, request(PIPELINE))
-    head = office.engine.store.head()
+    in_memory = InMemorySupervisor()
+    first = await submit(in_memory.desk, request(PIPELINE))
+    head = in_memory.engine.store.head()
     again = await submit(
-        office.desk, request({"jobs": [dict(reversed(job.items())) for job in PIPELINE["jobs"]]})
+        in_memory.desk, request({"jobs": [dict(reversed(job.items())) for job in PIPELINE["jobs"]]})
     )
     assert again == first
-    assert office.engine.store.head() == head
+    assert in_memory.engine.store.head() == head
 
 
 async def test_another_request_has_other_runs_and_a_reqid_is_for_one_description() -> None:
-    office = Office()
+    in_memory = InMemorySupervisor()
     one = {"name": "x", "command": "true"}
-    first = await submit(office.desk, request(one))
-    second = await submit(office.desk, request(one, req_id="request-0002"))
-    third = await submit(office.desk, request(one, uid=OTHER))
+    first = await submit(in_memory.desk, request(one))
+    second = await submit(in_memory.desk, request(one, req_id="request-0002"))
+    third = await submit(in_memory.desk, request(one, uid=OTHER))
     assert len({s["jobs"]["x"][0]["computeJid"] for s in (first, second, third)}) == 3
-    assert (await refused(office, {"name": "x", "command": "false"})).code == "conflict"
+    assert (await refused(in_memory, {"name": "x", "command": "false"})).code == "conflict"
 
 
 @pytest.mark.parametrize(
@@ -155,42 +155,42 @@ async def test_another_request_has_other_runs_and_a_reqid_is_for_one_description
 async def test_where_anything_is_wrong_nothing_is_stored(
     description: object, paths: list[str]
 ) -> None:
-    assert problems(await refused(Office(), description)) == paths
+    assert problems(await refused(InMemorySupervisor(), description)) == paths
 
 
 async def test_a_job_that_is_over_and_did_not_end_so_is_no_reason_to_wait() -> None:
-    office = Office()
-    jid, token = await office.running(agent := office.agent())
-    await submit(office.desk, request({"name": "x", "command": "true", "after": [jid]}))
+    in_memory = InMemorySupervisor()
+    jid, token = await in_memory.running(agent := in_memory.agent())
+    await submit(in_memory.desk, request({"name": "x", "command": "true", "after": [jid]}))
     agent.ended(token, code=3)
     await until(
-        lambda: run_of(office, jid).status == "error" and not run_of(office, jid).busy,
+        lambda: run_of(in_memory, jid).status == "error" and not run_of(in_memory, jid).busy,
         "it has failed",
     )
     late = {"name": "x", "command": "true", "after": [jid]}
-    assert problems(await refused(office, late, req_id="request-0003")) == ["after[0]"]
+    assert problems(await refused(in_memory, late, req_id="request-0003")) == ["after[0]"]
     # what was accepted before it ended is not asked again
-    assert (await submit(office.desk, request(late)))["state"] == "ok"
+    assert (await submit(in_memory.desk, request(late)))["state"] == "ok"
     assert (
         await submit(
-            office.desk,
+            in_memory.desk,
             request({**late, "after": [{"job": jid, "on": "failed"}]}, req_id="request-0004"),
         )
     )["state"] == "ok"
 
 
 async def test_who_is_stopping_takes_nothing_and_says_so() -> None:
-    office = Office()
-    office.desk.draining = True
-    refusal = await refused(office, PIPELINE)
+    in_memory = InMemorySupervisor()
+    in_memory.desk.draining = True
+    refusal = await refused(in_memory, PIPELINE)
     assert (refusal.code, refusal.body()["retry"]) == ("draining", True)
     assert "no run is stored" in refusal.sentence
 
 
 async def test_warnings_are_told() -> None:
-    office = Office()
+    in_memory = InMemorySupervisor()
     said = await submit(
-        office.desk, request({"name": "x", "command": "true", "retry": {"count": -1}})
+        in_memory.desk, request({"name": "x", "command": "true", "retry": {"count": -1}})
     )
     assert [w.path for w in said["warnings"]] == ["retry.count"]
 

@@ -9,8 +9,8 @@ import urllib.request
 
 import msgspec
 import pytest
-from in_memory_supervisor import Agent, Lines, Office, until
-from login_nodes_fake import CLUSTERS, Api, Doors
+from in_memory_supervisor import Agent, InMemorySupervisor, Lines, until
+from login_nodes_fake import CLUSTERS, Api, FakeLoginNodes
 
 from jobscribe.db.events.state import AgentRecord
 from jobscribe.protocol.api.requests import SbatchLogin, SbatchLoginStatus, SbatchLogout
@@ -42,13 +42,18 @@ class Counter:
     """A place to sign in, with a clock of its own."""
 
     def __init__(self, **options):
-        self.doors, self.lines, self.counters, self.mono = Doors(), Lines(), Counters(), 1000.0
+        self.login_nodes, self.lines, self.counters, self.mono = (
+            FakeLoginNodes(),
+            Lines(),
+            Counters(),
+            1000.0,
+        )
         self.redactor = Redactor()
         log = Log("supervisor", self.redactor, self.lines)
         options = {"linger_secs": 0.0, **options}
         self.sign_ins = SignIns(
             CLUSTERS,
-            self.doors,
+            self.login_nodes,
             self.redactor,
             self.counters,
             log,
@@ -93,7 +98,7 @@ async def test_who_has_the_right_answers_is_signed_in_and_asked_no_more():
         "joe",
         "alpha",
     )
-    assert c.doors.tried == [(U, "alpha", "joe", "correct horse", "123456")]
+    assert c.login_nodes.tried == [(U, "alpha", "joe", "correct horse", "123456")]
     assert (
         c.sign_ins.needed(U, None) is None and c.sign_ins.status(SbatchLoginStatus(uid=U))["ready"]
     )
@@ -101,7 +106,7 @@ async def test_who_has_the_right_answers_is_signed_in_and_asked_no_more():
         "only this user, only there"
     )
     # a code is good for one: who is in already sends none
-    assert (await c.login(password="x", otp="y"))["loginSuccess"] and len(c.doors.tried) == 1
+    assert (await c.login(password="x", otp="y"))["loginSuccess"] and len(c.login_nodes.tried) == 1
     assert c.counters.all() == {"signIn.ok": 1, "signIn.tried": 1}
 
 
@@ -114,7 +119,7 @@ async def test_who_is_signed_in_is_not_signed_in_as_somebody_else():
         and "jobscribe logout alpha" in e.sentence
         and (e.http, e.more) == (409, {"user": "joe"})
     )
-    assert len(c.doors.tried) == 1 and c.doors.signed_in_as(KEY) == "joe"
+    assert len(c.login_nodes.tried) == 1 and c.login_nodes.signed_in_as(KEY) == "joe"
     assert (await c.login("joe@example.org", password="x"))["loginSuccess"], (
         "another way to write it"
     )
@@ -123,7 +128,7 @@ async def test_who_is_signed_in_is_not_signed_in_as_somebody_else():
     record = AgentRecord(key=KEY, handle={"user": "joe"})
     up = Counter(agent_up=lambda key: True, view=lambda key: AgentState(record=record))
     await up.refused("signedInAlready", username="ann")
-    assert (await up.login())["user"] == "joe" and up.doors.tried == []
+    assert (await up.login())["user"] == "joe" and up.login_nodes.tried == []
 
 
 async def test_after_a_sign_out_anybody_may_sign_in_there_and_it_says_what_goes_on():
@@ -159,15 +164,15 @@ async def test_after_a_sign_out_anybody_may_sign_in_there_and_it_says_what_goes_
 
 
 async def test_an_agent_that_is_connected_is_told_to_end_without_its_jobs():
-    office = Office()
-    assert not await office.hub.dismiss(KEY), "there is none"
-    agent = Agent(office, KEY)
-    dismissing = asyncio.create_task(office.hub.dismiss(KEY))
+    in_memory = InMemorySupervisor()
+    assert not await in_memory.hub.dismiss(KEY), "there is none"
+    agent = Agent(in_memory, KEY)
+    dismissing = asyncio.create_task(in_memory.hub.dismiss(KEY))
     assert not (await agent.asked(Kill)).stop_jobs and not dismissing.done()
     agent.gone()
     assert await dismissing
-    Agent(office, KEY)
-    assert not await office.hub.dismiss(KEY, 0.05), "it does not go"
+    Agent(in_memory, KEY)
+    assert not await in_memory.hub.dismiss(KEY, 0.05), "it does not go"
 
 
 async def test_an_agent_that_cannot_be_reached_is_not_said_to_have_ended():
@@ -178,9 +183,9 @@ async def test_an_agent_that_cannot_be_reached_is_not_said_to_have_ended():
 async def test_nobody_signs_in_where_nobody_has_to():
     c = Counter()
     assert c.sign_ins.needed(U, "gamma") is None
-    assert (await c.login(cluster="gamma"))["loginSuccess"] and c.doors.tried == []
+    assert (await c.login(cluster="gamma"))["loginSuccess"] and c.login_nodes.tried == []
     up = Counter(agent_up=lambda key: key == AgentKey("sbatch", "parallel", U, "beta"))
-    assert (await up.login(cluster="beta"))["loginSuccess"] and up.doors.tried == [], (
+    assert (await up.login(cluster="beta"))["loginSuccess"] and up.login_nodes.tried == [], (
         "its agent is up by itself"
     )
     assert up.sign_ins.needed(U, "alpha") is not None
@@ -191,7 +196,7 @@ async def test_what_cannot_be_a_sign_in_is_never_sent():
     assert "alpha, beta, gamma" in (await c.refused("badRequest", cluster="delta")).sentence
     await c.refused("badRequest", password="")
     await c.refused("badRequest", certificate="cert only")
-    assert c.doors.tried == [] and c.sign_ins.needed(U, "delta") is None
+    assert c.login_nodes.tried == [] and c.sign_ins.needed(U, "delta") is None
 
 
 async def test_after_three_refusals_in_a_row_it_says_when_the_next_try_is_allowed():
@@ -201,7 +206,7 @@ async def test_after_three_refusals_in_a_row_it_says_when_the_next_try_is_allowe
     assert (
         e.sentence.endswith("try again in 60 s") and e.more == {"waitSecs": 60.0} and e.http == 429
     )
-    assert len(c.doors.tried) == 3, "not even the right answer is sent"
+    assert len(c.login_nodes.tried) == 3, "not even the right answer is sent"
     c.mono += FIRST_SECS - 0.1
     await c.refused("tooManyRequests")
     c.mono += 0.1
@@ -211,7 +216,7 @@ async def test_after_three_refusals_in_a_row_it_says_when_the_next_try_is_allowe
     )
     c.mono += 2 * FIRST_SECS
     assert (await c.login())["loginSuccess"]
-    c.doors.inside.clear()
+    c.login_nodes.inside.clear()
     await c.wrong(FREE)
     assert (await c.login())["loginSuccess"], "in a row: success ends it"
     assert c.counters.all()["signIn.slowed"] == 3
@@ -228,7 +233,7 @@ async def test_one_user_is_slowed_down_whatever_names_he_tries_and_one_name_whoe
         await c.wrong(1, uid=uid, username=name)
     await c.refused("tooManyRequests", uid="user0004", username="JOE")
     await c.refused("tooManyRequests", uid="user0004", cluster="beta")
-    assert len(c.doors.tried) == 3
+    assert len(c.login_nodes.tried) == 3
     assert (await c.login("ann", uid="user0004", password="battery staple"))["loginSuccess"], (
         "other names are free"
     )
@@ -237,7 +242,7 @@ async def test_one_user_is_slowed_down_whatever_names_he_tries_and_one_name_whoe
 async def test_whose_account_it_is_proves_it_once_and_is_not_kept_out_by_strangers():
     c = Counter()
     await c.login()
-    c.doors.inside.clear()
+    c.login_nodes.inside.clear()
     for n in range(FREE + 1):
         await c.wrong(1, uid=f"stran{n:03d}")
     await c.refused("tooManyRequests", uid="stranger")
@@ -246,25 +251,27 @@ async def test_whose_account_it_is_proves_it_once_and_is_not_kept_out_by_strange
 
 async def test_only_refusals_count():
     c = Counter()
-    c.doors.answer = lambda given: Refusal("signInUnreachable", "login.example.org does not answer")
+    c.login_nodes.answer = lambda given: Refusal(
+        "signInUnreachable", "login.example.org does not answer"
+    )
     for _ in range(5):
         await c.refused("signInUnreachable")
-    c.doors.answer = None
+    c.login_nodes.answer = None
     assert (await c.login())["loginSuccess"]
     assert c.counters.all() == {"signIn.ok": 1, "signIn.tried": 6, "signIn.unreachable": 5}
 
 
 async def test_there_is_one_attempt_of_a_user_and_one_for_a_name_at_a_time():
     c = Counter(attempt_secs=5.0)
-    c.doors.gate = asyncio.Event()
+    c.login_nodes.gate = asyncio.Event()
     first = asyncio.ensure_future(c.login())
-    await until(lambda: c.doors.entered == 1, "it is under way")
+    await until(lambda: c.login_nodes.entered == 1, "it is under way")
     await c.refused("tooManyRequests")
     await c.refused("tooManyRequests", uid=V)
     other = asyncio.ensure_future(c.login("ann", uid=V, password="battery staple"))
     beside = asyncio.ensure_future(c.login("ann2", cluster="beta", password="x"))
-    await until(lambda: c.doors.entered == 3, "others are free")
-    c.doors.gate.set()
+    await until(lambda: c.login_nodes.entered == 3, "others are free")
+    c.login_nodes.gate.set()
     assert (await first)["loginSuccess"] and (await other)["loginSuccess"]
     with pytest.raises(Refusal):
         await beside
@@ -273,20 +280,20 @@ async def test_there_is_one_attempt_of_a_user_and_one_for_a_name_at_a_time():
 
 async def test_so_many_at_once_and_no_more():
     c = Counter()
-    c.doors.gate = asyncio.Event()
+    c.login_nodes.gate = asyncio.Event()
     crowd = [
         asyncio.ensure_future(c.login(f"name{n}", uid=f"crowd{n:03d}")) for n in range(MOST_AT_ONCE)
     ]
-    await until(lambda: c.doors.entered == MOST_AT_ONCE, "all are under way")
+    await until(lambda: c.login_nodes.entered == MOST_AT_ONCE, "all are under way")
     await c.refused("tooManyRequests")
-    c.doors.gate.set()
+    c.login_nodes.gate.set()
     await asyncio.gather(*crowd, return_exceptions=True)
     assert (await c.login())["loginSuccess"]
 
 
 async def test_an_attempt_that_never_ends_is_ended():
     c = Counter(attempt_secs=0.05)
-    c.doors.gate = asyncio.Event()
+    c.login_nodes.gate = asyncio.Event()
     e = await c.refused("signInUnreachable")
     assert "login.example.org did not answer" in e.sentence and c.sign_ins.sizes()["underWay"] == 0
 
@@ -303,7 +310,7 @@ async def test_an_attempt_that_never_ends_is_ended():
 )
 async def test_nothing_that_was_typed_is_in_what_is_said_or_logged(error):
     c = Counter()
-    c.doors.answer = error
+    c.login_nodes.answer = error
     typed = {
         "username": "Secret-Name",
         "password": "pw1",
@@ -335,7 +342,7 @@ async def test_what_was_typed_is_kept_out_of_the_log_while_it_is_known_and_then_
     c = Counter(linger_secs=0.05)
     log = Log("supervisor", c.redactor, c.lines)
     c.redactor.add("the house's own secret")
-    c.doors.gate = asyncio.Event()
+    c.login_nodes.gate = asyncio.Event()
     first = asyncio.ensure_future(
         c.login(
             password="the house's own secret",
@@ -343,10 +350,10 @@ async def test_what_was_typed_is_kept_out_of_the_log_while_it_is_known_and_then_
             private_key="head\nAAAABBBBCCCCDDDDEEEE\n",
         )
     )
-    await until(lambda: c.doors.entered == 1, "it is under way")
+    await until(lambda: c.login_nodes.entered == 1, "it is under way")
     log("asked with {} and 123456", "AAAABBBBCCCCDDDDEEEE")
     assert c.lines.lines[-1] == f"asked with {REDACTED} and {REDACTED}"
-    c.doors.gate.set()
+    c.login_nodes.gate.set()
     with pytest.raises(Refusal):
         await first
     assert c.redactor.text("123456") == REDACTED, "the log may lag behind"
@@ -446,7 +453,7 @@ def test_wrong_answers_have_their_own_codes(api):
         ]
         == "unauthenticated"
     )
-    assert len(api.doors.tried) == 1
+    assert len(api.login_nodes.tried) == 1
 
 
 @pytest.mark.parametrize(
@@ -466,7 +473,7 @@ def test_wrong_answers_have_their_own_codes(api):
 def test_what_does_not_fit_is_refused_without_repeating_it(api, body):
     code, said = ask(api, "/api/sbatch-login", body, raw=body if isinstance(body, bytes) else None)
     assert code in (400, 413) and said["code"] in ("badRequest", "tooLarge")
-    assert "canary" not in json.dumps(said) + api.log() and api.doors.tried == []
+    assert "canary" not in json.dumps(said) + api.log() and api.login_nodes.tried == []
 
 
 def test_a_house_without_clusters_says_so():

@@ -5,7 +5,7 @@ of what never ran, of what is gone.
 from typing import get_args
 
 import pytest
-from in_memory_supervisor import UID, Office
+from in_memory_supervisor import UID, InMemorySupervisor
 
 from jobscribe.diagnosis.causes import CAUSES
 from jobscribe.diagnosis.exit_table import Diagnosis
@@ -361,12 +361,12 @@ def test_where_the_table_knows_nothing_of_an_exit_what_is_found_here_comes_first
 
 
 async def test_a_status_reply_has_it_in_short_where_something_is_to_be_explained() -> None:
-    office = Office()
-    agent = office.agent()
-    jid, token = await office.running(agent)
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    jid, token = await in_memory.running(agent)
 
     def told():
-        return office.desk.describe(office.desk.job(UID, jid))
+        return in_memory.desk.describe(in_memory.desk.job(UID, jid))
 
     assert told()["why"] is None, "it runs"
     agent.ended(token, code=1, last_lines="x: No space left on device")
@@ -375,6 +375,6 @@ async def test_a_status_reply_has_it_in_short_where_something_is_to_be_explained
     assert (short["cause"], short["confidence"]) == ("diskFull", "likely") and 1 <= len(
         short["try"]
     ) <= 3
-    jid, token = await office.running(agent, n=2)
+    jid, token = await in_memory.running(agent, n=2)
     agent.ended(token)
     assert told()["state"] == "completed" and told()["why"] is None

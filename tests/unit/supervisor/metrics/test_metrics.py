@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from in_memory_supervisor import UID, Office, until
+from in_memory_supervisor import UID, InMemorySupervisor, until
 
 from jobscribe.db.events.state import AgentRecord
 from jobscribe.db.sqlite.schema import create, open_for_writing
@@ -37,7 +37,7 @@ MIB = 1024 * 1024
 CLUSTERS = Clusters(clusters=(Cluster(name="c1", access="account"),))
 
 
-class Watch(Office):
+class Watch(InMemorySupervisor):
     """An office with monitoring, whose clocks the test sets."""
 
     def __init__(self, root: Path, **board: Any) -> None:
@@ -97,9 +97,9 @@ class Watch(Office):
 
 @pytest.fixture
 async def watch(tmp_path: Path) -> AsyncIterator[Watch]:
-    office = Watch(tmp_path, clusters=CLUSTERS)
-    yield office
-    await office.monitoring.close()
+    in_memory = Watch(tmp_path, clusters=CLUSTERS)
+    yield in_memory
+    await in_memory.monitoring.close()
 
 
 # ---- what has happened

@@ -1,7 +1,7 @@
 """The line of a list that says what a run does."""
 
 import pytest
-from in_memory_supervisor import UID, Office
+from in_memory_supervisor import UID, InMemorySupervisor
 
 from jobscribe.protocol.api.requests import RunSimulation, RunSpec
 from jobscribe.protocol.jobs.roles import TaskRole
@@ -38,16 +38,16 @@ async def test_summaries_are_read_once_and_not_kept_without_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(command_summaries, "KEPT", 2)
-    office = Office()
+    in_memory = InMemorySupervisor()
     for n in range(3):
-        await office.desk.submit(
+        await in_memory.desk.submit(
             RunSimulation(
                 req_id=f"request{n:08}",
                 run=RunSpec(uid=UID, simulation_id=f"sim0000{n}", command=("echo", str(n))),
             )
         )
-    kept, rows = CommandSummaries(office.store), office.store.jobs()
+    kept, rows = CommandSummaries(in_memory.store), in_memory.store.jobs()
     assert [kept.get(row).command for row in rows] == ["echo 2", "echo 1", "echo 0"]
     assert len(kept) == 2
-    monkeypatch.setattr(office.store, "read", lambda *_: pytest.fail("it was read already"))
+    monkeypatch.setattr(in_memory.store, "read", lambda *_: pytest.fail("it was read already"))
     assert kept.get(rows[-1]).command == "echo 0"

@@ -15,7 +15,7 @@ import pytest
 import tornado.httpclient
 import tornado.httpserver
 import tornado.testing
-from in_memory_supervisor import Office
+from in_memory_supervisor import InMemorySupervisor
 
 from jobscribe.protocol.api.requests import RunSpec
 from jobscribe.protocol.errors import Refusal
@@ -256,12 +256,15 @@ class Front:
     """The API listener of an office, on loopback."""
 
     def __init__(self, nodes, secret="secret"):
-        self.office = Office()
+        self.in_memory = InMemorySupervisor()
         policy = msgspec.structs.replace(
-            self.office.engine.policy, nodes={"local": nodes}, time_limit_secs=77.0, serial_floor=5
+            self.in_memory.engine.policy,
+            nodes={"local": nodes},
+            time_limit_secs=77.0,
+            serial_floor=5,
         )
-        self.office.engine.policy = policy
-        desk, calls, live = self.office.desk, self.office.calls, self.office.live
+        self.in_memory.engine.policy = policy
+        desk, calls, live = self.in_memory.desk, self.in_memory.calls, self.in_memory.live
         here = {
             "runs": desk,
             "calls": calls,
@@ -303,7 +306,7 @@ W = {"name": "w", "tasks": 2, "command": ["true"]}
 
 async def test_a_plan_is_asked_for_and_nothing_is_stored():
     async with Front(BIG) as front:
-        head = front.office.store.head()
+        head = front.in_memory.store.head()
         code, p = await front.ask(run(W))
         assert code == 200
         assert (p["state"], p["computeJid"], len(p["tasks"])) == ("ok", JID, 2)
@@ -311,7 +314,11 @@ async def test_a_plan_is_asked_for_and_nothing_is_stored():
         assert (
             "Each task is stopped 77 s after its start, with a grace time of 3 s." in p["policies"]
         ), "the limits of the house count"
-        assert (front.office.store.head(), front.office.started, front.office.launched) == (
+        assert (
+            front.in_memory.store.head(),
+            front.in_memory.started,
+            front.in_memory.launched,
+        ) == (
             head,
             [],
             [],
@@ -321,9 +328,9 @@ async def test_a_plan_is_asked_for_and_nothing_is_stored():
 async def test_the_serial_is_one_that_the_run_could_have():
     async with Front(BIG) as front:
         code, p = await front.ask(run(W))
-        assert (code, p["computeJobSerial"]) == (200, int(front.office.now().wall))
-        jid = await front.office.submitted(1)
-        serial = front.office.serial(jid)
+        assert (code, p["computeJobSerial"]) == (200, int(front.in_memory.now().wall))
+        jid = await front.in_memory.submitted(1)
+        serial = front.in_memory.serial(jid)
         assert (await front.ask(run(W)))[1]["computeJobSerial"] == serial + 1
 
 
@@ -344,7 +351,7 @@ async def test_what_a_submission_would_be_refused_for(asked, code, word):
         http, answer = await front.ask(asked)
         assert (http // 100, answer["code"]) == (4, code)
         assert word in answer["error"]
-        assert front.office.store.head() == 0
+        assert front.in_memory.store.head() == 0
 
 
 async def test_no_plan_without_the_secret():

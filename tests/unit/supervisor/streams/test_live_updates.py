@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from in_memory_supervisor import OTHER, UID, Agent, Office, running, until
+from in_memory_supervisor import OTHER, UID, Agent, InMemorySupervisor, running, until
 
 from jobscribe.client.api.server_sent_events import Message, Parser
 from jobscribe.protocol.errors import Refusal
@@ -79,8 +79,8 @@ class Page:
 
 
 @contextlib.asynccontextmanager
-async def page(office: Office, **wish: Any) -> AsyncIterator[Page]:
-    opened = Page(office.live, Subscription(**{"uid": UID, **wish}))
+async def page(in_memory: InMemorySupervisor, **wish: Any) -> AsyncIterator[Page]:
+    opened = Page(in_memory.live, Subscription(**{"uid": UID, **wish}))
     try:
         await opened.read()
         yield opened
@@ -89,46 +89,46 @@ async def page(office: Office, **wish: Any) -> AsyncIterator[Page]:
 
 
 async def test_first_it_is_told_how_each_named_job_stands() -> None:
-    office = Office()
-    jid = await office.submitted(1)
+    in_memory = InMemorySupervisor()
+    jid = await in_memory.submitted(1)
     other = jid.replace("sim00001", "sim00002")
-    async with page(office, jids=(jid, other)) as p:
+    async with page(in_memory, jids=(jid, other)) as p:
         assert p.told() == [(jid, "pending"), (other, "missing")]
         assert json.loads(p.events[0].data) == json.loads(
-            json.dumps(office.desk.describe(office.desk.job(UID, jid)))
+            json.dumps(in_memory.desk.describe(in_memory.desk.job(UID, jid)))
         ) | {k: json.loads(p.events[0].data)[k] for k in ("elapsedTime",)}
 
 
 async def test_a_change_is_told_at_once_and_once() -> None:
-    office = Office()
-    agent = office.agent()
-    jid = await office.submitted(1)
-    async with page(office, jids=(jid,)) as p:
-        agent.running(office.launched[-1])
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    jid = await in_memory.submitted(1)
+    async with page(in_memory, jids=(jid,)) as p:
+        agent.running(in_memory.launched[-1])
         assert [e.event for e in await p.read()] == ["status"]
-        agent.ended(office.launched[-1])
+        agent.ended(in_memory.launched[-1])
         await p.until("status", lambda d: d["over"])
     assert p.told() == [(jid, "pending"), (jid, "running"), (jid, "completed")]
 
 
 async def test_other_jobs_are_not_told_of() -> None:
-    office = Office()
-    agent, theirs = office.agent(), office.agent(OTHER)
-    jid = await office.submitted(1)
-    async with page(office, jids=(jid,)) as p:
-        await office.running(agent, 2)
-        await office.running(theirs, 3)
-        agent.running(office.launched[0])
+    in_memory = InMemorySupervisor()
+    agent, theirs = in_memory.agent(), in_memory.agent(OTHER)
+    jid = await in_memory.submitted(1)
+    async with page(in_memory, jids=(jid,)) as p:
+        await in_memory.running(agent, 2)
+        await in_memory.running(theirs, 3)
+        agent.running(in_memory.launched[0])
         await p.until("status", lambda d: d["state"] == "running")
     assert {j for j, _ in p.told()} == {jid}
 
 
 async def test_a_job_of_another_user_looks_like_one_that_is_not_there_for_ever() -> None:
-    office = Office()
-    agent, theirs = office.agent(), office.agent(OTHER)
-    foreign, token = await office.running(theirs, 1)
-    mine = await office.submitted(2)
-    async with page(office, jids=(foreign, foreign.replace("sim00001", "sim00009"), mine)) as p:
+    in_memory = InMemorySupervisor()
+    agent, theirs = in_memory.agent(), in_memory.agent(OTHER)
+    foreign, token = await in_memory.running(theirs, 1)
+    mine = await in_memory.submitted(2)
+    async with page(in_memory, jids=(foreign, foreign.replace("sim00001", "sim00009"), mine)) as p:
         assert p.told()[:2] == [
             (foreign, "missing"),
             (foreign.replace("sim00001", "sim00009"), "missing"),
@@ -137,7 +137,7 @@ async def test_a_job_of_another_user_looks_like_one_that_is_not_there_for_ever()
         assert {**said[0], "computeJid": ""} == {**said[1], "computeJid": ""}
         theirs.report(token, n=1)
         theirs.ended(token)
-        agent.running(next(t for t in office.launched if t.jid == mine))
+        agent.running(next(t for t in in_memory.launched if t.jid == mine))
         await p.until("status", lambda d: d["state"] == "running")
     assert [j for j, _ in p.told()] == [
         foreign,
@@ -149,24 +149,24 @@ async def test_a_job_of_another_user_looks_like_one_that_is_not_there_for_ever()
 
 
 async def test_a_page_that_names_none_hears_of_all_of_its_users_jobs() -> None:
-    office = Office()
-    agent, theirs = office.agent(), office.agent(OTHER)
-    _, over = await office.running(agent, 1)
+    in_memory = InMemorySupervisor()
+    agent, theirs = in_memory.agent(), in_memory.agent(OTHER)
+    _, over = await in_memory.running(agent, 1)
     agent.ended(over)
-    live, _ = await office.running(agent, 2)
-    async with page(office) as p:
+    live, _ = await in_memory.running(agent, 2)
+    async with page(in_memory) as p:
         assert p.told() == [(live, "running")], "what is active"
-        await office.running(theirs, 3)
-        new = await office.submitted(4)
+        await in_memory.running(theirs, 3)
+        new = await in_memory.submitted(4)
         await p.until("status", lambda d: d["computeJid"] == new)
     assert {j for j, _ in p.told()} == {live, new}
 
 
 async def test_progress_is_told_and_is_in_the_status_of_who_comes_later() -> None:
-    office = Office()
-    agent = office.agent()
-    jid, token = await office.running(agent)
-    async with page(office, jids=(jid,)) as p:
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    jid, token = await in_memory.running(agent)
+    async with page(in_memory, jids=(jid,)) as p:
         agent.report(token, frameCount=1)
         data = await p.until("progress")
         assert data == {
@@ -175,38 +175,38 @@ async def test_progress_is_told_and_is_in_the_status_of_who_comes_later() -> Non
             "parallelStatus": {"frameCount": 1},
         }
         assert p.told() == [(jid, "running")], "progress is no change of status"
-    async with page(office, jids=(jid,)) as p:
+    async with page(in_memory, jids=(jid,)) as p:
         assert json.loads(p.events[0].data)["parallelStatus"] == {"frameCount": 1}
 
 
 async def test_who_comes_back_is_told_what_changed_and_nothing_again() -> None:
-    office = Office()
-    agent = office.agent()
-    one, two, three = [await office.running(agent, n) for n in (1, 2, 3)]
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    one, two, three = [await in_memory.running(agent, n) for n in (1, 2, 3)]
     jids = (one[0], two[0], three[0])
-    async with page(office, jids=jids) as p:
+    async with page(in_memory, jids=jids) as p:
         agent.ended(one[1])
         await p.until("status", lambda d: d["over"])
         id_ = p.last_id
     agent.report(three[1], n=7)
     agent.ended(two[1], 1)
-    async with page(office, jids=jids, last_id=id_) as p:
+    async with page(in_memory, jids=jids, last_id=id_) as p:
         await p.until("progress")
         assert p.told() == [(two[0], "error")]
         assert p.told("progress") == [(three[0], {"n": 7})], "how far it is, nobody else could say"
-        assert p.last_id.split("-")[0] == str(office.store.head())
+        assert p.last_id.split("-")[0] == str(in_memory.store.head())
 
 
 async def test_who_comes_back_to_all_jobs_is_told_what_changed_in_order() -> None:
-    office = Office()
-    agent = office.agent()
-    runs = [await office.running(agent, n) for n in range(1, 260)]
-    async with page(office) as p:
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    runs = [await in_memory.running(agent, n) for n in range(1, 260)]
+    async with page(in_memory) as p:
         id_ = p.last_id
     order = [5, 200, 3, 258, 100]
     for n in order:
         agent.ended(runs[n][1])
-    async with page(office, last_id=id_) as p:
+    async with page(in_memory, last_id=id_) as p:
         for _ in range(3):
             if len(p.told()) < len(order):
                 await p.read()
@@ -217,11 +217,11 @@ async def test_who_comes_back_to_all_jobs_is_told_what_changed_in_order() -> Non
 
 async def test_a_cut_anywhere_among_many_changes_loses_none() -> None:
     """The id of an event says that everything before it was told: also in the middle of a block."""
-    office = Office()
-    agent = office.agent()
-    jids = tuple([await office.submitted(n) for n in range(1, 9)])
-    tokens = list(office.launched)
-    async with page(office, jids=jids) as p:
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    jids = tuple([await in_memory.submitted(n) for n in range(1, 9)])
+    tokens = list(in_memory.launched)
+    async with page(in_memory, jids=jids) as p:
         begin = p.last_id
         for token in tokens:
             agent.running(token)
@@ -235,7 +235,7 @@ async def test_a_cut_anywhere_among_many_changes_loses_none() -> None:
         parser.last_id = begin
         parser._id = begin
         got = [json.loads(m.data)["computeJid"] for m in parser.feed(block[:cut])]
-        async with page(office, jids=jids, last_id=parser.last_id) as again:
+        async with page(in_memory, jids=jids, last_id=parser.last_id) as again:
             if len(got) < len(jids):
                 await again.read()
             got += [jid for jid, _ in again.told()]
@@ -243,9 +243,9 @@ async def test_a_cut_anywhere_among_many_changes_loses_none() -> None:
 
 
 async def test_a_first_block_that_is_cut_is_told_again_as_a_whole() -> None:
-    office = Office()
-    jids = tuple([await office.submitted(n) for n in (1, 2, 3)])
-    async with page(office, jids=jids) as p:
+    in_memory = InMemorySupervisor()
+    jids = tuple([await in_memory.submitted(n) for n in (1, 2, 3)])
+    async with page(in_memory, jids=jids) as p:
         block = p.raw[0]
     parser = Parser()
     assert len(parser.feed(block[: len(block) // 2])) in (1, 2)
@@ -264,11 +264,11 @@ async def test_a_first_block_that_is_cut_is_told_again_as_a_whole() -> None:
     ],
 )
 async def test_an_id_that_is_none_or_of_another_wish_begins_anew(last_id: str) -> None:
-    office = Office()
-    agent = office.agent()
-    jid, token = await office.running(agent)
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    jid, token = await in_memory.running(agent)
     wish = Subscription(uid=UID, jids=(jid,))
-    async with page(office, jids=(jid,), last_id=last_id.format(digest=wish.digest)) as p:
+    async with page(in_memory, jids=(jid,), last_id=last_id.format(digest=wish.digest)) as p:
         if "9" * 18 not in last_id:
             assert p.told() == [(jid, "running")]
         agent.ended(token)
@@ -279,14 +279,14 @@ async def test_an_id_that_is_none_or_of_another_wish_begins_anew(last_id: str) -
 
 
 async def test_what_changes_without_an_event_is_told_in_time() -> None:
-    office = Office(live={"look_secs": 0.02})
-    agent = office.agent()
-    jid, _ = await office.running(agent)
-    async with page(office, jids=(jid,)) as p:
+    in_memory = InMemorySupervisor(live={"look_secs": 0.02})
+    agent = in_memory.agent()
+    jid, _ = await in_memory.running(agent)
+    async with page(in_memory, jids=(jid,)) as p:
         agent.gone()
         assert (await p.until("status"))["known"] is False
-        office.engine.world.agent(agent.key).phase = "absent"
-        Agent(office, agent.key).synced(*[running(t) for t in office.launched])
+        in_memory.engine.world.agent(agent.key).phase = "absent"
+        Agent(in_memory, agent.key).synced(*[running(t) for t in in_memory.launched])
         assert (await p.until("status"))["known"] is True
         assert len(p.told()) == 3
 
@@ -294,16 +294,16 @@ async def test_what_changes_without_an_event_is_told_in_time() -> None:
 async def test_what_changed_without_an_event_while_nobody_listened_is_told_to_who_comes_back() -> (
     None
 ):
-    office = Office(live={"look_secs": 0.02})
-    agent = office.agent()
-    over, token = await office.running(agent, 1)
-    jid, _ = await office.running(agent, 2)
+    in_memory = InMemorySupervisor(live={"look_secs": 0.02})
+    agent = in_memory.agent()
+    over, token = await in_memory.running(agent, 1)
+    jid, _ = await in_memory.running(agent, 2)
     agent.ended(token)
     wish = {"jids": (over, jid, jid.replace("sim00002", "sim00003"))}
-    async with page(office, **wish) as p:
+    async with page(in_memory, **wish) as p:
         id_ = p.last_id
     agent.gone()
-    async with page(office, **wish, last_id=id_) as p:
+    async with page(in_memory, **wish, last_id=id_) as p:
         assert (await p.until("status"))["known"] is False
         with pytest.raises(TimeoutError):
             await p.read(0.15)
@@ -316,10 +316,10 @@ async def test_what_changed_without_an_event_while_nobody_listened_is_told_to_wh
 async def test_a_reader_that_does_not_take_anything_is_told_the_newest_of_each_when_it_does() -> (
     None
 ):
-    office = Office()
-    agent = office.agent()
-    jid, token = await office.running(agent, 1)
-    async with page(office, jids=(jid,)) as p:
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    jid, token = await in_memory.running(agent, 1)
+    async with page(in_memory, jids=(jid,)) as p:
         for n in range(5000):
             agent.report(token, n=n)
         agent.ended(token, report={"n": "last"})
@@ -335,10 +335,10 @@ async def test_one_block_is_bounded_however_much_has_changed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(live_module, "BATCH", 10)
-    office = Office()
-    agent = office.agent()
-    async with page(office) as p:
-        runs = [await office.running(agent, n) for n in range(1, 36)]
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    async with page(in_memory) as p:
+        runs = [await in_memory.running(agent, n) for n in range(1, 36)]
         sizes = []
         while sum(sizes) < 35:
             sizes.append(len(await p.read()))
@@ -350,40 +350,40 @@ async def test_a_user_may_have_so_many_streams_and_another_is_not_kept_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(live_module, "PER_USER", 2)
-    office = Office()
-    async with page(office), page(office):
+    in_memory = InMemorySupervisor()
+    async with page(in_memory), page(in_memory):
         with pytest.raises(Refusal, match="tooManyRequests"):
-            await page(office).__aenter__()
-        async with page(office, uid=OTHER):
+            await page(in_memory).__aenter__()
+        async with page(in_memory, uid=OTHER):
             pass
-    async with page(office):
+    async with page(in_memory):
         pass
-    assert office.live._readers == {}
+    assert in_memory.live._readers == {}
 
 
 # ---- its end
 
 
 async def test_silence_is_broken_now_and_then() -> None:
-    office = Office(live={"keepalive_secs": 0.03})
-    async with page(office) as p:
+    in_memory = InMemorySupervisor(live={"keepalive_secs": 0.03})
+    async with page(in_memory) as p:
         assert await p.read() == []
         assert p.raw[-1].startswith(b":")
 
 
 async def test_an_old_stream_says_so_and_ends() -> None:
-    office = Office(live={"life_secs": 0.02})
-    async with page(office) as p:
+    in_memory = InMemorySupervisor(live={"life_secs": 0.02})
+    async with page(in_memory) as p:
         while not p.over:
             await p.read()
         assert b"old enough" in p.raw[-1]
 
 
 async def test_a_supervisor_that_stops_says_so_to_every_stream() -> None:
-    office = Office()
-    jid = await office.submitted()
-    async with page(office) as p:
-        closing = asyncio.ensure_future(office.live.close())
+    in_memory = InMemorySupervisor()
+    jid = await in_memory.submitted()
+    async with page(in_memory) as p:
+        closing = asyncio.ensure_future(in_memory.live.close())
         await asyncio.sleep(0)
         while not p.over:
             await p.read()
@@ -391,12 +391,12 @@ async def test_a_supervisor_that_stops_says_so_to_every_stream() -> None:
         await p.close()
         await asyncio.wait_for(closing, 5 * 0.5)
     with pytest.raises(Refusal, match="draining"):
-        await page(office, jids=(jid,)).__aenter__()
+        await page(in_memory, jids=(jid,)).__aenter__()
 
 
 async def test_a_reader_that_left_is_noticed_at_once() -> None:
-    office = Office()
-    async with page(office) as p:
+    in_memory = InMemorySupervisor()
+    async with page(in_memory) as p:
         p.reader.leave()
         assert await p.read(0.5) == []
         assert p.over
@@ -459,12 +459,12 @@ def text(p: Page) -> str:
 
 
 async def test_output_follows_as_text(written: Any) -> None:
-    office = Office()
-    agent = office.agent()
-    jid, token = await office.running(agent)
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    jid, token = await in_memory.running(agent)
     output = written(agent)
     output.data = b"one\n"
-    async with page(office, jids=(jid,), logs=jid) as p:
+    async with page(in_memory, jids=(jid,), logs=jid) as p:
         assert await p.until("log") == {
             "computeJid": jid,
             "computeJobSerial": token.serial,
@@ -483,12 +483,12 @@ async def test_output_follows_as_text(written: Any) -> None:
 
 
 async def test_a_character_that_is_cut_in_two_is_told_whole(written: Any) -> None:
-    office = Office()
-    agent = office.agent()
-    jid, _ = await office.running(agent)
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    jid, _ = await in_memory.running(agent)
     output = written(agent)
     whole = "aé€𝄞z\n".encode()
-    async with page(office, logs=jid) as p:
+    async with page(in_memory, logs=jid) as p:
         for n in range(len(whole)):
             output.data = whole[: n + 1]
             await until(lambda n=n: output.reads and output.reads[-1][0] == n + 1, "it is read")
@@ -508,12 +508,12 @@ async def test_a_character_that_is_cut_in_two_is_told_whole(written: Any) -> Non
 
 
 async def test_what_is_no_text_does_not_stop_it(written: Any) -> None:
-    office = Office()
-    agent = office.agent()
-    jid, _ = await office.running(agent)
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    jid, _ = await in_memory.running(agent)
     output = written(agent)
     output.data, output.ended = b"a\xff\xfeb\0\x1b[2J\r\n\xe2\x82", True
-    async with page(office, logs=jid) as p:
+    async with page(in_memory, logs=jid) as p:
         data = await p.until("log", lambda d: d["end"])
     assert (text(p), data["nextOffset"]) == ("a\ufffd\ufffdb\0\x1b[2J\r\n\ufffd", 13)
 
@@ -523,19 +523,19 @@ async def test_a_cut_anywhere_neither_loses_nor_repeats_a_byte(
     written: Any, cut: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tail_module, "PIECE", 3)
-    office = Office()
-    agent = office.agent()
-    jid, _ = await office.running(agent)
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    jid, _ = await in_memory.running(agent)
     output = written(agent)
     whole = "0é1é2é3€4".encode()
     output.data, output.ended = whole, True
-    async with page(office, jids=(jid,), logs=jid) as p:
+    async with page(in_memory, jids=(jid,), logs=jid) as p:
         for _ in range(cut):
             if not any(json.loads(e.data).get("end") for e in p.events):
                 await p.read()
         id_, first = p.last_id, text(p)
         ended = any(json.loads(e.data).get("end") for e in p.events)
-    async with page(office, jids=(jid,), logs=jid, last_id=id_) as p:
+    async with page(in_memory, jids=(jid,), logs=jid, last_id=id_) as p:
         if not ended:
             await p.until("log", lambda d: d["end"])
         else:
@@ -545,39 +545,39 @@ async def test_a_cut_anywhere_neither_loses_nor_repeats_a_byte(
 
 
 async def test_the_newest_bytes_first_then_what_follows(written: Any) -> None:
-    office = Office()
-    agent = office.agent()
-    jid, _ = await office.running(agent)
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    jid, _ = await in_memory.running(agent)
     output = written(agent)
     output.data = b"x" * 1000 + b"newest"
 
     async def evidence(*_: Any) -> tuple[bytes, int]:
         return b"", len(output.data)
 
-    office.desk.outputs._evidence = evidence  # type: ignore[method-assign]
-    async with page(office, logs=jid, tail=6) as p:
+    in_memory.desk.outputs._evidence = evidence  # type: ignore[method-assign]
+    async with page(in_memory, logs=jid, tail=6) as p:
         assert (await p.until("log"))["offset"] == 1000
         output.data += b" more"
         await p.until("log")
         id_ = p.last_id
     assert text(p) == "newest more"
     output.data += b" and more"
-    async with page(office, logs=jid, tail=6, last_id=id_) as p:
+    async with page(in_memory, logs=jid, tail=6, last_id=id_) as p:
         await p.until("log")
     assert text(p) == " and more", "the tail is for the first time only"
 
 
 async def test_the_next_runs_output_follows_the_last_ones(written: Any) -> None:
-    office = Office()
-    agent = office.agent()
-    jid, token = await office.running(agent)
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    jid, token = await in_memory.running(agent)
     output = written(agent)
     output.data, output.ended = b"first", True
-    async with page(office, logs=jid) as p:
+    async with page(in_memory, logs=jid) as p:
         await p.until("log", lambda d: d["end"])
         agent.ended(token)
         output.data, output.ended = b"", False
-        _, newer = await office.running(agent)
+        _, newer = await in_memory.running(agent)
         output.data = b"second"
         data = await p.until("log")
     assert (data["computeJobSerial"], data["offset"], data["text"]) == (newer.serial, 0, "second")
@@ -586,12 +586,12 @@ async def test_the_next_runs_output_follows_the_last_ones(written: Any) -> None:
 
 async def test_output_waits_for_its_reader(written: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tail_module, "PIECE", 100)
-    office = Office()
-    agent = office.agent()
-    jid, _ = await office.running(agent)
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    jid, _ = await in_memory.running(agent)
     output = written(agent)
     output.data, output.ended = bytes(i % 128 for i in range(10_000)), True
-    async with page(office, logs=jid) as p:
+    async with page(in_memory, logs=jid) as p:
         await until(lambda: len(output.reads) >= 2, "the first pieces are read")
         for _ in range(20):
             await asyncio.sleep(0.002)
@@ -602,21 +602,21 @@ async def test_output_waits_for_its_reader(written: Any, monkeypatch: pytest.Mon
 
 
 async def test_the_output_of_what_is_not_yours_is_refused_like_that_of_what_is_not_there() -> None:
-    office = Office()
-    theirs = office.agent(OTHER)
-    foreign, _ = await office.running(theirs, 1)
+    in_memory = InMemorySupervisor()
+    theirs = in_memory.agent(OTHER)
+    foreign, _ = await in_memory.running(theirs, 1)
     sentences = set()
     for jid in (foreign, foreign.replace("sim00001", "sim00009"), f"{UID}-sim00001-command"):
         with pytest.raises(Refusal) as e:
-            await page(office, logs=jid).__aenter__()
+            await page(in_memory, logs=jid).__aenter__()
         sentences.add((e.value.code, e.value.sentence.replace(jid, "")))
     assert len(sentences) == 1 and sentences.pop()[0] == "notFound"
 
 
 async def test_an_agent_that_goes_and_comes_back_interrupts_nothing(written: Any) -> None:
-    office = Office()
-    agent = office.agent()
-    jid, _ = await office.running(agent)
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    jid, _ = await in_memory.running(agent)
     output = written(agent)
     output.data = b"before "
     calls: list[int] = []
@@ -625,14 +625,14 @@ async def test_an_agent_that_goes_and_comes_back_interrupts_nothing(written: Any
         calls.append(1)
         raise Refusal("agentUnavailable", "nobody can look now")
 
-    office.desk.outputs._evidence = evidence  # type: ignore[method-assign]
-    async with page(office, logs=jid) as p:
+    in_memory.desk.outputs._evidence = evidence  # type: ignore[method-assign]
+    async with page(in_memory, logs=jid) as p:
         await p.until("log")
         agent.gone()
         await until(lambda: len(calls) >= 2, "it is tried again")
         output.close()
-        office.engine.world.agent(agent.key).phase = "absent"
-        again = Agent(office, agent.key).synced(*[running(t) for t in office.launched])
+        in_memory.engine.world.agent(agent.key).phase = "absent"
+        again = Agent(in_memory, agent.key).synced(*[running(t) for t in in_memory.launched])
         other = written(again)
         other.data = b"before after"
         await p.until("log")
@@ -645,16 +645,16 @@ async def test_statuses_that_take_long_to_make_are_told_in_several_blocks(
 ) -> None:
     """Others are served in between; each is told once, and the last id says that all were."""
     monkeypatch.setattr(live_module, "MAKING_SECS", -1.0)
-    office = Office()
-    agent = office.agent()
-    jids = tuple([await office.submitted(n) for n in (1, 2, 3)])
-    async with page(office, jids=jids) as p:
-        for token in list(office.launched):
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    jids = tuple([await in_memory.submitted(n) for n in (1, 2, 3)])
+    async with page(in_memory, jids=jids) as p:
+        for token in list(in_memory.launched):
             agent.running(token)
         for _ in jids:
             await p.read()
         assert [len(block.split(b"event: status")) - 1 for block in p.raw[-3:]] == [1, 1, 1]
         assert sorted(jid for jid, _ in p.told()[-3:]) == sorted(jids)
         last = p.last_id
-    async with page(office, jids=jids, last_id=last) as p:
+    async with page(in_memory, jids=jids, last_id=last) as p:
         assert p.told() == []

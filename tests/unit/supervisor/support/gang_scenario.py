@@ -38,7 +38,7 @@ ACTIONS = (
 _ENDS = ("queue", "limit", "debug")
 
 
-class GangPlay:
+class GangScenario:
     """`act` is one thing that may happen; `finish` lets all agents come back and everything end
     well.
     """

@@ -87,12 +87,12 @@ class Socket:
 class Agent:
     """An agent that says what the test has it say."""
 
-    def __init__(self, office: "Office", key: AgentKey) -> None:
-        self.office, self.key = office, key
+    def __init__(self, in_memory: "InMemorySupervisor", key: AgentKey) -> None:
+        self.in_memory, self.key = in_memory, key
         self.heard: list[Any] = []
         self.decoder, self._encoder = Decoder("to_agent"), Encoder()
         self.socket = Socket(self)
-        self.connection = Connection(office.hub, self.socket, key, office.hub.next_epoch())  # type: ignore[arg-type]
+        self.connection = Connection(in_memory.hub, self.socket, key, in_memory.hub.next_epoch())  # type: ignore[arg-type]
         self.say(
             Alive(
                 agent_id="a" * 32,
@@ -111,12 +111,12 @@ class Agent:
 
     def synced(self, *executions: Execution) -> "Agent":
         self.say(
-            Snapshot(number=next(self.office.numbers), page=0, last=True, executions=executions)
+            Snapshot(number=next(self.in_memory.numbers), page=0, last=True, executions=executions)
         )
         return self
 
     def gone(self) -> None:
-        self.office.hub.lost(self.connection)
+        self.in_memory.hub.lost(self.connection)
 
     def of(self, kind: type[Any]) -> list[Any]:
         return [m for m in self.heard if isinstance(m, kind)]
@@ -151,7 +151,7 @@ class Agent:
         self.say(RunReport(token=token, report=report, at=WALL))
 
 
-class Office:
+class InMemorySupervisor:
     """The engine's ports are here. `started`: agents whose start was asked for; `launched`: tasks."""
 
     def __init__(

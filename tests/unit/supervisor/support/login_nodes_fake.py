@@ -10,7 +10,7 @@ from unittest.mock import MagicMock
 
 import tornado.httpserver
 import tornado.testing
-from in_memory_supervisor import Office
+from in_memory_supervisor import InMemorySupervisor
 
 from jobscribe.drivers.contracts import Capabilities
 from jobscribe.protocol.clusters.cluster import Cluster, Clusters, LoginHost
@@ -34,7 +34,7 @@ CLUSTERS = Clusters(
 )
 
 
-class Doors:
+class FakeLoginNodes:
     """`accounts`: name to (password, code). `tried`: what was sent, each time. `answer`: raised
     instead, made of the credentials.
     """
@@ -85,7 +85,7 @@ class Api:
     def __init__(
         self, secret: str = "secret", *, has_clusters: bool = True, **options: Any
     ) -> None:
-        self.doors, self.mono = Doors(), 1000.0
+        self.login_nodes, self.mono = FakeLoginNodes(), 1000.0
         self._secret, self._has_clusters, self._options = secret, has_clusters, options
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -96,24 +96,24 @@ class Api:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
     async def _open(self) -> None:
-        self.office = Office()
-        desk: Any = self.office.desk
+        self.in_memory = InMemorySupervisor()
+        desk: Any = self.in_memory.desk
         desk.drivers["sbatch"] = SimpleNamespace(
             capabilities=Capabilities(tasks="keeper", same_machine=False)
         )
         self.sign_ins = SignIns(
             CLUSTERS,
-            self.doors,
-            self.office.log.redactor,
-            self.office.counters,
-            self.office.log,
+            self.login_nodes,
+            self.in_memory.log.redactor,
+            self.in_memory.counters,
+            self.in_memory.log,
             now=lambda: self.mono,
             **{"linger_secs": 0.0, **self._options},
         )
         here = {
             "runs": desk,
-            "calls": self.office.calls,
-            "live": self.office.live,
+            "calls": self.in_memory.calls,
+            "live": self.in_memory.live,
             "secret": self._secret,
             "unsent": ResponseLimits(),
             "monitoring": MagicMock(),
@@ -128,7 +128,7 @@ class Api:
         self.url = f"http://127.0.0.1:{port}"
 
     def log(self) -> str:
-        return "\n".join(self.office.lines.lines)
+        return "\n".join(self.in_memory.lines.lines)
 
     def close(self) -> None:
         async def shut() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from in_memory_supervisor import OTHER, UID, WALL, Agent, Office
+from in_memory_supervisor import OTHER, UID, WALL, Agent, InMemorySupervisor
 
 from jobscribe.db.events.state import Attempt, Job, Run, Task
 from jobscribe.db.records.resource_usage import result_usage, total
@@ -40,30 +40,30 @@ def say(agent: Agent, *samples: Sample) -> None:
     agent.say(Samples(samples=samples))
 
 
-def metrics(office: Office, jid: str, **options: Any) -> dict[str, Any]:
-    return office.metering.metrics_of(office.desk.job(jid[:8], jid).job, **options)
+def metrics(in_memory: InMemorySupervisor, jid: str, **options: Any) -> dict[str, Any]:
+    return in_memory.metering.metrics_of(in_memory.desk.job(jid[:8], jid).job, **options)
 
 
 # ---- what is taken in
 
 
 async def test_the_newest_sample_is_told_and_is_no_event() -> None:
-    office = Office()
-    agent = office.agent()
-    jid, token = await office.running(agent)
-    (nothing,) = metrics(office, jid)["tasks"]
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    jid, token = await in_memory.running(agent)
+    (nothing,) = metrics(in_memory, jid)["tasks"]
     assert nothing["running"] and {nothing[n] for n in (*NOW, *ADDED, *PEAK)} == {None}, "not 0"
-    head = office.store.head()
+    head = in_memory.store.head()
     say(
         agent,
         sample(token, WALL + 1, cpu_percent=20.0, memory_bytes=100, cpu_secs=1.0, read_bytes=0),
     )
-    office.mono += 5
+    in_memory.mono += 5
     say(
         agent,
         sample(token, WALL + 6, cpu_percent=150.0, memory_bytes=80, cpu_secs=8.5, read_bytes=5000),
     )
-    (task,) = metrics(office, jid)["tasks"]
+    (task,) = metrics(in_memory, jid)["tasks"]
     assert (
         task["cpuPercent"],
         task["memoryBytes"],
@@ -76,29 +76,29 @@ async def test_the_newest_sample_is_told_and_is_no_event() -> None:
         None,
         None,
     )
-    assert office.store.head() == head
+    assert in_memory.store.head() == head
 
 
 async def test_what_an_agent_says_of_another_users_task_ends_its_connection_and_is_not_taken() -> (
     None
 ):
-    office = Office()
-    agent, other = office.agent(), office.agent(OTHER)
-    jid, token = await office.running(agent)
-    theirs, their_token = await office.running(other)
+    in_memory = InMemorySupervisor()
+    agent, other = in_memory.agent(), in_memory.agent(OTHER)
+    jid, token = await in_memory.running(agent)
+    theirs, their_token = await in_memory.running(other)
     say(other, sample(their_token, cpu_percent=1.0), sample(token, cpu_percent=99.0))
     assert other.socket.closed is not None and "another user" in other.socket.closed
-    assert metrics(office, jid)["tasks"][0]["cpuPercent"] is None
-    assert metrics(office, theirs)["tasks"][0]["cpuPercent"] is None, (
+    assert metrics(in_memory, jid)["tasks"][0]["cpuPercent"] is None
+    assert metrics(in_memory, theirs)["tasks"][0]["cpuPercent"] is None, (
         "nothing of such a message is believed"
     )
-    assert office.counters.all()["foreignToken"] == 1
+    assert in_memory.counters.all()["foreignToken"] == 1
 
 
 async def test_what_is_said_of_nothing_live_is_counted_and_dropped() -> None:
-    office = Office()
-    agent = office.agent()
-    _, token = await office.running(agent)
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    _, token = await in_memory.running(agent)
     say(
         agent,
         sample(msgspec.structs.replace(token, serial=token.serial + 1), cpu_percent=1.0),
@@ -106,26 +106,26 @@ async def test_what_is_said_of_nothing_live_is_counted_and_dropped() -> None:
     )
     agent.ended(token)
     say(agent, sample(token, cpu_percent=1.0))
-    assert office.counters.all()["sampleOfNothing"] == 3
-    assert office.metering.sizes() == {"jobs": 0, "tasks": 0, "jobsOver": 0, "pointsOver": 0}
+    assert in_memory.counters.all()["sampleOfNothing"] == 3
+    assert in_memory.metering.sizes() == {"jobs": 0, "tasks": 0, "jobsOver": 0, "pointsOver": 0}
 
 
 async def test_an_agent_of_the_same_user_speaks_of_its_own_tasks_only() -> None:
-    office = Office()
-    agent, wrong = office.agent(), office.agent(UID, "parallel")
-    jid, token = await office.running(agent)
+    in_memory = InMemorySupervisor()
+    agent, wrong = in_memory.agent(), in_memory.agent(UID, "parallel")
+    jid, token = await in_memory.running(agent)
     say(wrong, sample(token, cpu_percent=1.0))
-    assert office.counters.all()["sampleOfNothing"] == 1
-    assert metrics(office, jid)["tasks"][0]["cpuPercent"] is None
+    assert in_memory.counters.all()["sampleOfNothing"] == 1
+    assert metrics(in_memory, jid)["tasks"][0]["cpuPercent"] is None
 
 
 async def test_what_was_said_long_ago_is_not_what_is_now() -> None:
-    office = Office()
-    agent = office.agent()
-    jid, token = await office.running(agent)
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    jid, token = await in_memory.running(agent)
     say(agent, sample(token, cpu_percent=20.0, memory_bytes=100, cpu_secs=1.0))
-    office.mono += samples_module.STALE_SECS + 1
-    (task,) = metrics(office, jid)["tasks"]
+    in_memory.mono += samples_module.STALE_SECS + 1
+    (task,) = metrics(in_memory, jid)["tasks"]
     assert {task[n] for n in NOW} == {None}
     assert (task["cpuSecs"], task["peakMemoryBytes"]) == (1.0, 100), (
         "so much it took, whatever it does now"
@@ -133,13 +133,13 @@ async def test_what_was_said_long_ago_is_not_what_is_now() -> None:
 
 
 async def test_an_agent_that_was_replaced_takes_nothing_back() -> None:
-    office = Office()
-    agent = office.agent()
-    jid, token = await office.running(agent)
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    jid, token = await in_memory.running(agent)
     say(agent, sample(token, WALL + 1, cpu_secs=9.0, written_bytes=900))
-    office.mono += 5
+    in_memory.mono += 5
     say(agent, sample(token, WALL + 6, cpu_secs=4.0, written_bytes=100))
-    (task,) = metrics(office, jid)["tasks"]
+    (task,) = metrics(in_memory, jid)["tasks"]
     assert (task["cpuSecs"], task["writtenBytes"], task["writtenBytesPerSec"]) == (9.0, 900, 0.0)
 
 
@@ -147,12 +147,12 @@ async def test_an_agent_that_was_replaced_takes_nothing_back() -> None:
 
 
 async def test_what_is_over_is_told_from_its_exit_and_its_samples() -> None:
-    office = Office()
-    agent = office.agent()
-    jid, token = await office.running(agent)
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    jid, token = await in_memory.running(agent)
     say(agent, sample(token, cpu_percent=100.0, cpu_secs=1.0, memory_bytes=500, read_bytes=7))
     agent.ended(token, user_secs=2.0, system_secs=0.5, max_rss_bytes=300)
-    answer = metrics(office, jid, series=lambda token: True)
+    answer = metrics(in_memory, jid, series=lambda token: True)
     (task,) = answer["tasks"]
     assert {task[n] for n in NOW} == {None}
     assert (
@@ -170,47 +170,55 @@ async def test_what_is_over_is_told_from_its_exit_and_its_samples() -> None:
         "of": 0,
     }
     assert task["series"][0][NAMES.index("cpuPercent")] == 100.0
-    office.metering._over.clear()  # as after a restart
-    (task,) = metrics(office, jid)["tasks"]
+    in_memory.metering._over.clear()  # as after a restart
+    (task,) = metrics(in_memory, jid)["tasks"]
     assert (task["cpuSecs"], task["peakMemoryBytes"], task["readBytes"]) == (2.5, 300, None)
 
 
 async def test_a_newer_run_does_not_show_what_the_older_one_took() -> None:
-    office = Office()
-    agent = office.agent()
-    jid, token = await office.running(agent)
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    jid, token = await in_memory.running(agent)
     say(agent, sample(token, cpu_secs=100.0, memory_bytes=500))
     agent.ended(token)
-    _, newer = await office.running(agent)
+    _, newer = await in_memory.running(agent)
     say(agent, sample(newer, cpu_secs=1.0))
-    (task,) = metrics(office, jid)["tasks"]
+    (task,) = metrics(in_memory, jid)["tasks"]
     assert (task["cpuSecs"], task["peakMemoryBytes"]) == (1.0, None)
-    assert office.metering.sizes() == {"jobs": 1, "tasks": 1, "jobsOver": 0, "pointsOver": 0}
+    assert in_memory.metering.sizes() == {"jobs": 1, "tasks": 1, "jobsOver": 0, "pointsOver": 0}
 
 
 async def test_of_what_is_over_the_oldest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samples_module, "OVER_POINTS", 3 * (samples_module.TASK_POINTS + 1))
-    office = Office()
-    agent = office.agent()
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
     jids = []
     for n in range(5):
-        jid, token = await office.running(agent, n)
+        jid, token = await in_memory.running(agent, n)
         say(agent, sample(token, read_bytes=n))
         agent.ended(token)
         jids.append(jid)
-    assert [metrics(office, jid)["tasks"][0]["readBytes"] for jid in jids] == [None, None, 2, 3, 4]
-    assert office.metering.sizes()["pointsOver"] <= samples_module.OVER_POINTS
+    assert [metrics(in_memory, jid)["tasks"][0]["readBytes"] for jid in jids] == [
+        None,
+        None,
+        2,
+        3,
+        4,
+    ]
+    assert in_memory.metering.sizes()["pointsOver"] <= samples_module.OVER_POINTS
 
 
 async def test_many_live_tasks_share_the_points_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samples_module, "LIVE_POINTS", 60)
-    office = Office()
-    agent = office.agent()
-    tokens = [(await office.running(agent, n))[1] for n in range(3)]
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    tokens = [(await in_memory.running(agent, n))[1] for n in range(3)]
     for _ in range(100):
         say(agent, *(sample(t, cpu_percent=1.0) for t in tokens))
-        office.mono += 10
-    kept = [len(taken.series) for mine in office.metering._live.values() for taken in mine.values()]
+        in_memory.mono += 10
+    kept = [
+        len(taken.series) for mine in in_memory.metering._live.values() for taken in mine.values()
+    ]
     assert len(kept) == 3 and all(samples_module.FEWEST_POINTS // 2 <= n <= 20 for n in kept), kept
 
 

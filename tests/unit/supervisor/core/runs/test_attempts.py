@@ -9,7 +9,7 @@ import os
 from random import Random
 
 import pytest
-from gang_scenario import ACTIONS, GangPlay
+from gang_scenario import ACTIONS, GangScenario
 
 from jobscribe.db.events.events import (
     AttemptDecided,
@@ -66,7 +66,7 @@ def test_long_plays_come_to_the_same_end_wherever_the_supervisor_was_killed(kit)
     """Patient with agents, so that nothing depends on how often one has failed before."""
     seen = set()
     for seed in range(PLAYS):
-        random, play = Random(seed), GangPlay(kit, agent_start_tries=1_000)
+        random, play = Random(seed), GangScenario(kit, agent_start_tries=1_000)
         for _ in range(LENGTH):
             act(play, random)
             if random.random() < 0.2:
@@ -120,7 +120,7 @@ def test_long_plays_come_to_the_same_end_wherever_the_supervisor_was_killed(kit)
 def test_long_plays_in_which_agents_are_given_up_leave_nothing_behind(kit):
     seen = set()
     for seed in range(PLAYS // 2):
-        random, play = Random(1_000 + seed), GangPlay(kit)
+        random, play = Random(1_000 + seed), GangScenario(kit)
         for _ in range(LENGTH):
             act(play, random)
         seen |= {
@@ -247,7 +247,7 @@ MOMENTS = (*WAITING, placed, running, decided, kept, all_kept, between, again)
 
 
 def at(kit, moment, **more):
-    play = GangPlay(kit, agent_start_tries=1_000)
+    play = GangScenario(kit, agent_start_tries=1_000)
     moment(play, kit, **more)
     return play
 
