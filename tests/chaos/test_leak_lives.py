@@ -40,9 +40,9 @@ def kept(root: Any, *, besides: tuple[str, ...]) -> Counter[str]:
             out[name] += len(value)
             members = value.values() if isinstance(value, dict) else value
             todo += [(name + "[]", m) for m in list(members)]
-        elif type(value).__module__.startswith(("jobscribe.", "in_memory_supervisor")) and not isinstance(
-            value, type
-        ):
+        elif type(value).__module__.startswith(
+            ("jobscribe.", "in_memory_supervisor")
+        ) and not isinstance(value, type):
             fields = getattr(value, "__dict__", None) or {
                 f: getattr(value, f, None) for f in getattr(value, "__struct_fields__", ())
             }
