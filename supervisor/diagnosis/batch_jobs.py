@@ -95,7 +95,11 @@ def exit_evidence(exit_: ExitInfo | None) -> list[str]:
     if exit_ is None or not isinstance(exit_.batch, BatchState):
         return []
     statements = dict.fromkeys(text for text in (exit_.batch.sentence, exit_.detail) if text)
-    lines = [f"Slurm reports: {text}" for text in statements if text not in exit_.sentence()]
+    lines = [
+        text if text.startswith("Slurm ") else f"Slurm reports: {text}"
+        for text in statements
+        if text not in exit_.sentence()
+    ]
     if isinstance(exit_.facts, ExitFacts) and exit_.facts.exited_first is True:
         lines.append(
             "its command ended by itself before Slurm ended the job, so its own exit counts"

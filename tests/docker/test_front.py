@@ -50,7 +50,8 @@ def site(
         pool={"image": front_image, "host": {"parallel": 1}},
     )
     made.add_environment(
-        PYTHONPATH=os.pathsep.join((PYTHON_PATH, str(HERE))), FRONT_PLACE=str(made.place)
+        PYTHONPATH=os.pathsep.join((PYTHON_PATH, str(HERE / "support"))),
+        FRONT_PLACE=str(made.place),
     )
     yield made.start()
     close_all()

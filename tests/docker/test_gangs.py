@@ -349,7 +349,7 @@ def test_networks_in_the_way_of_a_gang_ours_go_and_others_stay(
             )
         said = "".join(types(site, "pool", "check", code=1))
         assert (
-            said.count("network of-somebody-else has 10.208.4.0/22") == 2
+            said.count("network of-somebody-else uses 10.208.4.0/22") == 2
             and "left-of-a-gang" not in said
         ), said
         runs = [

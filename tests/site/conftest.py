@@ -14,9 +14,9 @@ from supervisor_process import SupervisorProcess, add_logs
 
 #: The apps and hooks of tests/site/support/site_hooks.py, as a site's own configuration names them.
 OURS = (
-    "apps.also=slow=house:slow,failing=house:failing,telling=house:telling",
-    "server.may_hook=house:may",
-    "server.admin_hook=house:admin",
+    "apps.also=slow=site_hooks:slow,failing=site_hooks:failing,telling=site_hooks:telling",
+    "server.may_hook=site_hooks:may",
+    "server.admin_hook=site_hooks:admin",
 )
 
 

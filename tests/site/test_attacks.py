@@ -37,7 +37,7 @@ def site(sites: Any) -> SupervisorProcess:
     made: SupervisorProcess = sites.make(
         "slots.local_sequential=4",
         "slots.local_parallel=4",
-        "apps.also=slow=house:slow,failing=house:failing,evil=evil:evil",
+        "apps.also=slow=site_hooks:slow,failing=site_hooks:failing,evil=hostile_app:evil",
     )
     return made
 

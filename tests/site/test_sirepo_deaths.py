@@ -201,7 +201,7 @@ def front_end(site: SupervisorProcess) -> Iterator[str]:
         "HOUSE": str(site.place),
     }
     sets = [a for a in site.arguments() if a.startswith("apps.also=")] + [
-        "server.user_hook=house:user"
+        "server.user_hook=site_hooks:user"
     ]
     arguments = [
         *site.arguments()[:5],

@@ -392,7 +392,7 @@ async def test_run_13_an_update_with_such_a_number_is_refused_and_the_run_is_non
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No agent of ours would say it; this one is made by hand, and has the token."""
-    local_site = in_process_supervisor.Hall(tmp_path / "hall", monkeypatch)
+    local_site = in_process_supervisor.InProcessSupervisor(tmp_path / "hall", monkeypatch)
     await local_site.open()
     try:
         run = await local_site.submit()

@@ -243,7 +243,7 @@ def test_21_22_runs_of_free_users_are_purged_and_those_of_others_kept(
         "purge.after_secs=2",
         "purge.every_secs=0.5",
         "purge.kept_plans=premium",
-        "server.plan_hook=house:plan",
+        "server.plan_hook=site_hooks:plan",
     )
     free, premium = (Browser(site).sign_in(n) for n in ("free", "premium"))
     (site.place / "premium").write_text(premium.uid)

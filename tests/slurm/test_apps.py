@@ -138,7 +138,7 @@ def test_a_cancel_ends_program_and_app_and_what_lacks_numpy_says_so(
     )
     if observed.users.run("alice", "/usr/bin/python3", "-c", "import numpy", code=None):
         over = observed.over(lacking, "error")
-        assert "needs numpy where it runs" in over["error"], over
+        assert "needs numpy on the machine" in over["error"], over
 
 
 def test_a_library_is_brought_to_where_the_run_is_and_changed_only_where_it_is(

@@ -287,7 +287,7 @@ def test_a_cluster_that_works_is_found_in_order_as_its_user(say: Say) -> None:
     }
     assert (
         found["link"]["ok"] is None
-        and "does not run" in found["link"]["said"]
+        and "is not running" in found["link"]["said"]
         and [w for w, line in found.items() if line["ok"] is False] == []
     )
 

@@ -272,7 +272,7 @@ def test_a_shell_where_it_makes_sense_and_a_sentence_where_it_does_not(
     observed.site.cancel(run)
     observed.over(run, "canceled", "cancel")
     said = observed.types("job", "shell", "--uid", ALICE, jid_of(run), code=125)[1]
-    assert "lie on lab" in said and "srun" not in said and "/bin/sh " in said, said
+    assert "are on lab" in said and "srun" not in said and "/bin/sh " in said, said
 
 
 def test_what_a_cluster_cannot_do_is_refused_with_a_sentence(observed: SlurmSupervisor) -> None:

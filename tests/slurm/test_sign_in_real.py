@@ -167,8 +167,12 @@ async def test_accounts_that_are_over_are_told_as_what_they_are(sshd: Sshd) -> N
         sshd, "expired", key=sshd.users.key.read_text()
     )
     for where in (None, cluster(sshd.login(), methods=("password",))):
-        assert "to be changed first" in await refused(sshd, "stale", where, password=password)
-    assert "to be changed first" in await refused(sshd, "stale", key=sshd.users.key.read_text())
+        assert "to change the password first" in await refused(
+            sshd, "stale", where, password=password
+        )
+    assert "to change the password first" in await refused(
+        sshd, "stale", key=sshd.users.key.read_text()
+    )
     sentence = await refused(sshd, "nologin", password=password)
     assert (
         "runs no commands for this account" in sentence
@@ -180,7 +184,7 @@ async def test_an_expired_certificate_is_refused(sshd: Sshd) -> None:
     certificate = sshd.users.certificate("cert", 1).read_text()
     key = sshd.users.key.read_text()
     async with asyncio.timeout(20):
-        while "has expired at" not in (said := await refused_or_in(sshd, key, certificate)):
+        while "expired at" not in (said := await refused_or_in(sshd, key, certificate)):
             assert (
                 said == "" or "did not accept the certificate SHA256:" in said
             )  # its clock and ours change seconds one after the other

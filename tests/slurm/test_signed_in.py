@@ -140,7 +140,9 @@ def complete(at: SignedInUsers, uid: str, cluster: str) -> None:
         lambda: len(found := list((at.base(uid, cluster) / "code").iterdir())) == 1 and found,
         "the code is there, once",
     )
-    assert (code / "jobscribe" / "agent" / "keeper.py").exists(), "nothing was installed there"
+    assert (code / "jobscribe" / "agent" / "keeper" / "process.py").exists(), (
+        "nothing was installed there"
+    )
     logs = sorted(
         p.name.split("-")[1] for p in (at.root / "user" / uid / "agent-sbatch" / cluster).iterdir()
     )

@@ -207,7 +207,7 @@ def _attacked(at: SignedInUsers, run: dict[str, Any], job: str) -> dict[str, Any
         "lab.json",
         "link.json",
     } & names, names
-    own = next(p for p in (base / "code").rglob("keeper.py"))
+    own = next(p for p in (base / "code").rglob("keeper/process.py"))
     pids = [
         p for p in at.users.processes("alice") if processes.alive(p, processes.start_ticks(p) or 0)
     ]

@@ -129,7 +129,7 @@ def exit_code(stage: ConcurrentRuns) -> None:
         "exit",
         "FAILED",
         exit=("script", 7, None),
-        sentence=["ended by itself with exit code 7"],
+        sentence=["failed with exit code 7"],
     )
     assert stage.why(run)["lastLines"] == "oops" and said["diagnosis"] is not None
 
@@ -330,7 +330,7 @@ def held_and_let_go(stage: ConcurrentRuns) -> None:
     )
     stage.slurm.hold(job := stage.job(run))
     said = stage.waits_for(run, "JobHeldAdmin")
-    assert "it is held on behalf" in said["jobStatusMessage"]
+    assert "it is held by an administrator" in said["jobStatusMessage"]
     why = stage.why(run)
     assert (
         why["cause"] == "slurm"

@@ -182,7 +182,7 @@ def test_the_trial_of_the_page_works_as_it_stands(trial: Trial) -> None:
     assert re.search(r"with 2 MPI tasks", said), said
     said = trial.second.type(sign_out)
     assert re.search(rf"^{trial.users}-two$", said, re.MULTILINE), said
-    assert "has ended" in trial.second.type(stop)
+    assert "has stopped" in trial.second.type(stop)
     trial.first.interrupt()
     assert not [
         line for line in trial.left() if "jobscribe agent" in line or "jobscribe keeper" in line

@@ -179,7 +179,7 @@ def its_setup_fails(stage: ConcurrentRuns) -> None:
         "likely",
         "/nosuch/environment",
         "set-up on the node ended with 5",
-        tries="the lines of set-up",
+        tries="the set-up lines",
     )
 
 
@@ -200,7 +200,7 @@ def somebody_kills_it_on_its_node(stage: ConcurrentRuns) -> None:
         "SIGKILL",
         "actor unknown",
         "the agent cannot read the kernel log of the node",
-        tries="find the sender",
+        tries="the sender",
     )
 
 

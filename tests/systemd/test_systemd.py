@@ -224,7 +224,7 @@ def test_a_wrong_setting_is_one_sentence_and_no_second_try(machine: Machine, job
         assert machine.shows("ActiveState") == "failed"
         assert machine.journal(since=since, own=True)[-2:] == [
             "jobscribe: /etc/jobscribe.toml:5: unknown setting 'supervisor.prot'; did you mean 'supervisor.port'?",
-            "  correct the setting that is named",
+            "  correct the named setting",
         ]
         assert job.lives()
     finally:

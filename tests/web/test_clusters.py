@@ -111,7 +111,7 @@ def test_a_run_waits_for_the_sign_in_and_goes_on_after_it(front: FrontEnd, api: 
         "cluster": "beta",
         "user": "joe",
     }
-    assert [t[1] for t in api.doors.tried] == ["beta", "beta"]
+    assert [t[1] for t in api.login_nodes.tried] == ["beta", "beta"]
     assert ann.said("/sbatch-login-status", about)["ready"] is True
     assert "signIn" not in ann.said("/run-status", run["nextRequest"])
     again = ann.said("/run-simulation", wish(sbatchCluster="beta"))
@@ -134,14 +134,17 @@ def test_a_run_waits_for_the_sign_in_and_goes_on_after_it(front: FrontEnd, api: 
     refused(other, 409, "signedInAlready")
     out = ann.said("/sbatch-logout", {"cluster": "beta"})
     assert (out["signedOut"], out["agentEnded"], out["user"], out["runs"]) == (True, True, "joe", 0)
-    assert ann.said("/sbatch-login-status", about)["ready"] is False and len(api.doors.tried) == 2
+    assert (
+        ann.said("/sbatch-login-status", about)["ready"] is False
+        and len(api.login_nodes.tried) == 2
+    )
 
 
 def test_a_cluster_that_cannot_be_reached_is_another_reason_and_too_many_tries_a_refusal(
     front: FrontEnd, api: Api
 ) -> None:
     ann = front.as_(ANN)
-    api.doors.answer = lambda given: Refusal(
+    api.login_nodes.answer = lambda given: Refusal(
         "signInUnreachable", "login.example.org does not answer"
     )
     params = login(ann)["srException"]["params"]
@@ -150,7 +153,7 @@ def test_a_cluster_that_cannot_be_reached_is_another_reason_and_too_many_tries_a
         "login.example.org does not answer",
         "alpha",
     )
-    api.doors.answer = None
+    api.login_nodes.answer = None
     for _ in range(3):
         assert login(ann, password="no")["srException"]["params"]["reason"] == "invalid-creds"
     answer = ann.post(
@@ -158,7 +161,7 @@ def test_a_cluster_that_cannot_be_reached_is_another_reason_and_too_many_tries_a
         {"sbatchCredentials": {"username": "joe", "password": "correct horse", "otp": "123456"}},
     )
     assert "try again in 60 s" in refused(answer, 429, "tooManyRequests")["error"]
-    assert len(api.doors.tried) == 4
+    assert len(api.login_nodes.tried) == 4
 
 
 def test_a_sign_in_is_sent_once_whatever_becomes_of_it(stub: StubSupervisor, web: FrontEnd) -> None:
@@ -199,7 +202,7 @@ def test_nothing_of_a_sign_in_is_seen_again(front: FrontEnd, api: Api) -> None:
     ]
     said = ""
     for n, answer in enumerate(answers):
-        api.doors.answer = answer
+        api.login_nodes.answer = answer
         chromium = front.as_(f"Canary0{n}")
         for one in (
             {"username": f"joe{n}", **dict.fromkeys(fields, CANARY)},
@@ -228,7 +231,7 @@ def test_nothing_of_a_sign_in_is_seen_again(front: FrontEnd, api: Api) -> None:
         said += ann.ask(
             "POST", "/sbatch-login", data=raw.encode(), headers={"Content-Type": "application/json"}
         ).get_data(as_text=True)
-    assert len(api.doors.tried) >= 10, "it was really sent"
+    assert len(api.login_nodes.tried) >= 10, "it was really sent"
 
     engine = api.in_memory.engine
     jid = f"{ANN}-sim00001-heatAnimation"
@@ -268,10 +271,10 @@ def test_the_gates_are_those_of_every_route(front: FrontEnd, api: Api) -> None:
         "planRequired", "clusters are not in your plan"
     )
     refused(front.as_(ANN).post("/sbatch-login", body), 402, "planRequired")
-    assert api.doors.tried == []
+    assert api.login_nodes.tried == []
     # the uid is the site's word, never the body's
     front.as_(BOB).said("/sbatch-login", {**body, "uid": ANN})
-    assert [t[0] for t in api.doors.tried] == [BOB]
+    assert [t[0] for t in api.login_nodes.tried] == [BOB]
 
 
 def test_the_clusters_are_listed(front: FrontEnd, stub: StubSupervisor, web: FrontEnd) -> None:

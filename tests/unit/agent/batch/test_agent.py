@@ -84,7 +84,7 @@ class Seat:
         self.keeper, theirs = socket.socketpair()
         self.keeper.setblocking(False)
         agent = process._Agent(
-            theirs.detach(), str(self.place), SimpleNamespace(begin=lambda: None)
+            theirs.detach(), str(self.place), SimpleNamespace(begin=lambda log: None)
         )  # type: ignore[arg-type]
         cluster = Cluster(name="lab", poll_secs=0.1, poll_max_secs=0.5)
         config = {
