@@ -7,8 +7,8 @@ here; what the page says of them is checked.
 
 import itertools
 import json
-import re
 import os
+import re
 import shlex
 import shutil
 import signal

@@ -380,7 +380,7 @@ def test_one_sign_in_at_a_time_and_a_name_that_was_refused_is_repeated_nowhere(
                 SECS,
             )
             said = at.login(BOB, "tls", code=429, password="NotThePassword4711")
-            assert "under way" in said["error"], said
+            assert "in progress" in said["error"], said
         finally:
             at.sshd.thaw()
         assert first.result()["loginSuccess"] and at.sshd.failures("bob") == 0

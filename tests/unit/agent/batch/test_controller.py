@@ -448,7 +448,7 @@ async def test_an_exit_that_slurm_did_not_see_for_long_is_no_end_by_slurm(
     assert end.exit.detail is None and end.batch.state == state  # type: ignore[union-attr]
     assert (
         batch_words.exit_evidence(end.exit)[-1]
-        == "its command had ended by itself before Slurm ended the job, so its own exit counts"
+        == "its command ended by itself before Slurm ended the job, so its own exit counts"
     )
 
 

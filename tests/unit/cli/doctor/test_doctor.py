@@ -180,7 +180,7 @@ CASES = [
             }
         },
         "warn",
-        "was held",
+        "blocked",
     ),
     (
         "supervisor",

@@ -66,7 +66,8 @@ def test_what_is_told_of_one(offline: Run) -> None:
         in offline("job", "exits", "4139").out
     )
     assert (
-        "with 139, as scripts do whose command SIGSEGV ended" in offline("job", "exits", "139").out
+        "139, as from a script whose command was ended by SIGSEGV"
+        in offline("job", "exits", "139").out
     )
     assert "a hint: it has no effect" in offline("job", "exits", "5001").out
 

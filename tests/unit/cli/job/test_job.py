@@ -85,7 +85,7 @@ def test_the_directory_is_named_with_its_cluster_and_only_where_there_is_one(
 
 def test_what_nobody_can_know_is_said(run: Run, jids: list[str], fake: Fake) -> None:
     fake.change(jids[2], known=False)
-    assert "not known" in run("job", "status", jids[2]).out
+    assert "current state unknown" in run("job", "status", jids[2]).out
 
 
 def test_a_job_is_named_by_a_beginning_or_last(run: Run, jids: list[str]) -> None:

@@ -239,7 +239,7 @@ async def test_an_upload_that_is_abandoned_in_the_middle_leaves_nothing(
     receiver.abandon()
     await uploads.close()
     assert os.listdir(folder(tmp_path)) == []
-    assert uploads._under_way == {}
+    assert uploads._in_progress == {}
 
 
 async def test_a_piece_on_its_way_to_the_disk_does_not_meet_a_closed_file(
