@@ -46,7 +46,7 @@ def spec(key: AgentKey = KEY) -> AgentSpec:
 
 
 class Ground:
-    """Create drivers of one kind and reach into their hosts without the product's help."""
+    """A factory for drivers of one kind, with direct access to their hosts."""
 
     def __init__(
         self,

@@ -149,7 +149,7 @@ def test_a_call_finds_what_its_login_says(worker: Worker) -> None:
     )
     assert (
         "" not in found["path"] and "/" not in found["path"]
-    )  # the call's folder is not on the import path
+    )  # its working folder is not on the import path
     worker.next()
     channel.close()
 
