@@ -377,7 +377,7 @@ def test_jobs_are_found_by_the_beginning_of_their_jid(bed: Bed) -> None:
 
 
 def numbered(bed: Bed, *models: str, **fields: str) -> list[str]:
-    """Store jobs of one simulation with these models, plus jobs of three neighbouring simulations;
+    """Store jobs of one simulation with these models, plus jobs of three neighboring simulations;
     return the job ids of the first.
     """
     jids = [f"useraaa1-simaaaa1-{m}" for m in models]
