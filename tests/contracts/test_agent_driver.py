@@ -1,9 +1,8 @@
-"""What every AgentDriver promises, asked of each: the local one and that for clusters with real
-processes, that for containers, the fake one.
+"""The `AgentDriver` contract, run against the local, sbatch, Docker and fake drivers.
 
-That for containers has a daemon on paper here; tests/docker asks all of this again with a real one.
-That for clusters has real keepers, as this machine's own user, and commands of Slurm that say yes
-to everything.
+The local and sbatch drivers start real keepers as the current user. The sbatch driver uses stub
+Slurm commands that always succeed. The Docker driver talks to a fake daemon; tests/docker runs the
+same contract with a real one.
 """
 
 import asyncio
@@ -47,7 +46,7 @@ def spec(key: AgentKey = KEY) -> AgentSpec:
 
 
 class Ground:
-    """Where drivers are made, and what is known about it without asking them."""
+    """A factory for drivers of one kind, with direct access to their hosts."""
 
     def __init__(
         self,
@@ -58,8 +57,8 @@ class Ground:
         slots: Capacity = SLOTS,
         rounds: int = 5,
     ) -> None:
-        """rounds: how often is tried what may go well by luck; few where a start waits until its
-        agent is there.
+        """Store the driver's hooks. `rounds` is how often a test repeats a race; it is small where
+        a start waits for its agent.
         """
         self._make, self.write, self.reboot, self.cripple, self.slots, self.rounds = (
             make,
@@ -120,8 +119,8 @@ def _local(root: Path, monkeypatch: pytest.MonkeyPatch) -> Ground:
 
 def _sbatch(root: Path, monkeypatch: pytest.MonkeyPatch) -> Ground:
     environment = LocalChannel._environment
-    # without the profile of whoever runs the tests: what it does is slow, and may hold locks when
-    # it is killed
+    # skip the login profile of the user who runs the tests: it is slow and may hold locks when
+    # killed
     monkeypatch.setattr(
         LocalChannel,
         "_environment",
@@ -175,7 +174,7 @@ def _sbatch(root: Path, monkeypatch: pytest.MonkeyPatch) -> Ground:
 
 
 class _Nobody:
-    """Hears what is said of hosts."""
+    """A reporter that ignores host reports."""
 
     def host(self, *said: str) -> None:
         return
@@ -184,8 +183,8 @@ class _Nobody:
 def containers(
     root: Path, address: str, image: str, kill: Callable[[str], None], forget: Callable[[], None]
 ) -> Ground:
-    """Containers of one host. kill: what a reboot does to one; forget: the image is not there any
-    more.
+    """Return a setup with containers on one host. `kill` does what a reboot does to a container;
+    `forget` removes the image.
     """
     pool = Pool(
         hosts=(
@@ -267,7 +266,7 @@ async def batch_site(
 @contextlib.asynccontextmanager
 async def left_as_found(batch_site: Ground, root: Path) -> AsyncIterator[None]:
     yield
-    last = batch_site.driver()  # those of the test may be closed
+    last = batch_site.driver()  # the test may have closed its own drivers
     for handle in batch_site.handles:
         await last.stop(handle, 1.0)
     for driver in batch_site.made:
@@ -304,7 +303,7 @@ async def test_a_handle_is_plain_data_and_means_the_same_to_the_next_driver(
 
 
 async def test_starting_again_gives_the_one_that_lives(batch_site: Ground) -> None:
-    """An answer that nobody heard is asked for again."""
+    """The supervisor repeats a start when it missed the answer."""
     driver = batch_site.driver()
     first = await batch_site.started(driver)
     await _noted(driver, first)
@@ -315,7 +314,7 @@ async def test_starting_again_gives_the_one_that_lives(batch_site: Ground) -> No
 
 
 async def _noted(driver: AgentDriver, handle: dict[str, Any]) -> None:
-    """Until the keeper has written down who it is."""
+    """Wait until the keeper has written its identity to `keeper.json`."""
     if "folder" not in handle:
         return
     for _ in range(1000):
@@ -373,11 +372,11 @@ async def test_another_process_that_has_the_pid_now_is_neither_taken_for_it_nor_
 
 
 async def test_handles_of_an_earlier_version_are_answered(batch_site: Ground) -> None:
-    """They may lack what is in handles today, and have what is not; that is no reason to raise."""
+    """Missing or unknown fields in a handle must not raise an error."""
     driver = batch_site.driver()
     handle = await batch_site.started(driver)
     assert (await driver.find(handle | {"ofAnEarlierVersion": 1})).state == "alive"
-    # what a stop may find first: most of these do not say enough to end anything
+    # try `stop` with incomplete handles first: most lack the data to end a process
     lacking = [
         {k: v for k, v in handle.items() if k not in drop}
         for drop in (

@@ -1,5 +1,5 @@
-"""What every event store promises (see db/store/contract.py), for the real one, the one in memory,
-and both on a disk that fails.
+"""The event store contract (db/store/contract.py), run against the real store and the in-memory
+store, with and without disk failures.
 """
 
 import queue
@@ -42,7 +42,7 @@ JIDS = [f"useraaa{n}-simaaaa{n}-command" for n in range(8)]
 
 
 class Bed:
-    """A store of one kind, whose deliveries are run by `settle`, in this thread, in order."""
+    """A store of one kind. `settle` runs its deliveries in this thread, in order."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind = kind
@@ -75,7 +75,7 @@ class Bed:
         self.store.append(Batch(writes=writes, index=index, receipts=receipts), self.results.append)
 
     def settle(self, count: int) -> list[Appended | Refusal]:
-        """Run deliveries until there are so many results; return and forget them."""
+        """Run deliveries until there are `count` results; return the results and clear them."""
         while len(self.results) < count:
             self.calls.get(timeout=DEADLINE)()
             self.deliveries += 1
@@ -238,7 +238,7 @@ def test_versions_of_more_streams_than_are_remembered_are_still_known(
         assert isinstance(bed.now(write(f"s{n}", 1, n)), Appended)
 
 
-# ---- order of telling
+# ---- delivery order
 
 
 def test_done_is_called_once_each_in_the_order_of_the_appends(bed: Bed) -> None:
@@ -377,7 +377,9 @@ def test_jobs_are_found_by_the_beginning_of_their_jid(bed: Bed) -> None:
 
 
 def numbered(bed: Bed, *models: str, **fields: str) -> list[str]:
-    """Jobs of one simulation with these models, and one each of its neighbours."""
+    """Store jobs of one simulation with these models, plus jobs of three neighboring simulations;
+    return the job ids of the first.
+    """
     jids = [f"useraaa1-simaaaa1-{m}" for m in models]
     for jid in (*jids, "useraaa1-simaaaa0-x_1", "useraaa1-simaaaa2-x_1", "useraaa2-simaaaa1-x_1"):
         bed.append(write(job_stream(jid), 0, 1), index=(row(jid, **fields),))
@@ -599,7 +601,7 @@ def test_a_failed_commit_refuses_everything_until_resumed(bed: Bed, nth: int) ->
     bed.append(write("a", nth, 101))
     refused = bed.settle(2)
     assert bed.faults.failed == 1
-    # the disk is well again, but what was decided on top of what failed must not get in
+    # the disk works again, but decisions based on a failed write must not be stored
     bed.append(write("other", 0, 102))
     refused += bed.settle(1)
     assert all(isinstance(r, Appended) for r in good)
@@ -611,7 +613,7 @@ def test_a_failed_commit_refuses_everything_until_resumed(bed: Bed, nth: int) ->
 
 
 def test_what_was_appended_before_the_resume_belongs_to_what_failed(bed: Bed) -> None:
-    """Also when nobody has been told of the failure yet."""
+    """This holds even before the failure is delivered."""
     bed.faults.fail(1)
     for n in range(50):
         bed.append(write(f"s{n}", 0, n))
@@ -651,7 +653,7 @@ def test_after_a_failed_sync_nothing_is_written_any_more(bed: Bed, at: str) -> N
     with pytest.raises(Refusal, match="storageUnavailable"):
         bed.store.resume()
     assert bed.now(write("b", 0, 3)).code == "storageUnavailable"
-    # nobody was told of it, so nobody is shown it
+    # the write was never confirmed, so no read returns it
     assert (
         bed.store.head() == 1
         and sessions(bed.store.read_all()) == [1]

@@ -1,8 +1,7 @@
-"""What every TaskDriver promises, asked of each: keepers with real processes behind real
-connections, containers, and the fake one.
+"""The `TaskDriver` contract, run against keepers, containers and the fake driver.
 
-Containers are a daemon's on paper, whose "containers" are processes of this machine; and, with
-SOAK=1, real ones.
+Keepers use real processes and real connections. Containers belong to a fake daemon that runs them
+as processes of this machine or, with SOAK=1, to a real daemon.
 """
 
 import asyncio
@@ -72,21 +71,20 @@ def token_of(key: AgentKey = KEY, serial: int = 1) -> Token:
 
 
 class Ground:
-    """A task driver with two places, everything that was reported, and what is known of executions
-    without asking.
+    """A task driver with two virtual agents, its reports, and direct access to its executions.
 
-    tasks, silence (nobody answers any more) and stranger are set by who makes the places.
+    The code that creates the agents sets `tasks`, `silence` (stops all answers) and `stranger`.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.key, self.other = KEY, OTHER
-        #: is there anybody in the network of its tasks but they?
+        #: whether other processes share the network of the tasks
         self.has_neighbours = True
         self.reports: list[tuple[AgentKey, RunStatusUpdate | Snapshot | PortsProbed]] = []
         self.tasks: TaskDriver
         self.silence: Callable[[], Any]
-        #: somebody listens on a port at the places; which one
+        #: open a port on the agent's host from outside the tasks; return its number
         self.stranger: Callable[[], int]
 
     def report(self, key: AgentKey, message: RunStatusUpdate | Snapshot | PortsProbed) -> None:
@@ -129,7 +127,7 @@ class Ground:
         return found[-1]
 
     async def snapshot(self, key: AgentKey | None = None) -> dict[Token, Execution]:
-        """What a place says that it knows, asked for now."""
+        """Request a snapshot and return its executions by token."""
         key = key or self.key
         before = len(self.reports)
         self.tasks.find(key)
@@ -149,7 +147,7 @@ class Ground:
 
 
 class Fake:
-    """Places in memory."""
+    """In-memory agents."""
 
     def __init__(self, batch_site: Ground) -> None:
         self.batch_site = batch_site
@@ -161,12 +159,12 @@ class Fake:
         self.batch_site.stranger = lambda: (place.taken.add(30_000), 30_000)[1]
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: this class holds no resources."""
 
 
 class Keepers:
-    """Agents of the local driver, connected to a hub. This stands in place of an engine, and of who
-    keeps their progress and what they take.
+    """Agents of the local driver, connected to a hub. This object replaces the engine and the
+    receivers of progress and usage.
     """
 
     def __init__(self, batch_site: Ground) -> None:
@@ -210,7 +208,7 @@ class Keepers:
         return AgentRecord(key=key, token_hashes=(token_hash("t" * 32),))
 
     def take(self, key: AgentKey, message: Any) -> None:
-        """What tasks report and take is nobody's matter here."""
+        """Ignore the progress and usage of tasks."""
 
     def tell(self, *inputs: Any) -> None:
         for input_ in inputs:
@@ -238,7 +236,7 @@ class Keepers:
 
 
 class Containers:
-    """Places of the docker driver. address: of a daemon; image: one with a shell."""
+    """Agents of the Docker driver. `address` is the daemon's; `image` must contain a shell."""
 
     def __init__(self, batch_site: Ground) -> None:
         self.batch_site = batch_site
@@ -279,10 +277,10 @@ class Containers:
         assert boot_id
 
     def down(self, place: AgentKey) -> None:
-        """Nobody asks."""
+        """Ignore the report."""
 
     def host(self, *said: str) -> None:
-        """Nobody asks."""
+        """Ignore the report."""
 
     def said(self, place: AgentKey, message: Any) -> None:
         if isinstance(message, RunStatusUpdate | Snapshot | PortsProbed):
@@ -294,9 +292,7 @@ class Containers:
 
 
 class OnPaper:
-    """A daemon on paper; a container that starts is its task's script, as a process of this
-    machine.
-    """
+    """A fake daemon. A started container runs its task's script as a process of this machine."""
 
     def __init__(self, batch_site: Ground) -> None:
         self.batch_site, self.containers = batch_site, Containers(batch_site)
@@ -350,7 +346,7 @@ class OnPaper:
 
 
 class RealHost:
-    """Containers of a real daemon (the hosts of tests/docker), with SOAK=1."""
+    """Containers of a real daemon on the hosts of tests/docker (SOAK=1 only)."""
 
     shared: ClassVar[list[Any]] = []
 
@@ -560,7 +556,7 @@ async def test_a_place_that_cannot_answer_reports_nothing_and_nothing_is_called_
     batch_site.reports.clear()
     batch_site.tasks.find(batch_site.key)
     batch_site.launch(token_of(), "true")
-    await asyncio.sleep(0.2)  # nothing is to happen; so long it has to do so
+    await asyncio.sleep(0.2)  # nothing may happen in this time
     assert not [e for e in batch_site.executions(token) if e.state == "ended"]
     assert not [m for _, m in batch_site.reports if isinstance(m, Snapshot)]
 
@@ -575,7 +571,7 @@ async def test_evidence_of_a_driver_that_is_not_configured_is_refused() -> None:
 def gang_of(
     batch_site: Ground, *commands: tuple[str, ...], **fields: Any
 ) -> tuple[list[Token], Shared, list[TaskRun]]:
-    """Tasks of one attempt, with what they share."""
+    """Return the tokens, shared fields and tasks of one attempt."""
     first = token_of()
     tokens = [Token(first.jid, 1, 1, "a", n) for n in range(len(commands))]
     runs = [
@@ -604,7 +600,7 @@ async def test_a_gang_is_launched_task_by_task_each_once(batch_site: Ground) -> 
         (e.pid, e.start_ticks) for e in batch_site.executions(tokens[2]) if e.state == "running"
     } or {(e.pid, e.start_ticks) for e in [await batch_site.reported(tokens[2], "running")]}
     assert len(pids) == 1
-    # once more, when two of them are over and settled
+    # launch again after two of the tasks have ended and are settled
     batch_site.tasks.settle(batch_site.key, tuple(tokens[:2]))
     assert set(await batch_site.snapshot()) == {tokens[2]}
     batch_site.reports.clear()
@@ -664,7 +660,7 @@ async def test_a_place_that_cannot_answer_answers_no_probe_and_launches_no_gang(
     tokens, shared, runs = gang_of(batch_site, ("true",))
     batch_site.tasks.probe(batch_site.key, "p" * 32, (1,))
     batch_site.tasks.launch_gang(batch_site.key, shared, runs)
-    await asyncio.sleep(0.2)  # nothing is to happen; so long it has to do so
+    await asyncio.sleep(0.2)  # nothing may happen in this time
     assert not [
         m for _, m in batch_site.reports if isinstance(m, PortsProbed)
     ] and not batch_site.executions(tokens[0])

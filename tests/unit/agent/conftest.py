@@ -1,5 +1,5 @@
-"""Real keepers for the tests: the test plays the agent. Every keeper is ended at the end, and
-nothing of its jobs may be left.
+"""Real keepers for the tests; the test plays the agent. The fixture ends every keeper and checks
+that no process of its jobs is left.
 """
 
 import contextlib
@@ -29,13 +29,13 @@ from jobscribe.protocol.wire.messages import TaskSpec
 
 NOBODY = 65534
 _HARNESS = Path(__file__).parent / "support" / "keeper_harness.py"
-# laid by `make venv`; whatever else is called jobscribe beside a checkout is not meant
+# `make venv` creates this folder; it prevents imports of another `jobscribe` beside the checkout
 _PATH = Path(jobscribe.__file__).parent / ".types"
 _numbers = itertools.count(1)
 
 
 def until(condition: Callable[[], Any], secs: float = 10.0) -> Any:
-    """The first true value of `condition`; fails the test when it does not come in time."""
+    """Return the first true value of `condition`; fail the test after `secs` seconds."""
     deadline = time.monotonic() + secs
     while True:
         value = condition()
@@ -46,11 +46,11 @@ def until(condition: Callable[[], Any], secs: float = 10.0) -> Any:
 
 
 class Keeper:
-    """A running keeper, seen from its agent."""
+    """A running keeper, as its agent sees it."""
 
     def __init__(self, place: Path, uid: int, **config: Any) -> None:
         self.place, self.uid = place, uid
-        #: a command that becomes the keeper, e.g. somewhere else
+        #: a command that runs the keeper, for example in a cgroup
         self.through: tuple[str, ...] = tuple(config.pop("through", ()))
         self.env: dict[str, str] = dict(config.pop("env", {}))
         self.folder = place / "agent"
@@ -66,8 +66,8 @@ class Keeper:
         self.said: list[dict[str, Any]] = []
         self._lines = b""
         self.hello: dict[str, Any] = {}
-        #: a number that stands in the arguments of a test's long sleeps: finds its processes
-        #: without asking the product
+        #: a number in the arguments of the test's long sleeps; it identifies their processes
+        #: without the product's help
         self.nap = f"86400.{os.getpid()}{next(_numbers):04d}"
         self._woken: set[int] = set()
 
@@ -102,7 +102,7 @@ class Keeper:
         return self.accept()
 
     def accept(self) -> "Keeper":
-        """Be the next agent."""
+        """Accept the keeper's next agent."""
         self.agent, _ = self._listener.accept()
         self.agent.settimeout(10)
         self._lines = b""
@@ -111,7 +111,7 @@ class Keeper:
         return self
 
     def kill(self) -> None:
-        """kill -9 the keeper. Its agent goes with it (it reads the end of its socket)."""
+        """Kill the keeper with SIGKILL. Its agent ends too, because it reads the end of its socket."""
         self.process.kill()
         self.process.wait()
         self.agent.close()
@@ -131,7 +131,7 @@ class Keeper:
                 self.process.wait()
         self.agent.close()
         self._listener.close()
-        with contextlib.suppress(OSError):  # one that was killed took nothing away
+        with contextlib.suppress(OSError):  # a killed keeper removed no cgroup
             for family in json.loads((self.folder / "keeper.json").read_text())["cgroups"]:
                 os.rmdir(family)
         left = self.naps()
@@ -140,8 +140,8 @@ class Keeper:
         assert not left, f"processes of a job are left: {left}"
 
     def naps(self) -> list[psutil.Process]:
-        """Living processes with this keeper's number in their arguments: an oracle that does not
-        ask the product.
+        """Return live processes with this keeper's number in their arguments, found without the
+        product's help.
         """
         out = []
         for p in psutil.process_iter():
@@ -151,14 +151,14 @@ class Keeper:
         return out
 
     def wake(self) -> None:
-        """End a job's long sleep (waits for it to begin)."""
-        # one that was woken before may be seen for a moment more
+        """Wait for a job's long sleep to begin, and end it."""
+        # a sleep that was just killed may stay visible for a moment
         sleeping = until(lambda: [p for p in self.sleepers() if p.pid not in self._woken])
         self._woken.add(sleeping[0].pid)
         sleeping[0].kill()
 
     def sleepers(self) -> list[psutil.Process]:
-        """Of these, the ones that sleep by themselves."""
+        """Return the processes of `naps` that are `sleep` commands."""
         out = []
         for p in self.naps():
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -175,7 +175,7 @@ class Keeper:
         self.agent.sendall(json.dumps(order).encode() + b"\n")
 
     def next(self, what: str, token: Token | None = None) -> dict[str, Any]:
-        """The first message of this kind (about this token) that was not taken yet; waits for it."""
+        """Wait for the first unread message of this kind (and token), and return it."""
         while True:
             for i, message in enumerate(self.said):
                 if message["is"] == what and (token is None or message["token"] == str(token)):
@@ -259,9 +259,7 @@ class Keeper:
 
 @pytest.fixture(params=["same user", "ordinary user"])
 def who(request: pytest.FixtureRequest) -> int:
-    """As whom the keeper runs: as the user who runs the tests, and, where that is root, as an
-    ordinary user as well.
-    """
+    """Return the keeper's uid: -1 (the current user), or NOBODY when the tests run as root."""
     if request.param == "same user":
         return -1
     if os.getuid() != 0:
@@ -282,7 +280,9 @@ def place(who: int) -> Iterator[Path]:
 
 @pytest.fixture
 def new_keeper(place: Path, who: int) -> Iterator[Callable[..., Keeper]]:
-    """Starts a keeper in the test's folder; the next one takes over from one that was killed."""
+    """Return a function that starts a keeper in the test's folder. A new keeper takes over from a
+    killed one.
+    """
     made: list[Keeper] = []
 
     def make(**config: Any) -> Keeper:

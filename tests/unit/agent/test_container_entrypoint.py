@@ -1,5 +1,5 @@
-"""The first process of a container: the agent that it forks has nothing of its keeper's, and goes
-with it.
+"""The entry point of a container: the forked agent inherits nothing from the keeper, and ends with
+it.
 """
 
 import os
@@ -29,7 +29,7 @@ def until(true: Callable[[], Any], what: str) -> Any:
 
 @pytest.fixture
 def first(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Without its configuration."""
+    """Start an entry point that has not yet read its configuration."""
     process = subprocess.Popen(
         [
             sys.executable,
@@ -61,7 +61,7 @@ def children(pid: int) -> list[int]:
 
 
 def agent_of(first: subprocess.Popen[bytes]) -> int:
-    """As soon as it shows itself as one."""
+    """Wait for the agent's process title, and return its pid."""
     until(
         lambda: [
             c
@@ -78,7 +78,7 @@ def test_the_agent_is_there_before_the_configuration_and_has_nothing_of_the_keep
 ) -> None:
     agent = agent_of(first)
     assert os.getsid(agent) == agent
-    if os.geteuid() == 0:  # both hide what they have open from their own user
+    if os.geteuid() == 0:  # both processes hide their descriptors from their own user
         assert os.readlink(f"/proc/{agent}/fd/0") == "/dev/null", (
             "the token comes by the keeper's stdin"
         )
@@ -88,13 +88,13 @@ def test_the_agent_is_there_before_the_configuration_and_has_nothing_of_the_keep
             if os.readlink(f"/proc/{first.pid}/fd/{f}").startswith("socket:")
         ]
         assert len(sockets) == 1, "of the pair, each has its own end"
-    # a first process has a handler for SIGTERM, which must not be the agent's
+    # the entry point handles SIGTERM; the agent must not inherit the handler
     os.kill(agent, signal.SIGTERM)
     assert until(lambda: _ended(agent), "it ends") == signal.SIGTERM
 
 
 def _ended(pid: int) -> int | None:
-    """The signal that ended it; it is not our child."""
+    """Return the signal that ended a process which is not our child, or None."""
     text = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return int(text[-1]) & 0x7F if text[0] == "Z" else None
 

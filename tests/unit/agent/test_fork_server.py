@@ -1,5 +1,5 @@
-"""The warm template forks keepers that live on their own, and an interpreter started for one does
-the same.
+"""The fork server starts keepers that outlive it. A keeper started by a new interpreter behaves the
+same.
 """
 
 import errno
@@ -27,10 +27,10 @@ from jobscribe.runtime import processes
 
 from .conftest import until
 
-# laid by `make venv`; whatever else is called jobscribe beside a checkout is not meant
+# `make venv` creates this folder; it prevents imports of another `jobscribe` beside the checkout
 _PATH = str(Path(jobscribe.__file__).parent / ".types")
-#: Stands in for jobscribe.agent.process: says who it is, then answers each message with the same,
-#: until the keeper is gone.
+#: Replaces jobscribe.agent.process: sends its identity, then echoes each message until the keeper
+#: ends.
 _AGENT = """
 import json, os, socket
 def run_agent(keeper_fd, root):
@@ -63,9 +63,7 @@ def root() -> Iterator[Path]:
 
 @pytest.fixture
 def package(tmp_path: Path) -> str:
-    """An import path on which the package is this one, but for its agent, which is the stand-in
-    above.
-    """
+    """Return an import path of this package with the stand-in agent above."""
     package = tmp_path / "jobscribe"
     package.mkdir()
     real = Path(jobscribe.__file__).parent
@@ -182,10 +180,10 @@ def test_the_same_folder_twice_has_one_keeper(template: Template) -> None:
     assert processes.alive(first["pid"], first["startTicks"])
     until(
         lambda: [p.pid for p in psutil.Process(template.process.pid).children()] == [first["pid"]]
-    )  # the template leaves no zombies
+    )  # the fork server leaves no zombies
 
 
-# ---- what never gets as far as an agent is told in its own words, at once
+# ---- failures before the agent starts are reported at once
 
 
 def _broken(package: str, module: str, text: str) -> None:
@@ -223,7 +221,7 @@ def test_an_agent_that_ends_at_once_is_told_by_its_words_and_exit(
     )
     assert time.monotonic() - began < 5 * 2
     keeper = json.loads((root / f"folder{answer['id']}" / "keeper.json").read_text())
-    until(lambda: processes.find(keeper["pid"]) is None)  # nothing is left, not even a zombie
+    until(lambda: processes.find(keeper["pid"]) is None)  # no process is left, not even a zombie
     template.close()
 
 
@@ -249,9 +247,7 @@ def test_a_keeper_that_cannot_use_its_folder_says_so(template: Template) -> None
 
 
 def test_no_process_left_is_told_by_the_template(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A real limit would bind the tests' own user as well, so the call fails here as it does at
-    one.
-    """
+    """The call fails as at a real limit, which would also affect the tests' own user."""
 
     def fork() -> int:
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
@@ -314,7 +310,9 @@ def test_noise_is_answered_too(template: Template) -> None:
 
 
 def test_the_executed_form_does_the_same(root: Path, package: str) -> None:
-    """`python -m jobscribe.agent.keeper`, its configuration on stdin, a closed stdout and stderr."""
+    """Run `python -m jobscribe.agent.keeper` with its configuration on stdin, and stdout and stderr
+    closed.
+    """
     folder = root / "folder-exec"
     command = [
         sys.executable,
@@ -387,7 +385,7 @@ def test_a_keeper_without_a_configuration_says_so(
 def test_the_keeper_imports_nothing_but_small_parts_of_the_standard_library(tmp_path: Path) -> None:
     (tmp_path / "jobscribe").symlink_to(Path(jobscribe.__file__).parent)
     program = "import sys, jobscribe.agent.keeper.process; print(' '.join(sorted(m.split('.')[0] for m in sys.modules)))"
-    # without site: how this package was installed is not what is looked at
+    # no site module: the package's installation does not matter here
     alone = {"PYTHONPATH": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-S", "-c", program], capture_output=True, text=True, check=True, env=alone
@@ -414,7 +412,7 @@ def test_the_keeper_imports_nothing_but_small_parts_of_the_standard_library(tmp_
 
 
 def test_the_answer_comes_while_the_keeper_is_on_its_way(template: Template) -> None:
-    """The template does not wait for the keepers: sixteen requests at once are all answered."""
+    """The fork server does not wait for its keepers: it answers sixteen requests at once."""
     for n in range(100, 116):
         template.socket.send(
             json.dumps(

@@ -1,5 +1,5 @@
-"""An agent's log, in both forms, and its records in the journal: once, with the job's ids. And the
-keeper's.
+"""The logs of the agent and the keeper: both formats, and journal records, written once and with
+the job's ids.
 """
 
 import json
@@ -36,8 +36,8 @@ say.log("a cgroup is gone")
 def agent_says(
     folder: Path, how: dict[str, Any] | None, *, named: bool = False
 ) -> tuple[str, str, list[bytes]]:
-    """Its standard output, its file, and the records of the journal. named: its standard output is
-    said to be the journal's.
+    """Return an agent's stdout, log file and journal records. `named` declares its stdout as the
+    journal's.
     """
     journal = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     journal.bind(str(folder / "socket"))

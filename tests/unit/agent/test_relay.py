@@ -1,8 +1,8 @@
-"""The relay between agents without a network and the supervisor: bytes both ways, ends, shares of
-unix users, bounds, its own end.
+"""The relay between agents without network access and the supervisor: data in both directions, end
+of stream, limits per unix user, and shutdown.
 
-A real relay process before a listener of the test's. Who connects as somebody else is a process of
-that unix user.
+A real relay process connects to a listener of the test. Connections of another unix user come from
+a process of that user.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ from jobscribe.agent import relay
 from jobscribe.agent.relay import Settings
 
 ME, SOMEBODY_ELSE = os.getuid(), 54321
-#: So many connections a unix user has at once in most of these tests.
+#: Most tests allow this number of simultaneous connections per unix user.
 SHARE = 8
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class Running:
-    """A relay of this test, and the listener that it leads to."""
+    """A relay of this test, and the listener that it connects to."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.process, self.port, self.said = folder, None, 0, folder / "said"
@@ -51,7 +51,7 @@ class Running:
         self.port = self.listener.sockets[0].getsockname()[1]
 
     async def deaf(self) -> None:
-        """Nobody listens any more where the relay leads to."""
+        """Close the listener behind the relay."""
         assert self.listener is not None
         self.listener.close()
         for writer in self.writers:
@@ -96,7 +96,7 @@ class Running:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     def memory(self) -> int:
-        """Bytes of its own that are in memory."""
+        """Return the relay's resident anonymous memory in bytes."""
         lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
         return 1024 * int(next(line for line in lines if line.startswith("RssAnon")).split()[1])
 
@@ -114,7 +114,7 @@ class Running:
 async def there() -> AsyncIterator[Running]:
     folder = Path(
         tempfile.mkdtemp(prefix="jobscribe-relay-")
-    )  # pytest's own folders are closed to other unix users
+    )  # other unix users cannot read pytest's folders
     folder.chmod(0o755)
     running = Running(folder)
     yield running
@@ -127,7 +127,7 @@ async def there() -> AsyncIterator[Running]:
 
 
 async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Says back what it hears, and then its end."""
+    """Echo all data, then the end of stream."""
     while data := await reader.read(65536):
         writer.write(data)
         await writer.drain()
@@ -135,7 +135,7 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def _answer(there: Running, text: bytes = b"hello") -> bool:
-    """Is one connection served now?"""
+    """Return whether a new connection is served."""
     reader, writer = await there.open()
     try:
         writer.write(text)
@@ -201,8 +201,8 @@ async def test_what_agents_read_is_theirs_to_read_and_whole(there: Running) -> N
 async def test_who_does_not_read_is_waited_for_and_costs_no_more_than_its_buffers(
     there: Running,
 ) -> None:
-    """64 MB are offered to an agent that reads nothing, by 4 connections; then it reads, and misses
-    nothing.
+    """Offer 64 MB over 4 connections to an agent that does not read. When the agent reads, it gets
+    everything.
     """
     size, given = 16_000_000, []
 
@@ -223,7 +223,7 @@ async def test_who_does_not_read_is_waited_for_and_costs_no_more_than_its_buffer
         sock.setblocking(False)
         stalled.append(sock)
     poured = -1
-    while poured != len(given):  # until nothing goes any more
+    while poured != len(given):  # until the buffers are full
         poured = len(given)
         await asyncio.sleep(0.5)
     assert 0 < sum(given) < 4 * size, "nothing is pushed back"
@@ -238,7 +238,7 @@ async def test_who_does_not_read_is_waited_for_and_costs_no_more_than_its_buffer
 
 
 async def test_who_says_nothing_that_is_answered_is_ended(there: Running) -> None:
-    """A slow loris: bytes dribble in, the supervisor has no reason to answer."""
+    """A slow loris: data arrives slowly and never completes a request."""
 
     ended: list[float] = []
 
@@ -296,7 +296,7 @@ async def test_a_half_that_ended_does_not_keep_the_other_for_ever(there: Running
 
 
 async def test_a_user_has_its_share_of_connections_and_nobody_elses(there: Running) -> None:
-    """200 connections of another unix user: all but its share are ended at once, and an agent is
+    """Of 200 connections of another unix user, all above its limit are closed at once. An agent is
     served meanwhile.
     """
     if ME != 0:
@@ -318,8 +318,8 @@ async def test_a_user_has_its_share_of_connections_and_nobody_elses(there: Runni
 
 
 async def test_a_user_dials_so_often_and_no_more(there: Running) -> None:
-    """Connections that end at once: the supervisor sees the share, not the flood, and later it is
-    let in again.
+    """For connections that end at once, the supervisor sees the allowed rate only. The user is
+    accepted again later.
     """
     accepted: list[float] = []
 
@@ -395,7 +395,7 @@ async def test_a_supervisor_that_is_away_is_said_once_and_found_again(there: Run
 
 
 async def test_sigterm_ends_it_within_a_second_and_the_next_takes_its_place(there: Running) -> None:
-    """The next one begins before the first has ended; who connects then is with the next."""
+    """The next relay starts before the first ends, and takes over all new connections."""
     await there.listen(_echo)
     await there.start()
     reader, writer = await there.open()
@@ -442,8 +442,8 @@ def test_addresses_of_every_kind() -> None:
 
 
 def _with(*changes: str, **constants: float) -> tuple[str, ...]:
-    """A command that runs the relay with other times, or otherwise changed: its arguments are an
-    interpreter's, `-P -m module JSON`.
+    """Return a command that runs the relay with changed constants or other changes. The caller
+    appends the interpreter's arguments, `-P -m module JSON`.
     """
     code = "\n".join(
         [
@@ -463,7 +463,9 @@ def _with(*changes: str, **constants: float) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def _flooding(path: str, count: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Somebody else opens so many, speaks on each, counts those that are answered, and holds them."""
+    """Open `count` connections as another user, send data on each, report the number of answered
+    ones, and hold them.
+    """
     code = (
         "import os, socket, sys\n"
         f"os.setgroups([]); os.setgid({SOMEBODY_ELSE}); os.setuid({SOMEBODY_ELSE})\n"

@@ -1,4 +1,4 @@
-"""The fake Docker daemon for the tests of this folder, under its plain name."""
+"""The fake Docker daemon as the fixture `fake`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +9,6 @@ from fake_docker import FakeDocker, fake_docker
 
 @pytest.fixture
 def fake(tmp_path: Path) -> Iterator[FakeDocker]:
-    """A daemon on a unix socket."""
+    """Yield a fake daemon on a unix socket."""
     with fake_docker(tmp_path) as daemon:
         yield daemon

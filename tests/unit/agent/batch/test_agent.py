@@ -1,4 +1,4 @@
-"""The whole agent in front of a Slurm of paper: the test plays its keeper and its supervisor."""
+"""The whole agent with a fake Slurm. The test plays its keeper and its supervisor."""
 
 import asyncio
 import json
@@ -53,7 +53,7 @@ def token(serial: int = 7, index: int = 0, role: str = "main", model: str = "com
 
 
 class Seat:
-    """An agent in this process, between its keeper's end of the socket and a listener for its
+    """An in-process agent. The test holds the keeper's end of its socket and listens for its
     connection.
     """
 

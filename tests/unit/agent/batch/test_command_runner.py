@@ -1,5 +1,5 @@
-"""Commands of Slurm's: their environment out of profile, description of the cluster and the session
-that the agent was started in; their time limit.
+"""Slurm commands: their time limit, and their environment from the login profile, the cluster's
+configuration and the agent's session.
 """
 
 import os
@@ -18,7 +18,9 @@ from jobscribe.agent.login_node import keeper_control
 def test_the_session_says_where_slurm_is_if_no_profile_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """sshd (SetEnv) and PAM may name the cluster, and a clean login shell does not see that."""
+    """sshd (SetEnv) and PAM may set the cluster's variables, which a clean login shell does not
+    have.
+    """
     monkeypatch.setenv("SLURM_CONF", "/session/slurm.conf")
     monkeypatch.setenv("SQUEUE_FORMAT", "%i")
     assert environment({"PATH": "/bin"}, {})["SLURM_CONF"] == "/session/slurm.conf"
@@ -53,8 +55,8 @@ async def test_who_does_not_answer_is_named(argv: tuple[str, ...]) -> None:
 
 
 async def test_who_keeps_a_commands_pipes_holds_nobody_up(tmp_path: Path) -> None:
-    """One that has left its group, so that nothing ends it: as a daemon that was started on the
-    way.
+    """A daemon that leaves the process group keeps the pipes open, but the command still returns in
+    time.
     """
     left = tmp_path / "left"
     began = time.monotonic()

@@ -1,6 +1,4 @@
-"""Executions through a Slurm of paper: what is promised of each of them, whatever Slurm, the
-machine or the agent does meanwhile.
-"""
+"""Executions through a fake Slurm, while Slurm, the machine or the agent fails."""
 
 import asyncio
 import fcntl
@@ -32,24 +30,24 @@ class Login:
     umask, sentence = "0077", None
 
     async def load(self) -> None:
-        """It is known."""
+        """Do nothing: the environment is known."""
 
 
 class Told:
-    """A log: the errors in it."""
+    """A log that records errors only."""
 
     def __init__(self) -> None:
         self.failures: list[str] = []
 
     def __call__(self, *args: Any, **ids: Any) -> None:
-        """Of no matter here."""
+        """Ignore the log line."""
 
     def exception(self, *args: Any, error: BaseException, **ids: Any) -> None:
         self.failures.append(str(error))
 
 
 class Ground:
-    """One agent's folder, its Slurm, and the agents that come and go."""
+    """One agent's folder, its fake Slurm, and its successive agents."""
 
     def __init__(self, root: Path, slurm: FakeSlurm) -> None:
         self.root, self.slurm = root, slurm
@@ -84,7 +82,7 @@ class Ground:
         return batch
 
     async def kill(self, batch: BatchController) -> None:
-        """As kill -9 does: nothing is said or written any more. What Slurm was asked goes on there."""
+        """Simulate kill -9: stop reports and writes. Slurm commands that already started go on."""
         batch._say = lambda e: None
         await batch.close()
         self.agents.remove(batch)
@@ -128,12 +126,12 @@ class Ground:
         return await self.until(lambda: next((e for e in self.of(token) if e.ending), None))  # type: ignore[no-any-return]
 
     async def job(self, number: int = 1) -> FakeJob:
-        """The n-th that Slurm has taken."""
+        """Wait for the n-th job that Slurm accepted, and return it."""
         await self.until(lambda: len(self.slurm.jobs) >= number)
         return list(self.slurm.jobs.values())[number - 1]
 
     def starts(self) -> list[str]:
-        """Every start that a job stamped."""
+        """Return the stamps that jobs wrote when they started."""
         stamps = self.root / "stamps"
         return stamps.read_text().split() if stamps.exists() else []
 
@@ -228,7 +226,7 @@ async def test_what_waits_in_the_queue_is_stopped_before_it_starts_for_good(
     await batch_site.until(lambda: batch_site.of(token)[-1].batch.job_id)  # type: ignore[union-attr]
     batch.stop(token, "cancel", 1.0)
     await batch_site.until(lambda: batch_site.evidence(token, "started").exists())
-    if not job.over:  # Slurm starts it in the same moment, all the same
+    if not job.over:  # Slurm may start the job just before the cancel
         batch_site.slurm.begin(job)
     end = await batch_site.ended(token)
     assert end.exit is not None and (end.exit.source, end.exit.stop_reason) == (
@@ -324,7 +322,7 @@ async def test_it_is_not_over_while_slurm_is_completing_it(batch_site: Ground) -
     assert job.state == "COMPLETED"
 
 
-# ---- the exit is known, and Slurm has not finished the job
+# ---- the exit is known, but Slurm has not finished the job
 
 
 async def test_its_own_exit_is_told_while_slurm_completes_it_and_nothing_stops_it_then(
@@ -452,7 +450,7 @@ async def test_an_exit_that_slurm_did_not_see_for_long_is_no_end_by_slurm(
     )
 
 
-# ---- the agent ends at any moment
+# ---- the agent is killed at any moment
 
 
 async def test_the_next_agent_takes_over_what_runs_and_what_ended_meanwhile(
@@ -568,7 +566,7 @@ async def test_a_stop_is_taken_up_by_the_next_agent(batch_site: Ground) -> None:
     assert end.exit is not None and (end.exit.code, end.exit.stop_reason) == (5, "cancel")
 
 
-# ---- answers that do not come
+# ---- missing answers
 
 
 async def test_a_lost_answer_of_sbatch_is_looked_for(batch_site: Ground) -> None:
@@ -589,7 +587,7 @@ async def test_a_lost_request_is_made_again_when_it_is_surely_not_there(batch_si
     await batch_site.until(
         lambda: batch_site.of(token) and batch_site.of(token)[-1].batch.unknown_since
     )  # type: ignore[union-attr]
-    await asyncio.sleep(1.0)  # longer than it takes to be sure
+    await asyncio.sleep(1.0)  # longer than the agent waits before it treats a job as lost
     assert batch_site.slurm.count("sbatch") == 1, "accounting could not be asked"
     batch_site.slurm.accounting_down = False
     end = await batch_site.ended(token)
@@ -717,7 +715,7 @@ async def test_late_answers_are_waited_for_and_too_late_ones_are_outages(
     await batch_site.ended(other)
 
 
-# ---- ends of Slurm's making
+# ---- ends that Slurm causes
 
 
 @pytest.mark.parametrize(
@@ -844,7 +842,7 @@ async def test_started_again_by_slurm_it_runs_nothing_and_its_end_is_not_known(
     assert batch_site.starts() == [str(token)]
 
 
-# ---- how often Slurm is asked
+# ---- how often Slurm is queried
 
 
 async def test_many_jobs_are_asked_for_at_once_and_seldom_while_nothing_happens(
@@ -861,7 +859,7 @@ async def test_many_jobs_are_asked_for_at_once_and_seldom_while_nothing_happens(
     await batch_site.until(lambda: len(batch_site.slurm.jobs) == 30)
     await asyncio.sleep(1.0)
     before = batch_site.slurm.count("squeue")
-    for n in range(30):  # behind whom they wait and when they will start is no news
+    for n in range(30):  # a new reason or start time in the queue is not reported
         for job in batch_site.slurm.jobs.values():
             job.reason, job.started_at = ("Priority", "Resources")[n % 2], time.time() + 1000 * n
         await asyncio.sleep(0.1)
@@ -876,8 +874,8 @@ async def test_many_jobs_are_asked_for_at_once_and_seldom_while_nothing_happens(
 
 
 async def test_short_jobs_are_asked_for_when_they_are_over(batch_site: Ground) -> None:
-    """A question at their start would have the next one, and so their end, wait for as long as
-    Slurm may not be asked again.
+    """A query at the start of a job would delay the next query, and so the report of the end, by
+    the poll interval.
     """
     batch_site.cluster = msgspec.structs.replace(batch_site.cluster, poll_secs=3.0)
     batch = await batch_site.agent()
@@ -918,7 +916,7 @@ async def test_agents_of_one_unix_user_share_what_squeue_says(
 async def test_a_turn_that_never_ends_holds_nobody_up_for_long(
     batch_site: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The machine of who asked died, and its file server keeps the lock."""
+    """The machine that held the lock died, and its file server keeps the lock."""
     monkeypatch.setattr(scheduler_queries, "_PATIENCE_SECS", 0.2)
     (batch_site.root / "poll").mkdir()
     with (batch_site.root / "poll" / "lab.json.lock").open("w") as lock:
@@ -995,7 +993,7 @@ async def test_a_new_agent_is_there_before_its_logins_profile_is_through(
     through.set()
     await batch_site.ended(token)
     await batch_site.until(batch.cluster_status)
-    # one that has jobs to take over knows its environment before it asks for them
+    # an agent with jobs to adopt loads its environment before it queries them
     batch_site.slurm.hold = True
     batch.launch(later := batch_site.token(), batch_site.spec("true"))
     job = await batch_site.job(2)

@@ -1,5 +1,5 @@
-"""Hostile days: the agent is killed at any moment, Slurm is away, late, forgetful, loses requests
-and answers. No token starts twice, and each ends with what its script wrote down.
+"""Batch executions under faults: the agent is killed at any moment; Slurm is down, slow, or loses
+requests, answers and jobs. No token starts twice, and each ends with the result of its script.
 """
 
 import asyncio
@@ -40,9 +40,7 @@ async def test_every_token_starts_at_most_once_and_its_end_is_told_right(
         if dice.random() < 0.4:
             await batch_site.kill(batch)
             batch = await batch_site.agent()
-            for again in tokens[
-                : n + 1
-            ]:  # the supervisor asks again for whatever it has no word of
+            for again in tokens[: n + 1]:  # the supervisor repeats every unconfirmed task
                 if not batch_site.of(again):
                     batch.launch(again, batch_site.spec(batch_site.stamping("exit 99")))
     _well(slurm)
@@ -78,7 +76,7 @@ def _well(slurm: FakeSlurm) -> None:
 
 
 def _seen(slurm: FakeSlurm) -> None:
-    """What waits begins, what was hidden shows up."""
+    """Start pending jobs and show hidden ones."""
     if not slurm.hold:
         for job in [j for j in slurm.jobs.values() if j.state == "PENDING"]:
             slurm.begin(job)
@@ -88,8 +86,9 @@ def _seen(slurm: FakeSlurm) -> None:
 
 
 async def test_an_id_that_slurm_gives_anew_is_another_jobs(batch_site: Ground) -> None:
-    """A controller that came back without its newest books: the first job is lost, and nothing is
-    said of it, or done to it, by its id.
+    """Slurm's controller restarts without its latest state and reuses a job id. The first job is
+    lost; the second job's status is not reported for it, and the second job is not canceled in its
+    place.
     """
     batch = await batch_site.agent()
     first, second = batch_site.token(), batch_site.token()
@@ -136,7 +135,7 @@ async def test_a_code_of_slurms_is_nobodys_where_nothing_began_and_nothing_begin
     end = await batch_site.ended(token)
     assert end.exit is not None and (end.exit.code, end.exit.source) == (None, "start")
     assert "exit code 5" in (end.exit.detail or "") and "never started" in (end.exit.detail or "")
-    batch_site.slurm.begin(job)  # its node heard of the start later than the controller of its end
+    batch_site.slurm.begin(job)  # the node starts the job after the controller has ended it
     await batch_site.until(lambda: job.process is not None and job.process.poll() is not None)
     assert batch_site.starts() == [] and job.process is not None and job.process.returncode == 97
 
@@ -159,6 +158,6 @@ async def test_a_node_that_failed_before_the_script_began_is_told_from_one_that_
     assert "a node that it ran on failed" in (
         end.exit.detail or ""
     ) and "its batch script had not started there" in (end.exit.detail or "")
-    batch_site.slurm.begin(job)  # it comes back with what it was to do
+    batch_site.slurm.begin(job)  # the requeued job starts again with the same script
     await batch_site.until(lambda: job.process is not None and job.process.poll() is not None)
     assert batch_site.starts() == []

@@ -1,4 +1,4 @@
-"""Paths at the agent's edge: whole names are translated, parts of names are not."""
+"""Path translation in the agent: whole path components are translated, partial names are not."""
 
 import pytest
 

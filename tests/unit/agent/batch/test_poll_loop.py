@@ -1,5 +1,5 @@
-"""What others do with a job in Slurm, and what its own set-up does with its shell: nothing is told
-of somebody that this system did, or the other way round.
+"""Changes to Slurm jobs by other users and by the job's own setup. The agent must not confuse them
+with its own actions.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ from .test_controller import SECS, Ground, batch_site
 async def test_what_had_started_and_waits_again_is_taken_out_of_the_queue(
     batch_site: Ground, next_agent: bool
 ) -> None:
-    """By an operator, or because its node failed: its token is used up, so that it would wait to do
-    nothing.
+    """An operator or a failed node requeued the job. Its token is already used, so a second start
+    would do nothing.
     """
     batch = await batch_site.agent()
     token = batch_site.token()
@@ -93,7 +93,7 @@ async def test_the_next_agent_knows_why_it_was_taken_out(
 
 
 async def test_what_is_in_the_queue_when_its_mark_is_seen_is_left_there(batch_site: Ground) -> None:
-    """A squeue that was asked before the start says PENDING of what has a mark by now."""
+    """A squeue query from before the start may return PENDING after the start mark exists."""
     batch = await batch_site.agent()
     token = batch_site.token()
     batch_site.slurm.late = 0.3

@@ -1,4 +1,4 @@
-"""Pieces of a library's file become that file, whole or not at all."""
+"""Assembly of library files from parts: the file is complete, or it does not exist."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
-"""Readers get every byte that was kept, once and in order, are told what was dropped, and see the
-end only at the end.
+"""Output readers: they get every stored byte once and in order, the count of dropped bytes, and the
+end last.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ NAME = "user1234-sim12345-command-1-1-main-0"
 
 
 class Running:
-    """An execution as the session sees it."""
+    """A callable that returns whether the execution has ended."""
 
     over = False
 
@@ -78,7 +78,7 @@ async def test_a_reader_waits_for_more_and_gets_it_at_once(
 async def test_a_change_is_told_and_not_looked_for(
     folder: Path, log: Path, running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the looking-again all but switched off, only inotify can bring the news."""
+    """Polling is almost off, so only inotify can report the change."""
     monkeypatch.setattr(module, "_LOOK_AGAIN_SECS", 1000)
     evidence = Evidence(folder)
     reader = asyncio.create_task(evidence.read(NAME, "stdout", 0, 100, 1000, running))
@@ -126,13 +126,13 @@ async def test_the_end_is_told_to_who_waits(folder: Path, log: Path, running: Ru
 
 
 async def test_the_last_line_comes_before_the_end(folder: Path, log: Path) -> None:
-    """The execution ends, with its last words, while it is looked at: never are they behind the
-    end.
+    """The execution writes its last line and ends during a read. The reader gets the line before
+    the end.
     """
 
     class Late(Running):
         def __call__(self) -> bool:
-            if not self.over:  # whoever looked at the size before asking this would miss the line
+            if not self.over:  # a reader that takes the size before this call would miss the line
                 _append(log, b"last line\n")
                 self.over = True
             return True
@@ -221,7 +221,7 @@ async def test_what_was_dropped_is_skipped_and_counted(
 async def test_a_note_that_a_job_wrote_itself_holds_nobody_up(
     folder: Path, log: Path, running: Running, note: str | None
 ) -> None:
-    """None: a pipe that nobody writes to."""
+    """`note` is the content of the file, or None for a pipe without a writer."""
     _append(log, b"its output")
     path = log.with_name(log.name + ".dropped")
     if note is None:

@@ -1,6 +1,4 @@
-"""The files of a run directory, page by page: each regular file once and in order, whatever else
-lies there.
-"""
+"""The paged file listing of a run directory: each regular file once, in order, and nothing else."""
 
 import os
 from pathlib import Path
@@ -85,7 +83,7 @@ def test_links_pipes_and_our_own_folder_are_left_out_and_counted_once(tmp_path: 
 def test_pages_together_have_every_file_once(
     tmp_path_factory: pytest.TempPathFactory, names: set[str], limit: int
 ) -> None:
-    # a name cannot be a file and a folder
+    # a name cannot be both a file and a folder
     names = {n for n in names if not any(other.startswith(n + "/") for other in names)}
     run_dir = tmp_path_factory.mktemp("run")
     made(run_dir, *names)

@@ -1,5 +1,5 @@
-"""Files of a run directory: plain files by plain names, and nothing else, whatever lies there and
-whoever changes it meanwhile.
+"""Reads from a run directory: regular files with plain names only, even while other processes
+change the directory.
 """
 
 import os
@@ -163,7 +163,7 @@ def test_what_is_no_regular_file_is_not_touched(run_dir: Path) -> None:
         code, sentence = refused(run_dir, name)
         assert code == "notFound" and word in sentence
     listener.close()
-    # a writer that waited for a reader of the pipe would have been let in
+    # the open would succeed if a reader held the pipe open
     with pytest.raises(OSError):
         os.open(run_dir / "pipe", os.O_WRONLY | os.O_NONBLOCK)
 
@@ -210,7 +210,9 @@ def test_no_descriptor_is_left_open(run_dir: Path) -> None:
 
 
 def test_a_job_that_exchanges_folders_and_links_meanwhile_gets_nothing_out(run_dir: Path) -> None:
-    """A folder becomes a link that leads out, again and again, while a file in it is read."""
+    """A folder is replaced again and again by a link to an outside folder while a file in it is
+    read.
+    """
     (run_dir.parent / "outside").mkdir()
     (run_dir.parent / "outside/file").write_text("s3cret")
     (run_dir / "real").mkdir()
@@ -235,7 +237,7 @@ def test_a_job_that_exchanges_folders_and_links_meanwhile_gets_nothing_out(run_d
         while rounds < 500 or not all(found.values()):
             try:
                 data = read(str(run_dir), "at/file", 0, 100).data
-                found[data.decode()] += 1  # a key that is not there is the secret
+                found[data.decode()] += 1  # the outside file's content raises KeyError
             except Refusal:
                 found["refused"] += 1
     finally:

@@ -1,5 +1,5 @@
-"""Jobs start from what a login profile makes of a clean environment; a bad profile costs only
-itself.
+"""The environment of jobs: the login profile's result in a clean environment. A bad profile affects
+only its own user.
 """
 
 import asyncio
@@ -140,8 +140,8 @@ def test_who_does_not_end_when_asked_is_killed(home: Path, account: Account) -> 
 
 
 def test_it_is_in_our_session_and_in_a_group_of_its_own(home: Path, account: Account) -> None:
-    """By the session a keeper knows that it was its agent's; by the group it is ended with what it
-    started.
+    """The session lets a keeper recognize its agent's processes. The group lets the agent end the
+    shell and its children.
     """
     _profile(home, f"read -r stat </proc/self/stat\nset -- $stat\necho $5 $6 $$ >{home}/said\n")
     assert run_profile(account).sentence is None
@@ -213,7 +213,7 @@ async def test_a_cache_that_cannot_be_trusted_is_not_used(
 async def test_the_same_cache_untouched_is_used(
     home: Path, account: Account, tmp_path: Path
 ) -> None:
-    """The counterpart of the test above: it would pass as well if the cache were never used."""
+    """The counterpart of the test above, which would also pass if the cache were never used."""
     _profile(home, "export A=1\n")
     await _finder(tmp_path, account).load()
     cache = tmp_path / "login-environment.json"

@@ -1,5 +1,5 @@
-"""Which ports nobody could listen on: every way to listen is noticed, what is over is not, and
-nobody is let in by the question.
+"""The port probe: it finds every kind of listener, ignores closed ones, and accepts no connection
+itself.
 """
 
 import socket
@@ -64,7 +64,7 @@ def test_of_many_the_taken_ones_in_their_order() -> None:
 
 
 def test_connections_of_a_server_that_has_ended_do_not_keep_its_port() -> None:
-    """Its side was closed first, so they stay in TIME_WAIT for a minute."""
+    """The server closed its side first, so its connections stay in TIME_WAIT for a minute."""
     with bound(socket.AF_INET, "127.0.0.1", REUSE) as server:
         server.listen()
         port = server.getsockname()[1]
@@ -84,9 +84,7 @@ def test_connections_of_a_server_that_has_ended_do_not_keep_its_port() -> None:
 def test_who_waits_for_a_server_is_not_let_in_by_the_question(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever listens, if only for a moment, gets the connections of those who have been waiting
-    for somebody to listen there.
-    """
+    """Even a short listen would accept connections from clients that retry until the server is up."""
     with bound(socket.AF_INET, "127.0.0.1") as found:
         port = found.getsockname()[1]
     listened = []

@@ -1,5 +1,5 @@
-"""An app's run, by a real keeper: whatever an app or its code does, its user gets a sentence, and
-the status stays true.
+"""App runs with a real keeper: for every failure of an app or its code, the user gets a message and
+the exit status is right.
 """
 
 import json
@@ -20,7 +20,7 @@ from jobscribe.protocol.wire.messages import AppInput, TaskSpec
 
 from ..conftest import Keeper, until
 
-#: Where the job command finds this package, and the apps of these tests.
+#: import paths of this package and of the test apps
 ROOTS = (
     str(Path(jobscribe.__file__).parent / ".types"),
     str(Path(__file__).parents[1] / "support"),
@@ -30,12 +30,12 @@ LOGIN = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/"}
 
 @pytest.fixture
 def who() -> int:
-    """The one who runs the tests: another may not be let into this interpreter."""
+    """Run as the current user only: another user may not be able to read this interpreter."""
     return -1
 
 
 class Runs:
-    """Runs apps the way the agent does."""
+    """Run apps the same way as the agent."""
 
     def __init__(self, keeper: Keeper) -> None:
         self.keeper = keeper
@@ -52,7 +52,7 @@ class Runs:
         token: Token | None = None,
         **data: Any,
     ) -> Token:
-        """boot: Python that is executed first, in the job command's process."""
+        """Launch an app. `boot` is Python code that runs first in the job command's process."""
         keeper, token = self.keeper, token or self.keeper.token()
         run_dir = self.run_dir(token, app, model)
         evidence = keeper.evidence(token)
@@ -103,7 +103,7 @@ def runs(keeper: Keeper) -> Runs:
     return Runs(keeper)
 
 
-# ---- apps that come along
+# ---- built-in apps
 
 
 def test_a_sequential_app_leaves_its_result(runs: Runs, keeper: Keeper) -> None:
@@ -166,7 +166,7 @@ def test_the_app_gets_its_data_its_model_and_its_library(runs: Runs, keeper: Kee
     }
 
 
-# ---- the run directory and what the code gets
+# ---- the run directory and the code's inputs
 
 
 def test_nothing_of_an_earlier_run_is_left_and_no_link_is_followed(
@@ -221,7 +221,7 @@ def test_the_code_gets_a_clean_environment_its_lock_and_the_contract(
     assert open_files["9"] == str(keeper.evidence(token) / "lock")
     assert {n for n in open_files if n not in ("0", "1", "2", "9")} <= {
         "3"
-    }  # 3: the folder that ls reads
+    }  # 3 is the folder that ls reads
 
 
 def test_the_codes_output_is_the_jobs(runs: Runs, keeper: Keeper) -> None:
@@ -378,7 +378,7 @@ def test_what_an_app_prints_is_output_and_nothing_else(runs: Runs, keeper: Keepe
     assert out.count(b"/bin/false") == 1000 and out.endswith(b"code ran\n")
 
 
-# ---- codes that fail
+# ---- failing codes
 
 
 def test_a_code_that_ends_by_a_signal_ends_the_run_by_it(runs: Runs) -> None:
@@ -486,7 +486,7 @@ def test_an_app_that_hangs_in_progress_is_not_waited_for(runs: Runs) -> None:
     assert end.report == {"alert": "progress_hangs failed in progress: no answer within 0.3 s"}
 
 
-# ---- being stopped
+# ---- stops
 
 
 def test_a_stop_ends_app_and_code_at_once(runs: Runs, keeper: Keeper) -> None:
@@ -514,8 +514,8 @@ def test_a_code_that_cleans_up_gets_its_time_and_no_result_is_read(
 
 
 def test_the_warning_of_a_scheduler_is_for_the_code(runs: Runs, keeper: Keeper) -> None:
-    """SIGUSR1 goes to the whole process group: the job command and the app's side of it live on,
-    the code decides for itself.
+    """SIGUSR1 goes to the whole process group. The job command and the app ignore it; the code
+    handles it.
     """
     token = runs.launch("outcome_explains", sh="trap 'echo saved; exit 5' USR1; sleep $NAP & wait")
     (nap, *_) = until(keeper.naps)
@@ -540,7 +540,7 @@ def test_a_code_that_does_not_want_to_end_is_killed(runs: Runs, keeper: Keeper) 
     assert (end.stop_reason, end.signal) == ("cancel", signal.SIGKILL)
 
 
-# ---- what jobs say of themselves
+# ---- reports of jobs
 
 
 @pytest.mark.parametrize(

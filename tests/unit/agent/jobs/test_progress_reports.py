@@ -1,5 +1,5 @@
-"""What a job reports reaches the supervisor while it runs: soon, the newest, not more often than
-anybody can look, and bounded.
+"""Progress reports: the supervisor gets the latest report soon, at a limited rate and size, while
+the job runs.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ TOKEN = Token("user1234-sim12345-heatAnimation", 17, 1, "main", 0)
 
 
 class Watched:
-    """The evidence of one execution, and what was sent of it."""
+    """The evidence of one execution, and the reports sent for it."""
 
     def __init__(self, place: Path) -> None:
         self.folder = place / TOKEN.name
@@ -200,7 +200,8 @@ def test_the_newest_whole_report_counts() -> None:
     text = b'{"a": 1}\n{"a": 2}\nnoise\n{"a": 3}'
     assert rules.parse_last(text, from_start=True) == {"a": 2}
     assert rules.parse_last(b'"b": 0}\nnoise\n', from_start=False) is None
-    assert rules.parse_last(b'{"b": 0}\n', from_start=False) is None  # its beginning may be missing
+    # the start of the line may be missing
+    assert rules.parse_last(b'{"b": 0}\n', from_start=False) is None
     assert rules.parse_last(b"", from_start=True) is None
 
 
@@ -215,7 +216,7 @@ def test_the_limits_of_job_and_message_are_the_same() -> None:
     assert rules.LIMIT == REPORT_LIMIT
 
 
-# ---- the agent, when its keeper has much to say at once
+# ---- the agent during a burst of keeper messages
 
 
 def test_what_the_keeper_says_together_with_its_hello_is_heard(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
-"""From a task to the keeper's order: what a gang shares, whose variable wins, and ports that
-somebody has.
+"""The start order that the agent sends to its keeper: shared fields of a gang, precedence of
+variables, and ports in use.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 class Login:
-    """A login environment that is known, or is found out when it is asked for."""
+    """A login environment that is either known or loaded on request."""
 
     def __init__(
         self, env: dict[str, str], *, later: bool = False, refusal: Refusal | None = None
@@ -53,7 +53,7 @@ class Ground:
         return TaskSpec(command=command or ("true",), run_dir=str(self.root / "dir"), **fields)
 
     def env_of(self, order: dict[str, Any]) -> dict[str, str]:
-        """What the command finds, when its script is run."""
+        """Run the order's script and return the environment of its command."""
         folder = self.root / "run" / order["name"]
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "script.sh").write_bytes(order["script"].encode("utf-8", "surrogateescape"))

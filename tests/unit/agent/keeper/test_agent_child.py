@@ -1,5 +1,5 @@
-"""An agent that reads nothing costs the keeper a bounded amount of memory, and is told the latest
-truth as soon as it reads again.
+"""An agent that stops reading: the keeper's memory use stays bounded, and the agent gets the latest
+state when it reads again.
 """
 
 import json
@@ -28,9 +28,7 @@ def loop() -> Iterator[Loop]:
 
 
 class Deaf:
-    """A process that stands for the agent; its end of the link is kept here, and read when the test
-    says so.
-    """
+    """A process in the agent's place. The test holds its end of the link and reads on request."""
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(["sleep", "86400"])
@@ -74,7 +72,7 @@ def test_what_waits_for_a_deaf_agent_is_bounded_and_the_truth_arrives_later(
         e.finish({"source": "keeper", "code": 7, "detail": "x" * 2000})
         seat.report("ended", e)
     assert seat._channel is not None
-    assert len(seat._channel._out) < 2 << 20  # of 6 MB
+    assert len(seat._channel._out) < 2 << 20  # 6 MB were reported
     received = bytearray()
     agent.link.setblocking(False)
 
@@ -118,7 +116,9 @@ def test_a_callback_that_fails_is_said_and_called_again(
 def test_last_words_that_nobody_had_read_yet_are_told(
     loop: Loop, agent: Deaf, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Its end and what it said last may be seen in one turn, in either order."""
+    """The keeper may see the agent's end and its last message in one loop iteration, in either
+    order.
+    """
     seat = AgentChild(
         loop,
         ProcessTracker(Cgroups(".", "off")),

@@ -1,7 +1,7 @@
-"""Control groups of executions: made, found by name, emptied and removed; nothing outside is
-touched, and without them all works.
+"""Cgroups of executions: they are created, found by name, emptied and removed. Other cgroups stay
+untouched, and jobs also run without cgroups.
 
-Both versions run against the real kernel, where this machine lets us.
+Both cgroup versions are tested with the real kernel where this machine allows it.
 """
 
 import json
@@ -20,7 +20,8 @@ from jobscribe.runtime import processes
 
 from ..conftest import Keeper, until
 
-#: Sheds all that an orphan could be known by: session, environment, lock, parent. NAP stays.
+#: Start an orphan without its session, environment, lock and parent, so that nothing identifies it.
+#: The test replaces NAP.
 SHED = "( setsid env -i /bin/sh -c 'exec 0<&- 1>&- 2>&- 9>&-; exec /bin/sleep NAP' & ); sleep 0.2"
 
 
@@ -65,7 +66,7 @@ def _jobs(keeper: Keeper) -> list[str]:
 
 
 def _entered(cgroup: Cgroup, *command: str) -> subprocess.Popen[bytes]:
-    """A process in there, as the script of a job would get there."""
+    """Start a process in the cgroup, the same way as a job's script."""
     process = subprocess.Popen(
         ["/bin/sh", "-c", cgroup.enter_command() + 'exec "$@"', "sh", *command]
     )
@@ -73,7 +74,7 @@ def _entered(cgroup: Cgroup, *command: str) -> subprocess.Popen[bytes]:
     return process
 
 
-# ---- by themselves
+# ---- cgroups without a keeper
 
 
 def test_who_is_in_is_told_and_killed_and_then_it_can_be_removed(cgroups: Cgroups) -> None:
@@ -115,7 +116,7 @@ def test_one_that_was_left_frozen_is_thawed(cgroups: Cgroups) -> None:
 
 
 def test_a_forged_note_leads_nowhere(cgroups: Cgroups, tmp_path: Path) -> None:
-    """A job can write what it likes into its own evidence."""
+    """A job can write arbitrary data into its own evidence."""
     cgroup = cgroups.make("a-1")
     assert cgroup is not None
     other = str(Path(cgroup.folder).parents[1])
@@ -137,7 +138,7 @@ def test_a_forged_note_leads_nowhere(cgroups: Cgroups, tmp_path: Path) -> None:
     ]
     for said in forged:
         assert cgroups.find("a-2", said) is None, said
-        found = cgroups.find("a-1", said)  # by its name
+        found = cgroups.find("a-1", said)  # found by its name
         assert found is None or found.folder == cgroup.folder, said
 
 
@@ -158,7 +159,7 @@ def test_where_none_may_be_made_there_are_none(tmp_path: Path) -> None:
     )
 
 
-# ---- with a keeper
+# ---- cgroups with a keeper
 
 
 def test_a_job_is_inside_before_it_does_anything(keeper: Keeper) -> None:
@@ -216,7 +217,7 @@ def test_the_next_keeper_finds_what_shed_everything_in_the_cgroup_and_removes_it
 def test_a_job_that_the_earlier_keeper_left_frozen_goes_on(
     version: str, new_keeper: Callable[..., Keeper]
 ) -> None:
-    """It was killed between freezing and thawing."""
+    """The keeper was killed between freeze and thaw."""
     keeper = new_keeper(cgroups={"use": version})
     token = keeper.started("sleep NAP; exit 3")
     until(lambda: len(keeper.naps()) == 2)
@@ -231,9 +232,7 @@ def test_a_job_that_the_earlier_keeper_left_frozen_goes_on(
 
 
 def test_what_joined_the_cgroup_from_elsewhere_is_part_of_the_job(keeper: Keeper) -> None:
-    """Made by no process of the job, as by a daemon that it asked; the only sign of it is where it
-    is.
-    """
+    """A daemon started the process for the job, so only its cgroup identifies it."""
     token = keeper.started("sleep NAP; exit 3")
     family = _families(keeper)[0]
     joined = _entered(
@@ -259,7 +258,7 @@ def test_what_an_earlier_life_left_is_ended_and_removed_by_the_next_keeper(
     forgotten: bool,
     new_keeper: Callable[..., Keeper],
 ) -> None:
-    """Its end is on disk already; the keeper was killed before it could take the cgroup away."""
+    """The exit is stored, but the keeper was killed before it removed the cgroup."""
     keeper = new_keeper(cgroups={"use": version})
     token = keeper.launch("exit 3")
     keeper.end_of(token)
@@ -285,7 +284,7 @@ def test_what_an_earlier_life_left_is_ended_and_removed_by_the_next_keeper(
 def test_a_keeper_in_another_place_ends_and_removes_what_an_earlier_one_left(
     version: str, new_keeper: Callable[..., Keeper]
 ) -> None:
-    """Without cgroups of its own, even."""
+    """This holds even if the new keeper uses no cgroups."""
     keeper = new_keeper(cgroups={"use": version})
     token = keeper.started(f"{SHED}; sleep NAP; exit 3")
     until(lambda: len(keeper.naps()) == 3)
@@ -324,7 +323,7 @@ def test_a_fork_bomb_ends_at_the_limit_and_with_its_job(
         pytest.skip("no pids cgroup can be made here")
     token = keeper.started("f() { sleep NAP & f & wait; }; f; f")
     until(lambda: len(keeper.naps()) >= 15)
-    time.sleep(0.3)  # room to go on
+    time.sleep(0.3)  # time to fork further
     assert len(keeper.naps()) <= 40
     keeper.stop(token, grace=0)
     keeper.end_of(token)
@@ -332,7 +331,7 @@ def test_a_fork_bomb_ends_at_the_limit_and_with_its_job(
 
 
 def test_when_somebody_took_the_family_away_it_is_made_again(keeper: Keeper) -> None:
-    """systemd does that to what is empty below a unit that it starts again."""
+    """systemd removes empty cgroups below a unit when it restarts the unit."""
     assert keeper.run("exit 4").code == 4
     until(lambda: _jobs(keeper) == [])
     for family in _families(keeper):
@@ -359,7 +358,7 @@ def test_when_making_one_fails_jobs_start_without_and_it_is_said_once(
 def test_where_no_process_can_be_made_inside_it_moves_itself_in(
     new_keeper: Callable[..., Keeper], tmp_path: Path
 ) -> None:
-    """As under a guard that knows no clone3."""
+    """A seccomp filter without clone3 causes this."""
     keeper = new_keeper(cgroups={"use": "v2"}, env={"JOBSCRIBE_TEST_NO_CLONE3": "1"})
     if keeper.hello["cgroups"].startswith("none"):
         pytest.skip(

@@ -1,5 +1,5 @@
-"""The exit or the stop, whichever came first; and when an execution ended, though its keeper
-noticed late.
+"""Exit and stop: the first one decides the outcome, and the end time is right even if the keeper
+notices the end late.
 """
 
 import json
@@ -18,8 +18,8 @@ from jobscribe.runtime import processes
 
 from ..conftest import Keeper, until
 
-#: A job of this length is over while its keeper is frozen; what is told of its length may be wrong
-#: by so much (seconds).
+#: A job of JOB_SECS ends while its keeper is frozen for FROZEN_SECS. The reported duration may be
+#: wrong by ROOM_SECS.
 JOB_SECS, FROZEN_SECS, ROOM_SECS = 0.5, 2.5, 1.0
 
 pytestmark = pytest.mark.parametrize("who", ["same user"], indirect=True)
@@ -27,7 +27,9 @@ pytestmark = pytest.mark.parametrize("who", ["same user"], indirect=True)
 
 @pytest.fixture
 def undying(new_keeper: Callable[..., Keeper], place: Path) -> tuple[Keeper, Path]:
-    """A keeper whose jobs leave processes that die only when the file is there."""
+    """Return a keeper whose jobs leave processes that survive until a file exists, and the file's
+    path.
+    """
     file = place / "die"
     return new_keeper(env={"JOBSCRIBE_TEST_SPARES": str(file)}), file
 
@@ -49,10 +51,10 @@ def test_the_exit_is_told_while_something_is_left_and_neither_limit_nor_cancel_c
         None,
     )
     assert said["exit"]["endedAt"] - said["startedAt"] < 0.2 + ROOM_SECS
-    time.sleep(0.5)  # its limit passes
+    time.sleep(0.5)  # the job's time limit passes
     keeper.stop(token, grace=0.0)
     keeper.send(do="ping", n=1)
-    keeper.next("pong")  # behind the stop
+    keeper.next("pong")  # the keeper answers after it has handled the stop
     keeper.kill_agent()
     keeper.accept()
     (known,) = keeper.hello["executions"]
@@ -84,7 +86,9 @@ def test_what_outlives_a_stop_for_the_rest_of_its_grace_does_not_hide_the_exit(
 
 
 def test_what_ended_while_the_keeper_was_frozen_ended_then_and_by_itself(keeper: Keeper) -> None:
-    """Neither a limit that passed nor a cancel that came before the keeper woke changes that."""
+    """A time limit or a cancel that takes effect before the keeper wakes does not change the
+    outcome.
+    """
     plain, limited, canceled = (
         keeper.started(f"sleep {JOB_SECS}; exit 4", limit=limit)
         for limit in (None, JOB_SECS + 1, None)
@@ -168,7 +172,7 @@ def test_without_a_keeper_an_exit_is_known_when_it_is_written_and_its_process_is
 def test_an_order_that_comes_again_after_a_keeper_was_killed_starts_nothing(
     new_keeper: Callable[..., Keeper], place: Path
 ) -> None:
-    """Neither of what it started and never told, nor of what was forgotten since."""
+    """This covers an execution that was started but not reported, and one that was forgotten."""
     keeper = new_keeper(env={"JOBSCRIBE_CRASHPOINT": f"keeper.noted:2:{place}/struck"})
     over = keeper.launch("echo begun; exit 6")
     assert keeper.end_of(over).code == 6

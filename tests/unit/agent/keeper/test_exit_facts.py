@@ -1,8 +1,8 @@
-"""What a keeper says around an end: how much memory there was, what the kernel wrote down, and
-whether a shell made the code.
+"""Facts that a keeper collects about an exit: memory use, kernel messages, and whether a shell
+produced the exit code.
 
-Four ends with 137 in them are told apart here: memory that ran out, `kill -9` by somebody, `exit
-137`, and our own stop.
+The tests tell four ends with 137 apart: out of memory, a foreign `kill -9`, `exit 137`, and our own
+stop.
 """
 
 import os
@@ -31,7 +31,7 @@ from .test_oom import EATS, LIMIT, small
 from .test_oom import keeper as limited_keeper
 
 __all__ = ["limited_keeper", "small"]
-#: A faulthandler takes the kernel's signal and sends its own: the kernel writes nothing down then.
+#: A faulthandler catches the signal and sends its own, so the kernel logs nothing.
 CRASHES = ("env", "-u", "PYTHONFAULTHANDLER", "python3", "-c")
 NULL_POINTER = "import ctypes; ctypes.string_at(0)"
 
@@ -45,12 +45,12 @@ def readable() -> bool:
     return KernelLogReader().unread is None
 
 
-# ---- memory that ran out
+# ---- out of memory
 
 
 @pytest.fixture
 def who(request: pytest.FixtureRequest) -> int:
-    """As who runs the tests; a test that wants another says so."""
+    """Run as the current user unless the test sets another uid."""
     return int(getattr(request, "param", -1))
 
 
@@ -59,7 +59,8 @@ def test_memory_that_ran_out_is_told_with_its_peak_its_limit_and_what_the_kernel
 ) -> None:
     keeper = limited_keeper
     own = keeper.hello["cgroups"] in ("v1", "v2")
-    # it is seen before it is killed: the kernel writes who it was, and only sometimes where
+    # the sleep lets the keeper see the process before the kill: the kernel always logs the pid, but
+    # not always the cgroup
     token = keeper.launch(f"sleep 0.6; exec {EATS}")
     exit_ = keeper.end_of(token)
     found = facts_of(exit_)
@@ -70,7 +71,7 @@ def test_memory_that_ran_out_is_told_with_its_peak_its_limit_and_what_the_kernel
     )
     assert found.memory_kills == (1 if own else None)
     assert found.memory_peak_bytes is not None and 0.5 * LIMIT < found.memory_peak_bytes <= LIMIT
-    if own:  # the keeper, which is in there as well, has the rest
+    if own:  # the keeper in the same cgroup uses the rest
         assert found.memory_peak_bytes > 0.85 * LIMIT
     if readable():
         assert found.kernel_unread is None
@@ -86,7 +87,7 @@ def test_a_shell_whose_command_was_killed_hands_on_the_code_and_that_is_known(
     assert (exit_.code, exit_.out_of_memory, facts_of(exit_).via_shell) == (137, True, True)
 
 
-# ---- other ends with 137 in them
+# ---- other ends with 137
 
 
 @pytest.mark.parametrize("who", [-1, NOBODY], indirect=True)
@@ -118,7 +119,7 @@ def test_the_other_three_kinds_of_137_have_nothing_to_do_with_memory(
         assert facts_of(exit_).kernel == () and facts_of(exit_).memory_kills in (0, None)
         if who >= 0:
             assert facts_of(exit_).kernel_unread in (None, FORBIDDEN, ABSENT)
-    # whose doing that was is known: nobody has to be asked
+    # our own stop: the kernel log is not read
     assert facts_of(stopped).kernel == () and facts_of(stopped).kernel_unread is None
 
 
@@ -137,8 +138,8 @@ def test_a_program_that_is_no_shell_made_its_code_itself(keeper: Keeper) -> None
 def test_limits_of_one_process_are_known_from_the_text_and_from_its_processes(
     keeper: Keeper, tmp_path: Path
 ) -> None:
-    """A limit that the command's text sets is known at once; one that a script sets, when its
-    processes are looked at.
+    """The keeper reads limits from the command's text. For limits that a script sets, it inspects
+    the processes.
     """
     assert facts_of(keeper.run("ulimit -S -v 300000; ulimit -f 9; exit 3")).ulimits == (
         "ulimit -S -v 300000",
@@ -202,7 +203,7 @@ def test_a_crash_is_found_in_the_kernels_log_a_threads_too(
 
 
 def test_memory_without_a_count_is_what_was_seen(new_keeper: Callable[..., Keeper]) -> None:
-    """Several processes at once have more than the largest of them."""
+    """Several processes together use more than the largest one."""
     eats = "import time; a = bytearray(40 << 20); time.sleep(1.2)"
     exit_ = new_keeper(cgroups={"use": "off"}).run(
         f'for n in 1 2 3; do python3 -c "{eats}" & done; wait; exit 3'
@@ -235,7 +236,7 @@ def test_the_next_keeper_finds_what_was_written_while_none_was_there(
     seen = until(lambda: [p for p in _children(first.process.pid) if b"python3" in _command(p)])
     first.kill()
     following = new_keeper()
-    time.sleep(0.5)  # a look at it, so that it is known by its number
+    time.sleep(0.5)  # the keeper samples the process and learns its pid
     (following.run_dir(token) / "go").touch()
     exit_ = following.end_of(token)
     assert exit_.signal == signal.SIGSEGV
@@ -257,7 +258,7 @@ def _command(pid: int) -> bytes:
         return b""
 
 
-# ---- parts alone
+# ---- single functions
 
 
 def test_the_keeper_knows_the_same_signals_as_the_protocol() -> None:

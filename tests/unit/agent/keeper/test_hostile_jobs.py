@@ -1,5 +1,5 @@
-"""Nasty jobs: whatever a job does, when it is over nothing of it is left, and a stop ends it within
-its grace and a second.
+"""Hostile jobs: no process is left after a job's end, and a stop ends a job within its grace period
+plus one second.
 """
 
 import os
@@ -13,8 +13,7 @@ import pytest
 
 from ..conftest import Keeper, until
 
-#: Each leaves something running when its main process ends. NAP is the sleep that the test looks
-#: for afterwards.
+#: Each command leaves a process when its main process ends. The test replaces NAP with its sleep.
 LEAVES = {
     "a child in the background": "sleep NAP & exit 3",
     "a session of its own": "setsid sleep NAP & exit 3",
@@ -27,7 +26,7 @@ LEAVES = {
     "stopped": "setsid sh -c 'kill -STOP $$; sleep NAP' x NAP & sleep 0.1; exit 3",
 }
 
-#: Each runs for ever; some do what they can not to be stopped.
+#: Each command runs forever; some resist a stop.
 STAYS = {
     "sleeps": "sleep NAP",
     "deaf to SIGTERM": "trap '' TERM HUP INT; while :; do sleep NAP; done",
@@ -65,12 +64,10 @@ def test_a_stop_ends_all_of_it(keeper: Keeper, shell: str) -> None:
 
 
 def test_one_that_runs_away_by_forking_is_caught(keeper: Keeper) -> None:
-    """Each incarnation starts the next one in a new session and ends, so that its pid is always
-    old.
-    """
+    """Each process starts the next one in a new session and exits, so a pid is always outdated."""
     token = keeper.token()
     runner = keeper.place / "runner.sh"
-    # ends by itself after a while, should it ever get away
+    # the chain is bounded, in case it escapes
     runner.write_text(
         f"[ $(( $1 )) -lt 20000 ] && setsid sh {runner} $(($1 + 1)) {keeper.nap} & exit 0\n"
     )
@@ -116,7 +113,7 @@ def test_sigterm_comes_once_to_each_process(keeper: Keeper) -> None:
     until(lambda: "ready" in keeper.text(token))
     keeper.stop(token, grace=30)
     until(lambda: "term" in keeper.text(token))
-    time.sleep(0.5)  # several looks of the keeper's at what is left
+    time.sleep(0.5)  # the keeper checks for remaining processes several times
     (keeper.run_dir(token) / "go").touch()
     keeper.end_of(token)
     assert keeper.text(token) == "ready\nterm 1\n"
@@ -151,8 +148,8 @@ def test_the_time_limit_is_kept(keeper: Keeper) -> None:
 def test_what_belongs_to_nobody_lives_until_the_last_job_ends(
     new_keeper: Callable[..., Keeper],
 ) -> None:
-    """Two jobs run, and there are no cgroups, so nobody can tell whose this orphan is: it has shed
-    environment, session, lock and parent.
+    """The orphan has lost its environment, session, lock and parent. Without cgroups, it could
+    belong to either job.
     """
     keeper = new_keeper(cgroups={"use": "off"})
     other = keeper.started("sleep NAP; exit 0")
@@ -167,7 +164,7 @@ def test_what_belongs_to_nobody_lives_until_the_last_job_ends(
 
 
 def test_one_job_is_not_mistaken_for_another(keeper: Keeper) -> None:
-    """Both have orphans; only the ended one's are killed."""
+    """Both jobs have orphans, but only those of the ended job are killed."""
     stays = keeper.started("( setsid sleep NAP & ); sleep NAP; exit 0")
     until(lambda: len(keeper.naps()) == 3)
     mine = {p.pid for p in keeper.naps()}
@@ -203,7 +200,7 @@ def test_what_became_another_user_is_said_and_does_not_hold_up_the_end(
 
 
 def test_zombies_are_no_survivors(keeper: Keeper) -> None:
-    """A job whose children are zombies when it ends, and a keeper that buries them."""
+    """A job leaves zombies when it ends, and the keeper reaps them."""
     exit_ = keeper.run("( setsid sh -c 'exit 0' & ) ; ( sleep 0.05 & ); sleep 0.2; exit 3")
     assert (exit_.code, exit_.survivors_killed) == (3, 0)
     pid = keeper.process.pid

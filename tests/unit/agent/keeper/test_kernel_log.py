@@ -1,5 +1,5 @@
-"""Which lines of the kernel's log are about a job: real ones of several kernels, and what a job may
-do to look like another.
+"""Selection of kernel log lines about a job: real lines of several kernels, and forged or unrelated
+lines.
 """
 
 import errno
@@ -24,7 +24,7 @@ KILLED = (
     "pgtables:284kB oom_score_adj:500"
 )
 
-#: a line, and the process that it tells of
+#: a line, and the pid in it
 LINES = [
     (KILLED.format(24816), 24816),
     (OOM.format(JOB, 24741), 24741),
@@ -127,7 +127,7 @@ def test_who_was_killed_in_its_cgroup_is_one_of_it_and_his_other_lines_count_too
     [
         OOM.format(JOB + "0", 5),
         OOM.format("/other" + JOB.replace("job-", "job-x"), 5),
-        # of somebody else beside it, at a limit that holds for both
+        # another job was killed at a limit that both share
         f"oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/a{JOB},task_memcg=/a/other,task=tail,pid=5,uid=0",
         f"Task in /a/other killed as a result of limit of /a{JOB}",
     ],
@@ -154,7 +154,7 @@ def test_only_the_kernel_speaks() -> None:
     assert kernel_log_parser.parse_record(raw(KILLED.format(1), priority=6)) is not None
     assert (
         kernel_log_parser.parse_record(raw(KILLED.format(1), priority=14)) is None
-    )  # a user's program wrote it
+    )  # a user process wrote the line
     for junk in (
         b"",
         b";",
@@ -174,7 +174,7 @@ def test_other_times_do_not_count_and_the_newest_few_do() -> None:
         assert (
             bool(kernel_log_parser.lines_about(records(line, at=at), {9}, None, 90, 110)) is found
         ), at
-    # its clock drifts: on a machine that is up for long a line may seem to be from another moment
+    # the kernel log's clock drifts, so on a machine with a long uptime its timestamps may be off
     assert kernel_log_parser.lines_about(
         records(line, at=1_000_050), {9}, None, 1_000_000, 1_000_010
     ) == (line,)
@@ -194,11 +194,11 @@ def test_a_long_line_keeps_its_ends() -> None:
     )
 
 
-# ---- reading
+# ---- the reader
 
 
 class Pipe:
-    """Stands for /dev/kmsg: every read gives one record, then there is none."""
+    """A fake /dev/kmsg: every read returns one record, until none is left."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.given: list[bytes | OSError] = []
@@ -257,7 +257,7 @@ def test_an_endless_log_does_not_keep_an_end_from_being_told(
     pipe, now = Pipe(monkeypatch), time.monotonic()
     monkeypatch.setattr(reading.os, "read", lambda fd, size: raw(KILLED.format(78), now))
     assert reading.AT_END_SECS + reading.BESIDE_SECS + reading._LATE_SECS <= 0.02
-    began = time.process_time()  # it reads all the time; on a busy machine others do, too
+    began = time.process_time()  # CPU time, because other processes may keep the machine busy
     lines, unread = pipe.kernel.lines_about({78}, None, now, expected=True)
     assert time.process_time() - began < 5 * 0.02
     assert len(lines) == KERNEL_LINES and unread == TOO_LONG
@@ -296,7 +296,7 @@ def test_why_it_cannot_be_read_is_said(
 
 
 def test_what_is_no_kernel_log_is_not_read(tmp_path: Path) -> None:
-    """A container may have its console, a pipe or a file in that place."""
+    """In a container, the path may be its console, a pipe or a file."""
     (tmp_path / "file").write_text("6,1,1,-;Killed process 1 (x)\n")
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("/dev/null")

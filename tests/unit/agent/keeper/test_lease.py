@@ -1,5 +1,5 @@
-"""The lease of an agent key: one owner at a time across machines, without locks and without
-comparing clocks.
+"""The lease of an agent key: one owner at a time across machines, without file locks and without
+clock comparison.
 """
 
 import json
@@ -15,7 +15,7 @@ from jobscribe.agent.keeper import lease as leases
 
 
 class Clock:
-    """A watcher's own: a pause is over at once, and may change what lies there."""
+    """A clock for a watcher: a pause returns at once and may run a step that changes the files."""
 
     def __init__(self, *happens) -> None:
         self.now, self.happens = 100.0, list(happens)
@@ -30,7 +30,7 @@ class Clock:
 
 
 def elsewhere(folder: Path, number: int = 1, count: int = 5, **more: object) -> Path:
-    """A lease of a keeper on another machine."""
+    """Write a lease that a keeper on another machine holds; return its path."""
     folder.mkdir(exist_ok=True)
     path = folder / str(number)
     said = {
@@ -119,7 +119,9 @@ def test_an_owner_elsewhere_lives_as_soon_as_it_counts(tmp_path: Path) -> None:
 def test_an_owner_elsewhere_that_does_not_count_has_left_whatever_the_clocks_say(
     tmp_path: Path,
 ) -> None:
-    """Its file may be of the future, or a year old: only this machine's monotonic clock decides."""
+    """The file's time may be in the future or a year ago: only this machine's monotonic clock
+    counts.
+    """
     for at in (4e9, 1.0):
         path = elsewhere(tmp_path / "lease", startedAt=at)
         os.utime(path, (at, at))
@@ -142,7 +144,9 @@ def test_an_owner_that_stood_still_finds_that_it_was_taken(tmp_path: Path) -> No
 
 
 def test_either_trace_of_the_next_owner_is_enough(tmp_path: Path) -> None:
-    """A network file system may show the old folder, or the owner may have written over the mark."""
+    """A network file system may show an outdated folder, or the owner may have overwritten the
+    mark.
+    """
     folder = tmp_path / "lease"
     slow = leases.take(str(folder), 0)
     assert slow is not None

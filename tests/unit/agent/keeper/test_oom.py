@@ -1,8 +1,8 @@
-"""Killed for want of memory, by the real kernel: told where it happened, denied where it did not,
-and never guessed.
+"""Out-of-memory kills by the real kernel: reported for the job they hit, denied for other jobs, and
+unknown without evidence.
 
-The keeper runs inside a memory cgroup with a small limit, made here; `tail /dev/zero` keeps all it
-reads, and so runs into it.
+The keeper runs in a memory cgroup with a small limit. `tail /dev/zero` keeps its whole input in
+memory, so it reaches the limit.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ EATS = "tail /dev/zero"
 
 
 def _own(version: int, controller: str) -> Path | None:
-    """Where this process is in that hierarchy, as far as it can be seen."""
+    """Return this process's own cgroup folder in the hierarchy, or None if it is not visible."""
     path = cgroup_mounts.own_paths().get(controller if version == 1 else "")
     found = (
         m.folder(path)
@@ -39,8 +39,8 @@ def _own(version: int, controller: str) -> Path | None:
 
 
 def _made(name: str) -> tuple[Path, str] | None:
-    """A memory cgroup with the limit and the file with which a process moves itself in; None where
-    none may be made.
+    """Create a memory cgroup with the limit. Return its folder and the name of the file that moves
+    a process into it, or None if the kernel refuses.
     """
     v1, v2 = _own(1, "memory"), _own(2, "memory")
     with contextlib.suppress(OSError):
@@ -63,7 +63,7 @@ def who() -> int:
 
 @pytest.fixture
 def small() -> Iterator[tuple[str, ...]]:
-    """A command that runs its arguments in there."""
+    """Yield a command prefix that runs its arguments in the limited cgroup."""
     made = _made(f"jobscribe-test-{os.getpid()}")
     if made is None:
         pytest.skip(
@@ -116,7 +116,7 @@ def test_a_child_is_killed_and_its_code_is_handed_on(keeper: Keeper) -> None:
 def test_an_exit_0_stays_one_and_the_child_that_was_killed_is_told(keeper: Keeper) -> None:
     exit_ = keeper.run(f"{EATS}; exit 0")
     assert (exit_.ok, exit_.signal) == (True, None)
-    # without a count of its own it might have been anybody's process in the same surroundings
+    # without its own counter, the kill could be another process in the shared cgroup
     assert exit_.out_of_memory is (True if _has_own(keeper) else None)
     if _has_own(keeper):
         assert "memory ran out" in exit_.sentence()
@@ -139,7 +139,7 @@ def test_other_ends_have_nothing_to_do_with_memory(keeper: Keeper) -> None:
 
 
 def test_what_happens_to_a_neighbour_is_not_taken_for_ones_own(keeper: Keeper) -> None:
-    """One sleeps while another is killed; then it ends by itself. Later ones were not there at all."""
+    """One job sleeps while another is killed, then exits by itself. A third starts after the kill."""
     sleeps = keeper.started("sleep NAP; exit 4")
     assert keeper.run(f"exec {EATS}").out_of_memory is True
     keeper.wake()
@@ -151,9 +151,7 @@ def test_what_happens_to_a_neighbour_is_not_taken_for_ones_own(keeper: Keeper) -
 def test_the_next_keeper_tells_it_too(
     small: tuple[str, ...], new_keeper: Callable[..., Keeper]
 ) -> None:
-    """The counter of its cgroup, or what was noted of the others when it started, outlives the
-    keeper.
-    """
+    """The cgroup's counter, or the counts stored at the start, survive the keeper."""
     for use, signalled in (("auto", True), ("off", True), ("auto", False)):
         first = new_keeper(through=small, cgroups={"use": use})
         token = first.started(
@@ -184,7 +182,7 @@ def test_the_next_keeper_tells_it_too(
 
 
 def test_the_memory_of_a_job_is_its_own_to_count_only_while_it_lives(keeper: Keeper) -> None:
-    """No cgroup is left behind, and a new one begins at 0."""
+    """The cgroup is removed, and a new one starts its count at 0."""
     assert keeper.run(f"{EATS}; exit 0").ok
     assert keeper.run("exit 0").out_of_memory is False
     families = json.loads((keeper.folder / "keeper.json").read_text())["cgroups"]
@@ -192,7 +190,7 @@ def test_the_memory_of_a_job_is_its_own_to_count_only_while_it_lives(keeper: Kee
     assert [c for f in families for c in os.listdir(f) if c.startswith("job-")] == []
 
 
-# ---- the verdict alone
+# ---- the decision function
 
 SAME = ({"machine": 4, "around": 2}, {"machine": 4, "around": 2})
 ROSE = ({"machine": 4, "around": 2}, {"machine": 5, "around": 3})
@@ -215,7 +213,7 @@ UNKNOWN: tuple[dict[str, int], dict[str, int]] = ({}, {})
             None,
             True,
             False,
-        ),  # elsewhere on the machine
+        ),  # the kill was elsewhere on the machine
         (({"machine": 4, "around": None}, {"machine": 5, "around": None}), None, True, None),
         (({"machine": 4, "around": None}, {"machine": 4, "around": None}), None, True, False),
         (({"machine": None, "around": 2}, {"machine": None, "around": 3}), None, True, True),

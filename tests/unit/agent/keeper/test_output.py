@@ -1,5 +1,5 @@
-"""A job's output is capped on the disk, not in its length; what was dropped is written down, and
-head and tail stay.
+"""The cap on a job's stored output: the head and tail are kept, and the number of dropped bytes is
+recorded.
 """
 
 import json

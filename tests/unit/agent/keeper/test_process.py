@@ -1,5 +1,5 @@
-"""A keeper starts each execution once, waits for it and tells its true end; its agent may come and
-go.
+"""The keeper process: it starts each execution once, waits for it, and reports its exit. Agents may
+end and be replaced.
 """
 
 import json
@@ -22,7 +22,7 @@ from jobscribe.runtime import processes
 
 from ..conftest import Keeper, until
 
-#: Signals 32 and 33, which no program can set through the C library.
+#: Signals 32 and 33: the C library reserves them, so no program can set them.
 _OF_THE_C_LIBRARY = 0b11 << 31
 
 
@@ -84,8 +84,7 @@ def test_a_command_runs_and_its_exit_output_and_evidence_are_kept(keeper: Keeper
         ("kill -HUP $$", None, 1),
         ("kill -INT 0", None, 2),
         ("trap 'exit 137' INT; kill -INT 0; sleep 9", 137, None),
-        # shells say nothing of these two where they end the command alone, so that a code is all
-        # that is known
+        # a shell that dies of one of these signals reports only an exit code
         ("kill -INT $$", 130, None),
         ("kill -PIPE $$", 141, None),
     ],
@@ -167,8 +166,8 @@ def test_an_agent_that_is_killed_is_replaced_and_its_jobs_run_on(keeper: Keeper)
 def test_what_the_agent_left_behind_is_asked_to_end_and_then_killed(
     new_keeper: Callable[..., Keeper], place: Path, deaf: bool
 ) -> None:
-    """The relay stands for an agent, and what it leaves for a login profile that is in the midst of
-    something.
+    """The relay plays the agent. The process that it leaves plays a login profile in the middle of
+    an operation.
     """
     lock = place / "locks"
     lock.mkdir(mode=0o777)
@@ -179,7 +178,7 @@ def test_what_the_agent_left_behind_is_asked_to_end_and_then_killed(
             "JOBSCRIBE_TEST_LEAVES": f"trap '{goodbye}' TERM; : >{lock}/$$; n=0; while [ $((n += 1)) -lt 3000 ]; do sleep 0.02; done"
         }
     )
-    token = keeper.started("sleep NAP")  # whose it is not, though no other runs
+    token = keeper.started("sleep NAP")  # the running job does not own the left process
     (held,) = until(lambda: os.listdir(lock))
     left = psutil.Process(int(held))
     agent = psutil.Process(keeper.agent_pid)
@@ -297,7 +296,7 @@ def test_the_lock_of_a_dead_keeper_is_free_though_agent_and_jobs_are_alive(
 ) -> None:
     keeper = new_keeper()
     token = keeper.started("sleep NAP")
-    os.kill(keeper.agent_pid, 19)  # an agent that does not notice that its keeper is gone
+    os.kill(keeper.agent_pid, 19)  # the frozen agent does not notice the keeper's end
     try:
         keeper.process.kill()
         keeper.process.wait()
@@ -367,7 +366,7 @@ def test_the_keeper_shows_no_secret_and_lets_no_other_process_of_its_user_look_i
     assert b"s3cret" not in Path(f"/proc/{pid}/cmdline").read_bytes()
     assert (
         os.stat(f"/proc/{pid}/mem").st_uid == 0
-    )  # root's: the mark of a process that is not dumpable
+    )  # root owns it, because the process is not dumpable
     token = keeper.launch(
         f"cat /proc/{pid}/environ; cat /proc/{pid}/maps | head -1; ls /proc/{pid}/fd"
     )

@@ -1,6 +1,4 @@
-"""Orphans are met even when the one that made them is over and buried in the very moment of the
-look.
-"""
+"""The process tracker finds orphans even if their parent ends and is reaped during a scan."""
 
 import os
 import subprocess
@@ -18,7 +16,7 @@ def test_what_a_buried_child_left_is_met_in_the_same_look(monkeypatch: pytest.Mo
     os.waitid(os.P_PID, over, os.WEXITED | os.WNOWAIT)
     left = subprocess.Popen(["sleep", "86400"])
     try:
-        # the list is read while the parent still has it; its orphan becomes a child a moment later
+        # the first read still lists the parent; its orphan becomes a child a moment later
         lists = iter([[over], [left.pid]])
         monkeypatch.setattr(processes, "children", lambda: next(lists, [left.pid]))
         kin = ProcessTracker(Cgroups(".", "off"))

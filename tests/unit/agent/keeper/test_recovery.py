@@ -1,5 +1,5 @@
-"""A keeper is killed at any moment: its jobs run on, and the next keeper tells what became of them,
-never another process's story.
+"""Recovery after a keeper is killed: its jobs run on, and the next keeper reports their real
+outcome, never another process's.
 """
 
 import json
@@ -82,7 +82,7 @@ def test_a_job_that_lives_through_its_keepers_death_is_watched_by_the_next(
 
 
 def test_leftovers_of_an_adopted_job_are_found_wherever_they_hang(new_keeper: New) -> None:
-    """One has its environment mark and no lock, the other the lock and no mark."""
+    """One leftover has the environment mark but no lock; the other has the lock but no mark."""
     keeper = new_keeper()
     token = keeper.started(
         "( setsid sh -c 'exec 9>&-; exec sleep NAP' & ); ( setsid env -i /bin/sleep NAP & ); while [ ! -e go ]; do sleep 0.02; done; exit 5"
@@ -156,9 +156,7 @@ def test_the_time_limit_outlives_the_keeper(new_keeper: New) -> None:
 
 @pytest.mark.parametrize("delay", [0.0, 0.001, 0.002, 0.003, 0.004, 0.006, 0.01, 0.02])
 def test_kill_at_any_moment_of_a_start(new_keeper: New, place: Path, delay: float) -> None:
-    """Whatever is told afterwards: the command ran at most once, and an end that is told is the
-    true one.
-    """
+    """The command ran at most once, and a reported exit is the real one."""
     keeper = new_keeper()
     orders, tokens = [], [keeper.token() for _ in range(12)]
     for token in tokens:
@@ -185,7 +183,9 @@ def test_kill_at_any_moment_of_a_start(new_keeper: New, place: Path, delay: floa
 
 
 def _fabricate(keeper: Keeper, shell: str = "exit 0", **note: object) -> "tuple[object, Path]":
-    """Evidence as a killed keeper leaves it, for a process that the test chooses."""
+    """Write the evidence that a killed keeper leaves, for the given pid. Return the token and the
+    folder.
+    """
     token = keeper.token()
     folder = keeper.evidence(token)
     folder.mkdir(parents=True)
@@ -215,7 +215,7 @@ def _fabricate(keeper: Keeper, shell: str = "exit 0", **note: object) -> "tuple[
 
 @pytest.fixture
 def stranger(who: int) -> "Iterator[subprocess.Popen[bytes]]":
-    """A process that is no job, of the keeper's user."""
+    """Yield an unrelated process of the keeper's user."""
     process = subprocess.Popen(
         ["sleep", "86400"], user=who if who >= 0 else None, start_new_session=True
     )
@@ -241,8 +241,7 @@ def test_another_process_with_the_same_pid_is_neither_taken_for_the_job_nor_sign
     following.send(do="stop", name=known["name"], token=str(token), reason="cancel", grace=0)
     assert following.next("ended")["exit"]["source"] == "lost"
     assert stranger.poll() is None
-    # and the same evidence with the right start time is taken for the job: the start time made the
-    # difference
+    # with the right start time, the same evidence identifies the job
     mine, _ = _fabricate(keeper, pid=stranger.pid, startTicks=ticks)
     following.kill()
     third = new_keeper()
@@ -323,7 +322,7 @@ def test_a_start_that_was_never_noted_and_left_nothing_is_lost_unless_it_never_w
         and "no process of it is left" in known[str(spawned)]["detail"]
     )
     assert known[str(not_spawned)]["source"] == "start"
-    # nothing was taken for the third: it may still be started, once
+    # the third execution never started, so it may start once
     following.send(**following.order(entry_only, "exit 2"))
     assert following.end_of(entry_only).code == 2
 

@@ -1,5 +1,5 @@
-"""A token is used once: duplicates, late starts, and starts that fail all get a true answer and
-never a second process.
+"""A token starts at most one process: duplicates, late starts and failed starts all get the right
+answer.
 """
 
 import json
@@ -13,7 +13,7 @@ from ..conftest import Keeper, until
 
 
 def _stamps(keeper: Keeper) -> int:
-    """How often the command really ran: counted by the command itself."""
+    """Return how often the command ran, from the stamps that it wrote."""
     path = keeper.place / "stamps"
     return len(path.read_text().splitlines()) if path.exists() else 0
 
@@ -201,8 +201,8 @@ def test_the_keeper_that_is_about_to_end_starts_nothing(keeper: Keeper) -> None:
 def test_a_thousand_names_in_the_ledger_are_taken_over_and_forgotten(
     new_keeper: Callable[..., Keeper],
 ) -> None:
-    """Ended executions of a keeper that is gone: told once, without a look at evidence that was
-    forgotten.
+    """The new keeper reports executions that ended under an earlier keeper once, and reads no
+    forgotten evidence.
     """
     keeper = new_keeper()
     keeper.kill()

@@ -1,5 +1,5 @@
-"""What the machine is short of fails a start by name or delays a note; it never loses an end, and
-never leaves anything behind.
+"""Shortages of disk, descriptors and processes: a start fails with the reason, a record is delayed,
+and no exit or process is lost.
 """
 
 import contextlib
@@ -19,13 +19,13 @@ from jobscribe.protocol.jobs.exit_info import FAULTS
 
 from ..conftest import NOBODY, Keeper, until
 
-#: Jobs at once; `make soak` takes what a large machine has.
+#: Number of jobs at once; `make soak` uses more.
 MANY = 500 if os.environ.get("SOAK") else 60
 
 
 @pytest.fixture
 def small_disk(place: Path) -> Iterator[Path]:
-    """The agent's folder on a disk of 2 MB."""
+    """Mount a 2 MB disk as the agent's folder."""
     folder = place / "agent"
     folder.mkdir()
     made = (
@@ -54,9 +54,7 @@ def _fill(folder: Path) -> Path:
 
 
 def _descriptors(keeper: Keeper) -> int | None:
-    """What the keeper has open; None where that cannot be seen: it hides from its own user, and
-    only root can count.
-    """
+    """Return the keeper's number of open descriptors, or None if the tests do not run as root."""
     return len(os.listdir(f"/proc/{keeper.process.pid}/fd")) if os.geteuid() == 0 else None
 
 
@@ -106,7 +104,7 @@ def test_what_is_owed_is_written_when_the_keeper_is_told_to_end(
     filler = _fill(small_disk)
     keeper.wake()
     assert keeper.end_of(token).code == 7
-    time.sleep(2)  # its next try is some way off
+    time.sleep(2)  # wait until the keeper's next retry is well in the future
     filler.unlink()
     keeper.close()
     assert json.loads((keeper.evidence(token) / "exit.json").read_text())["code"] == 7
@@ -169,7 +167,7 @@ def test_many_jobs_take_one_descriptor_each_and_leave_nothing(keeper: Keeper) ->
 
 
 def test_a_failure_in_the_loop_is_said_and_not_for_ever(keeper: Keeper) -> None:
-    """Orders that are none, of every kind, flood neither the log nor end anything."""
+    """Invalid orders of every kind neither flood the log nor end a job."""
     token = keeper.started("sleep NAP; exit 3")
     for _ in range(200):
         keeper.send(do="stop", name=token.name, reason="cancel", grace="never")
@@ -178,7 +176,7 @@ def test_a_failure_in_the_loop_is_said_and_not_for_ever(keeper: Keeper) -> None:
     assert keeper.end_of(token).code == 3
     size = sum(p.stat().st_size for p in keeper.folder.glob("keeper.log*"))
     assert size <= 3 << 20
-    shutil.rmtree(keeper.folder / "ledger")  # its strikes fail from now on, its starts too
+    shutil.rmtree(keeper.folder / "ledger")  # now ledger writes and starts fail
     failed = keeper.run("exit 0")
     assert failed.source == "start" and "ledger" in str(failed.detail)
     (keeper.folder / "ledger").mkdir(mode=0o777)
@@ -201,5 +199,5 @@ def test_what_fails_again_and_again_is_said_now_and_then(capfd: pytest.CaptureFi
     said = capfd.readouterr().err
     assert (
         said.count("always the same") == 2 * 3
-    )  # the first, the 301st and the 601st, each in its trace as well
+    )  # the first, 301st and 601st failure are logged, each with its traceback
     assert said.count("ZeroDivisionError") == 1

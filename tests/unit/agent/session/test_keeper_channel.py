@@ -1,5 +1,5 @@
-"""The agent's end of the link: whole messages in order, whatever pieces they come in, and the end
-exactly once.
+"""The agent's end of the keeper link: complete messages in order for any fragmentation, and one end
+of stream.
 """
 
 import asyncio

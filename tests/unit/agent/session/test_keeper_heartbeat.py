@@ -1,5 +1,5 @@
-"""The agent's watch over its keeper: when it is called silent, when it is woken, and when it is
-killed. The keepers are other programs.
+"""The agent's keeper heartbeat: when it reports the keeper as silent, resumes it, and kills it.
+Other programs play the keeper.
 """
 
 import os
@@ -25,7 +25,7 @@ KILL_SECS = 10.0
 
 
 class Watched:
-    """A watch over a process that answers only what the test says, on a clock that the test turns."""
+    """A heartbeat for a process that answers only when the test tells it to, on a manual clock."""
 
     def __init__(self, pid: int, **more: Any) -> None:
         self.now = time.monotonic()
@@ -41,7 +41,7 @@ class Watched:
         self.lines.append(record.message)
 
     def go_on(self, secs: float, *, answers: bool = False) -> None:
-        """So long passes, in which the agent runs."""
+        """Advance the clock by `secs` and run the checks. The keeper answers if `answers` is set."""
         until_, before = self.now + secs, len(self.asked)
         while self.now < until_:
             self.now += PACE.step
@@ -108,7 +108,7 @@ def test_a_stopped_keeper_is_woken_once_and_killed_when_that_does_not_help(
     seen.go_on(5)
     assert seen.reports[0].stopped
     until(lambda: state(keeper) == "S")
-    os.kill(keeper.pid, signal.SIGSTOP)  # somebody insists
+    os.kill(keeper.pid, signal.SIGSTOP)  # another process stops the keeper again
     until(lambda: state(keeper) == "T")
     seen.go_on(KILL_SECS - 3)
     assert state(keeper) == "T" and sum("SIGCONT sent" in line for line in seen.lines) == 1

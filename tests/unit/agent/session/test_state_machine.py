@@ -1,4 +1,4 @@
-"""The agent's session: every message in every state, in every order, again and again."""
+"""The agent's session state machine: every message in every state, in every order, with repeats."""
 
 import msgspec
 import pytest
@@ -93,7 +93,7 @@ def never(t=T, detail="it was not to be started"):
 
 
 def session(*steps, up=True):
-    """A connected session after these messages and keeper's words."""
+    """Return a session after these messages and keeper reports; it is connected if `up` is set."""
     s = Session()
     if up:
         s.connected(0.0)
@@ -103,7 +103,7 @@ def session(*steps, up=True):
 
 
 def reported(outputs):
-    """States that the outputs report, by update or snapshot: token -> state."""
+    """Return the states in the outputs' updates and snapshots, by token."""
     states = {}
     for o in outputs:
         if isinstance(o, Send) and isinstance(o.message, RunStatusUpdate):
@@ -144,9 +144,7 @@ STATES = {
     ],
 )
 def test_run_in_every_state(state, expected):
-    """Only what the session never saw goes to the keeper, whose ledger has the last word on what
-    was started before.
-    """
+    """Only unknown tokens go to the keeper, whose ledger decides whether the token already started."""
     outputs = session(*STATES[state]).received(run(), 1.0)
     if expected is Launch:
         assert outputs == [Launch(T, SPEC)]
@@ -187,7 +185,7 @@ def test_cancel_in_every_state(state, expected):
     ],
 )
 def test_acknowledgement_in_every_state(state, forgets):
-    """Only what ended may be forgotten, and once."""
+    """Only an ended execution may be forgotten, and only once."""
     s = session(*STATES[state])
     before = s.executions()
     assert s.received(RunAck(tokens=(T, token(2))), 1.0) == ([Forget((T,))] if forgets else [])
@@ -220,9 +218,7 @@ def test_the_others_in_every_state(state):
 @pytest.mark.parametrize("up", [True, False])
 @pytest.mark.parametrize("state", STATES)
 def test_calls_and_files_are_no_executions(state, up):
-    """They are passed on, in every state, again and again, and change nothing: a call never touches
-    what is known of a run.
-    """
+    """They are passed on in every state, also repeatedly, and change no execution."""
     s = session(*STATES[state], up=up)
     call = Call(
         op_id="c" * 32,
@@ -256,7 +252,7 @@ def test_calls_and_files_are_no_executions(state, up):
     ],
 )
 def test_an_end_in_every_state(state, expected):
-    """Said once; a second end says nothing new, and never another exit."""
+    """The end is reported once. A second end reports nothing and does not change the exit."""
     s = session(*STATES[state])
     first = [e.exit for e in s.executions()]
     outputs = s.keeper_reported(ended(code=9), 1.0)
@@ -279,7 +275,7 @@ def test_an_end_in_every_state(state, expected):
     ],
 )
 def test_a_start_in_every_state(state, expected):
-    """What ended does not come back to life by a word that was late."""
+    """A late start report does not restart an ended execution."""
     outputs = session(*STATES[state]).keeper_reported(started(), 1.0)
     assert outputs == [] if expected is None else is_update(outputs, expected)
 
@@ -312,7 +308,7 @@ def test_what_could_not_be_handed_over_is_reported():
     assert outputs[0].message.execution.exit.detail == "OSError: no"
 
 
-# ---- stories
+# ---- scenarios
 
 
 def test_run_after_cancel_is_never_launched():
@@ -512,7 +508,7 @@ def test_an_exit_that_is_none_is_refused_and_changes_nothing():
     assert s.executions() == before
 
 
-# ---- questions
+# ---- queries
 
 
 def test_over_and_live():
@@ -538,8 +534,8 @@ STEP = st.tuples(
 @settings(max_examples=300, deadline=None)
 @given(st.lists(STEP, max_size=60))
 def test_whatever_the_order(steps):
-    """An end is never unsaid and never lost before it is acknowledged; after a cancel nothing is
-    launched while it is known.
+    """An end is never retracted, and never lost before its acknowledgement. While a cancel is
+    known, nothing is launched.
     """
     s, mono, over, canceled = Session(), 0.0, {}, set()
     for what, t in steps:
@@ -623,9 +619,7 @@ def test_of_a_gang_what_was_canceled_before_it_came_is_not_launched():
 
 
 def test_a_gang_of_an_older_run_is_refused_and_one_of_an_earlier_attempt_is_not():
-    """Attempts follow each other within a run: only the keeper's ledger knows which of their tokens
-    were used.
-    """
+    """Attempts are numbered within a run: only the keeper's ledger knows which tokens were used."""
     s = session(run_tasks(member(0, attempt=2)))
     assert [
         o.token for o in s.received(run_tasks(member(0, attempt=1)), 1.0) if isinstance(o, Launch)

@@ -1,5 +1,5 @@
-"""The agent's link through a relay's socket: the certificate is held against the URL's host, the
-way is read anew before each try.
+"""The agent's WebSocket through a relay's socket: the certificate must match the URL's host, and
+the address file is read before each attempt.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ ALIVE = Alive(
     pid=10,
     keeper_pid=9,
 )
-#: A name that leads nowhere: only the relay knows the way.
+#: A name that does not resolve: only the relay knows the address.
 NAME = "supervisor.invalid"
 
 
@@ -53,16 +53,16 @@ class _Said:
 
 class _Sink:
     def write(self, record: Any) -> None:
-        """Nobody reads what this relay says."""
+        """Ignore the relay's log."""
 
 
 class _Socket(tornado.websocket.WebSocketHandler):
     def on_message(self, message: str | bytes) -> None:
-        """Whatever it says."""
+        """Ignore the message."""
 
 
 def _certificate(folder: Path, name: str) -> tuple[Path, Path]:
-    """Its own authority; valid for this name alone."""
+    """Create a self-signed certificate that is valid for this name only."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
@@ -91,7 +91,7 @@ def _certificate(folder: Path, name: str) -> tuple[Path, Path]:
 
 
 class Way:
-    """A listener with TLS, relays that lead to it, and the address file of an agent."""
+    """A TLS listener, relays to it, and an agent's address file."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder, self.said, self.file = folder, _Said(), folder / "agents.json"

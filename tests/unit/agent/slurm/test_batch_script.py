@@ -1,5 +1,5 @@
-"""Batch scripts: nothing that anybody writes into a run leaves its place, and what the scripts do
-when a real sh runs them.
+"""Batch scripts: no value from a run can inject a directive or command, and the scripts work in
+real shells.
 """
 
 import os
@@ -36,7 +36,7 @@ JID = "aaaaaaaa-bbbbbbbb-m"
 PLAIN = BatchRequest()
 LAB = Cluster(name="lab", directives=("exclusive", "reservation", "switches", "comment"))
 SHELLS = [s for s in ("/bin/dash", "/bin/bash", "/bin/busybox") if os.path.exists(s)]
-#: Ways out of a line, a word, a quote, a comment.
+#: Values that try to escape from a line, a word, a quote or a comment.
 HOSTILE = [
     "a\n#SBATCH --uid=0",
     "a\n touch PWNED",
@@ -93,13 +93,15 @@ def made(
 
 
 def directives(text: str) -> list[str]:
-    """What sbatch would read: the lines up to the first that is neither blank nor a comment."""
+    """Return the directives that sbatch reads: those before the first line that is neither blank
+    nor a comment.
+    """
     lines = text.split("\n")
     until = next(n for n, line in enumerate(lines) if line and not line.startswith("#"))
     return [line.removeprefix("#SBATCH ") for line in lines[:until] if line.startswith("#SBATCH")]
 
 
-# ---- what sbatch reads
+# ---- directives for sbatch
 
 
 def test_the_header_says_what_was_asked_for() -> None:
@@ -150,7 +152,7 @@ def test_the_header_says_what_was_asked_for() -> None:
     "field", ["partition", "account", "qos", "constraint", "licenses", "modules", "directives"]
 )
 def test_no_value_leaves_its_place(field: str, value: str) -> None:
-    """Structs that are made in a program are not checked: the script checks again."""
+    """Structs that code creates are not validated, so the script generator checks the values again."""
     given_: object = (
         (value,)
         if field == "modules"
@@ -282,11 +284,11 @@ def test_a_line_of_the_header_is_one_line_with_one_value_for_any_text(value: str
     assert len(line.splitlines()) == 1 and not set(value) & set("\"'`$\\")
 
 
-# ---- what a shell makes of it
+# ---- the script in a shell
 
 
 class Ground:
-    """A folder of evidence, run by a shell as slurmstepd runs it."""
+    """An evidence folder whose script a shell runs in the same way as slurmstepd."""
 
     def __init__(self, tmp_path: Path, shell: str = "/bin/sh") -> None:
         self.folder, self.run_dir, self.bin = (
@@ -450,7 +452,7 @@ def test_where_the_setup_ends_the_command_does_not_run(
     batch_site: Ground, wishes: BatchRequest, code: int | None, told: str
 ) -> None:
     ran = batch_site.run(batch_site.put("echo never", wishes))
-    if ran.returncode == 0 and code is None:  # some shells go on behind a mistake in `eval`
+    if ran.returncode == 0 and code is None:  # some shells continue after a syntax error in `eval`
         return
     assert ran.returncode == (code if code is not None else ran.returncode) != 0
     assert (
@@ -484,7 +486,7 @@ def test_a_signal_before_the_time_limit_reaches_the_command_and_the_script_waits
     ):
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.02)
-    os.kill(process.pid, signal.SIGUSR1)  # as Slurm does: the batch script alone
+    os.kill(process.pid, signal.SIGUSR1)  # Slurm signals only the batch script
     assert process.wait(30) == 4
     assert (
         batch_site.said("stdout.log") == "ready\nsaved\n" and batch_site.said("exit-code") == "4\n"
@@ -511,7 +513,7 @@ def test_terminated_the_script_lives_until_the_end_is_written_down(batch_site: G
 
 
 def test_a_job_can_be_interrupted(batch_site: Ground) -> None:
-    """What is started with `&` has SIGINT ignored for good; nothing of ours is."""
+    """A command started with `&` ignores SIGINT permanently; the job must not."""
     assert batch_site.run(batch_site.put("kill -INT $$; sleep 1; echo survived")).returncode != 0
     assert "survived" not in batch_site.said("stdout.log")
 

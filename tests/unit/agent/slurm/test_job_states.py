@@ -1,5 +1,5 @@
-"""What the last rows of a job mean: every end and every wait that Slurm could be made to show here,
-and words that nobody knows.
+"""Interpretation of a job's last squeue and sacct rows: every recorded end and pending reason, and
+unknown states.
 """
 
 import msgspec
@@ -147,7 +147,7 @@ def test_a_script_that_found_its_mark_ran_nothing_and_its_end_is_not_known() -> 
     assert "script a second time" in verdict.state.sentence
 
 
-# ---- an end that the script wrote down
+# ---- exit codes from the script
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_an_exit_long_before_slurm_s_end_of_the_job_decides_although_nobody_saw_
     assert (exit_.code, exit_.stop_reason) == (3, stop)
 
 
-# ---- waiting, running, never
+# ---- pending, running, never started
 
 
 @pytest.mark.parametrize(
@@ -302,15 +302,15 @@ def test_runs(name: str, told: str) -> None:
 
 
 def test_the_controller_counts_while_it_has_the_job() -> None:
-    # recorded: the accounting still says PENDING of a job that runs, and CANCELLED of one whose
-    # processes still end
+    # recorded: sacct still reports PENDING for a running job, and CANCELLED while the job's
+    # processes end
     assert [s and s.state for s in pair("running")] == ["RUNNING", "PENDING"] and judged(
         "running"
     ).kind == "running"
     assert [s and s.state for s in pair("completing")] == ["COMPLETING", "CANCELLED"] and judged(
         "completing"
     ).kind == "running"
-    # and of one that waits to be started again it has the end before, if not yet the next start
+    # for a requeued job, sacct has the previous end but not yet the next start
     assert [s and s.state for s in pair("requeued")] == ["COMPLETING", "REQUEUED"] and judged(
         "requeued"
     ).state.restarts == 0
@@ -349,7 +349,7 @@ def test_an_earlier_start_in_the_accounting_is_not_this_one() -> None:
         job_status("lab", row._replace(state="PENDING", nodes=""), earlier, now=NOW).state.nodes
         == ""
     )
-    # a second more or less in one of the two clocks is no other start
+    # a difference of one second between two clocks is not a new start
     verdict = job_status("lab", row._replace(submitted_at=1795292912.0), earlier, now=NOW)
     assert verdict.exit is not None and verdict.exit.code == 7 and verdict.state.restarts == 0
 

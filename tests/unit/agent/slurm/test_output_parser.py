@@ -1,6 +1,4 @@
-"""Slurm's texts, recorded and constructed, as values; and that nothing at all which Slurm could
-print is an error.
-"""
+"""The parser for Slurm's output, with recorded and constructed texts. No output raises an error."""
 
 import pytest
 from hypothesis import given, settings
@@ -70,14 +68,14 @@ def test_a_row_of_squeue() -> None:
     assert (row.started_at, row.ended_at) == (
         1795292928.0,
         None,
-    )  # what it says as its end is its limit
+    )  # squeue's end time of a running job is its time limit
 
 
 def test_all_jobs_of_a_user_at_once_are_the_same_as_one_by_one() -> None:
     rows = {r.job_id: r for r in output_parser.parse_squeue(golden("squeue_all"))}
     assert (
         len(rows) > 15 and rows["33"].state == "COMPLETED" and "3" not in rows
-    )  # slurmctld forgets
+    )  # slurmctld forgets old jobs
     accounts = {a.job_id: a for a in output_parser.parse_sacct(golden("sacct_all"))}
     for name in (
         "completed",
@@ -94,7 +92,7 @@ def test_all_jobs_of_a_user_at_once_are_the_same_as_one_by_one() -> None:
     never = pair("canceled_waiting")[1]
     assert (
         never is not None and never.job_id not in accounts
-    )  # it was held back all its life: sacct has it by its id only
+    )  # the job never left its hold: sacct finds it only by id
 
 
 def test_names_and_comments_of_users_move_no_field_and_forge_no_job() -> None:
@@ -113,7 +111,7 @@ def test_names_and_comments_of_users_move_no_field_and_forge_no_job() -> None:
         "COMPLETED",
         "x",
         "",
-    )  # its line is broken in two
+    )  # the comment breaks the line in two
     (account,) = output_parser.parse_sacct(golden("sacct_odd_comment"))
     assert (account.job_id, account.state) == ("9", "COMPLETED")
     forged = (
@@ -304,7 +302,7 @@ def test_words_of_other_versions_and_of_sites() -> None:
     assert output_parser.outage(1, golden("refused_retry", "20.11")) is not None
     assert (
         output_parser.outage(1, golden("sbatch_timeout", "25.05")) is not None
-    )  # it may have arrived
+    )  # the request may have reached Slurm
 
 
 @pytest.mark.parametrize(
@@ -342,7 +340,7 @@ def test_not_knowing_a_job_is_an_answer_and_an_unknown_failure_is_none() -> None
     assert output_parser.outage(-9, "") is not None
 
 
-# ---- what a cluster has
+# ---- cluster resources
 
 
 def test_partitions() -> None:
@@ -428,7 +426,7 @@ def test_accounts_and_versions() -> None:
     assert output_parser.version("") == output_parser.version("command not found") == ""
 
 
-# ---- questions
+# ---- query commands
 
 
 def test_questions_are_asked_in_our_own_format_whatever_the_login_profile_says() -> None:
@@ -461,7 +459,7 @@ def test_questions_are_asked_in_our_own_format_whatever_the_login_profile_says()
     ] and output_parser.cancel("7", full=True)[-2:] == ["--full", "7"]
 
 
-# ---- nothing is an error
+# ---- arbitrary output
 
 
 NOISE = st.one_of(

@@ -1,5 +1,5 @@
-"""Apps as they should not be, and a few that only look at what they were given. Each is one App;
-the tests name them.
+"""Faulty apps, and a few apps that inspect their inputs. Each is one `App`; the tests use them by
+name.
 """
 
 import json
@@ -15,7 +15,7 @@ from jobscribe.apps.app import App, AppError, Data, Frame, Model, Prepared, Repo
 
 
 def _prepare(run: Run) -> Prepared:
-    """What the test says is to be executed: a line of Python, of sh, or an argument vector."""
+    """Return the command that the test passes: Python code, shell code, or an argument vector."""
     if "argv" in run.data:
         return Prepared(command=tuple(run.data["argv"]))
     if "sh" in run.data:
@@ -81,7 +81,7 @@ def _leave_a_child(*_: Any) -> Any:
 
 
 def _count(run: Run) -> dict[str, Any]:
-    """As many as there are files named `part-*`."""
+    """Return the number of files named `part-*` as the frame count."""
     return {"frameCount": len(list(run.run_dir.glob("part-*")))}
 
 

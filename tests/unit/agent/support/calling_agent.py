@@ -1,5 +1,5 @@
-"""The calls' half of an agent as a process of its own, for a test that kills it: makes the calls
-that its arguments name, and waits.
+"""The call handling of an agent as a separate process, for a test that kills it. It makes the calls
+in its arguments and waits.
 
 python calling_agent.py PLACE '[[method, args], ...]'
 """

@@ -1,6 +1,6 @@
-"""A Slurm of paper: takes batch scripts and really runs them, answers squeue, sacct, scancel and
-the others in Slurm's words, and fails as it is told to. Nothing of the product is asked for
-anything but its separator.
+"""A fake Slurm. It accepts batch scripts and runs them, answers squeue, sacct, scancel and other
+commands in Slurm's format, and fails on request. It uses nothing of the product but its field
+separator.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class FakeJob:
         self.by = self.max_rss = ""
         self.process: subprocess.Popen[bytes] | None = None
         self.restarts = 0
-        #: which of them still know it
+        #: whether squeue and sacct still know the job
         self.in_queue = self.in_accounting = True
 
     @property
@@ -44,10 +44,13 @@ class FakeJob:
 
 
 class FakeSlurm:
-    """hold: jobs wait until `begin`. down, accounting_down: nobody answers. take: how many of the
-    next sbatch calls are taken, and their answers lost. late: seconds before every answer.
-    completing: so long it takes from the end of the script to the job's. hung: nobody sees the ends
-    of scripts, as where slurmstepd hangs.
+    """A fake Slurm cluster with failure switches.
+
+    `hold`: jobs stay pending until `begin`. `down`, `accounting_down`: the controller or the
+    accounting does not answer. `lost_answers`, `lost_requests`: the number of following sbatch
+    calls with a lost answer or request. `late`: seconds before each answer. `completing`: seconds
+    between the script's end and the job's end. `hung`: ends of scripts go unnoticed, as with a hung
+    slurmstepd.
     """
 
     def __init__(self) -> None:
@@ -59,14 +62,14 @@ class FakeSlurm:
         self.accounting_comments = True
         self.lost_answers = 0
         self.lost_requests = 0
-        #: what is taken now shows up nowhere
+        #: new jobs appear in no query
         self.hidden = False
         self.late = 0.0
         self.completing = 0.0
         self.hung = False
         self.refuse = ""
         self.calls: list[list[str]] = []
-        #: set when sbatch has taken a job and is about to say so; the answer waits for the other
+        #: sbatch sets `taken` when it has accepted a job, and waits for `answer` before it replies
         self.taken, self.answer = asyncio.Event(), asyncio.Event()
         self.answer.set()
         self._waiting: set[asyncio.Task[None]] = set()
@@ -97,7 +100,7 @@ class FakeSlurm:
         for task in self._waiting:
             task.cancel()
 
-    # ---- what happens in the cluster
+    # ---- cluster events
 
     def begin(self, job: FakeJob) -> None:
         job.state, job.reason, job.started_at = "RUNNING", "", time.time()
@@ -122,13 +125,13 @@ class FakeSlurm:
         task.add_done_callback(self._waiting.discard)
 
     def end(self, job: FakeJob, state: str, exit_: str = "0:0", reason: str = "") -> None:
-        """As Slurm says it, whatever the script did."""
+        """Set the job's end as Slurm reports it, whatever its script did."""
         job.state, job.exit, job.reason, job.ended_at = state, exit_, reason, time.time()
         if job.process is not None and job.process.poll() is None:
             os.killpg(job.process.pid, signal.SIGKILL)
 
     def time_out(self, job: FakeJob) -> None:
-        """At its limit: Slurm says so, then sends SIGTERM."""
+        """Time the job out: set TIMEOUT, then send SIGTERM."""
         job.state, job.exit, job.reason, job.ended_at = "TIMEOUT", "0:0", "TimeLimit", time.time()
         assert job.process is not None
         with contextlib.suppress(ProcessLookupError):
@@ -143,7 +146,7 @@ class FakeSlurm:
             job.state = "COMPLETING"
             await asyncio.sleep(self.completing)
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # nothing of a job outlives it
+            os.killpg(process.pid, signal.SIGKILL)  # Slurm kills all processes of an ended job
         if not job.over and job.process is process:
             code = process.returncode
             job.ended_at = time.time()

@@ -1,10 +1,10 @@
-"""A keeper for tests: `python keeper_harness.py UID SOCKET`, its configuration on stdin.
+"""A keeper for tests: `python keeper_harness.py UID SOCKET`, with its configuration on stdin.
 
-Its "agent" is a forked relay between the keeper and the test, which listens on SOCKET: so the test
-is the agent, and can kill and replace the relay like an agent. UID is the user to become first (-1:
-stay); everything is imported before that. JOBSCRIBE_TEST_SPARES names a file: until it is there,
-nothing that outlived its main process dies, as if it waited for a disk. JOBSCRIBE_TEST_LEAVES in
-its environment is what a shell does that each relay leaves behind, in a group of its own.
+Its "agent" is a forked relay between the keeper and the test, which listens on SOCKET. The test
+plays the agent, and can kill and replace the relay like an agent. UID is the user to switch to
+after all imports (-1: no switch). JOBSCRIBE_TEST_SPARES names a file: until it exists, processes
+that outlive their main process do not die, as if they waited for a disk. JOBSCRIBE_TEST_LEAVES is
+shell code that each relay leaves running in a process group of its own.
 """
 
 import json
@@ -29,11 +29,11 @@ def main() -> int:
         os.setgroups([])
         os.setgid(uid)
         os.setuid(uid)
-        processes.set_dumpable(True)  # as it is for a user who never was anybody else
+        processes.set_dumpable(True)  # a process that never changed its user is dumpable
     _starve_on(signal.SIGUSR1, resource.RLIMIT_NOFILE, 12)
     _starve_on(signal.SIGUSR2, resource.RLIMIT_NPROC, 1)
     if "JOBSCRIBE_TEST_NO_CLONE3" in os.environ:
-        spawn._SYS_CLONE3 = 100_000  # no call of any kernel
+        spawn._SYS_CLONE3 = 100_000  # an invalid system call number
     if "JOBSCRIBE_TEST_SPARES" in os.environ:
         _spare(os.environ["JOBSCRIBE_TEST_SPARES"])
     return process.run(config, lambda sock: _spawn(sock, path))
@@ -47,7 +47,7 @@ def _spare(file: str) -> None:
 
 
 def _starve_on(number: int, what: int, little: int) -> None:
-    """Let the test take away, and give back, the keeper's descriptors or processes."""
+    """Toggle a low descriptor or process limit of the keeper when the test sends the signal."""
     soft, hard = resource.getrlimit(what)
 
     def toggle(*_: object) -> None:

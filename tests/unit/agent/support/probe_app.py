@@ -1,5 +1,5 @@
-"""An app for the tests of workers: it does to its process whatever an app can do, and tells what it
-finds there.
+"""An app for the worker tests: it changes its process in many ways, and reports the state that it
+finds.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ seen: list[str] = []
 
 
 def find(args):
-    """What a call finds of those before it."""
+    """Return the process state that earlier calls could have changed."""
     null = os.open("/dev/null", os.O_RDONLY)
     os.close(null)
     mask = os.umask(0)
@@ -49,7 +49,7 @@ def find(args):
 
 
 def soil(args):
-    """Change all of that."""
+    """Change the process state that `find` reports."""
     Path("left.txt").write_text("left")
     tempfile.mkstemp()
     Path("folder/below").mkdir(parents=True)
@@ -70,13 +70,13 @@ def soil(args):
 
 
 def leave(args):
-    """Start something that outlives the call, if it can."""
+    """Start a process that tries to outlive the call."""
     subprocess.Popen(["/bin/sh", "-c", args["shell"]], start_new_session=True)
     if args.get("wait"):
         time.sleep(86400)
     if args.get("die"):
         os.kill(os.getpid(), signal.SIGKILL)
-    until = time.monotonic() + 10  # so that there is something to be found
+    until = time.monotonic() + 10  # wait until the process exists
     while (
         not os.path.exists("/proc/self/task/" + str(os.getpid()) + "/children") or not _children()
     ):
@@ -102,7 +102,7 @@ def deaf(args):
 
 
 def in_c(args):
-    """Hang where no signal handler of Python ever runs."""
+    """Hang in C code, where no Python signal handler runs."""
     Path(args["mark"]).touch()
     ctypes.PyDLL(None).pause()
 
@@ -142,7 +142,7 @@ def crash(args):
 
 
 def write(args):
-    """`bytes` bytes to stdout, past Python."""
+    """Write `bytes` bytes to stdout, without Python's buffers."""
     left = args["bytes"]
     while left:
         left -= os.write(args.get("fd", 1), b"x" * min(left, 1 << 20))
@@ -150,7 +150,7 @@ def write(args):
 
 
 def scribble(args):
-    """Garbage into every descriptor there is."""
+    """Write garbage to every open descriptor."""
     for name in os.listdir("/proc/self/fd"):
         try:
             os.write(int(name), bytes.fromhex(args["hex"]))
@@ -201,7 +201,7 @@ def nap(args):
 
 
 def late_import(args):
-    """An app that imports what it needs when it needs it."""
+    """Import a module during the call."""
     there = "xmlrpc.client" in sys.modules
     import xmlrpc.client
 
@@ -209,7 +209,7 @@ def late_import(args):
 
 
 def late_import_of_a_trap(args):
-    """A module that can be imported in a call, and nowhere else."""
+    """Import a module that only a call can import."""
     if args["how"] not in sys.modules:
         sys.path.insert(0, args["folder"])
     return __import__(args["how"]).__name__

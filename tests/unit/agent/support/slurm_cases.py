@@ -1,4 +1,4 @@
-"""What tests of agent/slurm share: the golden texts, and rows to judge."""
+"""Shared by the tests of agent/slurm: recorded Slurm texts, and their parsed rows."""
 
 from pathlib import Path
 
@@ -10,20 +10,20 @@ VERSIONS = sorted(d.name for d in TEXTS.iterdir())
 
 
 def golden(name: str, version: str = RECORDED) -> str:
-    """The text of a file, without the line that says where it is from."""
+    """Return a recorded text without its first line, which names its source."""
     first, _, rest = (TEXTS / version / f"{name}.txt").read_bytes().decode().partition("\n")
     assert first.startswith((f"recorded {version}", f"constructed {version}")), first
     return rest
 
 
 def failed(name: str, version: str = RECORDED) -> tuple[int, str]:
-    """(exit code, what was printed as an error) of a recorded failure."""
+    """Return the exit code and error text of a recorded failure."""
     first, _, rest = golden(name, version).partition("\n")
     return int(first.removeprefix("exit code ")), rest
 
 
 def pair(name: str, version: str = RECORDED) -> tuple[Row | None, Account | None]:
-    """The job of squeue_NAME and of sacct_NAME."""
+    """Return the first job of squeue_NAME and of sacct_NAME; None where a file is missing or empty."""
     rows = (
         parse_squeue(golden(f"squeue_{name}", version))
         if (TEXTS / version / f"squeue_{name}.txt").exists()

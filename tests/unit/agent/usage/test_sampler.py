@@ -1,5 +1,5 @@
-"""What jobs take is counted as it is: all their processes, ended ones too, nothing twice, and what
-is not known is not 0.
+"""Resource usage of jobs: all their processes count, including ended ones, none counts twice, and
+an unknown value is not 0.
 """
 
 import asyncio
@@ -30,29 +30,29 @@ from jobscribe.runtime.log.logger import Log
 
 from ..conftest import Keeper, until
 
-#: Uses that many seconds of a processor, and ends.
+#: Use the given number of CPU seconds, then exit.
 BURN = "import sys, time\nwhile time.process_time() < float(sys.argv[1]): sum(range(10000))\n"
 NO_CARDS = Gpus(lambda: None)
 
 
 @pytest.fixture
 def who() -> int:
-    """Whoever runs the tests: nothing here depends on it."""
+    """Run as the current user only: the user makes no difference here."""
     return -1
 
 
 @pytest.fixture
 def keeper(new_keeper: Callable[..., Keeper], request: pytest.FixtureRequest) -> Keeper:
-    """Without cgroups, or as the test says."""
+    """Start a keeper without cgroups, or as the test's parameter says."""
     return new_keeper(cgroups={"use": getattr(request, "param", "off")})
 
 
-#: With cgroups, where this machine has some for us, and without.
+#: With cgroups, where this machine allows them, and without.
 either_way = pytest.mark.parametrize("keeper", ["auto", "off"], indirect=True)
 
 
 class Watch:
-    """Looks at executions of a real keeper, as the agent does."""
+    """Sample executions of a real keeper in the same way as the agent."""
 
     def __init__(self, keeper: Keeper) -> None:
         self.keeper, self.members = keeper, ProcessMembership(keeper.process.pid)
@@ -82,7 +82,9 @@ class Watch:
         return self.look()[token]
 
     def sleepers(self) -> set[int]:
-        """Pids of the sleeps; shells have the number in their arguments, too."""
+        """Return the pids of the sleeps, without the shells that have the number in their
+        arguments.
+        """
         found = set()
         for p in self.keeper.naps():
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -91,7 +93,7 @@ class Watch:
         return found
 
     def slept(self, n: int = 1) -> set[int]:
-        """The same, as soon as there are so many."""
+        """Wait until there are `n` sleeps, and return their pids."""
         return until(lambda: (found := self.sleepers()) and len(found) == n and found)
 
     def known(self, token: Token) -> set[int]:
@@ -109,7 +111,7 @@ def cpu(sample: Sample) -> float:
 
 
 def oracle(pids: set[int]) -> float:
-    """CPU seconds of these by another reader."""
+    """Return the CPU seconds of these processes, as psutil reads them."""
     return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids)
 
 
@@ -121,7 +123,7 @@ def test_two_busy_loops_are_counted_as_two(watch: Watch) -> None:
     until(lambda: (watch.at(token).processes or 0) >= 2 and cpu(watch.at(token)) > 0.2)
     began, before = time.monotonic(), oracle(watch.known(token))
     watch.look()
-    time.sleep(1.0)  # a length of time is what is measured here
+    time.sleep(1.0)  # measure over one second
     sample = watch.at(token)
     expected = 100 * (oracle(watch.known(token)) - before) / (time.monotonic() - began)
     print(f"read {sample.cpu_percent} %, by another reader {expected:.0f} %")
@@ -133,7 +135,7 @@ def test_who_sleeps_takes_nothing(watch: Watch) -> None:
     token = watch.start("sleep NAP")
     watch.slept()
     watch.look()
-    time.sleep(0.5)  # as above
+    time.sleep(0.5)  # measure over half a second
     sample = watch.at(token)
     assert sample.cpu_percent is not None and sample.cpu_percent < 20
     assert (sample.processes, sample.gpu_percent, sample.gpu_memory_bytes) == (
@@ -258,7 +260,7 @@ def test_a_pid_that_is_anothers_now_is_not_looked_at(watch: Watch) -> None:
     assert watch.look() == {}
 
 
-# ---- memory, disks
+# ---- memory and disks
 
 
 def test_memory_is_seen_and_what_is_shared_counts_once(watch: Watch) -> None:
@@ -315,7 +317,7 @@ def test_who_ends_between_two_looks_is_no_error(
     assert watch.look() == {}
 
 
-# ---- what is lost when processes end, as a table
+# ---- usage of ended processes, as a table
 
 
 def p(pid: int, parent: int, total: float = 0.0, waited: float = 0.0, ticks: int = 1) -> Process:
@@ -326,29 +328,29 @@ def p(pid: int, parent: int, total: float = 0.0, waited: float = 0.0, ticks: int
     ("before", "now", "what"),
     [
         ([p(1, 0, 1.0), p(2, 1, 5.0)], [p(1, 0, 1.0), p(2, 1, 9.0)], 0.0),
-        ([p(1, 0, 1.0), p(2, 1, 5.0)], [p(1, 0, 6.5, 5.5)], 0.0),  # waited for
-        ([p(1, 0, 1.0), p(2, 1, 5.0)], [p(1, 0, 1.0)], 5.0),  # nobody waited
-        ([p(1, 0, 1.0), p(2, 9, 5.0)], [p(1, 0, 1.0)], 5.0),  # its parent is none of them
+        ([p(1, 0, 1.0), p(2, 1, 5.0)], [p(1, 0, 6.5, 5.5)], 0.0),  # its parent waited for it
+        ([p(1, 0, 1.0), p(2, 1, 5.0)], [p(1, 0, 1.0)], 5.0),  # no parent waited for it
+        ([p(1, 0, 1.0), p(2, 9, 5.0)], [p(1, 0, 1.0)], 5.0),  # its parent is another process
         (
             [p(1, 0, 1.0), p(2, 1, 5.0), p(3, 2, 2.0)],
             [p(1, 0, 8.2, 7.2)],
             0.0,
-        ),  # child and grandchild, one waiting for the other
+        ),  # child and grandchild; each parent waited
         (
             [p(1, 0, 1.0), p(2, 1, 5.0), p(3, 2, 2.0)],
             [p(1, 0, 6.0, 5.0)],
             2.0,
-        ),  # the grandchild was nobody's
+        ),  # no parent waited for the grandchild
         (
             [p(1, 0, 1.0), p(2, 1, 5.0)],
             [p(1, 0, 1.0), p(2, 7, 0.5, ticks=2)],
             5.0,
-        ),  # another one has its pid
+        ),  # the pid was reused
         (
             [p(1, 0, 4.0, 2.0), p(2, 1, 5.0)],
             [p(1, 0, 9.5, 7.5)],
             0.0,
-        ),  # only what was handed over since
+        ),  # only the increase counts
         ([p(1, 0, 4.0)], [], 4.0),
     ],
 )
@@ -366,8 +368,8 @@ class NVMLError(Exception):
 
 
 class Library:
-    """What pynvml is to us. cards: (busy, {pid: bytes}) of each; an exception in the place of an
-    answer is raised.
+    """A fake pynvml. `cards` holds (busy percent, {pid: bytes}) per card; an exception in place of
+    a value is raised.
     """
 
     def __init__(self, *cards: Any, init: Exception | None = None) -> None:
@@ -406,9 +408,9 @@ def told(answer: Any) -> Any:
         (
             [(40, {7: 100}), (60, {7: 50, 8: 3}), (90, {9: 1})],
             Use(50.0, 153),
-        ),  # the mean of its cards; another's card is not its
+        ),  # the mean of the job's own cards
         ([(40, {99: 100})], UNKNOWN),
-        ([(0, {7: 0})], Use(0.0, 0)),  # known to be nothing
+        ([(0, {7: 0})], Use(0.0, 0)),  # known to be 0
         ([(NVMLError("not supported"), {7: 100})], Use(None, 100)),
         ([(40, {7: 100}), (NVMLError("not supported"), {7: 100})], Use(None, 200)),
         ([(40, {7: None})], Use(40.0, None)),
@@ -442,7 +444,7 @@ def test_gpus_of_a_real_job_are_found_by_the_pids_of_its_processes(watch: Watch)
     assert (sample.token, sample.gpu_percent, sample.gpu_memory_bytes) == (token, 75.0, 2 << 30)
 
 
-# ---- when it is looked
+# ---- sample times
 
 
 class Lines:
@@ -454,7 +456,7 @@ class Lines:
 
 
 class Agent:
-    """What `Samples` is wired to."""
+    """The parts of an agent that `UsageSampler` needs."""
 
     def __init__(self, place: Path) -> None:
         self.sent: list[messages.Samples] = []

@@ -1,6 +1,4 @@
-"""Calls of apps, with real worker processes: each is answered once and for what it did, and nothing
-of it is left.
-"""
+"""App calls with real worker processes: each call gets one answer, and leaves no process or file."""
 
 import asyncio
 import contextlib
@@ -27,12 +25,12 @@ from jobscribe.runtime.log.logger import Direct, Log
 
 _PACKAGE = Path(jobscribe.__file__).parent / ".types"
 _numbers = itertools.count(1)
-#: What is in the agent's environment and must not get into a call's.
+#: A value in the agent's environment that must not reach a call.
 CANARY = "s3cret-of-the-agent"
 
 
 class Lines:
-    """An output of the log, kept."""
+    """A log output that keeps its text."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -64,8 +62,8 @@ class Pool:
         decoder = Decoder("to_supervisor")
         (message,) = [
             m for frame in Encoder().frames([message]) for m in decoder.messages(frame)
-        ]  # what cannot be sent is no answer
-        self.answers[message.op_id].set_result(message)  # raises for a second one
+        ]  # an answer must be encodable
+        self.answers[message.op_id].set_result(message)  # raises for a second answer
 
     def ask(
         self,
@@ -79,7 +77,7 @@ class Pool:
         run_dir=None,
         data=None,
     ) -> asyncio.Future:
-        """The answer that will come; its op's number is its `number`."""
+        """Send a call and return a future of its answer, which has the call's id as `op`."""
         op = f"{next(_numbers):032d}"
         answer = self.answers[op] = asyncio.get_running_loop().create_future()
         answer.op = op
@@ -100,28 +98,28 @@ class Pool:
         return answer
 
     async def value(self, *args, **more):
-        """What the app returned."""
+        """Return the app's result."""
         said = await asyncio.wait_for(self.ask(*args, **more), 30)
         assert isinstance(said, CallReply), said
         return json.loads(said.reply)
 
     async def refusal(self, *args, **more) -> tuple[str, str]:
-        """Code and sentence."""
+        """Return the error's code and message."""
         said = await asyncio.wait_for(self.ask(*args, **more), 30)
         assert isinstance(said, OpError), said
         assert said.code in CODES and len(said.error) < 3000
         return said.code, said.error
 
     async def well(self) -> None:
-        """The next call is served, by a process that was not there before."""
+        """Check that a new process serves the next call."""
         assert (await self.value("find"))["seen"] == []
 
     def mark(self) -> Path:
         return self.place / f"mark-{next(_numbers)}"
 
     def naps(self) -> list[psutil.Process]:
-        """Living processes with this test's number in their arguments: an oracle that does not ask
-        the product.
+        """Return live processes with this test's number in their arguments, found without the
+        product's help.
         """
         out = []
         for p in psutil.process_iter():
@@ -131,7 +129,7 @@ class Pool:
         return out
 
     def processes(self) -> list[psutil.Process]:
-        """The worker process and everything below it."""
+        """Return the worker process and all its descendants."""
         pid = self.workers.worker_pid
         if pid is None:
             return []
@@ -162,7 +160,7 @@ def agent_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def new_pool(tmp_path: Path, agent_environment: None) -> AsyncIterator[Callable[..., Pool]]:
-    """Makes pools, and sees to it that nothing is left of them: no process, no file."""
+    """Return a function that creates pools. At the end, check that no process or file is left."""
     made = []
 
     def make(**more) -> Pool:
@@ -177,7 +175,7 @@ async def new_pool(tmp_path: Path, agent_environment: None) -> AsyncIterator[Cal
         pool.workers.close()
         await until(
             lambda there=there: all(map(gone, there)) and not any(p.is_running() for p in there[:1])
-        )  # its parent waits for it
+        )  # its parent reaps it
         assert pool.naps() == []
         assert not (pool.place / "calls").exists() or list((pool.place / "calls").iterdir()) == []
 
@@ -288,7 +286,7 @@ async def test_an_app_that_is_not_there_or_cannot_be_imported(pool: Pool) -> Non
     await pool.well()
 
 
-# ---- nothing leaks
+# ---- isolation between calls
 
 
 async def test_nothing_leaks_from_one_call_to_the_next(pool: Pool) -> None:
@@ -320,7 +318,7 @@ async def test_nothing_leaks_from_one_call_to_the_next(pool: Pool) -> None:
 async def test_what_a_call_leaves_in_its_folder_is_removed(pool: Pool) -> None:
     await pool.value("soil")
     calls = pool.place / "calls"
-    # the spares' own folders are left, and they are empty
+    # only the empty folders of the spare processes remain
     await until(
         lambda: (
             len(found := [(folders, files) for _, folders, files in os.walk(calls)])
@@ -344,7 +342,7 @@ async def test_calls_have_the_environment_of_a_login_and_no_secret(pool: Pool) -
             read.append(Path(f"/proc/{p.pid}/cmdline").read_bytes())
             with contextlib.suppress(
                 PermissionError
-            ):  # without root, a process that hides itself shows nobody its environment
+            ):  # without root, the environment of a non-dumpable process is not readable
                 read.append(Path(f"/proc/{p.pid}/environ").read_bytes())
     assert read and CANARY.encode() not in b"".join(read)
     assert found["argv"].startswith("jobscribe worker")
@@ -358,7 +356,7 @@ async def test_the_worker_process_has_nothing_of_the_agents_open(pool: Pool) -> 
         assert open_there and str(pool.place / "held") not in open_there
         assert (
             len([f for f in open_there if f.startswith("socket:")]) <= 3
-        )  # the agent, and the two ends of its alarm
+        )  # the agent's, and both ends of its wakeup socket
 
 
 async def test_calls_of_one_app_have_different_random_numbers(pool: Pool) -> None:
@@ -366,7 +364,7 @@ async def test_calls_of_one_app_have_different_random_numbers(pool: Pool) -> Non
     assert len(set(found)) == 4
 
 
-# ---- each its own clear answer
+# ---- one error per cause
 
 
 @pytest.mark.parametrize(
@@ -412,7 +410,7 @@ async def test_a_trace_reaches_the_log(pool: Pool) -> None:
     await pool.refusal("fail")
     assert "probe_app.py" in pool.log.text and "in fail" in pool.log.text
     await pool.refusal("crash")
-    assert "Segmentation fault" in pool.log.text  # what the interpreter said last
+    assert "Segmentation fault" in pool.log.text  # from the interpreter's last output
 
 
 async def test_a_reply_that_is_too_large_is_refused_with_both_sizes(pool: Pool) -> None:
@@ -450,7 +448,7 @@ async def test_a_call_is_one_line_in_the_log(pool: Pool) -> None:
         assert word in rows[0], rows[0]
 
 
-# ---- stopped
+# ---- stops
 
 
 @pytest.mark.parametrize("method", ["hang", "deaf", "in_c"])
@@ -468,8 +466,7 @@ async def test_a_deadline_ends_the_process(pool: Pool, method: str) -> None:
     await pool.well()
 
 
-#: Each outlives its parent, or leaves its session, or both. NAP is the sleep that is looked for
-#: afterwards.
+#: Each command outlives its parent, leaves its session, or does both. The test replaces NAP.
 LEAVES = {
     "a session of its own": "exec sleep NAP",
     "a daemon, forked twice": "( setsid sh -c 'sleep NAP & exec sleep NAP' & ); sleep 0.05; exit 0",
@@ -492,7 +489,7 @@ async def test_what_a_call_has_started_ends_with_it(pool: Pool, shell: str, how:
     if how == "wait":
         await until(pool.naps)
         assert (await answer).code == "deadline"
-        assert pool.naps() == []  # at once: it is answered when nothing is left
+        assert pool.naps() == []  # the answer comes only after all processes are gone
     else:
         await answer
         await until(lambda: not pool.naps())
@@ -501,11 +498,9 @@ async def test_what_a_call_has_started_ends_with_it(pool: Pool, shell: str, how:
 
 
 async def test_one_that_runs_away_by_forking_is_caught(pool: Pool) -> None:
-    """Each incarnation starts the next one in a new session and ends, so that its pid is always
-    old.
-    """
+    """Each process starts the next one in a new session and exits, so a pid is always outdated."""
     runner = pool.place / "runner.sh"
-    # ends by itself after a while, should it ever get away
+    # the chain is bounded, in case it escapes
     runner.write_text(
         f"[ $(( $1 )) -lt 20000 ] && setsid sh {runner} $(($1 + 1)) {pool.nap} & exit 0\n"
     )
@@ -520,7 +515,7 @@ async def test_one_that_runs_away_by_forking_is_caught(pool: Pool) -> None:
 
 
 async def test_one_call_is_not_mistaken_for_another(pool: Pool) -> None:
-    """While one is killed, what the other has started goes on."""
+    """When one call is killed, the processes of another call continue."""
     stays = pool.ask(
         "leave", {"shell": f"( setsid sleep {pool.nap} & ); exit 0", "wait": True}, secs=20
     )
@@ -597,7 +592,7 @@ async def test_calls_run_side_by_side(new_pool: Callable[..., Pool]) -> None:
         pool.workers.cancel(answer.op)
 
 
-# ---- the worker process itself
+# ---- the worker process
 
 
 async def test_a_killed_worker_process_is_replaced(pool: Pool) -> None:
@@ -615,7 +610,7 @@ async def test_a_killed_worker_process_is_replaced(pool: Pool) -> None:
         )
     forks = [p for p in before if p.pid not in [n.pid for n in pool.naps()]]
     await until(lambda: all(map(gone, forks)))
-    for p in pool.naps():  # in an agent its keeper adopts and ends them
+    for p in pool.naps():  # in an agent, the keeper adopts and ends them
         p.kill()
     await pool.well()
     assert pool.workers.worker_pid not in [p.pid for p in before]
@@ -734,5 +729,5 @@ async def test_close_ends_everything(pool: Pool) -> None:
     pool.workers.close()
     await until(
         lambda: all(map(gone, there)) and not pool.naps() and not there[0].is_running()
-    )  # its parent waits for it
+    )  # its parent reaps it
     assert not answer.done() and not (pool.place / "calls").exists()

@@ -1,4 +1,6 @@
-"""The result of a sequential run: a file that is passed on as it is, or a reason why it cannot be."""
+"""The stored result of a sequential run: the file's unchanged content, or a reason why it cannot be
+returned.
+"""
 
 from pathlib import Path
 

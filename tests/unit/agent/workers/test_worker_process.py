@@ -1,4 +1,4 @@
-"""The worker process by itself: what it answers its agent, and that it goes where its agent goes."""
+"""The worker process on its own: its answers to the agent, and its end together with the agent."""
 
 import contextlib
 import itertools
@@ -29,7 +29,7 @@ _numbers = itertools.count(1)
 
 
 class Worker:
-    """A worker process, seen from its agent."""
+    """A worker process, as its agent sees it."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -149,7 +149,7 @@ def test_a_call_finds_what_its_login_says(worker: Worker) -> None:
     )
     assert (
         "" not in found["path"] and "/" not in found["path"]
-    )  # its own folder is no place for modules
+    )  # its working folder is not on the import path
     worker.next()
     channel.close()
 
@@ -182,8 +182,8 @@ def test_an_order_that_it_does_not_know_or_that_comes_late(worker: Worker) -> No
     pid, channel, _ = worker.fork()
     channel.close()
     worker.next()
-    worker.send(WorkerOrder("kill", pid=pid))  # it is over already
-    worker.send(WorkerOrder("kill", pid=os.getpid()))  # not one of its forks
+    worker.send(WorkerOrder("kill", pid=pid))  # the process has already ended
+    worker.send(WorkerOrder("kill", pid=os.getpid()))  # not one of the worker's forks
     worker.send(WorkerOrder("load", modules=("no_such_module",)))
     assert "no_such_module" in worker.next()[0].sentence
 
@@ -210,12 +210,12 @@ def test_it_wants_its_arguments() -> None:
     assert done.returncode == 2 and "usage" in done.stderr
 
 
-# ---- its agent ends
+# ---- end of the agent
 
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Starts an agent that makes these calls."""
+    """Return a function that starts an agent, which makes the given calls."""
     made: list[subprocess.Popen[bytes]] = []
 
     def start(*calls: tuple[str, dict], path: Path = tmp_path) -> subprocess.Popen[bytes]:
@@ -277,9 +277,7 @@ def test_when_its_agent_is_killed_it_ends_with_all_calls_and_what_they_have_star
 def test_when_its_agent_is_killed_while_it_imports_it_ends_too(
     tmp_path: Path, agent: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
-    """An import may hang where no end of a socket is noticed. The calls that run meanwhile end as
-    well.
-    """
+    """A hanging import does not notice the closed socket. Running calls end too."""
     (tmp_path / "modules").mkdir()
     trap = "import os, pathlib, time\nparent = pathlib.Path(f'/proc/{os.getppid()}/cmdline').read_text()\n"
     trap += f"if 'calling_agent' in parent:\n    pathlib.Path('{tmp_path}/hangs').touch()\n    time.sleep(86400)\n"

@@ -1,5 +1,5 @@
-"""Agents in containers, with a Docker daemon on paper: who is started, adopted, buried and left
-alone, and what is kept of each end.
+"""Agents in containers, with a fake Docker daemon: starts, adoption, cleanup, foreign containers,
+and stored exits.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ KEY = AgentKey("docker", "sequential", "User0001", "a")
 TOKEN, AGENT_ID = "SecretToken" * 3, "AbCdSecretId" * 3
 DEPLOYMENT, NAME, RELAY = "depl0001", "srj-s-User0001", "jobscribe-relay-depl0001"
 SPAN = (200_000, 200_099) if os.geteuid() == 0 else None
-#: Nothing on paper takes long.
+#: Calls of the fake daemon are fast.
 WAIT_SECS = 10.0
 
 
 class House:
-    """What a driver is made of. Lines of the log and news of hosts are kept."""
+    """The parts of a Docker driver. Log lines and host reports are kept."""
 
     def __init__(self, root: Path, fake: FakeDocker) -> None:
         self.root, self.fake = root, fake
@@ -96,7 +96,7 @@ class House:
         return "".join(self.lines)
 
     def ends(self, key: AgentKey = KEY) -> list[dict[str, Any]]:
-        """What is written down in the agent's folder."""
+        """Return the records in the agent's `container.log`."""
         file = self.root / "agent" / str(key) / "container.log"
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
@@ -120,7 +120,7 @@ async def house(fake: FakeDocker, tmp_path: Path) -> AsyncIterator[House]:
 
 @pytest.fixture
 def obedient(fake: FakeDocker) -> Iterator[FakeDocker]:
-    """Keepers that end when they are told to."""
+    """Make keepers exit on SIGTERM."""
     happened = fake.happened
 
     def ends(c: Container, action: str, **more: str) -> None:
@@ -145,7 +145,7 @@ def spec(key: AgentKey = KEY) -> AgentSpec:
 def other(
     fake: FakeDocker, name: str = NAME, *, status: str = "running", deployment: str = "depl0002"
 ) -> Container:
-    """A container of somebody else's with our name."""
+    """Create a container of another deployment with our container's name."""
     made = fake.made(
         name, {"Image": "lab:1", "Labels": names.agent_labels(deployment, KEY, "x" * 32, 0)}
     )
@@ -210,7 +210,7 @@ async def test_the_token_travels_by_stdin_alone(house: House) -> None:
     for secret in (TOKEN, AGENT_ID):
         assert secret not in seen
     files = [p.read_bytes() for p in house.root.rglob("*") if p.is_file()]
-    # without root there are no unix users of their own to be noted
+    # without root, there are no unix users to store
     assert bool(files) == (os.geteuid() == 0) and not any(TOKEN.encode() in f for f in files)
 
 
@@ -234,9 +234,7 @@ async def test_starts_of_one_agent_at_once_give_one(house: House) -> None:
 async def test_starts_of_many_users_take_their_turn(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else each takes so long that it is given up; and whoever only asks for something else would
-    wait behind them all.
-    """
+    """Otherwise each start could time out, and other requests would wait behind all starts."""
     driver, now, most = house.driver(), 0, 0
     made = container_start.create_container
 
@@ -478,7 +476,7 @@ async def test_evidence_comes_before_the_removal(house: House) -> None:
     await until(lambda: house.fake.called("DELETE /containers/"))
     assert house.agents() == {NAME: "exited"}
     async with asyncio.timeout(WAIT_SECS):
-        while house.agents():  # each look tries it again
+        while house.agents():  # each `find` retries the removal
             assert await driver.find(handle) == Found(
                 state="gone", detail="another keeper uses its folder (exit code 3)"
             )
@@ -490,7 +488,7 @@ async def test_evidence_comes_before_the_removal(house: House) -> None:
 
 
 async def test_a_look_that_is_over_is_no_news(house: House) -> None:
-    """Who asks in a loop would else be told the same for ever, and the loop never go on."""
+    """A caller in a loop would otherwise get the old result forever, and block the event loop."""
     driver = house.driver()
     handle = await driver.start(spec())
     over: asyncio.Task[str | None] = asyncio.create_task(asyncio.sleep(0, "old news"))
@@ -546,7 +544,7 @@ async def test_with_the_host_down_nobody_waits_for_the_answer(house: House) -> N
     driver = house.driver(call_secs=60)
     handle = await driver.start(spec())
     house.fake.close()
-    await driver.find(handle)  # it is noticed sooner
+    await driver.find(handle)  # the call makes the engine notice the failure sooner
     await until(lambda: not driver.engines["a"].up)
     async with asyncio.timeout(5):
         found = await driver.find(handle)
@@ -571,7 +569,7 @@ async def test_a_handle_that_says_too_little_is_answered(house: House, handle: H
 
 
 async def test_a_forged_record_does_no_harm(house: House) -> None:
-    """The folder is the user's own: a job can write there what it likes."""
+    """The folder belongs to the user, so a job can write arbitrary data there."""
     driver = house.driver()
     handle = await driver.start(spec())
     log = house.root / "agent" / str(KEY) / "container.log"
@@ -629,7 +627,7 @@ async def test_who_does_not_listen_is_killed_after_its_grace(
 
 
 async def test_a_signal_that_came_too_early_is_sent_again(house: House) -> None:
-    """The kernel spares a first process those that it has no handler for yet."""
+    """The kernel drops a signal to process 1 until the process has a handler for it."""
     driver = house.driver()
     handle = await driver.start(spec())
     c = house.fake.get(NAME)
@@ -644,7 +642,7 @@ async def test_a_signal_that_came_too_early_is_sent_again(house: House) -> None:
     assert c.signals == [15, 15]
 
 
-# ---- looking after hosts
+# ---- host monitoring
 
 
 async def test_what_ended_while_nobody_looked_is_found(house: House) -> None:
@@ -689,7 +687,8 @@ async def test_hosts_are_told_of_to_everybody(house: House) -> None:
     await until(lambda: ("sync", "a") in heard and ("event", "a", "start") in heard)
     assert heard[0] == ("state", "a", True)
     house.fake.close()
-    await driver.find({"host": "a", "id": "1" * 64})  # it is noticed sooner
+    # the call makes the engine notice the failure sooner
+    await driver.find({"host": "a", "id": "1" * 64})
     await until(lambda: ("state", "a", False) in heard)
     house.fake.reopen()
     assert [h[:3] for h in house.hosts] == [("docker", "a", "up"), ("docker", "a", "down")]
@@ -791,7 +790,7 @@ async def test_a_relay_that_is_gone_comes_back_by_itself(house: House, accident:
 
 
 async def test_a_relay_that_cannot_be_started_again_is_replaced(house: House) -> None:
-    """As after a crash of the daemon, when containerd holds its id for taken."""
+    """This happens after a crash of the daemon, when containerd still considers the id in use."""
     driver = house.driver()
     await driver.start(spec())
     before = house.fake.get(RELAY).id

@@ -1,5 +1,5 @@
-"""One Docker host as the supervisor sees it: calls with deadlines, a watch that tells edges, events
-that are not missed.
+"""The supervisor's connection to a Docker host: calls with deadlines, a monitor that reports state
+changes, and events without gaps.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class Output:
 
 
 class Seen:
-    """An engine and all that it said."""
+    """An engine and everything it reported."""
 
     def __init__(
         self, address: str, *, tls: str | None = None, call_secs: float = 3.0, name: str = "a"
@@ -227,7 +227,7 @@ asyncio.run(main())
     assert (done.stdout, done.returncode) == ("EngineError\n", 0), done.stderr
 
 
-# ---- the watch
+# ---- the monitor
 
 
 async def test_up_and_down_are_told_once_each(fake: FakeDocker) -> None:
@@ -237,7 +237,7 @@ async def test_up_and_down_are_told_once_each(fake: FakeDocker) -> None:
         fake.close()
         await until(lambda: not s.engine.up)
         calls = len(s.states)
-        await asyncio.sleep(0.6)  # several more attempts
+        await asyncio.sleep(0.6)  # time for several more attempts
         assert [u for _, u, _ in s.states] == [True, False] and calls == 2
         assert (
             "refused" in s.states[1][2]
@@ -258,7 +258,7 @@ async def test_a_daemon_that_hangs_is_down_is_asked_again_and_again_and_is_found
         fake.trouble(".", "hang")
         await until(lambda: not s.engine.up)
         assert "did not answer in time" in s.engine.detail
-        # each attempt gives its thread back
+        # each attempt must release its thread
         await until(lambda: len(fake.called("GET /version")) > 2 * engines.WATCHES)
         fake.relent()
         await until(lambda: s.engine.up and s.syncs == 2)
@@ -267,7 +267,7 @@ async def test_a_daemon_that_hangs_is_down_is_asked_again_and_again_and_is_found
 async def test_a_host_that_is_down_from_the_beginning_is_told_once(tmp_path: Path) -> None:
     async with seen(f"unix://{tmp_path}/none", watch=True) as s:
         await until(lambda: s.states)
-        await asyncio.sleep(0.5)  # several more attempts
+        await asyncio.sleep(0.5)  # time for several more attempts
         assert (
             len(s.states) == 1
             and s.states[0][:2] == ("a", False)
@@ -402,7 +402,7 @@ async def test_a_connection_that_was_not_used_for_long_is_not_used_again(
 def make_cert(
     folder: Path, name: str, authority: Path | None, usage: str, *, days: int = 2, more: str = ""
 ) -> None:
-    """name.pem and name-key.pem, signed by authority/ca.pem, or by itself."""
+    """Create name.pem and name-key.pem, signed by authority/ca.pem or self-signed."""
     key, cert = folder / f"{name}-key.pem", folder / f"{name}.pem"
     run = lambda *args: subprocess.run(["openssl", *args], check=True, capture_output=True)
     new = [
@@ -454,7 +454,7 @@ def make_cert(
 
 
 class Certificates:
-    """server: what a daemon has; client: the folder that a pool names."""
+    """A daemon's certificates in `folder`, and the pool's certificate folder in `client`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.client = folder, folder / "client"
@@ -496,7 +496,7 @@ def certs(made: Certificates) -> Certificates:
 
 
 async def only_problem(address: str, tls: Path | None) -> str:
-    """What check says, which a call has to agree with."""
+    """Return the only problem that `check` finds, and check that a call fails too."""
     async with seen(address, tls=str(tls) if tls else None) as s:
         problems = await s.engine.check()
         assert len(problems) == 1, problems
@@ -671,7 +671,7 @@ async def test_tls_to_a_plain_port_and_plain_to_a_tls_port_are_told_apart(
 ) -> None:
     with fake_docker(tmp_path, tcp=True) as daemon:
         assert "this port does not use TLS" in await only_problem(daemon.address, certs.client)
-    # what Docker answers to plain HTTP at a port with TLS
+    # Docker's answer to plain HTTP on a TLS port
     fake.trouble(".", "fail", status=400, said="Client sent an HTTP request to an HTTPS server.")
     async with seen(fake.address) as s:
         e = await error_of(s)

@@ -1,5 +1,5 @@
-"""Why a container ended: truth tables over what its engine says, the memory events seen, the
-wrapper's own word, and our stop.
+"""The exit status of a container, as truth tables over the engine's state, memory events, the init
+script's record and our stop.
 """
 
 from typing import Any
@@ -39,7 +39,7 @@ def state(
 KILLED = "its container was killed from outside by signal 9 (SIGKILL) (docker kill, docker stop or an administrator)"
 TOLD = "its container was killed from outside by signal 15 (SIGTERM) (docker kill, docker stop or an administrator)"
 
-#: state, memory events, what the wrapper wrote, our stop -> (source, code, signal, out_of_memory,
+#: state, memory events, the init script's record, our stop -> (source, code, signal, out_of_memory,
 #: detail)
 TASKS: list[
     tuple[str, dict[str, Any] | None, int, RecordedExit | None, str | None, tuple[Any, ...]]
@@ -295,7 +295,7 @@ def test_what_was_seen_around_an_end() -> None:
         killed.memory_kills,
         killed.kernel_unread,
     ) == (70, 100, 2, exit_status.KERNEL_LOG_UNREADABLE)
-    # the engine says that memory ran out, and nobody counted how often
+    # the engine reports out of memory, but no kill count is available
     assert seen(state(137, oom=True)).memory_kills is None and seen(state(137)).memory_kills == 0
     assert seen(state(3), recorded=RecordedExit(code=3)).kernel_unread is None
     assert seen(state(137), stop="cancel").kernel_unread is None

@@ -1,6 +1,4 @@
-"""Images: found, pulled by the pool's policy, and every way in which that fails with a sentence of
-its own.
-"""
+"""Images: lookup, pulls by the pool's policy, and a specific error for each kind of failure."""
 
 import asyncio
 import base64
@@ -221,7 +219,7 @@ async def test_what_the_daemon_says_of_a_pull_becomes_a_fault_with_advice(
         and said.split(":")[0] in e.sentence
         and ";" in e.sentence
     )
-    # some are said with a status, before anything is streamed
+    # the daemon reports some errors as a status before the stream
     fake.trouble("POST /images/create", "fail", status=404, said=said)
     assert (await fault_of(fake, "sim:2")).fault == fault
 
@@ -247,7 +245,7 @@ async def test_a_registry_that_hangs_ends_the_pull_in_time(fake: FakeDocker) -> 
 
 
 async def test_a_pull_that_is_given_up_is_not_left_running(fake: FakeDocker) -> None:
-    """The connection ends: for the daemon that is the end of the pull."""
+    """The connection closes, which cancels the pull in the daemon."""
     import fake_docker_api
 
     ended = asyncio.Event()
@@ -289,7 +287,7 @@ def credentials(folder: Path, content: Any = None, mode: int = 0o600) -> str:
 async def test_credentials_go_to_their_registry_only(
     fake: FakeDocker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # what somebody's `docker login` left must not be used in our name
+    # credentials of a personal `docker login` must not be used
     (tmp_path / "config.json").write_text(
         json.dumps(
             {"auths": {"other.example.org": {"auth": base64.b64encode(b"me:mine").decode()}}}

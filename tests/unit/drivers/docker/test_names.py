@@ -1,5 +1,5 @@
-"""Names and labels of what we have on Docker hosts: told apart by deployment, user, kind and task,
-and by nobody mistaken.
+"""Names and labels of our objects on Docker hosts: unique for each deployment, user, kind and task,
+and never confused with other objects.
 """
 
 import re
@@ -12,7 +12,7 @@ from jobscribe.protocol.ids import AgentKey, Token
 
 KEY = AgentKey("docker", "sequential", "User0001", "a")
 TOKEN = Token("User0001-Simu0001-animation", 3, 1, "worker", 7)
-#: What Docker takes for a container's name.
+#: Docker's rule for container names.
 DOCKERS = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+\Z")
 
 

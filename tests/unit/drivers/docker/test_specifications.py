@@ -1,6 +1,4 @@
-"""What containers are made with, word by word: what keeps a user in, what nobody may see, and the
-same as a line for the shell.
-"""
+"""Container specifications, field by field: isolation, secrets, and the equivalent shell command."""
 
 import csv
 import json
@@ -80,8 +78,8 @@ def relay() -> Creation:
 def boxed(
     limits: dict[str, Any], mounts: list[dict[str, Any]], network: str, log: dict[str, Any]
 ) -> dict[str, Any]:
-    """What every container has; written down here a second time, by hand: nothing may be missing,
-    and nothing more there.
+    """Return the complete fields that every container has. They are repeated here by hand, so a
+    missing or extra field fails the test.
     """
     return {
         "AutoRemove": False,
@@ -236,7 +234,7 @@ def test_a_task_alone_has_the_pools_network_and_no_gpu() -> None:
 
 
 def test_volumes_of_an_image_are_in_memory() -> None:
-    """Where something of ours is already, that stays."""
+    """A path that already has our mount keeps it."""
     made = task(
         ContainerSpec(memory_mb=64),
         declared=("/data", "/data/", "/srv/js/user/User0001", "/tmp", "/tmp/below", EVIDENCE),
@@ -376,7 +374,7 @@ def test_where_output_goes(driver: str, options: dict[str, str]) -> None:
     }
 
 
-# ---- the line for the shell
+# ---- the shell command
 
 
 def words(creation: Creation, host: PoolHost = HOST) -> list[str]:
@@ -451,6 +449,8 @@ def test_odd_paths_stay_one_word(odd: str) -> None:
 
 
 def test_gpus_are_named_never_all() -> None:
-    """One of all is what `--gpus all` would be: a task gets those that were placed for it."""
+    """A task gets only the GPUs placed for it; a count of GPUs could select others, as `--gpus all`
+    does.
+    """
     request = task(ContainerSpec(gpus=("0",))).config["HostConfig"]["DeviceRequests"][0]
     assert request["Count"] == 0 and request["DeviceIDs"] == ["0"]

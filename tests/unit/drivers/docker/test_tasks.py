@@ -1,5 +1,5 @@
-"""Tasks in containers, before a daemon on paper: each is launched at most once and never lost,
-whatever breaks in between.
+"""Tasks in containers, with a fake daemon: each is launched at most once and never lost, whatever
+fails.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ CREATED, STARTED = r"POST /containers/create", r"POST /containers/[^/]+/start"
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test waits for what only is to be patient."""
+    """Shorten the retry and poll intervals."""
     monkeypatch.setattr(start, "_AGAIN_SECS", 0.02)
     monkeypatch.setattr(networks, "PAUSES", (0.01,) * 5)
     monkeypatch.setattr(stop, "AGAIN_SECS", 0.1)
@@ -43,7 +43,7 @@ async def new_life(fake: FakeDocker) -> AsyncIterator[New]:
     lives: list[Life] = []
 
     async def new(**pool: Any) -> Life:
-        """The one before is over."""
+        """Close the previous supervisor life and start a new one."""
         while lives:
             await lives.pop().close()
         lives.append(Life(root, fake.address, **pool))
@@ -68,7 +68,7 @@ def container_of(fake: FakeDocker, token: Token) -> Container:
 
 
 def end(fake: FakeDocker, life: Life, token: Token, code: int = 0, **more: Any) -> None:
-    """As its wrapper would end it."""
+    """End the task in the same way as its init script."""
     (life.evidence(token) / "exit-code").write_text(f"{code}\n")
     fake.finish(container_of(fake, token).id, code, **more)
 
@@ -81,7 +81,7 @@ async def settled(life: Life, *tokens: Token) -> None:
         )
 
 
-# ---- launching
+# ---- launches
 
 
 async def test_a_launch_makes_one_container_and_starts_it_once(
@@ -149,7 +149,7 @@ async def test_a_call_whose_answer_does_not_come_is_asked_again_and_nothing_is_m
 async def test_one_that_ran_before_the_answer_to_its_start_came_is_not_started_again(
     life: Life, fake: FakeDocker
 ) -> None:
-    """It was over at once, and all we heard was that the connection broke."""
+    """The task ended at once, and the only answer to the start was a broken connection."""
     fake.on_start = lambda c: (
         (Path(c.config["Cmd"][0]).parent / "exit-code").write_text("5\n"),
         fake.finish(c.id, 5),
@@ -178,7 +178,9 @@ async def test_a_runtime_that_fails_before_there_is_a_process_is_asked_again(
     times: int,
     calls: int,
 ) -> None:
-    """It may have been killed itself. Nothing of the command has run, and nothing else is made."""
+    """The runtime itself may have been killed. The command has not run, so no second container is
+    created.
+    """
     fake.trouble(STARTED, "fail", times=times, said=said)
     token = life.launch()
     if times < calls:
@@ -297,7 +299,7 @@ IN_USE = "error while removing network: network x has active endpoints"
 
 
 async def over(life: Life, fake: FakeDocker, **box: Any) -> str:
-    """The network of a task that ran and has ended."""
+    """Run a task to its end, and return its network."""
     token = life.launch(box={"subnet": "10.208.8.0/22", **box})
     await life.reported(token, "running")
     (network,) = fake.networks
@@ -400,7 +402,7 @@ async def test_volumes_are_the_pools_or_the_users_own(
         )
 
 
-# ---- stopping
+# ---- stops
 
 
 async def test_a_stop_while_its_image_is_pulled_ends_it_at_once_and_for_good(
@@ -490,11 +492,11 @@ async def test_what_the_wrapper_ended_at_its_limit_says_so(life: Life, fake: Fak
     assert (exit_.signal, exit_.stop_reason, exit_.survivors_killed) == (15, "timeLimit", 2)
 
 
-# ---- the exit or the stop, whichever came first
+# ---- exit or stop, whichever comes first
 
 
 def exits(life: Life, token: Token, code: int) -> None:
-    """Its command has ended, and its container has not."""
+    """Write the command's exit code while the container runs on."""
     (life.evidence(token) / "exit-code").write_text(f"{code}\n")
 
 
@@ -546,7 +548,7 @@ async def test_a_stop_that_waits_for_its_host_is_too_late_when_its_command_ends_
 async def test_a_container_that_runs_on_after_its_command_is_killed(
     life: Life, fake: FakeDocker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A job that wrote its own exit code does not escape from its time limit."""
+    """A job that writes its own exit code does not escape its time limit."""
     monkeypatch.setattr(poll_loop, "LEFTOVER_SECS", 0.3)
     token = life.launch()
     await life.reported(token, "running")
@@ -572,7 +574,7 @@ async def test_nothing_is_called_gone_while_its_host_is_away_and_its_end_is_told
     heard = len(life.heard)
     life.tasks.find(KEY)
     life.launch()
-    await asyncio.sleep(0.2)  # nothing is to happen; so long it has to do so
+    await asyncio.sleep(0.2)  # nothing may happen in this time
     assert len(life.heard) == heard
     fake.reopen()
     assert (await life.end_of(token)).code == 3
@@ -629,7 +631,7 @@ async def test_one_that_was_made_and_not_started_is_started_by_the_next_life(
 async def test_a_token_of_which_no_container_was_made_is_launched_again(
     new_life: New, fake: FakeDocker
 ) -> None:
-    """Nothing of it ever ran: that a supervisor died just then is no run's fault."""
+    """The command never ran, so the supervisor's end at that moment does not fail the run."""
     life = await new_life()
     fake.trouble(CREATED, "disconnect")
     token = life.launch()
@@ -708,7 +710,7 @@ async def test_one_that_is_kept_to_be_looked_at_goes_when_it_is_released_also_af
         await life.reported(token, "running")
         end(fake, life, token, 1)
         await life.end_of(token)
-    life.tasks.release(KEY, at_once)  # it failed, and nobody keeps it
+    life.tasks.release(KEY, at_once)  # it failed, and no hold applies
     life.tasks.settle(KEY, (at_once, held, forgotten))
     await life.until(
         lambda: life.tasks.on_sync("a") or not life.ledger(at_once).exists(), "it goes as others do"
@@ -794,7 +796,7 @@ async def test_a_snapshot_has_pages_and_a_probe_is_answered_with_nothing(life: L
     assert probed == [PortsProbed(op_id="p" * 32, busy=())]
 
 
-# ---- parts
+# ---- single functions
 
 
 def test_what_is_put_into_a_users_folder_goes_through_nothing_that_lies_there(
@@ -839,8 +841,8 @@ def test_an_entry_of_the_ledger_that_was_half_made_was_never_launched(tmp_path: 
 
 
 def test_the_wrapper_runs_as_process_1_only(tmp_path: Path) -> None:
-    """By hand it would signal all that it reaches. Not run here: its guard comes before anything
-    else that does something.
+    """Started manually, the init script would signal unrelated processes. The test does not run it:
+    it checks that the guard comes first.
     """
     lines = [
         line

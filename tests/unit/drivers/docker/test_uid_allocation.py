@@ -1,5 +1,5 @@
-"""Which unix user somebody is on the hosts: one number each for good, from the span and no other,
-and files given to it.
+"""Allocation of unix user ids on the hosts: one permanent id per user, only from the configured
+range, and ownership of the user's files.
 """
 
 import concurrent.futures
@@ -51,7 +51,7 @@ def test_numbers_are_for_good(tmp_path: Path) -> None:
 
 @as_root
 def test_a_number_counts_only_when_it_is_written_down(tmp_path: Path) -> None:
-    """What a crash would forget must never have been used."""
+    """An id that a crash could lose must not be used."""
     u = users(tmp_path)
     u.ids("User0001")
     os.rename(tmp_path / "unix-users.json", tmp_path / "kept")
@@ -144,7 +144,7 @@ def test_a_span_is_refused_to_who_cannot_give_files_away(
     ],
 )
 def test_a_damaged_file_gives_nobody_a_number(tmp_path: Path, content: bytes) -> None:
-    """Else two users would be one on the hosts."""
+    """Otherwise two users could share an id on the hosts."""
     (tmp_path / "unix-users.json").write_bytes(content)
     with pytest.raises(Refusal) as refused:
         users(tmp_path).ids("User0003")

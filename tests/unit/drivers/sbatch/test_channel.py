@@ -1,5 +1,5 @@
-"""Becoming a user without ssh: as oneself, by sudo, by runuser; and what a second account on the
-same machine can see of it.
+"""The local channel: commands as the current user, through sudo or through runuser, and what
+another account on the machine can see.
 """
 
 import contextlib
@@ -51,7 +51,8 @@ async def batch_site() -> AsyncIterator[SbatchAgents]:
 async def test_a_command_gets_its_stdin_and_says_what_it_says() -> None:
     ran = await LocalChannel(()).run(["sh", "-c", "cat; echo oops >&2; exit 7"], b"x" * 300_000)
     assert (ran.code, len(ran.out), ran.err) == (7, 300_000, b"oops\n")
-    assert (await LocalChannel(()).run(["true"], b"x" * 300_000)).code == 0  # it does not read
+    # the command does not read its stdin
+    assert (await LocalChannel(()).run(["true"], b"x" * 300_000)).code == 0
     assert (await LocalChannel(()).run(["no-such-command"])).code == 127
     assert (
         len((await LocalChannel(()).run(["head", "-c", str(OUT_BYTES + 1), "/dev/zero"])).out)
@@ -95,7 +96,7 @@ async def test_what_takes_too_long_is_ended_with_what_it_started() -> None:
 
 
 async def test_what_it_leaves_behind_is_not_waited_for() -> None:
-    """Profiles start daemons that keep their output."""
+    """Login profiles start daemons that keep the output open."""
     began = time.monotonic()
     ran = await LocalChannel(()).run(["sh", "-c", "echo done; sleep 1234 & exit 3"], secs=60)
     assert (ran.code, ran.out) == (3, b"done\n") and time.monotonic() - began < 30
@@ -153,7 +154,7 @@ async def test_sudo_is_asked_for_no_password_and_for_the_users_home(
     assert await driver.evidence(KEY, "t1/stdout.log", 0, 1) == (
         b"",
         0,
-    )  # everything there is executed in the same way
+    )  # every command runs in the same way
     assert set((batch_site.root / "asked").read_text().splitlines()) == {f"-n -H -u {me} --"}
 
 
@@ -225,7 +226,7 @@ async def test_an_agent_as_another_user_whose_secrets_a_third_cannot_see(
     for path in (batch_site.base, *batch_site.base.rglob("*")):
         with contextlib.suppress(
             FileNotFoundError
-        ):  # what is written anew has another name for a moment
+        ):  # a file that is being rewritten has a temporary name
             assert path.lstat().st_uid == NOBODY
     assert handle["user"] == "nobody" and driver.signed_in_as(KEY) == "nobody"
     await driver.stop(handle, 1.0)

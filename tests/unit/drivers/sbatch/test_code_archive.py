@@ -1,5 +1,5 @@
-"""What an agent needs is sent to where nothing of ours is: chosen by tags, whole or not at all,
-once, and kept while anything may need it.
+"""The code archive for agents on clusters: wheels are selected by tags; the archive is unpacked
+completely or not at all, sent once, and kept while in use.
 """
 
 import io
@@ -87,7 +87,7 @@ def test_the_newest_wheel_that_fits_is_taken() -> None:
     assert best(names, "msgpack", CP311) == names[1]
 
 
-# ---- what is sent
+# ---- archive contents
 
 
 def test_the_agents_side_and_its_four_packages_and_nothing_else() -> None:
@@ -132,7 +132,7 @@ def test_wheels_of_the_operator_are_unpacked(tmp_path: Path) -> None:
     (tmp_path / f"msgpack-1.9-cp313-cp313-manylinux_2_17_{other.machine}.whl").rename(
         tmp_path / f"msgpack-0.9-cp313-cp313-manylinux_2_17_{other.machine}.whl"
     )
-    with pytest.raises(Refusal, match="msgpack"):  # older than an agent needs
+    with pytest.raises(Refusal, match="msgpack"):  # older than the agent's minimum
         code_archive.build_code(other, Cluster(name="hpc", wheels=str(tmp_path)))
 
 
@@ -246,7 +246,7 @@ def test_old_code_goes_when_nothing_needs_it(base: Path) -> None:
     assert left == {"d1", "d2", "d6", "d7", "d8", "d9.login2-7.new"}
 
 
-# ---- sent over a channel, and run
+# ---- transfer and use
 
 
 @pytest.fixture
@@ -308,10 +308,10 @@ async def test_code_that_cannot_be_imported_there_is_a_clear_sentence(
     await driver._login_node(KEY.uid, driver._clusters.clusters[0], channel)
     (damaged,) = batch_site.base.glob("code/*/msgspec/__init__.py")
     damaged.write_bytes(b"raise ImportError('damaged')".ljust(damaged.stat().st_size))
-    os.utime(damaged, (0, 0))  # what was compiled before is of another file
+    os.utime(damaged, (0, 0))  # the compiled file no longer matches the source
     with pytest.raises(
         Refusal, match=r"ended right after its start.*damaged"
-    ):  # it was seen to work a moment ago
+    ):  # a check succeeded a moment ago
         await driver.start(SPEC)
     with pytest.raises(Refusal, match=r"msgspec cannot be imported by /usr/bin/python3.*damaged"):
         await driver.start(SPEC)
@@ -348,4 +348,4 @@ async def test_the_first_python_that_is_new_enough_is_taken_and_a_login_may_prin
     assert await driver.evidence(KEY, "t1/stdout.log", 0, 1) == (
         b"",
         0,
-    )  # asked of the code there, by that Python
+    )  # the reply comes from the sent code in that Python

@@ -1,5 +1,5 @@
-"""Agents on a login node, with real keepers: detached, one per key, found again, ended; what
-signing in changes; what is said and kept.
+"""Agents on a login node, with real keepers: detached, one per key, found again and ended; effects
+of a sign-in; log lines and stored data.
 """
 
 import asyncio
@@ -38,8 +38,8 @@ async def batch_site() -> AsyncIterator[SbatchAgents]:
 async def signed_in(
     batch_site: SbatchAgents, monkeypatch: pytest.MonkeyPatch, **more: Any
 ) -> tuple[Any, Ssh]:
-    """A driver of a cluster where users sign in, and this user has. This machine's own code is
-    used: test_sbatch_code sends it.
+    """Return a driver of a cluster with sign-in, and the user's channel. It uses this machine's
+    code; test_code_archive tests the transfer.
     """
     real = sites.prepare
 
@@ -73,8 +73,8 @@ async def refused(code: str, doing: Any) -> str:
 
 @dataclass
 class Start:
-    """One start, which several tests look at. said: what was asked for there, by verb. seen: where
-    a secret was seen meanwhile.
+    """One start that several tests inspect. `said` has the requests on the login node by verb;
+    `seen` has the process texts that showed a secret.
     """
 
     batch_site: SbatchAgents
@@ -85,8 +85,8 @@ class Start:
 
 @pytest.fixture(scope="module")
 def first() -> Iterator[Start]:
-    """In a folder where others may write, but not move ours away; as somebody whose files everybody
-    may read; with an earlier one's log.
+    """Start in a folder that others can write to but not move our files in (sticky), as a user with
+    a permissive umask, with an earlier agent's log present.
     """
     said: dict[str, Any] = {}
     real = sites.call
@@ -122,8 +122,8 @@ def first() -> Iterator[Start]:
 
 @contextlib.contextmanager
 def watched() -> Iterator[list[bytes]]:
-    """Arguments and environments in which a secret was seen, all the time, by somebody who may see
-    everything.
+    """Watch all processes; yield the list of arguments and environments that showed a
+    secret.
     """
     seen, over, before = [], threading.Event(), set(os.listdir("/proc"))
 
@@ -165,7 +165,7 @@ def test_folders_and_files_are_the_users_alone(first: Start) -> None:
     for path in (first.batch_site.base, *first.batch_site.base.rglob("*")):
         with contextlib.suppress(
             FileNotFoundError
-        ):  # what is written anew has another name for a moment
+        ):  # a file that is being rewritten has a temporary name
             assert stat.S_IMODE(path.lstat().st_mode) & 0o077 == 0, path
 
 
@@ -178,7 +178,7 @@ def test_no_secret_is_in_an_argument_an_environment_or_a_file(first: Start) -> N
                 texts[path] = path.read_bytes()
     log = (
         (first.batch_site.base / "job_agent.log").read_bytes().partition(b"\n")[2]
-    )  # its first line is of an earlier one
+    )  # the first line belongs to an earlier agent
     assert log and any(KEY.uid.encode() in text for text in texts.values())
     assert [
         path
@@ -209,7 +209,7 @@ def test_the_agent_is_told_what_batch_runs_need(first: Start) -> None:
 async def test_a_keeper_that_finds_its_lease_taken_ends_with_its_agent(
     batch_site: SbatchAgents,
 ) -> None:
-    """But not before: until then it replaces its agent without asking anybody."""
+    """Until the lease is taken, the keeper replaces its agent on its own."""
     driver = batch_site.driver()
     handle = await driver.start(SPEC)
     await driver.close()
@@ -228,7 +228,7 @@ async def test_a_keeper_that_finds_its_lease_taken_ends_with_its_agent(
     assert (await driver.find(handle)).state == "gone"
 
 
-# ---- the end
+# ---- ends
 
 
 async def _not_connected() -> bool:
@@ -291,8 +291,8 @@ async def test_many_starts_at_once_make_one(batch_site: SbatchAgents) -> None:
 
 
 class Elsewhere:
-    """A keeper on another login node: its lease is counted up until it is asked to end, or falls
-    silent.
+    """A keeper on another login node: it renews its lease until it is asked to end, or stops
+    renewing it.
     """
 
     def __init__(self, batch_site: SbatchAgents, *, obeys: bool = False) -> None:
@@ -366,7 +366,7 @@ async def test_a_stop_reaches_another_login_node(batch_site: SbatchAgents) -> No
 async def test_an_agent_that_hangs_on_a_connection_comes_to_where_the_connection_is(
     batch_site: SbatchAgents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the link `ssh` one on another login node could not be reached."""
+    """With the link `ssh`, an agent on another login node would be unreachable."""
     driver, channel = await signed_in(batch_site, monkeypatch, link="ssh")
     with Elsewhere(batch_site, obeys=True):
         handle = await driver.start(SPEC)
@@ -397,7 +397,7 @@ async def test_a_start_that_is_killed_in_the_middle_leaves_one_or_none(
         if b"agent.login_node\0start\0" in processes._read(f"/proc/{p.pid}/cmdline")
         and p.parent == os.getpid()
     ]
-    assert found or when == "with the agent"  # then it may have been faster
+    assert found or when == "with the agent"  # the start may have finished already
     for pid in found:
         os.kill(pid, signal.SIGKILL)
     await asyncio.gather(starting, return_exceptions=True)
@@ -453,7 +453,7 @@ async def test_one_that_hangs_on_another_machine_keeps_nobody_from_beginning_and
     )
 
 
-# ---- where it cannot be
+# ---- impossible starts
 
 
 @pytest.mark.parametrize(
@@ -571,9 +571,7 @@ async def test_whoever_signs_in_is_told_and_finds_his_agent_again(
     await driver.close()
     later = batch_site.driver(batch_site.cluster(access="ssh"))
     assert (await later.find(handle)).sign_in
-    batch_site.address["agentsUrl"] = (
-        "ws://127.0.0.1:10/agent"  # the supervisor listens elsewhere now
-    )
+    batch_site.address["agentsUrl"] = "ws://127.0.0.1:10/agent"  # the supervisor has a new address
     await sign_in(later, Ssh(), monkeypatch)
     assert (await later.find(handle)).state == "alive"
     assert (
@@ -600,8 +598,8 @@ async def test_nobody_signs_in_where_there_is_nothing_to_sign_in_to(
 async def test_a_link_through_the_connection_stands_again_after_the_sign_in(
     batch_site: SbatchAgents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The agent is there all the time; it has lost its way here. The socket's path is short however
-    deep the cluster's folder is.
+    """The agent runs on but has lost its link. The socket's path is short for any depth of the
+    cluster's folder.
     """
     batch_site.scratch /= "x" * 80
     batch_site.base = batch_site.scratch / "jobscribe-test"
@@ -680,6 +678,6 @@ async def test_a_check_says_what_would_keep_jobs_from_working(
         "does not list jobs: slurm_load_jobs",
         "invalid partition specified: gone",
     )
-    for words in looked_for:  # the clock is read there a moment after it was read here
+    for words in looked_for:  # the two clock readings differ by a moment
         assert any(re.search(words, sentence) for sentence in said), (words, said)
     assert all(sentence.startswith("cluster hpc: ") for sentence in said)

@@ -1,5 +1,5 @@
-"""Logs of agents on clusters, kept beside the user's runs: few, short, without secrets, and never
-through a link of the user's.
+"""Archived logs of agents on clusters, beside the user's runs: bounded in number and size, without
+secrets, and safe against the user's links.
 """
 
 import stat

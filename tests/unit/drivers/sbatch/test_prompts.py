@@ -1,5 +1,5 @@
-"""What a site's login asks is understood from its words; what it says is shown as one harmless
-line.
+"""Login prompts of a site: the kind of question is recognized from its text, and messages are shown
+as one sanitized line.
 """
 
 import pytest

@@ -1,5 +1,5 @@
-"""Signing in by ssh: every way in, each refusal as what it is, one answer to each question, and no
-secret that stays.
+"""Sign-in by ssh: every authentication method, a specific error for each refusal, one answer per
+question, and no secret that stays in memory or logs.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from jobscribe.runtime.event_loop_lag import LoopLag
 KEY = asyncssh.generate_private_key("ssh-ed25519")
 OTHER_KEY = asyncssh.generate_private_key("ssh-ed25519")
 PEM = KEY.export_private_key().decode()
-#: the same key under this passphrase; hashed a few times only, for it takes long
+#: the same key, encrypted with few rounds because key derivation is slow
 LOCKED = KEY.export_private_key(passphrase="open sesame", rounds=4, ignore_few_rounds=True).decode()
 PASSWORD: Round = ("", "", [("Password: ", False)])
 CODE: Round = ("", "", [("Verification code: ", False)])
@@ -43,7 +43,7 @@ def two_rounds(**more: Any) -> Site:
 async def refused(
     site: Site, *, why: str = "signInRefused", cluster: Any = None, **given: Any
 ) -> str:
-    """The sentence of the refusal."""
+    """Check that the sign-in is refused with the code `why`, and return the message."""
     with pytest.raises(Refusal) as e:
         await enter(cluster or site.cluster(), **given)
     assert e.value.code == why, e.value.sentence
@@ -51,7 +51,7 @@ async def refused(
     return e.value.sentence
 
 
-# ---- every way in
+# ---- authentication methods
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ async def test_through_a_jump_host_with_a_key_of_its_own() -> None:
 
 
 async def test_a_code_opens_one_host_only() -> None:
-    """Were it shown to a second one, a site that knows it as used would count a failure."""
+    """A second host would reject a used code and could count a failed attempt."""
     async with (
         served(Site(rounds=[CODE], answers=[["123456"]])) as gate,
         served(two_rounds()) as site,
@@ -194,7 +194,7 @@ async def test_a_code_opens_one_host_only() -> None:
         ]
 
 
-# ---- refusals: each as what it is, after one answer
+# ---- refusals: a specific error for each, after one answer
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ async def test_a_refusal_says_what_it_was_and_nothing_is_answered_after_it(
         sentence = await refused(site, **given)
         assert (
             says.replace("FINGERPRINT", KEY.get_fingerprint()) in sentence
-        )  # which is no part of a test's name: it is another one each time
+        )  # not part of the test's id, because the fingerprint changes with each run
         assert site.words in sentence
         assert len(site.heard) == answers
         await ended(site)
@@ -474,12 +474,12 @@ async def test_what_cannot_work_is_refused_before_any_host_hears_of_it(
 
 
 async def test_a_key_that_would_be_computed_for_hours_is_refused_at_once() -> None:
-    """The user says how often his passphrase is hashed; without a bound he could keep this process
-    busy for ever.
+    """The user chooses the number of rounds. Without a limit, a key could keep this process busy
+    for hours.
     """
     lines = LOCKED.strip().splitlines()
     data = bytearray(base64.b64decode("".join(lines[1:-1])))
-    at = data.index(b"\0\0\0\x18\0\0\0\x10") + 24  # behind the salt
+    at = data.index(b"\0\0\0\x18\0\0\0\x10") + 24  # the position after the salt
     assert data[at : at + 4] == (4).to_bytes(4, "big")
     data[at : at + 4] = (50_000_000).to_bytes(4, "big")
     pem = "\n".join([lines[0], base64.b64encode(data).decode(), lines[-1]])
@@ -528,7 +528,7 @@ async def test_an_unknown_host_key_is_refused_with_fingerprints_before_anything_
 
 
 async def test_another_kind_of_host_key_is_told_too() -> None:
-    """Not as 'no common algorithm': who reads it has to see which key came."""
+    """The message must show the received key, not only 'no common algorithm'."""
     rsa = asyncssh.generate_private_key("ssh-rsa")
     async with served(Site(password="hunter2", host_keys=[rsa])) as site:
         sentence = await refused(
@@ -556,8 +556,8 @@ async def test_machines_behind_one_name_have_keys_of_their_own() -> None:
 async def test_nothing_of_this_users_ssh_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """known_hosts that would trust, a configuration that would lead elsewhere, keys and an agent
-    that would let in.
+    """These files would trust the host, redirect the connection, or authenticate the user:
+    known_hosts, config, keys and an agent.
     """
     ssh = tmp_path / ".ssh"
     ssh.mkdir()
@@ -667,9 +667,7 @@ async def test_the_next_host_is_tried_where_the_network_fails_and_only_there() -
 
 
 async def test_no_host_is_tried_after_an_answer_that_nobody_confirmed() -> None:
-    """The code may be used up, the failure may be counted: neither is a reason to say it again
-    elsewhere.
-    """
+    """The code may be used up, or the failure counted, so the answer must not go to another host."""
     async with (
         served(Site(password="x", freeze=True)) as first,
         served(Site(password="hunter2")) as second,
@@ -710,15 +708,15 @@ CANARY = ("kqzwxv", "81940762")
 
 
 def holders() -> list[str]:
-    """Where in this process's memory the canary stands: everything that the collector can reach is
-    looked at.
+    """Return the places in this process's memory that hold the canary, among all objects that the
+    garbage collector reaches.
     """
     gc.collect()
     whole = fresh()
     seen = {id(whole)}
     found: list[str | bytes | bytearray | memoryview] = []
     near: list[Any] = gc.get_objects()
-    while near:  # all that is as far away, together: it is much
+    while near:  # level by level, because there are many objects
         new = {id(o): o for o in near if id(o) not in seen}
         seen |= new.keys()
         objects = new.values()
@@ -742,7 +740,7 @@ def holders() -> list[str]:
 
 
 def fresh() -> str:
-    """The canary as a new string; nowhere else do its halves stand together."""
+    """Return the canary as a new string; elsewhere only its halves are stored."""
     return "".join(CANARY)
 
 
@@ -752,7 +750,7 @@ async def settled() -> None:
 
 
 def quiet_site(**more: Any) -> Site:
-    """One that keeps no answers itself: it stands in the same memory."""
+    """Return a site that keeps no answers, because it shares this process's memory."""
     site = Site(**more)
 
     class Nothing(list[Any]):
@@ -766,11 +764,12 @@ def quiet_site(**more: Any) -> Site:
 def test_the_search_finds_a_canary() -> None:
     kept = {"a": [Credentials(user="ann", password=fresh())]}
     assert holders() != []
-    # that nothing is found then: test_no_secret_stays_in_memory_in_logs_or_in_refusals
+    # the next test checks that no copy remains:
+    # test_no_secret_stays_in_memory_in_logs_or_in_refusals
     kept.clear()
 
 
-#: what the server wants, and what it gets
+#: the server's requirements, and the credentials given
 WAYS = {
     "password": (lambda: {"password": fresh()}, lambda: {"password": fresh()}),
     "two": (
@@ -804,8 +803,7 @@ WAYS = {
         lambda: {"keys": [public(KEY)]},
         lambda: {"key": LOCKED, "passphrase": fresh()},
     ),
-    # the last one, while whose connection stands the memory is looked through for what all of them
-    # left
+    # the last one: the memory search runs while its connection is open
     "both": (
         lambda: {"rounds": [BOTH], "answers": [["pw" + fresh()]]},
         lambda: {"password": "pw", "code": fresh()},
@@ -814,7 +812,7 @@ WAYS = {
 
 
 async def go_a_way(way: str, told: list[str]) -> SshChannel | None:
-    """One sign-in with the canary; what was said, logged and shown meanwhile is added to `told`."""
+    """Sign in once with the canary, and add all messages, log lines and representations to `told`."""
     log, output = new_log()
     wants, gives = WAYS[way]
     site = quiet_site(**wants())
@@ -845,7 +843,7 @@ async def go_a_way(way: str, told: list[str]) -> SshChannel | None:
         )
         assert output.text.count("\n") == 1
         told.append(output.text)
-        # the server's side stands in the same memory
+        # the server shares this process's memory
         site.password = site.words = ""
         site.answers = site.rounds = ()
         if channel is not None:
@@ -857,7 +855,7 @@ async def go_a_way(way: str, told: list[str]) -> SshChannel | None:
 
 
 async def give_up() -> None:
-    """A sign-in that is cancelled while the host thinks."""
+    """Cancel a sign-in while it waits for the host."""
     site = quiet_site(password="no", freeze=True)
     async with served(site):
         credentials = Credentials(user="ann", password=fresh())
@@ -872,9 +870,7 @@ async def give_up() -> None:
 
 
 async def make_a_mistake(monkeypatch: pytest.MonkeyPatch, told: list[str]) -> None:
-    """An exception that nobody thought of may have a secret in its words, and in the frames below
-    it.
-    """
+    """Raise an unexpected exception that has a secret in its message and in its frames."""
     log, output = new_log()
 
     def broken(*args: Any) -> dict[str, Any]:
@@ -895,9 +891,7 @@ async def make_a_mistake(monkeypatch: pytest.MonkeyPatch, told: list[str]) -> No
 async def test_no_secret_stays_in_memory_in_logs_or_in_refusals(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After every way in and every refusal, with the library's own log as loud as it can be made
-    beforehand.
-    """
+    """Run every method and refusal with the library's own log at its most verbose level."""
     told: list[str] = []
     channels = []
     await give_up()
@@ -921,12 +915,12 @@ async def test_no_secret_stays_in_memory_in_logs_or_in_refusals(
     assert not os.environ.get("SOAK") or holders() == []
 
 
-# ---- the loop goes on
+# ---- the event loop stays responsive
 
 
 def test_handshakes_and_key_derivation_do_not_hold_the_loop() -> None:
-    """Some at once, half with a key whose passphrase is hashed 50 times and half with an RSA key;
-    the server is another process.
+    """Sign in several times at once: half with a key encrypted with 50 rounds, half with an RSA
+    key. The server is another process.
     """
     each, bits = (4, 4096) if os.environ.get("SOAK") else (2, 3072)
     rsa = asyncssh.generate_private_key("ssh-rsa", key_size=bits)
@@ -951,9 +945,7 @@ def test_handshakes_and_key_derivation_do_not_hold_the_loop() -> None:
             site = Site(port=int(await asyncio.wait_for(server.stdout.readline(), 60)))
             host_key = (await server.stdout.readline()).decode().strip()
             cluster = site.cluster(login=(site.login(host_key),), call_secs=60.0)
-            await (
-                await enter(cluster, key=pem)
-            ).close()  # modules that are loaded at their first use
+            await (await enter(cluster, key=pem)).close()  # loads the lazily imported modules
             lag.begin()
             channels = await asyncio.gather(
                 *(enter(cluster, key=pem) for _ in range(each)),

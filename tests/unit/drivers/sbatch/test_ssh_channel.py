@@ -1,5 +1,5 @@
-"""A user's ssh connection: commands as they are meant, bounded answers, a socket that leads back,
-and an end that is noticed.
+"""A user's ssh connection: exact commands, bounded output, a forwarded socket, and detection of a
+lost connection.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ async def channel_to(site: Site) -> AsyncIterator[SshChannel]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Short enough for a socket's path."""
+    """Yield a folder with a path short enough for a socket."""
     with tempfile.TemporaryDirectory(dir="/tmp") as path:
         yield Path(path)
 
@@ -53,7 +53,8 @@ async def test_a_command_gets_its_arguments_as_they_are_and_its_input() -> None:
             b"err\n",
         )
         assert (await channel.run(["sh", "-c", "kill -TERM $$"])).code in (-15, 128 + 15)
-        assert (await channel.run(["true"], data)).code == 0  # what is not read hinders nobody
+        # unread stdin does not block the command
+        assert (await channel.run(["true"], data)).code == 0
         assert (await channel.run(["no-such-command"])).code == 127
 
 
@@ -77,7 +78,7 @@ async def test_of_a_flood_the_beginning_is_kept() -> None:
 
 
 async def test_no_more_than_a_server_allows_are_executed_at_once() -> None:
-    """sshd refuses the eleventh session of a connection."""
+    """sshd allows ten sessions per connection by default."""
     most, site = 0, Site()
     async with channel_to(site) as channel:
 
@@ -123,7 +124,7 @@ async def test_an_end_from_outside_is_told_and_nothing_is_pretended() -> None:
 
 
 async def test_a_connection_over_which_nothing_comes_any_more_is_noticed() -> None:
-    """Half open: no packet says that the host is gone, only that none comes."""
+    """The connection is half open: no packet reports that the host is gone."""
     async with served(Site(password="hunter2")) as site:
         frozen = asyncio.Event()
 
@@ -155,7 +156,7 @@ async def test_a_connection_over_which_nothing_comes_any_more_is_noticed() -> No
         ended = asyncio.Event()
         channel.when_closed(ended.set)
         await asyncio.sleep(1.2)
-        assert not ended.is_set()  # who answers is left alone
+        assert not ended.is_set()  # a host that answers keeps its connection
         frozen.set()
         await asyncio.wait_for(ended.wait(), 10)
         assert channel.closed
@@ -170,7 +171,7 @@ async def test_a_socket_there_leads_to_an_address_here(folder: Path) -> None:
     here = await asyncio.start_server(listener, "127.0.0.1", 0)
     path = folder / "room" / "js.sock"
     async with channel_to(Site()) as channel:
-        for _ in range(2):  # the second time replaces the first
+        for _ in range(2):  # the second forward replaces the first
             await channel.forward(str(path), "127.0.0.1", here.sockets[0].getsockname()[1])
             assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
             reader, writer = await asyncio.open_unix_connection(str(path))
@@ -178,7 +179,7 @@ async def test_a_socket_there_leads_to_an_address_here(folder: Path) -> None:
             assert await asyncio.wait_for(reader.read(), 10) == b"supervisor: hello\n"
             writer.close()
     assert path.is_socket() or not path.exists()
-    async with channel_to(Site()) as channel:  # what an earlier connection left is not in the way
+    async with channel_to(Site()) as channel:  # a socket left by an earlier connection is replaced
         await channel.forward(str(path), "127.0.0.1", here.sockets[0].getsockname()[1])
     here.close()
 

@@ -1,5 +1,5 @@
-"""What answers on a login node is under its user's control: whatever it says, it is a refusal with
-a short sentence, and nothing of it is on record.
+"""Replies from a login node are under the user's control: any invalid reply gives a short error,
+and none of its content is stored.
 """
 
 import json
@@ -34,7 +34,7 @@ async def batch_site() -> AsyncIterator[SbatchAgents]:
 
 
 class Liar(Ssh):
-    """Once it is looked at it answers each verb like this."""
+    """A channel that answers every login-node verb with the same text."""
 
     def __init__(self, text: bytes) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""One life of the supervisor as tasks in containers see it: the docker driver with its tasks,
-before a daemon, and what is heard of them.
+"""One life of the supervisor for tasks in containers: the Docker driver with its tasks, a daemon,
+and the received reports.
 """
 
 import asyncio
@@ -37,8 +37,8 @@ def token_of(serial: int = 1, role: str = "main", index: int = 0) -> Token:
 
 
 class Life:
-    """key: the place that is opened. Everything heard of it is in `heard`, also what lives before
-    heard in `before`.
+    """The driver with an open virtual agent `key`. Its reports are in `heard`; those of earlier
+    lives are in `before`.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Life:
         await self.tasks.close()
         await self.driver.close()
 
-    # ---- the reporter
+    # ---- reporter methods
 
     def up(self, place: AgentKey, boot_id: str) -> None:
         self.is_up = True
@@ -96,13 +96,13 @@ class Life:
         self.is_up = False
 
     def host(self, *said: str) -> None:
-        """The core's matter."""
+        """Ignore the report."""
 
     def said(self, place: AgentKey, message: Any) -> None:
         assert self.is_up and place == KEY
         self.heard.append(message)
 
-    # ---- what tests ask
+    # ---- queries of the tests
 
     def spec(self, token: Token, *command: str, **fields: Any) -> TaskSpec:
         box = ContainerSpec(**fields.pop("box", {}))

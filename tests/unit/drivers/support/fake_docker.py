@@ -1,16 +1,16 @@
-"""A Docker daemon that is none: its interface, over a real socket, with containers that run only on
-paper and troubles that tests order.
+"""A fake Docker daemon: the real interface over a real socket, with simulated containers and with
+troubles that tests request.
 
     fake = FakeDocker(folder)                     # unix socket; FakeDocker(folder, tcp=True, tls=server_context) for TCP on loopback
     fake.trouble("POST /containers/create", "fail", status=500, said="no space left on device", times=1)
     fake.trouble("GET /_ping", "hang")            # until fake.relent()
-    fake.finish("srj-p-joe", code=7)              # its main process ends
-    fake.calls                                    # ["POST /containers/create?name=x", ...] in the order in which they came
+    fake.finish("srj-p-joe", code=7)              # end its main process
+    fake.calls                                    # ["POST /containers/create?name=x", ...] in order
 
-Troubles: fail (status, said), slow (secs, then as usual), hang (no answer until `relent` or
-`close`), disconnect (before anything is done), lost (everything is done, and the answer gets lost).
-The pattern is a regular expression that is searched for in "METHOD /path?query". What the daemon
-answers is in fake_docker_api.
+Troubles: fail (status, said), slow (answer after secs), hang (no answer until `relent` or `close`),
+disconnect (before the call has an effect), lost (the call has its effect, but the answer is lost).
+The pattern is a regular expression, searched for in "METHOD /path?query". The answers are in
+fake_docker_api.
 """
 
 import contextlib
@@ -43,11 +43,11 @@ class Container:
     error: str = ""
     started: float = 0.0
     finished: float = 0.0
-    #: what came by attach
+    #: data received by attach
     stdin: bytes = b""
-    #: numbers of the signals sent to it
+    #: numbers of the received signals
     signals: list[int] = field(default_factory=list)
-    #: what `logs` gives
+    #: the output of `logs`
     logs: bytes = b""
 
     @property
@@ -70,8 +70,10 @@ class _Lost(Exception):
 
 
 class FakeDocker:
-    """on_start: called with each container that starts, in the server's thread; it may call
-    `finish` (for what ends at once).
+    """A fake Docker daemon.
+
+    `on_start` is called in the server's thread with each container that starts. It may call
+    `finish` for a container that ends at once.
     """
 
     def __init__(
@@ -86,11 +88,11 @@ class FakeDocker:
         self.api, self.least_api, self.version = api, least_api, "20.10.24"
         self.containers: dict[str, Container] = {}
         self.networks: dict[str, dict[str, Any]] = {}
-        #: name of a network -> names of containers that are gone, and that it still counts
+        #: network name -> names of removed containers whose endpoints are left in the network
         self.left_ends: dict[str, list[str]] = {}
         self.volumes: dict[str, dict[str, Any]] = {}
-        #: reference -> id; `pullable`: what a pull makes of a reference, or the words with which it
-        #: fails
+        #: reference -> image id. `pullable`: the id that a pull returns, or the error with which it
+        #: fails.
         self.images: dict[str, str] = {"lab:1": "sha256:" + "1" * 64}
         self.pullable: dict[str, str | Exception] = {}
         #: (reference, X-Registry-Auth) of each pull
@@ -105,7 +107,7 @@ class FakeDocker:
             "SecurityOptions": ["name=seccomp,profile=default"],
         }
         self.calls: list[str] = []
-        #: (call, body) of those that had one
+        #: (call, body) of each call with a body
         self.bodies: list[tuple[str, Any]] = []
         self.on_start: Callable[[Container], None] = lambda c: None
         self.events: list[dict[str, Any]] = []
@@ -121,7 +123,7 @@ class FakeDocker:
         self._port = 0
         self._serve()
 
-    # ---- what tests do
+    # ---- controls for tests
 
     def trouble(
         self,
@@ -133,20 +135,20 @@ class FakeDocker:
         said: str = "it does not work",
         secs: float = 0.5,
     ) -> None:
-        """From now on for calls that fit; times: for so many of them."""
+        """Add a trouble for the matching calls; `times` limits their number."""
         assert kind in ("fail", "slow", "hang", "disconnect", "lost"), kind
         with self.lock:
             self._troubles.append(_Trouble(re.compile(pattern), kind, times, status, said, secs))
 
     def relent(self) -> None:
-        """No more trouble; what hangs is answered."""
+        """Remove all troubles and answer the hanging calls."""
         with self.lock:
             self._troubles.clear()
             self._release.set()
             self._release = threading.Event()
 
     def close(self) -> None:
-        """The daemon ends: its connections break, its containers go on (on paper)."""
+        """Stop the daemon: connections break, containers stay."""
         with self.lock:
             self.closed = True
             self._release.set()
@@ -158,11 +160,11 @@ class FakeDocker:
         self._thread.join(5)
 
     def reopen(self) -> None:
-        """It is back, at the same address."""
+        """Restart the daemon at the same address."""
         self._serve()
 
     def break_connections(self) -> None:
-        """All connections of this moment break."""
+        """Break all open connections."""
         with self.lock:
             sockets, self._sockets = self._sockets, set()
         for s in sockets:
@@ -170,7 +172,7 @@ class FakeDocker:
                 s.shutdown(socket.SHUT_RDWR)
 
     def get(self, ref: str) -> Container:
-        """By name or id; KeyError."""
+        """Return the container with this name or id; raise KeyError."""
         with self.lock:
             for c in self.containers.values():
                 if ref in (c.id, c.name) or (len(ref) >= 12 and c.id.startswith(ref)):
@@ -178,7 +180,7 @@ class FakeDocker:
         raise KeyError(ref)
 
     def finish(self, ref: str, code: int = 0, *, oom: bool = False) -> None:
-        """The main process of a running container ends."""
+        """End the main process of a running container."""
         with self.lock:
             c = self.get(ref)
             if c.status != "running":
@@ -189,7 +191,7 @@ class FakeDocker:
             self.happened(c, "die", exitCode=str(code))
 
     def vanish(self, ref: str) -> None:
-        """Somebody removes the container."""
+        """Remove the container, as an administrator would."""
         with self.lock:
             c = self.get(ref)
             self.finish(ref, 137)
@@ -208,7 +210,7 @@ class FakeDocker:
         kind: str = "container",
         at: float | None = None,
     ) -> None:
-        """An event out of nothing."""
+        """Emit an event for an unknown object."""
         self._put(kind, action, secrets.token_hex(32), {**labels, "name": "x"}, at)
 
     # ---- the daemon
@@ -405,7 +407,7 @@ def _handler(fake: FakeDocker) -> type[BaseHTTPRequestHandler]:
 
 @contextlib.contextmanager
 def fake_docker(folder: Path, **more: Any) -> Iterator[FakeDocker]:
-    """One that is closed at the end."""
+    """Yield a daemon, and close it at the end."""
     fake = FakeDocker(folder, **more)
     try:
         yield fake

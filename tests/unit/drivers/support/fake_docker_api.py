@@ -1,6 +1,5 @@
-"""What the fake Docker daemon answers: a function for each call. Each gets (fake, handler, parts of
-the path, query, body) and returns (status, what is sent as JSON), or None where it has answered
-itself.
+"""The API handlers of the fake Docker daemon, one function per call. Each gets (fake, handler, path
+parts, query, body) and returns (status, JSON value), or None if it has already answered.
 """
 
 import json
@@ -228,7 +227,7 @@ def _events(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
     since = int(whole or 0) * 10**9 + int((part + "0" * 9)[:9])
     h.begin_stream()
     with fake.changed:
-        # as a daemon's ring; what comes later comes whatever its time is
+        # a real daemon also keeps a ring of events; later events are sent regardless of their time
         old = [e for e in fake.events[-256:] if e["timeNano"] >= since] if whole else []
         at = len(fake.events)
     while True:
@@ -378,7 +377,9 @@ def _network_connect(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
 
 
 def _network_disconnect(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
-    """Of a container that is not there only what is left in the network, by its name, and by force."""
+    """Disconnect a container. For a removed container, only `Force` with its name removes the
+    endpoint that is left.
+    """
     with fake.lock:
         n, who = _network(fake, m[0]), b["Container"]
         c = next((c for c in fake.containers.values() if who in (c.id, c.name)), None)

@@ -1,5 +1,5 @@
-"""Where agents of the sbatch driver are started in tests: real keepers on this machine, beside
-commands of Slurm that say yes.
+"""Setup for tests of the sbatch driver: real keepers on this machine, and stub Slurm commands that
+always succeed.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ TOKEN, AGENT_ID = "SecretTokenOfTheAgent0123456789a", "SecretAgentId0123456789ab
 SPEC = AgentSpec(key=KEY, agent_id=AGENT_ID, token=TOKEN)
 HOST = LoginHost(host="login.example", keys=("ssh-ed25519 AAAA",))
 SYSTEM_PYTHON = "/usr/bin/python3"
-#: what is sent is the same for all: made once
+#: the code archive is the same for all tests, so it is built once
 CODES: dict[Any, Any] = {}
 
 
@@ -36,15 +36,15 @@ _ENVIRONMENT = LocalChannel._environment
 
 
 def without_profile(channel: LocalChannel) -> dict[str, str]:
-    """Of one's own account: a login without the profile of whoever runs the tests. What it does is
-    slow, and may hold locks when it is killed.
+    """Return the channel's environment. For the current user, skip the login profile: it is slow
+    and may hold locks when killed.
     """
     own = {} if channel._prefix else {"HOME": "/", "SHELL": "/bin/sh"}
     return _ENVIRONMENT(channel) | own
 
 
 class Ssh(LocalChannel):
-    """A user's connection on paper: it leads to this machine and user, and can be cut."""
+    """A fake ssh connection: it runs commands on this machine as this user, and can be cut."""
 
     def __init__(self, prefix: tuple[str, ...] = (), user: str | None = None) -> None:
         super().__init__(prefix, user)
@@ -116,8 +116,8 @@ class SbatchAgents:
         return self.named(b"agent.keeper") + self.named(b"jobscribe keeper")
 
     def agents(self) -> list[int]:
-        """Children of keepers: what an agent has just forked, to execute something else, has its
-        arguments for a moment.
+        """Return the agents' pids. Only children of keepers count, because a process that an agent
+        has just forked shows the agent's arguments for a moment.
         """
         keepers, table = self.keepers(), processes.table()
         return [
@@ -127,8 +127,8 @@ class SbatchAgents:
         ]
 
     def named(self, name: bytes) -> list[int]:
-        """Processes with this in their arguments, below this ground's root. What is over has no
-        arguments any more.
+        """Return the pids of processes below this root with `name` in their arguments. Ended
+        processes have no arguments.
         """
         root, out = str(self.root).encode(), []
         for pid in filter(str.isdigit, os.listdir("/proc")):

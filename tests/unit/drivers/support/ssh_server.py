@@ -1,5 +1,5 @@
-"""A login host in this process: asyncssh's own server, that asks what it is told to ask and writes
-down what it is answered.
+"""An in-process login host: asyncssh's server asks the configured questions and records the
+answers.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from jobscribe.protocol.clusters.cluster import Cluster, LoginHost
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime.log.logger import Direct, Log
 
-#: (name, instructions, prompts): one question of several prompts, as a server sends it
+#: (name, instructions, prompts): one authentication request with several prompts
 Round = tuple[str, str, Sequence[tuple[str, bool]]]
 HOST_KEY = asyncssh.generate_private_key("ssh-ed25519")
 
@@ -45,8 +45,8 @@ def public(key: asyncssh.SSHKey) -> str:
 
 @dataclass
 class Site:
-    """What one host wants and what it heard. steps: the methods that are needed, one after the
-    other.
+    """The requirements of one host, and the answers that it received. `steps` are the required
+    methods, in order.
     """
 
     password: str | None = None
@@ -56,7 +56,7 @@ class Site:
     authority: str | None = None
     steps: Sequence[str] = ()
     banner: str = ""
-    #: said as a banner after a wrong answer; hang_up: and nothing else but the end
+    #: the banner after a wrong answer; `hang_up`: close the connection after it
     words: str = ""
     hang_up: bool = False
     freeze: bool = False
@@ -64,7 +64,7 @@ class Site:
     output: Callable[[str], tuple[int, bytes, bytes] | None] = lambda command: None
     host_keys: Sequence[asyncssh.SSHKey] = (HOST_KEY,)
     options: dict[str, Any] = field(default_factory=dict)
-    #: what was answered, in order: (method, answer)
+    #: the received answers in order: (method, answer)
     heard: list[tuple[str, Any]] = field(default_factory=list)
     connections: list[asyncssh.SSHServerConnection] = field(default_factory=list)
     port: int = 0
@@ -144,7 +144,7 @@ class _Door(asyncssh.SSHServer):
             await asyncio.sleep(600)
         return password == self.site.password or self._wrong()
 
-    # ---- questions
+    # ---- keyboard-interactive
 
     def kbdint_auth_supported(self) -> bool:
         return bool(self.site.rounds) and self._now("keyboard-interactive")
