@@ -77,8 +77,8 @@ async def test_what_was_there_and_what_comes_is_one_sequence() -> None:
     left = iter(range(20))
 
     def more() -> None:
-        """Append while earlier events are still being read: the feed gets both the notification and
-        the log.
+        """Append while earlier events are still being read: the feed gets each event both as a
+        notification and from the log.
         """
         if next(left, None) is not None:
             log.append(10)

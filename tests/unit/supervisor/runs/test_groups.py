@@ -442,7 +442,7 @@ async def test_a_repeated_cancel_says_the_same_and_never_hits_what_came_later() 
     await submit_array(in_memory.desk, array("0-4"))
     end(in_memory, agent, _0=0)
     first = await canceled(in_memory)
-    # one completed run, two canceled ones, and a new one
+    # one completed run, two canceled ones, and one that did not exist before
     await submit_array(in_memory.desk, array("0-2,7", "request2"))
     again = await canceled(in_memory)
     assert (first["asked"], first["canceled"], first["repeated"]) == (4, 4, False)

@@ -1,4 +1,6 @@
-"""Ports leased to simulations: stable per simulation, recorded, released, and never shared."""
+"""Ports leased to simulations: stable per simulation, recorded, released, and never
+shared or already in use.
+"""
 
 import json
 import socket

@@ -271,7 +271,7 @@ FULL = tuple(
 )
 def test_whatever_is_accepted_gets_to_the_agent(kit, roles):
     """Use as many variables as permitted. An agent closes its connection on each message that it
-    cannot read, again after each reconnect.
+    cannot read, again and again.
     """
     room = MAX_VARIABLES - task_environment.max_variables(roles)
     assert room > 0

@@ -254,8 +254,8 @@ class GangScenario:
     def restarted(self):
         """Return a copy of the scenario with a supervisor that knows only the log."""
         other = copy.deepcopy(self)
-        # tasks that were told to stop still do; no agent is connected, and no driver reports a lost
-        # agent
+        # tasks that were told to stop still do; no agent is connected, and the driver replies to
+        # the old supervisor are lost
         other.owed = []
         other.stage.restarted()
         other.obey()

@@ -1,5 +1,5 @@
-"""Agent lifecycle: who starts an agent, how failures are handled, and that a missing
-reply alone proves nothing.
+"""Agent lifecycle: who starts an agent, how failures are handled, and that a missing reply
+alone proves nothing.
 """
 
 import pytest

@@ -806,7 +806,7 @@ class Model:
         self.kept = set()
 
     def free(self, host):
-        """Return [cores, MiB, GPUs, set of free dynamic ports, set of all ports in use]."""
+        """Return [cores, MiB, GPUs, set of free dynamic ports, set of ports in use or avoided]."""
         n = self.nodes[host]
         here = [(r, p) for seats in self.held.values() for r, p in seats.values() if p.host == host]
         used = {x for _, p in here for numbers in p.ports.values() for x in numbers} | {
