@@ -66,7 +66,7 @@ def told(stage, kit, n=1):
         ([HostCandidate(host="a"), HostCandidate(host="b")], "a"),
         ([HostCandidate(host="a", load=1), HostCandidate(host="b")], "b"),
         ([HostCandidate(host="a", load=1, slots=4), HostCandidate(host="b", load=1, slots=8)], "b"),
-        # with free slots: first the run's own agent if it is up, then any agent of the user
+        # with free slots: first the user's agent of that kind (up or starting), then any other
         ([HostCandidate(host="a", slots=4), HostCandidate(host="b", slots=4, load=3, warm=2)], "b"),
         (
             [
