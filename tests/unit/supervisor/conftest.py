@@ -1,9 +1,9 @@
-"""A stage for the pure core: it feeds inputs to `decide`, keeps every event in a log of its own,
-and distrusts each decision.
+"""Test harness for the pure core: feeds inputs to `decide`, stores every event in its own log, and
+checks each decision.
 
-After every decision it checks what must always hold: expected versions, fold of the log equal to
-the world, sound slots, no two live attempts of one job, and of what is true only now (queues,
-holds, followers, tallies) nothing that belongs to nobody.
+After every decision the harness checks the invariants. Versions match, and the fold of the log
+equals the world. The slots are consistent, and no job has two live attempts. Queues, holds,
+followers and task counts refer only to existing runs.
 """
 
 import gc
@@ -58,7 +58,7 @@ WALL = 1_700_000_000.0
 
 
 def spec(n: int = 1, uid: str = UID, **fields: Any) -> RunSpec:
-    """A run of simulation number `n` of this user."""
+    """Return the spec of this user's run of simulation number `n`."""
     return RunSpec(
         uid=uid,
         simulation_id=f"sim{n:05d}",
@@ -131,14 +131,14 @@ def ended(token: Token, code: int | None = 0, *, pid: int | None = 100, **exit_:
 
 
 def ending(token: Token, code: int | None = 0, *, pid: int = 100, **exit_: Any) -> Execution:
-    """Its command has ended, and something of it is still there."""
+    """Return an execution whose command has ended while some of its processes still run."""
     return msgspec.structs.replace(
         running(token, pid), exit=ExitInfo(code=code, started_at=WALL, ended_at=WALL + 1, **exit_)
     )
 
 
 class Stage:
-    """The world, its log, and the words to play with it."""
+    """The world, its event log, and helpers that feed inputs to it."""
 
     def __init__(self, **policy: Any) -> None:
         self.policy = CoreConfig(**policy)
@@ -149,14 +149,14 @@ class Stage:
         self.receipts: dict[tuple[str, str], tuple[str, int]] = {}
         self.effects: list[Any] = []
         self.epochs: dict[AgentKey, int] = {}
-        #: asked and not answered, and set and neither fired nor cleared
+        #: probes without an answer; timers that are set and neither fired nor cleared
         self.probes: list[fx.CheckPorts] = []
         self.clock: dict[tuple[Any, ...], float] = {}
         self._snapshots = itertools.count(1)
         self._handles = itertools.count(1)
         self._moments = itertools.count(1)
 
-    # ---- the door
+    # ---- inputs
 
     def now(self) -> Now:
         return Now(
@@ -167,7 +167,7 @@ class Stage:
         )
 
     def tell(self, *inputs: Any) -> Decision:
-        """Decide these together, then check what must always hold. The effects are in
+        """Decide on these inputs together, then check the invariants. The effects are in
         `self.effects`.
         """
         for input_ in inputs:
@@ -291,9 +291,9 @@ class Stage:
         assert world.followers == waits
 
     def left(self) -> dict[str, Any]:
-        """Everything that ought to be gone when nothing is owed any more; {} where it is."""
+        """Return everything that must be gone when no work is pending; {} if nothing is left."""
         world = self.world
-        # the driver's avoided ports are looked at again whether or not anybody waits
+        # the driver's avoided ports are checked again even if no run waits
         timers = [
             t for t in self.clock if not t[0].startswith("agent-") and t[0] not in ("sync", "room")
         ]
@@ -321,11 +321,11 @@ class Stage:
         return {what: value for what, value in kept.items() if value}
 
     def _known(self, uid: str, own: str, other: str) -> dict[str, Any]:
-        """As the engine adds it."""
+        """Return the receipt fields, as the engine adds them."""
         known = self.receipts.get((uid, own))
         return {"known": known} if known is not None else {"taken": (uid, other) in self.receipts}
 
-    # ---- the log's view
+    # ---- the log
 
     def folded(self, jid: str) -> Job:
         job = Job(jid=jid)
@@ -342,7 +342,7 @@ class Stage:
         return record
 
     def restored(self) -> World:
-        """The world as a restart would fold it from this log."""
+        """Return the world that a restart folds from this log."""
         requested: dict[str, int] = {}
         for position, (stream, event) in enumerate(self.log, 1):
             if isinstance(event, RunRequested):
@@ -355,18 +355,18 @@ class Stage:
         return world
 
     def restart(self) -> None:
-        """Forget everything that is not in the log, as kill -9 does. Connections are gone, too."""
+        """Forget everything that is not in the log, as after kill -9. Connections are lost, too."""
         self.world = self.restored()
         for stream in {s for s, _ in self.log if s.startswith("job/")}:
             self.world.jobs.setdefault(stream[4:], self.folded(stream[4:]))
         self.clock, self.probes = {}, []
 
     def restarted(self) -> None:
-        """And go on from there."""
+        """Restart and send `Restarted`."""
         self.restart()
         self.tell(Restarted())
 
-    # ---- words
+    # ---- helpers
 
     def pass_time(self, secs: float) -> None:
         self.wall += secs
@@ -431,7 +431,7 @@ class Stage:
         return self.submit(n, uid=uid, command=(), roles=roles, job_run_mode="parallel", **fields)
 
     def answer(self, *busy: int) -> None:
-        """Every agent that was asked about ports, and is there, answers: strangers listen on these."""
+        """Answer all port probes to connected agents; `busy` ports are taken by other processes."""
         while self.probes:
             probe = self.probes.pop(0)
             if self.world.agent(probe.key).phase == "up":
@@ -445,7 +445,7 @@ class Stage:
     def placed(
         self, *roles: TaskRole, n: int = 1, hosts: tuple[str, ...] = ("localhost",), **fields: Any
     ) -> list[Token]:
-        """A gang that was placed just now; its tokens, in order."""
+        """Submit and place a gang; return its tokens, in order."""
         self.gang(*roles, n=n, **fields)
         for host in hosts:
             key = key_of(kind="parallel", host=host)
@@ -455,11 +455,11 @@ class Stage:
         return self.tokens(n)
 
     def tokens(self, n: int = 1, uid: str = UID) -> list[Token]:
-        """Of the tasks that live."""
+        """Return the tokens of the live tasks."""
         return [t.token for t in self.job(n, uid).live_tasks()]
 
     def end(self, token: Token, code: int | None = 0, **exit_: Any) -> None:
-        """Its agent says that it ended like this."""
+        """Report that the task ended with this exit."""
         task = self.world.task(token)
         assert task is not None
         self.reports(ended(token, code, **exit_), key=task.agent_key)
@@ -479,18 +479,18 @@ class Stage:
         return run.status, run.reason
 
     def token(self, n: int = 1, uid: str = UID) -> Token:
-        """The token of this job's only live task."""
+        """Return the token of this job's only live task."""
         (task,) = self.job(n, uid).live_tasks()
         return task.token
 
     def started(self, key: AgentKey | None = None) -> None:
-        """The driver started it."""
+        """Report that the driver started the agent."""
         key = key or key_of()
         self.tell(DriverStarted(key, self.world.agent(key).record.attempt, {"pid": 9}))
 
     def connect(self, key: AgentKey | None = None, *executions: Execution) -> None:
-        """The agent connects, and its first snapshot says these; the second as well, where it is
-        asked again.
+        """Connect the agent with a first snapshot of these executions. A second snapshot, if
+        requested, is the same.
         """
         key = key or key_of()
         self.open(key)
@@ -526,14 +526,14 @@ class Stage:
         self.tell(TimerFired(timer))
 
     def up(self, key: AgentKey | None = None) -> "Stage":
-        """An agent that is up and knows nothing; it was needed by a run that is over."""
+        """Bring up an agent without executions. It was needed by a run that is over."""
         key = key or key_of()
         if self.world.agent(key).phase == "starting":
             self.started(key)
         self.connect(key)
         return self
 
-    # ---- what was asked for
+    # ---- effects and events
 
     def asked(self, type_: Any) -> list[Any]:
         return [e for e in self.effects if isinstance(e, type_)]
@@ -552,7 +552,7 @@ class Stage:
         return [e.what for e in self.asked(fx.IncrementCounter)]
 
     def events(self, n: int = 1, uid: str = UID) -> list[str]:
-        """Types of the job's events."""
+        """Return the types of the job's events."""
         return [type(e).__name__ for s, e in self.log if s == "job/" + jid_of(n, uid)]
 
     def agent_events(self, key: AgentKey | None = None) -> list[str]:
@@ -581,13 +581,13 @@ _KIT = SimpleNamespace(
 
 @pytest.fixture(scope="session")
 def kit() -> SimpleNamespace:
-    """The builders."""
+    """Return the builders of test values."""
     return _KIT
 
 
 @pytest.fixture
 def own_heap() -> Iterator[None]:
-    """What all other tests have left in memory is not looked through while this one is timed."""
+    """Keep the garbage collector off the objects of other tests while this test is timed."""
     gc.collect()
     gc.freeze()
     yield
@@ -596,13 +596,13 @@ def own_heap() -> Iterator[None]:
 
 @pytest.fixture
 def stage() -> Stage:
-    """One CPU slot of each kind, one run a user, as the policy has it by default."""
+    """One CPU slot of each kind and one run per user (the policy's defaults)."""
     return Stage()
 
 
 @pytest.fixture
 def wide() -> Stage:
-    """Room for many runs at once."""
+    """A stage with slots for many runs at once."""
     return Stage(
         cpu_slots={("local", "sequential"): 50, ("local", "parallel"): 50},
         op_run_slots={("local", "sequential"): 50, ("local", "parallel"): 50},

@@ -1,5 +1,5 @@
-"""Calls of apps and reads of run files: who may, when, how long; and what becomes of those who wait
-when something goes wrong.
+"""App calls and reads of run files: permissions, timing and deadlines. Also the replies to waiting
+callers when a call fails.
 """
 
 import asyncio
@@ -337,7 +337,7 @@ async def test_a_session_begins_without_waiting() -> None:
         in_memory.calls.begin_session(BeginSession(uid=UID, driver="docker"))
 
 
-# ---- of a run
+# ---- calls for a run
 
 
 async def test_a_frame_is_computed_from_the_run_it_is_of() -> None:
@@ -383,7 +383,7 @@ async def test_not_yours_and_not_there_are_the_same_answer() -> None:
     assert own == ("notFound", f"there is no job {jid}; near it: {jid}"), (
         "of one's own the near ones are told, and of nobody else's"
     )
-    # what changes a run answers as what asks for one
+    # changing a run gives the same answer as reading it
     absent, given = jid.replace("sim00001", "sim00009"), []
     for uid, named in ((OTHER, jid), (OTHER, absent), (jid.split("-")[0], absent)):
         for change in (
@@ -459,7 +459,7 @@ async def test_a_call_never_touches_the_run() -> None:
 async def opened(
     in_memory: InMemorySupervisor, agent: Agent, content: bytes, request: RunFile
 ) -> bytes:
-    """The bytes that come when the agent's file is `content`."""
+    """Return the bytes that the caller receives if the agent's file is `content`."""
     work = started(in_memory.calls.open_file(request))
     served = 0
 
@@ -535,7 +535,7 @@ async def test_a_file_or_a_part_of_it(offset: int, length: int | None, expected:
     ],
 )
 async def test_a_file_that_changes_while_it_is_read(size: int, mtime: int, fine: bool) -> None:
-    """A log that grows is one file; a file that was written anew is another."""
+    """A growing log is the same file; a rewritten file is another one."""
     in_memory = InMemorySupervisor()
     agent = in_memory.agent()
     jid, _ = await in_memory.running(agent)

@@ -1,5 +1,5 @@
-"""Where an agent's log is read, by driver: here, through the agent, or the copies of its last
-start; and what is said where there is none.
+"""The source of an agent's log, by driver: a local file, the agent itself, or the copies from its
+last start. Also the messages if there is no log.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ BOXED = AgentKey("docker", "sequential", UID, "h1")
 
 
 class Hub:
-    """An agent that answers out of a text."""
+    """An agent whose log is a fixed text."""
 
     def __init__(self, text: bytes) -> None:
         self.connections: dict[AgentKey, Any] = {}
@@ -131,7 +131,7 @@ def test_an_agent_is_found_by_its_id_if_that_is_of_one(tmp_path: Path) -> None:
     assert found.find("AAA2", UID) == BOXED and found.find(str(FAR), None) == FAR
     more = found._hub.agent_id(BOXED)[
         :5
-    ]  # more than logs show is a secret, which nobody finds out by asking
+    ]  # a longer prefix than logs show is secret, and a lookup must not reveal it
     for name, uid, code in (
         ("AAA3", UID, "notFound"),
         ("AAA2", "qsOpzxM8", "notFound"),

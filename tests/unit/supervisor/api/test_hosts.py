@@ -1,6 +1,4 @@
-"""What is said of the hosts of a pool is what the core holds there, and what their driver knows of
-them.
-"""
+"""The hosts of a pool in the API: resources held in the core, and the reports of the driver."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,5 +1,5 @@
-"""Job descriptions at the desk: everything is checked before the first run is submitted, and the
-same request is harmless.
+"""Job descriptions in the run service: all runs are checked before the first is submitted, and a
+repeated request is harmless.
 """
 
 import json
@@ -29,7 +29,7 @@ def request(description: object, req_id: str = "request-0001", uid: str = UID) -
 
 
 async def refused(in_memory: InMemorySupervisor, description: object, **fields: Any) -> Refusal:
-    """Nothing of it is stored."""
+    """Return the refusal, and check that nothing was stored."""
     head = in_memory.engine.store.head()
     with pytest.raises(Refusal) as e:
         await submit(in_memory.desk, request(description, **fields))
@@ -169,7 +169,7 @@ async def test_a_job_that_is_over_and_did_not_end_so_is_no_reason_to_wait() -> N
     )
     late = {"name": "x", "command": "true", "after": [jid]}
     assert problems(await refused(in_memory, late, req_id="request-0003")) == ["after[0]"]
-    # what was accepted before it ended is not asked again
+    # a request accepted before that end is not checked again
     assert (await submit(in_memory.desk, request(late)))["state"] == "ok"
     assert (
         await submit(

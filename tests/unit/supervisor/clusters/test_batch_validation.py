@@ -1,5 +1,5 @@
-"""What a run asks of a cluster: the defaults filled in, and refused by name and number what the
-cluster or its partition has not.
+"""Batch requests of runs: defaults are filled in, and a request that exceeds the cluster or its
+partition is refused with the names and numbers.
 """
 
 import os
@@ -143,7 +143,7 @@ def test_what_is_asked_comes_before_the_defaults() -> None:
         ("exclusive", "nice=5", "reservation=y"),
     )
     assert (done.nodes, done.tasks, done.tasks_per_node) == (2, 8, 4)
-    # one task on the two nodes of the defaults would be nonsense
+    # one task cannot use the default of two nodes
     done = asked(BatchRequest(tasks=1), many)
     assert (done.nodes, done.tasks, done.tasks_per_node) == (None, 1, None)
 
@@ -280,7 +280,7 @@ def test_more_than_the_partition_has_is_refused_with_both_numbers(
 ) -> None:
     code, sentence = refused(wishes, secs=secs)
     assert code == "resourceExceeded" and words in sentence, sentence
-    # of a cluster of which nothing is known, Slurm has the word
+    # if the cluster's resources are unknown, Slurm decides
     assert asked(wishes, news={}, secs=secs).cluster == "a"
 
 
@@ -535,7 +535,7 @@ def test_an_allocation_has_what_its_tasks_need(
         and made.cores >= max(r.cpu for r in roles)
         and (made.tasks_per_node or 0) * made.nodes == made.tasks
     )
-    # what fits on one node is not spread
+    # a gang that fits on one node gets one node
     if nodes is None and all(
         h is None or n <= h
         for n, h in (
@@ -566,7 +566,7 @@ def test_what_is_taken_fits_its_partition(
     gpus: int | None,
     name: str | None,
 ) -> None:
-    """Counted anew from what Slurm would be asked for; and what is refused does not fit."""
+    """Recompute the resources from the Slurm request. A refused request does not fit."""
     wishes = BatchRequest(
         nodes=nodes,
         tasks=tasks,
@@ -609,7 +609,7 @@ def test_what_is_taken_fits_its_partition(
 @example("exclusive", "user --array=1-9")
 @example("reservation", "x #")
 def test_a_directive_that_passes_is_one_option_of_those_allowed(name: str, value: str) -> None:
-    """Whatever passes here is one `#SBATCH` line that says this and nothing else."""
+    """An accepted directive becomes one `#SBATCH` line with exactly this option."""
     import msgspec
 
     text = f"{name}={value}" if value else name

@@ -1,5 +1,5 @@
-"""What is known of clusters: each user's own word counts for that user alone, the newest one, and
-not for ever.
+"""The inventory of clusters: a user's report counts only for that user, the newest one counts, and
+it expires.
 """
 
 from types import SimpleNamespace
@@ -87,7 +87,7 @@ def test_the_newest_word_counts_for_who_told_it(board: ClusterInventory) -> None
     )
     with pytest.raises(Refusal, match='no partition "p"; there are: b'):
         board.asked(spec(BOB))
-    # nobody told this one anything: Slurm has the word
+    # no report for this user: Slurm decides
     assert board.asked(spec("user0003", BatchRequest(nodes=4))).batch == BatchRequest(
         cluster="far", partition="p", nodes=4
     )
@@ -109,7 +109,7 @@ def test_slurms_silence_takes_nothing_away(board: ClusterInventory) -> None:
         "no answer",
         ["p"],
     )
-    # but that there are none any more is said by Slurm itself
+    # but Slurm itself can report that there are no partitions
     board.heard(key(), news("far"))
     assert board.news(ANN)["far"].partitions == ()
 

@@ -1,5 +1,5 @@
-"""Signing in to clusters: one attempt at a time, never more than an account bears, and nothing of
-what was typed is seen again.
+"""Signing in to clusters: one attempt at a time, a limit of attempts per account, and typed secrets
+never appear again.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ GOOD = {"password": "correct horse", "otp": "123456"}
 
 
 class Counter:
-    """A place to sign in, with a clock of its own."""
+    """A sign-in service with its own clock."""
 
     def __init__(self, **options):
         self.login_nodes, self.lines, self.counters, self.mono = (
@@ -105,7 +105,7 @@ async def test_who_has_the_right_answers_is_signed_in_and_asked_no_more():
     assert c.sign_ins.needed(V, None) is not None and c.sign_ins.needed(U, "beta") is not None, (
         "only this user, only there"
     )
-    # a code is good for one: who is in already sends none
+    # a code is valid once: a signed-in user sends none
     assert (await c.login(password="x", otp="y"))["loginSuccess"] and len(c.login_nodes.tried) == 1
     assert c.counters.all() == {"signIn.ok": 1, "signIn.tried": 1}
 
@@ -123,8 +123,7 @@ async def test_who_is_signed_in_is_not_signed_in_as_somebody_else():
     assert (await c.login("joe@example.org", password="x"))["loginSuccess"], (
         "another way to write it"
     )
-    # after a restart of the supervisor the agent is there by itself, and its record says as whom it
-    # runs
+    # after a restart of the supervisor the agent reconnects by itself; its record has the account
     record = AgentRecord(key=KEY, handle={"user": "joe"})
     up = Counter(agent_up=lambda key: True, view=lambda key: AgentState(record=record))
     await up.refused("signedInAlready", username="ann")
@@ -227,7 +226,7 @@ async def test_one_user_is_slowed_down_whatever_names_he_tries_and_one_name_whoe
     for name in ("joe", "ann", "sue"):
         await c.wrong(1, username=name)
     await c.refused("tooManyRequests", username="tom")
-    # one name from many users, in all of its spellings
+    # one name from many users, in all its spellings
     c = Counter()
     for uid, name in ((U, "joe"), (V, "Joe"), ("user0003", "joe@example.org")):
         await c.wrong(1, uid=uid, username=name)

@@ -1,5 +1,5 @@
-"""How far executions have come: the newest word of each live one, bounded, and never anybody
-else's.
+"""Progress reports: the newest one of each live execution, bounded, and only from the agent that
+owns the execution.
 """
 
 from typing import Any
@@ -68,7 +68,7 @@ async def test_a_report_that_comes_between_the_end_and_its_record_is_too_late() 
     agent.ended(token, report={"frameCount": 9})
     entry = in_memory.engine.durable(jid)
     assert entry is not None
-    in_memory.engine.world.jobs[jid] = entry.job  # as it is while the end is on its way to the disk
+    in_memory.engine.world.jobs[jid] = entry.job  # as while the end is being written to disk
     agent.report(token, frameCount=3)
     assert (in_memory.progress._reports, in_memory.counters.all()["reportOfNothing"]) == ({}, 1)
 

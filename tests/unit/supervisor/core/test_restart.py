@@ -1,4 +1,6 @@
-"""Whatever happened: the world folded from the log owes and does what the live one owes and does."""
+"""In any history, the world folded from the log has the same pending work and makes the same
+decisions as the live world.
+"""
 
 from random import Random
 
@@ -39,7 +41,7 @@ ACTIONS = (
 
 
 class Play:
-    """A stage with machines that obey ops crudely: what they were told to start goes on to start
+    """A stage with simple simulated machines: a task that they are told to start goes on to start
     and end.
     """
 
@@ -55,7 +57,7 @@ class Play:
         self.owed = []
 
     def act(self, what, n, m):
-        """One thing that may happen. Whatever makes no sense now is left out."""
+        """Perform one action. An action that makes no sense now is skipped."""
         stage, kit = self.stage, self.kit
         uid = (kit.UID, kit.OTHER_UID)[n % 2]
         key = self.keys[n % 2]
@@ -90,7 +92,7 @@ class Play:
         self.obey()
 
     def step(self, key, m, up):
-        """An execution goes one step on, and says so when it is heard."""
+        """Advance one execution by one state, and report it if its agent is up."""
         token = sorted(self.machines[key], key=str)[m % len(self.machines[key])]
         e = self.machines[key][token]
         if e.state == "starting" and token not in self.stopped:
@@ -153,7 +155,7 @@ def placed(world):
 
 
 def held(world, tokens):
-    """Who holds what of those whose tasks may live."""
+    """Return the slots held by runs whose tasks may be live."""
     tickets = {(t.jid, t.serial) for t in tokens}
     return {t: c.pools[: c.held] for t, c in world.slots.claims.items() if t in tickets}
 
@@ -179,8 +181,8 @@ def test_folded_anew_it_is_the_same_world(kit, actions):
 
 
 def reconnected(stage, world, play, first):
-    """Every agent comes (back) and says what it knows; then every task ends, one after the other.
-    The jobs' events.
+    """Let every agent connect and report its executions, then end all tasks one by one. Return the
+    jobs' events.
     """
     events, mono = [], [0]
 
@@ -198,7 +200,7 @@ def reconnected(stage, world, play, first):
     for key in play.keys:
         tell(AgentConnected(key, 1000, play.kit.alive(key)))
     for key in play.keys:
-        for number in (1000, 1001):  # asked again, where something that runs is not in the first
+        for number in (1000, 1001):  # the second is for tasks that are missing in the first
             tell(
                 AgentMessage(
                     key,
@@ -221,16 +223,16 @@ def reconnected(stage, world, play, first):
 
 
 def goes_on_the_same(play):
-    """Live and folded world, met by the same agents, decide the same to the end; then nothing is
-    owed or held.
+    """Check that the live and the folded world decide the same until the end when they meet the
+    same agents. Nothing is pending or held then.
     """
     stage = play.stage
     folded = stage.restored()
     for jid in {s[4:] for s, _ in stage.log if s.startswith("job/")}:
         folded.jobs.setdefault(jid, stage.folded(jid))
     gone = [AgentDisconnected(k, stage.epochs.get(k, 0)) for k in play.keys]
-    # one that is just being ended is turned away by the live world alone: a new supervisor does not
-    # know of that
+    # only the live world turns an agent away that is being stopped; a new supervisor does not know
+    # about the stop
     gone += [DriverStopped(k) for k, v in stage.world.agents.items() if v.phase == "stopping"]
     live_goes_on = reconnected(stage, stage.world, play, gone)
     assert reconnected(stage, folded, play, [Restarted()]) == live_goes_on
@@ -250,7 +252,7 @@ def test_restarted_it_goes_on_as_the_live_one_does(kit, actions):
 
 
 def test_long_plays(kit):
-    """Long enough for everything to happen; what must have happened somewhere is asserted, too."""
+    """The scenarios are long enough to reach every state; the test asserts that they do."""
     seen = set()
     for seed in range(25):
         random, play = Random(seed), Play(kit)
@@ -283,7 +285,7 @@ def test_long_plays(kit):
 @settings(max_examples=60, deadline=None)
 @given(PLAY)
 def test_what_is_owed_can_be_asked_for_again(kit, actions):
-    """The second time only timers are set once more: whatever else was asked for is under way."""
+    """The second call only sets timers again, because all other effects are under way."""
     play = Play(kit)
     for action in actions:
         play.act(*action)

@@ -1,5 +1,5 @@
-"""What `job why` and `trace` say of runs on clusters: why they wait there, who ended them, and how
-Slurm's number leads back to a run.
+"""`job why` and `trace` for runs on clusters: why they wait, what ended them, and the lookup of a
+run by its Slurm job number.
 """
 
 import pytest
@@ -230,7 +230,7 @@ def test_what_slurm_never_took_and_what_was_taken_back_wait_for_nothing(stage, k
 
 
 def over_unstarted(stage, kit, batch, n=1, **exit_):
-    """The answer for one that ended before it had started."""
+    """Return the answer for a run that ended before it started."""
     stage.up(KEY)
     stage.reports(
         kit.ended(stage.token(n), None, pid=None, source="start", batch=batch, **exit_), key=KEY
@@ -328,13 +328,13 @@ def test_a_canceled_run_says_so_whatever_slurm_calls_it(stage, kit):
     assert answer["sentence"] == "canceled by user0001" and "sacct" not in "".join(answer["try"])
 
 
-# ---- the number leads back
+# ---- lookup by Slurm job number
 
 
 @pytest.fixture
 def store(stage, kit):
-    """The log of three runs: 4711 of one user, 4712 of another, and one that was submitted a second
-    time as 4713.
+    """The log of three runs: Slurm job 4711 of one user, 4712 of another, and one resubmitted as
+    4713.
     """
     waits(stage, kit)
     stage.submit(1, uid=kit.OTHER_UID, driver="sbatch")
@@ -389,7 +389,7 @@ def test_a_number_of_somebody_else_s_and_one_that_there_is_not_lead_nowhere(stor
 
 
 def test_a_newer_job_of_somebody_else_s_with_that_number_hides_nobody_s_own(stage, store, kit):
-    """Each cluster counts its own jobs."""
+    """Each cluster has its own job numbers."""
     stage.submit(7, uid=kit.OTHER_UID, driver="sbatch")
     key = AgentKey("sbatch", "parallel", kit.OTHER_UID, "hpc")
     stage.reports(

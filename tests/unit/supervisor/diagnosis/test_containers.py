@@ -1,5 +1,5 @@
-"""What `job why` says of a run in a container: what it shares, who may have ended it, what to ask
-the engine, what was seen of its memory.
+"""`job why` for a run in a container: shared resources, possible causes of the end, commands for
+the container engine, and memory use.
 """
 
 import pytest
@@ -13,7 +13,7 @@ from .test_explanation import contained, ended
 
 
 def in_agents(kit, exit_=None):
-    """The answer for a run beside its agent, in that one's container on host h1."""
+    """Return the answer for a run in its agent's container on host h1."""
     stage = ended(kit, exit_)
     job = stage.job()
     (task,) = job.run.attempts[-1].tasks

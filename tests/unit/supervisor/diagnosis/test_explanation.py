@@ -1,4 +1,4 @@
-"""Why a run is where it is: a sentence for each cause, and the evidence beside it."""
+"""Explanations of run states: a sentence for each cause, and its evidence."""
 
 import pytest
 
@@ -254,7 +254,7 @@ def test_its_agent_could_not_be_started(stage, kit):
     ],
 )
 def test_a_run_that_says_nothing_of_itself(stage, kit, reason, sentence):
-    """An older log, or a store that was cut: no exit, no error."""
+    """The record is old or truncated: it has no exit and no error."""
     stage.submit()
     job = kit.replace(
         stage.job(), run=kit.replace(stage.job().run, status="error", reason=reason, ended_at=1.0)
@@ -263,7 +263,7 @@ def test_a_run_that_says_nothing_of_itself(stage, kit, reason, sentence):
 
 
 def test_a_run_of_before_is_not_explained_by_the_run_of_now(stage, kit):
-    """Asked for by its serial, while the next one waits."""
+    """The request names the earlier run's serial while the next run waits."""
     stage.submit()
     serial = stage.job().run.serial
     stage.cancel()
@@ -330,11 +330,11 @@ def test_whether_memory_ran_out(kit, exit_, sentence, evidence, denied):
         assert answer["state"] == "completed"
 
 
-# ---- in a container of its own
+# ---- in its own container
 
 
 def contained(kit, exit_, image="python:3.11"):
-    """The answer for a run of one task, which was in a container on host h1 and ended so."""
+    """Return the answer for a one-task run that ended with `exit_` in a container on host h1."""
     stage = kit.Stage(nodes={"local": (kit.node(cpu=4),)})
     (token,) = stage.placed(kit.role("main", 1, image=image))
     stage.reports(kit.running(token), key=kit.key_of(kind="parallel"))
@@ -516,11 +516,11 @@ def test_a_start_that_failed_for_want_of_something_says_what_to_do(kit):
     assert any("ulimit -u" in t for t in answer["try"])
 
 
-# ---- what the exit table says
+# ---- diagnosis by the exit table
 
 
 def diagnosed(stage, kit, **changes):
-    """The answer for the same run, with another diagnosis of its task."""
+    """Return the answer for the same run with another diagnosis of its task."""
     run = stage.job().run
     found = Diagnosis(
         code=3011, phrase="crash", type="user", behavior="unknown", reason="It crashed.", **changes
@@ -552,7 +552,7 @@ def test_the_diagnosis_of_the_task_that_stands_for_the_run_is_told_in_words(kit)
         "task": None,
     }
     assert answer["try"] == ["Look.", "Try less.", f"jobscribe job logs --stderr {kit.jid_of()}"]
-    # the raw exit stands beside it
+    # the raw exit is the first evidence
     assert answer["evidence"][0].startswith("exit: ended by signal 11 (SIGSEGV)")
 
 
@@ -757,7 +757,7 @@ def test_the_first_line_of_a_lost_task_says_what_was_lost(kit):
 
 
 def test_a_class_of_an_older_version_that_contradicts_the_cause_is_not_told(kit):
-    """Then SIGKILL was of the platform, whatever limit the job had set itself."""
+    """The older version blamed the platform for SIGKILL, even if the job had set its own limit."""
     facts = ExitFacts(ulimits=("ulimit -t 1",), memory_kills=0)
     stage = ended(kit, ExitInfo(signal=9, user_secs=0.9, system_secs=0.08, facts=facts))
     answer = ask(stage)

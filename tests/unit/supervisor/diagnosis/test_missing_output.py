@@ -1,4 +1,4 @@
-"""Why there is nothing to read: each case has a word and a sentence of its own."""
+"""Reasons for missing output: each case has its own code and sentence."""
 
 import json
 from typing import Any
@@ -13,7 +13,7 @@ from jobscribe.supervisor.diagnosis.missing_output import missing_output
 
 @pytest.fixture
 def placed(kit: Any) -> Any:
-    """A job with one task that has its place, and has not started."""
+    """A job with one task that is placed and has not started."""
     stage = kit.Stage(nodes={"local": (kit.node(cpu=4),)})
     stage.placed(kit.role("main"))
     return stage.job()

@@ -1,5 +1,5 @@
-"""The one object behind `job why` and the `why` of status replies: of what waits, of what is over,
-of what never ran, of what is gone.
+"""The object shared by `job why` and the `why` of status replies, for runs that wait, ended, never
+ran or are gone.
 """
 
 from typing import get_args
@@ -314,7 +314,7 @@ def test_of_an_earlier_run_its_exit_tells_what_it_can(kit, exit_, cause, confide
 
 
 def told_by_the_table(stage, kit, **found):
-    """The answer, were this what the exit table says."""
+    """Return the answer for an exit table with this diagnosis."""
     run = stage.job().run
     fields = {
         "code": 4137,

@@ -1,6 +1,4 @@
-"""A bug in a decision costs that request, nothing else: the world is folded anew before anybody
-decides on it again.
-"""
+"""A bug in a decision fails only its request: the world is folded again before the next one."""
 
 import pytest
 
@@ -53,7 +51,7 @@ def test_a_decision_that_fails_half_way_leaves_no_trace_in_the_world(
         raise RuntimeError("a planted bug")
 
     with monkeypatch.context() as broken:
-        broken.setattr(admission.placement, "enqueue", bug)  # the run is in the world by then
+        broken.setattr(admission.placement, "enqueue", bug)  # at this point the run is in the world
         engine.tell(Submit(1, RunSimulation(req_id="request-1", run=kit.spec(1)), "/d"))
     assert [str(e) for e in ports.errors] == ["a planted bug"]
     assert [e.refusal.code for e in ports.performed if isinstance(e, ReplyRefusal)] == ["internal"]

@@ -1,5 +1,5 @@
-"""The engine: decide, store, act - in this order, only on what is durable, and whole again after a
-disk that failed.
+"""The engine: decide, store, act, in this order. It acts only on durable events, and recovers after
+a disk failure.
 """
 
 import gc
@@ -82,7 +82,7 @@ class House:
     def broken(self, error):
         self.errors.append(str(error))
 
-    # words
+    # helpers
 
     def submission(self, n=1, uid=None, req_id=None, force=False, **fields):
         self.handles += 1
@@ -94,7 +94,7 @@ class House:
         )
 
     def submit(self, *args, **kwargs):
-        """Returns the handle that waits for the answer."""
+        """Submit a run; return the handle that waits for the answer."""
         input_ = self.submission(*args, **kwargs)
         self.engine.tell(input_)
         return input_.handle
@@ -135,7 +135,7 @@ class House:
         return [e for e in self.performed if isinstance(e, type_)]
 
     def answers(self):
-        """handle -> serial or the code of the refusal."""
+        """Return handle -> serial, or the code of the refusal."""
         return {
             e.handle: e.serial if isinstance(e, fx.ReplyStatus) else e.refusal.code
             for e in self.performed
@@ -147,7 +147,7 @@ class House:
         self.wall += PAUSE_SECS
 
     def restarted(self, kit, **policy):
-        """Another process on what was durable."""
+        """Return a new process on the durable events."""
         after = House(kit, store=self.store.crash(), **policy)
         after.wall, after.moment, after.handles = self.wall, self.moment + 1000, self.handles
         after.engine.start()
@@ -160,7 +160,7 @@ def house(kit):
 
 
 def check(house):
-    """Fold of the store equals the live state."""
+    """Check that the fold of the store equals the live state."""
     jobs = {}
     for stored in house.store.read_all(0, 10**6):
         if stored.stream.startswith("job/"):
@@ -198,7 +198,7 @@ def test_at_the_time_of_the_answer_the_job_can_be_read(house):
 
 
 def test_effects_come_in_the_order_of_decisions_also_of_those_that_write_nothing(kit):
-    """The refusal needs no disk; it still does not overtake what it was decided on."""
+    """The refusal needs no write, but waits for the events that it depends on."""
     house = House(kit, hold=True)
     first = house.submit(1)
     joined = house.submit(1)
@@ -225,8 +225,8 @@ def test_one_call_is_one_transaction(kit):
 
 
 def test_effects_of_a_decision_that_is_made_while_acting_come_after(house, kit):
-    """Ending a connection tells the engine so, in the midst of the effects of the decision that
-    asked for it.
+    """Ending a connection sends an input to the engine while it executes the effects of the earlier
+    decision.
     """
 
     def told(effect):
@@ -240,7 +240,7 @@ def test_effects_of_a_decision_that_is_made_while_acting_come_after(house, kit):
 
 
 def test_the_position_of_a_job_is_that_of_its_own_last_event(house, kit):
-    """Whether it was just decided or is read from the log."""
+    """The position is the same for a fresh decision and for a job read from the log."""
     house.engine.tell(*(house.submission(n) for n in range(1, 4)))
     house.agent()
     for n in range(1, 4):
@@ -252,7 +252,7 @@ def test_the_position_of_a_job_is_that_of_its_own_last_event(house, kit):
         assert house.store._log[position - 1].stream == "job/" + job.jid
 
 
-# ---- the same request again
+# ---- repeated requests
 
 
 def test_the_same_request_while_the_first_is_on_its_way(kit):
@@ -279,7 +279,7 @@ def test_the_same_request_after_a_restart(kit):
 
 
 def test_a_request_that_joined_is_remembered_by_the_store(house):
-    """It wrote no event, only its receipt."""
+    """The request wrote no event, only its receipt."""
     first = house.submit(1, req_id="request-1")
     house.submit(1, req_id="request-2")
     house.cancel(1)
@@ -383,8 +383,8 @@ def size(engine):
 
 
 def test_memory_is_flat_after_5000_job_lives(house, kit):
-    """Whatever the engine refers to; the store here keeps all events in memory and is left out,
-    timers are paired.
+    """Count all objects that the engine refers to. The store is excluded, because here it keeps all
+    events in memory. Timers must be set and cleared in pairs.
     """
     house.submit(99_999)
     house.agent()
@@ -412,7 +412,7 @@ def test_memory_is_flat_after_5000_job_lives(house, kit):
 
 
 def objects(engine, store):
-    """How many objects the engine holds on to, the store's and the ports' left out."""
+    """Return the number of objects that the engine refers to, without the store and the ports."""
     gc.collect()
     seen, todo = {id(store), id(engine.ports)}, [engine]
     count = 0
@@ -492,7 +492,7 @@ def test_the_order_of_the_queue_survives(kit):
 
 
 def test_agents_are_known_after_a_restart_though_nothing_is_owed(kit):
-    """Their tokens' hashes let them in; the next start goes on counting."""
+    """Their token hashes let them connect, and the next start continues the attempt number."""
     house = House(kit)
     house.submit()
     house.engine.tell(DriverStarted(kit.key_of(), 1, {"pid": 9}))
@@ -508,13 +508,11 @@ def test_agents_are_known_after_a_restart_though_nothing_is_owed(kit):
     check(after)
 
 
-# ---- the disk fails
+# ---- disk failures
 
 
 def full(kit, **policy):
-    """A house with one running job and its agent, in the moment in which a submission meets a full
-    disk.
-    """
+    """Return a house with a running job and its agent, where a submission met a full disk."""
     house = House(kit, **policy)
     house.submit(1)
     house.engine.tell(DriverStarted(kit.key_of(), 1, {"pid": 9}))
@@ -573,7 +571,7 @@ def test_everything_decided_on_top_of_what_failed_is_refused(kit):
 
 
 def test_work_goes_on_without_a_restart_when_it_clears(kit):
-    """The end that was reported meanwhile is found by snapshot."""
+    """The engine learns from a snapshot about the end that was reported meanwhile."""
     house = full(kit)
     token = house.token(1)
     house.says(kit.ended(token))
@@ -597,7 +595,7 @@ def test_work_goes_on_without_a_restart_when_it_clears(kit):
 
 
 def test_an_agent_whose_start_could_not_be_recorded_is_not_started_twice(kit):
-    """It is connected: whatever became of the driver's word."""
+    """The agent is connected, although the driver's report was lost."""
     house = House(kit)
     house.submit(1)
     house.faults.fail()
@@ -614,8 +612,8 @@ def test_an_agent_whose_start_could_not_be_recorded_is_not_started_twice(kit):
 
 
 def test_an_idle_agent_that_is_connected_keeps_its_record(kit):
-    """Nothing is owed to it, so it was not folded with the world; its next connection and start
-    must be right.
+    """The agent has no pending work, so it was not folded with the world. Its next connection and
+    start must be right.
     """
     house = full(kit)
     house.says(kit.ended(house.token(1)))
@@ -715,7 +713,7 @@ def bug(*args, **kwargs):
 
 
 def broken(kit, monkeypatch, **policy):
-    """A house with a running job and its agent, in which a decision has just failed by a bug."""
+    """Return a house with a running job and its agent, where a bug has just failed a decision."""
     house = House(kit, **policy)
     house.submit(1)
     house.agent()
@@ -767,7 +765,7 @@ def test_after_a_bug_nothing_is_decided_before_what_is_on_its_way_is_durable(kit
 
 
 def test_a_fold_that_cannot_be_read_is_tried_again_and_nothing_is_decided_before(kit, monkeypatch):
-    """Half a world would give away slots that are taken."""
+    """A partly folded world would grant slots that are taken."""
     house = broken(kit, monkeypatch)
     with monkeypatch.context() as m:
 
@@ -799,7 +797,7 @@ def test_a_bug_in_starting_over_lets_nobody_decide_on_that_world(kit, monkeypatc
 
 @pytest.mark.parametrize("nth", range(1, 7))
 def test_whichever_commit_fails_nothing_acknowledged_is_lost_and_all_complete(kit, nth):
-    """A small day's work; the client and the agent ask again as they do."""
+    """A short history of runs; the client and the agent repeat their requests as usual."""
     house = House(kit)
     house.submit(99)
     house.agent()
@@ -840,7 +838,7 @@ def test_whichever_commit_fails_nothing_acknowledged_is_lost_and_all_complete(ki
     check(house)
 
 
-# ---- what inputs need
+# ---- jobs and agents that an input needs
 
 
 def test_every_input_says_which_jobs_and_which_agent_it_needs(kit):

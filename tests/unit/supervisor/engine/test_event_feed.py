@@ -1,5 +1,5 @@
-"""Followers of the log: in order, nothing twice, nothing missing, however slow; a slow one is not
-kept waiting for in memory.
+"""Subscribers to the log: in order, no duplicates, no gaps, at any speed. A slow subscriber does
+not fill the memory.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ MINE, OTHERS = "job/user0001-sim00001-command", "job/user0002-sim00001-command"
 
 
 class Log:
-    """A store and what is appended to it."""
+    """A store, and methods that append events."""
 
     def __init__(self) -> None:
         self.store = MemoryStore(lambda call: call())
@@ -32,7 +32,7 @@ class Log:
 
 
 class Reader:
-    """Follows in a task of its own; `got` are the positions so far."""
+    """Reads a feed in its own task; `got` has the positions so far."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Reader:
     ) -> None:
         self.got: list[int] = []
         self.pages = 0
-        #: called with every page, while the feed waits for its reader
+        #: called for every page, while the feed waits for its reader
         self.between: Callable[[], None] = lambda: None
         self._task = asyncio.get_running_loop().create_task(
             self._read(feed.follow(after, wanted, keepalive))
@@ -77,7 +77,9 @@ async def test_what_was_there_and_what_comes_is_one_sequence() -> None:
     left = iter(range(20))
 
     def more() -> None:
-        """While what was there is still being read: it is heard of, and found in the log as well."""
+        """Append while earlier events are still being read: the feed gets each event both as a
+        notification and from the log.
+        """
         if next(left, None) is not None:
             log.append(10)
 
@@ -91,7 +93,7 @@ async def test_what_was_there_and_what_comes_is_one_sequence() -> None:
 async def test_a_follower_that_is_too_slow_is_served_from_the_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It waits for news when more of them come at once than may wait for it."""
+    """The subscriber waits for news when more events arrive at once than its buffer holds."""
     monkeypatch.setattr(feed_module, "MAX_WAITING", 50)
     log = Log()
     log.append(1)
@@ -105,7 +107,7 @@ async def test_a_follower_that_is_too_slow_is_served_from_the_log(
 
 
 def _waits(feed: EventFeed) -> bool:
-    """Has its only follower read all that there is, and waits for news?"""
+    """Return whether the only subscriber has read everything and waits for news."""
     (follower,) = feed._subscriptions
     return bool(follower._wake._waiters)  # type: ignore[attr-defined]
 

@@ -1,5 +1,5 @@
-"""What is not kept: which run the core purges, and how its directory goes without touching a newer
-one.
+"""The run directory reaper: which runs the core purges, and that a purge does not touch a newer
+directory.
 """
 
 import asyncio
@@ -172,7 +172,9 @@ async def test_who_is_old_is_told_to_the_core_and_what_a_crash_left_is_removed(
 async def test_what_is_kept_for_its_plan_is_read_once_and_one_number_is_remembered_of_it(
     tmp_path: Path,
 ) -> None:
-    """However many are kept. Who comes after them, and who may still be purged, is looked at."""
+    """The memory does not grow with the number of kept runs. Later runs and runs that may be purged
+    are still checked.
+    """
     jids = [f"PurgeUs1-simAAA{n:02d}-model" for n in range(80)]
     rows = [row(jid, "completed", 900.0, 200 - n) for n, jid in enumerate(jids)]
     p, told = purging(tmp_path, rows, {})

@@ -1,5 +1,5 @@
-"""A supervisor that is root among users who are not: whatever they put in its way, it touches
-nothing of anybody else's.
+"""A supervisor that runs as root among other Unix users: no trap in a user's folder makes it touch
+files of others.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from jobscribe.supervisor.files.user_library import Library
 from jobscribe.supervisor.tracing import log_search
 
 MINE, THEIRS = "user0001", "user0002"
-#: unix users that need not have an entry anywhere
+#: Unix users; they need no passwd entry
 MY_UNIX, THEIR_UNIX = (41_001, 41_001), (41_002, 41_002)
 ROUNDS, PATIENCE_SECS = (20_000, 900.0) if os.environ.get("SOAK") == "1" else (150, 60.0)
 root_only = pytest.mark.skipif(
@@ -36,8 +36,8 @@ root_only = pytest.mark.skipif(
 
 
 class Place:
-    """The user root with two users' folders that belong to unix users of their own, and files of
-    the machine outside.
+    """The user root with the folders of two users, each owned by its own Unix user, and system
+    files outside.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -67,7 +67,7 @@ class Place:
         return self.user_root / MINE / "heat" / name
 
     def others(self) -> dict[str, tuple[Any, ...]]:
-        """All that must stay as it is."""
+        """Return the state of all files that must stay unchanged."""
         out = {}
         for top in (self.outside, self.user_root / THEIRS):
             for path in (top, *top.rglob("*")):
@@ -115,7 +115,7 @@ def purging(user_root: Path) -> tuple[RunDirReaper, list[str]]:
     return made, said
 
 
-# ---- whose it is
+# ---- ownership
 
 
 @root_only
@@ -140,7 +140,7 @@ def test_what_is_uploaded_belongs_to_the_owner_of_the_users_folder(place: Place)
 def test_a_file_is_the_users_before_it_has_its_name_and_not_while_it_is_received(
     place: Place,
 ) -> None:
-    """He could write to it, and the digest would be of something else."""
+    """The user could write to the file, and the digest would not match its content."""
     upload = place.library.upload(MINE, "heat", "c")
     upload.write(b"1")
     (temporary,) = (p for p in place.mine("lib").iterdir() if p.name.startswith(".upload-"))
@@ -272,7 +272,7 @@ def test_a_hard_link_to_a_file_that_the_user_cannot_read_is_no_file_of_the_libra
 def test_what_is_no_file_is_not_opened_even_for_a_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Opening a pipe or a device does something to it."""
+    """Opening a pipe or a device has side effects."""
     library = Library(str(tmp_path), limit=10)
     put(library, "c")
     pipe = tmp_path / MINE / "heat" / "lib" / "pipe"
@@ -299,9 +299,7 @@ def test_what_is_no_file_is_not_opened_even_for_a_moment(
 
 
 class Swapping:
-    """A job that puts its own folder and a link to another's in one place, in turns, as fast as it
-    can.
-    """
+    """A job that keeps replacing its own folder with a link to another user's folder, and back."""
 
     def __init__(self, place: Path, target: Path) -> None:
         self._place, self._target = place, target
@@ -328,7 +326,7 @@ class Swapping:
                 os.rename(self._place, self._link)
                 os.rename(self._own, self._place)
             except OSError:
-                # somebody made a folder in the moment in which nothing had the name
+                # another process created a folder while the name was free
                 with contextlib.suppress(OSError):
                     self._settle()
         self._settle()
@@ -343,7 +341,7 @@ class Swapping:
 
 
 def until_both(what: Callable[[int], bool], rounds: int) -> None:
-    """Do it until it went well and was refused, often enough: only then was there a race."""
+    """Repeat until enough calls succeeded and enough were refused: only then did the race occur."""
     well = refused = n = 0
     least, deadline = rounds // 10, time.monotonic() + PATIENCE_SECS
     while (well < least or refused < least or n < rounds) and time.monotonic() < deadline:
@@ -422,7 +420,7 @@ async def test_a_job_that_swaps_folder_and_link_gets_nothing_purged_elsewhere(
 async def test_a_link_that_comes_at_the_worst_moment_of_a_purge_leads_nowhere(
     place: Place, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    """Just when the way to the folder is known."""
+    """The link appears right after the path to the folder is resolved."""
     own, away = place.user_root / MINE / part, place.user_root / MINE / "away"
     before = place.others()
     p, _ = purging(place.user_root)
@@ -449,7 +447,7 @@ async def test_a_link_that_comes_at_the_worst_moment_of_a_purge_leads_nowhere(
     await p.close()
 
 
-# ---- trees that are made to hurt
+# ---- malicious trees
 
 
 def no_end() -> bool:
@@ -522,7 +520,7 @@ def test_a_job_that_writes_faster_than_is_removed_holds_nobody_up_for_ever(tmp_p
 
 
 async def test_what_stands_in_the_way_of_the_other_name_is_removed_first(tmp_path: Path) -> None:
-    """A user who made it would keep his runs for ever."""
+    """Otherwise a user could create the temporary name and keep runs forever."""
     folder = tmp_path / MINE / "heat" / "simAAA01"
     (folder / ".purged-model-7" / "x").mkdir(parents=True)
     (folder / "model").mkdir()
@@ -561,7 +559,9 @@ def test_a_folder_that_is_called_like_a_leftover_spoils_nothing(tmp_path: Path) 
 
 @pytest.mark.timeout(60)
 def test_a_trace_reads_no_link_and_no_pipe_in_an_agents_folder(tmp_path: Path) -> None:
-    """The folder is the user's where the agent runs in a container; a keeper's log is shown whole."""
+    """The user owns the folder if the agent runs in a container. A keeper's log is shown
+    completely.
+    """
     agent = tmp_path / "root" / "agent" / f"local.sequential.{MINE}@localhost"
     agent.mkdir(parents=True)
     (tmp_path / "shadow").write_text("root:secret\n")

@@ -1,5 +1,5 @@
-"""Files that users upload: whole or not at all, under a name that is one, in the user's own folder
-and nowhere else.
+"""Uploaded user files: stored completely or not at all, under a valid name, only in the user's own
+folder.
 """
 
 import asyncio
@@ -146,7 +146,7 @@ def test_deleting(library: Library, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("part", ["user0001", "user0001/heat", "user0001/heat/lib"])
 def test_no_folder_is_reached_through_a_link(library: Library, tmp_path: Path, part: str) -> None:
-    """A user's job may put links where its folders are."""
+    """A user's job may create links in place of its folders."""
     put(library, "theirs", b"secret", uid=OTHER)
     place = tmp_path / "user" / part
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -226,7 +226,7 @@ def test_a_disk_that_refuses_is_told_and_leaves_nothing(
     assert (folder(tmp_path) / "a").read_bytes() == b"old"
 
 
-# ---- on the loop
+# ---- event loop
 
 
 async def test_an_upload_that_is_abandoned_in_the_middle_leaves_nothing(
@@ -245,7 +245,7 @@ async def test_an_upload_that_is_abandoned_in_the_middle_leaves_nothing(
 async def test_a_piece_on_its_way_to_the_disk_does_not_meet_a_closed_file(
     library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A number of a closed file may be another file by then."""
+    """The number of a closed file descriptor may belong to another file by then."""
     monkeypatch.setattr(uploads_module, "_GATHERED", 1)
     uploads = Uploads(library)
     receiver = await uploads.begin(UID, "heat", "a")

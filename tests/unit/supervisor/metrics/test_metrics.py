@@ -1,4 +1,4 @@
-"""What is counted and what is judged, beside an office whose agents the test plays."""
+"""Metrics and health checks of an in-memory supervisor whose agents the test controls."""
 
 import asyncio
 import os
@@ -38,7 +38,7 @@ CLUSTERS = Clusters(clusters=(Cluster(name="c1", access="account"),))
 
 
 class Watch(InMemorySupervisor):
-    """An office with monitoring, whose clocks the test sets."""
+    """An in-memory supervisor with monitoring, whose clocks the test sets."""
 
     def __init__(self, root: Path, **board: Any) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Watch(InMemorySupervisor):
             self.monitoring.projected(job, position)
 
     async def rows(self) -> dict[str, float]:
-        """Every sample, by the line that it has."""
+        """Return every sample by its name and labels."""
         text = (await self.monitoring.text()).decode()
         lines = [line.rpartition(" ") for line in text.splitlines() if not line.startswith("#")]
         assert len({name for name, _, _ in lines}) == len(lines), "a sample comes once"
@@ -102,7 +102,7 @@ async def watch(tmp_path: Path) -> AsyncIterator[Watch]:
     await in_memory.monitoring.close()
 
 
-# ---- what has happened
+# ---- event counters
 
 
 async def test_runs_are_counted_by_how_they_ended(watch: Watch) -> None:
@@ -166,7 +166,7 @@ async def test_nothing_is_counted_twice_and_nothing_of_before(watch: Watch) -> N
     entry = watch.engine.durable(jid)
     assert entry is not None
     watch.monitoring.projected(entry.job, entry.position)
-    watch.engine.start()  # folded anew
+    watch.engine.start()  # folded again
     after = await watch.rows()
     same = [
         name
@@ -241,7 +241,7 @@ async def test_connections_frames_and_questions(watch: Watch) -> None:
     assert (await watch.rows())['agent_disconnects_total{driver="local",reason="replaced"}'] == 1
 
 
-# ---- what there is
+# ---- gauges
 
 
 async def test_all_series_are_there_before_anything_has_happened(watch: Watch) -> None:

@@ -1,5 +1,5 @@
-"""When a target is told of what: in order per job, at least once, with growing pauses, and never
-after it was given up.
+"""Delivery of notifications: in order per job, at least once, with exponential backoff, and never
+after a delivery was given up.
 """
 
 from collections.abc import Callable
@@ -212,7 +212,7 @@ def test_whatever_fails_and_dies_each_is_delivered_or_given_up_in_the_order_of_i
     steps: list[tuple[str, int]],
 ) -> None:
     log: list[str] = []  # streams, by position
-    told: list[int] = []  # as the target got them
+    told: list[int] = []  # positions, as the target got them
     given_up: set[int] = set()
     mono, wall = 0.0, 1e9
     disk = SavedTarget(cursor=0)

@@ -1,5 +1,5 @@
-"""From the log to those who are told: what is news for whom, restarts at any point, a full disk,
-compactions, and secrets nowhere.
+"""Notifications from the log to the targets: filtering, restarts at any point, a full disk,
+compactions, and no secrets in any output.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ def spec(n: int, uid: str = UID, **fields: Any) -> RunSpec:
 
 
 class House:
-    """A root with a log, and one supervisor's notifications after another."""
+    """A root with a log, and the notifications of one supervisor after another."""
 
     def __init__(self, place: Path) -> None:
         self.place, self.store = place, MemoryStore(lambda call: call())
@@ -104,13 +104,13 @@ class House:
             await self.notifications.close()
 
     async def die(self) -> None:
-        """As after kill -9: nothing more is sent or written."""
+        """Stop as after kill -9: nothing more is sent or written."""
         assert self.notifications is not None
         self.notifications._cursors.write = lambda targets: None  # type: ignore[method-assign]
         await self.notifications.close()
 
     def kept(self) -> dict[str, Any]:
-        """What is on disk of each target; before anything is, no target has anything."""
+        """Return the stored state of each target; the initial state if there is no file."""
         try:
             said: dict[str, Any] = json.loads((self.place / "notifications.json").read_text())[
                 "targets"
@@ -134,7 +134,7 @@ class House:
     def run(
         self, n: int = 1, *, uid: str = UID, code: int = 0, serial: int = 1, **fields: Any
     ) -> int:
-        """A run from its request to its end; returns the position of the end."""
+        """Append a run from its request to its end; return the position of the end."""
         jid, token, at = jid_of(n, uid), Token(jid_of(n, uid), serial, 1, "main", 0), self.at()
         exit_ = ExitInfo(started_at=at, ended_at=at, code=code, signal=None, source="keeper")
         status = "completed" if code == 0 else "error"
@@ -375,7 +375,7 @@ async def test_a_full_disk_stops_nothing_and_is_said(
         notifications = house.begin()
         await until(lambda: house.place.joinpath("notifications.json").exists(), "it has begun")
         blocked = house.place / f"notifications.json.{os.getpid()}.new"
-        blocked.mkdir()  # nothing can be written under this name
+        blocked.mkdir()  # a folder blocks the temporary file
         house.run(1)
         house.run(2)
         await told(there, 2)
@@ -444,7 +444,7 @@ async def test_one_that_fails_is_tried_again_through_restarts_and_then_all_is_to
         house.run(1, serial=2)
         house.run(2)
         await told(there, 4)
-        # while one is tried, nothing says when the next is
+        # there is no time of the next try while a try is under way
         row = await until(
             lambda: (r := notifications.status()["targets"][0])["nextTry"] is not None and r,
             "it waits for its next try",

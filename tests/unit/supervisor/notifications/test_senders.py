@@ -1,5 +1,5 @@
-"""Webhooks and commands, really sent and started: what counts as delivered, and that nothing that
-they do holds or fills us.
+"""Webhooks and commands, sent and started for real: the definition of delivered, and protection
+from slow or noisy targets.
 """
 
 import asyncio

@@ -1,5 +1,5 @@
-"""A supervisor says that it lives only while its loop turns and the store's writer answers; that a
-store refuses is an answer.
+"""The supervisor sends watchdog pings only while its loop runs and the store's writer answers. A
+refusal by the store counts as an answer.
 """
 
 import asyncio
@@ -20,9 +20,7 @@ EVERY = 0.2
 
 
 class Bench:
-    """A watchdog over a real store whose disk can be held up, and the listener that systemd would
-    have.
-    """
+    """A watchdog over a real store with a blockable disk, and a listener in place of systemd."""
 
     def __init__(self, place: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -48,7 +46,7 @@ class Bench:
             raise OSError(28, "No space left on device")
 
     async def heard(self, secs: float) -> str:
-        """One message; empty when there was none for so long."""
+        """Return one message; empty if none arrives within `secs`."""
         try:
             async with asyncio.timeout(secs):
                 return (await asyncio.get_running_loop().sock_recv(self.socket, 4096)).decode()
@@ -61,7 +59,7 @@ class Bench:
                 continue
 
     async def signs(self, number: int) -> None:
-        """Returns when it said so often that it lives."""
+        """Wait for this many watchdog pings."""
         while number:
             said = await self.heard(20)
             assert said, "no sign of life within 20 s"
@@ -98,7 +96,7 @@ async def test_a_store_that_does_not_answer_ends_the_signs_until_it_does(bench: 
     bench.watchdog.start()
     await bench.signs(1)
     bench.disk.clear()
-    # what was under way may still arrive
+    # a ping that was under way may still arrive
     await bench.heard(EVERY)
     await asyncio.sleep(2 * EVERY)
     bench.drain()

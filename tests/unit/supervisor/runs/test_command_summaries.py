@@ -1,4 +1,4 @@
-"""The line of a list that says what a run does."""
+"""The one-line summary of a run's command in lists."""
 
 import pytest
 from in_memory_supervisor import UID, InMemorySupervisor

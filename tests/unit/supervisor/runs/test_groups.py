@@ -1,5 +1,5 @@
-"""Arrays and groups at the desk: all indices or none, one answer for all of them, cancels that hit
-what was meant and nothing later.
+"""Arrays and groups in the run service: all indices or none, one answer for all of them, and
+cancels that do not affect later runs.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ async def canceled(
 
 
 def end(in_memory: InMemorySupervisor, agent: Agent, **codes: int) -> None:
-    """`end(office, agent, _3=1)`: index 3 ends with exit code 1."""
+    """End tasks: `end(in_memory, agent, _3=1)` ends index 3 with exit code 1."""
     for name, code in codes.items():
         token = next(t for t in reversed(in_memory.launched) if t.jid == jid(name[1:]))
         agent.running(token)
@@ -279,7 +279,7 @@ async def test_a_group_is_over_when_nothing_is_left_of_its_last_run() -> None:
     waiting = asyncio.ensure_future(asked(in_memory, wait_secs=20.0, limit=0))
     await until(lambda: in_memory.desk.sizes()["watched"], "it waits")
     answer = await asked(in_memory)
-    # it is canceled, but its process lives
+    # canceled, but its process is alive
     assert (counts(answer), answer["over"], answer["busy"]) == (
         {"completed": 1, "canceled": 1},
         False,
@@ -331,7 +331,7 @@ async def test_the_end_of_an_older_run_is_not_told_of_a_newer_one() -> None:
     await submit_array(in_memory.desk, array("0", "request2"))
     end(in_memory, agent, _0=9)
     assert [e["code"] for e in (await asked(in_memory, status="error"))["exits"]] == [9]
-    # a row that was read before the newer run came
+    # a row that was read before the newer run started
     assert outcome_cache.OutcomeCache(in_memory.store).get(old).code == 7
 
 
@@ -442,7 +442,7 @@ async def test_a_repeated_cancel_says_the_same_and_never_hits_what_came_later() 
     await submit_array(in_memory.desk, array("0-4"))
     end(in_memory, agent, _0=0)
     first = await canceled(in_memory)
-    # one that had completed, two that were canceled, and one that was not there
+    # one completed run, two canceled ones, and one that did not exist before
     await submit_array(in_memory.desk, array("0-2,7", "request2"))
     again = await canceled(in_memory)
     assert (first["asked"], first["canceled"], first["repeated"]) == (4, 4, False)
@@ -487,7 +487,7 @@ async def test_a_cancel_that_names_too_much_is_refused() -> None:
 async def test_ten_thousand_are_counted_without_holding_the_loop_for_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What is read between two pauses is bounded, whatever the machine."""
+    """The number of reads between two pauses is bounded, on any machine."""
     in_memory = InMemorySupervisor()
     agent = in_memory.agent()
     await submit_array(in_memory.desk, array("0-449"))

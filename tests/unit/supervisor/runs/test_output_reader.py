@@ -1,4 +1,6 @@
-"""Whose output is read, and when nothing can follow: from the evidence, while no agent is there."""
+"""Output of a run from the evidence while no agent is up: which task is read, and when no more
+output can follow.
+"""
 
 import os
 from types import SimpleNamespace
@@ -12,7 +14,7 @@ from jobscribe.supervisor.runs.output_reader import OutputReader, asked_for
 
 
 class Evidence:
-    """A task driver that has one line of output for each task."""
+    """A driver with one line of output for each task."""
 
     async def evidence(
         self, key: Any, token: Any, name: str, offset: int, limit: int
@@ -32,7 +34,7 @@ def outputs() -> OutputReader:
 
 @pytest.fixture
 def stage(kit):
-    """Three tasks: one runs, one has failed and is kept, one has not started."""
+    """Three tasks: one is running, one failed and is held for debugging, one has not started."""
     stage = kit.Stage(nodes={"local": (kit.node(cpu=4),)})
     first, second, _ = stage.placed(kit.role("a", 2), kit.role("b"), debug_secs=60.0)
     stage.reports(

@@ -1,6 +1,4 @@
-"""The plan of a run: what it says is what the run would be, nothing is stored, and nobody waits for
-it.
-"""
+"""The plan of a run: it matches the real run, stores nothing, and blocks nobody."""
 
 import asyncio
 import json
@@ -48,7 +46,7 @@ def spec(*roles, **fields):
 
 
 def planned(spec_, nodes=BIG):
-    """The plan as whoever asks reads it."""
+    """Return the plan as the client reads it."""
     return json.loads(msgspec.json.encode(plan(nodes, spec_, RUN_DIR, JID, SERIAL)))
 
 
@@ -93,7 +91,7 @@ def test_two_and_two():
 
 
 def test_what_the_tasks_would_find_is_what_they_find():
-    """By the same functions, from the places that the plan itself names."""
+    """The test uses the functions of a real run with the places named in the plan."""
     s = spec(PS, WORKER, env={"MINE": "x", "PAI_DATA_DIR": "/data"})
     p = planned(s)
     places = [
@@ -253,7 +251,7 @@ def test_a_plan_does_not_grow_with_what_its_tasks_share():
 
 
 class Front:
-    """The API listener of an office, on loopback."""
+    """The API listener of an in-memory supervisor, on loopback."""
 
     def __init__(self, nodes, secret="secret"):
         self.in_memory = InMemorySupervisor()
@@ -360,7 +358,7 @@ async def test_no_plan_without_the_secret():
 
 
 async def test_the_loop_serves_others_meanwhile(monkeypatch):
-    """It waits for as long as it takes elsewhere, and the loop goes on."""
+    """The plan is computed in another thread while the loop goes on."""
     loop_thread = threading.get_ident()
     may_end, seen = threading.Event(), []
 
@@ -382,11 +380,10 @@ async def test_the_loop_serves_others_meanwhile(monkeypatch):
 
 
 async def test_a_thousand_tasks_are_planned_within_a_second_and_nobody_waits_long_for_the_loop():
-    """Promised are 1 s and 50 ms; five times that is let pass, for machines that are busy. The
-    client has a thread of its own.
+    """The limits are 1 s and 50 ms, times five for busy machines. The client has its own thread.
 
-    How long the loop stands still is counted in what this process computes meanwhile, whichever
-    thread does: others are not its fault.
+    The blocked time of the loop is measured as CPU time of this process, in all its threads. So the
+    load of other processes does not count.
     """
     worst, over = 0.0, False
 

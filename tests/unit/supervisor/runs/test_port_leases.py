@@ -1,4 +1,6 @@
-"""Ports leased to simulations: the same ones each time, on record, given back, and nobody else's."""
+"""Ports leased to simulations: stable per simulation, recorded, released, and never
+shared or already in use.
+"""
 
 import json
 import socket
@@ -25,7 +27,7 @@ class Clock:
 
 @pytest.fixture
 def ports() -> list[int]:
-    """Ports of this machine that are free now."""
+    """Return ports of this machine that are free now."""
     sockets = [socket.socket() for _ in range(12)]
     for s in sockets:
         s.bind(("", 0))
@@ -36,14 +38,14 @@ def ports() -> list[int]:
 
 
 class Book:
-    """Leases in a file, and how they are asked for."""
+    """Leases in a file, and requests for them."""
 
     def __init__(self, path: Path, ports: list[int]) -> None:
         self.path, self.ports, self.clock = path / "leases.json", ports, Clock()
         self.open()
 
     def open(self) -> None:
-        """As a supervisor that was just started does."""
+        """Load the leases, as a starting supervisor does."""
         self.leases = Leases(self.path, self.clock, lease_secs=100.0, ports=self.ports)
 
     async def ask(

@@ -1,5 +1,5 @@
-"""The edge: whatever arrives, it is a typed request or a refusal that a person understands, and
-nothing else.
+"""Validation of run requests: every input becomes a typed request or a refusal with a clear
+sentence.
 """
 
 import asyncio
@@ -149,7 +149,7 @@ def test_a_bad_body(data, code):
     ],
 )
 def test_a_field_that_is_there_twice(data):
-    """Who checks one of them and who uses the other need not be the same."""
+    """One parser may check the first value while another uses the second."""
     e = refused(data)
     assert (e.code, "twice" in e.sentence) == ("badRequest", True)
 
@@ -225,7 +225,7 @@ def test_many_runs_that_are_none(data, code, said):
 
 
 def test_others_are_served_while_many_runs_are_taken_apart():
-    """What came meanwhile does not wait for all of them."""
+    """Concurrent requests do not wait until all runs are parsed."""
     served = 0
 
     async def others() -> None:
@@ -303,7 +303,7 @@ def test_whatever_arrives_only_a_refusal_comes_out(data):
         parse_body(data, RunSimulation)
 
 
-# ---- what the shape cannot say
+# ---- rules beyond the schema
 
 
 def test_an_app_that_is_not_there(kit):
@@ -345,7 +345,7 @@ LIMIT = 512 * 1024
     ],
 )
 def test_too_much_to_carry(kit, fields):
-    """All of it goes into one message to the agent."""
+    """All fields go into one message to the agent."""
     with pytest.raises(Refusal) as e:
         check_spec(kit.spec(**fields), ("command",))
     assert e.value.code == "tooLarge"
@@ -433,7 +433,7 @@ def test_data_that_cannot_be_told_to_an_agent(kit, data, code):
     ],
 )
 def test_whatever_is_accepted_gets_to_the_agent(kit, data):
-    """What an agent refuses to read would end its connection, again and again."""
+    """An agent closes its connection on each message that it cannot read, again and again."""
     heat(kit, data)
     app = AppInput(simulation_type="heat", compute_model="m", data=data)
     spec = TaskSpec(command=(), app=app, run_dir="/r", env={f"E{n}": "x" for n in range(100)})

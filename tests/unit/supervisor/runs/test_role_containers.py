@@ -1,5 +1,5 @@
-"""Images and volumes of roles at the submission: only with a driver that has containers, only
-volumes that there are, each said in a sentence.
+"""Images and volumes of roles in submissions: accepted only if the driver has containers and the
+volume exists. Each refusal has its own sentence.
 """
 
 import msgspec

@@ -1,5 +1,5 @@
-"""Runs with roles at the edge: what the shape of a request cannot say is said in a sentence, and
-what is accepted gets to the agent.
+"""Validation of runs with roles: rules beyond the schema have their own sentences, and an accepted
+run always reaches the agent.
 """
 
 import msgspec
@@ -270,8 +270,8 @@ FULL = tuple(
     ],
 )
 def test_whatever_is_accepted_gets_to_the_agent(kit, roles):
-    """With as many variables of its own as there may be: what an agent refuses to read would end
-    its connection, again and again.
+    """Use as many variables as permitted. An agent closes its connection on each message that it
+    cannot read, again and again.
     """
     room = MAX_VARIABLES - task_environment.max_variables(roles)
     assert room > 0

@@ -1,5 +1,5 @@
-"""News for a page: what changes is told once, in order; who comes back misses nothing; who does not
-read costs nothing.
+"""Live updates of a page: each change is sent once, in order. A reconnecting page misses nothing,
+and a page that does not read costs nothing.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ from jobscribe.supervisor.streams.live_updates import LiveUpdates, Subscription
 
 @pytest.fixture(autouse=True)
 def time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How much is told in one block does not depend on how fast this machine is."""
+    """Make the size of a block independent of the speed of this machine."""
     monkeypatch.setattr(live_module, "MAKING_SECS", 60.0)
 
 
 class Page:
-    """A page that reads as fast as the test lets it: blocks are taken by `read`."""
+    """A page that reads only when the test calls `read`; each call takes one block."""
 
     def __init__(self, live: LiveUpdates, wish: Subscription) -> None:
         self._parser = Parser()
@@ -38,7 +38,7 @@ class Page:
         self.over = False
 
     async def read(self, secs: float = 5.0) -> list[Message]:
-        """The events of the next block."""
+        """Return the events of the next block."""
         try:
             async with asyncio.timeout(secs):
                 block = await anext(self._blocks)
@@ -51,7 +51,7 @@ class Page:
         return got
 
     async def until(self, name: str, true: Any = lambda data: True) -> dict[str, Any]:
-        """The first event with this name of which that is true."""
+        """Return the data of the first event with this name that satisfies `true`."""
         async with asyncio.timeout(10):
             while True:
                 for event in await self.read():
@@ -66,7 +66,7 @@ class Page:
         return self._parser.last_id
 
     def told(self, name: str = "status") -> list[tuple[str, Any]]:
-        """(job, what) of all events so far."""
+        """Return (job, value) of all events so far."""
         key = {"status": "state", "progress": "parallelStatus", "log": "text"}[name]
         return [
             (data["computeJid"], data[key])
@@ -216,7 +216,7 @@ async def test_who_comes_back_to_all_jobs_is_told_what_changed_in_order() -> Non
 
 
 async def test_a_cut_anywhere_among_many_changes_loses_none() -> None:
-    """The id of an event says that everything before it was told: also in the middle of a block."""
+    """The id of an event covers all changes before it, also in the middle of a block."""
     in_memory = InMemorySupervisor()
     agent = in_memory.agent()
     jids = tuple([await in_memory.submitted(n) for n in range(1, 9)])
@@ -310,7 +310,7 @@ async def test_what_changed_without_an_event_while_nobody_listened_is_told_to_wh
         assert [j for j, _ in p.told()] == [jid], "once, and of what is over nothing again"
 
 
-# ---- who does not read
+# ---- slow readers
 
 
 async def test_a_reader_that_does_not_take_anything_is_told_the_newest_of_each_when_it_does() -> (
@@ -361,7 +361,7 @@ async def test_a_user_may_have_so_many_streams_and_another_is_not_kept_out(
     assert in_memory.live._readers == {}
 
 
-# ---- its end
+# ---- end of the stream
 
 
 async def test_silence_is_broken_now_and_then() -> None:
@@ -406,9 +406,7 @@ async def test_a_reader_that_left_is_noticed_at_once() -> None:
 
 
 class Output:
-    """An agent's stream: it answers `io` with what is written so far, and waits as long as it is
-    asked to.
-    """
+    """An agent's output stream: answers `io` with the data so far; waits as long as requested."""
 
     def __init__(self, agent: Agent) -> None:
         self.agent, self.data, self.dropped, self.ended = agent, b"", 0, False
@@ -643,7 +641,7 @@ async def test_an_agent_that_goes_and_comes_back_interrupts_nothing(written: Any
 async def test_statuses_that_take_long_to_make_are_told_in_several_blocks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Others are served in between; each is told once, and the last id says that all were."""
+    """Other tasks run in between. Each status is sent once, and the last id covers all of them."""
     monkeypatch.setattr(live_module, "MAKING_SECS", -1.0)
     in_memory = InMemorySupervisor()
     agent = in_memory.agent()

@@ -1,5 +1,5 @@
-"""A play for runs with roles: two users, agents on two hosts, machines that obey crudely, and a way
-to bring everything to its end.
+"""A random scenario of runs with roles: two users, agents on two hosts, simple simulated machines,
+and a method that brings all runs to an end.
 """
 
 import copy
@@ -34,14 +34,12 @@ ACTIONS = (
     "late",
     "late",
 )
-#: Timers that only passing time may set off: they end what would go on.
+#: Timers that only elapsed time may fire, because they end runs.
 _ENDS = ("queue", "limit", "debug")
 
 
 class GangScenario:
-    """`act` is one thing that may happen; `finish` lets all agents come back and everything end
-    well.
-    """
+    """`act` performs one action. `finish` reconnects all agents and lets every run end."""
 
     def __init__(self, kit, **policy):
         self.kit = kit
@@ -65,9 +63,9 @@ class GangScenario:
         self.machines = {k: {} for k in self.keys}
         self.stopped = {}
         self.owed = []
-        #: everything that an agent ever said of an execution: it may come once more, and late
+        #: all execution reports so far: each may arrive again, and late
         self.said = []
-        #: states that were seen
+        #: states that occurred
         self.seen = set()
 
     def roles(self, n):
@@ -182,7 +180,7 @@ class GangScenario:
                 self.stage.tell(DriverStopped(asked.key))
 
     def step(self, key, m, n):
-        """An execution goes one step on, and says so when it is heard."""
+        """Advance one execution by one state, and report it if its agent is up."""
         token = sorted(self.machines[key], key=str)[m % len(self.machines[key])]
         e = self.machines[key][token]
         if e.state == "starting" and token not in self.stopped:
@@ -223,10 +221,10 @@ class GangScenario:
     def launched(self, key, token):
         self.machines[key].setdefault(token, self.kit.starting(token))
 
-    # ---- more than one act
+    # ---- combined actions
 
     def up(self, *hosts):
-        """The first user's parallel agents of these hosts are there."""
+        """Connect the first user's parallel agents of these hosts."""
         for host in hosts:
             self.connect(self.kit.key_of(kind="parallel", host=host))
 
@@ -240,7 +238,7 @@ class GangScenario:
         self.obey()
 
     def report(self, token, code=None, **exit_):
-        """It runs; with a code, it has ended."""
+        """Report that the task runs, or that it has ended if there is a code."""
         key = self.stage.world.task(token).agent_key
         e = (
             self.kit.running(token)
@@ -251,20 +249,20 @@ class GangScenario:
         self.stage.reports(e, key=key)
         self.obey()
 
-    # ---- to the end
+    # ---- end of the scenario
 
     def restarted(self):
-        """The same play, met by a supervisor that knows only the log."""
+        """Return a copy of the scenario with a supervisor that knows only the log."""
         other = copy.deepcopy(self)
-        # whoever was told to stop goes on to; nobody is connected, and no driver answers who is
-        # gone
+        # tasks that were told to stop still do; no agent is connected, and the driver replies to
+        # the old supervisor are lost
         other.owed = []
         other.stage.restarted()
         other.obey()
         return other
 
     def finish(self):
-        """Everybody comes back, everything runs to a good end. Returns how each run ended."""
+        """Reconnect all agents and let every run complete. Return the end of each run."""
         stage = self.stage
         for _ in range(400):
             if not stage.left():

@@ -1,5 +1,5 @@
-"""An office: real engine, hub, desk and what they serve, on a store in memory; the agents are
-played by the test, on fake sockets.
+"""An in-memory supervisor: real engine, agent connections and run service on a store in memory. The
+test plays the agents, on fake sockets.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ APPS = ("command", "heat", "myapp")
 
 
 async def until(true: Callable[[], Any], what: str, secs: float = 10.0) -> Any:
-    """What `true` returns as soon as it is something."""
+    """Wait until `true` returns a true value, and return that value."""
     async with asyncio.timeout(secs):
         while not (found := true()):
             await asyncio.sleep(0.002)
@@ -60,7 +60,7 @@ def running(token: Token) -> Execution:
 
 
 class Lines:
-    """The log, as lines."""
+    """Collects the log lines."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -70,7 +70,7 @@ class Lines:
 
 
 class Socket:
-    """What the hub sees of an agent's websocket."""
+    """An agent's websocket, as the agent connections see it."""
 
     def __init__(self, agent: "Agent") -> None:
         self._agent = agent
@@ -85,7 +85,7 @@ class Socket:
 
 
 class Agent:
-    """An agent that says what the test has it say."""
+    """An agent that sends the messages chosen by the test."""
 
     def __init__(self, in_memory: "InMemorySupervisor", key: AgentKey) -> None:
         self.in_memory, self.key = in_memory, key
@@ -122,7 +122,7 @@ class Agent:
         return [m for m in self.heard if isinstance(m, kind)]
 
     async def asked(self, kind: type[Any], n: int = 1) -> Any:
-        """The n-th message of this kind, as soon as it has come."""
+        """Wait for the n-th message of this kind and return it."""
         return (
             await until(
                 lambda: self.of(kind) if len(self.of(kind)) >= n else None, f"{kind.__name__} {n}"
@@ -152,7 +152,7 @@ class Agent:
 
 
 class InMemorySupervisor:
-    """The engine's ports are here. `started`: agents whose start was asked for; `launched`: tasks."""
+    """The engine's ports. `started`: agents with a requested start; `launched`: tasks."""
 
     def __init__(
         self,
@@ -229,7 +229,7 @@ class InMemorySupervisor:
             case fx.EndConnection():
                 self.hub.end(effect.key, effect.epoch, effect.reason)
             case _:
-                pass  # timers and drivers: nobody here
+                pass  # no timers and no drivers here
 
     def projected(self, job: Job, position: int, at: float) -> None:
         self.desk.projected(job)
@@ -248,17 +248,17 @@ class InMemorySupervisor:
     def broken(self, error: Exception) -> None:
         raise error
 
-    # ---- words
+    # ---- helpers
 
     def key(self, uid: str = UID, kind: str = "sequential") -> AgentKey:
         return AgentKey("local", kind, uid, "localhost")
 
     def agent(self, uid: str = UID, kind: str = "sequential") -> Agent:
-        """One that is up and knows nothing."""
+        """Return an agent that is up and has no executions."""
         return Agent(self, self.key(uid, kind)).synced()
 
     async def submitted(self, n: int = 1, uid: str = UID, **fields: Any) -> str:
-        """A run that is durable; returns its computeJid."""
+        """Submit a run and wait until it is durable; return its computeJid."""
         fields = {"command": ("true",), **fields}
         spec = RunSpec(uid=uid, simulation_id=f"sim{n:05d}", **fields)
         reply = await self.desk.submit(
@@ -267,7 +267,7 @@ class InMemorySupervisor:
         return str(reply["computeJid"])
 
     async def running(self, agent: Agent, n: int = 1, **fields: Any) -> tuple[str, Token]:
-        """A run of this agent's user that has started."""
+        """Start a run of this agent's user; return its computeJid and token."""
         jid = await self.submitted(n, agent.key.uid, **fields)
         token = next(t for t in reversed(self.launched) if t.jid == jid)
         agent.running(token)

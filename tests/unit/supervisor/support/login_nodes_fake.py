@@ -1,5 +1,5 @@
-"""A cluster's login nodes as a test has them: who may come in, with what, and what is said to
-everybody else. And the API in front of it.
+"""Fake login nodes of clusters, with accounts and replies set by the test, and an API server in
+front of them.
 """
 
 import asyncio
@@ -35,8 +35,8 @@ CLUSTERS = Clusters(
 
 
 class FakeLoginNodes:
-    """`accounts`: name to (password, code). `tried`: what was sent, each time. `answer`: raised
-    instead, made of the credentials.
+    """`accounts`: name to (password, code). `tried`: the credentials of each attempt. `answer`:
+    makes an exception from the credentials, which is raised instead.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class FakeLoginNodes:
         self.tried: list[tuple[str, str | None, str, str | None, str | None]] = []
         self.inside: dict[AgentKey, str] = {}
         self.answer: Any = None
-        #: held open until it is set
+        #: attempts wait until this event is set
         self.gate: asyncio.Event | None = None
         self.entered = 0
 
@@ -78,8 +78,8 @@ class FakeLoginNodes:
 
 
 class Api:
-    """The supervisor's API listener, with an office behind it and doors beside it, on a loop in a
-    thread of its own.
+    """The supervisor's API listener on an in-memory supervisor with fake login nodes. Its loop has
+    its own thread.
     """
 
     def __init__(

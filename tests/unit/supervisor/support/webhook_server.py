@@ -1,5 +1,5 @@
-"""Somebody who is told, as tests need him: a real HTTP server in threads, which answers as it is
-bid, with TLS of its own if it should.
+"""A real HTTP server in threads that receives webhooks in tests. It answers as the test sets,
+optionally with TLS.
 """
 
 import contextlib
@@ -36,9 +36,7 @@ def reply(
 
 
 class Receiver:
-    """answer: what it does with each request, after it was noted. got: headers and bodies, in
-    order.
-    """
+    """`answer`: handles each request after it is recorded. `got`: headers and bodies, in order."""
 
     def __init__(self, answer: Answer = ok, tls: tuple[Path, Path] | None = None) -> None:
         self.answer = answer
@@ -89,7 +87,7 @@ def receiver(answer: Answer = ok, tls: tuple[Path, Path] | None = None) -> Itera
 
 
 def certificates(folder: Path) -> tuple[Path, tuple[Path, Path]]:
-    """A certificate for 127.0.0.1 with its key, and the authority that made it."""
+    """Return the authority's certificate and a signed certificate for 127.0.0.1 with its key."""
     now = datetime.datetime.now(datetime.UTC)
     keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
     names = [

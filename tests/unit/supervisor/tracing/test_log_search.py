@@ -1,4 +1,6 @@
-"""What is found in the log files of a root about one job, and what is said to be missing."""
+"""Log search for one job: the lines found in the log files of a root, and the messages about
+missing logs.
+"""
 
 import json
 import math
@@ -33,7 +35,7 @@ def write(root: Path, name: str, *texts: str) -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """With every log there is, from before the job on."""
+    """A root with every log, from before the job on."""
     for name in ("log/server.log", "log/supervisor.log", f"{AGENT}/agent.log"):
         write(tmp_path, name, said("begins", 100))
     return tmp_path
@@ -181,8 +183,8 @@ def test_all_that_an_agent_and_its_keeper_wrote_in_that_time_is_told(root: Path)
 
 
 def test_an_agent_elsewhere(root: Path) -> None:
-    """In a container what its host pulled is told, too; on a cluster where its log is to be had; of
-    single tasks there is no log of an agent.
+    """For an agent in a container, the image pulls of its host are shown. On a cluster, the answer
+    names the place of the log. Single tasks have no agent log.
     """
     write(
         root,

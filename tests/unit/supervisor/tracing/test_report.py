@@ -1,5 +1,5 @@
-"""`trace`: which job or agent an id leads to, what came of what, what the time between was, and
-whose clock is wrong.
+"""`trace`: the job or agent behind an id, causes and effects, the meaning of each delay, and wrong
+clocks.
 """
 
 import math
@@ -54,7 +54,7 @@ def token(n: int = 1, uid: str = ANN, attempt: int = 1) -> Token:
 
 
 class Log:
-    """A store in memory; each call is one event, `secs` after the beginning."""
+    """A store in memory; each call appends one event, `secs` after the beginning."""
 
     def __init__(self) -> None:
         self.store = MemoryStore(lambda call: call())
@@ -180,7 +180,7 @@ def found(
     ]
 
 
-# ---- what an id leads to
+# ---- id lookup
 
 
 def test_every_kind_of_id_leads_to_its_job_or_agent(log: Log) -> None:
@@ -216,7 +216,7 @@ def test_every_kind_of_id_leads_to_its_job_or_agent(log: Log) -> None:
         "supervisor",
         "agent",
     ]
-    # and to where its logs are read: while it lives to the end, else until it was seen to be gone
+    # the log query: without an end while the agent lives, otherwise until it was seen to be gone
     assert log_query(answer, known) == AgentQuery(KEY, "m2cW", T, math.inf) and log_query(
         answer
     ) == AgentQuery(KEY, "", T, math.inf)
@@ -473,7 +473,7 @@ def test_a_gap_that_nothing_explains_is_called_that_and_short_ones_are_not_told(
     )
     log.whole(2)
     assert waits(log, jid_of(2)) == []
-    # of a run of a day nobody asks for the second
+    # a run of one day: delays of seconds are not shown
     t = token(3)
     log.requested(0, 3)
     log.placed(2, t)
@@ -504,7 +504,7 @@ def test_phases_cover_a_run_from_its_request_to_its_end(log: Log) -> None:
     ]
 
 
-# ---- clocks and lines of logs
+# ---- clocks and log lines
 
 
 @pytest.mark.parametrize(

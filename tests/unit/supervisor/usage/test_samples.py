@@ -1,5 +1,5 @@
-"""What tasks take, and together: means and sums of what is known, never of what is not; the newest,
-bounded, and nobody else's.
+"""Resource usage of tasks and its totals: means and sums of known values only. The newest samples
+count, in bounded memory, and only from the owner.
 """
 
 import math
@@ -44,7 +44,7 @@ def metrics(in_memory: InMemorySupervisor, jid: str, **options: Any) -> dict[str
     return in_memory.metering.metrics_of(in_memory.desk.job(jid[:8], jid).job, **options)
 
 
-# ---- what is taken in
+# ---- receiving samples
 
 
 async def test_the_newest_sample_is_told_and_is_no_event() -> None:
@@ -143,7 +143,7 @@ async def test_an_agent_that_was_replaced_takes_nothing_back() -> None:
     assert (task["cpuSecs"], task["writtenBytes"], task["writtenBytesPerSec"]) == (9.0, 900, 0.0)
 
 
-# ---- afterwards
+# ---- after the end
 
 
 async def test_what_is_over_is_told_from_its_exit_and_its_samples() -> None:
@@ -275,7 +275,7 @@ def test_a_shorter_answer_has_some_of_the_points_up_to_the_last(n: int, limit: i
     assert some[-1] == whole[-1] and some == [row for row in whole if row in some]
 
 
-# ---- together: the truth table
+# ---- totals: the truth table
 
 
 @pytest.mark.parametrize(
@@ -454,7 +454,7 @@ def test_the_points_of_a_large_answer_are_bounded() -> None:
     assert [(t["index"], len(t["series"])) for t in one["tasks"] if "series" in t] == [(7, 100)]
 
 
-# ---- with the result
+# ---- metrics of the result
 
 
 def exit_of(**fields: Any) -> ExitInfo:

@@ -1,5 +1,5 @@
-"""Drivers with several hosts: where a run waits, when it moves, hosts that are down and come up,
-and gangs whole on one host.
+"""Drivers with several hosts: host assignment, rebalancing, hosts that go down and come up, and
+gangs that must fit on one host.
 """
 
 import pytest
@@ -41,7 +41,7 @@ def _stage(kit, *places, **fields):
 
 
 def home(stage, kit, n=1, uid=None):
-    """Where the run is: placed, or waiting."""
+    """Return the host where the run is placed or queued."""
     job = stage.job(n, uid or kit.UID)
     return (
         job.live_tasks()[0].agent_key.host if job.live_tasks() else stage.world.key_of(job.run).host
@@ -66,7 +66,7 @@ def told(stage, kit, n=1):
         ([HostCandidate(host="a"), HostCandidate(host="b")], "a"),
         ([HostCandidate(host="a", load=1), HostCandidate(host="b")], "b"),
         ([HostCandidate(host="a", load=1, slots=4), HostCandidate(host="b", load=1, slots=8)], "b"),
-        # where a slot is free, the agent that is there counts first, then any of that user's
+        # with free slots: first the user's agent of that kind (up or starting), then any other
         ([HostCandidate(host="a", slots=4), HostCandidate(host="b", slots=4, load=3, warm=2)], "b"),
         (
             [
@@ -76,11 +76,11 @@ def told(stage, kit, n=1):
             "b",
         ),
         ([HostCandidate(host="a", slots=4), HostCandidate(host="b", slots=4, load=3, warm=1)], "b"),
-        # where none is, the load
+        # without free slots: the load
         ([HostCandidate(host="a", load=2), HostCandidate(host="b", load=3, warm=2)], "a"),
         ([HostCandidate(host="a", load=2), HostCandidate(host="b", load=2, warm=2)], "b"),
         ([HostCandidate(host="a"), HostCandidate(host="b", load=1, warm=2)], "a"),
-        # a host that is down, or without memory, only where there is no other
+        # a host that is down or has no memory: only if there is no other
         ([HostCandidate(host="a", down=True, warm=2), HostCandidate(host="b", load=9)], "b"),
         ([HostCandidate(host="a", down=True, load=1), HostCandidate(host="b", down=True)], "b"),
         ([HostCandidate(host="a", memory=0), HostCandidate(host="b", load=9)], "b"),
@@ -176,7 +176,7 @@ def test_whoever_waits_longest_gets_a_slot_that_nobody_wants_there(two, kit):
     for n in (3, 4, 5):
         two.submit(n)
     assert [home(two, kit, n) for n in (3, 4, 5)] == ["a", "b", "a"]
-    two.end(two.token(2))  # b: 4 has it; a: 3 and 5 wait
+    two.end(two.token(2))  # on b: run 4 has the slot; on a: runs 3 and 5 wait
     assert two.job(4).live_tasks() and not two.job(3).live_tasks()
     two.end(two.token(4))
     assert home(two, kit, 3) == "b" and two.job(3).live_tasks() and not two.job(5).live_tasks()

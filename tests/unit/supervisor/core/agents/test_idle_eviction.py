@@ -1,4 +1,4 @@
-"""Agents that nobody needs are sent home, and make room for others; nobody is who is needed."""
+"""Idle agents are evicted to free memory for others; agents that are needed are not evicted."""
 
 import pytest
 
@@ -43,7 +43,7 @@ def key(kit, n, host="a", kind="sequential"):
 
 
 def idle(stage, kit, *numbers):
-    """These users' agents are up, and nobody needs them; the first was needed last the longest ago."""
+    """Bring up one idle agent for each of these users. The first has been idle the longest."""
     for n in numbers:
         stage.submit(n, uid=UIDS[n])
         stage.up(key(kit, n))

@@ -1,5 +1,5 @@
-"""The lives of agents: who starts them, what a failure means, and what is never concluded from
-silence.
+"""Agent lifecycle: who starts an agent, how failures are handled, and that a missing reply
+alone proves nothing.
 """
 
 import pytest
@@ -25,7 +25,7 @@ def fail(stage, kit, reason="no room", key=None):
 
 
 def busy(kit, **policy):
-    """A stage with one running execution, whose agent is up."""
+    """Return a stage with one running execution, whose agent is up."""
     stage = kit.Stage(**policy)
     stage.submit()
     stage.up()
@@ -50,8 +50,8 @@ def test_an_agent_is_started_once_for_many_runs(stage, kit):
 
 
 def test_an_agent_has_its_time_from_when_its_driver_started_it_where_starts_take_their_turn(kit):
-    """Fifty users at once on one host: the last of them is not given up because the others came
-    first.
+    """With 50 users starting at once on one host, the last agent's deadline starts when its driver
+    starts it.
     """
     stage = kit.Stage(driver_start_secs={"local": 600.0})
     stage.submit(1)
@@ -144,7 +144,7 @@ def test_giving_up_never_ends_a_run_whose_execution_may_live(kit):
 
 
 def test_an_execution_that_may_live_is_looked_for_at_the_usual_pace_first(kit):
-    """Ten seconds are promised for adoption: one failed start must not cost a minute."""
+    """Adoption within ten seconds is promised, so one failed start must not cost a minute."""
     stage = busy(kit)
     stage.disconnect()
     stage.found("gone")
@@ -222,7 +222,7 @@ def test_no_word_at_all_by_the_deadline_counts_as_failed(stage, kit):
 
 
 def test_word_of_a_start_that_comes_after_the_deadline_is_not_lost(stage, kit):
-    """It was slow, not dead: its handle is needed to find it, and a second one need not be started."""
+    """The agent was slow, not dead: its handle is needed to find it; no second start is needed."""
     stage.submit()
     stage.fire("agent-start", kit.key_of(), 1)
     stage.started()
@@ -254,9 +254,7 @@ def test_started_but_not_connected_is_ended_and_counts_as_failed(stage, kit):
 
 
 def test_one_that_is_being_ended_gets_no_work(stage, kit):
-    """It connects in the moment it is stopped: what was placed there now would be killed, and
-    nobody would know why.
-    """
+    """The agent connects while it is being stopped. A run placed there now would be killed."""
     stage.submit()
     stage.started()
     stage.fire("agent-start", kit.key_of(), 1)
@@ -419,9 +417,7 @@ def test_a_second_connection_ends_the_older_and_is_counted(kit):
 def test_a_second_connection_takes_its_queued_runs_out_of_the_queue_until_it_has_said_everything(
     stage, kit
 ):
-    """Else a slot that comes free meanwhile is given to an agent of which nobody knows what it
-    runs.
-    """
+    """Otherwise a slot that becomes free goes to an agent whose running tasks are not known yet."""
     mine, other = kit.key_of(), kit.key_of(kit.OTHER_UID)
     stage.submit(1, uid=kit.OTHER_UID)
     stage.up(other)
@@ -469,7 +465,7 @@ def test_what_one_says_that_is_not_connected_is_dropped(kit):
 
 
 def test_since_when_nobody_knows(kit):
-    """From the first loss until a snapshot is complete, whatever comes and goes in between."""
+    """`unknown_since` is the first connection loss, and lasts until a snapshot is complete."""
     stage = busy(kit)
     view = stage.world.agent(kit.key_of())
     token = stage.token()
@@ -530,7 +526,7 @@ def test_after_a_restart_an_idle_agent_is_left_alone(stage, kit):
 
 
 def test_giving_up_many_runs_leaves_room_for_others_in_between(kit):
-    """Some at a time; who came after that is not meant."""
+    """Runs are given up in batches. A run submitted later is not given up."""
     stage = kit.Stage(agent_start_tries=1)
     count = 2 * GIVEN_UP + 3
     stage.tell(*(stage.submission(kit.spec(n)) for n in range(count)))

@@ -1,5 +1,5 @@
-"""An agent that is wanted for more than a run: by a call, a reader, or a user who is about to
-begin.
+"""Agents that are required without a run: for a call, for a reader of output, or at the start of a
+session.
 """
 
 import pytest

@@ -1,5 +1,5 @@
-"""Agents that can only be looked for and started once their user has signed in: nothing is tried in
-vain, nothing fails, nothing is lost.
+"""Agents on clusters whose user is signed out: the driver is not called in vain, no run fails and
+no run is lost.
 """
 
 import msgspec
@@ -63,7 +63,7 @@ def starts(stage):
     return [e.attempt for e in stage.asked(fx.StartAgent)]
 
 
-# ---- nothing is tried, nothing fails
+# ---- signed out: no attempts, no failures
 
 
 def test_a_run_waits_for_the_sign_in_and_is_told_where(out):
@@ -105,14 +105,14 @@ def test_a_word_about_another_start_changes_nothing(stage):
     needed(stage, attempt=7)
     assert view(stage).phase == "starting"
     stage.started(KEY)
-    needed(stage)  # it was started after all
+    needed(stage)  # late: the start has succeeded
     assert view(stage).phase == "starting" and stage.agent_events(KEY)[-1] == "AgentStarted"
     stage.connect(KEY)
     needed(stage)
     assert view(stage).phase == "up" and AgentSignInNeeded not in [type(e) for _, e in stage.log]
 
 
-# ---- it goes on
+# ---- after the sign-in
 
 
 def test_after_the_sign_in_it_is_started_at_once(out):
@@ -151,7 +151,7 @@ def test_an_agent_that_connects_by_itself_is_up(stage, kit):
 
 def test_a_sign_in_that_was_faster_than_the_answer_counts(stage):
     stage.submit(driver="sbatch")
-    stage.tell(SignedIn(KEY))  # while the start is under way, which had seen no sign-in
+    stage.tell(SignedIn(KEY))  # during a start that began before the sign-in
     needed(stage)
     assert view(stage).phase == "starting" and starts(stage) == [2]
     needed(stage)
@@ -242,7 +242,7 @@ def test_a_restart_while_its_job_runs_and_nobody_is_signed_in(stage, kit):
         + SENTENCE
     )
     assert reply["signInTo"] == "hpc"
-    # it went on, ended, and its agent comes back by itself
+    # the task went on and ended, and its agent reconnects by itself
     stage.connect(
         KEY,
         kit.replace(
@@ -265,7 +265,7 @@ def test_what_was_never_heard_of_before_a_restart_is_sent_again_after_the_sign_i
     assert [e.token for e in stage.asked(fx.LaunchTask)] == [token]
 
 
-# ---- who waits for an answer
+# ---- pending requests for the agent
 
 
 def test_whoever_waits_for_its_answer_is_told_to_sign_in(stage):
@@ -276,7 +276,7 @@ def test_whoever_waits_for_its_answer_is_told_to_sign_in(stage):
         h: ("signInNeeded", 401, SENTENCE, {"cluster": "hpc"}) for h in (91, 92)
     }
     assert view(stage).wanted == [] and stage.left() == {}
-    stage.submit(driver="sbatch")  # forgotten meanwhile or not: somebody needs it
+    stage.submit(driver="sbatch")  # a run needs the agent, forgotten meanwhile or not
     needed(stage) if view(stage).phase == "starting" else None
     stage.tell(RequireAgent(93, KEY))
     assert stage.refusal() == "signInNeeded" and view(stage).wanted == []
@@ -285,7 +285,7 @@ def test_whoever_waits_for_its_answer_is_told_to_sign_in(stage):
     assert [e.handle for e in stage.asked(fx.AgentReady)] == [94]
 
 
-# ---- what is to be ended
+# ---- canceling and ending
 
 
 def test_what_did_not_connect_and_cannot_be_ended_waits_too(stage):
@@ -353,7 +353,7 @@ def test_the_words_of_a_driver_that_knows_no_sign_in_are_as_ever(stage, kit):
     assert view(stage).phase == "up"
 
 
-# ---- the user signs out
+# ---- signing out
 
 
 def test_after_a_sign_out_another_unix_user_may_come(stage):

@@ -1,5 +1,5 @@
-"""Slots: order, capacity, no deadlock, nothing left; and equal to a model that is too simple to be
-wrong.
+"""Concurrency limits: order, capacity, no deadlock, nothing left over. A naive model checks every
+result.
 """
 
 import pytest
@@ -18,8 +18,8 @@ def capacity(pool: str) -> int:
 
 
 class Model:
-    """The same promise, told without heaps: after each change, look at everybody again, lowest
-    number first, until nothing moves.
+    """The same rules without heaps: after each change, check all tickets by number until nothing
+    moves.
     """
 
     def __init__(self):
@@ -75,8 +75,8 @@ class Model:
 PICK = st.lists(st.sampled_from(ORDER), unique=True, min_size=1, max_size=4).map(
     lambda p: tuple(sorted(p))
 )
-#: Pools as runs ask for them: a job and its directory are one run's at a time, the others are
-#: shared.
+#: Pools as runs request them. One run at a time holds the pools of its job and directory; the other
+#: pools are shared.
 SHARED = st.tuples(st.sampled_from(("b1", "b2")), st.sampled_from(("c1", "c2")))
 
 
@@ -103,7 +103,7 @@ def holds_all(real, ticket) -> bool:
 @settings(max_examples=250, deadline=None)
 @given(steps(SHARED))
 def test_any_sequence_of_runs_equals_the_model(sequence):
-    """Grants, waits and places in the queue; at the end everything is released and nothing is left."""
+    """Compare grants, waits and queue positions with the model. At the end all is released."""
     real, model = ConcurrencyLimits(capacity=capacity), Model()
     for what, n, arg in sequence:
         ticket = (f"job{n}", n)
@@ -114,7 +114,7 @@ def test_any_sequence_of_runs_equals_the_model(sequence):
                 model.request(ticket, n, pools),
             )
         elif arg is not None and not holds_all(real, ticket):
-            continue  # single pools are given back only by who holds all
+            continue  # a ticket releases single pools only if it holds all its pools
         else:
             got, want = concurrency_limits.release(real, ticket, arg), model.release(ticket, arg)
         assert len(got) == len(set(got))
@@ -124,7 +124,7 @@ def test_any_sequence_of_runs_equals_the_model(sequence):
         for t, (_, pools_, held) in model.wants.items():
             assert (real.claims[t].held, real.claims[t].pools) == (held, pools_)
             assert concurrency_limits.wait_of(real, t) == model.ahead(t)
-    # no deadlock: whoever holds everything gives it back, until nobody is left
+    # no deadlock: release all complete tickets until none is left
     while model.wants:
         holding = [t for t, (_, p, h) in model.wants.items() if h == len(p)]
         assert holding, "everybody waits for everybody"
@@ -136,8 +136,8 @@ def test_any_sequence_of_runs_equals_the_model(sequence):
 @settings(max_examples=250, deadline=None)
 @given(steps(PICK))
 def test_whatever_the_pools_nobody_who_waits_is_overtaken(sequence):
-    """Never over capacity, never a deadlock, and nobody gets into a pool past a lower number that
-    was waiting there before.
+    """Capacity is never exceeded, there is no deadlock, and no ticket overtakes a lower number that
+    waited in a pool earlier.
     """
     real = ConcurrencyLimits(capacity=capacity)
     for what, n, arg in [*sequence, *(("release", n, None) for _ in range(12) for n in range(12))]:
@@ -172,7 +172,9 @@ def test_whatever_the_pools_nobody_who_waits_is_overtaken(sequence):
     st.permutations(range(12)),
 )
 def test_what_was_held_before_a_restart_is_held_even_without_room(held, order):
-    """Over capacity is not mended by force: nobody gets in until enough have left."""
+    """Restored claims may exceed the capacity. No new ticket gets in until enough claims are
+    released.
+    """
     real = ConcurrencyLimits(capacity=capacity)
     for n, pools in held:
         concurrency_limits.restore(
@@ -207,7 +209,7 @@ def test_lowest_number_goes_first_whatever_came_first():
 
 
 def test_a_newcomer_does_not_overtake_who_waits_although_there_is_room():
-    """b1 has two places; 7 was granted the next one before 8 asks."""
+    """b1 has two slots; 7 gets the next one before 8 asks."""
     real = ConcurrencyLimits(capacity=capacity)
     for n in (1, 2):
         concurrency_limits.request(real, ("x", n), n, ("b1",))
@@ -230,7 +232,7 @@ def test_asking_twice_and_giving_back_what_is_not_held_change_nothing():
 
 
 def test_tickets_that_come_and_go_do_not_pile_up():
-    """An agent that connects and disconnects all day, with its runs in the queue of a full pool."""
+    """An agent connects and disconnects all day, while its runs wait for a full pool."""
     real = ConcurrencyLimits(capacity=capacity)
     concurrency_limits.request(real, ("holder", 1), 1, ("a1",))
     for _ in range(200):

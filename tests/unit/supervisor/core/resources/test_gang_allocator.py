@@ -1,5 +1,5 @@
-"""Rooms: gangs get all or nothing, in order, never more than there is; and the sentences that say
-why one waits or is too much.
+"""Gang allocator: all or nothing, in order, never over capacity. Also the sentences that say why a
+gang waits or is too large.
 """
 
 import itertools
@@ -46,19 +46,19 @@ def fixed(begin, count=1, label="rpc"):
     return Port(label=label, begin=begin, count=count)
 
 
-#: A role whose tasks want no port but this one.
+#: A role whose tasks need only this port.
 def only(begin, name="ps", tasks=1, cpu=1):
     return role(name, tasks, cpu, ports=[fixed(begin, label="http"), fixed(begin + 1, label="ssh")])
 
 
 def ask(room, name, *roles, number=None, mono=0.0):
-    """Ask as job `name`; the number is the one in its name."""
+    """Request capacity for job `name`; the default number is the one in its name."""
     number = int(name.lstrip("j")) if number is None else number
     return gang_allocator.request(room, (name, 1), number, roles, mono)
 
 
 def hosts(grants):
-    """Where the only gang that got something has its tasks."""
+    """Return the hosts of the tasks of the only gang that was granted."""
     ((_, places),) = grants
     return [p.host for p in places]
 
@@ -71,7 +71,7 @@ def ports_of(places):
     return [(p.host, n) for p in places for numbers in p.ports.values() for n in numbers]
 
 
-# where tasks go
+# choice of hosts
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def ports_of(places):
     [
         ([node("n1"), node("n2")], [role(tasks=3)], ["n1", "n1", "n1"]),
         ([node("n1", cpu=2), node("n2")], [role(tasks=3)], ["n1", "n1", "n2"]),
-        # the larger first, whatever their order: 6 and 2 here, 5 and 3 there
+        # larger tasks first, in any order of the roles: 6 and 2 on n1, 5 and 3 on n2
         (
             [node("n1"), node("n2")],
             [role("a", cpu=2), role("b", cpu=3), role("c", cpu=5), role("d", cpu=6)],
@@ -90,7 +90,7 @@ def ports_of(places):
             [role("a", 2, cpu=3), role("b", 3, cpu=2)],
             ["n1", "n1", "n2", "n2", "n2"],
         ),
-        # the largest where it fits first leaves no way: searched for
+        # the largest task on the first host that fits blocks the rest: backtracking finds a way
         (
             [node("n1", cpu=10), node("n2", cpu=7)],
             [role("a", cpu=6), role("b", 2, cpu=5)],
@@ -101,17 +101,17 @@ def ports_of(places):
             [role("a", 3, cpu=3), role("b", cpu=4), role("c", cpu=3)],
             ["n1", "n1", "n1", "n2", "n2"],
         ),
-        # what is scarce differs from node to node
+        # the scarce resource differs between nodes
         (
             [node("n1", memory_mb=300), node("n2", cpu=2)],
             [role("fat", memory_mb=5_000), role("busy", cpu=6)],
             ["n2", "n1"],
         ),
-        # who asks for no GPU goes where there is none, as long as it can
+        # tasks without GPU prefer nodes without GPU
         ([node("n1", gpus=2), node("n2", cpu=2)], [role("plain", 3)], ["n1", "n2", "n2"]),
-        # ports of the range are a matter of numbers, too: two for each task
+        # dynamic ports count, too: two for each task
         ([node("n1", ports=4), node("n2")], [role(tasks=3)], ["n1", "n1", "n2"]),
-        # a port with a number is there once on each host
+        # a fixed port exists once on each host
         (
             [node("n1"), node("n2"), node("n3")],
             [role("ps", 3, ports=[fixed(8_080)])],
@@ -148,8 +148,8 @@ def test_a_task_has_the_gpus_it_asks_for_and_nobody_else_has_them():
 
 
 def test_many_roles_are_shared_out_where_no_node_runs_out_of_one_thing_only():
-    """250 of 251 cores and nine tenths of the memory of each host are wanted, by tasks of which
-    each weighs something else.
+    """The tasks want 250 of 251 cores and 90 % of the memory of each host; each role needs a
+    different amount of memory.
     """
     nodes = [node(f"n{i}", cpu=251, memory_mb=27_700) for i in (1, 2, 3, 4)]
     roles = [role(f"r{i}", 10, memory_mb=50 + i) for i in range(100)]
@@ -289,7 +289,7 @@ def test_ports_taken_from_who_has_no_place_are_avoided_all_the_same():
     assert names(gang_allocator.retry(room, AVOID_SECS)) == ["j1"]
 
 
-# who is next
+# order of the queue
 
 
 def test_lowest_number_goes_first_and_holds_up_those_behind_it():
@@ -394,7 +394,7 @@ def place(host, name="worker", index=0, ports=(30_000, 30_001), gpus=()):
 
 
 def test_what_was_placed_before_a_restart_is_held_even_without_room():
-    """Over capacity is not mended by force: nobody gets in until enough has left."""
+    """Restored places may exceed the capacity. No gang gets in until enough is released."""
     room = NodePool((node(cpu=4, gpus=1),))
     gang_allocator.record_placed(
         room, ("j1", 1), [role(tasks=3, cpu=2, gpu=1)], [place("n1", index=0, gpus=["n1-gpu0"])]
@@ -464,7 +464,7 @@ def test_keeping_nothing_keeps_nothing_and_who_is_kept_does_not_wait():
     assert gang_allocator.violations(room) == []
 
 
-# what is too much
+# requests that are too large
 
 
 TWO = [node("n1", cpu=8, memory_mb=4_000, gpus=2), node("n2", cpu=4, memory_mb=9_000)]
@@ -512,21 +512,21 @@ TWO = [node("n1", cpu=8, memory_mb=4_000, gpus=2), node("n2", cpu=4, memory_mb=9
             "role worker asks for 400 MiB of memory (4 x 100): n1 has 350",
         ),
         ([node(ports=4)], [role(tasks=3)], "role worker asks for 6 ports (3 x 2): n1 has 4"),
-        # each would fit somewhere, not both on one host
+        # each resource fits on some host, but not all of them on one host
         (
             TWO,
             [role(cpu=5, memory_mb=5_000)],
             "role worker asks for 5 cores, 5000 MiB of memory and 2 ports for each task: no host has all of it (n1 has 8 cores, 4000 MiB of memory, "
             "2768 ports; n2 has 4 cores, 9000 MiB of memory, 2768 ports)",
         ),
-        # the sums would do, the pieces do not
+        # the totals fit, the single tasks do not
         (
             [node("n1", cpu=5), node("n2", cpu=5)],
             [role(tasks=3, cpu=3)],
             "if nothing else ran, 2 of its 3 tasks would fit; beside them, task worker/2 asks for 3 cores: the most that one host has free is "
             "2 of 5 (n1); 4 are free in all, but on several hosts",
         ),
-        # ports by their numbers
+        # fixed ports
         (
             [node()],
             [role("ps", 2, ports=[fixed(8_080)])],
@@ -601,7 +601,7 @@ def test_what_just_fits_is_not_too_much(roles):
     assert len(ask(NodePool(tuple(TWO)), "j1", *roles)) == 1
 
 
-# why one waits
+# why a gang waits
 
 
 @pytest.mark.parametrize(
@@ -721,7 +721,7 @@ def test_ports_that_are_avoided_are_counted_in_what_is_said():
 
 
 def test_who_could_never_be_placed_waits_aside_and_holds_up_nobody():
-    """It was accepted before there was less."""
+    """The gang was accepted before the capacity was reduced."""
     room = NodePool((node(cpu=4),))
     assert ask(room, "j1", role(cpu=5)) == []
     assert gang_allocator.wait_of(room, ("j1", 1)).sentence == (
@@ -744,7 +744,7 @@ def test_without_hosts_everybody_waits():
     )
 
 
-# the books
+# consistency of the records
 
 
 @pytest.mark.parametrize(
@@ -790,23 +790,23 @@ def test_the_checker_sees_broken_books(harm, sentence):
     assert sentence in gang_allocator.violations(room)
 
 
-# any sequence, against a model that is too simple to be wrong
+# random sequences, checked against a naive model
 
 
 class Model:
-    """Who holds which places and who waits; tallied anew from the places each time, and each way to
-    sit tried out.
+    """Held places and waiting gangs. Recomputes the usage from the places each time, and tries
+    every assignment.
     """
 
     def __init__(self, nodes):
         self.nodes = {n.host: n for n in nodes}
-        self.held = {}  # ticket -> {seat: (role, place)}
+        self.held = {}  # ticket -> {task index: (role, place)}
         self.waits = {}  # ticket -> (number, roles)
         self.avoided = {}  # (host, port) -> until
         self.kept = set()
 
     def free(self, host):
-        """[cores, MiB, GPUs, set of dynamic ports, set of all ports that are not free]"""
+        """Return [cores, MiB, GPUs, set of free dynamic ports, set of ports in use or avoided]."""
         n = self.nodes[host]
         here = [(r, p) for seats in self.held.values() for r, p in seats.values() if p.host == host]
         used = {x for _, p in here for numbers in p.ports.values() for x in numbers} | {
@@ -859,7 +859,7 @@ class Model:
         return True
 
     def got(self, ticket, places):
-        """The first gets exactly what it asks for, out of what is free."""
+        """Record a grant: the first waiting gang gets exactly its request, from free resources."""
         assert ticket == min(self.waits, key=lambda t: self.waits[t][0]), "somebody was overtaken"
         _, roles = self.waits.pop(ticket)
         assert [(p.role, p.index) for p in places] == [
@@ -896,7 +896,7 @@ class Model:
         )
 
     def expect(self, room):
-        """The books are right, and whoever still waits does so for a reason."""
+        """Check that the records are right and that every waiting gang has a reason to wait."""
         assert gang_allocator.violations(room) == []
         order = sorted(self.waits, key=lambda t: self.waits[t][0])
         for at, ticket in enumerate(order):
@@ -983,12 +983,12 @@ STEP = st.one_of(
 )
 @given(NODES, st.lists(GANG, max_size=2), st.lists(STEP, min_size=15, max_size=40))
 def test_any_sequence_equals_the_model(nodes, before, steps):
-    """Never more than there is, all or nothing, in order, and whoever waits has a reason; in the
-    end nothing is left.
+    """Capacity is never exceeded, grants are all or nothing and in order, and every waiting gang
+    has a reason. At the end nothing is left.
     """
     room, model, now = NodePool(tuple(nodes)), Model(nodes), 0.0
     for n, roles in enumerate(before):
-        # placed by some other supervisor, by whatever rule, and some of it is over
+        # placed earlier by another supervisor with any rule; some of these tasks are over
         places = [p for i, p in enumerate(placed_somehow(nodes, roles)) if (n + i) % 3]
         gang_allocator.record_placed(room, (f"kept{n}", 1), roles, places)
         if places:
@@ -996,8 +996,7 @@ def test_any_sequence_equals_the_model(nodes, before, steps):
             model.kept.add((f"kept{n}", 1))
         model.expect(room)
     for what, n, arg in steps:
-        # what is asked of who holds nothing changes nothing, so it is mostly asked of somebody who
-        # does
+        # a request for a ticket that holds nothing changes nothing, so mostly choose one that holds
         held = sorted(t for t in model.held if what != "taken" or t not in model.kept)
         ticket = (
             held[n % len(held)] if n > 1 and held and what in ("seat", "taken") else (f"j{n}", 1)
@@ -1059,7 +1058,7 @@ def step(room, model, now, what, ticket, arg):
 
 
 def strangers(room, model, now, ticket, which):
-    """Somebody listens on some of the ports of a gang, and on one that it has not."""
+    """Report some of a gang's ports as taken, and one port that the gang does not have."""
     mine = model.held.get(ticket, {})
     has = sorted(set(ports_of([p for _, p in mine.values()])))
     found = {}
@@ -1068,7 +1067,7 @@ def strangers(room, model, now, ticket, which):
         found.setdefault(host, []).append(port)
     found.setdefault("n1", []).append(30_003)
     model.avoided.update({(h, p): now + AVOID_SECS for h, ports in found.items() for p in ports})
-    # what of the others is free, beside all that this gang had
+    # free ports of the other gangs, and all that this gang had
     free = {h: model.free(h) for h in model.nodes}
     places, grants = gang_allocator.ports_taken(room, ticket, found, now)
     if not mine:
@@ -1120,8 +1119,8 @@ def strangers(room, model, now, ticket, which):
 
 
 def leave(room, model, now):
-    """Everybody who holds something goes, until nobody is left: nobody was forgotten, nothing is
-    kept.
+    """Release all held tickets until none is left. Every gang was placed, and nothing stays
+    reserved.
     """
     for _ in range(100):
         now += AVOID_SECS

@@ -1,4 +1,4 @@
-"""What becomes of a run request: the truth table, serials, repeated requests."""
+"""Admission of run requests: the truth table, serials, repeated requests."""
 
 import itertools
 
@@ -12,7 +12,7 @@ from jobscribe.supervisor.core.runs.admission import with_hash
 
 
 def played(kit, state: str):
-    """A stage whose job 1 is in this state, with the hash of spec(1)."""
+    """Return a stage whose job 1 is in this state, with the hash of spec(1)."""
     stage = kit.Stage()
     if state == "none":
         return stage
@@ -125,8 +125,8 @@ def test_one_request_is_one_transaction_with_its_receipt(stage, kit):
 
 
 def test_many_requests_together_are_one_transaction_with_right_versions(stage, kit):
-    """The second of job 1 joins the first; job 2 is another stream; the refused one changes
-    nothing.
+    """The second request of job 1 joins the first; job 2 is another stream; the refused request
+    changes nothing.
     """
     decision = stage.tell(
         stage.submission(kit.spec(1)),
@@ -149,7 +149,7 @@ def test_many_requests_together_are_one_transaction_with_right_versions(stage, k
 
 
 def test_expected_versions_are_those_before_the_decision(stage, kit):
-    """A run that ends and its successor in one decision: one write, at the version the log is at."""
+    """A run ends and its successor starts in one decision: one write, at the version of the log."""
     stage.submit()
     stage.up()
     token, version = stage.token(), stage.job().version

@@ -1,5 +1,5 @@
-"""The truth tables: when an attempt is decided and how, and what is tried again, how often, and
-when.
+"""Truth tables of the attempt policies: when and how an attempt is decided, which failures are
+retried, how often, and with which delay.
 """
 
 import itertools
@@ -26,11 +26,11 @@ def role(name, tasks=1, failed=1, succeeded=None):
 
 
 def ends(text):
-    """`w0+ w1-`: task 0 of role w succeeded, then task 1 of it failed."""
+    """Parse outcomes: `w0+ w1-` means that task 0 of role w succeeded, then task 1 of it failed."""
     return tuple(TaskOutcome(w[0], int(w[1:-1]), w[-1] == "+") for w in text.split())
 
 
-# what the manual calls these policies
+# the names of these policies in the manual
 DEFAULT = (role("w", 2), role("p", 1))
 FOLLOWER = (role("w", 2, None), role("p", 1, None))
 MAP_REDUCE = (role("w", 4, 2),)
@@ -75,7 +75,7 @@ BOTH = (role("w", 2, 1, 1),)
         (ELASTIC, "w0- w1- w2-", "- w2"),
         (ELASTIC, "w0- w1- w2+", "+ w2"),
         (ELASTIC, "w2+", "+ w2"),
-        # both at once: failure, whichever came first; and the task that is told is the newest that
+        # both limits at once: failure wins, in any order; the reported task is the newest that
         # counts
         (BOTH, "w0+ w1-", "- w1"),
         (BOTH, "w0- w1+", "- w0"),
@@ -119,7 +119,7 @@ def test_it_says_by_which_numbers(roles, finals, reason):
 
 @given(st.data())
 def test_whatever_ends_in_whatever_order(data):
-    """Against the rules said another way round: task by task, as they end, until one decides."""
+    """Compare with the rules stated differently: task by task, in order, until one decides."""
     limit = st.none() | st.integers(1, 3)
     roles = tuple(
         role(name, data.draw(st.integers(1, 4)), data.draw(limit), data.draw(limit))
@@ -165,7 +165,7 @@ NO = None
         (None, C, (), NO),
         (None, P, (), NO),
         (None, U, (), NO),
-        # an ordinary failure: as often as the run says, whatever the platform did
+        # user failure: as often as the run's retry count, regardless of platform failures
         (Retry(), U, (), NO),
         (Retry(count=2), U, (), 0),
         (Retry(count=2), U, (U,), 1),
@@ -173,7 +173,7 @@ NO = None
         (Retry(count=1), U, (C, C, C), 0),
         (Retry(count=1, platform=0), U, (), 0),
         (Retry(count=-1), U, (U,) * 500, 60),
-        # the platform's: as often as the run allows, whatever it allows for its own
+        # platform failure: as often as the platform limit, regardless of the run's retry count
         (Retry(), T, (), 0),
         (Retry(), T, (T,), 1),
         (Retry(), T, (T, T), 2),
@@ -187,7 +187,7 @@ NO = None
         (Retry(platform=2), C, (T, C), NO),
         (Retry(platform=-1), T, (T,) * 1_000, 60),
         (Retry(platform=-1), C, (T, C) * 1_000, 3600),
-        # nothing helps
+        # never retried
         (Retry(count=-1, platform=-1), P, (), NO),
     ],
 )
@@ -216,9 +216,7 @@ def test_the_shortest_wait_after_a_conflict_is_the_runs():
 
 
 def test_nothing_spins():
-    """What ends at once, again and again, in whatever way: the pauses between the attempts double
-    up to a minute.
-    """
+    """For attempts that fail at once, in any way, the retry delay doubles up to a minute."""
     policy = Retry(count=-1, platform=-1)
     before = []
     pauses = []

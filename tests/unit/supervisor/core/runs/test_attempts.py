@@ -1,8 +1,8 @@
-"""Attempts: what the end of a task leads to, whatever comes in between, and nothing is left behind
-of any of them.
+"""Attempts: the consequences of each task's end, with any events in between, and no leftovers of
+any attempt.
 
-Long plays go through everything at random; wherever the supervisor is killed in them, what it folds
-from the log comes to the same end. Beside them stand the cases that have a name.
+Long random scenarios cover all combinations. At each point where the supervisor is killed, the
+state folded from the log leads to the same end. Named cases follow.
 """
 
 import os
@@ -46,7 +46,7 @@ def of(stage, type_, n=1):
 
 
 def held(world):
-    """Who holds what of those whose tasks may live: slots, cores, memory, GPUs and ports."""
+    """Return the slots, cores, memory, GPUs and ports held by runs whose tasks may be live."""
     slots = {t: c.pools[: c.held] for t, c in world.slots.claims.items() if t in world.task_counts}
     seats = {
         t: c.placements
@@ -63,7 +63,7 @@ def act(play, random):
 
 @pytest.mark.timeout(600)
 def test_long_plays_come_to_the_same_end_wherever_the_supervisor_was_killed(kit):
-    """Patient with agents, so that nothing depends on how often one has failed before."""
+    """Agent starts are retried many times, so the result does not depend on earlier failures."""
     seen = set()
     for seed in range(PLAYS):
         random, play = Random(seed), GangScenario(kit, agent_start_tries=1_000)
@@ -132,11 +132,11 @@ def test_long_plays_in_which_agents_are_given_up_leave_nothing_behind(kit):
     assert ("error", "agentStartFailed") in seen
 
 
-# ---- one moment, and everything that may come then
+# ---- a fixed moment, followed by any event
 
 
 def wide(kit):
-    """It needs both hosts."""
+    """Return roles that need both hosts."""
     return kit.role("a", 3), kit.role("b", 3)
 
 
@@ -258,7 +258,7 @@ def test_canceled_at_any_moment_nothing_is_left(kit, moment):
     play.stage.cancel()
     play.obey()
     said = play.stage.state()
-    # it had failed already, and was kept to be looked at
+    # in this case the task had failed already and was held for debugging
     assert said == (("error", "exit") if moment is all_kept else ("canceled", "cancel"))
     ends = play.restarted().finish()
     assert play.finish() == ends
@@ -309,8 +309,8 @@ def test_the_queue_limit_is_not_for_what_was_placed(kit, moment):
 
 @pytest.mark.parametrize("moment", [placed, running, decided, kept])
 def test_a_run_that_takes_the_place_of_a_canceled_one_gets_all_that_it_held(kit, moment):
-    """What the earlier run holds is held, also over a restart, and given back when its last task is
-    over.
+    """The earlier run keeps its resources, also after a restart. They are released when its last
+    task is over.
     """
     play = at(kit, moment)
     play.stage.cancel()
@@ -327,7 +327,7 @@ def test_a_run_that_takes_the_place_of_a_canceled_one_gets_all_that_it_held(kit,
     assert play.stage.job().run.serial not in live
 
 
-# ---- cases with a name
+# ---- named cases
 
 
 def test_reports_of_an_earlier_attempt_change_nothing(kit, stage):
@@ -473,7 +473,7 @@ def test_a_task_that_never_arrived_and_is_not_needed_is_not_launched_after_all(k
     key = kit.key_of(kind="parallel")
     stage.disconnect(key)
     stage.open(key)
-    # of three, the agent knows one, which has failed
+    # the agent knows one of the three tasks, which has failed
     stage.snapshot(key, kit.ended(tokens[0], 1))
     if not stage.world.agent(key).synced:
         stage.snapshot(key, kit.ended(tokens[0], 1))
@@ -518,7 +518,7 @@ def test_the_pause_before_a_retry_goes_on_after_a_restart_as_long_as_is_left_of_
     assert delay == 4.0
     assert status(stage.world, stage.job(), 1, stage.now())["queueState"] == "retry_wait"
     stage.pass_time(1.0)
-    stage.wall += 500.0  # and the clock is set
+    stage.wall += 500.0  # the wall clock is set forward
     stage.restarted()
     assert stage.clock["retry", *ticket] == pytest.approx(3.0)
     said = status(stage.world, stage.job(), 1, stage.now())
@@ -547,7 +547,7 @@ def test_a_retry_is_enqueued_once_however_often_its_timer_fires(kit, stage):
 
 
 def many_attempts(kit, stage, count):
-    """A run without end, that has failed so often."""
+    """Create a run with unlimited retries that has failed `count` times."""
     stage.gang(kit.role("a"), retry=Retry(count=-1, platform=-1))
     job, jid, key = stage.job(), kit.jid_of(), kit.key_of(kind="parallel")
     serial = job.run.serial
@@ -587,7 +587,7 @@ def test_a_run_that_is_tried_again_without_end_does_not_grow_without_end(kit, st
     stage.answer()
     (token,) = stage.tokens()
     assert token.attempt == ATTEMPTS_KEPT + 61
-    # late words about one that is not kept any more
+    # late reports about an attempt that is no longer stored
     old = Token(job.jid, token.serial, 3, "a", 0)
     stage.reports(kit.ended(old, 0), key=kit.key_of(kind="parallel"))
     assert [e.tokens for e in stage.asked(fx.AcknowledgeTasks)] == [(old,)]

@@ -1,5 +1,5 @@
-"""Runs that a batch scheduler starts: what is on record, how long is waited for what, where they
-go, and how a gang is placed there.
+"""Runs that a batch scheduler starts: the recorded state, the timeouts, the choice of the cluster,
+and the placement of gangs.
 """
 
 import msgspec
@@ -46,7 +46,7 @@ def with_batch(execution, batch):
 
 @pytest.fixture
 def placed(stage):
-    """A run whose agent was asked to submit it; returns its token."""
+    """Place a run whose agent was asked to submit it; return its token."""
     stage.submit(driver="sbatch", queue_limit_secs=None)
     stage.up(key())
     return stage.token()
@@ -69,7 +69,7 @@ def test_the_run_directory_is_the_clusters_and_named_as_such(stage, kit, placed,
     assert (told(stage)["runDir"], told(stage)["runDirOn"]) == (path, HPC)
 
 
-# ---- what is heard of it
+# ---- reports
 
 
 def test_the_number_of_its_job_is_on_record_once_and_the_rest_is_news(stage, kit, placed):
@@ -134,7 +134,7 @@ def test_an_agent_of_another_driver_says_nothing_of_a_scheduler(kit):
     assert stage.events()[-1] == "TaskPlaced" and stage.world.batch == {}
 
 
-# ---- how long is waited
+# ---- timeouts
 
 
 def test_what_is_known_to_be_in_a_queue_is_asked_for_seldom(stage, kit, placed):
@@ -183,7 +183,7 @@ def test_its_queue_limit_ends_when_it_runs(stage, kit):
     stage.up(key())
     stage.reports(with_batch(kit.running(stage.token()), said(state="RUNNING")), key=key())
     assert queue not in stage.clock
-    stage.fire(*queue)  # one that was on its way
+    stage.fire(*queue)  # a timer that fires late
     assert stage.state() == ("running", None)
 
 
@@ -236,7 +236,7 @@ def test_a_cancel_in_the_queue_is_final_and_asked_for_until_it_is_gone(stage, ki
     stage.cancel()
     assert stage.state() == ("canceled", "cancel")
     assert [(e.token, e.reason) for e in stage.asked(fx.StopTask)] == [(placed, "cancel")]
-    # it began before it could be told
+    # the task began before the agent received the stop
     stage.reports(with_batch(kit.running(placed), said(state="RUNNING")), key=key())
     assert [e.token for e in stage.asked(fx.StopTask)] == [placed] and stage.state() == (
         "canceled",
@@ -267,7 +267,7 @@ def test_another_login_node_is_no_restart_of_its_machine(stage, kit, placed):
     assert stage.state() == ("error", "startFailed"), "and what was refused is not lost"
 
 
-# ---- ends that are Slurm's
+# ---- ends caused by Slurm
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_what_another_attempt_helps(stage, exit_, again, expected):
     assert (("retry", stage.job().jid, stage.job().run.serial) in stage.clock) is again
 
 
-# ---- where it goes
+# ---- choice of the cluster
 
 
 def test_it_goes_to_the_cluster_it_names_and_else_to_the_first(stage):
@@ -540,7 +540,7 @@ def test_a_gang_holds_a_place_in_the_queue_of_its_cluster(kit):
     assert stage.job(2).live_tasks()
 
 
-# ---- what people are told
+# ---- status messages
 
 
 def test_where_it_is_in_the_queue_and_why(stage, kit, placed):

@@ -1,5 +1,5 @@
-"""Failed tasks that are kept to be looked at: which ones, how long, and that each ends once, with
-its own exit.
+"""Failed tasks that are held for debugging: which tasks, how long, and that each ends once, with
+its own exit status.
 """
 
 import pytest
@@ -30,7 +30,7 @@ def said(stage, n=1):
 
 
 def kept(kit, stage, *roles, codes=(3,), **fields):
-    """A gang, of which the first tasks have failed with these codes and are kept."""
+    """Place a gang whose first tasks have failed with these codes and are held."""
     tokens = stage.placed(
         *(roles or (kit.role("a", 2),)), debug_secs=fields.pop("debug_secs", 100.0), **fields
     )
@@ -110,7 +110,7 @@ def test_what_is_kept_keeps_what_it_has_and_the_others_run_on(kit, stage, here):
         kit.WALL + 100,
         None,
     ]
-    # its agent need not be there for what is kept
+    # a held task does not need its agent to be up
     stage.end(tokens[2], 5)
     assert record(stage.job(), 1, 1.0)["queueState"] == "debug_hold"
     stage.disconnect(here)
@@ -159,7 +159,7 @@ def test_released_by_role_and_index_or_all_of_it(kit, stage):
 
 
 def test_released_whole_each_ends_once(kit, stage):
-    """With the first of them the attempt is decided, and that ends the others: not twice."""
+    """The first released task decides the attempt and thereby ends the others, but not twice."""
     tokens = kept(kit, stage, kit.role("a", 4), codes=(1, 2, 3))
     stage.release()
     ends = [e.token for e in of(stage, TaskEnded)]

@@ -1,5 +1,5 @@
-"""Runs after runs: who waits for whom, what an end leads to, and that long chains and many
-followers keep nobody waiting.
+"""Dependencies between runs: which run waits for which, and the effect of each end. Long chains and
+many followers do not block the loop.
 """
 
 import time
@@ -16,8 +16,7 @@ from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core.interface.inputs import Cancel, Purge, Submit, TimerFired
 from jobscribe.supervisor.core.status.run_status import status
 
-#: A decision may keep the loop for so long (seconds), and five times as long on a machine that has
-#: other things to do.
+#: Longest permitted decision (seconds), times five for a busy machine.
 DECISION_SECS = 0.05 * 5
 
 
@@ -35,7 +34,7 @@ def of(stage, type_, n=None, kit=None):
 
 
 def follow(stage):
-    """The decisions that the ends of runs lead to, each on its own."""
+    """Fire all `follow` timers, one decision each; return the number of decisions."""
     count = 0
     while timers := [t for t in stage.clock if t[0] == "follow"]:
         for timer in timers:
@@ -45,7 +44,7 @@ def follow(stage):
 
 
 def ran(kit, stage, n=1, code=0, **fields):
-    """A run that has ended."""
+    """Submit a run and let it end."""
     stage.submit(n, **fields)
     if stage.world.agent(kit.key_of()).phase != "up":
         stage.up()
@@ -187,7 +186,7 @@ def test_a_run_that_was_forgotten_ended_somehow(kit, stage):
 
 
 def test_no_circle_can_be_made(kit, stage):
-    """It waits for what was there before it: a later run of the same job is another one."""
+    """A run waits only for earlier runs: a later run of the same job is a different one."""
     stage.submit(1)
     stage.submit(2, after=kit.after(1))
     stage.submit(1, after=kit.after(2), force=True)
@@ -235,8 +234,8 @@ def test_a_newer_run_of_the_job_is_not_the_one_that_was_waited_for(kit, stage):
 def test_a_follower_of_two_runs_of_one_job_that_is_over_with_the_first_is_not_looked_for_again(
     kit, stage
 ):
-    """Both ended in one decision; the first was not right, so it does not wait for the second any
-    more.
+    """Both runs end in one decision. The first did not end as required, so the follower no longer
+    waits for the second.
     """
     stage.submit(1)
     stage.up()
@@ -367,7 +366,7 @@ def test_a_gang_waits_and_is_waited_for(kit):
 
 
 class Quick:
-    """Decides without the checks of a stage, and knows the longest decision."""
+    """Make decisions without the stage's checks, and measure the longest one."""
 
     def __init__(self, kit, stage):
         self.kit, self.stage, self.longest, self.timers, self.effects = kit, stage, 0.0, [], []

@@ -1,5 +1,5 @@
-"""Runs whose command has ended while something of them is still there: the exit or the stop,
-whichever is on record first, decides.
+"""Runs whose command has ended while some of their processes still run: the exit or the stop
+decides, whichever is recorded first.
 """
 
 import pytest
@@ -30,7 +30,7 @@ def asked_why(stage):
 
 
 def runs(kit, **fields):
-    """(stage, token) of a run that runs."""
+    """Return (stage, token) of a running run."""
     stage = kit.Stage()
     stage.submit(1, time_limit_secs=30.0, **fields)
     stage.up()
@@ -95,7 +95,7 @@ def test_its_time_limit_is_not_counted_any_more(kit, again):
         )
     assert ("limit", token) not in stage.clock
     stage.pass_time(1000.0)
-    stage.fire("limit", token)  # it was on its way
+    stage.fire("limit", token)  # a timer that fires late
     assert stage.effects == []
     stage.reports(kit.ended(token, 3))
     assert stage.state() == ("error", "exit")
@@ -163,7 +163,7 @@ def test_a_cancel_on_record_before_the_exit_is_final_and_the_exit_is_kept_as_it_
     assert stage.state() == ("canceled", "cancel") and stage.events()[-1] == "TaskExited"
     assert ("stop", token) not in stage.clock and stage.asked(fx.StopTask) == []
     assert told(stage)["queueState"] == "ending" and told(stage)["over"] is False
-    stage.reports(kit.running(token))  # said before
+    stage.reports(kit.running(token))  # reported before
     assert stage.asked(fx.StopTask) == []
     stage.reports(kit.ended(token, 0))
     answer = asked_why(stage)

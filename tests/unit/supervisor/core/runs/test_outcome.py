@@ -1,5 +1,5 @@
-"""How one exit becomes a status: the truth table of `outcome`, all sources, with and without our
-own intent.
+"""Mapping of an exit to a run status: the truth table of `outcome`, for all sources, with and
+without a stop by jobscribe.
 """
 
 import pytest
@@ -70,7 +70,7 @@ def test_what_was_ended_for_being_unknown_was_canceled_by_nobody(fields):
             ExitInfo(source="scheduler", detail="Slurm reports that it failed"),
             ("error", "exit", "Slurm reports that it failed"),
         ),
-        # its scheduler's own doing, or somebody's there, whatever its program made of that
+        # ended by the scheduler or by somebody there, whatever the exit code of the program
         (
             by_slurm("NODE_FAIL", detail="a node failed (n2)"),
             ("error", "scheduler", "a node failed (n2)"),
@@ -98,7 +98,7 @@ def test_without_intent_the_exit_speaks(exit_, expected):
 
 
 def test_the_first_end_of_a_run_stands(stage):
-    """The fold does not rely on the core for it."""
+    """The fold ignores a second end, independently of the core."""
     stage.submit()
     stage.cancel()
     run = stage.job().run

@@ -1,4 +1,4 @@
-"""What agents report against what the log says: every difference, in every order."""
+"""Agent reports compared with the log: every difference, in every order."""
 
 import msgspec
 import pytest
@@ -36,8 +36,8 @@ def test_accepted_and_not_started_sets_the_deadline_anew(kit):
 
 
 def test_a_stopped_one_that_has_not_started_yet_is_told_again(kit):
-    """The supervisor was killed after the cancel was acknowledged; the agent is still getting ready
-    to start it.
+    """The supervisor was killed after the cancel was acknowledged. The agent is still about to
+    start the task.
     """
     stage, token = placed(kit)
     stage.cancel()
@@ -156,7 +156,9 @@ def test_an_end_that_was_recorded_before_is_only_acknowledged(kit):
 
 
 def test_the_acknowledgement_belongs_to_the_transaction_that_records_the_end(kit):
-    """Effects of a decision are performed when its events are durable: both must be in one."""
+    """Effects are executed when the events of their decision are durable, so both must be in one
+    decision.
+    """
     stage, token = started(kit)
     decision = stage.tell(
         AgentMessage(kit.key_of(), 1, RunStatusUpdate(execution=kit.ended(token)))
@@ -225,7 +227,7 @@ def test_errors_of_ops_are_counted_and_readers_answers_left_to_the_shell(kit):
 
 
 def test_not_received_is_sent_again_and_lost_is_lost(wide, kit):
-    """Two of each: neither order nor number matters."""
+    """Two of each kind, so that neither order nor count matters."""
     stage = wide
     for n in (1, 2, 3, 4):
         stage.submit(n)
@@ -245,8 +247,8 @@ def test_not_received_is_sent_again_and_lost_is_lost(wide, kit):
 
 
 def test_a_first_snapshot_without_what_runs_is_asked_for_again(wide, kit):
-    """It may be the last word of an agent that another one has replaced; who is gone does not
-    answer.
+    """The snapshot may be the last message of an agent that was replaced. A stopped agent does not
+    answer the second request.
     """
     stage = wide
     stage.submit(1)
@@ -267,7 +269,7 @@ def test_a_first_snapshot_without_what_runs_is_asked_for_again(wide, kit):
     "says", ["nothing", "it never started", "it was stopped before it started"]
 )
 def test_what_was_placed_before_a_reboot_may_have_run(wide, kit, says):
-    """Its traces need not have been on the disk when the power went; it is not started again."""
+    """Its evidence may have been lost in the power failure, so the task is not started again."""
     stage = wide
     stage.submit(1)
     stage.up()
@@ -327,7 +329,7 @@ def test_superseded_and_not_received_is_told_never_to_start(kit):
 
 
 def test_a_start_of_a_superseded_run_is_recorded_once_and_folded(kit):
-    """Its op was under way when it was canceled and its successor submitted."""
+    """The start message was under way when the run was canceled and its successor submitted."""
     stage, token = placed(kit)
     stage.cancel()
     stage.submit(force=True)
@@ -442,7 +444,7 @@ def test_a_new_connection_forgets_half_a_snapshot(kit):
 
 
 def test_a_snapshot_that_is_said_again_is_not_news(kit):
-    """It was said before this one started: by then it is not true any more."""
+    """The old snapshot predates the start of this task, so it is outdated."""
     stage, token = placed(kit)
     old = Snapshot(number=50, page=0, last=True, executions=())
     stage.says(old)
@@ -499,7 +501,7 @@ def test_a_deadline_of_what_has_started_or_ended_does_nothing(kit):
 
 
 def test_placed_before_the_restart_and_never_received(kit):
-    """The supervisor died between the durable placement and the op."""
+    """The supervisor was killed after the placement was durable and before the message was sent."""
     stage, token = placed(kit)
     stage.restart()
     stage.tell(AgentConnected(kit.key_of(), 5, kit.alive(kit.key_of())))
@@ -509,7 +511,7 @@ def test_placed_before_the_restart_and_never_received(kit):
 
 
 def test_a_task_that_left_the_books_of_its_job_is_not_called_anything(kit):
-    """placed is a notice: the log decides what is live."""
+    """`placed` is a notice; only the log decides which tasks are live."""
     stage, token = started(kit)
     stage.world.agent(kit.key_of()).placed.add(Token(kit.jid_of(77), 5, 1, "main", 0))
     before = len(stage.log)

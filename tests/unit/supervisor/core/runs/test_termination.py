@@ -1,4 +1,4 @@
-"""Cancels, limits and what they owe, in every state a run can be in."""
+"""Cancels and time limits in every state of a run, and the messages they require."""
 
 import pytest
 
@@ -96,7 +96,7 @@ def test_slots_are_free_only_when_nothing_is_left(kit):
 
 
 def test_cancel_races_start(kit):
-    """The op was on its way: the agent says it started, then that it was ended; the status never
+    """The start message was under way: the agent reports the start, then the end. The status never
     goes back.
     """
     stage = in_state(kit, "placed")
@@ -111,8 +111,8 @@ def test_cancel_races_start(kit):
 
 
 def test_end_races_cancel(kit):
-    """It had completed when the cancel was accepted: canceled it stays, but how it ended is on
-    record.
+    """The run had completed when the cancel was accepted: it stays canceled, but its exit is
+    recorded.
     """
     stage = in_state(kit, "running")
     token = stage.token()
@@ -179,8 +179,8 @@ def test_a_repeated_cancel_is_answered_for_the_run_it_meant(kit):
 
 
 def test_a_repeated_cancel_that_had_nothing_to_do_does_not_hit_the_next_run(kit):
-    """The reply was lost; the user starts anew; the client sends its cancel of "whichever is live"
-    again.
+    """The reply was lost and the user started a new run. The client repeats its cancel of
+    "whichever is live".
     """
     stage = in_state(kit, "running")
     stage.reports(kit.ended(stage.token()))
@@ -191,8 +191,8 @@ def test_a_repeated_cancel_that_had_nothing_to_do_does_not_hit_the_next_run(kit)
 
 
 def test_a_cancel_with_the_req_id_of_another_job_is_refused(kit):
-    """As for a submission: answering it with the other job's serial would be a cancel that quietly
-    did nothing.
+    """An answer with the other job's serial would look like success, but cancel nothing.
+    Submissions follow the same rule.
     """
     stage = in_state(kit, "running")
     stage.submit(2, req_id="request-two")
@@ -240,7 +240,7 @@ def test_a_clock_that_was_set_back_makes_the_queue_limit_no_longer_than_it_is(ki
 
 
 def test_over_a_restart_of_the_machine_the_queue_limit_counts_by_the_wall_clock(kit):
-    """The monotonic clock began anew; what it says is smaller than what it said at the submission."""
+    """The monotonic clock restarted, so it is lower than at the submission."""
     stage = kit.Stage()
     stage.submit(1, queue_limit_secs=7.0)
     stage.wall, stage.mono, stage.boot_id = stage.wall + 3, 5.0, "boot1"
@@ -294,7 +294,7 @@ def test_a_queue_limit_that_comes_too_late_does_nothing(stage, kit):
     ],
 )
 def test_second_line_of_the_time_limit(kit, own, house, elapsed, armed):
-    """limit + 5 s slack + 4 s grace - what has run."""
+    """The timer is limit + 5 s slack + 4 s grace - elapsed time."""
     stage = kit.Stage(time_limit_secs=house)
     stage.submit(time_limit_secs=own, grace_secs=4.0)
     stage.up()
@@ -346,7 +346,7 @@ def test_a_time_limit_that_comes_too_late_does_nothing(stage, kit):
 
 
 def test_a_limit_timer_of_a_queued_run_does_nothing(stage, kit):
-    """No task of that token: nothing to stop."""
+    """The token has no task, so there is nothing to stop."""
     stage.submit()
     stage.fire("limit", Token(kit.jid_of(), stage.job().run.serial, 1, "main", 0))
     assert stage.state()[0] == "pending"
@@ -375,7 +375,7 @@ def test_a_timer_nobody_knows_is_a_mistake(stage):
 
 
 def test_a_cancel_with_the_req_id_of_the_submission_is_refused_and_says_so(stage):
-    """It used to be taken for the submission sent again: answered, and not carried out."""
+    """Regression: the cancel was taken for a repeated submission, and not carried out."""
     stage.submit(req_id="request-one")
     decision = stage.cancel(req_id="request-one")
     assert stage.refusal() == "conflict"
@@ -394,7 +394,7 @@ def test_a_submission_with_the_req_id_of_a_cancel_is_refused(stage):
 
 
 def test_a_queued_run_leaves_the_queue_at_once_and_without_an_agent(kit):
-    """Nobody is asked for anything, and whoever stood behind it has one less ahead."""
+    """No message is sent, and every run behind it moves up by one."""
     for up in (False, True):
         stage = kit.Stage(
             cpu_slots={("local", "sequential"): 1}, op_run_slots={("local", "sequential"): 9}

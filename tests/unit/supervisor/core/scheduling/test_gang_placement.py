@@ -1,6 +1,4 @@
-"""Gangs: all of it or nothing, on one host or two, and everything is given back whatever goes wrong
-on the way.
-"""
+"""Gangs: all or nothing, on one host or two. Any failure on the way releases all resources."""
 
 import time
 
@@ -13,8 +11,7 @@ from jobscribe.supervisor.core.interface.inputs import DriverFailed
 from jobscribe.supervisor.core.resources.gang_allocator import AVOID_SECS
 from jobscribe.supervisor.core.status.run_status import status
 
-#: A decision may keep the loop for so long (seconds), and five times as long on a machine that has
-#: other things to do.
+#: Longest permitted decision (seconds), times five for a busy machine.
 DECISION_SECS = 0.05 * 5
 
 
@@ -30,7 +27,7 @@ def there(kit):
 
 @pytest.fixture
 def stage(kit):
-    """Two hosts of four cores each, ten ports on each."""
+    """Two hosts of four cores and ten ports each."""
     nodes = tuple(kit.node(h, first_port=30_000, last_port=30_011) for h in ("localhost", "node2"))
     return kit.Stage(nodes={"local": nodes}, op_run_slots={("local", "parallel"): 4})
 
@@ -108,7 +105,7 @@ def test_one_agent_cannot_be_started_everything_is_given_back_and_asked_for_agai
         if attempt < 3:
             assert cores(stage) == {"localhost": 4, "node2": 2}
             stage.fire("agent-retry", there, attempt)
-    # the other one, which waited for cores, has them now
+    # the other gang, which waited for cores, has them now
     stage.answer()
     assert {t.role for t in stage.tokens(2)} == {"small"} and not stage.tokens()
     state, sentence = said(stage)
@@ -203,7 +200,7 @@ def test_who_does_not_answer_is_asked_again_and_then_everything_is_given_back(
     assert state == "resources" and sentence.startswith(
         f"it held all its resources, but {there} did not answer within 60 s; it tries again"
     )
-    # what comes now is too late
+    # a late answer
     stage.says(PortsProbed(op_id=asked.op_id, busy=()), there)
     stage.fire("hold", *ticket(stage))
     assert not placements(stage) and not stage.world.holds
@@ -240,8 +237,8 @@ def test_after_a_restart_what_runs_is_counted_and_nothing_is_placed_twice(kit, s
     stage.connect(here, *(kit.running(t) for t in live if stage.world.task(t).agent_key == here))
     stage.gang(kit.role("c", 3), n=2)
     assert said(stage, 2)[0] == "resources"
-    # of the other host nothing is known: its tasks never arrived, and are launched again, the same
-    # ones
+    # the state of the other host is unknown: its tasks never arrived, so the same tasks are
+    # launched again
     stage.connect(there)
     assert {t.token for e in stage.asked(fx.LaunchGang) for t in e.tasks} == {
         t for t in live if stage.world.task(t).agent_key == there
@@ -286,8 +283,8 @@ def test_who_has_no_ports_left_waits_until_they_are_looked_at_again(kit, stage, 
     stage.probes.clear()
     stage.says(PortsProbed(op_id=probe.op_id, busy=probe.ports), here)
     stage.answer(*range(30_000, 30_012))
-    # on this host there is none any more: now it has those of the other one, and its agent has to
-    # be there
+    # this host has no free ports left; the gang gets ports of the other host, whose agent must be
+    # up
     assert stage.world.holds and [e.key for e in stage.asked(fx.StartAgent)] == [there]
     stage.up(there)
     stage.answer(*range(30_000, 30_012))
@@ -306,8 +303,8 @@ def test_who_has_no_ports_left_waits_until_they_are_looked_at_again(kit, stage, 
 
 
 def test_one_that_waits_for_ports_that_others_found_taken_is_not_forgotten(kit, stage, here):
-    """The one that found them taken had others; who comes after it has none, and nobody else would
-    look again.
+    """The gang that found the ports taken got others. The next gang has none, and only the retry
+    timer helps it.
     """
     stage = kit.Stage(
         nodes={"local": (kit.node(first_port=30_000, last_port=30_005),)},
@@ -345,7 +342,7 @@ def test_an_answer_to_nobodys_question_changes_nothing(kit, stage, here):
     assert len(placements(stage)) == 1
 
 
-# ---- who waits for what
+# ---- why a gang waits
 
 
 def test_the_first_one_that_cannot_have_everything_holds_up_those_behind_it(
@@ -436,7 +433,7 @@ def test_an_agent_that_leaves_with_many_in_line_places_none_of_them(kit, stage, 
 
 
 class Clocked:
-    """How long each decision of a stage takes, without the stage's own checks."""
+    """Measure the duration of each decision, without the stage's checks."""
 
     def __init__(self, stage):
         self.longest = {}
@@ -492,7 +489,7 @@ def test_a_gang_of_a_thousand_tasks_makes_no_decision_long(kit, here, hosts):
             stage.snapshot(key, *(make(t) for t, k in tasks if k == key))
 
     tasks = placed(1)
-    stage.gang(kit.role("a", 1000), n=9)  # and somebody waits for all of it
+    stage.gang(kit.role("a", 1000), n=9)  # another gang waits for all resources
     phase("one after the other")
     for token, key in tasks[:300]:
         stage.reports(kit.running(token), key=key)

@@ -1,4 +1,4 @@
-"""The queue: who is placed when, in which order, and what the agent is asked for."""
+"""The queue: when each run is placed, in which order, and which messages the agent gets."""
 
 from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core.resources import concurrency_limits
@@ -13,7 +13,7 @@ def test_without_an_agent_a_run_waits_and_holds_nothing(stage, kit):
 
 
 def test_connected_but_not_yet_known_gets_no_work(stage, kit):
-    """Only after the first snapshot is complete: before it nobody knows what runs there."""
+    """Before the first snapshot is complete, the running tasks of the agent are unknown."""
     stage.submit()
     stage.started()
     stage.open(kit.key_of())
@@ -71,7 +71,7 @@ def test_runs_of_one_user_go_in_the_order_of_submission(stage, kit):
 
 
 def test_users_share_the_cpu_in_the_order_of_submission(stage, kit):
-    """One CPU slot; user 2 asked before user 1's second run."""
+    """One CPU slot; user 2 submitted before the second run of user 1."""
     mine, other = kit.key_of(), kit.key_of(kit.OTHER_UID)
     stage.submit(1)
     stage.submit(2, uid=kit.OTHER_UID)
@@ -191,7 +191,7 @@ def test_when_an_agent_goes_its_queued_runs_let_others_pass(kit):
 
 
 def test_of_the_runs_of_an_agent_that_goes_none_gets_what_another_one_gives_back(kit):
-    """Placed by that, it would give back at once what it had got, and run with nothing."""
+    """A run of the lost agent would release such slots at once, and run without them."""
     stage = kit.Stage(nodes={"local": (kit.node(),)})
     mine, other = kit.key_of(kind="parallel"), kit.key_of()
     stage.submit(1)
@@ -217,7 +217,7 @@ def test_of_the_runs_of_an_agent_that_goes_none_gets_what_another_one_gives_back
 
 
 def test_placement_forgets_the_queue_limit(kit):
-    """A timer a day long for each job that ran for a second would pile up."""
+    """Otherwise a one-day timer for each job that ran for a second would accumulate."""
     stage = kit.Stage(queue_limit_secs=86400.0)
     stage.submit()
     name = ("queue", kit.jid_of(), stage.job().run.serial)
@@ -237,7 +237,9 @@ def test_nothing_is_placed_twice_by_a_second_snapshot(stage, kit):
 
 
 def test_so_many_runs_ask_for_slots_and_all_of_them_have_their_turn(kit):
-    """However many wait, an agent that comes or goes costs the same; the order of submission stays."""
+    """The cost of an agent that connects or disconnects does not grow with the queue; the order of
+    submission stays.
+    """
     stage = kit.Stage(
         op_run_slots={("local", "sequential"): 3}, cpu_slots={("local", "sequential"): 2}
     )

@@ -1,4 +1,4 @@
-"""What people are told about a run, in every state, with the numbers in it."""
+"""The status of a run as shown to users, in every state, with its numbers."""
 
 import msgspec
 import pytest
@@ -100,7 +100,7 @@ def test_the_life_of_a_run(stage, kit):
         "exit",
         "exit code 3",
         1.0,
-        True,  # by the times of the machine where it ran, whenever we heard of it
+        True,  # by the clock of the host where the run was, not by the arrival of the report
     )
     assert reply["exit"]["code"] == 3
     assert reply["nextRequestSeconds"] is None
@@ -156,7 +156,7 @@ def test_a_cancel_was_no_limit(stage):
     assert ask(stage)["canceledAfterSecs"] is None
 
 
-# ---- what nobody knows
+# ---- unknown state
 
 
 def test_known_until_its_agent_is_away_and_again_when_it_has_said_everything(stage, kit):
@@ -202,7 +202,7 @@ def test_a_queued_run_is_known_without_an_agent(stage):
     assert ask(stage)["known"] is True
 
 
-# ---- why it waits
+# ---- why a run waits
 
 
 def sentence(stage, n=1):
@@ -214,7 +214,9 @@ AT = "2023-11-14 22:13:"
 
 
 def test_waiting_for_an_agent(stage, kit):
-    """Which try it is, since when, what went wrong the last time, and who else waits for it."""
+    """The message has the number of the start attempt, its time, the last error, and the other runs
+    that wait for the agent.
+    """
     key = kit.key_of()
     stage.submit()
     assert sentence(stage) == (
@@ -289,7 +291,7 @@ def test_waiting_for_the_cpu_with_numbers(kit):
 
 
 def test_waiting_behind_more_runs_than_ask_for_slots(kit):
-    """Its place is known although it does not stand in the queue of any pool."""
+    """The queue position is known although the run is in no pool's queue."""
     stage = kit.Stage(op_run_slots={("local", "sequential"): 500})
     stage.submit(0)
     stage.up()
@@ -305,7 +307,7 @@ def test_waiting_behind_more_runs_than_ask_for_slots(kit):
 
 
 def _many(kit, stage, count, uid=None, first=1000, **fields):
-    """That many runs of one user, whose agent is up."""
+    """Submit `count` runs of one user, whose agent is up."""
     uid = uid or kit.UID
     stage.submit(first - 1, uid=uid, **fields)
     if stage.world.agents[kit.key_of(uid)].phase != "up":
@@ -314,8 +316,8 @@ def _many(kit, stage, count, uid=None, first=1000, **fields):
 
 
 def test_all_earlier_runs_that_need_the_same_slots_are_ahead(kit):
-    """Also those that wait for a slot of their user first, or behind its first runs: each of them
-    gets its CPU slot before.
+    """This includes runs that wait for a slot of their user first, or behind that user's first
+    runs. Each of them gets its CPU slot earlier.
     """
     two = {("local", "sequential"): 2}
     stage = kit.Stage(cpu_slots=two, op_run_slots=two)
@@ -411,7 +413,7 @@ def test_waiting_for_the_run_before(wide, kit):
 
 
 def test_durable_and_not_yet_placed(stage):
-    """What is read is what is on disk; the world may be one step ahead."""
+    """The reply shows the durable state; the world may be one step ahead."""
     stage.submit()
     queued = stage.job()
     stage.up()
