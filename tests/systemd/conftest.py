@@ -1,1 +1,1 @@
-"""Modules beside these tests are imported by their names."""
+"""Make modules in this folder importable by name."""
