@@ -1,4 +1,6 @@
-"""What an app returns is sent as it is, or the place of what cannot be sent is named."""
+"""Return values of apps are sent unchanged, or the error names the path of the value that cannot be
+sent.
+"""
 
 import enum
 import json
