@@ -1,1 +1,1 @@
-"""Lets the tests of this folder import what they share (`db_histories`, `db_stores`)."""
+"""Make the helpers of tests/unit/db importable for the tests of this folder."""
