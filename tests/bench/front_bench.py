@@ -115,8 +115,8 @@ def up(root: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def production(root: Path) -> Iterator[str]:
-    """Start `jobscribe server` next to the running supervisor, without a proxy of ours in between.
-    A hook identifies users (here: the header X-User).
+    """Start `jobscribe server` next to the running supervisor, without a proxy of the benchmark in
+    between. A hook identifies users (here: the header X-User).
     """
     (root.parent / "bench_hooks.py").write_text(
         "def user(request):\n    return request.headers.get('X-User')\n"

@@ -1,6 +1,4 @@
-"""Make the helpers of tests/integration and the LAMMPS plug-in's source importable for the tests of
-this folder.
-"""
+"""Fixture for the LAMMPS plug-in's app, imported from its source folder."""
 
 import sys
 

@@ -1,1 +1,1 @@
-"""Make modules in this folder importable by name."""
+"""No fixtures: `pythonpath` in pyproject.toml makes the helpers in `support` importable."""

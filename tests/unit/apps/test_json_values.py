@@ -1,6 +1,4 @@
-"""Return values of apps are sent unchanged, or the error names the path of the value that cannot be
-sent.
-"""
+"""JSON values of apps are sent unchanged; for other values, the error names the path."""
 
 import enum
 import json

@@ -1,1 +1,1 @@
-"""Make the helpers of tests/unit/db importable for the tests of this folder."""
+"""No fixtures: `pythonpath` in pyproject.toml makes the helpers in `support` importable."""

@@ -1,5 +1,5 @@
-"""The closed table of causes: each cause is reachable and has advice, and output alone never gives
-a certain cause.
+"""The closed table of causes: each cause is reachable and has advice, and output never outweighs
+stronger evidence.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The manual clock and the real clock."""
+"""The manual clock and the system clock."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 """`job metrics`: a table that does not show unknown values as 0, means and sums by name, JSON, and
-a watch that exits on request.
+the end of a watch.
 """
 
 import json
