@@ -1,10 +1,10 @@
-"""A test that fails while its machine stands still says nothing of what it tests: it is repeated
-when the machine runs again.
+"""Repeat tests that fail while the machine stands still, once the machine runs again.
 
-The evidence is what a process that does nothing had to wait in the same time (see
-`system/machine_floor`); without it a failure is a failure at once. Nothing is passed over: a test
-that fails as often as it may be repeated has failed, and each that was repeated is told at the end,
-with the failure and the evidence. `PYTEST_ARGS='-p no:rerunfailures'` repeats nothing.
+Such a failure proves nothing about the product. The evidence is the scheduling delay of an idle
+process in the same time (see `scheduling_noise`); without this evidence a failure counts at once.
+No failure is hidden: a test that fails in all its repeats has failed. The end of the run lists each
+repeated test with its failure and the evidence. `PYTEST_ARGS='-p no:rerunfailures'` disables
+repeats.
 """
 
 import functools
@@ -16,7 +16,8 @@ import pytest
 import scheduling_noise
 from pytest_rerunfailures import StatusDB
 
-#: Of a test, and of all of a process: a machine that never runs shall not keep anybody for hours.
+#: Repeats per test and per process, so that a machine that never recovers cannot block the run for
+#: hours.
 REPEATS, AT_MOST = 2, 20
 CALM_SECS, WAIT_SECS = 3.0, 60.0
 _began, _failed, _timeout = (
@@ -24,16 +25,16 @@ _began, _failed, _timeout = (
     pytest.StashKey[str](),
     pytest.StashKey[Any](),
 )
-#: the section of a report with the evidence, and lines of the failure that are told
+#: Report section with the evidence, and number of failure lines shown.
 STOOD, SHOWN_LINES = "the machine stood still", 6
-#: of tests of this process that are repeated: why
+#: Why tests of this process are repeated, by test id.
 _why: dict[str, str] = {}
 _repeated: list[str] = []
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Workers tell nobody what they repeat: two round trips a test, each of which waits for a
-    delayed acknowledgement (19 s in 1,900 tests).
+    """Keep workers from reporting repeats over a socket. Reports take two round trips per test,
+    each with a delayed acknowledgement (19 s in 1,900 tests).
     """
     if hasattr(session.config, "workerinput") and session.config.pluginmanager.hasplugin(
         "rerunfailures"
@@ -73,16 +74,14 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> None:
 
 
 def _says_nothing(item: pytest.Item) -> bool:
-    """A failure of the test that has just ended is to be told by another try, for which it waits
-    until the machine runs.
+    """Return whether to repeat the test that has just failed because the machine stood still. Wait
+    until the machine runs again.
     """
     if not (when := item.stash[_failed]) or len(_repeated) >= AT_MOST:
         return False
     floor = scheduling_noise.floor()
-    time.sleep(
-        3 * scheduling_noise.PAUSE_SECS
-    )  # the idle process may get to say last how late it was
-    # what ends with a file has been there since its first test
+    time.sleep(3 * scheduling_noise.PAUSE_SECS)  # the idle process may report its delay late
+    # a module fixture torn down here has existed since the first test of the file
     why = floor.stood_still((item if when != "teardown" else _file(item)).stash[_began])
     if not why:
         return False

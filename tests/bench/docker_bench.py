@@ -1,10 +1,10 @@
-"""The Docker driver on a real engine beside `docker run` and the local driver: `python
+"""Compare the Docker driver on a real engine with `docker run` and the local driver: `python
 tests/bench/docker_bench.py [part...]`. Asserts nothing.
 
-Needs root and Docker (etc/engines/docker.sh install), and says so where they are missing. It starts
-daemons of its own, as the tests in tests/docker do. `docker run` is given the daemon's unix socket,
-the supervisor its TLS port, as in a pool of hosts. Both sides are taken in turn. Parts: cold, warm,
-rates, users, tasks; none named: all.
+Needs root and Docker (etc/engines/docker.sh install); prints a message if either is missing. It
+starts its own Docker daemons, as the tests in tests/docker do. `docker run` uses the daemon's unix
+socket; the supervisor uses its TLS port, as in a pool of hosts. The benchmark alternates between
+both sides. Parts: cold, warm, rates, users, tasks; default: all.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from jobscribe.runtime import processes
 
 COLD, WARM, BULK, REPEATS, SLOTS, USERS, TASKS, AT_ONCE = 15, 100, 200, 3, 2, 50, 20, 4
 SECS = 300.0
-#: What makes an agent ready does not belong to what is measured: a host has room for all of them.
+#: Agent startup must not affect the measurements, so a host has capacity for all agents.
 ROOM = {"cpu": 64, "memoryMb": 65_536, "sequential": 128, "parallel": 8}
 LIMITS = {"memoryMb": 256, "runs": SLOTS}
 
@@ -47,7 +47,7 @@ def timed(action: Callable[[], Any]) -> float:
 
 
 def spread(times: list[float]) -> str:
-    """Median, and the fastest and the slowest."""
+    """Return the median, the fastest and the slowest value."""
     return f"{statistics.median(times):.2f} s ({min(times):.2f}-{max(times):.2f})"
 
 
@@ -56,7 +56,7 @@ def row(what: str, here: str, beside: str, goal: str) -> None:
 
 
 class Bench:
-    """One host with the image, and supervisors that use it."""
+    """One host with the image, and the supervisors that use it."""
 
     def __init__(self, hosts: Hosts, made: Sites) -> None:
         self._hosts, self._made = hosts, made
@@ -64,7 +64,9 @@ class Bench:
 
     @contextlib.contextmanager
     def site(self, use: str = "docker", **fields: Any) -> Iterator[SupervisorProcess]:
-        """A fresh supervisor whose host is up and has a relay, because it had an agent already."""
+        """Start a fresh supervisor. Its host is up and has a relay, because it already ran an
+        agent.
+        """
         sets = (f"slots.local_sequential={SLOTS}", f"slots.op_run={SLOTS}")
         site = self._made.make(
             *sets, use=use, pool={"hosts": ["a"], "host": ROOM, "sequential": LIMITS, **fields}
@@ -83,7 +85,7 @@ class Bench:
             )
 
     def docker_run(self, *options: str) -> None:
-        """The same image, without anything of ours in it."""
+        """Run the same image without any jobscribe code in it."""
         command = [
             *self.host.command,
             "run",
@@ -113,7 +115,7 @@ def done(site: SupervisorProcess, run: dict[str, Any]) -> None:
 
 
 def gang(uid: str, tasks: int) -> dict[str, Any]:
-    """Each of its tasks in a container of its own."""
+    """Run a gang with one container per task."""
     run = {
         **true(uid, jobRunMode="parallel"),
         "roles": [{"name": "worker", "tasks": tasks, "command": ["/bin/true"], "memoryMb": 64}],
@@ -123,7 +125,7 @@ def gang(uid: str, tasks: int) -> dict[str, Any]:
 
 
 def bulk(site: SupervisorProcess, uid: str, driver: str) -> float:
-    """Runs a second, from the request to the last end."""
+    """Return runs per second, from the request to the last exit."""
     runs = [true(uid, driver=driver) for _ in range(BULK)]
 
     def all_of_them() -> None:
@@ -145,7 +147,7 @@ def pss_mib(pid: int) -> float:
 
 
 def shims(host: Host) -> list[int]:
-    """What the engine has for each container, outside of it."""
+    """Return the engine's own processes for each container."""
     mine = {
         host.inspect(name)["State"]["Pid"]
         for name in host.containers("jobscribe.part=agent", running=True)
@@ -154,7 +156,7 @@ def shims(host: Host) -> list[int]:
 
 
 class Threads:
-    """The most threads that a process had, looked at every few milliseconds."""
+    """Peak thread count of a process, sampled every few milliseconds."""
 
     def __init__(self, pid: int) -> None:
         self._folder, self._over = Path(f"/proc/{pid}/task"), threading.Event()
@@ -175,7 +177,7 @@ class Threads:
 
 
 def lag(site: SupervisorProcess) -> str:
-    """How long the supervisor's loop was held, of its whole life."""
+    """Return how long the supervisor's event loop was blocked since its start."""
     said = loop(site)
     worst = said["worst"]
     return (
@@ -275,8 +277,8 @@ def users(bench: Bench) -> None:
 
 
 def tasks(bench: Bench) -> None:
-    """In turn; what the second `docker run` of several does not pay for is the same on both sides:
-    the image is known.
+    """Alternate both sides. The image is known on both, so several `docker run` calls save nothing
+    after the first.
     """
     uid = fresh_uid()
     took: dict[str, list[float]] = {}
@@ -330,7 +332,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
 
 
 def why_not() -> str:
-    """Why there can be no hosts here; nothing if there can."""
+    """Return why no hosts can run here, or an empty string if they can."""
     said = subprocess.run(
         [SCRIPT, "check"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )

@@ -1,9 +1,9 @@
-"""The front door beside its floors: `python tests/bench/front_bench.py`. Prints a table; asserts
-nothing.
+"""Compare the front end with its floors: `python tests/bench/front_bench.py`. Prints a table;
+asserts nothing.
 
-Floors, in the same run: a bare Flask handler under the same WSGI server with the same number of
-threads, asked directly and through a proxy that adds nothing; everything is asked over kept
-connections, as browsers do.
+The floors, in the same run, are a bare Flask handler under the same WSGI server with the same
+number of threads, requested directly and through a proxy that adds nothing. All requests use
+persistent connections, as browsers do.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ waitress.serve(app, sockets=[s], threads=%d, _quiet=True)
 
 
 class Page:
-    """One browser: a kept connection and a cookie."""
+    """One browser: a persistent connection and a cookie."""
 
     def __init__(self, url: str, cookie: str = "") -> None:
         self._connection = http.client.HTTPConnection(url.removeprefix("http://").rstrip("/"))
@@ -79,7 +79,7 @@ class Page:
         return json.loads(self.ask("POST", path, body))
 
     def run(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Until it is over, asking as often as a page does."""
+        """Poll as often as a page does until the run is over."""
         reply: dict[str, Any] = self.post("/run-simulation", **body)
         while reply.get("nextRequest"):
             time.sleep(reply["nextRequestSeconds"])
@@ -115,8 +115,8 @@ def up(root: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def production(root: Path) -> Iterator[str]:
-    """`jobscribe server` beside the supervisor that runs: no proxy of ours in between, users by a
-    hook (here: the header X-User).
+    """Start `jobscribe server` next to the running supervisor, without a proxy of the benchmark in
+    between. A hook identifies users (here: the header X-User).
     """
     (root.parent / "bench_hooks.py").write_text(
         "def user(request):\n    return request.headers.get('X-User')\n"
@@ -172,7 +172,7 @@ def rate(action: Callable[[], Any], n: int) -> float:
 
 
 def rate_together(actions: list[Callable[[], Any]], n: int) -> float:
-    """Requests a second from several connections at once."""
+    """Return requests per second over several concurrent connections."""
     began = time.perf_counter()
     threads = [threading.Thread(target=rate, args=(a, n // len(actions))) for a in actions]
     for t in threads:

@@ -1,4 +1,4 @@
-"""Fills a root with the log of many finished jobs and some running ones, as a long-lived supervisor
+"""Fill a root with the log of many finished jobs and some running jobs, as a long-lived supervisor
 leaves it.
 """
 
@@ -27,7 +27,7 @@ from jobscribe.protocol.jobs.exit_info import ExitInfo
 
 
 def fill(root: Path, finished: int, running: int) -> float:
-    """Seconds it took."""
+    """Fill the root; return the seconds it took."""
     began = time.perf_counter()
     root.mkdir(mode=0o700)
     store = SqliteStore(root / "db" / "events.sqlite", lambda call: call())

@@ -1,8 +1,9 @@
-"""Jobs a second through a keeper, with cgroups and without (where none may be made, all are the
-same), next to what the machine can do at all: `python tests/bench/keeper_bench.py [jobs]`.
+"""Jobs per second through a keeper, with and without cgroups, next to the limits of the machine:
+`python tests/bench/keeper_bench.py [jobs]`. Where no cgroups can be created, both figures are
+equal.
 
-Both run `/bin/true`, two at a time. The floors: posix_spawn of it alone, and of the `sh` with it
-that a job consists of.
+Both sides run `/bin/true`, two at a time. The floors are posix_spawn of `/bin/true` alone, and of
+`sh` running it, which is a job's process tree.
 """
 
 import json
@@ -57,7 +58,9 @@ def _spawned(jobs: int, program: Callable[[], tuple[str, list[str]]]) -> float:
 
 
 def _through_keeper(jobs: int, cgroups: str) -> tuple[float, float, int]:
-    """(seconds, CPU seconds of the keeper without its children, its resident KiB at the end)."""
+    """Return (seconds, CPU seconds of the keeper without its children, its resident KiB at the
+    end).
+    """
     with tempfile.TemporaryDirectory(prefix="keeper-bench-") as place:
         ours, theirs = socket.socketpair()
         report_from, report_to = os.pipe()
@@ -85,7 +88,9 @@ def _through_keeper(jobs: int, cgroups: str) -> tuple[float, float, int]:
 
 
 def _relay(sock: socket.socket, test_side: socket.socket) -> int:
-    """The agent: a process that hands the two sockets' bytes on (its CPU is not the keeper's)."""
+    """Stand in for the agent: a process that relays bytes between the two sockets, so that its CPU
+    time is not counted as the keeper's.
+    """
     pid = os.fork()
     if pid:
         return pid

@@ -1,9 +1,9 @@
-"""What the logs cost of a plain run's CPU: the CPU time of the log calls and of the log's own
-thread, in every process, beside all that a run takes.
+"""CPU cost of logging in a plain run: the CPU time of log calls and of the log thread in every
+process, next to the total CPU time of the run.
 
-Each thread's own CPU clock is read around each call, so that what other processes do meanwhile does
-not count. (With logs and without in turns was tried first: what forks and jobs take moves by more
-than all of the logging.)
+The benchmark reads each thread's CPU clock around each call, so other processes do not affect the
+result. Comparing runs with and without logs does not work: forks and jobs vary by more than the
+total cost of logging.
 
     python tests/bench/log_bench.py [runs in each turn, 150]
 """
@@ -17,8 +17,8 @@ from pathlib import Path
 
 from supervisor_process import PYTHON_PATH, SupervisorProcess, shell
 
-#: Loaded by every interpreter of the site: sums up what its log calls take, and tells it in a file
-#: of its own.
+#: Every interpreter of the site loads this. It sums the cost of its log calls and writes the sum to
+#: its own file.
 COUNTING = """
 import mmap, os, struct, threading, time
 from jobscribe.runtime.log.logger import Log
@@ -54,7 +54,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_secs(site: SupervisorProcess) -> float:
-    """Of all that runs here, with the children that it waited for."""
+    """Return the CPU seconds of all processes here, including children they waited for."""
     total = 0
     for pid in site.everybody():
         try:
@@ -68,13 +68,15 @@ def cpu_secs(site: SupervisorProcess) -> float:
 
 
 def logging_secs(folder: Path) -> tuple[float, float, int]:
-    """In the calls; in the log's thread; calls."""
+    """Return (seconds in log calls, seconds in the log thread, number of calls)."""
     parts = [struct.unpack("ddq", f.read_bytes()) for f in folder.iterdir() if f.name.isdecimal()]
     return sum(p[0] for p in parts), sum(p[1] for p in parts), sum(p[2] for p in parts)
 
 
 def turn(runs: int, folder: Path) -> tuple[float, float, float, float]:
-    """Of one run: CPU in log calls, in the log's thread, and of everything (ms); log calls."""
+    """Return, for one run: CPU in log calls, in the log thread, and in total (ms); number of log
+    calls.
+    """
     site = SupervisorProcess(
         ("slots.local_sequential=2",), env={"PYTHONPATH": f"{folder}{os.pathsep}{PYTHON_PATH}"}
     )

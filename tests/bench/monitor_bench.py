@@ -1,4 +1,4 @@
-"""What monitoring costs: scrapes beside a store with 100,000 jobs, and what is added to each run.
+"""Cost of monitoring: scrapes next to a store with 100,000 jobs, and the cost added to each run.
 `python tests/bench/monitor_bench.py`.
 """
 
@@ -60,7 +60,7 @@ def scrapes() -> None:
 
 
 def runs() -> None:
-    """Each run's events, heard and looked at as the supervisor does."""
+    """Feed each run's events to the monitor as the supervisor does."""
     happened = EventCounters(Instruments({"local": ["localhost"]}))
     work = []
     for n in range(RUNS):

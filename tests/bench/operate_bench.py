@@ -1,9 +1,9 @@
-"""How long the commands take that one types at night, on a root with 100,000 jobs, beside `python
--c pass` in the same run.
+"""Time of the commands that operators type most, on a root with 100,000 jobs, next to `python -c
+pass` in the same run.
 
-Whole commands, from the start of the interpreter to its end, in turn with the bare one; and what
-pages of `job list` take in the server. The log is filled through the store, not by running. Asserts
-nothing.
+Measures whole commands, from interpreter start to exit, alternating with the bare interpreter, and
+the server time of `job list` pages. The log is filled through the store, not by running jobs.
+Asserts nothing.
 """
 
 import argparse
@@ -24,12 +24,12 @@ from jobscribe.db.sqlite.store import SqliteStore
 from jobscribe.protocol.ids import Token, op_id
 
 JOBS, REPEATS = 100_000, 9
-#: Goals of the project: over bare Python, and for a page of the list in the server.
+#: Project goals: time above bare Python, and server time for a page of the list.
 GOAL_MS, PAGE_MS = 300, 100
 
 
 def whole_ms(command: list[str], environment: dict[str, str]) -> tuple[float, float]:
-    """Wall and CPU time."""
+    """Return wall and CPU time in milliseconds."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     took, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -39,7 +39,7 @@ def whole_ms(command: list[str], environment: dict[str, str]) -> tuple[float, fl
 
 
 def commands(root: Path, n: int) -> None:
-    """Of one job in the middle of all."""
+    """Return the commands to measure, for a job in the middle of the log."""
     uid, sid = f"User{n % 50:04d}", f"{n:08d}"
     jid = f"{uid}-{sid}-command"
     op = op_id(Token(jid, 1_700_000_000, 1, "main", 0), "run")
@@ -75,9 +75,7 @@ def commands(root: Path, n: int) -> None:
 
 
 def pages(ours: Jobscribe) -> None:
-    """First pages of the list, asked for over a kept connection: what the server takes, and
-    loopback.
-    """
+    """Measure first pages of the list over a persistent connection: server time plus loopback."""
     user = "User0007"
     filters = {
         "of all": {},
@@ -101,7 +99,7 @@ def pages(ours: Jobscribe) -> None:
 
 
 def looked_up(root: Path, n: int) -> None:
-    """The index alone, in a store without a supervisor."""
+    """Measure the index alone, in a store without a supervisor."""
     store = SqliteStore(root / "db" / "events.sqlite", lambda call: call())
     op = op_id(Token(f"User{n % 50:04d}-{n:08d}-command", 1_700_000_000, 1, "main", 0), "run")
     times = []

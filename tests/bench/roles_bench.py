@@ -1,8 +1,8 @@
-"""Runs with roles: a gang of 200 tasks beside 200 single runs, until all of them run; and the plan
-of 1,000 tasks. Asserts nothing.
+"""Runs with roles: time until all tasks of a 200-task gang run, next to 200 single runs; and time
+to plan 1,000 tasks. Asserts nothing.
 
-Both sides sleep, so that what is measured is how long it takes until everything runs: from the
-request to the last process on record. Taken in turn on one supervisor. Part of `make bench`.
+All commands sleep, so the benchmark measures only the time from the request to the last recorded
+process start. Both sides alternate on one supervisor. Part of `make bench`.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ class Site:
                 pass
 
     def singles(self, n: int) -> float:
-        """Seconds until n runs of one command run."""
+        """Return the seconds until n runs of one command run."""
         sids = [simulation_id() for _ in range(n)]
         runs = [
             {
@@ -76,7 +76,7 @@ class Site:
         return took
 
     def gang(self, n: int) -> float:
-        """Seconds until a run of n tasks has all of them running."""
+        """Return the seconds until all tasks of an n-task run are running."""
         sid = simulation_id()
         run = self.run(sid, n)
         began = time.perf_counter()
@@ -98,7 +98,7 @@ class Site:
         }
 
     def plan(self, n: int) -> float:
-        """Seconds for the plan of a run of n tasks."""
+        """Return the seconds to plan a run of n tasks."""
         began = time.perf_counter()
         self.http.post("/api/run-plan", {"run": self.run(simulation_id(), n)})
         return time.perf_counter() - began

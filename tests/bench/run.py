@@ -1,8 +1,8 @@
-"""`make bench`: what this system does, beside a floor or a peer in the same run. Prints a table;
-asserts nothing.
+"""`make bench`: compare jobscribe with a floor or a peer in the same run. Prints a table; asserts
+nothing.
 
-Every figure is a median of repeats unless it says otherwise. Rates of the two sides are taken in
-turn, so that the machine's moods hit both.
+Every figure is a median of repeats unless stated otherwise. Rate measurements alternate between the
+two sides, so that machine load affects both equally.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ SLOTS = 2
 
 
 class Http:
-    """One kept connection."""
+    """One persistent connection."""
 
     def __init__(self, port: int, token: str = "") -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port)
@@ -46,7 +46,7 @@ class Http:
 
 
 class Jobscribe:
-    """A supervisor of ours on a fresh root."""
+    """A jobscribe supervisor on a fresh root."""
 
     def __init__(self, root: Path, pid: int) -> None:
         self.root, self.pid = root, pid
@@ -75,7 +75,7 @@ class Jobscribe:
         return reply
 
     def bulk(self, n: int) -> float:
-        """Jobs a second, from the request to the last end."""
+        """Return jobs per second, from the request to the last exit."""
         began = time.perf_counter()
         runs = [self.spec(["/bin/true"]) for _ in range(n)]
         self.http.post("/api/run-many", {"reqId": secrets.token_hex(12), "runs": runs})
@@ -84,7 +84,7 @@ class Jobscribe:
         return n / (time.perf_counter() - began)
 
     def follow_latency(self) -> float:
-        """Seconds from a line being written by a job to its being here."""
+        """Return the seconds from a job writing a line to the client receiving it."""
         reply = self.submit(
             ["sh", "-c", "for i in 1 2 3 4 5 6 7 8 9 10; do date +%s.%N; sleep 0.05; done"]
         )
@@ -172,7 +172,7 @@ def skeleton_bulk(http_: Http, n: int) -> float:
 
 
 def hyperqueue_bulk(n: int) -> float | None:
-    """Jobs a second of HyperQueue, where its wheel is installed."""
+    """Return HyperQueue's jobs per second, if its wheel is installed."""
     if importlib.util.find_spec("hyperqueue") is None:
         return None
     code = (
@@ -197,7 +197,7 @@ def hyperqueue_bulk(n: int) -> float | None:
 
 
 def spawn_floor(n: int) -> float:
-    """posix_spawn and wait, two at a time: what the kernel and Python allow."""
+    """Measure posix_spawn and wait, two at a time: the limit set by the kernel and Python."""
     began = time.perf_counter()
     live = 0
     for _ in range(n):
@@ -229,7 +229,7 @@ def median_ms(action: Callable[[], Any], n: int) -> float:
 
 
 def pss_mib(pid: int) -> float:
-    """What this process costs: its own pages and its share of the others."""
+    """Return the process's memory in MiB: its own pages and its share of shared pages."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) / 1024

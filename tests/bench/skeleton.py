@@ -1,6 +1,7 @@
-"""The floor: a bare skeleton of our shape. HTTP submit, one synced log line before the answer, an
-agent on a websocket that spawns `/bin/true` and says so. No states, no slots beyond a count, no
-retries, no authentication: what any product of this shape must cost.
+"""Minimal server with the shape of jobscribe, as a performance floor. It accepts HTTP submits,
+syncs one log line before the answer, and has an agent on a websocket that spawns `/bin/true` and
+reports it. It has no states, no concurrency limits beyond a count, no retries and no
+authentication.
 """
 
 import asyncio

@@ -1,11 +1,11 @@
-"""The driver sbatch on a real cluster beside bare `sbatch` and `squeue`: `python
+"""Compare the sbatch driver on a real cluster with bare `sbatch` and `squeue`: `python
 tests/bench/slurm_bench.py [part...]`. Asserts nothing.
 
-Needs root and Slurm (etc/engines/slurm.sh install slurm sshd), and says so where they are missing.
-It starts a cluster and a login node of its own, as the tests in tests/slurm do. The bare side
-submits as the same unix users and asks squeue until the job is over, at the interval at which our
-agents may ask; both sides are taken in turn. Slurm's commands are counted by programs that the
-agents find before Slurm's own. Parts: warm, cold, rates, waiting, sign_in; none named: all.
+Needs root and Slurm (etc/engines/slurm.sh install slurm sshd); prints a message if either is
+missing. It starts its own cluster and login node, as the tests in tests/slurm do. The bare side
+submits as the same unix users and polls squeue until the job is over, at the minimum interval that
+agents may use. The benchmark alternates between both sides. Wrapper programs first on the agents'
+PATH count Slurm commands. Parts: warm, cold, rates, waiting, sign_in; default: all.
 """
 
 import asyncio
@@ -38,12 +38,11 @@ from jobscribe.client.api.random_ids import simulation_id
 from jobscribe.runtime import processes
 
 WARM, BULK, WAITING, ASKED, SIGNED = 6, 100, 50, 200, 3
-#: Of the waiting runs so many seconds are looked at; whoever asked for each of them would do so
-#: every EACH_SECS.
+#: Seconds to watch waiting runs. A client that polled each run separately would do so every
+#: EACH_SECS.
 WATCHED_SECS, EACH_SECS = 30.0, 5.0
 SECS = 300.0
-#: As a site would have it, and as quick as the tests: what is ours shows between longer pauses no
-#: more.
+#: Poll intervals of a typical site, and of the tests. Long pauses hide jobscribe's own cost.
 CLUSTERS = {
     "usual": {"pollSecs": 2.0, "pollMaxSecs": 30.0},
     "quick": {"pollSecs": 0.2, "pollMaxSecs": 1.0},
@@ -51,8 +50,7 @@ CLUSTERS = {
 NEW = ("bob", "key", "kbd", "cert")
 COMMANDS = ("sbatch", "squeue", "sacct", "scancel", "scontrol", "sinfo", "sacctmgr")
 MIB = 20
-#: As our batch scripts have it: Slurm makes the environment of a login on the node, and takes its
-#: time.
+#: As in jobscribe's batch scripts: Slurm creates a login environment on the node, which takes time.
 OWN = "--export=NONE"
 HERTZ = os.sysconf("SC_CLK_TCK")
 OPTIONS = ("--parsable", "-o", "/dev/null", "-p", "batch", "-A", ACCOUNT, f"--mem={MIB}")
@@ -65,7 +63,7 @@ def timed(action: Callable[[], Any]) -> float:
 
 
 def spread(times: list[float]) -> str:
-    """Median, and the fastest and the slowest."""
+    """Return the median, the fastest and the slowest value."""
     return f"{statistics.median(times):.2f} s ({min(times):.2f}-{max(times):.2f})"
 
 
@@ -90,8 +88,8 @@ def done(site: SupervisorProcess, run: dict[str, Any]) -> None:
 
 
 class Bench:
-    """The cluster with its users, and supervisors that use it: of a user `alice` the uid is
-    `Bench.uid("alice")`.
+    """The cluster with its users, and the supervisors that use it. `Bench.uid("alice")` is the uid
+    of user `alice`.
     """
 
     def __init__(self, slurm: Slurm, users: Users, sshd: Sshd, made: Sites) -> None:
@@ -114,7 +112,7 @@ class Bench:
 
     @contextlib.contextmanager
     def site(self, *names: str, access: str = "runuser") -> Iterator[SupervisorProcess]:
-        """A fresh supervisor with both clusters, for these users."""
+        """Start a fresh supervisor with both clusters, for these users."""
         fields = {"access": access, "environment": self._environment}
         clusters: dict[str, dict[str, Any]] = {
             name: {**fields, **polls} for name, polls in CLUSTERS.items()
@@ -130,13 +128,13 @@ class Bench:
             self.users.end_processes()
 
     def calls(self) -> Counter[str]:
-        """So often each of Slurm's commands was run by agents."""
+        """Return how often agents ran each Slurm command."""
         return Counter(self._counted.read_text().split())
 
     # ---- the bare side
 
     def bare(self, name: str, *command: str) -> str:
-        """A command of Slurm's as this user, with nothing in between."""
+        """Run a Slurm command directly as this user."""
         done = subprocess.run(
             command,
             input="#!/bin/sh\n/bin/true\n",
@@ -152,7 +150,9 @@ class Bench:
         return done.stdout.strip()
 
     def submit_and_poll(self, name: str, secs: float, *more: str) -> float:
-        """From its start (then Slurm makes the file for its output) to the answer that it is over."""
+        """Return the seconds from the job's start (when Slurm creates its output file) to the
+        answer that it is over.
+        """
         output = self.users.home(name) / f"bare-{secrets.token_hex(4)}"
         job = self.bare(name, "sbatch", *OPTIONS, "-o", str(output), *more)
         while self.bare(name, "squeue", "-h", "-t", "all", "-o", "%T", "-j", job) not in OVER:
@@ -168,7 +168,7 @@ class Bench:
     # ---- processes
 
     def ours(self, name: str, part: str) -> list[int]:
-        """Keepers or agents of this user."""
+        """Return this user's keepers or agents."""
         title = f"jobscribe {part} ".encode()
         return [
             p.pid
@@ -183,14 +183,14 @@ class Bench:
         return False
 
     def held(self, name: str) -> list[float]:
-        """Rounds of this user's agents' loops of over 50 ms, in seconds."""
+        """Return the seconds of each event loop block over 50 ms in this user's agents."""
         return [
             float(s)
             for s in re.findall(r"the event loop was blocked for ([0-9.]+) s ", self._said(name))
         ]
 
     def connected(self, name: str) -> int:
-        """So often an agent of this user's has reached its supervisor."""
+        """Return how often an agent of this user connected to its supervisor."""
         return len(re.findall(r" connected$", self._said(name), re.MULTILINE))
 
     def _said(self, name: str) -> str:
@@ -201,7 +201,7 @@ class Bench:
 
 
 def cpu(pid: int) -> tuple[float, float]:
-    """Seconds of it alone, and of those whom it has waited for."""
+    """Return CPU seconds of the process, and of the children it waited for."""
     words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(words[11]) + int(words[12])) / HERTZ, (int(words[13]) + int(words[14])) / HERTZ
 
@@ -220,15 +220,15 @@ def lag(site: SupervisorProcess) -> str:
 
 
 def any_phase() -> None:
-    """Slurm's controller looks at its queue once a second: each side meets all moments between two
-    looks.
+    """Sleep up to one second. Slurm's controller checks its queue once a second, so both sides
+    start at all phases of that cycle.
     """
     time.sleep(random.random())
 
 
 def stages(site: SupervisorProcess, run: Mapping[str, Any], began: float) -> list[float]:
-    """Seconds until the script lay there, from then until it ran, until its command had ended, and
-    until that was answered. began: wall clock.
+    """Return the seconds until the script was written, then until it ran, until its command ended,
+    and until the answer arrived. began: wall clock.
     """
     over = time.time()
     tasks = site.post(
@@ -297,8 +297,8 @@ def warm(bench: Bench) -> None:
 
 
 def cold(bench: Bench) -> None:
-    """The first run of a new unix user has our code sent; the same user's first one on the other
-    cluster finds it there.
+    """Measure cold starts. A new unix user's first run transfers the code; the same user's first
+    run on the other cluster finds it there.
     """
     sent, there, alone = [], [], []
     with bench.site(*NEW) as site:
@@ -377,7 +377,7 @@ def rates(bench: Bench) -> None:
 
 
 def waiting(bench: Bench) -> None:
-    """Somebody has all nodes; 50 runs wait for them."""
+    """Measure 50 runs that wait while another user holds all nodes."""
     uid = bench.uid("alice")
     with bench.site("alice") as site:
         done(site, true(uid))
@@ -436,8 +436,8 @@ def waiting(bench: Bench) -> None:
 
 
 def sign_in(bench: Bench) -> None:
-    """Password with code behind it, at a supervisor that nobody has signed in at: the answer to the
-    request, then the agent, which a run waits for.
+    """Measure a sign-in with password and code, at a supervisor with no earlier sign-in: the answer
+    to the request, then the agent's start, which a run waits for.
     """
     answered, up, alone = [], [], []
     for _ in range(SIGNED):
@@ -469,7 +469,7 @@ def sign_in(bench: Bench) -> None:
 
 
 async def bare_sign_in(bench: Bench, name: str) -> None:
-    """Connect, sign in, execute `true`."""
+    """Connect, sign in and execute `true`."""
     answer = bench.users.password + bench.users.code(name)
 
     class Client(asyncssh.SSHClient):

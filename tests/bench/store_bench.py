@@ -1,8 +1,8 @@
-"""Events a second of the SQLite store for several numbers of batches in flight, beside plain SQLite
-on the same disk.
+"""Events per second of the SQLite store for several numbers of batches in flight, next to plain
+SQLite on the same disk.
 
 Run as a script; nothing is asserted. The floor writes the same bytes into one table, one synced
-transaction for each group, with no checksums, versions, index, witness or second thread.
+transaction per group, with no checksums, versions, index, durable head or second thread.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def jids(start: int, count: int) -> list[str]:
 
 
 def store_rate(folder: Path, in_flight: int, total: int) -> float:
-    """One thread appends and is told, keeping so many batches waiting."""
+    """Append from one thread and await acknowledgements, with a fixed number of batches in flight."""
     calls: queue.SimpleQueue = queue.SimpleQueue()
     store = SqliteStore(folder / "db" / "events.sqlite", calls.put)
     batches = [batch(jid) for jid in jids(0, total)]
@@ -72,7 +72,7 @@ def store_rate(folder: Path, in_flight: int, total: int) -> float:
 
 
 def floor_rate(folder: Path, group: int, total: int) -> float:
-    """Plain SQLite: WAL, full sync, executemany."""
+    """Measure plain SQLite: WAL, full sync, executemany."""
     connection = sqlite3.connect(folder / "floor.sqlite", isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")

@@ -1,6 +1,4 @@
-"""Lets the tests of this folder start real sites, as those in tests/integration do, and use the LAMMPS
-plug-in where it lies.
-"""
+"""Fixture for the LAMMPS plug-in's app, imported from its source folder."""
 
 import sys
 
@@ -12,7 +10,9 @@ from jobscribe.apps.app import App
 
 @pytest.fixture(scope="session")
 def app() -> App:
-    """The plug-in's; it is not installed, and leaves nothing beside its source."""
+    """Return the plug-in's app. The plug-in is not installed, and leaves no files beside its
+    source.
+    """
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         with pytest.MonkeyPatch.context() as patch:

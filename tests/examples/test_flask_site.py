@@ -1,6 +1,6 @@
-"""A site of somebody else, with modules of its own that are named as folders of ours: started for
-real, with its WSGI server, its own supervisor behind it, and two customers in front of it who run
-`heat` at the same time.
+"""The example Flask site, whose modules have the same names as jobscribe folders. Tests start it
+for real, with its WSGI server, its own supervisor, and two customers who run `heat` at the same
+time.
 """
 
 import http.cookiejar
@@ -34,11 +34,11 @@ class Reply(NamedTuple):
 
 
 class Browser:
-    """Keeps the cookies of one visitor."""
+    """One visitor with a cookie jar."""
 
     def __init__(self, url: str) -> None:
         self.url, self.cookies = url, http.cookiejar.CookieJar()
-        # not through a proxy of the environment
+        # ignore proxies of the environment
         self._opener = urllib.request.build_opener(
             urllib.request.ProxyHandler({}), urllib.request.HTTPCookieProcessor(self.cookies)
         )
@@ -66,7 +66,7 @@ class Browser:
         return self
 
     def plate(self) -> str:
-        """The simulation id that the page works with."""
+        """Return the simulation id that the page works with."""
         return self.get("/").body.decode().split('data-plate="')[1].split('"')[0]
 
     def _sent(self, request: urllib.request.Request) -> Reply:
@@ -104,7 +104,7 @@ def supervisor() -> Iterator[SupervisorProcess]:
 
 @pytest.fixture(scope="module")
 def url(supervisor: SupervisorProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The site with its customers, as its README says it is started."""
+    """Start the site as its README says and create its customers; yield its URL."""
     place = tmp_path_factory.mktemp("shop")
     env = environment(place, supervisor.root)
     for name, password in PASSWORDS.items():
@@ -153,7 +153,7 @@ def bob(url: str) -> Browser:
 
 
 def heat(browser: Browser, **fields: Any) -> dict[str, Any]:
-    """Started; the reply."""
+    """Start `heat`; return the reply."""
     reply = browser.post(
         "/jobs/run-simulation", **simulation(browser.plate()), models={"heatAnimation": fields}
     )
@@ -180,7 +180,7 @@ def frame(browser: Browser, plate: str, run: dict[str, Any], index: int) -> Repl
 
 
 def frames(browser: Browser, plate: str) -> dict[str, Any]:
-    """The status as soon as two frames are there and it still runs."""
+    """Return the status as soon as two frames exist and the run is still running."""
 
     def look() -> dict[str, Any] | None:
         said = status(browser, plate)
@@ -232,7 +232,7 @@ def test_it_does_not_start_without_a_secret(tmp_path: Path) -> None:
     assert done.returncode == 1 and "SITE_SECRET" in done.stderr and done.stdout == ""
 
 
-# ---- who is it?
+# ---- authentication
 
 
 def test_nobody_is_let_in_without_signing_in(url: str) -> None:
@@ -277,7 +277,7 @@ def test_two_customers_heat_their_plates_at_once_and_each_sees_only_their_own(
     for who, other in ((ada, bob), (bob, ada)):
         rows = who.post("/jobs/own-jobs", active=True).json()["jobs"]
         assert [r["simulationId"] for r in rows] == [plates[who]] and rows[0]["state"] == "running"
-        # what belongs to the other is as if it were not there, also to somebody who knows all its
+        # the other customer's runs must look nonexistent, even to somebody who knows all their
         # names
         asked = status(
             who,

@@ -1,6 +1,6 @@
-"""The LAMMPS plug-in: it needs the contract and nothing else of jobscribe, rewrites Debian's decks
-with numbers alone, and shows what the real LAMMPS computes. Reading what is half written is in
-`test_lammps_reading`, the way through a supervisor in `test_lammps_served`.
+"""The LAMMPS plug-in depends only on the app contract, rewrites only numbers in Debian's decks, and
+shows the results of the real LAMMPS. `test_lammps_reading` tests reading of partial files,
+`test_lammps_served` the path through a supervisor.
 """
 
 import ast
@@ -73,7 +73,7 @@ def test_every_report_belongs_to_one_model(app: App) -> None:
 def test_a_deck_with_its_own_numbers_is_debians_deck_and_what_is_recorded(
     app: App, model: str
 ) -> None:
-    """So no field has another default than the deck, but how often the log is written."""
+    """Every field's default equals the deck's value, except the log interval."""
     from jobscribe_lammps.decks import DECKS
     from jobscribe_lammps.plugin import EXAMPLES
 
@@ -201,7 +201,7 @@ def test_a_deck_that_is_another_one_is_not_edited_by_guess(app: App) -> None:
             number(value)  # type: ignore[arg-type]
 
 
-# ---- what is missing
+# ---- missing values
 
 
 def test_without_the_binary_the_user_is_told_the_packages(
@@ -228,7 +228,7 @@ def test_without_the_decks_the_user_is_told_the_package(
         app.prepare(run_of(tmp_path / "run"))
 
 
-#: As much of the deck as is edited.
+#: The part of the deck that is edited.
 _DECK = """lattice hex 1
 region box block 0 1 0 1 -1 1
 region 2 block INF INF 1 INF INF INF
@@ -250,7 +250,7 @@ run 1
 def cracked(
     app: App, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[App, Run, list[dict[str, Any]]]]:
-    """The crack as Debian ships it, but shorter, watched from its first moment to its end."""
+    """Run a shorter version of Debian's crack example, and poll it from start to end."""
     run = run_of(tmp_path_factory.mktemp("crack"), steps=1250, dumpEvery=50, thermoEvery=100)
     code, said = computed(app, run)
     assert code == 0, (run.run_dir / "stdout").read_text()[-2000:]
@@ -301,7 +301,7 @@ def test_the_atoms_of_a_frame_are_those_of_the_dump(cracked: Cracked) -> None:
 def test_the_crack_opens_from_frame_to_frame_and_the_picture_does_not_jump(
     cracked: Cracked,
 ) -> None:
-    """The gap between the two flanks of the cut, types 2 and 3, in the middle of the cut."""
+    """Measure the gap between the two flanks of the cut (types 2 and 3), in the middle of the cut."""
     app, run, _ = cracked
 
     def gap(index: int) -> float:
@@ -374,7 +374,7 @@ def test_files_are_offered_by_name_and_nothing_else(cracked: Cracked) -> None:
 
 @needs_lammps
 def test_one_frame_is_read_without_the_others(cracked: Cracked) -> None:
-    """By what the kernel says that this process has read."""
+    """Compare against the kernel's count of bytes that this process has read."""
     app, run, _ = cracked
     size = (run.run_dir / "atoms.dump").stat().st_size
     before = _bytes_read()

@@ -1,5 +1,5 @@
-"""What the LAMMPS plug-in makes of a dump and a log while they are written, and of those that are
-large, odd or none.
+"""Reading dumps and logs in the LAMMPS plug-in while they are being written, and when they are
+large, malformed or missing.
 """
 
 from pathlib import Path
@@ -40,7 +40,7 @@ def test_a_frame_is_there_when_it_is_whole_and_not_before(app: App, tmp_path: Pa
     for at in range(len(text) + 1):
         (tmp_path / "atoms.dump").write_bytes(text[:at])
         whole = sum(1 for end in starts[1:] if end <= at)
-        # every third time, so that readers meet an index that lags behind
+        # every third time, so that readers meet an outdated index
         if at % 3 == 0:
             assert app.progress(run)["frameCount"] == whole, at
         if whole:
@@ -52,9 +52,7 @@ def test_a_frame_is_there_when_it_is_whole_and_not_before(app: App, tmp_path: Pa
 
 
 def test_a_frame_waits_for_its_row_of_the_log(app: App, tmp_path: Path) -> None:
-    """LAMMPS writes the positions first; a curve that was shown without its last point would be
-    kept so by browsers.
-    """
+    """LAMMPS writes the positions first. Browsers would cache a curve that lacks its last point."""
     run = run_of(tmp_path, steps=400)
     (tmp_path / "atoms.dump").write_bytes(_dump(3, 3))
     for last, frames in ((-1, 2), (100, 2), (200, 3)):

@@ -1,9 +1,9 @@
-"""The LAMMPS plug-in through a real supervisor, installed with pip as a user would, into an
-environment of its own.
+"""The LAMMPS plug-in through a real supervisor, installed with pip into its own environment as a
+user would.
 
-That environment sees all that ours has installed, so nothing is fetched; and ours is left as it is.
-Agents, job commands and workers run with the interpreter of their supervisor: whatever finds the
-plug-in, finds it by its entry point.
+That environment sees all installed packages of the test environment, so pip downloads nothing, and
+the test environment does not change. Agents, job commands and workers run with their supervisor's
+interpreter, so they can find the plug-in only by its entry point.
 """
 
 import json
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An interpreter that has the plug-in, and all that ours has."""
+    """Return an interpreter that has the plug-in and all packages of the test environment."""
     place = tmp_path_factory.mktemp("plugged")
     venv.create(place / "venv", with_pip=False, symlinks=True)
     packages = Path(
@@ -124,7 +124,7 @@ def frame(site: SupervisorProcess, run: dict[str, Any], report: str, index: int)
 
 
 def test_it_is_not_installed_where_these_tests_run() -> None:
-    """Or they would not show that pip's installing it is what makes it known."""
+    """Otherwise these tests would not prove that the pip install registers the plug-in."""
     done = subprocess.run(
         [sys.executable, "-P", "-c", "import jobscribe_lammps"],
         capture_output=True,
@@ -147,7 +147,7 @@ def test_the_crack_is_watched_as_it_grows_and_ends_with_its_last_frame(
         report: dict[str, Any] = said.get("parallelStatus") or {}
         return (
             report if report.get("frameCount", 0) >= 2 and report["percentComplete"] > 0 else None
-        )  # its log may come behind its frames
+        )  # the log may be written after the frames
 
     seen = until(under_way, "two frames are there while it runs")
     assert seen["percentComplete"] < 100
@@ -228,7 +228,7 @@ def test_methods_and_downloads(site: SupervisorProcess) -> None:
 
 
 def test_without_lammps_the_run_says_what_to_install(site: SupervisorProcess) -> None:
-    """Its PATH leads nowhere."""
+    """Its PATH contains no LAMMPS."""
     said = site.finished(run_of("crackAnimation", "crack003") | {"env": {"PATH": "/nowhere"}})
     assert said["state"] == "error" and "apt-get install lammps lammps-examples" in said["error"], (
         said

@@ -1,4 +1,4 @@
-"""The wheel and the source archive, built once from what git knows of the tree, in a copy of it."""
+"""Build the wheel and the source archive once, from a copy of the files that git tracks."""
 
 import os
 import pathlib
@@ -22,8 +22,8 @@ class Built(NamedTuple):
 
 
 def run(*args: str | pathlib.Path, cwd: pathlib.Path, **env: str) -> str:
-    """stdout of a command that must succeed. Its environment is `env` and what pip needs to reach
-    its index.
+    """Return the stdout of a command that must succeed. Its environment is `env` plus the variables
+    that pip needs to reach its index.
     """
     kept = {
         k: v
@@ -39,8 +39,8 @@ def run(*args: str | pathlib.Path, cwd: pathlib.Path, **env: str) -> str:
 
 
 def listed() -> list[str]:
-    """Files of the tree as git knows it; of an unpacked source archive, which has no git, all but
-    what tools leave behind.
+    """Return the files that git tracks. In an unpacked source archive without git, return all files
+    except those that tools create.
     """
     if (ROOT / ".git").exists():
         return run(
@@ -83,8 +83,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture(scope="session")
 def agent_python(built: Built, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The interpreter of a clean environment, made by the very commands of docs/agent-install.md,
-    but from our wheel.
+    """Return the interpreter of a clean environment, made with the commands of
+    docs/agent-install.md, but with the wheel built here.
     """
     place = tmp_path_factory.mktemp("agent")
     text = (ROOT / "docs/agent-install.md").read_text(encoding="utf-8")

@@ -24,7 +24,7 @@ PAGES = sorted(
         *(page for folder in ("docs", "etc", "tests") for page in (ROOT / folder).rglob("*.md")),
     ]
 )
-#: Files whose comments and messages name pages.
+#: Files whose comments and messages refer to pages.
 SOURCES = sorted(
     path
     for folder in [
@@ -39,7 +39,7 @@ README_LINES, COLUMNS = 120, 100
 
 
 class Loader(yaml.SafeLoader):
-    """Reads a configuration of MkDocs; values with tags of Python are left out."""
+    """YAML loader for MkDocs configurations that ignores values with Python tags."""
 
 
 Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, suffix, node: None)
@@ -186,7 +186,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
 
 
 def tags(html: str) -> Counter[str]:
-    """Return how often each element that Markdown makes is in the text."""
+    """Return the number of occurrences of each Markdown-generated element in the text."""
     return Counter(re.findall(r"<(ul|ol|li|pre|table|tr|blockquote|h\d|strong|em|img)\b", html))
 
 

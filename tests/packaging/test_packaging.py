@@ -1,4 +1,4 @@
-"""What is installed is the product, all of it and nothing else, under one name; an agent runs with
+"""The wheel installs the whole product and nothing else, under one package name. An agent runs with
 four packages.
 """
 
@@ -37,7 +37,7 @@ VERSION = next(
 
 
 def run(*args: str | pathlib.Path, code: int = 0, **env: str) -> str:
-    """stdout of a command run in `/` with next to no environment."""
+    """Return the stdout of a command run in `/` with a minimal environment."""
     kept = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
     done = subprocess.run(
         list(map(str, args)), cwd="/", env=kept | env, capture_output=True, text=True, timeout=110
@@ -108,14 +108,14 @@ def test_an_agents_environment_has_four_packages_and_jobscribe(agent_python: pat
 def test_none_of_our_folders_is_importable_by_its_own_name(
     agent_python: pathlib.Path, module: str
 ) -> None:
-    """A user's own `db`, or PyPI's `supervisor`, must be neither hidden nor overwritten."""
+    """The product must neither hide nor overwrite a user's own `db` or PyPI's `supervisor`."""
     code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is not None)"
     run(agent_python, "-c", code)
     run(agent_python, "-c", f"import jobscribe.{module}")
 
 
 def modules_after(python: pathlib.Path, code: str) -> set[str]:
-    """Top-level modules beyond the standard library that are loaded after this code."""
+    """Return the top-level modules outside the standard library that are loaded after this code."""
     tail = "import sys; print(*sorted({m.partition('.')[0] for m in sys.modules} - set(sys.stdlib_module_names) - {'__main__', 'cython_runtime'}))"
     return {
         m
@@ -150,8 +150,8 @@ def test_agent_and_keeper_explain_themselves(agent_python: pathlib.Path, module:
 
 @pytest.fixture(scope="session")
 def server_python(built: Any, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A clean environment with the wheel, and with the dependencies (not the editable jobscribe) of
-    the one that runs this test.
+    """Return the interpreter of a clean environment with the wheel and the dependencies of the test
+    environment, without its editable jobscribe.
     """
     place = tmp_path_factory.mktemp("server")
     run(sys.executable, "-m", "venv", "--without-pip", place)
@@ -207,9 +207,7 @@ def test_the_installed_package_is_typed(
         server_python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"
     ).strip()
     cache = tmp_path / "cache"
-    if (
-        ROOT / ".mypy_cache"
-    ).is_dir():  # what `make lint` knows of others' packages; jobscribe's own modules have other paths here
+    if (ROOT / ".mypy_cache").is_dir():  # reuse the type cache of `make lint` for other packages
         shutil.copytree(ROOT / ".mypy_cache", cache)
     run(
         sys.executable,

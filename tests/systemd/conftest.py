@@ -1,1 +1,1 @@
-"""Modules beside these tests are imported by their names."""
+"""No fixtures: `pythonpath` in pyproject.toml makes the helpers in `support` importable."""

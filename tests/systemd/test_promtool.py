@@ -1,5 +1,5 @@
-"""What Prometheus makes of it: its own promtool on metrics, rules, configuration and dashboard, and
-a real Prometheus that scrapes and fires.
+"""Prometheus compatibility: its own promtool checks metrics, rules, configuration and dashboard,
+and a real Prometheus scrapes and fires alerts.
 """
 
 import json
@@ -20,9 +20,9 @@ from supervisor_process import SupervisorProcess, ended, shell, spec, until
 ROOT = Path(__file__).resolve().parents[2]
 MONITORING = ROOT / "etc/monitoring"
 ENGINE = ROOT / "etc/engines/prometheus.sh"
-#: Names that come out of a metric's family; `up` is Prometheus' own.
+#: Sample names derived from a metric family; `up` is Prometheus' own.
 _ENDS = re.compile(r"_(bucket|count|sum)$")
-#: Families that there are only with the driver that has them.
+#: Families that exist only with the driver that exports them.
 DRIVERS = {"jobscribe_docker_api_seconds", "jobscribe_docker_api_errors_total"}
 
 
@@ -36,7 +36,7 @@ def programs() -> Path:
 
 @pytest.fixture(scope="module")
 def scraped() -> Iterator[SupervisorProcess]:
-    """A supervisor on which some jobs have ended, well and badly."""
+    """Start a supervisor on which some jobs have succeeded and some have failed."""
     with ended(lambda site: []) as sites:
         site = SupervisorProcess()
         sites.append(site)
@@ -59,7 +59,7 @@ def token(site: SupervisorProcess) -> str:
 
 
 def families(text: str) -> dict[str, str]:
-    """Names of samples' families with their types."""
+    """Return the sample names of metric families with their types."""
     return dict(re.findall(r"^# TYPE (\S+) (\w+)$", text, re.MULTILINE))
 
 
@@ -171,7 +171,7 @@ def test_the_dashboard_asks_for_what_there_is(
     assert hidden == set(), "metrics that no panel shows"
 
 
-# ---- a real one
+# ---- a real Prometheus
 
 
 @pytest.mark.timeout(120)

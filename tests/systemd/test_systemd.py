@@ -1,8 +1,8 @@
-"""The units that ship, under a real systemd that is process 1 of a machine of its own, installed by
-the very commands of docs/operations.md.
+"""The shipped units, under a real systemd as process 1 of its own machine, installed with the
+commands of docs/operations.md.
 
-Whatever is done to the service, jobs run on: the same process, by pid and start time. And what is
-said of them afterwards is true.
+Jobs survive every action on the service: the process keeps its pid and start time. Their later
+status is correct.
 """
 
 import json
@@ -34,7 +34,7 @@ from jobscribe.runtime.log.session_folders import log_files
 
 pytestmark = pytest.mark.timeout(120)
 
-#: Seconds; short, and long enough for a supervisor on a machine that is very busy.
+#: Seconds; short, but long enough for a supervisor on a very busy machine.
 WATCHDOG_SECS = 4
 WATCHED = f"[Service]\nWatchdogSec={WATCHDOG_SECS}\n"
 HOOK = f'''
@@ -55,14 +55,14 @@ def machine() -> Iterator[Machine]:
 
 @pytest.fixture
 def job(machine: Machine) -> Iterator[Job]:
-    """One that runs, and ends with 7 when it is let go."""
+    """Start a job that runs until released, then exits with code 7."""
     made = Job(machine, WAITS).running()
     yield made
     made.let_go()
 
 
 def ended_well(job: Job) -> None:
-    """It ends by itself, and just that is told."""
+    """Release the job; its own exit is the reported outcome."""
     job.let_go()
     said = job.over()
     assert (said["state"], said["reason"], said["exit"]["code"], said["exit"]["source"]) == (
@@ -74,7 +74,7 @@ def ended_well(job: Job) -> None:
 
 
 def new_main(machine: Machine, old: int, unit: str = SUPERVISOR) -> int:
-    """The main process that systemd has started instead, when it is ready."""
+    """Return the pid of the main process that systemd has started instead, once it is ready."""
 
     def look() -> int | None:
         now = machine.main_pid(unit)
@@ -137,8 +137,8 @@ def test_a_killed_supervisor_is_started_again_by_itself(machine: Machine, job: J
 
 
 def test_after_a_crash_jobs_still_get_a_cgroup_of_their_own(machine: Machine) -> None:
-    """systemd takes empty cgroups below the unit's away when it starts it again; a keeper must not
-    mind.
+    """systemd removes empty cgroups below the unit's when it restarts the unit; a keeper must
+    tolerate that.
     """
 
     def group() -> bool:
@@ -162,7 +162,7 @@ def test_a_supervisor_that_hangs_is_ended_by_the_watchdog_and_says_where_it_stoo
     machine.drop_in("watchdog", WATCHED)
     machine.systemctl("restart")
     try:
-        # a healthy one is left alone
+        # systemd leaves a healthy supervisor alone
         before = machine.main_pid()
         time.sleep(WATCHDOG_SECS + 0.5)
         assert machine.main_pid() == before
@@ -205,7 +205,7 @@ def test_a_job_that_takes_too_much_memory_costs_itself_only(machine: Machine, jo
     ended_well(job)
 
 
-# ---- what cannot start
+# ---- failing starts
 
 
 def test_a_wrong_setting_is_one_sentence_and_no_second_try(machine: Machine, job: Job) -> None:
@@ -220,7 +220,7 @@ def test_a_wrong_setting_is_one_sentence_and_no_second_try(machine: Machine, job
             machine.shows("ExecMainStatus"),
             machine.shows("NRestarts"),
         ) == ("failed", str(EXIT_CONFIG), "0")
-        time.sleep(1.5)  # more than three times RestartSec of these tests
+        time.sleep(1.5)  # more than three times the RestartSec of these tests
         assert machine.shows("ActiveState") == "failed"
         assert machine.journal(since=since, own=True)[-2:] == [
             "jobscribe: /etc/jobscribe.toml:5: unknown setting 'supervisor.prot'; did you mean 'supervisor.port'?",
@@ -249,7 +249,7 @@ def test_what_passes_by_itself_is_tried_until_it_has_passed(machine: Machine) ->
     machine.serving()
 
 
-# ---- what an operator sees
+# ---- journal and commands for operators
 
 
 def test_status_says_how_things_stand(machine: Machine, job: Job) -> None:
@@ -271,7 +271,7 @@ HEAD = re.compile(r"\w{3} \d\d \d\d:\d\d:\d\d +\d+ +\d+ ")
 
 
 def _own_lines(machine: Machine) -> list[str]:
-    """The supervisor's, of all sessions."""
+    """Return the supervisor's own log lines, of all sessions."""
     return [
         line
         for file in log_files(str(machine.at(STATE)), "supervisor")
@@ -280,7 +280,9 @@ def _own_lines(machine: Machine) -> list[str]:
 
 
 def test_the_journal_has_every_line_once(machine: Machine) -> None:
-    """Supervisor, keepers and agents write files, too; that must not double what is in the journal."""
+    """Supervisor, keepers and agents also write files; that must not duplicate lines in the
+    journal.
+    """
     files = list(machine.at(f"{STATE}/agent").glob("*/agent.log"))
     since, sizes, before = (
         machine.cursor(),
@@ -295,11 +297,11 @@ def test_the_journal_has_every_line_once(machine: Machine) -> None:
         for f, size in zip(files, sizes, strict=True)
         for line in f.read_bytes()[size:].decode().splitlines()
     ]
-    # supervisor and agents give records to the journal, which puts time and pid in front by itself
+    # supervisor and agents send records to the journal, which adds time and pid itself
     written = Counter(
         HEAD.sub("", line, count=1) for line in [*_own_lines(machine)[before:], *agents]
     )
-    # the restart's agents may be writing still: the journal is read last, and may have more
+    # the restart's agents may still be writing: the journal is read last, and may have more
     journal = Counter(machine.journal(since=since, own=True))
     assert len(written) > 8 and any(line.startswith("agent/process.py:") for line in written)
     assert {line: journal[line] for line in written} == dict(written)
@@ -309,7 +311,7 @@ def test_the_journal_has_every_line_once(machine: Machine) -> None:
 def test_what_the_page_shows_for_the_night_and_for_maintenance_can_be_typed(
     machine: Machine, job: Job
 ) -> None:
-    """Each command of those blocks succeeds, while a job runs."""
+    """Each command in those blocks succeeds while a job runs."""
     night, backup, offline = (
         next(r for r in recipes() if word in r)
         for word in ("readyz", "install -d -m 700", "db compact")
@@ -319,7 +321,7 @@ def test_what_the_page_shows_for_the_night_and_for_maintenance_can_be_typed(
         .replace("ID ", job.jid + " ")
         .replace("curl -s", "true")
     )
-    # as its alias, which scripts do not know
+    # bash aliases do not work in scripts
     alias = next(r for r in recipes() if "alias js=" in r).splitlines()[0]
     function = alias.replace("alias js='", "js() { ").rstrip("'") + ' "$@"; }\n'
     bundle = next(r for r in recipes() if "js bundle JOB" in r).replace("JOB ", job.jid + " ")
@@ -352,8 +354,8 @@ def test_install_units_has_written_what_runs_and_an_edit_is_not_lost(machine: Ma
 
 
 def test_the_journal_is_asked_by_unit_and_by_job(machine: Machine) -> None:
-    """journalctl -u, and journalctl JOBSCRIBE_JID=: lines about that one job alone, each with its
-    field.
+    """`journalctl -u` selects a unit; `journalctl JOBSCRIBE_JID=` returns only lines about that
+    job, each with its field.
     """
     told, other = Job(machine, "true"), Job(machine, "true")
     assert told.over()["state"] == other.over()["state"] == "completed"
@@ -412,7 +414,7 @@ def server(machine: Machine) -> Machine:
 
 
 def front(machine: Machine) -> tuple[int, list[str]]:
-    """Status and computeJids of the user's own jobs, as a page would ask."""
+    """Return status and computeJids of the user's own jobs, requested as a page would."""
     headers = {"Content-Type": "application/json", "X-Test-User": "yes"}
     code, said = machine.ask("POST", "/own-jobs", {}, port=8000, headers=headers)
     return code, sorted(re.findall(rf"{UID}-\w+-command", json.dumps(said)))
@@ -482,7 +484,7 @@ def test_an_upgrade_and_the_way_back_leave_jobs_alone(server: Machine, job: Job)
 
 
 def version_running(machine: Machine) -> str:
-    """Of the newest supervisor, as it says itself."""
+    """Return the version in the start event of the newest supervisor."""
     said = machine.sh(
         f"runuser -u jobscribe -- /opt/jobscribe/current/bin/jobscribe --root {STATE} db export"
     )
@@ -503,7 +505,7 @@ def test_a_reboot_ends_what_ran_and_says_so_and_begins_what_waited(machine: Mach
     machine.serving()
     for job in ran:
         said = job.over()
-        # systemd ends all processes at once: its keeper or the job itself is faster
+        # systemd ends all processes at once: either its keeper or the job itself is faster
         assert (said["state"], said["reason"], said["exit"]["signal"]) in (
             ("error", "shutdown", 15),
             ("error", "signal", 15),
@@ -514,7 +516,7 @@ def test_a_reboot_ends_what_ran_and_says_so_and_begins_what_waited(machine: Mach
 
 
 def runs(job: Job) -> bool:
-    """Or does it wait for a slot?"""
+    """Return whether the job runs, and does not wait for a concurrency slot."""
     return bool(until(lambda: _stands(job.status()), "it runs or waits for a slot") == "running")
 
 
@@ -528,12 +530,12 @@ def _stands(status: dict[str, Any]) -> str | None:
     )
 
 
-# ---- cgroups of version 2 alone, as on most machines today
+# ---- cgroups version 2 alone, as on most current machines
 
 
 def test_with_version_2_alone_a_restart_finds_its_place_beside_running_jobs() -> None:
-    """A cgroup that passes controllers on must hold no process: had a keeper done that to the
-    unit's own, the next start would fail (219/CGROUP).
+    """A cgroup that passes controllers on must hold no process. If a keeper put one into the unit's
+    cgroup, the next start would fail (219/CGROUP).
     """
     machine = Machine("unified", cgroup="2")
     try:

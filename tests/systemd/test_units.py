@@ -1,5 +1,5 @@
-"""The units as text: systemd takes every line of them, and what they say fits the code. Needs no
-root and no running systemd.
+"""The units as text: systemd accepts every line, and their values match the code. Needs no root and
+no running systemd.
 """
 
 import configparser
@@ -75,7 +75,7 @@ def test_systemd_has_nothing_to_say_against_them(
 
 
 def test_what_a_restart_cannot_mend_is_not_restarted() -> None:
-    """And what it can mend has another exit code."""
+    """Errors that a restart can fix have another exit code."""
     for name in ("jobscribe-supervisor.service", "jobscribe-server.service"):
         service = read(name)["Service"]
         assert service["Restart"] == "always"
@@ -98,7 +98,8 @@ def test_jobs_outlive_the_supervisor() -> None:
         "notify",
     )
     assert int(service["WatchdogSec"]) > 0
-    # what is made for a main process and taken away with it would be taken from jobs that run on
+    # systemd removes runtime directories with the main process, but running jobs would still need
+    # them
     namespaces = (
         "PrivateTmp",
         "RuntimeDirectory",

@@ -1,5 +1,5 @@
-"""Runs of the LAMMPS plug-in without a supervisor: its functions called as a job command and a
-worker would call them.
+"""Runs of the LAMMPS plug-in without a supervisor: call its functions as a job command and a worker
+would.
 """
 
 import json
@@ -24,9 +24,7 @@ def run_of(folder: Path, model: str = "crackAnimation", **fields: Any) -> Run:
 
 
 def computed(app: App, run: Run) -> tuple[int, list[dict[str, Any]]]:
-    """Prepare and execute it; returns the exit code, and what `progress` said each time that it had
-    something new to say.
-    """
+    """Prepare and execute a run. Return the exit code and each new value that `progress` returned."""
     prepared = app.prepare(run)
     said: list[dict[str, Any]] = []
     with (run.run_dir / "stdout").open("wb") as out, (run.run_dir / "stderr").open("wb") as err:
@@ -57,5 +55,5 @@ def frame(app: App, run: Run, report: str, index: int, **args: Any) -> Any:
 
 
 def sent(picture: Any) -> int:
-    """Bytes of the reply."""
+    """Return the bytes of the reply."""
     return len(json.dumps(picture, separators=(",", ":"), allow_nan=False))

@@ -1,8 +1,8 @@
-"""A machine with a systemd of its own (etc/engines/systemd.sh), on which jobscribe is installed as
+"""A machine with its own systemd (etc/engines/systemd.sh), with jobscribe installed as
 docs/operations.md says.
 
-Its files are seen from out here below /proc/<pid of its process 1>/root, its loopback network by a
-socket that was made in there.
+Tests see its files below /proc/<pid of its process 1>/root, and reach its loopback network through
+a socket created inside it.
 """
 
 import ctypes
@@ -28,12 +28,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = ROOT / "etc" / "engines" / "systemd.sh"
-#: Twenty times what anything here takes on a quiet machine.
+#: Twenty times the longest duration of anything here on an idle machine.
 DEADLINE_SECS = 40.0
 STATE = "/var/lib/jobscribe"
 SUPERVISOR, SERVER = "jobscribe-supervisor", "jobscribe-server"
 UID = "SystemU1"
-#: Quicker than what ships in what would otherwise only be waited for.
+#: Shorter than the shipped values where tests would only wait.
 HURRY = "[Service]\nRestartSec=300ms\n"
 
 _NEWNET = 0x40000000
@@ -42,7 +42,7 @@ _numbers = itertools.count(1)
 
 
 def until(true: Callable[[], Any], what: str, secs: float = DEADLINE_SECS) -> Any:
-    """What `true` returns as soon as it is something; fails when that takes too long."""
+    """Return the first truthy result of `true`; fail after a deadline."""
     deadline = time.monotonic() + secs
     while not (found := true()):
         if time.monotonic() > deadline:
@@ -52,7 +52,7 @@ def until(true: Callable[[], Any], what: str, secs: float = DEADLINE_SECS) -> An
 
 
 def recipes(page: str = "docs/operations.md") -> list[str]:
-    """The commands that a page of the documentation shows, block by block."""
+    """Return the commands in each code block of a documentation page."""
     return [
         block.split("```")[0]
         for block in (ROOT / page).read_text(encoding="utf-8").split("```sh\n")[1:]
@@ -60,7 +60,7 @@ def recipes(page: str = "docs/operations.md") -> list[str]:
 
 
 class Machine:
-    """`up` starts it. cgroup: as CGROUP of the script."""
+    """A systemd machine; `up` starts it. cgroup: CGROUP of the script."""
 
     def __init__(self, name: str, cgroup: str = "") -> None:
         self.name = f"{name}-{os.getpid()}"
@@ -76,7 +76,7 @@ class Machine:
     # ---- the machine
 
     def up(self) -> "Machine":
-        """Skips the test where such a machine cannot be had."""
+        """Start the machine, or skip the test if such a machine is not available."""
         checked = subprocess.run(
             [SCRIPT, "check"], env=self._env, capture_output=True, text=True, timeout=110
         )
@@ -85,7 +85,7 @@ class Machine:
                 f"no systemd of one's own: {checked.stderr.strip()} (etc/engines/systemd.sh check)"
             )
         self._script("up")
-        # the environment that tests run in may lie below a folder that only root may enter
+        # the test environment may lie below a folder that only root may enter
         self.sh(
             "chmod a+x "
             + " ".join({str(p) for path in _needed() for p in Path(path).parents})
@@ -114,14 +114,14 @@ class Machine:
 
     @property
     def files(self) -> Path:
-        """Its root folder."""
+        """Return the machine's root folder as seen from outside."""
         return Path(f"/proc/{self._first}/root")
 
     def at(self, path: str) -> Path:
         return self.files / path.lstrip("/")
 
     def run(self, *command: str, code: int | None = 0, given: bytes = b"") -> str:
-        """What a command in there wrote; `code` is the exit code that it must have."""
+        """Run a command in the machine and return its output; `code` is the required exit code."""
         done = subprocess.run(
             [SCRIPT, "exec", self.name, *command],
             env=self._env,
@@ -142,7 +142,7 @@ class Machine:
         return self.run("sh", "-ec", text, code=code)
 
     def _script(self, verb: str) -> str:
-        # not into pipes: what it leaves behind would hold them open
+        # no pipes: background processes of the command would keep them open
         with tempfile.TemporaryFile() as said:
             done = subprocess.run(
                 [SCRIPT, verb, self.name],
@@ -160,8 +160,8 @@ class Machine:
     # ---- what is installed
 
     def install(self) -> None:
-        """All of docs/operations.md's "Install", but with the packages that these tests run with
-        instead of an index's.
+        """Follow all of "Install" in docs/operations.md, but use the packages of the test
+        environment instead of an index.
         """
         account, program, configuration, units = recipes()[:4]
         archive = io.BytesIO()
@@ -201,14 +201,13 @@ class Machine:
         self.sh("cd /root/source\n" + configuration)
         assert units.count("jobscribe install-units --config /etc/jobscribe.toml --now") == 1
         self.drop_in("hurry", HURRY)
-        # what lies in /tmp is hidden from the front end, which has one of its own; these tests'
-        # packages may lie there
+        # the front end has a private /tmp, which hides these tests' packages if they lie in /tmp
         self.drop_in("hurry", HURRY + f"BindReadOnlyPaths={' '.join(_hidden())}\n", SERVER)
         self.sh("cd /root/source\n" + units, code=None)
         assert self.shows("ActiveState") == "active", "\n".join(self.journal()[-40:])
 
     def fill(self, version: str) -> None:
-        """What `pip install .` would leave in the environment of this version."""
+        """Write the files that `pip install .` would create in the environment of this version."""
         inside = f"/opt/jobscribe/{version}"
         (packages,) = self.at(inside).glob("lib/python3*/site-packages")
         archive = io.BytesIO()
@@ -228,12 +227,12 @@ class Machine:
         script.chmod(0o755)
 
     def current(self) -> str:
-        """The version that is started."""
+        """Return the version that is started."""
         return os.readlink(self.at("/opt/jobscribe/current"))
 
     def drop_in(self, name: str, text: str, unit: str = SUPERVISOR) -> None:
-        """A change of a unit, as docs/operations.md says; an empty text takes it away again. Not in
-        force before a restart.
+        """Change a unit as docs/operations.md says; an empty text removes the change. Takes effect
+        at the next restart.
         """
         path = self.at(f"/etc/systemd/system/{unit}.service.d/{name}.conf")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -249,21 +248,23 @@ class Machine:
         return self.run("systemctl", verb, *more, unit, code=code)
 
     def shows(self, name: str, unit: str = SUPERVISOR) -> str:
-        """A property of a unit."""
+        """Return a property of a unit."""
         return self.run("systemctl", "show", "--value", "-p", name, unit).strip()
 
     def main_pid(self, unit: str = SUPERVISOR) -> int:
-        """Of the unit's main process, as it is in there; 0 for none."""
+        """Return the pid of the unit's main process inside the machine; 0 if none."""
         return int(self.shows("MainPID", unit))
 
     def cursor(self) -> str:
-        """Where the journal ends now."""
+        """Return the current end of the journal."""
         return (
             self.run("journalctl", "--show-cursor", "-n", "0").rpartition("-- cursor: ")[2].strip()
         )
 
     def journal(self, *, unit: str = SUPERVISOR, since: str = "", own: bool = False) -> list[str]:
-        """Lines about a unit, oldest first. own: only those that its processes wrote."""
+        """Return the journal lines about a unit, oldest first. own: only lines that its processes
+        wrote.
+        """
         self.run("journalctl", "--sync")
         after = [f"--after-cursor={since}"] if since else []
         chosen = [f"_SYSTEMD_UNIT={unit}.service"] if own else ["-u", unit]
@@ -272,13 +273,15 @@ class Machine:
         ).splitlines()
 
     def serving(self, session: int | None = None) -> None:
-        """Returns when the supervisor's unit is active, as an operator would wait for it."""
+        """Wait until the supervisor's unit is active, as an operator would."""
         until(lambda: self.shows("ActiveState") == "active", "the supervisor is active")
 
     # ---- processes
 
     def ticks(self, pid: int) -> str | None:
-        """Start time of a process in there; None where it is not, or is a zombie."""
+        """Return the start time of a process in the machine; None if it does not exist or is a
+        zombie.
+        """
         try:
             fields = (self.files / f"proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
@@ -286,7 +289,7 @@ class Machine:
         return None if fields[0] in "ZX" else fields[19]
 
     def titled(self, name: str) -> list[int]:
-        """Pids in there of what shows itself as `jobscribe <name>`."""
+        """Return the machine's pids whose title is `jobscribe <name>`."""
         wanted = f"jobscribe {name} {STATE}".encode()
         return [
             int(p.name)
@@ -297,14 +300,14 @@ class Machine:
     # ---- requests
 
     def connection(self, port: int, timeout: float = 30.0) -> http.client.HTTPConnection:
-        """To a port of its loopback network."""
+        """Connect to a port of the machine's loopback network."""
         made = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
         made.sock = self.socket(lambda: socket.create_connection(("127.0.0.1", port), timeout))
         return made
 
     def socket(self, make: Callable[[], socket.socket]) -> socket.socket:
-        """A socket of its network: it belongs to the network in which it was made, wherever it is
-        used.
+        """Create a socket in the machine's network. A socket stays in the network where it was
+        created, wherever it is used.
         """
         made: list[socket.socket | OSError] = []
 
@@ -333,7 +336,9 @@ class Machine:
         port: int | None = None,
         headers: dict[str, str] | None = None,
     ) -> tuple[int, Any]:
-        """Status and JSON of one request; without a port, to the supervisor and with its secret."""
+        """Return status and JSON of one request; without a port, send it to the supervisor with its
+        secret.
+        """
         said = json.loads(self.at(f"{STATE}/client.json").read_text())
         port = port or int(said["url"].rpartition(":")[2])
         sent = {"Authorization": "Bearer " + said["token"]} if headers is None else headers
@@ -355,7 +360,7 @@ class Machine:
 
 class Job:
     """A run of a shell command on the machine. It writes its pid into `pid` before the command
-    begins.
+    starts.
     """
 
     def __init__(self, machine: Machine, text: str) -> None:
@@ -372,11 +377,11 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        """Its run directory."""
+        """Return the run directory."""
         return self._machine.at(f"{STATE}/user/{UID}/command/{self._sid}/command")
 
     def running(self) -> "Job":
-        """Returns when it runs, and the supervisor knows."""
+        """Wait until the job runs and the supervisor knows it."""
         until(lambda: (self.folder / "pid").exists(), f"{self.jid} begins")
         self.pid = int((self.folder / "pid").read_text())
         self.ticks = self._machine.ticks(self.pid) or ""
@@ -385,11 +390,11 @@ class Job:
         return self
 
     def lives(self) -> bool:
-        """The very same process."""
+        """Return whether the original process is still alive."""
         return bool(self.ticks) and self._machine.ticks(self.pid) == self.ticks
 
     def let_go(self) -> None:
-        """For a job that waits for the file `go`."""
+        """Release a job that waits for the file `go`."""
         (self.folder / "go").touch()
 
     def status(self) -> dict[str, Any]:
@@ -397,14 +402,14 @@ class Job:
         return answer
 
     def over(self) -> dict[str, Any]:
-        """Its status when nothing is left of it."""
+        """Wait until no process of the job is left; return its status."""
         answer: dict[str, Any] = until(
             lambda: (said := self.status())["over"] and said, f"{self.jid} is over"
         )
         return answer
 
 
-#: Ends with 7 as soon as it is let go.
+#: Exits with code 7 once released.
 WAITS = "while [ ! -e go ]; do sleep 0.1; done; exit 7"
 
 
@@ -427,12 +432,12 @@ def _readable(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 def _needed() -> list[str]:
-    """What the interpreter of these tests consists of."""
+    """Return the paths that the test interpreter needs."""
     return sorted({os.path.realpath(p) for p in (sys.prefix, sys.base_prefix)})
 
 
 def _hidden() -> list[str]:
-    """Of these, what would not be seen in there: it lies on another file system than /, or in /tmp."""
+    """Return the paths that the machine cannot see: those on another file system than / or in /tmp."""
     return [
         p
         for p in _needed()

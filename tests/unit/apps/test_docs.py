@@ -1,4 +1,4 @@
-"""docs/apps.md says what the contract is: every function of it, every shape, every variable, and an
+"""docs/apps.md covers the whole app contract: every function, data shape and variable, and an
 example that works.
 """
 

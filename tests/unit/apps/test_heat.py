@@ -1,5 +1,5 @@
-"""`heat`: physics that can be checked, the same for the same seed, and frames that are whole
-whenever one looks.
+"""`heat`: its physics is verifiable, the same seed gives the same result, and readers see only
+complete frames.
 """
 
 import json
@@ -24,7 +24,7 @@ Runner = Callable[..., Run]
 
 @pytest.fixture
 def ran(tmp_path: Path) -> Runner:
-    """Runs the program to its end; its reports are in `reports` in the run directory's parent."""
+    """Run the program to its end; its reports are in `reports` in the run directory's parent."""
 
     def run(name: str = "run", **fields: Any) -> Run:
         made = Run(

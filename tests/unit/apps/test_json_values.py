@@ -1,4 +1,4 @@
-"""What an app returns is sent as it is, or the place of what cannot be sent is named."""
+"""JSON values of apps are sent unchanged; for other values, the error names the path."""
 
 import enum
 import json

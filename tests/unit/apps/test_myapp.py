@@ -1,4 +1,4 @@
-"""`myapp`: what it computes, what it keeps for its user, and what it refuses."""
+"""`myapp`: its computation, the files it keeps for its user, and its refusals."""
 
 import json
 import multiprocessing

@@ -1,5 +1,5 @@
-"""Apps are found by name, imported only when they are asked for, and one that cannot be used is
-refused with a sentence.
+"""The registry finds apps by name, imports them on demand, and reports an unusable app with a clear
+error.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ TYPES = Path(jobscribe.__file__).parent / ".types"
 
 
 def python(code: str, *paths: Path) -> str:
-    """stdout of this code in an interpreter of its own."""
+    """Return the stdout of this code in a separate interpreter."""
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(map(str, (TYPES, *paths)))}
     done = subprocess.run(
         [sys.executable, "-P", "-c", code], env=env, capture_output=True, text=True, check=False
@@ -34,7 +34,7 @@ def python(code: str, *paths: Path) -> str:
 
 @pytest.fixture
 def modules(tmp_path: Path) -> Iterator[Path]:
-    """A folder of modules that can be imported."""
+    """Create a folder of importable modules."""
     sys.path.insert(0, str(tmp_path))
     before = set(sys.modules)
     yield tmp_path

@@ -1,4 +1,4 @@
-"""The fake supervisor, and the command line as a user starts it."""
+"""Fixtures for the fake supervisor and for command lines as a user starts them."""
 
 import json
 import os
@@ -20,13 +20,13 @@ def fake(tmp_path: Path) -> Iterator[Any]:
 
 
 class Ended:
-    """How one command line ended."""
+    """Result of one command line."""
 
     def __init__(self, code: int, out: str, err: str) -> None:
         self.code, self.out, self.err = code, out, err
 
     def json(self) -> Any:
-        """Its standard output, which must be one JSON value."""
+        """Return the standard output as one JSON value; fail if it is anything else."""
         return json.loads(self.out)
 
     def lines(self) -> list[Any]:
@@ -40,7 +40,7 @@ class Ended:
 def run(
     fake: Any, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Ended]:
-    """`run("job", "list")`: a command line in this process, with the fake's root in the
+    """`run("job", "list")` runs a command line in this process, with the fake's root in the
     environment.
     """
     for name in [n for n in os.environ if n.startswith("JOBSCRIBE_")]:
@@ -50,7 +50,7 @@ def run(
     from jobscribe.cli.session import request_progress
     from jobscribe.cli.terminal import screen
 
-    # a busy machine takes long for what is quick, and then it would be said how far that has come
+    # on a busy machine, quick commands would be slow enough to print progress
     monkeypatch.setattr(screen, "QUIET_SECS", 60.0)
     monkeypatch.setattr(request_progress, "QUIET_SECS", 60.0)
 
@@ -64,8 +64,8 @@ def run(
 
 @pytest.fixture
 def started(fake: Any) -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
-    """`started("run", "--", "date")`: a command line in a process of its own, killed at the end of
-    the test if need be.
+    """`started("run", "--", "date")` starts a command line in its own process. The fixture kills it
+    at the end of the test if it still runs.
     """
     processes: list[subprocess.Popen[bytes]] = []
     env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {

@@ -1,5 +1,5 @@
-"""`jobscribe agent list` and `agent logs`, against answers of a supervisor; and the start form,
-which nobody has to learn anew.
+"""`jobscribe agent list` and `agent logs` with answers from a supervisor, and the unchanged command
+that starts an agent.
 """
 
 from typing import Any
@@ -30,7 +30,7 @@ ROW = {
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What was asked; a file of 30 bytes is answered, 10 bytes at a time."""
+    """Record requests; answer reads of a 30-byte file with 10 bytes at a time."""
     calls: list[dict[str, Any]] = []
     text = "first....\nsecond...\nthird....\n"
 

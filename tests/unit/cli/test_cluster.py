@@ -1,5 +1,5 @@
-"""`cluster list`, the wishes of `run` and `job submit`, and what of `driver check sbatch` needs no
-cluster.
+"""`cluster list`, the sbatch options of `run` and `job submit`, and the parts of `driver check
+sbatch` that need no cluster.
 """
 
 import json
@@ -121,7 +121,7 @@ def test_where_there_are_no_clusters_it_says_what_to_do(
     assert (ended.code, ended.out) == (0, "") and "sbatch.clusters" in ended.err
 
 
-# ---- what a run asks for
+# ---- requested resources
 
 
 def asked(fake: Fake) -> dict[str, Any]:
@@ -345,7 +345,7 @@ def test_it_needs_clusters_that_can_be_read(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_machine_without_slurm_is_told_step_by_step(run: Run, tmp_path: Path) -> None:
-    """The steps that need no Slurm are in order, and what needs it says so, with what to do."""
+    """Steps that need no Slurm pass; the others report that Slurm is missing, with advice."""
     root = Path(os.environ["JOBSCRIBE_ROOT"])
     (root / "agents.json").write_text(
         json.dumps({"agentsUrl": "ws://127.0.0.1:1/agent", "agentsCa": None})

@@ -1,4 +1,4 @@
-"""Help is cheap: it is printed from a table, and no command's module is loaded for it."""
+"""Help is fast: it comes from a table, without an import of any command's module."""
 
 import subprocess
 import sys

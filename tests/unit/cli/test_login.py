@@ -1,4 +1,4 @@
-"""`jobscribe login`: asks at the terminal, sends once, shows nothing of it."""
+"""`jobscribe login` asks at the terminal, sends the secrets once, and never displays them."""
 
 import base64
 import contextlib
@@ -39,7 +39,7 @@ def test_password_and_code_from_standard_input(
     assert tries(fake) == [
         {"cluster": "alpha", "username": "joe", "password": "correct horse", "otp": "123456"}
     ]
-    # who is in is asked nothing
+    # no questions if the user is signed in already
     assert run("login", "--json").json() == {
         "schema": "jobscribe.login/1",
         "cluster": "alpha",

@@ -1,4 +1,6 @@
-"""The edges of the process: crashes, readers that go away, what a supervisor is started with."""
+"""Process boundaries of the command line: crashes, closed pipes, and the arguments that start a
+supervisor.
+"""
 
 import os
 import stat

@@ -1,5 +1,5 @@
-"""`notify list`, `test` and `retry`: how each target stands, an answer as it came, and an exit code
-that a script can use.
+"""`notify list`, `test` and `retry`: the status of each target, the unchanged answer of a target,
+and an exit code for scripts.
 """
 
 from typing import Any

@@ -1,5 +1,5 @@
-"""`pool show` and `pool check`: a line for each host, why one is down, and an exit code that a
-script can use.
+"""`pool show` and `pool check`: one line per host, the reason why a host is down, and an exit code
+for scripts.
 """
 
 from typing import Any

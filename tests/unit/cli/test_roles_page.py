@@ -1,5 +1,5 @@
-"""docs/roles.md: every variable, every reason to wait, the limits as they are, and descriptions
-that are right.
+"""docs/roles.md covers every variable and every reason to wait, states the real limits, and
+contains valid descriptions.
 """
 
 import re
@@ -20,7 +20,7 @@ TEXT = (Path(jobscribe.__file__).parent / "docs" / "roles.md").read_text(encodin
 
 
 def variables() -> set[str]:
-    """Of a task, with R, i and L where the names of roles, indices and labels stand."""
+    """Return the variables of a task, with R, i and L in place of role names, indices and labels."""
     role = TaskRole(name="R", command=("x",), ports=(Port(label="L"),))
     place = TaskPlace(
         role="R", index=0, host="h", address="a", ports={"L": (1,), "http": (2,), "ssh": (3,)}

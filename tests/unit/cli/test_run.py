@@ -1,4 +1,4 @@
-"""`jobscribe run`: as if the command ran here."""
+"""`jobscribe run` behaves as if the command ran locally."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ def until(condition: Callable[[], object], secs: float = 30.0) -> None:
 
 
 def playing(fake: Fake, *, out: bytes = b"", err: bytes = b"", **end: Any) -> None:
-    """Each run writes this and ends so, a moment after its submission."""
+    """Make each run write this output and end this way, shortly after its submission."""
 
     def play(jid: str) -> None:
         fake.change(jid, state="running")
@@ -227,8 +227,7 @@ def test_the_second_interrupt_leaves(started: Started, fake: Fake) -> None:
 
 def test_a_reader_that_goes_away_ends_the_run(started: Started, fake: Fake) -> None:
     reader, writer = os.pipe()
-    # Shells start what runs in the background with interrupts ignored; a pipeline must end there,
-    # too.
+    # Shells start background commands with interrupts ignored; a pipeline must still end.
     ignored = signal.signal(signal.SIGINT, signal.SIG_IGN)
     process = started("run", "--", "yes", stdout=writer)
     signal.signal(signal.SIGINT, ignored)

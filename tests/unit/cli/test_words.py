@@ -1,4 +1,4 @@
-"""Amounts, cleaned text and the pieces of the demo: plain functions."""
+"""Formatting of amounts, text cleaning, and plain functions of the demo."""
 
 import os
 import subprocess
@@ -169,7 +169,7 @@ def test_the_numpy_computation_reports_its_progress_and_leaves_a_result(tmp_path
 
 
 def test_everything_that_was_started_is_stopped(tmp_path: Path) -> None:
-    """A child that ignores SIGTERM, and an orphan in a session of its own: none is left."""
+    """Both a child that ignores SIGTERM and an orphan in its own session are stopped."""
     program = f"""
 import subprocess, sys, time
 from pathlib import Path

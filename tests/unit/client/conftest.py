@@ -1,4 +1,4 @@
-"""The fake supervisor as a fixture."""
+"""Fixture for the fake supervisor."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""The asynchronous client keeps the same promises as the plain one, many requests at a time."""
+"""The asynchronous client gives the same guarantees as the plain client, with many concurrent
+requests.
+"""
 
 import asyncio
 import inspect
@@ -118,7 +120,7 @@ async def test_events_come_once_and_in_order_over_cut_streams_and_a_restart(fake
         assert await asyncio.wait_for(positions(events, 1), 20) == [6]
         await events.aclose()  # type: ignore[attr-defined]
         # Tornado may drop whole events that came together with the cut; they are sent again, so the
-        # second place may be earlier.
+        # second position may be lower.
         assert [s["last"] for s in fake.streams_opened][::2] == ["0", "5"]
 
 
@@ -163,7 +165,7 @@ async def test_what_is_known_can_be_asked(fake: Fake) -> None:
         assert [r["jid"] for r in (await client.jobs()).jobs] == [job.jid]
 
 
-# ---- both clients are the same
+# ---- equal interfaces of both clients
 
 
 def public(type_: type) -> dict[str, Any]:
@@ -173,7 +175,7 @@ def public(type_: type) -> dict[str, Any]:
 
 
 def shape(member: Any) -> Any:
-    """Names, kinds and defaults of its parameters; of a property, that it takes none."""
+    """Return names, kinds and defaults of the parameters; an empty list for a property."""
     if isinstance(member, property):
         return []
     function = member.__func__ if isinstance(member, classmethod) else member

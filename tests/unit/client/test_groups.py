@@ -1,4 +1,4 @@
-"""Groups by both clients: one request however often it is repeated, all pages, and waits that end."""
+"""Job arrays in both clients: one request despite repeats, complete paging, and bounded waits."""
 
 import asyncio
 import threading

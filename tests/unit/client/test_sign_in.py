@@ -1,4 +1,6 @@
-"""Signing in to a cluster by the clients: sent once, whatever becomes of it, and shown by nothing."""
+"""Sign-in to a cluster in both clients: secrets are sent once, whatever the outcome, and never
+displayed.
+"""
 
 import traceback
 from typing import Any
@@ -62,7 +64,7 @@ async def test_so_does_the_asynchronous_one(fake: Fake) -> None:
         assert (await c.sign_out("alpha"))["signedOut"]
 
 
-# what would be sent again if it were anything else
+# other requests would be repeated after these failures
 FAILURES = [
     (
         503,
@@ -79,7 +81,7 @@ FAILURES = [
 @pytest.mark.parametrize("failure", FAILURES)
 def test_the_plain_client_never_sends_it_twice(fake: Fake, failure: tuple[int, bytes]) -> None:
     with client(fake) as c:
-        c.sign_in_status()  # its connection is a used one
+        c.sign_in_status()  # the client now has a used connection
         fake.failures += [("sbatch-login", failure)] * 3
         with pytest.raises(ClientError) as e:
             c.sign_in("joe", password=SECRET)

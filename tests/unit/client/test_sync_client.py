@@ -1,4 +1,4 @@
-"""The plain client against a supervisor that fails, vanishes and comes back."""
+"""The plain client with a supervisor that fails, disappears and comes back."""
 
 import json
 import threading
@@ -32,7 +32,9 @@ def client(fake: Fake) -> Iterator[Client]:
 
 @contextmanager
 def elsewhere(function: Callable[[Client], object], client: Client) -> Iterator[threading.Thread]:
-    """Runs `function` in another thread, with a client of its own; it has ended when the block has."""
+    """Run `function` in another thread with its own client; join the thread at the end of the
+    block.
+    """
 
     def run() -> None:
         with client.copy() as own:

@@ -1,5 +1,5 @@
-"""Runs with roles through both clients: tasks, release, and a follower that stays with the task it
-began with.
+"""Runs with roles in both clients: tasks, release, and a log follower that stays with its first
+task.
 """
 
 import asyncio

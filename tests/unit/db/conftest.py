@@ -1,1 +1,1 @@
-"""Lets the tests of this folder import what they share (`db_histories`, `db_stores`)."""
+"""No fixtures: `pythonpath` in pyproject.toml makes the helpers in `support` importable."""

@@ -1,5 +1,5 @@
-"""The closed table of causes: each can be reached, each says what to do, and output is never
-believed more than it may be.
+"""The closed table of causes: each cause is reachable and has advice, and output never outweighs
+stronger evidence.
 """
 
 import re
@@ -31,7 +31,7 @@ def said(code: int, line: str, **fields: Any) -> ExitInfo:
 
 
 def killed(limit: str = "ulimit -t 1", **fields: Any) -> ExitInfo:
-    """SIGKILL where such a limit holds."""
+    """Return an exit by SIGKILL under this ulimit."""
     fields |= {} if "code" in fields else {"signal": 9}
     return ExitInfo(facts=ExitFacts(ulimits=(limit,), via_shell=True, memory_kills=0), **fields)
 
@@ -136,7 +136,7 @@ def test_each_cause_can_be_reached() -> None:
     reached = {classify_exit(exit_).cause for exit_, _, _ in ENDS} | {
         "killed",
         "outOfMemory",
-    }  # these by the ladder, see test_ladder
+    }  # test_kill_attribution covers these causes
     reached |= {classify_by_facts(in_slurm(mine)).cause for mine in (True, False)}
     reached |= (
         set(BY_SLURM.values())
@@ -156,7 +156,7 @@ def test_each_cause_can_be_reached() -> None:
 def test_every_word_of_status_scheduler_and_stop_is_in_the_table() -> None:
     assert set(get_args(QueueState)) <= set(CAUSES)
     assert set(BY_SLURM) == SCHEDULER_END_STATES and set(BY_STOP) == set(get_args(StopReason))
-    # of these the exit says more
+    # for these causes, the exit has more detail
     assert set(get_args(EndReason)) - set(BY_REASON) == {
         "exit",
         "signal",
@@ -166,7 +166,7 @@ def test_every_word_of_status_scheduler_and_stop_is_in_the_table() -> None:
     assert {*BY_REASON.values(), *BY_SLURM.values(), *BY_STOP.values()} <= set(CAUSES)
 
 
-#: A sentence of advice begins with one of these, or says what to do if something is so.
+#: Advice begins with one of these words, or with a condition.
 _VERBS = (
     "Ask",
     "Build",
@@ -266,7 +266,9 @@ def test_output_is_never_more_than_likely_and_changes_no_class(exit_: ExitInfo, 
 
 
 def in_slurm(mine: bool | None, state: str = "CANCELLED") -> ExitInfo:
-    """Ended by Slurm. mine: was it its own user who canceled it there? None: nobody knows."""
+    """Return an exit caused by Slurm. mine: whether the job's user canceled it in Slurm; None:
+    unknown.
+    """
     said = BatchState(cluster="hpc", job_id="7", state=state)
     return ExitInfo(
         signal=15,
@@ -276,9 +278,7 @@ def in_slurm(mine: bool | None, state: str = "CANCELLED") -> ExitInfo:
 
 
 def every_end() -> Iterator[ExitInfo]:
-    """All that a cause can be found in, and all codes and signals with each thing that is known of
-    shells.
-    """
+    """Yield all exits with a cause, and all codes and signals with each known fact about shells."""
     yield from (exit_ for exit_, _, _ in ENDS)
     yield from (
         ExitInfo(signal=n, facts=f)
@@ -307,8 +307,8 @@ def every_end() -> Iterator[ExitInfo]:
 
 @pytest.mark.parametrize("table", [Table(), load(None)], ids=["built in", "shipped"])
 def test_the_class_and_the_advice_of_each_end_are_those_of_its_cause(table: Table) -> None:
-    """Whose it is never contradicts the cause; a cause that is only possible blames nobody and
-    decides nothing about another try.
+    """Class and cause never contradict each other; a merely possible cause blames nobody and does
+    not decide about a retry.
     """
     decided: set[str] = set()
     for exit_ in every_end():
@@ -346,8 +346,8 @@ def test_the_class_and_the_advice_of_each_end_are_those_of_its_cause(table: Tabl
 
 
 def test_retries_go_by_the_cause() -> None:
-    """The kernel ended it at its own limit of CPU time: a platform retry would only repeat that.
-    With another sender it may help.
+    """The kernel killed the run at its CPU limit, so a platform retry would fail again. A kill by
+    another sender may be retried.
     """
     of_limit, of_nobody = (
         diagnose(killed(user_secs=0.9, system_secs=0.1), load(None)),

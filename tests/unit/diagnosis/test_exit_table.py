@@ -1,5 +1,5 @@
-"""What an exit means: who stopped it, then facts, then its signal, then its code. Output decides
-nothing, and exit 0 is a success.
+"""The class of an exit depends first on who stopped it, then on facts, its signal and its code.
+Output decides nothing, and exit 0 is a success.
 """
 
 import pytest
@@ -22,7 +22,7 @@ from jobscribe.protocol.jobs.exit_info import FAULTS, ExitFacts, ExitInfo
 
 PLAIN = Table()
 SHELL = ExitFacts(via_shell=True)
-#: A table that would take everything for something else, if its rows could.
+#: A site table that would reclassify every exit if its rows were applied first.
 GREEDY = Table(
     rows=(
         Row(
@@ -59,7 +59,7 @@ def said(exit_: ExitInfo, table: Table = PLAIN) -> tuple[str, str, str]:
 @pytest.mark.parametrize(
     ("exit_", "expected"),
     [
-        # we stopped it, whatever became of it
+        # stopped by jobscribe, whatever its exit status
         (ExitInfo(signal=15, stop_reason="cancel"), ("canceled", "user", "permanent")),
         (ExitInfo(code=0, stop_reason="timeLimit"), ("time limit reached", "user", "permanent")),
         (
@@ -86,8 +86,7 @@ def said(exit_: ExitInfo, table: Table = PLAIN) -> tuple[str, str, str]:
             ExitInfo(source="start", fault="notWritable"),
             ("machine not fit", "platform", "permanent"),
         ),
-        # a container that could not be had: what was asked for, what comes back, what another
-        # attempt does not meet
+        # no container: bad request, error that will recur, error that another attempt may avoid
         (ExitInfo(source="start", fault="imageMissing"), ("not to be had", "user", "permanent")),
         (ExitInfo(source="start", fault="pullDenied"), ("not to be had", "user", "permanent")),
         (ExitInfo(source="start", fault="volumeRefused"), ("not to be had", "user", "permanent")),
@@ -115,7 +114,7 @@ def said(exit_: ExitInfo, table: Table = PLAIN) -> tuple[str, str, str]:
         (ExitInfo(signal=9, out_of_memory=True), ("out of memory", "user", "permanent")),
         (ExitInfo(code=3, out_of_memory=True), ("out of memory", "user", "permanent")),
         (ExitInfo(code=200, out_of_memory=True), ("out of memory", "user", "permanent")),
-        # its signal
+        # signals
         (ExitInfo(signal=9, out_of_memory=False), ("killed from outside", "platform", "transient")),
         (ExitInfo(signal=9), ("killed from outside", "platform", "transient")),
         (ExitInfo(signal=15), ("killed from outside", "platform", "transient")),
@@ -125,12 +124,12 @@ def said(exit_: ExitInfo, table: Table = PLAIN) -> tuple[str, str, str]:
         (ExitInfo(signal=6, core_dumped=True), ("crashed", "user", "unknown")),
         (ExitInfo(signal=10), ("ended by a signal", "unknown", "unknown")),
         (ExitInfo(signal=64), ("ended by a signal", "unknown", "unknown")),
-        # its code
+        # codes
         (ExitInfo(code=126), ("command cannot be executed", "user", "permanent")),
         (ExitInfo(code=127), ("command not found", "user", "permanent")),
         (ExitInfo(code=137, facts=SHELL), ("child killed from outside", "platform", "transient")),
         (ExitInfo(code=143, facts=SHELL), ("child killed from outside", "platform", "transient")),
-        # a code of 128+n is a code where nothing shows the signal
+        # without a fact about the signal, 128+n is an ordinary code
         *(
             (ExitInfo(code=code), ("failed", "unknown", "unknown"))
             for code in (129, 130, 131, 137, 141, 143)
@@ -141,7 +140,7 @@ def said(exit_: ExitInfo, table: Table = PLAIN) -> tuple[str, str, str]:
         (ExitInfo(code=200), ("try again", "user", "transient")),
         (ExitInfo(code=201), ("try again later", "user", "conflict")),
         (ExitInfo(code=210), ("do not try again", "user", "permanent")),
-        # nothing of this
+        # no rule matches
         (ExitInfo(code=1), ("failed", "unknown", "unknown")),
         (ExitInfo(code=255), ("failed", "unknown", "unknown")),
         (ExitInfo(code=128), ("failed", "unknown", "unknown")),
@@ -156,8 +155,8 @@ def test_without_any_table_an_exit_is_what_the_first_of_these_says(
 
 
 def test_of_each_kind_the_order_is_stop_fact_signal_code() -> None:
-    """The same exit, of which less and less is known: each step is taken only where none before it
-    was.
+    """Remove the known facts of the same exit one by one: each rule applies only if none before it
+    matches.
     """
     known = {
         "stop_reason": "cancel",
@@ -361,7 +360,7 @@ def test_a_row_of_the_table_comes_before_what_is_built_in_and_before_later_rows(
     table = Table(rows=rows)
     assert said(ExitInfo(code=42), table)[0] == "licence"
     assert said(ExitInfo(code=137), table) == ("licence", "resource", "conflict")
-    # a row of a later step does not come before an earlier step that is built in
+    # a site's row of a later step does not precede an earlier built-in step
     assert said(ExitInfo(code=42, out_of_memory=True), table)[0] == "out of memory"
     assert said(ExitInfo(code=3, out_of_memory=True), table)[0] == "big jobs"
     assert said(ExitInfo(code=3), table)[0] == "failed"

@@ -1,5 +1,5 @@
-"""Who killed it: every rung of the ladder, with those above it absent; and four ends that a shell
-calls 137.
+"""Kill attribution: each rule, with the evidence of all earlier rules absent; and four exits that a
+shell reports as 137.
 """
 
 from typing import Any
@@ -27,8 +27,8 @@ def near(share: float = 0.99) -> dict[str, int]:
     return {"memory_peak_bytes": round(share * 10**9), "memory_limit_bytes": 10**9}
 
 
-#: What each rung needs, in their order: an end by SIGKILL that has all of it is decided by the
-#: first.
+#: Evidence that each rule needs, in order: the first rule decides an exit by SIGKILL with all
+#: evidence.
 EVIDENCE: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("own_stop", "canceled", "certain", {"stop_reason": "cancel"}),
     ("slurm", "preempted", "certain", {"batch": slurm("PREEMPTED")}),
@@ -47,7 +47,7 @@ EVIDENCE: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
 
 
 def end(n: int, **changes: Any) -> ExitInfo:
-    """An end by SIGKILL with what this rung and all below it need."""
+    """Return an exit by SIGKILL with the evidence of this rule and all later rules."""
     fields: dict[str, Any] = {"signal": 9, "source": "engine"}
     told: dict[str, Any] = {}
     for _, _, _, needs in EVIDENCE[n:]:
@@ -63,7 +63,7 @@ def test_each_rung_decides_where_those_above_it_have_nothing(n: int) -> None:
     exit_ = end(n)
     assert [r.__name__ for r in RULES[:n] if r(exit_) is not None] == []
     found = attribute_kill(exit_)
-    # the kernel's line, where there is one as well, makes its count certain
+    # the kernel's log line makes the kernel's count certain
     assert found is not None and found == RULES[n](exit_) and found.evidence
     assert (found.cause, found.confidence) == (
         cause,
@@ -72,7 +72,7 @@ def test_each_rung_decides_where_those_above_it_have_nothing(n: int) -> None:
 
 
 def test_four_ends_that_a_shell_calls_137() -> None:
-    """By want of memory, by `kill -9`, by `exit 137`, by our own cancel."""
+    """Out of memory, `kill -9`, `exit 137`, and a cancel by jobscribe."""
     ends = [
         ExitInfo(code=137, facts=facts(memory_kills=1, via_shell=True)),
         ExitInfo(code=137, out_of_memory=False, facts=facts(memory_kills=0, via_shell=True)),
@@ -172,7 +172,7 @@ def test_a_peak_near_the_limit_is_possible_and_no_more(share: float, cause: str)
 
 
 def test_where_the_kernel_counted_nothing_a_high_peak_does_not_speak_for_a_sigkill() -> None:
-    """A guard of the machine may have sent a SIGTERM all the same."""
+    """A SIGTERM may still come from the machine's out-of-memory guard."""
     for fields in (
         {"out_of_memory": False, "facts": facts(**near())},
         {"facts": facts(memory_kills=0, **near())},

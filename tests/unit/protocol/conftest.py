@@ -1,4 +1,4 @@
-"""One message of each kind, with every field set to something that is easy to recognise."""
+"""One sample message of each kind, with a recognisable value in every field."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from jobscribe.protocol.ids import AgentKey, Token
 from jobscribe.protocol.jobs.exit_info import ExitFacts, ExitInfo
 from jobscribe.protocol.wire import messages as m
 
-# how fast examples are found says something about this machine, and nothing about the product
+# the speed of example generation depends on the machine, not on the product
 settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -78,7 +78,7 @@ BATCH = BatchState(
     canceled_by="op",
     run_dir="/scratch/u/run",
 )
-#: The same with what only a batch scheduler knows.
+#: The same execution with the fields that only a batch scheduler sets.
 BATCH_EXECUTION = msgspec.structs.replace(
     EXECUTION, batch=BATCH, exit=msgspec.structs.replace(EXIT, source="scheduler", batch=BATCH)
 )
@@ -147,7 +147,7 @@ NEWS = ClusterStatus(
 
 @pytest.fixture
 def samples() -> dict[str, tuple[m.Direction, Any]]:
-    """Direction and message by op name."""
+    """Return direction and message by op name."""
     to_agent = [
         m.Run(op_id=OP_ID, token=TOKEN, spec=SPEC),
         m.RunTasks(
@@ -226,9 +226,9 @@ def samples() -> dict[str, tuple[m.Direction, Any]]:
     ]
     out: dict[str, tuple[m.Direction, Any]] = {m.op_name(x): ("to_agent", x) for x in to_agent}
     out.update({m.op_name(x): ("to_supervisor", x) for x in to_supervisor})
-    # what only a batch scheduler adds, so that the others stay as they were
+    # fields of batch schedulers in separate samples, so that the other samples stay unchanged
     out["run/batch"] = ("to_agent", m.Run(op_id=OP_ID, token=TOKEN, spec=BATCH_SPEC))
     out["run_status_update/batch"] = ("to_supervisor", m.RunStatusUpdate(execution=BATCH_EXECUTION))
-    # and what is seen around an end that is no success, which older versions did not say
+    # exit facts of failures, which older versions did not send
     out["run_status_update/facts"] = ("to_supervisor", m.RunStatusUpdate(execution=FACTS_EXECUTION))
     return out

@@ -1,4 +1,4 @@
-"""Durations: seconds, a number with a unit, and every time format that sbatch(1) names under
+"""Durations: seconds, a number with a unit, and every time format that sbatch(1) lists under
 --time.
 """
 

@@ -1,4 +1,4 @@
-"""Every refusal has a code with a status, advice and an answer to 'may I try again?'."""
+"""Every refusal has a code with an HTTP status, advice, and whether a retry may succeed."""
 
 import ast
 import pathlib

@@ -1,5 +1,5 @@
-"""Ids are parsed once, at the edge; nothing that could be a path, a header or a look-alike gets
-past.
+"""Ids are parsed once, at the edge; the parser refuses paths, header injections and look-alike
+characters.
 """
 
 import re
@@ -35,7 +35,7 @@ LONGEST = {
 
 
 def spoiled(good: str) -> dict[str, Any]:
-    """The same id after something that strangers do to ids."""
+    """Return damaged and malicious forms of the id."""
     return {
         "empty": "",
         "a dot dot": "..",
@@ -78,7 +78,7 @@ def test_a_spoiled_id_is_refused_with_its_name_and_without_its_control_character
     if (what, accident) == ("reqId", "dot dot inside"):
         assert (
             ids.parse(what, "ab..cdef") == "ab..cdef"
-        )  # dots may be in a reqId, which never becomes a path
+        )  # a reqId may contain dots: it never becomes a path
         return
     with pytest.raises(Refusal) as e:
         ids.parse(what, spoiled(GOOD[what])[accident])

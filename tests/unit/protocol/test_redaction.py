@@ -1,4 +1,6 @@
-"""No canary is ever shown, wherever it is put; what people need to find their way is."""
+"""Redaction hides every test secret, wherever it is, and keeps the text that people need for
+diagnosis.
+"""
 
 import json
 import secrets

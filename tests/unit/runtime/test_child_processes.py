@@ -1,4 +1,6 @@
-"""Ending children of an asyncio loop whose pipes somebody else holds, or that are gone already."""
+"""Ending children of an asyncio loop when another process holds their pipes, or when they have
+already exited.
+"""
 
 import asyncio
 import os
@@ -11,7 +13,7 @@ import pytest
 
 from jobscribe.runtime import child_processes, processes
 
-#: It leaves its group and keeps the pipes: `wait` of its parent waits for it.
+#: A child that leaves the group and keeps the pipes open, so that `wait` for its parent blocks.
 LEAVES = "import os, sys, time\nif os.fork() == 0:\n    os.setsid()\n    open(sys.argv[1], 'w').write(str(os.getpid()))\n    time.sleep(60)\n    os._exit(0)\n"
 
 
@@ -50,7 +52,7 @@ async def test_who_keeps_its_pipes_is_not_waited_for(tmp_path: Path) -> None:
         async with asyncio.timeout(10):
             await child_processes.wait_ended(child, 0.5)
             child_processes.close_pipes(child)
-            # nobody holds anything of it here any more
+            # this process has closed its ends of the pipes
             assert child.stdout is not None and await child.stdout.read() == b""
             assert await child_processes.wait_ended(child, 5.0) and child.returncode == 0
     finally:

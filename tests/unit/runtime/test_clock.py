@@ -1,4 +1,4 @@
-"""The clock that is turned by hand, and the one that is not."""
+"""The manual clock and the system clock."""
 
 import pytest
 

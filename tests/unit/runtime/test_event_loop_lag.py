@@ -1,4 +1,6 @@
-"""What held a loop is measured and named, and what the machine did to us is not counted as ours."""
+"""Blocks of an event loop are measured and attributed; delays caused by the machine do not count as
+blocks.
+"""
 
 import asyncio
 import os
@@ -17,7 +19,7 @@ from jobscribe.runtime.event_loop_lag import LoopLag
 def lived(
     main: Coroutine[Any, Any, None], start: Coroutine[Any, Any, None] | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """What is known of the loop in which this ran, after its start, and what was said for the log."""
+    """Run a loop; return its lag summary after the start, and its log messages."""
     lag, said = LoopLag(), list[str]()
     out: dict[str, Any] = {}
 
@@ -27,7 +29,7 @@ def lived(
             await start
         lag.begin(said.append)
         await main
-        await asyncio.sleep(0.25)  # the thread that looks says what was held
+        await asyncio.sleep(0.25)  # gives the watching thread time to log the block
         out.update(lag.summary())
 
     lag.run(measured())
@@ -36,7 +38,7 @@ def lived(
 
 @pytest.fixture(autouse=True)
 def _nobody_steals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is really taken from this machine meanwhile is not in these figures."""
+    """Exclude real hypervisor steal time from the figures."""
     monkeypatch.setattr(lag_module, "_PROCESSORS", os.devnull)
 
 
@@ -58,7 +60,7 @@ def test_a_loop_that_is_held_is_late_and_it_is_known_by_what() -> None:
 
 async def held_twice() -> None:
     hold_it()
-    await asyncio.sleep(0.3)  # the thread that looks comes by
+    await asyncio.sleep(0.3)  # gives the watching thread time for a check
     hold_it()
 
 
@@ -84,7 +86,9 @@ def test_time_on_the_processor_is_its_own() -> None:
 
 
 def stop_us() -> "subprocess.Popen[bytes]":
-    """SIGSTOP for a second, as a frozen machine would do; somebody else goes on with us."""
+    """Send SIGSTOP to this process for a second, as on a frozen machine; another process continues
+    it.
+    """
     return subprocess.Popen(
         ["/bin/sh", "-c", f"kill -STOP {os.getpid()}; sleep 1; kill -CONT {os.getpid()}"]
     )
@@ -95,7 +99,9 @@ async def stopped() -> None:
     deadline = time.monotonic() + 20
     while stopper.poll() is None:
         assert time.monotonic() < deadline
-        computed = time.thread_time() + 0.02  # so that it is stopped in a round and not between two
+        computed = (
+            time.thread_time() + 0.02
+        )  # so that the stop falls into a loop iteration, not between two
         while time.thread_time() < computed:
             pass
         await asyncio.sleep(0)
@@ -109,21 +115,21 @@ def test_a_process_that_was_stopped_did_not_hold_its_loop() -> None:
 
 
 class Processors:
-    """What the kernel would count of three processors that a hypervisor takes away."""
+    """Fake kernel counters of three processors with hypervisor steal time."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
         self.steal(0, 0, 0)
 
     def steal(self, *secs: float) -> None:
-        """So many seconds of each so far."""
+        """Set the total steal seconds of each processor."""
         each = "".join(
             f"cpu{n} 5 5 5 5 5 5 5 {300 + 100 * s:.0f} 0 0\n" for n, s in enumerate(secs)
         )
         text = f"cpu  9 9 9 9 9 9 9 {900 + 100 * sum(secs):04.0f} 0 0\n{each}intr 4711 0 0 1\n"
         with open(
             self.file, "r+b" if self.file.exists() else "wb"
-        ) as f:  # never empty: somebody reads it meanwhile
+        ) as f:  # never empty: the loop reads it at the same time
             f.write(text.encode())
 
 
@@ -148,9 +154,7 @@ def test_time_that_a_hypervisor_gave_to_another_machine_did_not_hold_the_loop(
     own: tuple[float, float],
     processors: Processors,
 ) -> None:
-    """Its thread can tell it from waiting for a disk by nothing but what the kernel counts of the
-    processors.
-    """
+    """Only the kernel's processor counters distinguish steal time from a wait for a disk."""
 
     async def robbed() -> None:
         processors.steal(*stolen)
@@ -173,8 +177,8 @@ def test_time_on_the_processor_is_its_own_whatever_was_stolen_beside_it(
 
 
 def test_the_percentile_is_that_of_the_moments_and_not_of_the_rounds() -> None:
-    """Ten rounds of 0.1 s in ten seconds: one moment in a thousand waits over 90 ms, however many
-    short rounds there were.
+    """Ten iterations of 0.1 s in ten seconds: one moment in a thousand waits over 90 ms, however
+    many short iterations there are.
     """
     lag = LoopLag()
     lag.begin()

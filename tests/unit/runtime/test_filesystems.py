@@ -1,5 +1,5 @@
-"""Network file systems are known by the mount table alone, and a small file is replaced whole or
-not at all.
+"""Network file systems are detected from the mount table alone, and small files are replaced
+atomically.
 """
 
 import os
@@ -93,7 +93,7 @@ def test_this_machine_and_a_link_are_resolved(tmp_path: Path) -> None:
     assert file_system(str(tmp_path)) not in NETWORK
     assert (file_system(str(tmp_path)) == "") == (
         not mounted & {"/", *map(str, tmp_path.parents)}
-    )  # nothing is known in a bare chroot
+    )  # a bare chroot has no mount information
     assert file_system("/x", "") == ""
 
 
@@ -135,7 +135,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
 def test_what_lies_at_the_temporary_name_is_neither_written_to_nor_waited_for(
     tmp_path: Path, there: str
 ) -> None:
-    """A job may have put it into a folder of its own."""
+    """A job may have created that file in its own folder."""
     path, other = tmp_path / "f", tmp_path / "other"
     temporary = tmp_path / f"f.{os.getpid()}.new"
     other.write_bytes(b"another's")

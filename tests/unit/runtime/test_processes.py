@@ -1,4 +1,4 @@
-"""A process is its pid and its start time; a zombie is not alive; no signal ever reaches another
+"""A process is its pid and its start time; a zombie is not alive; a signal never reaches another
 process with the same pid.
 """
 
@@ -216,7 +216,7 @@ def test_the_title_is_shown_and_what_does_not_fit_is_cut() -> None:
         ).stdout
 
     assert shown("/a/root é") == "jobscribe keeper /a/root é|jobscribe keepe\n"
-    # "python -c program path" has no room for a title that is longer than all of it
+    # "python -c program path" has no space for a title that is longer than the whole command line
     program = program.replace("sys.argv[2]", "'/' + 'r' * 9000")
     assert shown("/").startswith("jobscribe keeper /rrrr") and len(shown("/")) < 9000
 
@@ -239,7 +239,7 @@ def test_a_subreaper_inherits_orphans_and_a_process_can_close_itself_up() -> Non
 
 
 def test_a_stopped_process_is_woken_with_its_children_of_that_title_and_nobody_else() -> None:
-    """A child that a job of somebody's has stopped is not ours to wake."""
+    """A child that a user's job has stopped must not be continued."""
     parent = subprocess.Popen(
         ["sh", "-c", "sleep 86401 & sleep 86402 & wait"], start_new_session=True
     )

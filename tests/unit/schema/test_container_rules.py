@@ -1,5 +1,5 @@
-"""Names of images and volumes: what no registry can have and no container may see is said, and what
-may be is let through.
+"""Names of images and volumes: invalid or forbidden names are refused with a reason, valid names
+are accepted.
 """
 
 import pytest
@@ -169,7 +169,7 @@ def test_the_own_directory_may_be_seen(path: str) -> None:
 def test_nothing_else_may_be(path: str) -> None:
     told = volume_refusal(path, ("b", "a"), OWN)
     assert told is not None and OWN in told and told.endswith("there are: a, b")
-    # nobody's directory is known: then no path is anybody's own
+    # without a home directory, no path is the user's own
     assert volume_refusal(path, (), "") is not None and volume_refusal(path, (), "/") is not None
 
 

@@ -1,5 +1,5 @@
-"""Job descriptions: what they mean, and all that is wrong with one told at once, each with its path
-and what would be right.
+"""Job descriptions: their meaning, and the report of all errors at once, each with its path and the
+valid values.
 """
 
 import itertools
@@ -43,7 +43,7 @@ def made(data: object, uid: str = UID) -> tuple[JobRuns, ...]:
 
 
 def spec(**fields: Any) -> RunSpec:
-    """The run of a job with these keys."""
+    """Return the parsed run of a job with these keys."""
     job = {"name": "x", **fields}
     return made(job if {"command", "roles"} & set(fields) else {**job, "command": "true"})[0].specs[
         0
@@ -63,7 +63,7 @@ def problems(data: object, uid: str = UID) -> list[Problem]:
 
 
 def one(data: object, path: str, *words: str) -> Problem:
-    """The only problem, which is at this path."""
+    """Return the only problem; fail if its path is different."""
     found = problems(data)
     assert [p.path for p in found] == [path], found
     for word in words:
@@ -79,7 +79,7 @@ def roles(**fields: Any) -> dict[str, Any]:
     return {"name": "x", "roles": {"worker": {"command": "true", "tasks": 2, **fields}}}
 
 
-# ---- what it means
+# ---- meaning
 
 
 def test_a_text_is_for_bash_exactly_as_it_is() -> None:
@@ -263,7 +263,7 @@ def test_an_array_is_a_run_for_each_index_and_waited_for_in_all_of_them() -> Non
     ]
 
 
-# ---- all that is wrong, at once
+# ---- all errors at once
 
 
 def test_everything_is_told_at_once_with_its_path() -> None:
@@ -542,7 +542,7 @@ def test_thousands_of_problems_are_bounded() -> None:
     assert "15000 more" in found[-1].problem
     jobs = [job(name=f"job-{n}", after=[f"jobb-{m}" for m in range(100)]) for n in range(MAX_JOBS)]
     assert len(problems({"jobs": jobs})) == MAX_PROBLEMS + 1
-    # two seconds where nothing else runs
+    # two seconds on an idle machine
     assert time.monotonic() - begun < 30
 
 
@@ -573,7 +573,7 @@ def test_what_is_meant_has_no_warnings(data: object) -> None:
     assert parse_description(data).warnings == ()
 
 
-# ---- whatever it is
+# ---- arbitrary input
 
 
 _scalars = (
@@ -614,7 +614,7 @@ _jobs = st.fixed_dictionaries(
 @given(_values | _jobs | st.fixed_dictionaries({"jobs": st.lists(_jobs, max_size=4)}))
 @pytest.mark.timeout(7200 if os.environ.get("SOAK") else 120)
 def test_whatever_it_is_it_is_runs_or_problems_with_paths(data: object) -> None:
-    """What is accepted has the shape of a run, also as the supervisor reads it."""
+    """Accepted input has the structure of a run, also for the supervisor's decoder."""
     begun = time.monotonic()
     try:
         all_runs = [s for m in made(data) for s in m.specs]

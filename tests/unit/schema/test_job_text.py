@@ -1,5 +1,5 @@
-"""Job files: YAML and JSON become plain data with the line of each path, and whatever the text is,
-nothing else comes out but problems.
+"""Job files: YAML and JSON become plain data with the line of each path; any invalid text gives
+only problems.
 """
 
 import io
@@ -33,7 +33,7 @@ def problems(raw: str | bytes, name: str = "x.yaml") -> list[Problem]:
     return list(e.value.problems)
 
 
-# ---- what is read
+# ---- accepted text
 
 
 def test_words_in_yaml_are_what_json_reads_them_as() -> None:
@@ -169,7 +169,7 @@ def test_a_byte_order_mark_and_windows_line_ends() -> None:
     assert data('\ufeff{"a":\r\n1}', "job") == {"a": 1}
 
 
-# ---- what is not read
+# ---- refused text
 
 
 BILLION = "a0: &a0 [x, x]\n" + "".join(
@@ -356,7 +356,7 @@ def test_a_megabyte_of_anything_is_over_soon(raw: bytes, name: str) -> None:
         parse_description(parse(raw, name).data)
     except InvalidDocument as e:
         assert e.problems
-    # at most three seconds where nothing else runs
+    # at most three seconds on an idle machine
     assert time.monotonic() - begun < 20
 
 

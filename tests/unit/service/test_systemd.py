@@ -1,4 +1,6 @@
-"""What systemd hears of a process, and that nobody hears it who should not."""
+"""Notifications to systemd, and their protection: child processes do not inherit the notification
+socket.
+"""
 
 import os
 import socket
@@ -12,7 +14,7 @@ from jobscribe.service.systemd import Notifier
 
 
 class Listener:
-    """The end that systemd would have."""
+    """Fake systemd end of the notification socket."""
 
     def __init__(self, address: str) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

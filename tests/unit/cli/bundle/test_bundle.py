@@ -1,6 +1,4 @@
-"""The parts of `bundle` by themselves: what is masked, what is read of hostile folders, what an
-archive is.
-"""
+"""The parts of `bundle`: masking of secrets, reading of hostile folders, and the archive format."""
 
 import gzip
 import json
@@ -73,7 +71,7 @@ def test_json_is_masked_by_names_at_any_depth_and_by_value_and_stays_json() -> N
     back = json.loads(said)
     assert back["a"][0]["env"] == {"API_KEY": "<REDACTED>", "PATH": "/bin"} and back["n"] == 3
     assert not [s for s in ("deep-value", "tok-value", "sec-value", KNOWN) if s in said]
-    # a job's fencing token is none
+    # a job's fencing token is not a secret
     token = "k4A8ecC8-H7YcnWbB-command/1795304494/1/main/0"
     assert json.loads(
         masked(Part("b.json", "json", json.dumps({"token": token}).encode(), ""))[0]
@@ -113,7 +111,7 @@ def test_bytes_that_are_no_text_come_through_and_broken_json_is_masked_as_text()
     assert deep
 
 
-# ---- files that a job has put there
+# ---- files that a job created
 
 
 def task(root: Path, evidence: Path) -> dict[str, Any]:

@@ -23,7 +23,9 @@ JIDS = ["EPRSqtUW-i9btqxdR-command", "EPRSqtUW-ZaU3VvUy-command"]
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A root with the log of two jobs, the second one asked for last, and no supervisor."""
+    """Create a root with the log of two jobs and no supervisor. The second job has the latest
+    request.
+    """
     root = tmp_path / "root"
     store = SqliteStore(root / "db" / "events.sqlite", lambda told: told())
     for n, jid in enumerate(JIDS):

@@ -1,5 +1,5 @@
-"""The demo from end to end, with a real supervisor, agent and keeper, and a short computation in
-place of LAMMPS.
+"""The demo from end to end, with a real supervisor, agent and keeper, and a short computation
+instead of LAMMPS.
 """
 
 import json
@@ -38,7 +38,7 @@ def environment(tmp_path: Path, **more: str) -> dict[str, str]:
 
 
 def of(root: Path) -> list[psutil.Process]:
-    """The processes that name this root, or something in it, in their command line."""
+    """Return the processes whose command line contains this root."""
     out = []
     for process in psutil.process_iter():
         try:
@@ -63,7 +63,8 @@ def root(tmp_path: Path) -> Iterator[Path]:
 def test_everything_is_where_it_says_and_nothing_is_left_running(
     root: Path, tmp_path: Path
 ) -> None:
-    # A setting that would break it must not reach it: the demo's supervisor has the defaults.
+    # The demo's supervisor uses the defaults, so this setting, which would break it, must not reach
+    # it.
     done = subprocess.run(
         command("--json", "--root", str(root)),
         env=environment(tmp_path, JOBSCRIBE_NO_SUCH_SETTING="1"),
@@ -122,7 +123,7 @@ def test_what_is_kept_runs_on(root: Path, tmp_path: Path, how: str) -> None:
 
 
 def test_an_interrupt_cancels_and_stops_all(root: Path, tmp_path: Path) -> None:
-    nap = float(f"300.{os.getpid()}")  # nobody else's, not even an earlier run's
+    nap = float(f"300.{os.getpid()}")  # unique on this machine, also among earlier runs
     with subprocess.Popen(
         command("--keep", "--root", str(root), secs=nap),
         env=environment(tmp_path),

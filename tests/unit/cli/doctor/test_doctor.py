@@ -1,5 +1,5 @@
-"""`doctor`: every check in each of its states over facts that are given, and all of them for real:
-as we are, and as an ordinary user.
+"""`doctor`: every check in each of its states with given facts, and all checks for real, as the
+current user and as an ordinary user.
 """
 
 import json
@@ -67,7 +67,7 @@ UNIT = {
     "Result": "success",
     "user": False,
 }
-#: Of each check, facts with which all is well.
+#: For each check, facts with which it passes.
 WELL: dict[str, dict[str, Any]] = {
     "environment": {
         "version": "1.0",
@@ -130,7 +130,7 @@ WELL: dict[str, dict[str, Any]] = {
 }
 TAKEN = {"name": "server", "ip": "::1", "port": 8, "error": "Address already in use"}
 PROBLEM = {"code": "unsafe", "error": "others can read it", "advice": "chmod"}
-#: check, what is different, the worst state, words of what is said
+#: check, changed facts, the worst state, parts of the message
 CASES = [
     ("environment", {"python": "3.9.1"}, "fail", "3.9.1"),
     ("environment", {"packages": {"click": None}}, "fail", "click"),
@@ -363,9 +363,7 @@ def test_facts_that_could_not_be_had_are_a_failure() -> None:
 def test_a_check_that_hangs_is_left_behind_and_the_others_are_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A fact that is never answered: here the other process is told of a check that it does not
-    know, and says nothing of it.
-    """
+    """The stand-in for the fact process answers one check and then hangs."""
     monkeypatch.setitem(CHECKS, "limits", CHECKS["limits"]._replace(secs=30.0))
     monkeypatch.setitem(CHECKS, "stuck", Check(lambda given: {}, lambda facts: [], 1.0))
     program = "import json,sys,time\njson.load(sys.stdin)\nprint(json.dumps({'check': 'limits', 'error': 'told'}), flush=True)\ntime.sleep(600)\n"
@@ -462,13 +460,13 @@ def test_all_of_it_for_real_without_a_supervisor(tmp_path: Path) -> None:
         and "no supervisor" in found["supervisor"][0]["sentence"]
     )
     assert "does not exist yet" in found["root"][0]["sentence"] or found["root"][0]["state"] != "ok"
-    # none of them broke
+    # no check crashed
     assert [i for i in answer["items"] if "Error" in i["sentence"].split(":")[0]] == []
     assert not (tmp_path / "new").exists() and list(tmp_path.iterdir()) == []
 
 
-#: Everything is loaded first: an ordinary user may not be able to read the packages that the tests
-#: run with.
+#: Load everything first: an ordinary user may not have read access to the packages of the test
+#: environment.
 AS_NOBODY = """
 import json, os, sys
 from jobscribe.cli.doctor import fact_process as asking
@@ -488,10 +486,10 @@ print(json.dumps([[f.check, f.state, f.sentence] for f in all()]))
     reason="to become another user takes root; the test above has looked as an ordinary user already",
 )
 def test_all_of_it_for_real_as_an_ordinary_user() -> None:
-    """Of a root that is not his: said as such, and nothing of it is read or written."""
+    """The root belongs to another user: the check reports that, and reads and writes nothing in it."""
     place = Path(
         tempfile.mkdtemp(prefix="doctor-", dir="/tmp")
-    )  # of pytest's own folders others cannot enter all
+    )  # other users cannot enter all of pytest's own folders
     try:
         place.chmod(0o755)
         _as_an_ordinary_user(place / "root")
@@ -523,7 +521,7 @@ def _as_an_ordinary_user(root: Path) -> None:
     ]
     assert ["config", "fail"] in [
         [c, s] for c, s, _ in found
-    ]  # its configuration cannot be looked for
+    ]  # the user has no permission to look for its configuration
     assert list(root.iterdir()) == []
 
 

@@ -1,5 +1,5 @@
-"""`install-units`: what it writes fits this installation, is what ships otherwise, and never goes
-over somebody's edit.
+"""`install-units` adapts the shipped units to this installation and never overwrites a user's
+edits.
 """
 
 import configparser
@@ -136,7 +136,7 @@ def test_it_writes_shows_only_what_changes_and_keeps_what_somebody_edited(
     )
     again = install(run, prefix)
     assert (again.code, again.out) == (0, "") and "no changes" in again.err
-    # of another account: ours, and so changed
+    # another account: nobody has edited the units, so they are replaced
     other = install(run, prefix, "--account", "runner")
     assert other.code == 0 and "+User=runner" in other.out and "-User=jobscribe" in other.out
     edited = files[SUPERVISOR].read_text().replace("RestartSec=2", "RestartSec=9")
@@ -219,7 +219,7 @@ def test_the_program_is_this_one_by_the_link_that_upgrades_move(
     reason="systemd-analyze is not here: install Debian's systemd (etc/engines/systemd.sh check)",
 )
 def test_systemd_has_nothing_to_say_against_what_was_written(run: Run, prefix: Path) -> None:
-    """Also with a program whose path has to be quoted."""
+    """Includes a program whose path needs quotes."""
     odd = prefix.parent / "a place 100%"
     odd.mkdir()
     (odd / "python").symlink_to(sys.executable)

@@ -13,7 +13,7 @@ Run = Callable[..., Any]
 
 @pytest.fixture
 def offline(run: Run, tmp_path: Path) -> Run:
-    """A command line whose root has no supervisor and never had."""
+    """Run a command line whose root never had a supervisor."""
     return lambda *args: run("--root", str(tmp_path / "none"), *args)
 
 

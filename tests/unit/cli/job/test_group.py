@@ -1,5 +1,5 @@
-"""Arrays on the command line: one name for all runs, one line for those that ended alike, and ids
-for pipes.
+"""Job arrays on the command line: one name for all runs, one line for runs with the same outcome,
+and ids for pipes.
 """
 
 import threading
@@ -13,8 +13,8 @@ Run = Any
 
 @pytest.fixture
 def sid(run: Run, fake: Fake) -> str:
-    """The simulation id of an array of six: 0 completed, 1 and 2 ended with code 3, 3 by a signal,
-    4 was canceled, 5 waits.
+    """Create an array of six runs and return its simulation id: 0 completed, 1 and 2 exited with
+    code 3, 3 was killed by a signal, 4 was canceled, 5 waits.
     """
     group = run("job", "submit", "-q", "--array", "0-5", "--", "work").out.strip()
     for n, code in ((0, 0), (1, 3), (2, 3)):
@@ -218,7 +218,7 @@ def test_a_cancel_that_says_too_much_cancels_nothing(
     assert fake.requests == []
 
 
-# ---- what takes long
+# ---- slow answers
 
 
 def test_how_far_a_long_submission_has_come_is_said(

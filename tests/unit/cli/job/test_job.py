@@ -1,4 +1,4 @@
-"""The commands that look at jobs and steer them."""
+"""The commands that inspect, cancel and await jobs."""
 
 import json
 import threading
@@ -14,7 +14,7 @@ Run = Any
 
 @pytest.fixture
 def jids(run: Run, fake: Fake) -> list[str]:
-    """Three jobs: one ran and failed, one waits, one runs."""
+    """Create three jobs: one has failed, one waits, one runs."""
     for _ in range(3):
         run("job", "submit", "-q", "--", "x")
     failed, _, running = jids = list(fake.jobs)
@@ -293,7 +293,7 @@ def test_trace_tells_the_way_of_any_id(run: Run, jids: list[str]) -> None:
     assert run("trace", "nothing-known").code == 125
 
 
-# ---- which supervisor
+# ---- choice of the supervisor
 
 
 def test_an_address_needs_a_user_and_a_secret_in_a_file(
@@ -339,7 +339,7 @@ def test_a_narrow_terminal_still_shows_whole_ids(started: Any, jids: list[str]) 
     while True:
         try:
             chunk = os.read(mine, 65536)
-        except OSError:  # how a terminal says that nobody is at its other end
+        except OSError:  # EIO: the other end of the terminal is closed
             break
         out += chunk
     os.close(mine)

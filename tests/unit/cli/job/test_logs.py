@@ -1,4 +1,4 @@
-"""`job logs` with a pattern, from a byte on, and where there is nothing."""
+"""`job logs` with a pattern, from a byte offset, and without output."""
 
 import json
 import re

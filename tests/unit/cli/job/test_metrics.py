@@ -1,5 +1,5 @@
-"""`job metrics`: a table in which what is not known is no 0, means and sums by name, JSON, and a
-watch that ends as one wants it to.
+"""`job metrics`: a table that does not show unknown values as 0, means and sums by name, JSON, and
+the end of a watch.
 """
 
 import json

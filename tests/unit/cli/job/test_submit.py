@@ -1,5 +1,5 @@
-"""`job submit`: ids on standard output, talk on standard error, and every line of a file accounted
-for.
+"""`job submit`: ids on standard output, messages on standard error, and a result for every line of
+a file.
 """
 
 import io

@@ -1,5 +1,5 @@
-"""What people type and read for runs with roles: tasks, attempts, logs of one task, what is kept
-for debugging, and entering it.
+"""Commands for runs with roles: tasks, attempts, logs of one task, tasks held for debugging, and a
+shell in a task.
 """
 
 import os
@@ -22,7 +22,7 @@ STOPPED = {**ENDED, "code": None, "signal": 15, "stopReason": "decided"}
 
 @pytest.fixture
 def jid(run: Run, fake: Fake) -> str:
-    """A run of two servers and two workers, one of which has failed and is kept."""
+    """Create a run of two servers and two workers; one worker has failed and is held for debugging."""
     run("job", "submit", "-q", "--", "x")
     jid = next(iter(fake.jobs))
     fake.gang(
@@ -60,7 +60,7 @@ def jid(run: Run, fake: Fake) -> str:
 
 
 def ended(fake: Fake, jid: str, **fields: Any) -> None:
-    """The latest attempt is over."""
+    """End the latest attempt."""
     fake.jobs[jid]["attempts"][-1].update(endedAt=20.0, reason="exit", **fields)
 
 
@@ -287,8 +287,8 @@ def test_who_follows_one_task_reads_it_to_its_end_while_the_others_and_later_att
     fake.jobs[jid]["gang"][0]["stdout"] = b"first of ps "
 
     def goes_on() -> None:
-        # another task stands for the run now, and another attempt begins: neither is what is
-        # followed
+        # another task now stands for the run, and another attempt begins: the client must follow
+        # neither
         fake.gang(
             jid,
             [
@@ -326,7 +326,7 @@ def test_who_follows_a_task_that_is_kept_ends_at_once(run: Run, jid: str) -> Non
 
 @pytest.fixture
 def script(tmp_path: Path, fake: Fake, jid: str) -> Path:
-    """The evidence of worker/1, here, with a script that is no more than one."""
+    """Create evidence of worker/1 on this host, with a minimal script."""
     folder = tmp_path / "evi'dence"
     folder.mkdir()
     (folder / "script.sh").write_text(
@@ -464,7 +464,7 @@ def test_a_task_in_a_container_is_entered_there(
 def test_another_unix_user_is_told_who_may(
     run: Run, jid: str, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Root as well: what it would write there would not be the job's."""
+    """Root is refused as well: files it wrote there would not belong to the job's user."""
     import pwd
 
     me = os.geteuid()

@@ -1,4 +1,4 @@
-"""How long a command waits for a supervisor that is away, and what it says meanwhile."""
+"""How long a command retries an unavailable supervisor, and the progress messages it prints."""
 
 import time
 from pathlib import Path
@@ -17,8 +17,8 @@ Started = Any
 
 @pytest.fixture
 def waited(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`waited(session)`: seconds that its client tries until it gives up, and (seconds, text) of
-    each thing said; on a clock of its own.
+    """`waited(session)` returns the seconds until its client gives up, and (seconds, text) of each
+    message, on a fake clock.
     """
     monkeypatch.delenv("JOBSCRIBE_PATIENCE", raising=False)
 

@@ -275,7 +275,7 @@ def test_a_dry_run_of_what_no_machine_has(run: Run, fake: Fake, file: Any) -> No
 
 @pytest.fixture
 def alone(run: Run, fake: Fake) -> Run:
-    """Without a supervisor."""
+    """Run a command line without a supervisor."""
     fake.stop()
     (fake.root / "client.json").unlink()
     return run

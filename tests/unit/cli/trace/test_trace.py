@@ -1,5 +1,5 @@
-"""What `trace` prints and exports: the order of events and lines, what was waited for, bars of
-phases, and Chrome's trace format.
+"""Output and exports of `trace`: the order of events and lines, wait reasons, phase bars, and
+Chrome's trace format.
 """
 
 import itertools
@@ -190,7 +190,7 @@ def test_of_very_many_phases_the_longest_are_drawn() -> None:
 
 
 def check_format(made: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rules by which Perfetto and chrome://tracing read it; returns the events."""
+    """Check the rules by which Perfetto and chrome://tracing read the file; return the events."""
     events = json.loads(json.dumps(made))["traceEvents"]
     named = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
     processes = {e["pid"] for e in events if e["name"] == "process_name"}

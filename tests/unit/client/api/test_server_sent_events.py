@@ -1,5 +1,5 @@
-"""The parser of server-sent events: whatever the cuts between the chunks, the same events come out,
-each once and whole.
+"""The parser of server-sent events yields the same complete events, each once, wherever the chunks
+are cut.
 """
 
 import itertools

@@ -1,8 +1,8 @@
-"""A supervisor that runs nothing: the HTTP interface over plain dictionaries, with the failures
-that a real one cannot be told to have.
+"""A supervisor that runs nothing: the HTTP interface over plain dictionaries, with failures that a
+real supervisor cannot produce on demand.
 
-It runs on an event loop in a thread of its own, so that plain and asynchronous clients, threads and
-subprocesses can all talk to it.
+It runs on an event loop in its own thread, so plain and asynchronous clients, threads and
+subprocesses can all use it.
 """
 
 import asyncio
@@ -40,41 +40,40 @@ def error(code: str, sentence: str) -> tuple[int, bytes]:
 
 
 class FakeSupervisor:
-    """`jobs` maps a computeJid to what the interface says of it; tests change it from outside with
-    `change`.
+    """Fake supervisor. `jobs` maps a computeJid to its answer in the interface; tests change it
+    with `change`.
     """
 
     def __init__(self, root: Path, *, token: str = TOKEN) -> None:
         self.root, self.token = root, token
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self.jobs: dict[str, dict[str, Any]] = {}
-        #: what `job-why` says instead
+        #: fields that replace those in the answer to `job-why`
         self.why: dict[str, Any] = {}
         self.events: list[dict[str, Any]] = []
-        #: (path, answer) in order: the next request to the path gets this instead; b"" as body cuts
-        #: the connection
+        #: (path, answer) in order: replaces the answer to the next request to the path; an empty
+        #: body closes the connection
         self.failures: list[tuple[str, tuple[int, bytes]]] = []
-        #: after so many events a stream is cut, counted down; negative: never
+        #: number of events after which a stream is cut, counted down; negative: never
         self.cut_after = -1
-        #: what a stream sends before it is cut, in the middle of a block
+        #: bytes that a stream sends before it is cut, in the middle of a block
         self.cut_with = b""
         self.streams_opened: list[dict[str, str]] = []
-        #: what any run's file holds, and after how many bytes its reading breaks off; negative:
-        #: never
+        #: content of any run's file, and the number of bytes after which a read breaks off;
+        #: negative: never
         self.file, self.file_cut_after = b"", -1
-        #: names and contents of the files of any run, where they are more than one; how many a page
-        #: has
+        #: names and contents of any run's files, if there are several; number of files per page
         self.files: dict[str, bytes] = {}
         self.files_page = 2
-        #: files of the one library there is, and bytes that one may have
+        #: files of the only library, and the maximum bytes per file
         self.library: dict[str, bytes] = {}
         self.upload_limit = 2**40
         self.on_submit: Callable[[str, dict[str, Any]], None] = lambda jid, spec: None
-        #: is the answer to this path held back, although what was asked for is done?
+        #: whether to hold back the answer to this path although the request was carried out
         self.held: Callable[[str], bool] = lambda path: False
-        #: indices of which an array's run is refused
+        #: array indices whose runs are refused
         self.refused_indices: set[int] = set()
-        #: who may sign in: name to (password, code); and who is in
+        #: accounts that may sign in: name to (password, code); and the account that is signed in
         self.accounts: dict[str, tuple[str | None, str | None]] = {
             "joe": ("correct horse", "123456")
         }
@@ -87,10 +86,10 @@ class FakeSupervisor:
         self.port = 0
         self.start()
 
-    # ---- life
+    # ---- start and stop
 
     def start(self, port: int = 0) -> None:
-        """Listen (again), by default on a port that was not used before, and write client.json."""
+        """Listen (again), by default on a fresh port, and write client.json."""
         self._on_loop(self._listen, port)
         self.publish()
 
@@ -136,7 +135,7 @@ class FakeSupervisor:
         self._server.add_sockets(sockets)
 
     def drop_connections(self) -> None:
-        """Close what lies idle, as servers do; go on listening."""
+        """Close idle connections, as servers do; continue to listen."""
         self._on_loop(self._drop)
 
     async def _shut(self) -> None:
@@ -155,7 +154,7 @@ class FakeSupervisor:
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(20)
 
-    # ---- what tests say
+    # ---- control by tests
 
     def fail(
         self, path: str, code: str, sentence: str = "as the test wants it", times: int = 1
@@ -163,7 +162,9 @@ class FakeSupervisor:
         self.failures += [(path, error(code, sentence))] * times
 
     def cut(self, path: str, times: int = 1) -> None:
-        """Close the connection instead of answering, after the request was carried out."""
+        """Make the next request to the path be carried out, then close its connection without an
+        answer.
+        """
         self.failures += [(path, (0, b""))] * times
 
     def change(self, jid: str, **fields: Any) -> None:
@@ -175,7 +176,7 @@ class FakeSupervisor:
             self.jobs[jid][stream] += data
 
     def happen(self, type_: str, jid: str = f"{UID}-i9btqxdR-command") -> int:
-        """One more event in the log."""
+        """Append an event to the log; return its position."""
         with self._lock:
             position = len(self.events) + 1
             event = {"type": type_, "at": 1.0}
@@ -196,7 +197,7 @@ class FakeSupervisor:
     def submitted(self) -> list[dict[str, Any]]:
         return [r["run"] for p, r in self.requests if p == "run-simulation"]
 
-    # ---- the interface
+    # ---- the HTTP interface
 
     def answer(self, path: str, body: dict[str, Any]) -> Any:
         with self._lock:
@@ -430,9 +431,7 @@ class FakeSupervisor:
         attempt: int = 1,
         policy: dict[str, Any] | None = None,
     ) -> None:
-        """From now on the run has these tasks; what is not given of one is what a task has that has
-        just been placed.
-        """
+        """Set the tasks of the run. Missing fields get the values of a newly placed task."""
         whole = [
             {
                 "role": "main",
@@ -615,8 +614,8 @@ class FakeSupervisor:
         }
 
     def _task_of_log(self, job: dict[str, Any], body: dict[str, Any]) -> dict[str, Any] | None:
-        """Without a role, the one that stands for the attempt: that is `telling`, a task of the
-        latest one.
+        """Return the task whose log is requested. Without a role, return the task that stands for
+        the attempt: `telling`, a task of the latest attempt.
         """
         if not job.get("gang"):
             return None
@@ -750,7 +749,7 @@ class _Api(_Handler):
                 await asyncio.sleep(0.005)
             deadline = time.monotonic() + body.get("waitSecs", 0)
             if path == "job-log" and "X-Jobscribe-Role" in answer[1]:
-                # who waits for output waits for that of the task that was meant when he asked
+                # keep following the task that was selected when the request arrived
                 said = {
                     k: answer[1]["X-Jobscribe-" + k.title()] for k in ("attempt", "role", "index")
                 }

@@ -1,5 +1,5 @@
-"""Calls of apps, files and libraries by the plain client, against a supervisor that fails, refuses
-and breaks off.
+"""App calls, files and libraries in the plain client, with a supervisor that fails, refuses and
+closes connections.
 """
 
 import json
@@ -118,7 +118,9 @@ def test_a_library(client: Client, fake: Fake) -> None:
 
 
 def test_an_upload_that_is_refused_in_the_middle_says_why(client: Client, fake: Fake) -> None:
-    """The other end stops reading and answers: that is the answer, not that the connection broke."""
+    """The server stops reading and answers. The client reports that answer, not a broken
+    connection.
+    """
     fake.upload_limit = 1_000_000
     sent: list[int] = []
 

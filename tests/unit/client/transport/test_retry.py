@@ -1,4 +1,4 @@
-"""When a request is sent again, and when it is given up."""
+"""When a client repeats a request, and when it gives up."""
 
 import itertools
 

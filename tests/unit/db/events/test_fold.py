@@ -1,4 +1,4 @@
-"""The fold is total, bounded, and deaf to late words about earlier runs."""
+"""The fold accepts any event sequence, is bounded, and ignores late events of earlier runs."""
 
 from event_strategies import (
     JID,
@@ -66,8 +66,8 @@ def test_a_late_word_changes_nothing_but_its_place_in_history(history: list, eve
         if old.serial != serial:
             assert new == old
         else:
-            # only its processes may have ended, or one has a number now by which it can be found
-            # and ended
+            # only its processes may have ended, or one got a number by which it can be found and
+            # killed
             before, now = ({t.token: t for t in p.live_tasks} for p in (old, new))
             told = isinstance(event, TaskStarted | TaskSubmitted)
             assert now.keys() == before.keys() if told else now.keys() <= before.keys()

@@ -1,5 +1,5 @@
-"""Logs written by released versions are read for ever. A file here is never changed; a new schema
-gets a new line or file.
+"""Logs written by released versions remain readable for ever. Never change a file here; a new
+schema gets a new line or file.
 """
 
 import json
@@ -35,7 +35,7 @@ def read(line: str) -> tuple[dict, Event]:
 def test_every_golden_event_is_read(file: str, number: int, line: str) -> None:
     row, event = read(line)
     assert known(row["type"], row["schema"])
-    # everything that was stored is still in what was read
+    # everything stored is still in the decoded event
     now = json.loads(encode(event))
     if row["schema"] == events.schema_of(event):
         assert differences(row["event"], now) == []
@@ -176,7 +176,7 @@ def test_a_token_that_nobody_was_given_pushes_no_other_out() -> None:
             events.AgentSignInNeeded(at=1.0, agent_key=key, attempt=attempt, reason="sign in"),
         )
     assert agent.token_hashes == ("lives",) and not agent.starting and agent.last_failure is None
-    # said late, of a start that was followed by another one: that one's token may be in use
+    # a late event of an earlier start: the token of the newer start may be in use
     agent = evolve_agent(
         agent, events.AgentStartRequested(at=1.0, agent_key=key, token_hash="newer", attempt=41)
     )
@@ -197,7 +197,7 @@ def test_a_golden_checkpoint_is_the_state_that_it_carries() -> None:
         job.version == row["version"]
         and differences(row["event"]["job"], msgspec.json.decode(msgspec.json.encode(job))) == []
     )
-    # what was left out, since it had its default, is what it was
+    # a field omitted because it had its default value still has that value
     row, event = rows["job/EPRSuser-simAAA04-command"]
     job = evolve(Job(jid="whatever"), event)
     assert (
@@ -217,8 +217,8 @@ def test_a_golden_checkpoint_is_the_state_that_it_carries() -> None:
 
 
 def differences(golden, now, where: str = "") -> list[str]:
-    """Where `now` lacks or changes something golden; what a later version knows in addition is no
-    difference.
+    """Return where `now` lacks or changes a golden value; additional values of later versions are
+    allowed.
     """
     if isinstance(golden, dict) and isinstance(now, dict):
         return [

@@ -1,4 +1,6 @@
-"""Runs with roles in the log: what their events add up to, what is told of them, and what is kept."""
+"""Runs with roles in the log: the fold of their events, the messages about them, and the stored
+data.
+"""
 
 import json
 from typing import Any
@@ -101,7 +103,7 @@ def ended(
 
 
 def success() -> list[JobEvent]:
-    """Three workers end well, which decides it, and the servers are stopped."""
+    """Three workers succeed, which completes the attempt, and the servers are stopped."""
     workers = [token("worker", n) for n in range(3)]
     return [
         requested(),
@@ -124,9 +126,7 @@ def success() -> list[JobEvent]:
 
 
 def failure() -> list[JobEvent]:
-    """One worker fails, is kept and released, and with it the attempt; another one follows, which
-    fails, too.
-    """
+    """One worker fails, is held and released, and the attempt fails; the next attempt fails, too."""
     bad = token("worker", 1)
     fault = ExitInfo(code=3)
     again = Retrying(at=T + 9, delay_secs=2.0, behavior="unknown", reason="once more")

@@ -1,5 +1,5 @@
-"""Backups of a store in use, and putting one back: whole or not at all, and nothing that was given
-away is given away again.
+"""Backups of a store in use, and restores: complete or without effect, and no id or serial is
+issued twice.
 """
 
 import os
@@ -88,8 +88,8 @@ def test_a_backup_of_a_store_in_use_is_all_of_one_moment(tmp_path: Path) -> None
 def test_backups_of_a_store_that_is_being_written_are_whole_and_keep_nobody_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The writer goes on while pages are copied; each backup is a beginning of the log, whole, and
-    newer than the one before.
+    """The writer continues while pages are copied; each backup is a complete prefix of the log, and
+    newer than the previous backup.
     """
     monkeypatch.setattr(backups, "STEP", 3)
     calls: queue.Queue = queue.Queue()
@@ -186,7 +186,7 @@ def test_a_restored_store_is_what_it_was_and_gives_away_nothing_twice(tmp_path: 
     root = tmp_path / "root"
     disk = fill(root)
     backup(root, tmp_path / "b")
-    # after the backup: a new job, and one whose serials ran ahead of the clock
+    # after the backup: a new job, and a job whose serials are ahead of the clock
     disk.tell(JIDS[2], *life(5_000_000_000, jid=JIDS[2]))
     disk.tell(JIDS[0], *life(2, jid=JIDS[0]))
     writer = RecordWriter(root / "supervisor-job", complain)
@@ -368,5 +368,5 @@ def test_a_backup_of_a_log_that_was_killed_has_what_is_in_its_wal(tmp_path: Path
     shutil.copytree(tmp_path / "root", tmp_path / "left")
     disk.store.close()
     assert backup(tmp_path / "left", tmp_path / "b").events == 19
-    # a folder that was copied as it is, with its WAL, is a backup as well
+    # a plain copy of a folder, with its WAL, is also a valid backup
     assert restore(tmp_path / "new", tmp_path / "left" / "db").events == 19

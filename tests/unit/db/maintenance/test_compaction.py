@@ -1,5 +1,5 @@
-"""Compaction: fewer events, the same truth. Positions, versions, records and what comes after them
-stay as they were.
+"""Compaction stores fewer events with the same meaning. Positions, versions, records and later
+events stay unchanged.
 """
 
 import json
@@ -72,11 +72,11 @@ def complain(sentence: str) -> None:
 
 
 def again(event):
-    """As it comes back from the log."""
+    """Return the event as decoded from the log."""
     return decode(type(event).__struct_config__.tag, 1, encode(event))
 
 
-# ---- the pure part
+# ---- pure functions
 
 
 @pytest.mark.timeout(900)
@@ -269,8 +269,8 @@ def test_that_the_log_was_set_back_is_not_folded_before_a_start_has_seen_to_it()
 
 
 def fill(root: Path, *, open_end: bool = True) -> Disk:
-    """Six jobs: ended long ago; of many runs; purged; ended yesterday; running; twice folded by the
-    tests. An agent; the system.
+    """Create six jobs (ended long ago; with many runs; purged; ended yesterday; running; compacted
+    twice by the tests), an agent and system events.
     """
     disk = Disk(root)
     system = [
@@ -398,7 +398,7 @@ def test_twice_is_once(root: Path) -> None:
     again_ = compact(root, now=NOW)
     assert not again_.changed and again_.kept_aside is None
     assert {p.name: p.read_bytes() for p in before} == {p.name: b for p, (b, _) in before.items()}
-    # later, and with nothing kept young: what has become old, then nothing again
+    # later, and without a minimum age: compacts the jobs that have aged, then nothing again
     assert compact(root, older_than_secs=0.0, now=NOW + 10).jobs_folded == 1
     for _ in range(3):
         assert not compact(root, older_than_secs=0.0, now=NOW + 20).changed
@@ -445,7 +445,7 @@ def test_everything_goes_on_after_a_compaction(root: Path) -> None:
         ],
     )
     assert system[-1].version == 4 and disk.store.read(SYSTEM)[-1].event.session == 3
-    # a follower that was cut off in what is folded now goes on behind it, in order
+    # a subscriber that stopped within the compacted part continues after it, in order
     positions = [s.position for s in disk.store.read_all(0, 10_000)]
     for after in (0, 3, 20, 60, positions[-1] - 1, positions[-1], positions[-1] + 5):
         assert [s.position for s in disk.store.read_all(after, 10_000)] == [
@@ -500,7 +500,7 @@ def test_a_damaged_log_is_not_compacted(root: Path) -> None:
 def test_a_gap_is_vouched_for_by_the_row_behind_it(
     root: Path, monkeypatch: pytest.MonkeyPatch, column: str
 ) -> None:
-    """What is changed or taken out of a compacted log is missed, on either side of every gap."""
+    """Changed or missing rows of a compacted log are detected, on either side of every gap."""
     monkeypatch.setattr(opening, "TAIL", 2)
     compact(root, now=NOW)
     positions = [p for p, *_ in rows(root)]
@@ -520,7 +520,7 @@ def test_a_gap_is_vouched_for_by_the_row_behind_it(
                 and statement.startswith("UPDATE")
                 and position - 1 in positions
             ):
-                continue  # the row before it is there
+                continue  # the position is taken by the row before it
             place = shutil.copytree(root, root.with_name("spoiled"))
             with sqlite3.connect(place / "db" / "events.sqlite") as c:
                 c.execute(statement, (position,))
@@ -555,7 +555,7 @@ def test_a_checkpoint_must_be_the_first_of_its_stream_and_of_its_version(root: P
 
 @pytest.mark.timeout(900)
 def test_a_job_of_many_runs_becomes_one_small_row(tmp_path: Path) -> None:
-    """10,000 runs: what is kept does not grow with them."""
+    """The stored size does not grow with 10,000 runs."""
     disk = Disk(tmp_path)
     sizes = {}
     serial = 0
@@ -595,8 +595,8 @@ def test_a_purged_job_becomes_a_tiny_row_whatever_was_in_it(tmp_path: Path) -> N
 
 @pytest.mark.timeout(900)
 def test_a_compaction_killed_at_any_step_leaves_the_old_log_or_the_new_one(tmp_path: Path) -> None:
-    """Whole, with a witness that fits: a supervisor starts on it, nothing is missing, and the
-    compaction can be done again.
+    """The log is complete and its durable head matches: a supervisor starts on it, no event is
+    missing, and the compaction can be repeated.
     """
     disk = fill(tmp_path / "t")
     disk.store.close()
@@ -651,7 +651,7 @@ def test_between_file_and_witness_the_log_says_which_one_it_took_the_place_of(ro
     assert check(root).ok
     Disk(root).store.close()
     assert head_file.read_head(root / "db") != mark and check(root).ok
-    # with a witness of anything else it is another log
+    # with any other durable head it is a different log
     compact(root, older_than_secs=0.0, now=NOW + 5)
     for other in (b"\x01" * 16, mark.checksum):
         (root / "db" / "head").unlink()
@@ -668,7 +668,9 @@ def test_between_file_and_witness_the_log_says_which_one_it_took_the_place_of(ro
 
 @pytest.mark.timeout(900)
 def test_any_logs_compacted_anywhere_say_the_same_for_ever(tmp_path: Path) -> None:
-    """Jobs of any histories, compacted now and then while they go on, against the same without it."""
+    """Compare jobs with random histories, compacted from time to time as they grow, with the same
+    jobs without compaction.
+    """
     seed = random.randrange(10**6)
     chance = random.Random(seed)
     for cycle in range(200 if SOAK else 8):
@@ -682,7 +684,7 @@ def test_any_logs_compacted_anywhere_say_the_same_for_ever(tmp_path: Path) -> No
                 disk.tell(jid, *events)
             if chance.random() < 0.15:
                 folded.store.close()
-                # histories are far below this limit, so nothing may be missing
+                # histories are far below this limit, so no event may be missing
                 compactions += compact(
                     folded.root, older_than_secs=0.0, history=50, now=2e9, keep=False
                 ).changed

@@ -1,5 +1,5 @@
-"""Cut, torn and flipped files: a store opens with everything that was acknowledged, or it says that
-it is damaged. Never less.
+"""Truncated, torn and bit-flipped files: a store opens with all acknowledged events, or reports
+that it is damaged.
 """
 
 import os
@@ -24,7 +24,7 @@ JIDS = [f"EPRSuser-sim{n:05d}-command" for n in range(20)]
 
 
 def fill(root: Path, jobs: int = 12) -> list[Stored]:
-    """Every event in a transaction of its own; the files as a killed process leaves them, in
+    """Write every event in its own transaction; copy the files as a killed process leaves them to
     `<root>.left`.
     """
     disk = Disk(root)
@@ -39,26 +39,26 @@ def fill(root: Path, jobs: int = 12) -> list[Stored]:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Stored]]:
-    """A store whose last commits are in the WAL alone."""
+    """Create a store whose last commits are only in the WAL."""
     root = tmp_path_factory.mktemp("killed") / "root"
     return Path(f"{root}.left"), fill(root)
 
 
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Stored]]:
-    """A store that was closed: no WAL."""
+    """Create a store that was closed cleanly, without a WAL."""
     root = tmp_path_factory.mktemp("closed") / "root"
     events = fill(root)
     return root, events
 
 
 def outcome(root: Path, events: list[Stored]) -> str:
-    """`whole` or `refused`; anything less is a failure of the store."""
+    """Return `whole` or `refused`; fail if the store opens with less than the whole log."""
     try:
         store = SqliteStore(root / "db" / "events.sqlite", lambda call: call())
     except Refusal as e:
-        # (the list of kinds and the number of the layout are not part of the log: a flip there
-        # looks like a newer version's file)
+        # (the list of kinds and the layout number are not part of the log: a bit flip there looks
+        # like a newer version's file)
         assert e.code == "storeDamaged" or (
             e.code == "unknownEvent" and ("db check" in e.sentence or "layout" in e.sentence)
         ), e
@@ -103,7 +103,7 @@ def test_a_killed_store_opens_whole(killed: tuple[Path, list[Stored]], tmp_path:
 def test_a_wal_cut_anywhere_is_refused(killed: tuple[Path, list[Stored]], tmp_path: Path) -> None:
     template, events = killed
     size = (template / "db" / "events.sqlite-wal").stat().st_size
-    # every offset of the last bytes, and many before
+    # every offset of the last bytes, and many earlier offsets
     offsets = {0, 1, 31, 32, 33, *range(size - 30, size), *range(5, size, size // 60)}
     for offset in sorted(offsets):
         cut = spoiled(
@@ -148,7 +148,7 @@ def test_a_file_cut_anywhere_is_never_opened_with_less(
         )
         for o in sorted(offsets)
     ]
-    # nothing of the file can be missed, except where a page at its end is not in use
+    # no part of the file is dispensable, except unused pages at its end
     assert seen.count("refused") >= len(seen) - 2
 
 
@@ -182,7 +182,7 @@ def test_a_flipped_bit_is_never_read_as_something_else(
         seen.append(outcome(root, events))
         if seen[-1] == "refused":
             assert not report.ok, (offset, bit)
-    # (a flip in the index of jobs, or in a page that is not in use, leaves the log whole)
+    # (a bit flip in the index of jobs, or in an unused page, does not affect the log)
     assert seen.count("refused") > 20
 
 
@@ -245,7 +245,9 @@ def test_a_removed_row_is_missed(
 
 
 def test_a_row_of_another_log_does_not_fit(tmp_path: Path) -> None:
-    """As when files of two backups are mixed: the row is right in itself, but not what followed."""
+    """Simulates mixed files of two backups: the row itself is valid, but does not fit the rows
+    after it.
+    """
     rows = []
     for name, note in (("a", "exit"), ("b", "lost")):
         disk = Disk(tmp_path / name)
@@ -269,13 +271,13 @@ def test_a_row_of_another_log_does_not_fit(tmp_path: Path) -> None:
         SqliteStore(tmp_path / "a" / "db" / "events.sqlite", lambda call: call())
 
 
-# ---- the witness
+# ---- the durable head
 
 
 def test_a_log_longer_than_its_witness_opens_with_all_of_it(
     killed: tuple[Path, list[Stored]], tmp_path: Path
 ) -> None:
-    """A process killed between commit and witness."""
+    """Simulates a process killed between the commit and the head file update."""
     template, events = killed
     for mark in (head_file.NOTHING, _mark(template, 10), _mark(template, len(events))):
         root = spoiled(template, tmp_path / "x", lambda db, m=mark: _write_head(db, m))

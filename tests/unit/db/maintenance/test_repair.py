@@ -1,6 +1,4 @@
-"""What an operator types after `storeDamaged`: told what is lost, then keeping what is whole, and
-going on from it.
-"""
+"""Repair after `storeDamaged`: report the losses, keep the intact events, and continue from them."""
 
 import contextlib
 import os
@@ -39,7 +37,7 @@ JIDS = [f"{UID}-sim{n:05d}-command" for n in range(4)]
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """25 events: the system's, then four jobs one after the other."""
+    """Create 25 events: the system's, then four jobs one after the other."""
     disk = Disk(tmp_path / "root")
     disk.append(SYSTEM, [SupervisorStarted(at=1.0, session=1, pid=1, boot_id="b", version="9")])
     for n, jid in enumerate(JIDS):
@@ -65,7 +63,8 @@ def destroy_page(root: Path, position: int = 20) -> None:
         f.write(b"\xff" * 4096)
 
 
-#: what, how, events that are kept, position up to which nothing is lost, jobs that lose something
+#: description, damage, number of kept events, position up to which nothing is lost, jobs that lose
+#: events
 DAMAGE: list[tuple[str, Callable[[Path], object], int | None, int | None, list[int] | None]] = [
     (
         "a row was changed",
@@ -248,7 +247,7 @@ def test_a_compacted_log_is_repaired_like_any_other(root: Path) -> None:
     damage = examine(root)
     assert (damage.kept_up_to, damage.kept_events, damage.named) == (25, 6, []), (
         damage
-    )  # the event of the compaction is lost alone
+    )  # only the event of the compaction is lost
     assert repair(root).jobs == 5
     assert check(root).ok
 
@@ -272,12 +271,12 @@ def test_a_repair_killed_at_any_step_can_be_done_again(root: Path) -> None:
     assert killed_at_every_step(root, root.with_name("place"), repair, healed) > 10
 
 
-# ---- what of a stream may be kept
+# ---- which events of a stream can be kept
 
 
 def history(root: Path) -> Disk:
-    """Jobs side by side, as decisions write them: many streams in one transaction, several events
-    of a stream at one time.
+    """Create interleaved jobs, as decisions write them: many streams in one transaction, several
+    events of a stream at the same time.
     """
     disk = Disk(root)
     key = parse_agent_key("local.sequential.EPRSuser@localhost")
@@ -363,7 +362,7 @@ def test_only_streams_that_lose_an_event_are_set_back_and_never_by_half_a_transa
 def test_a_flipped_byte_costs_one_job_its_later_events_and_nobody_else_anything(
     tmp_path: Path,
 ) -> None:
-    """Event 37 of 345."""
+    """Damage event 37 of 345."""
     disk = Disk(tmp_path / "root")
     jids = [f"{UID}-sim{n:05d}-command" for n in range(57)]
     disk.append(

@@ -1,4 +1,4 @@
-"""check, rebuild, export and story of a store without a supervisor."""
+"""Check, rebuild, export and job history of a store without a supervisor."""
 
 import json
 import shutil
@@ -33,7 +33,7 @@ def sql(root: Path, statement: str, *values: object) -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A store that was closed cleanly, with records: five jobs of two runs each, 63 events."""
+    """Create a cleanly closed store with records: five jobs of two runs each, 63 events."""
     disk = Disk(tmp_path / "root")
     writer = RecordWriter(disk.root / "supervisor-job", complain)
     disk.append("system", [SupervisorStarted(at=1.0, session=1, pid=1, boot_id="b", version="9")])
@@ -133,7 +133,7 @@ def test_check_finds(root: Path, statement: str, where: str, what: str) -> None:
 
 
 def test_check_finds_versions_that_are_not_continuous(root: Path) -> None:
-    """Written so, with right checksums, as only a fault of ours could."""
+    """Written with valid checksums, as only a bug of jobscribe could."""
     disk = Disk(root)
     disk.store._writer._versions["system"] = 5
     disk.versions["system"] = 5
@@ -175,7 +175,7 @@ def test_no_store_is_said_and_none_is_made(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-# ---- export and story
+# ---- export and job history
 
 
 def test_export_has_every_event_as_it_lies_in_the_log(root: Path) -> None:
@@ -230,7 +230,7 @@ def test_rebuild_makes_index_receipts_and_records_as_they_were(root: Path) -> No
     assert read_marker(root / "supervisor-job") == 63
     disk = Disk(root)
     assert disk.store.busy_jids() == [JIDS[0]]
-    # request-1 was given to all jobs in turn, and request-2 was lost: the log has both
+    # each job got request-1 in turn, and request-2 was lost: the log has both
     assert [
         r and r.serial
         for r in (disk.store.receipt("EPRSuser", f"request-{n}") for n in (1, 2, 3, 4))
@@ -239,7 +239,9 @@ def test_rebuild_makes_index_receipts_and_records_as_they_were(root: Path) -> No
 
 
 def with_wal(root: Path) -> Path:
-    """The same with six events more, left as by a killed process: they are in the WAL alone."""
+    """Return a copy of the root with six more events that are only in the WAL, as a killed process
+    leaves it.
+    """
     disk = Disk(root)
     disk.tell(JID, *life(1))
     left = root.with_name("left")

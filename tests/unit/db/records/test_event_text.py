@@ -1,5 +1,5 @@
-"""Stories: one line per event, in order, with the time between them and no id longer than people
-need.
+"""Job histories as text: one line per event, in order, with the time between events and shortened
+ids.
 """
 
 import json

@@ -1,6 +1,4 @@
-"""Records: what is in them, that they are whole whenever somebody looks, and that the log alone can
-make them again.
-"""
+"""Records: their content, their completeness at every moment, and their rebuild from the log alone."""
 
 import json
 import os
@@ -288,7 +286,7 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
 
 
 class Killed(BaseException):
-    """kill -9."""
+    """Stands for SIGKILL."""
 
 
 @pytest.mark.parametrize("call", ["open", "write", "close", "rename"])
@@ -309,7 +307,7 @@ def test_killed_at_any_call_of_the_write_the_record_is_old_or_new(
             real(*args, **options)
         raise Killed
 
-    monkeypatch.setattr(os, "unlink", lambda *_: None)  # a killed process tidies nothing up
+    monkeypatch.setattr(os, "unlink", lambda *_: None)  # a killed process does not clean up
     monkeypatch.setattr(os, call, killed)
     with pytest.raises(Killed):
         filesystems.write_atomically(str(path), new)
@@ -379,8 +377,8 @@ def test_more_jobs_than_a_page_are_caught_up(tmp_path: Path) -> None:
 
 
 def test_a_record_is_never_newer_than_the_log(tmp_path: Path) -> None:
-    """Read while it is written: always whole, never going back, never behind what was marked after
-    a close.
+    """Read a record while it is written: it is always complete, never goes back, and is never
+    behind the marker written at a close.
     """
     disk = Disk(tmp_path)
     writer = RecordWriter(tmp_path / "supervisor-job", complain, every=0.001)

@@ -1,4 +1,4 @@
-"""Real processes, killed for real, and a disk that is really full: what was acknowledged is there."""
+"""No acknowledged event is lost when real processes are killed or a disk is really full."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def test_killed_at_any_moment_every_acknowledged_batch_is_there(tmp_path: Path) 
     for cycle in range(CYCLES):
         process = child("ack", str(tmp_path))
         assert process.stdout is not None
-        # some die as soon as they begin, most in the middle of their work
+        # some processes are killed at once, most in the middle of their work
         lines = []
         for _ in range(chance.choice((0, 1, 5, 40, 150))):
             lines.append(process.stdout.readline())
@@ -64,7 +64,7 @@ def test_killed_at_any_moment_every_acknowledged_batch_is_there(tmp_path: Path) 
 def test_a_full_disk_refuses_loses_nothing_and_goes_on_when_there_is_room(
     tmp_path: Path, limit: int
 ) -> None:
-    """Limits lower and higher than the WAL's first checkpoint."""
+    """The file size limits are below and above the WAL's first checkpoint."""
     process = child("full", str(tmp_path), str(limit))
     out, _ = process.communicate(timeout=DEADLINE)
     assert process.returncode == 0

@@ -1,5 +1,5 @@
-"""The index of names: it is what the log says, after everything that is done to a store; and how a
-file of the layout before gets it.
+"""The name index matches the log after every operation on a store, and files of the previous layout
+get the index on migration.
 """
 
 import contextlib
@@ -63,7 +63,7 @@ def history() -> dict[str, list]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A store that has been closed."""
+    """Create a closed store."""
     disk = Disk(tmp_path / "root")
     for stream, events in history().items():
         if stream.startswith("job/"):
@@ -87,7 +87,7 @@ def sql(root: Path, *statements: str) -> None:
 
 
 def first_layout(root: Path) -> None:
-    """The file as the version before this index left it."""
+    """Convert the file to the layout before the name index."""
     sql(root, "DROP TABLE names", "PRAGMA user_version = 1")
 
 
@@ -155,7 +155,7 @@ def test_what_is_folded_keeps_the_names_that_the_checkpoint_has(root: Path) -> N
     assert compaction.compact(root, now=NOW).jobs_folded == 1
     after = set(names(root))
     assert check(root).problems == []
-    # of runs before the last one nobody knows the requests and ops any more
+    # requests and ops of runs before the last run are no longer known
     assert {n for n, _, _ in before - after if not n.startswith("request")} == {
         e.op_id for e in life(1) if hasattr(e, "op_id")
     }
@@ -180,7 +180,7 @@ def test_a_backup_that_is_put_back_has_its_names_and_so_has_a_repaired_store(
     assert names(root) == right and check(root).ok
 
 
-# ---- from the layout before
+# ---- migration from the previous layout
 
 
 def opened(root: Path, **options: Callable) -> SqliteStore:

@@ -1,5 +1,5 @@
-"""Opening: alone, with the right permissions, only what this version understands, and after a crash
-at any step of the first one.
+"""Opening a store: exclusive access, correct permissions, only formats that this version
+understands, and recovery after a crash at any step of the first opening.
 """
 
 import errno
@@ -109,7 +109,7 @@ def test_a_wal_is_brought_home_when_it_grew(
     assert check(tmp_path).ok
 
 
-# ---- what this version does not know
+# ---- formats that this version does not know
 
 
 def test_an_event_of_a_newer_version_stops_the_start(
@@ -188,7 +188,7 @@ def test_a_disk_that_fails_is_told_from_a_file_that_is_damaged(
 
 
 class Killed(BaseException):
-    """kill -9."""
+    """Stands for SIGKILL."""
 
 
 @pytest.mark.parametrize(
@@ -225,8 +225,8 @@ def test_a_first_opening_that_was_killed_is_begun_again(
 
 
 def test_a_first_opening_that_lost_its_power_is_begun_again(tmp_path: Path) -> None:
-    """The very first page is written under a rollback journal: what of it arrived means nothing
-    while that is there.
+    """The first page is written under a rollback journal: while the journal exists, the page has no
+    meaning.
     """
     elsewhere = sqlite3.connect(tmp_path / "events.sqlite", isolation_level=None)
     elsewhere.execute("PRAGMA cache_size = 2")
@@ -234,7 +234,7 @@ def test_a_first_opening_that_lost_its_power_is_begun_again(tmp_path: Path) -> N
     elsewhere.execute("CREATE TABLE t (x)")
     elsewhere.executemany(
         "INSERT INTO t VALUES (?)", [("x" * 4000,)] * 50
-    )  # more than fits: the journal is synced, pages are written
+    )  # more than the cache holds: the journal is synced, pages are written
     journal, pages = (
         (tmp_path / "events.sqlite-journal").read_bytes(),
         (tmp_path / "events.sqlite").read_bytes(),
@@ -260,7 +260,7 @@ def test_a_place_where_nothing_can_be_made_is_refused(tmp_path: Path) -> None:
         opened(tmp_path / "file")
 
 
-# ---- what an error means
+# ---- error classification
 
 
 def _sqlite_error(code: int) -> sqlite3.OperationalError:
@@ -351,7 +351,7 @@ def test_receipts_are_kept_for_a_day_of_real_time(tmp_path: Path) -> None:
     hour = 3600.0
 
     def at(hours: float, wall: float) -> list[int]:
-        """Write one receipt then; which ones are remembered?"""
+        """Write one receipt at this time; return the numbers of the receipts still stored."""
         now[0] = hours * hour
         n = len(disk.versions)
         disk.append(
@@ -359,7 +359,7 @@ def test_receipts_are_kept_for_a_day_of_real_time(tmp_path: Path) -> None:
             [SupervisorStarted(at=1.0, session=n, pid=1, boot_id="b", version="9")],
             receipts=(Receipt(uid="u", req_id=f"r{n}", jid=JID, serial=n, at=wall),),
         )
-        # what is pruned is pruned after everybody was told: the next one waits for it
+        # pruning runs after the acknowledgements: the next append waits for it
         disk.append("tick", [SupervisorStarted(at=1.0, session=n, pid=1, boot_id="b", version="9")])
         return [i for i in range(len(disk.versions)) if disk.store.receipt("u", f"r{i}")]
 

@@ -1,6 +1,4 @@
-"""Stores that must not be opened: each is refused in a sentence that says what to do, and left as
-it was, byte for byte.
-"""
+"""Stores that must not be opened: each refusal says what to do, and leaves every byte unchanged."""
 
 import os
 import shutil
@@ -27,7 +25,7 @@ def complain(sentence: str) -> None:
 
 
 def state(root: Path) -> dict[str, tuple]:
-    """Everything about a folder that a write would change."""
+    """Return everything about a folder that a write would change."""
     return {
         str(p.relative_to(root)): (
             p.stat().st_mode,
@@ -42,7 +40,7 @@ def state(root: Path) -> dict[str, tuple]:
 
 def sql(root: Path, statement: str) -> None:
     with sqlite3.connect(root / "db" / "events.sqlite") as c:
-        # as a newer version would leave it, not as damage: the WAL stays where it is
+        # looks like a newer version's file, not like damage: the WAL stays in place
         c.execute("PRAGMA wal_autocheckpoint = 0")
         c.execute(statement)
         c.commit()
@@ -211,7 +209,7 @@ def test_a_root_of_somebody_else_is_refused(
         with pytest.raises(Refusal, match=r"foreignRoot.*belongs to \w+.*this process runs as \w+"):
             opens(root)
         assert state(root) == before
-    # reading harms nobody
+    # reading changes nothing
     assert check(root).ok
 
 
@@ -233,8 +231,8 @@ def test_a_new_root_may_lie_in_a_folder_of_somebody_else(tmp_path: Path) -> None
     ],
 )
 def test_a_record_is_a_projection_and_never_believed(tmp_path: Path, content: bytes) -> None:
-    """Truncated, of a status nobody knows, or no record at all: a start does not read it, the check
-    names it, a rebuild mends it.
+    """Truncated, with an unknown status, or not a record at all: a start ignores it, the check
+    reports it, and a rebuild repairs it.
     """
     disk = fill(tmp_path)
     jid = f"{UID}-sim00000-command"

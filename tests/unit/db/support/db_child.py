@@ -1,9 +1,9 @@
-"""A process that appends to a store and prints what was acknowledged, until it is killed or told to
-stop.
+"""A process that appends to a store and prints the acknowledged batches until it is killed or
+stopped.
 
-`ack ROOT`: batches of one to four events over several streams, many in flight; prints `<stream>
-<version>` for each batch told. `full ROOT LIMIT`: may write files of LIMIT bytes only; prints what
-happened as JSON lines.
+`ack ROOT`: appends batches of one to four events over several streams, many in flight; prints
+`<stream> <version>` for each acknowledged batch. `full ROOT LIMIT`: can write files of LIMIT bytes
+only; prints the results as JSON lines.
 """
 
 import json

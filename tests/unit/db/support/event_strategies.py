@@ -1,6 +1,4 @@
-"""Events and histories for property tests: any sequence at all, and the lives of runs as they
-really go.
-"""
+"""Events and histories for property tests: arbitrary sequences, and realistic runs."""
 
 from hypothesis import strategies as st
 
@@ -127,7 +125,7 @@ retries = st.builds(
 def events_of(
     serial: st.SearchStrategy[int], task: st.SearchStrategy[Token]
 ) -> st.SearchStrategy[JobEvent]:
-    """Any event of a job, about these runs and tasks."""
+    """Return a strategy for any event of a job, about these runs and tasks."""
     return st.one_of(
         st.builds(
             requested,
@@ -194,7 +192,7 @@ histories = st.lists(anything, max_size=40)
 
 
 def life(serial: int, at: float = 1.7e9, jid: str = JID) -> list[JobEvent]:
-    """A run from its request to its end."""
+    """Return the events of a run from its request to its end."""
     t = token(serial, jid=jid)
     return [
         requested(serial, at, jid),

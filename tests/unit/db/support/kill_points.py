@@ -1,8 +1,7 @@
-"""Killing an upkeep command at every step: each time in a child process, which is gone at once, as
-by SIGKILL.
+"""Kill a maintenance command at every step, each time in a child process that exits at once, as
+with SIGKILL.
 
-A step is a call that changes something, of the machine or of SQLite; the child ends before it, or
-right after it.
+A step is a system or SQLite call that changes something; the child exits before or right after it.
 """
 
 import os
@@ -15,7 +14,7 @@ from jobscribe.db.maintenance import compaction, derived_tables, file_replacemen
 from jobscribe.db.sqlite import schema
 
 _KILLED = 77
-#: (where it is looked up, name)
+#: (module that holds the function, function name)
 _CALLS = (
     (os, "open"),
     (os, "link"),
@@ -40,14 +39,14 @@ _CALLS = (
 def killed_at_every_step(
     template: Path, place: Path, command: Callable[[Path], object], healed: Callable[[Path], None]
 ) -> int:
-    """Run the command on a copy of the template, killed before and after its first step, its
-    second, ...; returns how many there were.
+    """Run the command on a copy of the template, killed before and after each step; return the
+    number of kills.
 
-    `healed(place)` is called each time, and once more after the run that nothing stopped. Without
-    SOAK every fifth step is enough.
+    Call `healed(place)` after each kill, and once more after the run that completes. Without SOAK,
+    test only every fifth step.
     """
     stride = 1 if os.environ.get("SOAK") else 5
-    # (all of them, over some runs of the tests)
+    # (repeated test runs cover all steps)
     step = random.randrange(stride)
     count = 0
     while True:
@@ -65,7 +64,9 @@ def killed_at_every_step(
 
 
 def _killed_at(step: int, command: Callable[[], object]) -> bool:
-    """Odd steps: after the call, even ones: before it. False where it came to its end."""
+    """Fork and kill the child at this step. Even steps are before a call, odd steps after it.
+    Return False if the command completes first.
+    """
     pid = os.fork()
     if pid == 0:
         try:

@@ -1,4 +1,4 @@
-"""A store in a folder for tests: append and wait, close, open again."""
+"""A store in a folder for tests: append and wait, close, and open again."""
 
 import queue
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ DEADLINE = 20.0
 
 
 class Disk:
-    """`root` with a store in it, and the jobs that were appended as they must be."""
+    """A store in `root`, and the expected state of the appended jobs."""
 
     def __init__(self, root: Path, **options: object) -> None:
         self.root = root
@@ -32,7 +32,7 @@ class Disk:
         return self.store
 
     def append(self, stream: str, events: Sequence[Event], **rest: tuple) -> Appended:
-        """Durable when it returns."""
+        """Append events to a stream; return when they are durable."""
         result = append(
             self.store,
             self.calls,
@@ -43,7 +43,7 @@ class Disk:
         return result
 
     def tell(self, jid: str, *events: JobEvent, receipts: tuple[Receipt, ...] = ()) -> Appended:
-        """Events of a job with its index row."""
+        """Append events of a job with its index row."""
         job = self.jobs.get(jid, Job(jid=jid))
         for event in events:
             job = evolve(job, event)
@@ -52,7 +52,7 @@ class Disk:
         return result
 
     def tell_all(self, events: dict[str, Sequence[JobEvent]]) -> None:
-        """Events of many jobs in one transaction."""
+        """Append events of many jobs in one transaction."""
         events = {jid: own for jid, own in events.items() if own}
         for jid, own in events.items():
             job = self.jobs.get(jid, Job(jid=jid))

@@ -1,5 +1,5 @@
-"""The text of an array's indices, the run of each of them, and how they are told apart from all
-others.
+"""The text form of an array's indices, the run of each index, and how array runs are distinguished
+from other runs.
 """
 
 import pytest

@@ -1,4 +1,6 @@
-"""Tickets: made by who has the secret, good for a moment, worth nothing in any other form."""
+"""Tickets: only holders of the secret can make them, they expire quickly, and altered tickets are
+invalid.
+"""
 
 import base64
 

@@ -1,5 +1,5 @@
-"""The script of an execution does, with any shell, exactly what was asked for: every byte, every
-exit, no process too many.
+"""The script of an execution runs exactly the requested command with any shell: every byte, every
+exit status, and no extra process.
 """
 
 import os
@@ -38,7 +38,7 @@ def evidence(tmp_path: Path) -> Path:
 
 
 class Ran:
-    """What came of a script run like the keeper runs it."""
+    """Result of a script that ran as the keeper runs it."""
 
     def __init__(
         self,
@@ -183,8 +183,8 @@ def test_a_program_is_run_and_not_a_builtin_of_its_name(shell: list[str], eviden
 
 
 def test_no_process_but_the_shell_and_the_command(shell: list[str], evidence: Path) -> None:
-    """The command's parent is the shell that the keeper started, and it was the only process that
-    this one started.
+    """The command's parent is the shell that the keeper started, and that shell started no other
+    process.
     """
     ran = Ran(
         shell, evidence, "sh", "-c", "tr '\\0' ' ' </proc/$PPID/cmdline; echo; echo $(($$ - $PPID))"
@@ -234,7 +234,7 @@ def test_a_core_limit_above_what_the_machine_allows_gets_that(
     evidence.chmod(0o777)
     (evidence / "s").chmod(0o644)
     top = evidence
-    while top != top.parent and as_nobody:  # an ordinary user has to get there
+    while top != top.parent and as_nobody:  # an ordinary user needs access to the parent folders
         top = top.parent
         if top.stat().st_uid == os.getuid() and not top.stat().st_mode & 0o001:
             top.chmod(top.stat().st_mode | 0o011)
@@ -357,7 +357,7 @@ def test_what_no_process_can_be_given_is_refused(spec: dict[str, object], said: 
 def by_hand(
     shell: list[str], evidence: Path, commands: str, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """The shell that `--shell` gives, with these commands on its input."""
+    """Run these commands in the shell that `--shell` starts."""
     return subprocess.run(
         [*shell, str(evidence / "script.sh"), "--shell"],
         input=commands,

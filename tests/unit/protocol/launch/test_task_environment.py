@@ -1,7 +1,7 @@
-"""What tasks find in their environment: golden files for whole runs, and what is refused.
+"""The environment of tasks: golden files for whole runs, and refused environments.
 
-A golden file is `NAME=value` by name. Run this file with a folder to write there what they would be
-now; read the difference before it replaces anything.
+A golden file has `NAME=value` lines, sorted by name. Run this file with a folder as its argument to
+write the current values there. Check the differences before you replace a golden file.
 """
 
 import json
@@ -53,7 +53,7 @@ TENSORFLOW = (
         place("worker", 1, "10.0.0.5", http=(23006,), ssh=(23007,)),
     ),
 )
-#: ports that the run chose itself, several of one label, the implied ones named by the role, two
+#: ports that the run itself chose, several ports of one label, implied ports named by the role, two
 #: hosts
 STATIC = (
     spec(
@@ -134,7 +134,7 @@ def own(run, n):
 
 
 def files(name):
-    """What the golden files of a run should say: name -> text."""
+    """Return the expected golden files of a run: name -> text."""
     run = RUNS[name]
     out = {
         f"{name}.env": shared(run).env,
@@ -236,8 +236,8 @@ def test_each_variable(run, n, name, value):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_what_is_shared_and_what_is_ones_own(name):
-    """No variable is both, and what the run says itself is not here: whoever starts the task adds
-    it.
+    """No variable is in both parts. The run's own variables are in neither: the starter of the task
+    adds them.
     """
     run = RUNS[name]
     assert "OTHER" not in shared(run).env
@@ -334,8 +334,8 @@ def test_two_variables_of_one_name(roles, name):
 
 
 def test_names_that_look_alike_are_told_apart_before_anything_is_counted():
-    """`clash` looks closer only at names that could be in another's way: all pairs of these parts,
-    against the whole truth.
+    """`clash` examines only names that could collide. Compare its result with a full check for all
+    pairs of these parts.
     """
     parts = [
         "a",

@@ -1,4 +1,4 @@
-"""Messages survive the codec; whatever else comes in is a FrameError with a code, and costs no
+"""Messages survive the codec; any other input raises a FrameError with a code, and uses little
 memory.
 """
 
@@ -408,7 +408,7 @@ def test_more_keys_than_the_other_end_reads_are_refused_before_they_are_sent() -
         spec = m.TaskSpec(command=("c",), run_dir="d", env={str(i): "" for i in range(n)})
         return m.Run(op_id="o" * 32, token=Token("EPRSqtUW-IVh7w74d-m", 1, 1, "r", 0), spec=spec)
 
-    fixed = 4 + 10 + 3  # of the message, of the spec, of the frame
+    fixed = 4 + 10 + 3  # keys of the message, the spec and the frame
     most = run(MAX_KEYS - fixed)
     assert received(Decoder("to_agent"), Encoder().frames([most])) == [most]
     with pytest.raises(FrameError) as e:
@@ -500,7 +500,7 @@ def test_chunks_of_more_than_a_message_end_the_connection() -> None:
         Decoder("to_agent").messages(frame(1, id=1, i=0, of=MAX_CHUNKS + 1, d=b""))
 
 
-# ---- what is no frame
+# ---- invalid frames
 
 
 def frame(seq: Any = 1, v: Any = 1, **rest: Any) -> bytes:
@@ -607,7 +607,7 @@ def test_a_bad_frame_is_refused_by_its_code(name: str) -> None:
         tracemalloc.stop()
     assert e.value.code == code
     assert e.value.close == (code != "unknownOp")
-    # a key of four digits, six bytes of a frame, is an object and its place in a dictionary
+    # a four-digit key takes six bytes in a frame, but an object and a dictionary slot in memory
     assert peak < 128 * len(bad) + 1_000_000, "memory in no proportion to the frame"
 
 

@@ -1,4 +1,4 @@
-"""Mutated frames: only FrameError ever comes out of the decoder, and nothing stays behind."""
+"""Mutated frames: the decoder raises only FrameError and keeps no memory."""
 
 import gc
 import random
@@ -12,12 +12,12 @@ from jobscribe.protocol.errors import CODES
 from jobscribe.protocol.wire.codec import Decoder, Encoder, FrameError
 
 FRAMES = 24_000
-#: bytes that begin something in msgpack: headers of every kind, with and without their lengths
+#: bytes that start a msgpack value: headers of every kind, with and without their lengths
 HEADERS = bytes(range(0xC0, 0xE0)) + b"\x80\x8f\x90\x9f\xa0\xbf\x00\x7f\xff"
 
 
 def mutated(frame: bytes, other: bytes, rng: random.Random) -> bytes:
-    """`frame` after one to four accidents."""
+    """Return `frame` after one to four random mutations."""
     data = bytearray(frame)
     for _ in range(rng.choice([1, 1, 1, 2, 4])):
         at = rng.randrange(len(data) + 1)
@@ -85,7 +85,7 @@ def test_mutated_frames_are_refused_or_read_and_leave_nothing_behind(
         left, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    # Each of these must really have happened, or the accidents above are too tame.
+    # If one of these outcomes is rare, the mutations are too weak.
     assert min(outcomes[k] for k in ("read", "malformed", "unknownOp")) > 20, outcomes
     assert left < 200_000
     assert peak < 8_000_000

@@ -1,9 +1,9 @@
-"""Frames of released protocol versions, byte for byte: they are read forever, and written as long
-as the version stands.
+"""Frames of released protocol versions, byte for byte. They stay readable forever, and the current
+version still writes them.
 
-A test here that fails after a change of the messages means that agents of the version before are
-not understood any more. To change the wire: raise PROTOCOL_VERSION, keep this file, add one for the
-new version.
+A test here that fails after a change of the messages means that agents of the previous version are
+incompatible. To change the wire format, raise PROTOCOL_VERSION, keep this file, and add a file for
+the new version.
 """
 
 import pathlib

@@ -1,5 +1,5 @@
-"""Which connections are kept when there are too many: by unix user or address, in the order of who
-is missed least.
+"""Which connections stay open when there are too many: limits per unix user or address, and the
+order of eviction.
 """
 
 import pytest
@@ -46,7 +46,7 @@ class Door:
         return entry
 
     def after(self, secs: float) -> None:
-        """This process runs for so long."""
+        """Advance the clock by this many seconds, with sweeps."""
         until = self.time + secs
         while self.time < until:
             self.time += module.SWEEP_SECS
@@ -163,7 +163,7 @@ def test_descriptors_stay_scarce_while_a_stranger_has_a_spare_one(door: Door) ->
         door.enter(peer)
     spare, entry = door.enter(PROXY, scarce=True)
     assert door.closed == {1} and entry is not None
-    door.enter(PROXY)  # with the descriptor of the one that was ended
+    door.enter(PROXY)  # uses the descriptor of the connection that was closed
     assert door.closed == {1, 2}
     entry.authenticated()
     door.enter(PROXY)

@@ -1,4 +1,4 @@
-"""The unix user at the other end of a connection, as the kernel says it."""
+"""The unix user of a connection's peer, according to the kernel."""
 
 import contextlib
 import os
@@ -16,7 +16,9 @@ KERNELS = pytest.mark.parametrize("tables", [None, socket_owner._TABLES], ids=["
 
 @contextlib.contextmanager
 def connected(ip: str, theirs: str = "") -> Iterator[tuple[socket.socket, socket.socket]]:
-    """A client and the accepted end. theirs: the address as the client writes it."""
+    """Yield a client socket and its accepted peer. theirs: the server address as the client writes
+    it.
+    """
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     with socket.socket(family) as server:
         try:

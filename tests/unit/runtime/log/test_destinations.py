@@ -1,5 +1,5 @@
-"""Whoever writes a log line never waits for whoever reads it: a journal or terminal that hangs
-stops no supervisor, agent or keeper.
+"""Writers of log lines never wait for readers: a journal or terminal that hangs blocks no
+supervisor, agent or keeper.
 """
 
 import io
@@ -15,7 +15,7 @@ from jobscribe.runtime.log.destinations import Stream, is_writable
 
 
 class Pipe:
-    """A pipe that is read only when the test says so."""
+    """A pipe that is read only on request."""
 
     def __init__(self) -> None:
         self.reader, self.writer = os.pipe()

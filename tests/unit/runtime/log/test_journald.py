@@ -1,5 +1,5 @@
-"""Records in the journal's own protocol, told by a socket that stands for the journal; what the
-real one makes of them is in tests/docker.
+"""Records in the journal's native protocol, received by a socket in place of the journal. Tests in
+tests/docker use the real journal.
 """
 
 import array
@@ -22,7 +22,7 @@ CANARY = "k9TqCanary7Zx2VbNm4LpRw8YsHd3Gf6"
 
 
 class Place:
-    """Where a journal listens, as long as there is one."""
+    """A fake journal's socket, which can be opened and closed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -42,7 +42,7 @@ class Place:
             self.path.unlink()
 
     def taken(self) -> list[dict[str, str]]:
-        """All records that wait here. Those in files are kept in `files`, too."""
+        """Return all pending records. Keep descriptors of records sent as files in `files`."""
         assert self.socket is not None
         out = []
         while True:
@@ -61,7 +61,7 @@ class Place:
 
 
 def parsed(data: bytes) -> dict[str, str]:
-    """The protocol's fields, each of which may be there once."""
+    """Return the fields of a protocol message; fail on a duplicate."""
     fields: dict[str, str] = {}
     while data:
         head, data = data.split(b"\n", 1)

@@ -1,5 +1,5 @@
-"""One record is one line of the known form, in time order, redacted, whatever is logged and
-wherever it goes.
+"""Each record is one line of the known format, in time order and redacted, for all content and
+destinations.
 """
 
 import io
@@ -24,7 +24,7 @@ LINE = re.compile(r"[A-Z][a-z]{2} \d\d \d\d:\d\d:\d\d [ \d]{5} [ \d]{5} \S+:\d+:
 
 
 class Lines:
-    """An output that remembers."""
+    """An output that records its lines."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -270,7 +270,7 @@ def test_it_needs_the_standard_library_only() -> None:
 
 
 class Full(io.StringIO):
-    """A stream on a disk that is full for a while."""
+    """A stream on a disk that is temporarily full."""
 
     full = True
 

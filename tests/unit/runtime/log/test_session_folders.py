@@ -103,7 +103,7 @@ def test_latest_never_dangles_however_many_begin_at_once(tmp_path: Path) -> None
 def test_at_no_moment_of_a_start_is_there_no_latest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After each single call that changes something."""
+    """Check after each system call that changes the folder."""
     session_folders.begin(str(tmp_path))
     seen: list[bool] = []
     for name in ("rename", "replace", "symlink", "unlink", "remove", "mkdir"):

@@ -1,4 +1,4 @@
-"""Where a server's records go: lines, the journal, or both, and none of them twice."""
+"""A server's log records go to a stream and a file, to the journal, or to both, without duplicates."""
 
 import io
 import os
@@ -17,7 +17,7 @@ from jobscribe.service.settings.settings import LogSettings
 
 
 class Setting:
-    """A stream, a file, and a socket that stands for the journal."""
+    """A stream, a file, and a socket in place of the journal."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._folder = folder
@@ -31,7 +31,7 @@ class Setting:
         self.named = f"{info.st_dev}:{info.st_ino}"
 
     def say(self, how: LogSettings) -> tuple[list[str], list[str], list[bytes]]:
-        """Lines of the stream, lines of the file, records of the journal after one call."""
+        """Log one message; return lines of the stream, lines of the file, records of the journal."""
         log, sink = open_log("supervisor", how, Redactor(), stream=self.stream, file=str(self.file))
         log("hello {x}", jid="EPRSqtUW-IVh7w74d-model", op="pb5uQ2VrwfCGHEGF")
         sink.close()

@@ -1,4 +1,6 @@
-"""A supervisor's log is a session of its own; what is removed for it is said."""
+"""Each supervisor start opens a new log session; the newest log reports the removal of old
+sessions.
+"""
 
 import errno
 import io
@@ -17,13 +19,13 @@ from jobscribe.service.settings.settings import LogSettings
 
 
 def say(root: Path, component: str, *lines: str, settings: LogSettings | None = None) -> None:
-    """One life of a process that logs."""
+    """Log these lines as one process lifetime."""
     log, sink = open_log(
         component, settings or LogSettings(), Redactor(), stream=io.StringIO(), root=str(root)
     )
     for line in lines:
         log("{}", line)
-        sink.flush()  # else they are written together
+        sink.flush()  # otherwise the lines are written together
     sink.close()
     pkdebug.init()
 

@@ -1,5 +1,5 @@
-"""Lines that go through pykern's pkdebug look like the agents', and keep coming whatever happens to
-pkdebug.
+"""Lines logged through pykern's pkdebug have the agents' format, and continue to arrive when
+pkdebug fails or is reconfigured.
 """
 
 import json
@@ -22,7 +22,7 @@ CANARY = "k9TqCanary7Zx2VbNm4LpRw8YsHd3Gf6"
 
 
 class Lines:
-    """An output that remembers, and can be made to wait."""
+    """An output that records its lines and can block."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -242,8 +242,8 @@ def test_a_server_process_opens_its_log_from_its_settings(
 
 
 def test_a_process_that_logs_has_no_pytest_in_it() -> None:
-    """pykern needs pytest, and no supervisor does: it would be a fifth of what one computes until
-    it is ready.
+    """pykern depends on pytest, which a supervisor does not need. Importing pytest would take a
+    fifth of its CPU time until it is ready.
     """
     text = """
 import sys

@@ -1,4 +1,4 @@
-"""Settings come in layers, know where they came from, and nothing is ignored in silence."""
+"""Settings come in layers, record their source, and no setting is silently ignored."""
 
 import pathlib
 from typing import Any

@@ -1,6 +1,4 @@
-"""The clusters are read as they are written, or everything that is wrong with their file is told
-with its line, before anything starts.
-"""
+"""The cluster file is read, or all its errors are reported with their lines before anything starts."""
 
 import base64
 import os
@@ -59,7 +57,7 @@ def write(tmp_path: pathlib.Path) -> Write:
 
 
 def told(path: str) -> list[tuple[str, str]]:
-    """(code, sentence without the name of the file) of all that is wrong."""
+    """Return (code, sentence without the file name) of all errors."""
     clusters, found = read(path)
     assert clusters is None and found
     return [(f.code, f.sentence.replace(path, "F")) for f in found]
@@ -557,9 +555,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: pathlib.Path) -> None:
 def test_whatever_stands_behind_a_key_it_is_read_or_refused_by_name(
     write: Write, data: st.DataObject
 ) -> None:
-    """No value ends in anything but clusters or refusals, and a value that is taken is one of its
-    type.
-    """
+    """Any value gives clusters or refusals, and an accepted value has the right type."""
     values = st.one_of(
         st.text(max_size=20),
         st.integers(-(2**40), 2**40),
@@ -642,7 +638,7 @@ PAGE = (ROOT / "docs" / "sbatch.md").read_text(encoding="utf-8")
 
 
 def rows(heading: str, end: str = "\n## ") -> list[list[str]]:
-    """The cells of the tables of a part, without their heads."""
+    """Return the table cells of a section, without header rows."""
     part = PAGE.partition(f"{heading}\n")[2].partition(end)[0]
     return [
         [c.strip() for c in line.strip("|").split(" | ")]
@@ -740,7 +736,7 @@ def test_the_files_steps_and_waits_on_the_page_are_those_of_the_code() -> None:
     assert len(cannot) == 6 and set(cannot) <= set(RESERVED)
 
 
-# ---- with the other settings
+# ---- combined with other settings
 
 
 def settings(

@@ -1,5 +1,5 @@
-"""The exit table that ships, a site's own rows, and what is said about wrong ones: everything at
-once, each with its place.
+"""The shipped exit table, a site's own rows, and the report of all errors in them at once, each
+with its line.
 """
 
 import pathlib
@@ -51,7 +51,7 @@ EVERY_EXIT = [
 ]
 
 
-# ---- what ships
+# ---- the shipped table
 
 
 def test_the_shipped_table_has_rows_and_hints_and_says_what_to_do() -> None:
@@ -81,14 +81,16 @@ def test_the_shipped_table_has_rows_and_hints_and_says_what_to_do() -> None:
     ),
 )
 def test_what_is_built_in_and_what_ships_decide_alike(exit_: ExitInfo) -> None:
-    """The simulator goes by the one, a supervisor by the other."""
+    """The simulator uses the built-in table, a supervisor the shipped table."""
     row, built_in = classified(exit_, TABLE), classified(exit_, Table())
     assert row in TABLE.rows
     assert (row.type, row.behavior) == (built_in.type, built_in.behavior)
 
 
 def of_a_container(code: int | None = None, **fields: object) -> ExitInfo:
-    """As the engine's inspection gives it: code or signal, OOMKilled or not, both moments."""
+    """Return an exit as the engine's inspection reports it: code or signal, OOMKilled, start and
+    end time.
+    """
     return ExitInfo(
         code=code, source="engine", started_at=1_767_600_002.25, ended_at=1_767_600_009.5, **fields
     )  # type: ignore[arg-type]
@@ -97,7 +99,7 @@ def of_a_container(code: int | None = None, **fields: object) -> ExitInfo:
 @pytest.mark.parametrize(
     ("exit_", "expected"),
     [
-        # killed by somebody else (`docker kill`), by us, by the kernel
+        # killed by another user (`docker kill`), by jobscribe, by the kernel
         (of_a_container(signal=9, out_of_memory=False), (3009, "platform", "transient")),
         (
             of_a_container(signal=9, out_of_memory=False, stop_reason="cancel"),
@@ -115,7 +117,8 @@ def of_a_container(code: int | None = None, **fields: object) -> ExitInfo:
         (of_a_container(signal=9, out_of_memory=True), (2001, "user", "permanent")),
         (of_a_container(137, out_of_memory=True), (2001, "user", "permanent")),
         (of_a_container(signal=9), (3009, "platform", "transient")),
-        # a child was killed for want of memory: a success stays one, a failure keeps its code
+        # the kernel killed a child for lack of memory: a success stays a success, a failure keeps
+        # its code
         (of_a_container(0, out_of_memory=True), None),
         (of_a_container(0, out_of_memory=False), None),
         (of_a_container(3, out_of_memory=True), (2001, "user", "permanent")),
@@ -124,12 +127,12 @@ def of_a_container(code: int | None = None, **fields: object) -> ExitInfo:
             of_a_container(0, out_of_memory=True, stop_reason="timeLimit"),
             (1002, "user", "permanent"),
         ),
-        # it ran: 125, 126 and 127 are the command's own
+        # the container ran, so 125, 126 and 127 are the command's own codes
         (of_a_container(125, out_of_memory=False), (9000, "unknown", "unknown")),
         (of_a_container(126, out_of_memory=False), (4126, "user", "permanent")),
         (of_a_container(127, out_of_memory=False), (4127, "user", "permanent")),
         (of_a_container(signal=11, out_of_memory=False), (3011, "user", "unknown")),
-        # it never ran: whatever number the engine's own client would have ended with
+        # the container never ran; the exit code of the engine's client does not matter
         (
             ExitInfo(
                 source="start",
@@ -179,7 +182,7 @@ def of_a_container(code: int | None = None, **fields: object) -> ExitInfo:
             ExitInfo(source="start", fault="imageMissing", stop_reason="cancel"),
             (1001, "user", "permanent"),
         ),
-        # removed by somebody else
+        # removed by another user
         (
             ExitInfo(source="lost", detail="its container was removed from h1"),
             (2030, "platform", "transient"),
@@ -209,7 +212,7 @@ def by_slurm(state: str, code: int | None = None, **fields: object) -> ExitInfo:
     ("exit_", "expected"),
     [
         (by_slurm("CANCELLED"), (2040, "unknown", "permanent")),
-        # the same, where the script lived long enough to note what its program made of it
+        # the same, if the script could still record its program's exit code
         (by_slurm("CANCELLED", 143), (2040, "unknown", "permanent")),
         (by_slurm("CANCELLED", signal=15, stop_reason="cancel"), (1001, "user", "permanent")),
         (by_slurm("NODE_FAIL"), (2041, "platform", "transient")),
@@ -217,11 +220,11 @@ def by_slurm(state: str, code: int | None = None, **fields: object) -> ExitInfo:
         (by_slurm("DEADLINE"), (2043, "user", "permanent")),
         (by_slurm("TIMEOUT", signal=15, stop_reason="timeLimit"), (1002, "user", "permanent")),
         (by_slurm("OUT_OF_MEMORY", out_of_memory=True), (2001, "user", "permanent")),
-        # its own exit, which Slurm only repeats
+        # the program's own exit, which Slurm only repeats
         (by_slurm("FAILED", 3), (9000, "unknown", "unknown")),
         (by_slurm("FAILED", 200), (4200, "user", "transient")),
         (by_slurm("FAILED", signal=11), (3011, "user", "unknown")),
-        # it was over when the node failed: a success stays one
+        # the program was over before the node failed: a success stays a success
         (by_slurm("NODE_FAIL", 0), None),
         (
             ExitInfo(source="start", fault="neverPossible", detail="PartitionTimeLimit"),
@@ -344,7 +347,7 @@ def test_every_fault_has_a_row_of_its_own_and_advice() -> None:
         ("connect: Connection refused", "peer not reached"),
         ("socket.gaierror: [Errno -2] Name or service not known", "peer not reached"),
         ("OSError: [Errno 24] Too many open files", "too many open files"),
-        # what only looks alike
+        # similar text that must not match
         ("0 errors found", None),
         ("loss: 0.1, error: 0.02", None),
         ("Killed 3 rabbits", None),
@@ -375,7 +378,7 @@ def test_a_job_cannot_print_itself_out_of_being_tried_again() -> None:
     )
 
 
-# ---- a site's own
+# ---- a site's own rows
 
 
 def own(tmp_path: pathlib.Path, text: str) -> str:
@@ -544,7 +547,7 @@ def test_text_stays_text_and_names_of_signals_are_read(tmp_path: pathlib.Path) -
             "rows:" + ROW.format(code=70001, phrase="canceled", when="{codes: [1]}"),
             ["row 1, phrase: must not be that of the shipped row 1001: 'canceled'"],
         ),
-        # forms of YAML
+        # YAML syntax variants
         ("rows: [\n  {", ["cannot be read: line 2"]),
         ("rows: &a []\nmore: *a", ["cannot be read: line 1: anchors and aliases"]),
         ("rows: !!python/object/apply:os.system [x]", ["line 1: tags (!) are not allowed"]),
@@ -647,7 +650,7 @@ def test_the_example_in_the_documentation_is_a_table(tmp_path: pathlib.Path) -> 
     ] == []
 
 
-# ---- rules that could take long
+# ---- rules with a long run time
 
 HARMLESS = [
     "error",
@@ -720,7 +723,7 @@ def test_all_rules_together_have_a_limit(tmp_path: pathlib.Path) -> None:
 
 
 def hostile() -> list[str]:
-    """Output made of the beginnings of what rules look for, as much as they look at."""
+    """Return output of maximum length, repeating the first words of the patterns."""
     words = [
         "a",
         " ",
@@ -738,7 +741,7 @@ def hostile() -> list[str]:
 
 @pytest.mark.timeout(60)
 def test_no_output_holds_the_loop() -> None:
-    """Promised is a second; five times that is for machines that have other things to do."""
+    """The promised limit is one second; the test allows five for busy machines."""
     for line in hostile():
         text = line * (SEEN_CHARS // len(line) + 1)
         begun = time.monotonic()
@@ -765,7 +768,7 @@ RULES = st.recursive(
 @given(RULES)
 @pytest.mark.timeout(60)
 def test_whatever_is_taken_ends_soon_on_any_line(rule: str) -> None:
-    """One that is taken wrongly does not end within the life of this test."""
+    """A slow rule that is accepted by mistake would not finish within this test's timeout."""
     import re
 
     try:

@@ -1,5 +1,5 @@
-"""The file of those who are told: what it says is read, and what is wrong with it is told with its
-line, before anything starts.
+"""The file of notification targets is read, or its errors are reported with their lines before
+anything starts.
 """
 
 import os

@@ -1,5 +1,5 @@
-"""A pool of hosts is read as it is written, or everything that is wrong with its file is told with
-its line, before anything starts.
+"""The pool file of hosts is read, or all its errors are reported with their lines before anything
+starts.
 """
 
 import os
@@ -46,7 +46,7 @@ def write(tmp_path: pathlib.Path) -> Write:
 
 
 def told(path: str, own: tuple[str, ...] = ()) -> list[tuple[str, str]]:
-    """(code, sentence without the name of the file) of all that is wrong."""
+    """Return (code, sentence without the file name) of all errors."""
     pool, found = read(path, own)
     assert pool is None and found
     return [(f.code, f.sentence.replace(path, "F")) for f in found]
@@ -508,7 +508,7 @@ def test_its_firewall_is_the_one_of_the_tests() -> None:
     )
 
 
-# ---- with the other settings
+# ---- combined with other settings
 
 
 def settings(

@@ -1,4 +1,4 @@
-"""A supervisor does not start with settings that give away its secrets or its users' work."""
+"""A supervisor refuses to start with settings that expose its secrets or its users' work."""
 
 import os
 import pathlib
