@@ -25,8 +25,8 @@ CONTAINERS = (dict, list, set, deque, OrderedDict, Counter)
 
 
 def kept(root: Any, *, besides: tuple[str, ...]) -> Counter[str]:
-    """Count the elements of each container reachable from `root`, by attribute path. Paths in
-    `besides` are left out.
+    """Count the elements of each container reachable from `root`, by attribute path. Skip
+    attributes named in `besides`.
     """
     out: Counter[str] = Counter()
     seen: set[int] = set()

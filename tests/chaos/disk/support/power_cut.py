@@ -115,7 +115,7 @@ def _arrive(out: bytearray, offset: int, data: bytes, share: float, chance: rand
 
 @dataclass(eq=False)
 class Step:
-    """One name change in a folder. old: the previous node of that name."""
+    """One name change in a folder. old: the previous name of a renamed node in this folder."""
 
     name: str
     node: "Node | None"
