@@ -77,9 +77,8 @@ def test_readers_of_news_and_of_logs_who_never_read(site: SupervisorProcess) -> 
                 return request(site, "GET", "/api/events?after=0")
             case _:
                 body = {"uid": UID, "computeJid": jid, "limit": 512 * 1024}
-                return (
-                    request(site, "POST", "/api/job-log", body) * 4
-                )  # pipelined on one connection: only the first is started
+                # pipelined on one connection: only the first is started
+                return request(site, "POST", "/api/job-log", body) * 4
 
     with connections(site, UNREAD * 3, asks, receive_bytes=4096):
         until(lambda: metrics(site)["live"]["streams"] == UNREAD, "the streams are open")

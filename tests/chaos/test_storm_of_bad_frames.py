@@ -195,12 +195,13 @@ async def flood(site: SupervisorProcess, mad: Mad, frames: int) -> Counter[str]:
                 kind, frame = mad.frame()
                 sent[kind] += 1
                 await socket.write_message(frame, binary=isinstance(frame, bytes))
+                # usually the connection ends here: nobody reads frames sent after it
                 if kind in (
                     "bent",
                     "noise",
                     "text",
                     "deep",
-                ):  # usually the connection ends here: nobody reads frames sent after it
+                ):
                     await asyncio.sleep(0.002)
         except (tornado.websocket.WebSocketClosedError, tornado.iostream.StreamClosedError):
             pass

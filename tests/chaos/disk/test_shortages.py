@@ -146,7 +146,6 @@ def test_records_that_cannot_be_written_are_written_later(make_site: Make) -> No
         assert site.finished(run)["state"] == "completed"
         until(fault.struck, "a record could not be written")
         fault.end()
-        until(
-            lambda: "a record could not be written" in site.log(), "it is said"
-        )  # a moment after the failed call
+        # the message comes a moment after the failed call
+        until(lambda: "a record could not be written" in site.log(), "it is said")
     check_books(site)

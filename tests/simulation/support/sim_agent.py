@@ -45,7 +45,7 @@ LOGIN_SECS = 0.5
 
 
 class Agent:
-    """Ends with its keeper; if it ends alone, the keeper replaces it."""
+    """One agent. It ends with its keeper; if it ends alone, the keeper replaces it."""
 
     def __init__(self, keeper: Keeper) -> None:
         self.keeper, self.machine, self.time = keeper, keeper.machine, keeper.time

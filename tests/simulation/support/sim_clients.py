@@ -56,7 +56,7 @@ class Asked(msgspec.Struct):
 
 
 class Clients:
-    """broken: called with a sentence when a guarantee is broken."""
+    """All clients. broken: called with a sentence when a guarantee is broken."""
 
     def __init__(self, supervisor: "Supervisor", broken: Callable[[str], None]) -> None:
         self.supervisor, self.time, self._broken = supervisor, supervisor.time, broken
@@ -95,7 +95,7 @@ class Clients:
         return self._submit_late(uid, command=("job", "0", str(secs), "dies"))
 
     def submit_gang(self, uid: str, secs: float) -> Asked:
-        """Submit a similar simulation with two tasks of one role, which tolerate SIGTERM."""
+        """Submit a similar simulation with two tasks of one role, which ignore SIGTERM."""
         return self._submit_late(
             uid, roles=(TaskRole(name="late", tasks=2, command=("job", "0", str(secs), "ignores")),)
         )
@@ -332,9 +332,8 @@ class Clients:
             elif asked.request.force_run:
                 self.time.saw("a run was forced")
         asked.serial = reply["serial"]
-        if (
-            isinstance(asked.request, RunCancel) and reply.get("lateStop") is None
-        ):  # otherwise it had ended by itself
+        # a late stop means that the run had ended by itself
+        if isinstance(asked.request, RunCancel) and reply.get("lateStop") is None:
             self.canceled.setdefault((asked.jid, reply["serial"]), self.time.now)
         if not self.time.strikes("a reply was lost"):
             asked.answered += 1

@@ -51,7 +51,7 @@ class Process(msgspec.Struct):
 
     @property
     def gang(self) -> str:
-        """Return the part of the token that all tasks of an attempt share."""
+        """Return the part of the token that all tasks of one attempt share."""
         return self.token.rsplit("/", 2)[0]
 
     @property

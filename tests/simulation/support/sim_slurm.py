@@ -416,9 +416,8 @@ class SignIns:
         if key not in self._asked:
             return
         if not self.sim.supervisor.life.awake:
-            self.time.after(
-                2.0, lambda: self._comes(key)
-            )  # nobody answers the user, who tries again
+            # nobody answers the user, who tries again
+            self.time.after(2.0, lambda: self._comes(key))
             return
         self._asked.discard(key)
         self.there.add((key.uid, key.host))

@@ -41,7 +41,7 @@ class Violation(AssertionError):
 
 class Lived(NamedTuple):
     happened: Counter[str]
-    #: of the whole event log
+    #: digest of the whole event log
     digest: str
     steps: int
 

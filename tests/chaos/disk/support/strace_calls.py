@@ -148,9 +148,8 @@ def _calls(trace: Path) -> Iterator[Call]:
             pid, text = int(found[1]), found[2]
             if text.startswith(("+++", "---", "???")):
                 continue
-            if text.endswith(
-                (_UNFINISHED, _DETACHED)
-            ):  # the latter if strace detached before the call ended
+            # `_DETACHED` if strace detached before the call ended
+            if text.endswith((_UNFINISHED, _DETACHED)):
                 open_[pid] = (number, text.removesuffix(_UNFINISHED).removesuffix(_DETACHED))
                 continue
             resumed = _RESUMED.match(text)
