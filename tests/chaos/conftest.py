@@ -1,4 +1,4 @@
-"""Lets the tests of this folder import what they share, and gives them sites."""
+"""Fixtures for the users and sites of the tests in this folder."""
 
 import os
 from collections.abc import Callable, Generator, Iterator
@@ -17,8 +17,8 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.fixture(scope="module", params=["same user", "ordinary user"])
 def who(request: pytest.FixtureRequest) -> int | None:
-    """As whom a site runs: as the user who runs the tests, and, where that is root, as an ordinary
-    user as well.
+    """Return the user of a site: None for the user who runs the tests, and, if that is root, an
+    ordinary user as well.
     """
     if request.param == "same user":
         return None
@@ -36,8 +36,8 @@ def who(request: pytest.FixtureRequest) -> int | None:
 
 @pytest.fixture
 def make_site() -> Iterator[Callable[..., SupervisorProcess]]:
-    """`make_site(who, *settings, **options)`: a fresh root. At the end nothing that ran on it is
-    left.
+    """Return `make_site(who, *settings, **options)`: a new root. At the end, stop everything that
+    ran on it.
     """
     with ended() as sites:
 

@@ -1,10 +1,8 @@
-"""Bugs on purpose: each is planted alone in a copy of the tree, and the test that guards against it
-must fail.
+"""Plant each bug of mutants.toml alone in a copy of the tree, and check that the named test fails.
 
-`python tests/chaos/mutants.py` plants all of mutants.toml and writes MUTANTS.md. `--only WORD`
-plants those with the word in guarantee, name, file or test, and puts their rows into MUTANTS.md; it
-can be given several times. `--jobs N` plants so many at once. Ends with 1 when a bug was not
-caught.
+`python tests/chaos/mutants.py` plants all bugs and writes MUTANTS.md. `--only WORD` plants those
+with the word in guarantee, name, file or test, and updates their rows in MUTANTS.md; the option may
+be repeated. `--jobs N` plants N bugs in parallel. The exit status is 1 if a test missed a bug.
 """
 
 import argparse
@@ -22,15 +20,15 @@ from typing import NamedTuple
 TREE = Path(__file__).resolve().parents[2]
 LIST = Path(__file__).with_name("mutants.toml")
 PAGE = Path(__file__).with_name("MUTANTS.md")
-#: A test that hangs because of the bug has caught it.
+#: Timeout in seconds. A test that hangs because of the bug has caught it.
 SECS = 600
 #: pytest's exit codes
 FAILED, PASSED = 1, 0
 
 
 class Mutant(NamedTuple):
-    """old stands in the file exactly once, and is replaced by new; test is what must fail then, as
-    pytest names it.
+    """One planted bug. `old` occurs exactly once in the file and is replaced by `new`; `test` is
+    the pytest name of the test that must fail.
     """
 
     guarantee: str
@@ -53,7 +51,7 @@ def read() -> list[Mutant]:
 
 
 def misfit(mutant: Mutant) -> str | None:
-    """Why it cannot be planted any more."""
+    """Return why the bug cannot be planted any more, or None."""
     path = TREE / mutant.file
     if not path.is_file():
         return f"{mutant.file} is not there"
@@ -115,8 +113,8 @@ def row(o: Outcome) -> str:
 
 
 def with_rows(text: str, outcomes: list[Outcome]) -> str:
-    """The page with the rows of these outcomes: in the place of an older row of the same bug, else
-    at the end.
+    """Return the page with the rows of these outcomes. A row replaces the older row of the same
+    bug, or is appended.
     """
     lines = text.rstrip("\n").split("\n")
     for o in outcomes:
@@ -133,7 +131,7 @@ def with_rows(text: str, outcomes: list[Outcome]) -> str:
 
 
 def page(outcomes: list[Outcome]) -> str:
-    """MUTANTS.md."""
+    """Return the text of MUTANTS.md."""
     rows = [row(o) for o in outcomes]
     caught = sum(o.caught for o in outcomes)
     return "\n".join(

@@ -1,5 +1,5 @@
-"""An acknowledged cancel is final: at whatever instant around the start it came, and although the
-supervisor died right after it.
+"""An acknowledged cancel is final, at any instant around the start and even if the supervisor dies
+right after it.
 """
 
 import os
@@ -15,7 +15,7 @@ from site_locations import ROOM, dice, share
 from supervisor_process import SupervisorProcess, fresh_nap, naps, req_id, shell, until
 
 ROUNDS, AT_ONCE = share(5, 100), 5
-#: Jobs that are deaf to SIGTERM have this long, and a second.
+#: Grace of jobs that ignore SIGTERM; one more second is allowed.
 GRACE_SECS = 0.3
 UID = "CancelR1"
 
@@ -66,7 +66,9 @@ def test_cancels_race_with_starts_and_the_supervisor_dies_after_the_last_ack(
 
 
 def _check_stories(site: SupervisorProcess, runs: list[dict[str, Any]]) -> None:
-    """Nothing runs in the books after the cancel, and each ended as canceled."""
+    """Check that no event shows the run running after the cancel, and that each run ended as
+    canceled.
+    """
     for run in runs:
         said = site.post(
             "job-story", uid=run["uid"], computeJid=f"{run['uid']}-{run['simulationId']}-command"
@@ -78,7 +80,7 @@ def _check_stories(site: SupervisorProcess, runs: list[dict[str, Any]]) -> None:
 def test_a_queued_run_is_canceled_while_no_agent_can_live(
     make_site: Callable[..., SupervisorProcess], who: int | None
 ) -> None:
-    """Template, keepers and agents are dead or frozen; whoever waits in the queue leaves it at
+    """The fork server, keepers and agents are dead or frozen; a queued run leaves the queue at
     once.
     """
     site = make_site(who, "slots.local_sequential=1").start()

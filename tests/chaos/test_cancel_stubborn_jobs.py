@@ -1,5 +1,5 @@
-"""Nasty jobs that are canceled, run out of time, or end: in time nothing of them is left, their
-slots are free, and the reason is true.
+"""Stubborn jobs that are canceled, exceed their time limit, or end: all their processes are gone in
+time, their slots are free, and the reason is true.
 """
 
 import time
@@ -14,14 +14,14 @@ from stubborn_jobs import ANIMALS, CODE, ends, stays
 from supervisor_process import SupervisorProcess, fresh_nap, jid_of, naps, req_id, shell, until
 
 GRACE_SECS = 0.5
-#: With this above its grace, a stopped job is gone.
+#: A stopped job is gone within its grace and this time.
 GONE_SECS = 1.0
 LIMIT_SECS = 3.0
 
 
 @pytest.fixture(scope="module")
 def site(who: int | None) -> Iterator[SupervisorProcess]:
-    """As many slots as there are animals: none is left for a job that finds one not given back."""
+    """As many slots as there are animals: a slot that is not released is missing for the next job."""
     site = new_site(who, f"slots.local_sequential={len(ANIMALS)}")
     try:
         yield site.start()
@@ -31,8 +31,8 @@ def site(who: int | None) -> Iterator[SupervisorProcess]:
 
 
 class Cage:
-    """One animal and what is known of it. Each is another user's, so that nothing of it can be
-    taken for another one's.
+    """One animal and its run. Each has its own user, so that its processes cannot be confused with
+    others.
     """
 
     def __init__(self, n: int, kind: str, way: str, oracle: Oracle) -> None:
@@ -84,7 +84,9 @@ def test_nothing_of_any_is_left(site: SupervisorProcess, way: str) -> None:
 
 
 def _gone(cages: list[Cage]) -> dict[str, float]:
-    """Seconds until nothing of each was seen any more, and nothing came back."""
+    """Return for each cage the seconds until none of its processes was seen any more. Check that
+    none came back.
+    """
     begun = time.monotonic()
     out: dict[str, float] = {}
 
@@ -114,7 +116,7 @@ def _check(cage: Cage, said: dict[str, Any], way: str) -> None:
 
 
 def _check_slots(site: SupervisorProcess, cages: list[Cage]) -> None:
-    """Each user's next job starts: the slots were given back, all of them at once."""
+    """Check that each user's next job starts: all slots were released, all at once."""
     nap = fresh_nap()
     runs = [shell(f"sleep {nap}", cage.run["uid"], graceSecs=0) for cage in cages]
     for run in runs:

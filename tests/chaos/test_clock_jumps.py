@@ -1,7 +1,7 @@
-"""Somebody sets the clock, by an hour or a day, while everything is under way: nothing is ended for
-it, nothing out of order, and what took how long is right (G10).
+"""The wall clock jumps by an hour or a day while work is under way. No run ends because of it, the
+order of events stays right, and durations are correct (G10).
 
-The wall clock of all processes of a site is set; the jobs' own stamps are by the true one.
+The tests set the wall clock of all processes of a site. The jobs' own stamps use the true clock.
 """
 
 import contextlib
@@ -38,15 +38,15 @@ from timestamped_jobs import (
 from jobscribe.protocol.api import tickets
 
 MakeSite = Callable[..., SupervisorProcess]
-#: Durations are right within a second; with room. What is too soon, or longer than can be, no busy
-#: machine excuses.
+#: Durations are right within one second, times `ROOM`. A busy machine excuses neither a duration
+#: that is too short nor one that is impossibly long.
 RIGHT_SECS, SOON_SECS = 1.0 * ROOM, 1.0
 #: Offsets in the order in which the clock takes them, while the same work is under way.
 JUMPS = [[HOUR, -DAY], [-HOUR, DAY]] + (
     [[HOUR], [-HOUR], [DAY], [-DAY], [DAY, 0.0], [-DAY, DAY, -HOUR]] if SOAK else []
 )
 STEP_SECS = 0.8
-#: More than all of them take on a machine that is busy.
+#: Longer than all of them take on a busy machine.
 LATE_SECS = 6.0
 
 
@@ -67,7 +67,7 @@ def stamps(tmp_path: Path) -> Stamps:
 
 
 class Stream:
-    """A page's stream of news, read in a thread."""
+    """A page's event stream, read in a thread."""
 
     def __init__(self, site: SupervisorProcess, ticket: str) -> None:
         self._connection = http.client.HTTPConnection(site.url.removeprefix("http://"), timeout=60)
@@ -94,13 +94,13 @@ class Stream:
 
 
 def lasted(stamps: Stamps, name: str) -> float:
-    """By the job's own stamps."""
+    """Return the duration by the job's own stamps."""
     (_, _, _, began), (_, _, _, ended) = stamps.of(name)
     return (int(ended) - int(began)) / 1e9
 
 
 class InThread:
-    """A request under way."""
+    """A request that runs in a thread."""
 
     def __init__(self, what: Callable[[], Any]) -> None:
         self._out: list[Any] = []
@@ -112,7 +112,7 @@ class InThread:
         self._out = [what(), time.monotonic() - begun]
 
     def result(self) -> tuple[Any, float]:
-        """What it came to, and how long it took."""
+        """Return the result of the request and its duration."""
         self._thread.join()
         answer, took = self._out
         return answer, took
@@ -133,8 +133,7 @@ def test_the_clock_is_set_while_everything_is_under_way(
         env=clock.env,
     ).start()
     past = site.finished(stamps.job("past"))
-    # three slots: one job with time enough, one that will be too late, and one after the other
-    # those of the queue
+    # three slots: a job with enough time, a job that exceeds its limit, and the queued jobs in turn
     fine, late = (
         stamps.job("fine", stamps.until("fine"), timeLimitSecs=600),
         stamps.job("late", "sleep 600", timeLimitSecs=LATE_SECS, graceSecs=0.0),
@@ -145,7 +144,7 @@ def test_the_clock_is_set_while_everything_is_under_way(
         site.submit(run)
     for run in (fine, late):
         site.running(run)
-    # and one slot of the other kind, for which somebody waits too long
+    # and one slot of the other kind, which another job waits for until its limit
     hog, limited = (
         stamps.job("hog", "sleep 600", jobRunMode="parallel", graceSecs=0.0),
         stamps.job("limited", jobRunMode="parallel", queueLimitSecs=2.0),
@@ -214,9 +213,7 @@ def test_a_half_open_link_is_noticed_though_the_clock_was_set(
         site.submit(long)
         site.running(long)
         made, begun = proxy.made, time.monotonic()
-        while (
-            time.monotonic() < begun + 3 * PING_SECS
-        ):  # at every moment between a ping and the next one
+        while time.monotonic() < begun + 3 * PING_SECS:  # at every moment between two pings
             offset -= DAY
             clock.set(offset)
             assert told(site, long) == ("running", True)
@@ -274,8 +271,8 @@ def _check_answers(asked: dict[str, "InThread"]) -> None:
 def test_the_machine_sleeps_for_ten_minutes(
     make_site: MakeSite, clock: SetClock, stamps: Stamps
 ) -> None:
-    """The monotonic clock stands still meanwhile and the wall clock is ahead afterwards. Limits and
-    durations count what was awake.
+    """The monotonic clock stands still meanwhile, and the wall clock is ahead afterwards. Limits
+    and durations count only the time awake.
     """
     site = make_site("slots.local_sequential=2", "slots.local_parallel=1", env=clock.env).start()
     fine, late = (
@@ -326,8 +323,8 @@ def test_the_machine_sleeps_for_ten_minutes(
 def test_the_machine_boots_while_deadlines_run_and_its_clock_is_a_day_behind(
     make_site: MakeSite, clock: SetClock, stamps: Stamps
 ) -> None:
-    """What ran there is lost, what waited waits on, and within a new boot its deadline counts by
-    the wall clock, which is wrong here.
+    """Running jobs are lost and queued jobs stay queued. After a boot, deadlines count by the wall
+    clock, which is wrong here.
     """
     site = make_site("slots.local_sequential=1", env=clock.env, python=clock.python).start()
     ran, hog = (
@@ -388,7 +385,7 @@ def _log(site: SupervisorProcess, run: dict[str, Any], wait: float) -> tuple[int
 
 
 def _over(site: SupervisorProcess, run: dict[str, Any]) -> Any:
-    """Its status when nothing of it is left, over connections of its own."""
+    """Return the status once the run is over; use separate connections."""
     while not (
         said := _post(site, "run-status", {"uid": UID, "computeJid": jid_of(run), "waitSecs": 5})[1]
     )["over"]:

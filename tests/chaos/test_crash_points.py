@@ -1,8 +1,7 @@
-"""Every crash point is visited, by real processes that kill themselves there; afterwards a restart
-tells the truth.
+"""Real processes kill themselves at every crash point; after a restart, every status is true.
 
-What makes a process come there is written beside each. The jobs are the witnesses (see `witness`),
-the client journals its answers.
+`NEEDS` says what makes a process reach a point. The jobs record their own stamps (see `oracle`),
+and the client journals its answers.
 """
 
 import http.client
@@ -30,8 +29,7 @@ app = App(
     prepare=lambda run: Prepared(command=("/bin/sh", "-c", run.data["shell"])), result=lambda run: {"answer": "x" * 20000},
 )
 """
-#: What has to happen for a process to come to its places; whatever is not named here is passed by
-#: every run.
+#: Requests that make a process reach a crash point; every run passes the points not listed here.
 NEEDS = {
     "keeper.given": "app",
     "job.prepared": "app",
@@ -46,18 +44,18 @@ NEEDS = {
     "lease.written": "lease",
     "lease.renamed": "lease",
 }
-#: Where the one that dies is the job itself: it has no end to tell but its signal.
+#: Points at which the job itself dies: its only exit status is its signal.
 OF_THE_JOB = ("job.prepared", "job.computed", "result.written", "result.renamed")
-#: Whatever becomes of these, the run is lost, or told to have never started: its token is used, and
-#: nothing runs.
+#: At these points the run is lost or reported as never started: its token is used, and nothing
+#: runs.
 BEFORE_IT_RUNS = ("keeper.consumed", "keeper.given")
-#: How many jobs are asked for, so that the n-th passage comes.
+#: Number of jobs to submit, so that the n-th passage happens.
 JOBS = 3
 
 
 def _visits() -> list[tuple[str, int]]:
-    """The how-manieth passage is deadly: the first ones of the store belong to the supervisor's own
-    start.
+    """Return each crash point with the number of its deadly passage. The supervisor's own start
+    uses the first passages of the store's points.
     """
     out = []
     for point in POINTS:
@@ -74,8 +72,8 @@ def _visits() -> list[tuple[str, int]]:
 
 
 class Scene:
-    """A site whose processes die at a point, and what a client does there, again and again until it
-    is answered.
+    """A site whose processes die at a crash point, and a client that repeats its requests until
+    they are answered.
     """
 
     def __init__(self, site: SupervisorProcess, point: str, folder: Path) -> None:
@@ -96,8 +94,8 @@ class Scene:
         return spec((), UID, simulationType="plain", computeModel="m", data=data)
 
     def act(self) -> None:
-        """Ask for everything that this is about; what is not answered is asked for again, word for
-        word, next time.
+        """Send all requests of the scene. Requests without an answer are repeated unchanged at the
+        next call.
         """
         for n, run in enumerate(self.runs):
             reply = self._asked("run-simulation", reqId=f"request-{n}", run=run)
@@ -131,7 +129,7 @@ class Scene:
             self.uploaded.append(answer.json())
 
     def _asked(self, path: str, **body: Any) -> dict[str, Any] | None:
-        """None where there was no answer, or one that says to ask again."""
+        """Return the answer, or None if there was none or it was retryable."""
         try:
             answer = self.site.ask("POST", f"/api/{path}", json.dumps(body).encode())
         except (OSError, http.client.HTTPException):
@@ -142,7 +140,7 @@ class Scene:
 
     @property
     def hit(self) -> bool:
-        """Has a process died there? A supervisor's is waited for."""
+        """Return whether a process died at the point. Wait for the end of a supervisor."""
         assert self.site.process is not None
         return self.struck.exists() and (
             self.site.process.poll() is not None or self.point.split(".")[0] in _OTHERS
@@ -153,13 +151,14 @@ class Scene:
         return all(s is not None and s["over"] for s in said)
 
 
-#: Places of processes other than the supervisor, which outlives their end.
+#: Name prefixes of crash points in processes other than the supervisor; the supervisor survives
+#: these.
 _OTHERS = ("agent", "keeper", "job", "result")
 
 
 @pytest.fixture
 def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
-    """With a supervisor that comes up, or dies while it does."""
+    """Yield a scene whose supervisor has started, or died during its start."""
     point, visit = request.param
     purge = ("purge.after_secs=0.5", "purge.every_secs=0.2") if NEEDS.get(point) == "purge" else ()
     site = new_site(
@@ -221,8 +220,8 @@ def test_a_crash_here_loses_nothing_doubles_nothing_and_lies_about_nothing(scene
 
 
 def _may_fail(scene: Scene, jid: str) -> bool:
-    """May this run have ended in another way than it was meant to? Only where its own token, or
-    process, was the one that was hit.
+    """Return whether this run ended in another way than intended. Check that its own token or
+    process was hit.
     """
     said = scene.site.post("run-status", uid=UID, computeJid=jid)
     stamps = [s for s in scene.oracle.stamps() if s.token.startswith(f"{jid}/")]
@@ -246,7 +245,7 @@ def _may_fail(scene: Scene, jid: str) -> bool:
 
 
 def _check_result(scene: Scene, jid: str) -> None:
-    """It is there whole, or not at all."""
+    """Check that the result is complete or absent."""
     result = scene.site.root / "user" / UID / "plain" / jid.split("-")[1] / "m" / "out.json"
     assert result.exists() == (scene.point == "result.renamed")
     if result.exists():
@@ -254,7 +253,9 @@ def _check_result(scene: Scene, jid: str) -> None:
 
 
 def _check_purged(scene: Scene) -> None:
-    """Directories of purged runs are gone, by whatever name; the books say so."""
+    """Check that the folders of purged runs are gone, whatever their name, and that the status says
+    so.
+    """
     folders = [
         scene.site.root / "user" / UID / "command" / run["simulationId"] for run in scene.runs
     ]
@@ -271,7 +272,9 @@ def _check_purged(scene: Scene) -> None:
 
 
 def _check_uploaded(scene: Scene) -> None:
-    """What was acknowledged is there, whole; of what was not there is nothing to be seen."""
+    """Check that acknowledged files exist and are complete, and that no trace of other uploads is
+    visible.
+    """
     (file,) = scene.site.ask("GET", f"/api/lib-files?uid={UID}&simulationType=plain").json()[
         "files"
     ]

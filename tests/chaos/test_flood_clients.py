@@ -1,5 +1,5 @@
-"""Clients that do not read, do not speak, or do not stop: each is bounded, others are served, and
-afterwards everything is as before.
+"""Clients that do not read, do not send, or do not stop: each is limited, other clients are served,
+and all resources are released afterwards.
 """
 
 import json
@@ -30,7 +30,7 @@ def site(make_site) -> SupervisorProcess:
 
 
 def back(site: SupervisorProcess, before: dict, secs: float = 20.0) -> None:
-    """Descriptors, tasks and what is kept for clients are what they were."""
+    """Wait until descriptors, tasks and per-client state are back to their earlier values."""
 
     def same() -> bool:
         now = metrics(site)
@@ -50,9 +50,7 @@ def back(site: SupervisorProcess, before: dict, secs: float = 20.0) -> None:
 
 @pytest.mark.timeout(300)
 def test_readers_of_news_and_of_logs_who_never_read(site: SupervisorProcess) -> None:
-    """Streams with a job's output, the log of events, pieces of output: asked for, and left where
-    they are.
-    """
+    """Request streams with a job's output, the event log and pieces of output, and never read them."""
     run = shell("exec timeout 60 yes")
     site.submit(run)
     site.running(run)
@@ -79,9 +77,8 @@ def test_readers_of_news_and_of_logs_who_never_read(site: SupervisorProcess) -> 
                 return request(site, "GET", "/api/events?after=0")
             case _:
                 body = {"uid": UID, "computeJid": jid, "limit": 512 * 1024}
-                return (
-                    request(site, "POST", "/api/job-log", body) * 4
-                )  # one after the other on one connection: only the first is begun
+                # pipelined on one connection: only the first is started
+                return request(site, "POST", "/api/job-log", body) * 4
 
     with connections(site, UNREAD * 3, asks, receive_bytes=4096):
         until(lambda: metrics(site)["live"]["streams"] == UNREAD, "the streams are open")
@@ -140,8 +137,8 @@ def big(site: SupervisorProcess, uid: str, mib: int) -> bytes:
 def test_who_does_not_take_large_answers_gets_no_more_of_them_and_others_do(
     app_site: SupervisorProcess,
 ) -> None:
-    """The answers of one user that wait in memory have a bound on their sum; who is refused is told
-    why and may come again.
+    """A limit applies to the total size of one user's answers in memory. A refused client gets the
+    reason and may retry.
     """
     site = app_site
     ask = {
@@ -247,8 +244,8 @@ def test_connections_that_say_nothing_or_never_come_to_an_end(site: SupervisorPr
 
 @pytest.mark.timeout(900)
 def test_one_user_submits_ten_thousand_runs(site: SupervisorProcess) -> None:
-    """Each is acknowledged; others are served meanwhile; why one waits is told with its place;
-    canceled, all are gone at once.
+    """Each run is acknowledged, and other clients are served meanwhile. The reason of a queued run
+    has its queue position. A cancel removes all at once.
     """
     count = share(800, 10_000)
     holders = [shell("sleep 1000") for _ in range(4)]
@@ -271,7 +268,7 @@ def test_one_user_submits_ten_thousand_runs(site: SupervisorProcess) -> None:
     each = (time.monotonic() - begun) / 100
     there = "u=Syst []) opName=alive"
     times = site.log().count(there)
-    site.kill(site.agent_pid())  # it comes back, and its runs ask for slots again
+    site.kill(site.agent_pid())  # the agent restarts, and its runs ask for slots again
     until(lambda: site.log().count(there) > times, "its next agent is there")
     until(lambda: site.status(runs[0])["queueState"] == "op_slot", "its agent is back")
     memory.look()
@@ -294,8 +291,8 @@ def test_one_user_submits_ten_thousand_runs(site: SupervisorProcess) -> None:
 
 @pytest.mark.timeout(120)
 def test_a_stalled_agent_while_ops_are_sent(site: SupervisorProcess) -> None:
-    """Every question to it ends with an answer, at its deadline at the latest; others are served;
-    then it goes on as if nothing was.
+    """Every request to the agent gets an answer by its deadline; other clients are served; the
+    agent then continues normally.
     """
     run = shell("echo here; exec sleep 600")
     site.submit(run)

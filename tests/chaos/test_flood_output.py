@@ -1,5 +1,5 @@
-"""Jobs that write as fast as they can: memory stays where it is, others are served, output is
-capped, and what was dropped is said.
+"""Jobs that write output as fast as possible: memory stays bounded, other clients are served,
+output is capped, and the dropped amount is reported.
 """
 
 import pytest
@@ -26,7 +26,7 @@ def site(make_site) -> SupervisorProcess:
 
 @pytest.mark.timeout(600)
 def test_eight_jobs_of_yes(site: SupervisorProcess) -> None:
-    """G15. Latency is held against the same questions in the same run before the flood began."""
+    """G15. Latency is compared with the same requests before the flood, in the same test run."""
     known = spec(["/bin/true"], OTHER)
     site.finished(known)
     site.finished(spec(["/bin/true"]))
@@ -47,8 +47,7 @@ def test_eight_jobs_of_yes(site: SupervisorProcess) -> None:
     )
     assert grown["supervisor"] <= 32
     assert grown["agent"] <= 16
-    # the flooders have every processor to themselves but for what the kernel gives others: a share
-    # is asserted, and a floor of time
+    # the flooding jobs use all CPU time that the kernel leaves them: assert a ratio and a minimum
     assert flooded <= max(2 * ROOM * quiet, 0.05 * ROOM)
     for run, said in zip(runs, ended, strict=True):
         _capped(site, run, said)
@@ -56,7 +55,9 @@ def test_eight_jobs_of_yes(site: SupervisorProcess) -> None:
 
 
 def _capped(site: SupervisorProcess, run: dict, said: dict) -> None:
-    """Beginning and end are there, the middle is not, and everybody is told how much it was."""
+    """The beginning and end exist, the middle does not, and every interface reports the missing
+    amount.
+    """
     exit_ = said["exit"]
     assert exit_["code"] == 124, "it was ended by its own timeout"
     assert exit_["droppedBytes"] > 10 * CAP
@@ -80,16 +81,14 @@ app = App(
     prepare=lambda run: Prepared(command=("/bin/sh", "-c", run.data["shell"])), result=lambda run: {},
 )
 """
-#: Writes a report a line, each at once.
+#: Writes one report per line, each immediately.
 REPORTS = """awk 'BEGIN { f = ENVIRON["JOBSCRIBE_REPORT"]
     for (i = 1; i <= %d; i++) { printf "{\\"frameCount\\": %%d}\\n", i >> f; fflush(f) } }'"""
 
 
 @pytest.mark.timeout(300)
 def test_a_job_that_reports_without_end(make_site) -> None:
-    """100,000 reports of one run: the newest is told, a few a second, and nothing piles up on their
-    way.
-    """
+    """100,000 reports from one run: clients see the newest, a few per second, and no queue grows."""
     count = share(30_000, 100_000)
     site: SupervisorProcess = make_site(
         None, "apps.also=flood=flood_app:app", modules={"flood_app.py": APP}

@@ -1,4 +1,4 @@
-"""A keeper that stands still: noticed by its agent, told as not known, recovered, and nothing
+"""A frozen keeper: its agent notices, the status is unknown, the keeper is recovered, and nothing
 starts twice.
 """
 
@@ -17,9 +17,9 @@ from timestamped_jobs import ROOM, Stamps, agent_log, sites, timed, told
 
 from jobscribe.runtime import processes
 
-#: A silent keeper is noticed within three of these (seconds).
+#: The agent notices a silent keeper within three of these intervals (seconds).
 PING_SECS = 1.0
-#: And killed after so much more.
+#: The agent kills the keeper after this additional time (seconds).
 KILL_SECS = 2.0
 JOB_SECS, ROOM_SECS = 1.0, 1.0
 PTRACE_SEIZE, PTRACE_INTERRUPT = 0x4206, 0x4207
@@ -48,7 +48,7 @@ def site(make_site: Callable[..., SupervisorProcess]) -> SupervisorProcess:
 
 
 def frozen_for_good(pid: int) -> None:
-    """No SIGCONT wakes it, as if it hung: this process traces it until it is killed."""
+    """Freeze a process so that SIGCONT cannot wake it: this process traces it until it is killed."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
     if libc.ptrace(PTRACE_SEIZE, pid, None, None) or libc.ptrace(PTRACE_INTERRUPT, pid, None, None):
@@ -116,7 +116,7 @@ def test_a_keeper_that_hangs_is_told_then_killed_and_its_jobs_are_adopted(
         KILL_SECS * ROOM,
     )
     with contextlib.suppress(ChildProcessError):
-        os.waitpid(keeper, os.WNOHANG)  # who traces a process is told of its end
+        os.waitpid(keeper, os.WNOHANG)  # the tracer, not the parent, is notified of the end
     said = site.wait(short)
     assert (said["state"], said["exit"]["code"], said["exit"]["stopReason"]) == ("error", 4, None)
     assert JOB_SECS - 0.1 < length(said) < JOB_SECS + ROOM_SECS
@@ -133,7 +133,7 @@ def test_a_keeper_that_hangs_is_told_then_killed_and_its_jobs_are_adopted(
 def _check_told(
     site: SupervisorProcess, runs: dict[str, Any], waits: dict[str, Any], keeper: int
 ) -> None:
-    """Everywhere: which keeper, since when, and what to do."""
+    """Check that every interface names the keeper, the time since it is silent, and the advice."""
     reasons = {r["what"]: r for r in site.ask("GET", "/health").json()["reasons"]}
     reason = reasons[f"keeper:{site.agent_key()}"]
     assert (

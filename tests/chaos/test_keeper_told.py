@@ -1,5 +1,5 @@
-"""A keeper that cannot begin is told in its own words, long before anybody's patience is over, and
-the next start is tried.
+"""A keeper that cannot start is reported with its own error message, long before the connect
+timeout, and the next start is tried.
 """
 
 import time
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from supervisor_process import UID, SupervisorProcess, jid_of, shell, until
 
-#: An agent has this long to connect; what is told sooner was not found out by waiting.
+#: Connect timeout of an agent (seconds). A report that comes sooner does not rely on the timeout.
 PATIENCE = 60.0
 
 
@@ -46,6 +46,6 @@ def test_a_template_that_is_killed_is_started_again(site: SupervisorProcess) -> 
     assert site.finished(shell("exit 0"))["state"] == "completed"
     (template,) = site.titled("template")
     site.kill(template)
-    said = site.finished(shell("exit 4", uid="SystemU2"))  # who has no agent yet
+    said = site.finished(shell("exit 4", uid="SystemU2"))  # a user without an agent
     assert (said["state"], said["exit"]["code"]) == ("error", 4)
     assert template not in until(lambda: site.titled("template"), "there is another one")

@@ -1,5 +1,5 @@
-"""kill -9 of agents, keepers, job commands, shells, templates and workers, alone and together: the
-end of every job is told as it was.
+"""kill -9 of agents, keepers, job commands, shells, fork servers and workers, alone and together:
+the end of every job is reported correctly.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from supervisor_process import SupervisorProcess, naps, req_id, shell, spec, unt
 from jobscribe.runtime import processes
 
 CODE = 5
-#: What nobody can know any more is said so long after it was lost (seconds).
+#: A lost exit status is reported within this time after the loss (seconds).
 LOST_SECS = 10
 COMBINATIONS = share(4, 100)
 PID_SECS = 30.0
@@ -72,7 +72,7 @@ _uids = (
 
 
 class Case:
-    """A job of a user of its own that waits at a gate of its own, and its processes."""
+    """A job with its own user and its own gate, at which it waits; and its processes."""
 
     def __init__(
         self, site: SupervisorProcess, oracle: Oracle, *, app: bool = False, uid: str | None = None
@@ -103,7 +103,7 @@ class Case:
         return int(self.site.keeper(self.uid)["pid"])
 
     def ancestor(self, generations: int) -> int:
-        """1: whoever started the job's own shell; and so on."""
+        """Return the pid of an ancestor of the job's shell. 1: the parent, and so on."""
         pid = self.stamp.pid
         for _ in range(generations):
             found = processes.find(pid)
@@ -123,7 +123,9 @@ class Case:
         return self.oracle.status(self.run)
 
     def check_end(self, source: str) -> None:
-        """It went on, and its exit code and last line are told as they were."""
+        """Check that the job continued, and that its exit code and last line are reported
+        correctly.
+        """
         assert processes.alive(self.stamp.pid, self.stamp.born), "it was not touched"
         self.check_told(self.end(), source)
 
@@ -138,7 +140,7 @@ class Case:
         )
 
     def check_killed(self) -> None:
-        """A signal ended it; nobody here had asked for that."""
+        """Check that a signal ended the job and that no cancel was requested."""
         said = self.end()
         assert (
             said["state"],
@@ -169,7 +171,7 @@ class Case:
         return int(start["pid"])
 
     def check_slots(self) -> None:
-        """The next job of this user starts."""
+        """Check that the next job of this user starts."""
         assert self.site.finished(shell("exit 0", self.uid))["state"] == "completed"
 
 
@@ -225,7 +227,7 @@ def test_the_interpreter_of_a_job_command(site: SupervisorProcess, oracle: Oracl
 
 
 def test_the_apps_side_of_a_job_command(site: SupervisorProcess, oracle: Oracle) -> None:
-    """It is asked for the next thing in a new process: nothing of the run is lost."""
+    """The job command runs the next step in a new process: nothing of the run is lost."""
     case = Case(site, oracle, app=True)
     job_command = case.ancestor(1)
     side = next(
@@ -248,8 +250,8 @@ def test_the_template(site: SupervisorProcess, oracle: Oracle) -> None:
 
 
 def test_a_worker(site: SupervisorProcess, oracle: Oracle) -> None:
-    """Who called it is told at once that he may ask again; the run beside it and the next call
-    notice nothing.
+    """The caller gets a retryable error at once; the run beside it and the next call are not
+    affected.
     """
     case = Case(site, oracle)
     body = {"uid": case.uid, "simulationType": "frail"}
@@ -279,14 +281,14 @@ def test_a_worker(site: SupervisorProcess, oracle: Oracle) -> None:
     case.check_end("keeper")
 
 
-# ---- what nobody can know any more
+# ---- exit status unknown
 
 
 def test_keeper_and_shell_while_no_supervisor_is_there(
     site: SupervisorProcess, oracle: Oracle
 ) -> None:
-    """The shell that would have written down the exit is gone, and so is its parent; the command
-    itself runs on.
+    """The shell that would have recorded the exit is gone, and so is its parent; the command itself
+    continues.
     """
     case = Case(site, oracle)
     shell_pid, keeper = case.ancestor(1), case.keeper
@@ -305,8 +307,8 @@ def test_keeper_and_shell_while_no_supervisor_is_there(
 
 
 def test_a_pid_that_is_another_process_by_now(site: SupervisorProcess, oracle: Oracle) -> None:
-    """Keeper and job are gone; strangers have got their very pids. Neither is taken for them,
-    neither is harmed.
+    """Keeper and job are gone, and unrelated processes have their pids. Neither is mistaken for
+    them or harmed.
     """
     if os.geteuid() != 0 or not os.access("/proc/sys/kernel/ns_last_pid", os.W_OK):
         pytest.skip(
@@ -317,7 +319,7 @@ def test_a_pid_that_is_another_process_by_now(site: SupervisorProcess, oracle: O
     with _undertaker() as bury:
         site.stop(signal.SIGKILL)
         site.kill(keeper)
-        # a session's number is taken for as long as one of it is left, and be it a zombie
+        # a session id stays in use while the session has a process, even a zombie
         members = [p.pid for p in processes.table().values() if p.session == main]
         for pid in members:
             site.kill(pid)
@@ -333,8 +335,8 @@ def test_a_pid_that_is_another_process_by_now(site: SupervisorProcess, oracle: O
 
 @contextlib.contextmanager
 def _undertaker() -> Iterator[Callable[[int], None]]:
-    """What loses its parent meanwhile is left to this process, which buries it at once: not every
-    machine's init does.
+    """Adopt and reap orphan processes at once, because not every machine's init does. Yield a
+    function that waits for the end of a pid.
     """
 
     def bury(pid: int) -> None:
@@ -350,7 +352,7 @@ def _undertaker() -> Iterator[Callable[[int], None]]:
 
 @contextlib.contextmanager
 def _stranger(pid: int) -> Iterator["subprocess.Popen[bytes]"]:
-    """A process that has exactly this pid, in a session of its own."""
+    """Run a process that has exactly this pid, in its own session."""
     stranger = _with_pid(pid)
     try:
         yield stranger
@@ -362,9 +364,7 @@ def _stranger(pid: int) -> Iterator["subprocess.Popen[bytes]"]:
 def _with_pid(pid: int) -> "subprocess.Popen[bytes]":
     deadline = time.monotonic() + PID_SECS
     while time.monotonic() < deadline:
-        if Path(
-            f"/proc/{pid}"
-        ).exists():  # somebody else has been quicker: a process, or a thread of one
+        if Path(f"/proc/{pid}").exists():  # another process or thread took the pid
             time.sleep(0.05)
             continue
         Path("/proc/sys/kernel/ns_last_pid").write_text(str(pid - 1))
@@ -412,7 +412,9 @@ def test_any_of_them_at_any_instant_while_jobs_end(
 
 
 def _kills(site: SupervisorProcess, cases: list[Case], chance: Any) -> list[Callable[[], str]]:
-    """Some of supervisor, template, and each job's agent and keeper."""
+    """Return kill functions for a random choice of supervisor, fork server, and each job's agent
+    and keeper.
+    """
 
     def one(pid: int, name: str) -> str:
         ticks = processes.start_ticks(pid)
@@ -438,8 +440,8 @@ def _kills(site: SupervisorProcess, cases: list[Case], chance: Any) -> list[Call
 
 
 def test_the_verdict_on_all_of_that(site: SupervisorProcess) -> None:
-    """By the jobs' own stamps: none ran twice, none is left, and each end that was told is the one
-    that was.
+    """By the jobs' own stamps: no job ran twice, no process is left, and each reported end is the
+    real one.
     """
     oracle = Oracle(site)
     killed = {s.token.split("/")[0] for s in oracle.stamps()} - {

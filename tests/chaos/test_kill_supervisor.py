@@ -1,5 +1,5 @@
-"""kill -9 of the supervisor at any instant, under load: nothing acknowledged is lost, nothing runs
-twice, nothing false is said.
+"""kill -9 of the supervisor at any instant, under load: no acknowledged request is lost, nothing
+runs twice, and no status is false.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from jobscribe.client.sync_client import Client
 
 CYCLES = share(3, 200)
 LONG, QUEUED, SLOTS_LEFT = 50, 6, 3
-#: A status is true again so long after a restart (seconds).
+#: Seconds until a status is true again after a restart.
 TRUE_SECS = 5
 
 
@@ -102,7 +102,9 @@ def test_whatever_instant_it_is_killed_at(
 
 
 def _true_again(oracle: Oracle, long: list[dict[str, Any]], queued: list[dict[str, Any]]) -> float:
-    """Nothing false is ever said, and in time everything is known. Returns the seconds that took."""
+    """Check that no status is ever false and that every status becomes known. Return the seconds
+    until then.
+    """
     begun = time.monotonic()
 
     def known() -> bool:
@@ -122,7 +124,7 @@ def _true_again(oracle: Oracle, long: list[dict[str, Any]], queued: list[dict[st
 
 
 def _follow(site: SupervisorProcess, run: dict[str, Any], heard: list[int]) -> None:
-    """All that this user may hear, from the first event on, until this job ends."""
+    """Record all events visible to this user, from the first on, until this job ends."""
     with (
         Client.from_root(site.root, uid=run["uid"], budget_secs=120) as client,
         contextlib.closing(client.events(after=0)) as stream,
@@ -141,14 +143,14 @@ def _positions(site: SupervisorProcess, uid: str, last: int) -> list[int]:
     ]
 
 
-# ---- a start
+# ---- start
 
 
 def test_no_agent_is_let_in_before_the_log_is_folded(
     make_site: Callable[..., SupervisorProcess],
 ) -> None:
-    """One that is let in earlier is forgotten when the engine starts, and its jobs are not known
-    for ever. Somebody dials all the time.
+    """An agent that is admitted earlier is forgotten when the engine starts, and its jobs stay
+    unknown. A client connects all the time.
     """
     site = make_site(None).start()
     for _ in range(3):
@@ -171,8 +173,8 @@ def _log(site: SupervisorProcess) -> list[str]:
 
 
 def _let_in_early(log: list[str]) -> list[str]:
-    """Lines about agents' connections, each by its supervisor's pid, that stand before this
-    supervisor's line that it is ready.
+    """Return log lines about agent connections that precede the ready line of the same supervisor
+    (by pid).
     """
     ready: set[str] = set()
     early = []
@@ -189,8 +191,8 @@ def _let_in_early(log: list[str]) -> list[str]:
 
 
 def _dial_until(site: SupervisorProcess, over: threading.Event) -> int:
-    """Knock at the agents' listener, wherever it is by now, with a token that is none. Returns how
-    often somebody answered.
+    """Connect to the current agent listener with an invalid token, repeatedly. Return the number of
+    answers.
     """
     answered = 0
     while not over.wait(0.0005):

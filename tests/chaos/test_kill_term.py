@@ -1,5 +1,5 @@
-"""A supervisor that is told to stop: what was accepted is durable, jobs run on, nobody is left
-hanging, and it ends in time.
+"""SIGTERM to the supervisor: accepted requests are durable, jobs continue, no client hangs, and the
+supervisor exits in time.
 """
 
 import http.client
@@ -19,7 +19,7 @@ from supervisor_process import SupervisorProcess, jid_of, req_id, spec, until
 from jobscribe.client.api.errors import ClientError
 from jobscribe.client.sync_client import Client
 
-#: A status is true again so long after a restart, and a drained supervisor has ended (seconds).
+#: Seconds until a status is true again after a restart, and until a drained supervisor has exited.
 TRUE_SECS = END_SECS = 5
 
 APP = """
@@ -37,8 +37,8 @@ app = App(
 def test_told_to_stop_it_drains(
     make_site: Callable[..., SupervisorProcess], who: int | None
 ) -> None:
-    """With streams, an upload, a call and long polls under way, and requests coming in all the
-    while.
+    """Streams, an upload, a call and long polls are under way, and new requests arrive all the
+    time.
     """
     site = make_site(
         who, "slots.local_sequential=3", "apps.also=slow=slow_app:app", modules={"slow_app.py": APP}
@@ -88,7 +88,7 @@ def test_told_to_stop_it_drains(
 def _open_ends(
     site: SupervisorProcess,
 ) -> list[http.client.HTTPConnection | http.client.HTTPResponse]:
-    """Requests that would never end by themselves."""
+    """Open requests that never end by themselves."""
     key = {"Authorization": "Bearer " + site.token}
     stream, upload, call = (site.connection(20) for _ in range(3))
     stream.request("GET", "/api/events?after=0", headers=key)
@@ -109,8 +109,8 @@ def _open_ends(
 
 
 def _asked_while_it_drains(connection: http.client.HTTPConnection, token: str) -> dict[str, int]:
-    """New requests on a connection that is open already, until it is closed: what they were told,
-    and how often.
+    """Send new requests on an open connection until it is closed. Return how often each answer
+    came.
     """
     told: dict[str, int] = {}
     while True:
@@ -134,7 +134,7 @@ def _asked_while_it_drains(connection: http.client.HTTPConnection, token: str) -
 
 
 def _check_retryable(poll: Poll) -> None:
-    """Either an answer that is true, or one that says to ask again, or the connection is cut."""
+    """Check that the answer is true or retryable, or that the connection was cut."""
     try:
         status, body = poll.answer()
     except (http.client.HTTPException, OSError):
@@ -168,7 +168,7 @@ def test_a_client_of_ours_survives_the_restart_of_a_drained_one(
 
 
 def _ask_until_over(site: SupervisorProcess, run: dict[str, Any]) -> list[str]:
-    """Every state that it hears, asking all the time."""
+    """Poll until the run is over and return every state seen."""
     states: list[str] = []
     with Client.from_root(site.root, uid=run["uid"], budget_secs=120) as client:
         while True:

@@ -1,8 +1,7 @@
-"""A record is old or new, never half: its writer is killed at every single system call of the
+"""A record is old or new, never partial: its writer is killed at every single system call of the
 write.
 
-The calls are counted by making the writer's `os` tell them; the child kills itself at the n-th,
-before or after it was made.
+A wrapped `os` counts the calls of the writer. The child kills itself before or after the n-th call.
 """
 
 import json
@@ -23,8 +22,8 @@ CALLS = ("open", "write", "fsync", "close", "rename")
 
 
 def _die_at(path: Path, n: int, *, after: bool, sync: bool) -> bool:
-    """Write in a child that is killed at its n-th call; False where it came to its end, because
-    there are not so many.
+    """Write in a child that is killed at its n-th call. Return False if the child completed because
+    it makes fewer calls.
     """
     pid = os.fork()
     if pid == 0:
@@ -46,7 +45,7 @@ def _arm(n: int, *, after: bool) -> None:
             left[0] -= 1
             if left[0] == 0 and not after:
                 os.kill(os.getpid(), signal.SIGKILL)
-            # a write may be cut anywhere: half of it is made first
+            # a write may be cut anywhere: first write half of the data
             if name == "write" and len(args[1]) > 1:
                 args = (args[0], args[1][: max(1, len(args[1]) // 2)])
             out = real(*args, **kwargs)

@@ -1,5 +1,5 @@
-"""Many lives later everything is back: what the engine keeps, and what the processes have of their
-machine.
+"""After many runs, memory and resources return to their start: containers in the engine, and
+resources of the processes.
 """
 
 import gc
@@ -25,8 +25,8 @@ CONTAINERS = (dict, list, set, deque, OrderedDict, Counter)
 
 
 def kept(root: Any, *, besides: tuple[str, ...]) -> Counter[str]:
-    """How many elements each container has that can be reached from here, by the attributes on the
-    way; some are left out.
+    """Count the elements of each container reachable from `root`, by attribute path. Skip
+    attributes named in `besides`.
     """
     out: Counter[str] = Counter()
     seen: set[int] = set()
@@ -51,8 +51,8 @@ def kept(root: Any, *, besides: tuple[str, ...]) -> Counter[str]:
 
 
 async def lives(in_memory: InMemorySupervisor, agents: list[Agent], count: int, first: int) -> None:
-    """So many runs from their submission to their end: most complete, some are canceled while they
-    wait, some while they run.
+    """Take `count` runs from submission to end: most complete, some are canceled while queued, some
+    while running.
     """
     for n in range(first, first + count):
         agent = agents[n % len(agents)]
@@ -81,15 +81,12 @@ async def lives(in_memory: InMemorySupervisor, agents: list[Agent], count: int, 
 
 @pytest.mark.timeout(900)
 async def test_nothing_of_a_life_stays_in_the_engine_or_in_who_serves_it() -> None:
-    """Every dict, list, set and queue that can be reached from them is looked at, whatever it is
-    called.
-    """
+    """Inspect every reachable dict, list, set and queue, whatever its name."""
     in_memory = InMemorySupervisor()
     agents = [in_memory.agent(f"Leak{n:04d}") for n in range(USERS)]
     besides = ("store", "_store", "lines", "log", "_log", "decoder", "launched", "started")
-    await lives(
-        in_memory, agents, 2 * engine_module.CACHED, 1
-    )  # what is kept for the next question is there in full
+    # fill the caches for the next request before the measurement
+    await lives(in_memory, agents, 2 * engine_module.CACHED, 1)
     in_memory.lines.lines.clear()
     gc.collect()
     before = kept(in_memory, besides=besides)
@@ -113,8 +110,8 @@ async def test_nothing_of_a_life_stays_in_the_engine_or_in_who_serves_it() -> No
 
 @pytest.mark.timeout(1800)
 def test_nothing_of_a_life_stays_in_the_processes(make_site) -> None:
-    """Runs in bulk, in two halves; the second costs no more memory than a small part of the first,
-    and no descriptor, task or timer.
+    """Many runs in two halves: the second half adds little memory compared with the first, and no
+    descriptor, task or timer.
     """
     site: SupervisorProcess = make_site(None)
     site.start()
@@ -172,7 +169,7 @@ def _lived(site: SupervisorProcess, count: int) -> None:
 
 
 def _descriptors(pid: int) -> int | None:
-    """None where that cannot be seen: our processes hide from their own user, and only root can
-    count.
+    """Return the number of open descriptors, or None if it cannot be read: the processes hide from
+    their own user, so only root can count.
     """
     return len(list(Path(f"/proc/{pid}/fd").iterdir())) if os.geteuid() == 0 else None

@@ -1,5 +1,5 @@
-"""Half-open links and frozen processes: noticed by both ends within three ping intervals, told as
-not known, and nothing starts twice.
+"""Half-open links and frozen processes: both ends notice within three ping intervals, the status is
+unknown, and nothing starts twice.
 """
 
 import os
@@ -26,7 +26,8 @@ from timestamped_jobs import (
 )
 
 MakeSite = Callable[..., SupervisorProcess]
-#: The figure is 30 s at the default pings of 20 s; here it is as many intervals and some.
+#: The guarantee is 30 s at the default ping interval of 20 s; the tests use a multiple of their
+#: interval.
 FROZEN_SECS = 4 * PING_SECS
 
 
@@ -55,7 +56,7 @@ def test_a_half_open_link_is_noticed_by_both_ends_and_nothing_starts_twice(
         site.submit(long)
         site.running(long)
         proxy.hold()
-        # what is asked for while nobody has noticed yet goes into the void
+        # requests are lost until an end notices
         late = [stamps.job(f"late{n}", "sleep 0.1") for n in range(3)]
         for run in late:
             site.submit(run)
@@ -135,7 +136,7 @@ def test_a_frozen_agent_is_told_as_not_known_and_nothing_starts_twice(
     _until_over(site, stamps)
     assert told(site, long) == ("running", False)
     os.kill(agent, signal.SIGCONT)
-    # from here on: not known, or the truth
+    # from here on, the status is unknown or true
     until(lambda: _true_or_unknown(told(site, long)), "it is over", pause=0.001)
     assert site.wait(run)["state"] == "completed"
     assert site.agent_pid() == agent
@@ -148,7 +149,7 @@ def test_a_frozen_agent_is_told_as_not_known_and_nothing_starts_twice(
 
 
 def _until_over(site: SupervisorProcess, stamps: Stamps) -> None:
-    """The job `long`, the first to end, did not care; its keeper has it on record."""
+    """Wait until the job `long` has ended, unaffected, and its keeper has recorded the end."""
     until(
         lambda: (
             stamps.words("long") == ["start", "end"]
@@ -159,7 +160,7 @@ def _until_over(site: SupervisorProcess, stamps: Stamps) -> None:
 
 
 def _true_or_unknown(said: tuple[str, bool]) -> bool:
-    """Of a job that has ended."""
+    """Check the status of an ended job: unknown or true. Return whether it is completed."""
     assert said in (("running", False), ("completed", True)), said
     return said[0] == "completed"
 
@@ -191,7 +192,7 @@ def test_a_supervisor_that_was_frozen_says_nothing_false_when_it_wakes(
     time.sleep(max(0.0, begun + FROZEN_SECS - time.monotonic()))
     first: list[tuple[str, bool]] = []
     asking = threading.Thread(target=lambda: first.append(told(site, long)))
-    asking.start()  # its request lies there when the supervisor wakes
+    asking.start()  # the request waits in the socket when the supervisor wakes
     time.sleep(0.1)
     site.kill(site.pid, signal.SIGCONT)
     asking.join()

@@ -1,6 +1,4 @@
-"""When an end of a link asks, when it gives up, and when it doubts itself, on a clock that the
-tests turn.
-"""
+"""When an end of a link pings, gives up, or doubts its own timing, on a manual clock."""
 
 import pytest
 from hypothesis import given
@@ -19,7 +17,7 @@ PACES = [
 def looks(
     heart: Heartbeat, pace: HeartbeatTiming, begin: float, secs: float
 ) -> list[tuple[float, str]]:
-    """What it says, looked at as often as it wants to be; `fine` is left out."""
+    """Return the heartbeat's results, checked at its own pace, without `fine`."""
     out, now = [], begin
     while now < begin + secs:
         now += pace.step

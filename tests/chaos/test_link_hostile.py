@@ -1,5 +1,5 @@
-"""A hostile link between supervisor and agents, seeded: what comes out is what comes out without
-it, and every request ends in time.
+"""A hostile link between supervisor and agents, with a seed: the outcome equals that of a good
+link, and every request ends in time.
 """
 
 import random
@@ -18,18 +18,18 @@ from timestamped_jobs import ROOM, SOAK, Asker, Stamps, diverted, jid_of, sites
 SEEDS, OPS = (1000, 200) if SOAK else (4, 60)
 USERS = ("LinkUsr1", "LinkUsr2")
 THREADS = 4
-#: Requests that wait for nobody but the disk.
+#: Deadline of requests that wait only for the disk.
 SOON_SECS = 1.0
-#: An agent whose connection was cut is back after its longest pause, and has told what it knows.
+#: An agent whose connection was cut is back, with its snapshot sent, after its longest backoff.
 BACK_SECS = 4.0
-#: On top of the time a reader of a log is willing to wait (supervisor.outputs), and of a call's
-#: deadline (supervisor.calls).
+#: Extra time on top of a log reader's wait (supervisor.outputs) and of a call's deadline
+#: (supervisor.calls).
 LOG_SLACK_SECS, CALL_SLACK_SECS = 10.0, 2.0
 CALL_CODES = {"agentUnavailable", "deadline"}
 
 
 def harm_of(chance: random.Random) -> Harm:
-    """Each seed has its own mixture."""
+    """Return the mixture of harms for one seed."""
     return Harm(
         late=chance.choice((0.05, 0.3)),
         repeat=chance.choice((0.05, 0.3)),
@@ -52,13 +52,11 @@ def make_site() -> Iterator[MakeSite]:
 
 
 class Life:
-    """What the clients of one seed do, and what must have become of it: the fault-free outcome is
-    known beforehand.
-    """
+    """The client requests of one seed and their expected outcome, which is known beforehand."""
 
     def __init__(self, site: SupervisorProcess, stamps: Stamps, seed: int) -> None:
         self.site, self.stamps, self.seed = site, stamps, seed
-        #: by name: the run, and (state, exit code) of its end
+        #: by name: the run, and the expected (state, exit code)
         self.runs: dict[str, tuple[dict[str, Any], tuple[str, int | None]]] = {}
         self.done: Counter[str] = Counter()
         self.latest = float("-inf")
@@ -131,7 +129,7 @@ class Life:
         assert len(serials) == 1, "the same request again is the same run"
 
     def _cancel(self, asker: Asker, name: str, chance: random.Random) -> None:
-        """A run that would never end, and is canceled at some point of its start."""
+        """Submit a run that would never end, and cancel it at a random point of its start."""
         run = self.stamps.job(name, "sleep 600", uid=chance.choice(USERS), graceSecs=0.0)
         self.runs[name] = run, ("canceled", None)
         self._submit(asker, name, run)
@@ -153,8 +151,8 @@ class Life:
         return serial
 
     def reckon(self) -> None:
-        """Everything is over; each run ended as it does on a good link, and by its own stamps each
-        started once.
+        """When all runs are over, check that each ended as on a good link, and that by its own
+        stamps each started once.
         """
         for name, (run, (state, code)) in self.runs.items():
             said = self.site.wait(run, 10 * ROOM)
@@ -216,7 +214,9 @@ def test_what_comes_out_of_a_hostile_link_is_what_comes_out_of_a_good_one(
 def test_a_frame_that_is_cut_in_the_middle_is_never_read(
     make_site: MakeSite, tmp_path: Path
 ) -> None:
-    """Every frame but those of the handshake is cut, in both directions, until the link is mended."""
+    """Every frame except those of the handshake is cut, in both directions, until the link is
+    repaired.
+    """
     site, stamps = make_site("slots.local_sequential=4").start(), Stamps(tmp_path / "stamps")
     with diverted(site, harm=Harm(cut=1.0)) as proxy:
         runs = {str(n): stamps.job(str(n)) for n in range(4)}

@@ -1,5 +1,5 @@
-"""An agent that cannot reach its supervisor tries for hours, never all at once with others and
-never in a tight loop, whatever answers.
+"""An agent that cannot reach its supervisor retries for hours, whatever answers. Agents never retry
+all at once or in a tight loop.
 """
 
 import asyncio
@@ -50,11 +50,11 @@ ALIVE = Alive(
 )
 TOKEN = parse_token("LinkUsr1-link0001-command/1700000001/1/main/0")
 HOURS = 24
-#: G3 wants the truth within 5 s of a restart; the longest pause has to leave room in it.
+#: G3 requires a true status within 5 s of a restart; the longest backoff must fit in it.
 BACK_SECS = 5.0
 
 
-# ---- the pauses, on a clock that tests turn
+# ---- backoff, on a manual clock
 
 
 def test_the_pauses_grow_to_their_longest_and_stay_there_for_hours() -> None:
@@ -100,7 +100,7 @@ def test_a_connection_that_ends_at_once_is_no_better_than_none() -> None:
 
 
 def test_a_thousand_agents_spread() -> None:
-    """All lost their supervisor at the same moment; their tries must not come in waves."""
+    """All agents lost their supervisor at the same moment; their retries must not come in waves."""
     chance, tries = random.Random(1), []
     for _ in range(1000):
         backoff, at = Backoff(), 0.0
@@ -112,7 +112,7 @@ def test_a_thousand_agents_spread() -> None:
 
 
 class _VirtualLoop(asyncio.SelectorEventLoop):
-    """Its time passes at once when nothing is to be done."""
+    """Event loop with virtual time: time advances at once when nothing is ready."""
 
     def __init__(self) -> None:
         self._passed = 0.0
@@ -208,7 +208,7 @@ def test_a_supervisor_that_is_back_after_hours_is_dialed_as_soon_as_it_has_writt
     assert sum(t > 3600 for t in tries) > 5, "and again at once where the first try comes too early"
 
 
-# ---- whatever answers
+# ---- any kind of answer
 
 
 class _Said:
@@ -237,7 +237,7 @@ def _link(file: Path, said: _Said) -> Link:
 
 
 class _Socket(tornado.websocket.WebSocketHandler):
-    """verdict: lets it in, closes at once, or refuses it."""
+    """verdict: accept the connection, close it at once, or refuse it."""
 
     def initialize(self, verdict: str, counted: list[float]) -> None:
         self._verdict, self._counted = verdict, counted
@@ -257,7 +257,7 @@ class _Socket(tornado.websocket.WebSocketHandler):
 
 
 def _serve(verdict: str, counted: list[float]) -> int:
-    """A websocket server of its own; its port."""
+    """Start a websocket server and return its port."""
     application = tornado.web.Application(
         [(r"/agent", _Socket, {"verdict": verdict, "counted": counted})],
         log_function=lambda _: None,
@@ -274,8 +274,8 @@ _writers: list[asyncio.StreamWriter] = []
 
 
 async def _raw(answer: bytes | None, counted: list[float]) -> int:
-    """A server that takes the request and answers with these bytes, one at a time; None: with
-    nothing, for ever.
+    """Start a server that reads the request and answers with these bytes, one at a time. None:
+    never answer.
     """
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -329,7 +329,7 @@ def _says(answer: bytes | None) -> Callable[[list[float]], Awaitable[str]]:
     return make
 
 
-#: What agents.json holds at first (None: it is not there), or who answers at the address in it.
+#: Initial content of agents.json (None: no file), or the server that answers at its address.
 BAD: dict[str, Callable[[list[float]], Awaitable[str | None]]] = {
     "agents.json is missing": _is(None),
     "it is empty": _is(""),
@@ -364,14 +364,13 @@ BAD: dict[str, Callable[[list[float]], Awaitable[str | None]]] = {
 }
 
 
-# Tornado's client warns when it is collected after an answer that switched to no websocket
+# Tornado's client warns if it is collected after an answer that did not switch to a websocket
 @pytest.mark.filterwarnings("ignore:Unclosed WebSocketClientConnection:ResourceWarning")
 async def test_whatever_is_wrong_it_is_connected_soon_after_that_is_mended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(link_module, "DIAL_SECS", 0.4)
-    # its records, which pytest keeps, hold on to the connections that the test waits to see
-    # collected
+    # pytest keeps its log records, which hold references to the connections that must be collected
     monkeypatch.setattr(logging.getLogger("tornado.application"), "disabled", True)
     try:
         await asyncio.gather(

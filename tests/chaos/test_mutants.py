@@ -1,6 +1,4 @@
-"""The list of planted bugs fits the code as it is: planting them is another matter (`python
-tests/chaos/mutants.py`).
-"""
+"""The list of planted bugs fits the current code. `python tests/chaos/mutants.py` plants them."""
 
 import pytest
 

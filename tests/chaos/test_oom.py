@@ -1,8 +1,8 @@
-"""A real kernel kills for want of memory: every door says so, an exit 0 stays one, and the slot is
-free again.
+"""A real kernel kills for lack of memory: every interface says so, an exit 0 stays an exit 0, and
+the slot is free again.
 
-The supervisor and its template are moved into a memory cgroup with a limit, made here; `tail
-/dev/zero` keeps all it reads. What the keeper alone does is in tests/unit/agent/keeper/test_oom.py.
+The supervisor and its fork server are moved into a new memory cgroup with a limit; `tail /dev/zero`
+keeps all data it reads. tests/unit/agent/keeper/test_oom.py tests the keeper alone.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ EATS = "tail /dev/zero"
 
 
 def _place(name: str) -> Path | None:
-    """A memory cgroup with the limit; None where none can be made."""
+    """Create a memory cgroup with the limit; return None if that is impossible."""
     own = cgroup_mounts.own_paths()
     for m in cgroup_mounts.mounts():
         controllers = ("memory",) if m.version == 2 else m.controllers

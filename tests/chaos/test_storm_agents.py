@@ -1,8 +1,8 @@
-"""A thousand idle agents: what each costs, and how they all come back at once when their supervisor
+"""A thousand idle agents: the cost of each, and their simultaneous reconnect after their supervisor
 was killed (G17).
 
-The agents are the product's own link, a thousand of them in this process, with nothing to run; the
-supervisor is a real one, whose log was told of them before it started. One real agent with a real
+The agents are a thousand instances of the product's own link in this process, with nothing to run.
+The supervisor is real, and its log names these agents before it starts. One real agent with a real
 job is among them.
 """
 
@@ -32,7 +32,7 @@ KEYS = [AgentKey("local", "sequential", f"Storm{n:03d}", "localhost") for n in r
 
 
 class Crowd:
-    """All agents, on a loop in a thread of its own."""
+    """All agents, on an event loop in a separate thread."""
 
     def __init__(self, site: SupervisorProcess) -> None:
         self._site, self._file = site, site.root / "agents.json"
@@ -87,9 +87,7 @@ class Crowd:
 
 
 class Prober:
-    """Asks for one run's status again and again; remembers the slowest answer, and how often nobody
-    was there.
-    """
+    """Polls the status of one run; records the slowest answer and the number of failed connections."""
 
     def __init__(self, site: SupervisorProcess, run: dict[str, Any]) -> None:
         self._site, self._over = site, threading.Event()
@@ -147,7 +145,7 @@ def metrics(site: SupervisorProcess) -> Any:
 
 
 def settled(site: SupervisorProcess, snapshots: int) -> bool:
-    """Everybody is connected and has told what it runs."""
+    """Return whether all agents are connected and have sent their snapshots."""
     return metrics(site)["hub"]["connections"] == AGENTS + 1 and _snapshots(site) >= snapshots
 
 
@@ -172,7 +170,7 @@ def test_a_thousand_idle_agents_and_their_storm(site: SupervisorProcess, tmp_pat
         snapshots = _snapshots(site)
         site.stop(signal.SIGKILL)
         until(lambda: not crowd.up, "all have noticed")
-        time.sleep(3.0)  # their pauses have grown to the longest by now, as after any restart
+        time.sleep(3.0)  # by now their backoff has reached its maximum, as after any restart
         site.start()
         begun = time.monotonic()
         with Prober(site, long) as prober:

@@ -1,5 +1,5 @@
-"""An agent that went mad floods a real supervisor with frames that are none, or that make no sense:
-others do not notice (G16).
+"""A misbehaving agent floods a real supervisor with invalid or meaningless frames: other clients
+are not affected (G16).
 """
 
 import asyncio
@@ -48,7 +48,7 @@ def make_site() -> Iterator[MakeSite]:
 
 
 class Mad:
-    """Frames by a seed; most leave the connection open, so that the flood gets deep into the
+    """Random frames by a seed; most leave the connection open, so that the flood gets deep into the
     supervisor.
     """
 
@@ -98,7 +98,7 @@ class Mad:
         )
 
     def _sense(self) -> bytes:
-        """Well formed, of jobs that nobody ever asked for."""
+        """Return a valid frame about jobs that were never requested."""
         return self._encoded(RunReport(token=self._token(), report={"frameCount": 1}, at=1e9))
 
     def _nonsense(self) -> bytes:
@@ -140,7 +140,7 @@ class Mad:
         return self._pack([], ahead=self._chance.randint(2, 1000))
 
     def _chunks(self) -> bytes:
-        """A part of a message whose other parts never come."""
+        """Return a part of a message whose other parts never come."""
         self.seq += 1
         return bytes(
             msgpack.packb(
@@ -178,7 +178,7 @@ class Mad:
 
 
 async def flood(site: SupervisorProcess, mad: Mad, frames: int) -> Counter[str]:
-    """Send so many, with as many connections as that takes."""
+    """Send `frames` frames, with as many connections as that takes."""
     sent, connections, before = Counter[str](), 0, socket_close.watched(asyncio.get_running_loop())
     url = json.loads((site.root / "agents.json").read_text())["agentsUrl"]
     while sum(sent.values()) < frames:
@@ -195,12 +195,13 @@ async def flood(site: SupervisorProcess, mad: Mad, frames: int) -> Counter[str]:
                 kind, frame = mad.frame()
                 sent[kind] += 1
                 await socket.write_message(frame, binary=isinstance(frame, bytes))
+                # usually the connection ends here: nobody reads frames sent after it
                 if kind in (
                     "bent",
                     "noise",
                     "text",
                     "deep",
-                ):  # most of these are the end: what is sent after it nobody reads
+                ):
                     await asyncio.sleep(0.002)
         except (tornado.websocket.WebSocketClosedError, tornado.iostream.StreamClosedError):
             pass
@@ -251,7 +252,7 @@ def test_a_flood_of_bad_frames_costs_the_mad_agent_and_nobody_else(
 
 
 class _Others:
-    """Another user's short runs, one after the other."""
+    """Another user's short runs, in sequence."""
 
     def __init__(self, site: SupervisorProcess, stamps: Stamps) -> None:
         self._site, self._stamps, self._over = site, stamps, threading.Event()

@@ -1,8 +1,8 @@
-"""The simulator's keeper is a model; here the real one and the model live through the same, and
-must say the same.
+"""The simulator's keeper is a model: the same script drives the real keeper and the model, and both
+must report the same.
 
-A seeded script of orders, ends and kills of jobs, deaths of the keeper (at its crash points, too)
-and restarts. The real keeper is the one of tests/unit/agent, with this test as its agent.
+A seed generates the script: orders, ends and kills of jobs, deaths of the keeper (also at its crash
+points) and restarts. The real keeper is the one of tests/unit/agent, with this test as its agent.
 """
 
 import contextlib
@@ -35,14 +35,14 @@ HARNESS = Path(__file__).resolve().parents[1] / "unit" / "agent" / "support" / "
 KEY = AgentKey("local", "sequential", "AAAAAAAA", "localhost")
 STEPS = 60
 SEEDS = range(12 if os.environ.get("SOAK") == "1" else 2)
-#: Grace of every stop: what does not end by itself is killed after it.
+#: Grace of every stop: afterwards the keeper kills the job.
 GRACE_SECS = 0.3
 DEADLINE_SECS = 20.0
 
-#: A script goes on until these have happened.
+#: A script continues until these have happened.
 DEATHS = {"the keeper is killed", "it dies at its crash point"}
 
-#: What is compared of one execution.
+#: The compared values of one execution.
 Words = tuple[Any, ...]
 
 
@@ -61,7 +61,7 @@ def words(said: dict[str, Any]) -> Words:
 
 
 class Heard:
-    """The model's agent: writes down what it is told."""
+    """The model's agent: records the keeper's reports."""
 
     def __init__(self, keeper: Keeper) -> None:
         self.life, self.key, self.since = Life(keeper.time), keeper.key, keeper.time.now
@@ -85,7 +85,7 @@ class Model:
         self.keeper: Keeper
 
     def start(self, armed: str | None) -> list[Words] | None:
-        """What it says to its agent; None where it dies before there is one."""
+        """Return the reports to the agent at start; None if the keeper dies before it has an agent."""
         self.keeper = self.machine.keepers[KEY] = Keeper(
             self.machine, KEY, self.machine.new_pid(), {}
         )
@@ -95,7 +95,7 @@ class Model:
         return agent.hello if isinstance(agent, Heard) else None
 
     def after(self, act: Callable[[], None]) -> list[Words]:
-        """What is said until nothing happens any more."""
+        """Return the reports until nothing happens any more."""
         agent = self.keeper.agent
         said = agent.said if isinstance(agent, Heard) else []
         said.clear()
@@ -111,7 +111,7 @@ class Model:
 
 
 class Real:
-    """The real keeper, seen from its agent."""
+    """The real keeper, as its agent sees it."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -216,7 +216,7 @@ class Real:
         )
 
     def dead(self) -> None:
-        """It comes to its crash point."""
+        """Wait until the keeper dies at its crash point."""
         assert self.process is not None
         self.process.wait(DEADLINE_SECS)
         if self.agent is not None:
@@ -245,7 +245,7 @@ class Real:
 
 
 class Both:
-    """The script: every step is taken by both, and what they say is compared."""
+    """The script: both keepers take every step, and their reports are compared."""
 
     def __init__(self, seed: int, place: Path) -> None:
         self.r = random.Random(seed)
@@ -321,7 +321,7 @@ class Both:
         )
         p = self.model.machine.by_token.get(str(token))
         if p is not None and p.ended is None:
-            # until it has set its traps, a signal would find another program
+            # until the script has set its traps, a signal would hit another program
             self.real.until((self.real.place / f"run-{token.serial}" / "ready").exists)
 
     def _stop(self) -> None:
@@ -350,11 +350,11 @@ class Both:
             self.steps.append(f"forget {names}")
             order = {"do": "forget", "names": names}
             self._both(lambda: self.model.keeper.order(order), lambda: self.real.order(**order))
-            # nothing is answered to that; an answer to what follows says that it was done
+            # this order has no answer; an answer to the next order shows that it was processed
             self._stop_what_never_was()
 
     def _job_ends(self) -> None:
-        """By itself, or its command is killed, or all of it."""
+        """The job ends by itself, or its command or all its processes are killed."""
         live = [
             t
             for t in self.tokens
@@ -394,15 +394,15 @@ class Both:
         self._both(model, lambda: (real(), self.real.ended(token))[0])
 
     def _kill_command(self, pid: int) -> None:
-        """Not its sleep, which is started again and again: the keeper's or the loop's end takes
-        that.
+        """Kill the script's child, but not its sleep, which is restarted repeatedly and ends with
+        the keeper or the loop.
         """
         script = psutil.Process(pid)
         self.real.until(lambda: bool(script.children()))
         script.children()[0].kill()
 
     def close(self) -> None:
-        """What still runs is ended, the keeper with it."""
+        """Stop all remaining processes and the keeper."""
         for token in self.tokens:
             pid = self.real.pids.get(str(token))
             if pid is not None and self.model.process(token).ended is None:

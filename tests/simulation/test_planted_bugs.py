@@ -1,6 +1,6 @@
-"""The simulator must be able to fail: each of these bugs is planted, and found within a few seeds.
+"""The simulator must be able to fail: it finds each of these planted bugs within a few seeds.
 
-Those that take hundreds of seeds are looked for with SOAK=1.
+Bugs that need hundreds of seeds are tested with SOAK=1.
 """
 
 import os

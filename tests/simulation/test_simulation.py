@@ -1,8 +1,8 @@
 """Seeded lives of the whole system: every guarantee is checked after every step, and every fault
 must really have happened.
 
-200 seeds; with SOAK=1 the 10,000 of the guarantees. `tests/simulation/support/run_seeds.py` takes any number, and
-shows one step by step.
+200 seeds; with SOAK=1 the 10,000 of the guarantees. `tests/simulation/support/run_seeds.py` takes
+any number, and shows one step by step.
 """
 
 import os
@@ -59,8 +59,8 @@ def _run(*args: str, hash_seed: int = 0) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("seed", [4, 17, 43])
 def test_the_same_seed_is_the_same_life(seed: int) -> None:
-    """To the last byte of its log, in another process, with other hashes of strings, and while it
-    is traced.
+    """The log is equal to the last byte: in another process, with other string hashes, and while
+    traced.
     """
     here = simulator.run(seed)
     plain, traced = (

@@ -1,6 +1,4 @@
-"""Sites as those of tests/integration, for disks that fail: what they need besides is in the modules
-beside this one.
-"""
+"""Fixtures for sites on failing disks, like those of tests/integration."""
 
 import os
 import shutil
@@ -14,8 +12,8 @@ from supervisor_process import SupervisorProcess, ended
 
 @pytest.fixture
 def make_site() -> Iterator[Callable[..., SupervisorProcess]]:
-    """`make_site(*settings, **options)`: a fresh root that no supervisor has yet. At the end
-    nothing that ran on it is left.
+    """Return `make_site(*settings, **options)`: a new root without a supervisor. At the end, stop
+    everything that ran on it.
     """
     with ended() as sites:
 
@@ -28,7 +26,7 @@ def make_site() -> Iterator[Callable[..., SupervisorProcess]]:
 
 @pytest.fixture
 def image() -> Iterator[Path]:
-    """An empty folder that is in memory where possible: what is synced there needs no disk."""
+    """An empty folder, in memory if possible, so that syncs there need no disk."""
     memory = Path("/dev/shm")
     folder = Path(
         tempfile.mkdtemp(prefix="disk-", dir=memory if os.access(memory, os.W_OK) else None)

@@ -1,5 +1,5 @@
-"""A disk that is really full, really read-only, or slow: refused by name, jobs run on, and well
-again without a restart.
+"""A disk that is really full, really read-only, or slow: requests are refused with a code, jobs
+continue, and the supervisor recovers without a restart.
 """
 
 import json
@@ -20,16 +20,16 @@ from supervisor_process import SupervisorProcess, jid_of, req_id, shell, until
 
 Make = Callable[..., SupervisorProcess]
 DISK_BYTES = 4 * 1024 * 1024
-#: A refused request is accepted again within so many seconds: a pause of 1 and a look every 0.5,
-#: with five times the room.
+#: Seconds until a refused request is accepted again: a pause of 1 s and a check every 0.5 s, times
+#: 5.
 RECOVERY_SECS = 5 * 1.5
-#: The loop is never blocked for longer, with five times the room.
+#: The longest time that the event loop may be blocked, times 5.
 QUICK_SECS = 5 * 0.05
 
 
 @pytest.fixture
 def small_disk(make_site: Make) -> Iterator[SupervisorProcess]:
-    """A site whose root has a disk of its own, of 4 MB."""
+    """A site whose root has its own disk of 4 MB."""
     if os.geteuid() != 0:
         pytest.skip("only root can mount a disk of 4 MB: run this as root")
     site = make_site("slots.local_sequential=3")
@@ -53,7 +53,7 @@ def small_disk(make_site: Make) -> Iterator[SupervisorProcess]:
 
 
 def fill(ballast: Path) -> None:
-    """Not a byte is left."""
+    """Fill the disk to the last byte."""
     with ballast.open("ab", buffering=0) as f:
         for size in (65536, 4096, 512, 1):
             try:
@@ -87,7 +87,7 @@ def test_a_full_disk_refuses_by_name_and_all_is_well_when_there_is_room(
     else:
         pytest.fail("the disk was never full")
     until(lambda: site.ask("GET", "/readyz").code == 503, "it says that it is not ready")
-    (site.place / "end").touch()  # it ends while nothing can be written
+    (site.place / "end").touch()  # the job ends while nothing can be written
     for _ in range(5):
         long.check()
         assert site.status(ender)["state"] == "running"  # durable states only

@@ -1,5 +1,5 @@
-"""The layer that drops what was not synced is one: databases that do not sync lose on it what they
-said, those that do never.
+"""Validate the file system layer that drops unsynced data: databases that do not sync lose
+committed data on it, and databases that sync never do.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ os._exit(0)
 
 
 def losses(tmp_path: Path, image: Path, synchronous: str) -> tuple[int, int]:
-    """(Disks on which something was missing that was said to be committed, disks looked at)."""
+    """Return (number of disks that lack committed data, number of disks checked)."""
     strace_calls.write_recorder(tmp_path / "python", tmp_path / "trace")
     subprocess.run(
         [tmp_path / "python", "-c", WRITER, tmp_path / "store", synchronous],
@@ -65,7 +65,7 @@ def losses(tmp_path: Path, image: Path, synchronous: str) -> tuple[int, int]:
 
 
 def _there(file: Path) -> int:
-    """How many numbers, without a hole, an honest reader finds."""
+    """Return how many numbers without a gap a reader finds."""
     try:
         with contextlib.closing(sqlite3.connect(file)) as connection:
             numbers = [n for (n,) in connection.execute("SELECT n FROM numbers ORDER BY n")]

@@ -1,5 +1,5 @@
-"""A supervisor whose n-th call fails while it starts: it starts all the same, or says by name why
-not; the next start finds everything.
+"""The n-th system call of a starting supervisor fails: it starts anyway or names the reason, and
+the next start finds all data.
 """
 
 import itertools
@@ -18,7 +18,7 @@ from jobscribe.db.maintenance.verification import check
 SOAK = os.environ.get("SOAK") == "1"
 Make = Callable[..., SupervisorProcess]
 
-#: Calls on the store, the error, and which one fails (with SOAK=1: each, one after the other).
+#: System calls on the store, the error, and which call fails (with SOAK=1: each in turn).
 KINDS = [
     ("openat", "EMFILE", 3),
     ("openat", "ENOMEM", 5),
@@ -29,7 +29,7 @@ KINDS = [
     ("mmap", "ENOMEM", 1),
     ("fcntl", "ENOLCK", 4),
 ]
-#: What is said of a start that is refused.
+#: Messages of a refused start.
 SENTENCES = (
     "cannot be opened",
     "cannot be written",
@@ -80,7 +80,7 @@ def test_a_start_on_a_failing_disk_says_why_and_spoils_nothing(
 
 
 def _tried(site: SupervisorProcess) -> str | None:
-    """Start and stop it; returns what it said where it did not come up."""
+    """Start and stop the supervisor. Return its error message if it did not start."""
     (site.place / "up.log").write_text("")
     process = site.process = site.launch()
     assert process.stdout is not None

@@ -1,9 +1,8 @@
-"""One call of the kernel fails, and it may be any: the n-th write, cut, open or sync of the store,
-for every n.
+"""One system call of the store fails: the n-th write, truncate, open or sync, for every n.
 
-Whatever has room to come back is refused by name and comes back by itself; a failed sync is the end
-of the supervisor, at once and with its reason. Nothing acknowledged is ever lost, and a job that
-runs never notices.
+A failure that may pass leads to a refusal with a code and recovers by itself. A failed sync ends
+the supervisor at once, with its reason. No acknowledged data is lost, and running jobs are not
+affected.
 """
 
 import contextlib
@@ -22,14 +21,14 @@ from running_jobs import LongJob, ask, refused
 from supervisor_process import SupervisorProcess, jid_of, req_id, shell, until
 
 SOAK = os.environ.get("SOAK") == "1"
-#: Of all n, every so-manieth is tried, from 1 on; with SOAK=1 every one.
+#: Step between the tested values of n, starting at 1; with SOAK=1 every n.
 EVERY = 1 if SOAK else 9
-#: A refused request is accepted again within so many seconds: a pause of 1 and a look every 0.5,
-#: with five times the room.
+#: Seconds until a refused request is accepted again: a pause of 1 s and a check every 0.5 s, times
+#: 5.
 RECOVERY_SECS = 5 * 1.5
 Make = Callable[..., SupervisorProcess]
 
-#: What may fail and come back: calls, the error, and whose.
+#: Recoverable failures: calls, the error, and the affected files.
 PASSING = [
     ("pwrite64,ftruncate,fallocate", "ENOSPC"),
     ("pwrite64,ftruncate,fallocate", "EDQUOT"),
@@ -52,7 +51,7 @@ def store_files(site: SupervisorProcess) -> list[Path]:
 
 
 def accepted(site: SupervisorProcess, run: dict[str, Any], request: str) -> dict[str, Any]:
-    """Within the time it may take to come back."""
+    """Repeat the request until it is accepted, within the recovery time."""
 
     def look() -> dict[str, Any] | None:
         answer = ask(site, run, request)
@@ -89,7 +88,7 @@ def test_a_write_that_fails_is_refused_by_name_and_the_store_recovers_by_itself(
 
 
 def _cases(kinds: list[tuple[str, str]]) -> Iterator[tuple[int, list[tuple[str, str]]]]:
-    """n, and what fails then; in the small share the kinds take turns."""
+    """Yield n and the kinds that fail at n; an ordinary run alternates the kinds."""
     turns = itertools.cycle(kinds)
     for n in itertools.count(1, EVERY):
         yield n, (kinds if SOAK else [next(turns)])
@@ -98,8 +97,8 @@ def _cases(kinds: list[tuple[str, str]]) -> Iterator[tuple[int, list[tuple[str, 
 def _one_fails(
     site: SupervisorProcess, calls: str, error: str, n: int, acknowledged: dict[str, int]
 ) -> tuple[list[str], bool]:
-    """The n-th of these calls fails while a run is submitted and runs. Returns those that did, and
-    whether it was refused.
+    """Let the n-th of these calls fail while a run is submitted and runs. Return the failed calls
+    and whether the request was refused.
     """
     run, request = shell("exit 0"), req_id()
     fault = Fault(
@@ -138,7 +137,8 @@ def _restarted_whole(site: SupervisorProcess, long: LongJob, acknowledged: dict[
         assert run is not None and (run.serial, run.status) == (serial, "completed")
 
 
-#: What must not be tried again: calls, the error, whose, and how many of them a run makes.
+#: Failures that must not be retried: calls, the error, the files, and the number of such calls per
+#: run.
 FATAL = [
     pytest.param("fdatasync,fsync", "EIO", ("events.sqlite", "events.sqlite-wal"), 3, id="sync"),
     pytest.param("pwrite64", "EIO", ("head",), 3, id="witness"),

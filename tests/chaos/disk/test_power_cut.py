@@ -1,8 +1,8 @@
-"""The power is cut at every moment that matters: whatever of the unsynced data arrived, everything
-promised is there.
+"""The power is cut at every relevant moment: all promised data survives, whatever part of the
+unsynced data arrived.
 
-A real supervisor on a fresh root is recorded through three lives (killed, told to stop, killed).
-`power_cut` says what the disk may hold at a moment; every such disk is opened as at a start.
+The test records a real supervisor on a new root through three lives (killed, stopped by SIGTERM,
+killed). `power_cut` computes possible disk contents at a moment; the test opens each as at a start.
 """
 
 import hashlib
@@ -30,18 +30,18 @@ from supervisor_process import UID, SupervisorProcess, shell, until
 from jobscribe.runtime.execution import folder as evidence
 
 SOAK = os.environ.get("SOAK") == "1"
-#: Disks that are made of the recording, by kind of moment. With SOAK=1 every moment of the first
+#: Number of disks made from the recording, by kind of moment. With SOAK=1 every moment of the first
 #: two kinds, and more of the third.
 SHARE = {"sync": 60, "promise": 40, "other": 50}
 OTHERS_IN_SOAK = 2000
 SEED = int(os.environ.get("SEED", "0")) or random.randrange(1, 10**6)
-#: Runs of each client in each life; that many in all are waited for.
+#: Clients, and runs of each client in each life. The test waits for this number in total.
 CLIENTS, RUNS = 3, 25
 SYNCS = ("fsync", "fdatasync", "sync", "syncfs")
 
 
 class Client:
-    """Submits until it has enough, or the supervisor is gone or about to go."""
+    """Submits runs until it has enough, or until the supervisor is gone or about to stop."""
 
     def __init__(self, site: SupervisorProcess, numbers: Iterator[int]) -> None:
         self.acknowledged: dict[Job, str] = {}
@@ -77,10 +77,10 @@ class Client:
 class Recording:
     root: Path
     calls: list[Call] = field(repr=False)
-    #: reqId by jid, of everything that was acknowledged
+    #: reqId by jid, of all acknowledged runs
     requests: dict[str, str] = field(repr=False)
     acknowledged: set[Job] = field(repr=False)
-    #: of the first life, whose keepers outlived it
+    #: trace of the first life, whose keepers outlived it
     trace: Path
     secrets: dict[str, str]
 
@@ -127,7 +127,7 @@ def _recorded(site: SupervisorProcess, folder: Path) -> Recording:
 
 
 def _other_promises(site: SupervisorProcess, life: int) -> None:
-    """Ports, a file in a library, a run that is watched to its end, and one that is canceled."""
+    """Make other promises: ports, a library file, a watched run, and a canceled run."""
     site.post(
         "global-resources",
         uid=UID,
@@ -147,7 +147,9 @@ def _other_promises(site: SupervisorProcess, life: int) -> None:
 
 
 def _left_out(path: str) -> bool:
-    """Nothing is promised of these: shared memory of SQLite, logs, and what agents and jobs write."""
+    """Return whether the path has no durability promise: SQLite's shared memory, logs, files of
+    agents and jobs.
+    """
     parts = path.split("/")
     below = parts[1:]
     return (
@@ -159,7 +161,9 @@ def _left_out(path: str) -> bool:
 
 
 def _moments(recording: Recording) -> dict[int, str]:
-    """Kinds of moments by their number: right after a sync, right before a promise, and others."""
+    """Return the kind of each moment by number: right after a sync, right before a promise, or
+    other.
+    """
     out: dict[int, str] = {}
     promised, disk = DurabilityOracle(), Disk(recording.root, _left_out)
     for number, call, returned in disk.moments(recording.calls):
@@ -224,8 +228,8 @@ def test_whatever_arrived_everything_promised_is_there_and_the_store_opens(
 
 
 def _not_evidence(path: str) -> bool:
-    """All but r/agent/<key>/<file> and r/agent/<key>/run/<name>/<file>, where the file is one that
-    a keeper replaces as a whole.
+    """Return False only for r/agent/<key>/<file> and r/agent/<key>/run/<name>/<file>, where a
+    keeper replaces the file as a whole.
     """
     parts = path.split("/")
     if parts[:2] != ["r", "agent"][: len(parts)]:
@@ -237,8 +241,8 @@ def _not_evidence(path: str) -> bool:
 def test_what_a_keeper_wrote_down_is_read_as_it_was_or_not_at_all(
     recording: Recording, image: Path
 ) -> None:
-    """Nothing of it is synced: after a power cut all of these jobs are over anyway. But half a file
-    is never taken for a whole one.
+    """Keepers do not sync: after a power cut all these jobs are over anyway. But a partial file is
+    never read as complete.
     """
     chance, disk = random.Random(SEED), Disk(recording.root, _not_evidence)
     written: dict[str, list[object]] = {}

@@ -1,5 +1,5 @@
-"""Something runs out while the supervisor runs - descriptors, room for small files -: refused by
-name, and well again without a restart.
+"""Descriptors or space for small files run out while the supervisor runs: requests are refused with
+a code, and the supervisor recovers without a restart.
 """
 
 import contextlib
@@ -40,12 +40,12 @@ def test_without_descriptors_it_neither_spins_nor_floods_its_log_and_serves_agai
     waiting = [site.connection(timeout=2.0) for _ in range(4)]
     try:
         for connection in waiting:
-            connection.connect()  # by the kernel; nobody accepts it
+            connection.connect()  # the kernel connects; the supervisor does not accept
         began, spent, said = time.monotonic(), cpu_secs(site.pid), len(site.log())
         until(lambda: time.monotonic() - began > 2.0, "two seconds are over", pause=0.1)
         assert cpu_secs(site.pid) - spent < 1.0, "it spins"
         assert len(site.log()) - said < 100_000, site.log()[-2000:]
-        answer = ask(site, run, "request-in-need")  # on a connection that is there
+        answer = ask(site, run, "request-in-need")  # on an existing connection
         if answer.code != 200:
             refused(answer, "storageUnavailable")
         long.check()
@@ -61,7 +61,7 @@ def test_without_descriptors_it_neither_spins_nor_floods_its_log_and_serves_agai
 
 
 def _served(site: SupervisorProcess, run: dict[str, Any]) -> bool:
-    """On a connection of its own, by the same request."""
+    """Return whether the same request succeeds on a new connection."""
     with contextlib.closing(site.connection(timeout=2.0)) as connection:
         try:
             connection.request("GET", "/livez")
@@ -74,7 +74,7 @@ def _served(site: SupervisorProcess, run: dict[str, Any]) -> bool:
 def test_a_lease_of_ports_that_cannot_be_put_on_record_is_refused_and_not_lost(
     make_site: Make,
 ) -> None:
-    """The n-th call on its file fails, for every n."""
+    """The n-th call on the file of port leases fails, for every n."""
     strace_calls.required()
     site = make_site().start()
     files = [site.root / "leases.json", site.root / f"leases.json.{site.pid}.new"]
@@ -146,7 +146,6 @@ def test_records_that_cannot_be_written_are_written_later(make_site: Make) -> No
         assert site.finished(run)["state"] == "completed"
         until(fault.struck, "a record could not be written")
         fault.end()
-        until(
-            lambda: "a record could not be written" in site.log(), "it is said"
-        )  # a moment after the call has failed
+        # the message comes a moment after the failed call
+        until(lambda: "a record could not be written" in site.log(), "it is said")
     check_books(site)

@@ -1,5 +1,5 @@
-"""Two supervisors on one root, started at about the same time, one of them perhaps killed then: one
-has it, the other leaves no trace.
+"""Two supervisors start on one root at about the same time, and one may be killed: one gets the
+root, the other leaves no trace.
 """
 
 import os
@@ -18,7 +18,7 @@ from supervisor_process import SupervisorProcess, shell, until
 Make = Callable[..., SupervisorProcess]
 RACES = 100 if os.environ.get("SOAK") == "1" else 6
 SEED = int(os.environ.get("SEED", "0")) or random.randrange(1, 10**6)
-#: What may be done to a root by one that does not get it: the way to its lock.
+#: Calls that a supervisor without the root may make on it: the path to its lock.
 _TOUCHING = (
     "write",
     "pwrite64",
@@ -47,14 +47,14 @@ _TOUCHING = (
 
 
 class Racer:
-    """One that was launched. Its calls are recorded in a file of its own."""
+    """A launched supervisor. Its system calls are recorded in a separate file."""
 
     def __init__(self, site: SupervisorProcess, traces: Path) -> None:
         self.process = site.launch()
         self._trace = traces / f"trace-{self.process.pid}"
 
     def ready(self) -> bool:
-        """It has the root. False when it is over without."""
+        """Return whether it has the root; False if it exited without it."""
         assert self.process.stdout is not None
         return bool(self.process.stdout.readline())
 
@@ -66,7 +66,7 @@ class Racer:
         return self.process.wait(30)
 
     def touched(self, root: Path) -> list[str]:
-        """What it did to the root, or to anything in it."""
+        """Return its changes to the root or anything below it."""
         done = []
         for call in strace_calls.calls(self._trace):
             paths = [
@@ -90,7 +90,7 @@ class Racer:
 
 def _changes(call: Call, paths: list[str], root: Path) -> bool:
     if call.name in ("mkdir", "mkdirat"):
-        return paths != [str(root)]  # whoever comes first makes it
+        return paths != [str(root)]  # the first supervisor creates the root
     if call.name in ("open", "openat", "creat"):
         return any("O_CREAT" in a or "O_TRUNC" in a for a in call.args) and paths != [
             f"{root}/supervisor.lock"
@@ -148,7 +148,9 @@ def _race(site: SupervisorProcess, traces: Path, how: str, chance: random.Random
 
 
 def _judge(site: SupervisorProcess, racers: list[Racer]) -> dict[str, int]:
-    """Those that were not killed either have the root, one at most, or said why not."""
+    """Check that each surviving supervisor has the root (at most one) or named the reason. Return
+    the counts.
+    """
     having, refused = [], 0
     for racer in racers:
         if racer.process.returncode == -signal.SIGKILL:
@@ -162,7 +164,7 @@ def _judge(site: SupervisorProcess, racers: list[Racer]) -> dict[str, int]:
     said = site.log()
     assert "Traceback" not in said, said[-3000:]
     killed = len(racers) - len(having) - refused
-    # who is slow to start may have been second after all, and be killed when it has said so
+    # a slow starter may have lost the race and been killed after its message
     assert refused <= said.count("is in use by another supervisor") <= refused + killed, said[
         -3000:
     ]

@@ -1,5 +1,5 @@
-"""What the flood tests share: connections that do less than they should, and what others notice of
-it meanwhile.
+"""Shared parts of the flood tests: connections that read or send too little, and measurements of
+the effect on other clients.
 """
 
 import contextlib
@@ -27,9 +27,7 @@ def metrics(site: SupervisorProcess) -> dict[str, Any]:
 
 
 class Memory:
-    """The most that these processes have of memory while it is watched, over what they had at its
-    beginning.
-    """
+    """Peak memory of these processes while observed, relative to the start."""
 
     def __init__(self, **pids: int) -> None:
         self._pids, self._before = pids, {name: rss(pid) for name, pid in pids.items()}
@@ -39,7 +37,7 @@ class Memory:
         self._most = {name: max(self._most[name], rss(pid)) for name, pid in self._pids.items()}
 
     def grown(self) -> dict[str, float]:
-        """MiB."""
+        """Return the growth by process in MiB."""
         return {name: (self._most[name] - self._before[name]) / MIB for name in self._pids}
 
 
@@ -48,7 +46,7 @@ def p99(secs: Sequence[float]) -> float:
 
 
 def stolen() -> list[float]:
-    """How long each processor was another machine's, though this one had work for it; seconds."""
+    """Return the steal time of each processor in seconds."""
     lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
     return [
         int(line[8]) / os.sysconf("SC_CLK_TCK")
@@ -63,8 +61,8 @@ def polled(
     secs: float,
     each: Callable[[], None] = lambda: None,
 ) -> list[float]:
-    """How long the status of this run took, asked again and again for so long; but for what a
-    hypervisor took of it.
+    """Poll the status of this run for `secs`. Return the duration of each request, less the steal
+    time.
     """
     took: list[float] = []
     deadline = time.monotonic() + secs
@@ -81,7 +79,7 @@ def polled(
 
 
 def served(site: SupervisorProcess, secs: float = 60.0) -> None:
-    """Somebody else's run goes through from the beginning to the end, and is told truly."""
+    """Check that another user's run completes and is reported correctly."""
     run = spec(["/bin/true"], OTHER)
     assert site.finished(run, secs)["state"] == "completed"
 
@@ -90,7 +88,7 @@ def served(site: SupervisorProcess, secs: float = 60.0) -> None:
 def connections(
     site: SupervisorProcess, n: int, text: Callable[[int], bytes], receive_bytes: int | None = None
 ) -> Iterator[list[socket.socket]]:
-    """So many sockets to the supervisor, each of which said its text and reads nothing."""
+    """Open `n` sockets to the supervisor, each of which sends its text and reads nothing."""
     host, _, port = site.url.removeprefix("http://").partition(":")
     sockets: list[socket.socket] = []
     try:
@@ -115,7 +113,7 @@ def request(
     body: Any = None,
     headers: dict[str, str] | None = None,
 ) -> bytes:
-    """As it goes over the wire."""
+    """Return the bytes of an HTTP request."""
     data = b"" if body is None else json.dumps(body).encode()
     said = {
         "Host": "x",
@@ -129,8 +127,8 @@ def request(
 
 
 class Trickle:
-    """Sends a little to each of these sockets again and again, until it is closed. ended: sockets
-    that the other side has closed.
+    """Sends a little data to each of these sockets repeatedly, until closed. ended: sockets closed
+    by the other side.
     """
 
     def __init__(

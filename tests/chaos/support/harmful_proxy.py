@@ -1,10 +1,10 @@
-"""A proxy between agents and the supervisor's listener for them that does harm: on whole frames, or
-in the middle of one.
+"""A proxy between agents and the supervisor's agent listener that damages traffic, by whole frames
+or inside a frame.
 
-It knows as much of websockets as it takes to see where a frame ends. Frames of data may be delayed,
-repeated, swapped with the next one, sent slowly, lost with their connection, or cut in the middle;
-a whole link may be held (half-open: nothing passes and nothing is closed) or cut. What is done is
-decided by a seed, and counted. It runs in a thread of its own.
+It parses websockets only to find the end of a frame. Data frames may be delayed, repeated, swapped
+with the next one, sent slowly, lost with their connection, or cut in the middle. A whole link may
+be held (half-open: nothing passes and nothing is closed) or cut. A seed decides the harms, and the
+proxy counts them. It runs in its own thread.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ CUTS = ("lost", "cut")
 
 @dataclass(frozen=True)
 class Harm:
-    """How likely each harm is, for one frame of data. `late_secs`, `slow_rate` (bytes a second):
-    how bad.
+    """Probability of each harm for one data frame. `late_secs` and `slow_rate` (bytes per second)
+    set the severity.
     """
 
     late: float = 0.0
@@ -49,10 +49,10 @@ NONE = Harm()
 
 @dataclass(eq=False)
 class _Pair:
-    """The two ends of one connection."""
+    """Both ends of one connection."""
 
     writers: list[asyncio.StreamWriter]
-    #: per direction: a frame that was swapped with the next one, while there is none
+    #: per direction: a frame held back until the next one arrives, to be sent after it
     kept: dict[str, bytes] = field(default_factory=dict)
 
     def close(self) -> None:
@@ -61,7 +61,7 @@ class _Pair:
 
 
 class HarmfulProxy:
-    """`with HarmfulProxy(port) as proxy`: listens at `proxy.port`. `done` counts harms by name and
+    """`with HarmfulProxy(port) as proxy` listens at `proxy.port`. `done` counts harms by name and
     direction.
     """
 
@@ -85,7 +85,7 @@ class HarmfulProxy:
         self._thread.join()
         self._loop.close()
 
-    # ---- what tests say, from their own thread
+    # ---- called by tests, from their own thread
 
     def reseed(self, seed: int, harm: Harm) -> None:
         def change() -> None:
@@ -94,17 +94,17 @@ class HarmfulProxy:
         self._call(change)
 
     def hold(self) -> None:
-        """From now on nothing passes, in either direction, and nothing is closed; new connections
-        are taken and hear nothing.
+        """From now on pass nothing in either direction and close nothing; new connections are
+        accepted and get no data.
         """
         self._call(self._passing.clear)
 
     def release(self) -> None:
-        """What was held passes, where its connection is still there."""
+        """Pass the held data of connections that still exist."""
         self._call(self._passing.set)
 
     def cut(self) -> None:
-        """Every connection ends at once."""
+        """End every connection at once."""
         self._call(lambda: [pair.close() for pair in list(self._pairs)])
 
     @property
@@ -166,7 +166,7 @@ class HarmfulProxy:
                 self._keep(self._carry("down", there, writer, pair)),
             ]
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-            await self._passing.wait()  # a held link does not say that one end is gone
+            await self._passing.wait()  # a held link does not reveal that one end is gone
         finally:
             pair.close()
             self._pairs.discard(pair)
@@ -215,7 +215,7 @@ class HarmfulProxy:
             await self._give(writer, pair.kept.pop(way))
 
     async def _give_kept(self, way: str, writer: asyncio.StreamWriter, pair: _Pair) -> None:
-        """Nothing came to swap it with: it is only late."""
+        """Send a held-back frame although no other frame came to swap with."""
         await asyncio.sleep(0.1)
         frame = pair.kept.pop(way, None)
         if frame is not None:
@@ -229,8 +229,8 @@ class HarmfulProxy:
 
 
 async def _frames(reader: asyncio.StreamReader) -> AsyncIterator[tuple[bytes, bool]]:
-    """Whole frames as they are on the wire, and whether each is one of data (pings, pongs and
-    closes are none).
+    """Yield whole frames as on the wire, and whether each is a data frame (not a ping, pong or
+    close).
     """
     while True:
         head = await reader.readexactly(2)

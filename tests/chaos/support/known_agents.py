@@ -1,5 +1,5 @@
-"""Agents that a supervisor's log knows and no driver ever started: whoever has their tokens may
-speak for them.
+"""Agents that are in a supervisor's log although no driver started them. A test with their tokens
+can act as these agents.
 """
 
 import time
@@ -15,7 +15,7 @@ from jobscribe.supervisor.core.state.transaction import token_hash
 
 
 def tell_of_agents(site: SupervisorProcess, keys: list[AgentKey]) -> None:
-    """To a site whose supervisor does not run: in an earlier life it started all these."""
+    """Record in the log of a stopped site that the supervisor started all these agents."""
     said: list[object] = []
     store = SqliteStore(site.root / "db" / "events.sqlite", lambda call: call())
     try:
@@ -42,7 +42,9 @@ def token_of(key: AgentKey) -> str:
 
 
 def alive_of(site: SupervisorProcess, key: AgentKey) -> Alive:
-    """What opens its connections. The ids of agents are derived from a secret of the root."""
+    """Return the first message of an agent's connection. Agent ids are derived from a secret of the
+    root.
+    """
     secret = (site.root / "secret" / "agents").read_text().strip()
     return Alive(
         agent_id=derived_id(str(key).encode(), key=secret.encode()),

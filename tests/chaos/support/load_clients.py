@@ -1,4 +1,4 @@
-"""Clients that go on whatever becomes of their supervisor, and write down what they were answered."""
+"""Clients that continue while their supervisor dies and restarts, and journal their answers."""
 
 import contextlib
 import http.client
@@ -17,13 +17,13 @@ from supervisor_process import SupervisorProcess, jid_of, req_id, until
 from jobscribe.client.api.replies import RunState
 from jobscribe.client.sync_client import Client
 
-#: Users whose runs these are.
+#: Users of the runs.
 UIDS = ("KillSup1", "KillSup2")
 
 
 class Load:
-    """A client that never stops: submits short runs into a few slots for results, forces some,
-    cancels some. It journals what it was answered, and repeats what it was not until it is.
+    """A client that never stops: submits short runs into a few result slots, forces some and
+    cancels some. It journals its answers and repeats unanswered requests.
     """
 
     def __init__(self, site: SupervisorProcess, oracle: Oracle, seed: str) -> None:
@@ -69,8 +69,8 @@ class Load:
         self._over.wait(self._chance.random() * 0.02)
 
     def _ask(self, path: str, body: dict[str, Any]) -> dict[str, Any] | None:
-        """None where it was refused for good; asked again, word for word, for as long as there is
-        no answer.
+        """Return the answer, or None if refused for good. Repeat the request unchanged while there
+        is no answer.
         """
         while True:
             try:
@@ -102,9 +102,7 @@ class Load:
 
 
 class Waiting(threading.Thread):
-    """Somebody who waits with the Python client while supervisors come and go; `result` is what
-    came of it.
-    """
+    """A user who waits with the Python client while supervisors restart; `result` is the outcome."""
 
     def __init__(self, wait: Callable[[], Any]) -> None:
         super().__init__()
@@ -128,7 +126,7 @@ class Waiting(threading.Thread):
 
 
 def killed(site: SupervisorProcess) -> None:
-    """kill -9 the supervisor and nothing else."""
+    """Kill only the supervisor, with kill -9."""
     assert site.stop(signal.SIGKILL) == -signal.SIGKILL
 
 
@@ -150,7 +148,7 @@ def wait(site: SupervisorProcess, run: dict[str, Any]) -> RunState:
 
 
 class Poll:
-    """One long poll by hand."""
+    """A long poll over a raw connection."""
 
     def __init__(self, site: SupervisorProcess, run: dict[str, Any]) -> None:
         self._connection = site.connection(10)
@@ -160,8 +158,8 @@ class Poll:
         )
 
     def check_cut_off(self) -> None:
-        """The supervisor is dead: whoever waited hears of it at once, and knows that he may ask
-        again.
+        """Check that the client of a dead supervisor gets an error at once, and that the error is
+        retryable.
         """
         with (
             contextlib.closing(self._connection),

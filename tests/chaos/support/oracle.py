@@ -1,11 +1,11 @@
-"""The oracle: it trusts what jobs stamped to disk and what clients wrote down when they were
-answered, and nothing else.
+"""The oracle: checks the product against the stamps that jobs wrote and the answers that clients
+journaled, and trusts nothing else.
 
-A witnessed job is a shell that stamps its start and its end, one line a stamp, appended to one file
-in one write: its token, its pid and start time, the seconds since boot, and at its end its exit
-code. It also holds a lock for its computeJid: if another one holds that, it stamps `overlap`. A
-client's journal is synced before the next request is sent. What the product says of itself (status,
-log of events) is compared with these, never the other way round.
+An oracle job is a shell that stamps its start and its end. Each stamp is one line, appended to one
+file in one write: token, pid and start time, seconds since boot, and at the end the exit code. The
+job also holds a lock for its computeJid: if another job holds that lock, it stamps `overlap`. A
+client's journal is synced before the next request is sent. The product's own reports (status, event
+log) are compared with these, never the other way round.
 """
 
 import itertools
@@ -41,8 +41,8 @@ exit $code
 
 
 class Stamp(NamedTuple):
-    """One line. born: start time of the process in ticks since boot; at: seconds since boot; code:
-    of an end.
+    """One line of the stamp file. born: start time of the process in ticks since boot; at: seconds
+    since boot; code: exit code in an end stamp.
     """
 
     what: str
@@ -54,7 +54,7 @@ class Stamp(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """A request that was answered."""
+    """An acknowledged request."""
 
     request: str
     jid: str
@@ -62,9 +62,10 @@ class Ack(NamedTuple):
 
 
 class Oracle:
-    """One per root. Everything lies in `folder` (`<place>/witness`), which every user may write.
+    """Oracle for one root. All files lie in `folder` (`<place>/witness`), which every user may
+    write.
 
-    alive: does the process that stamped this still run?
+    alive: returns whether the process of a stamp still runs.
     """
 
     def __init__(
@@ -91,17 +92,17 @@ class Oracle:
     # ---- jobs
 
     def text(self, text: str) -> str:
-        """A shell's text that does this (in a subshell) between its stamps and ends as that ends."""
+        """Return shell text that runs `text` in a subshell between its stamps and exits with its
+        code.
+        """
         return _PRELUDE.format(stamps=self._stamps, locks=self._locks) + f"( {text}\n)" + _END
 
     def job(self, text: str = ":", **fields: Any) -> dict[str, Any]:
-        """A run. fields: as of `real_site.spec`."""
+        """Return a run. fields: as in `spec`."""
         return spec(["/bin/sh", "-c", self.text(text)], **fields)
 
     def gated(self, code: int = 0, gate: str = "gate", **fields: Any) -> dict[str, Any]:
-        """A run that waits, without doing anything, until its gate is opened, and ends with this
-        code.
-        """
+        """Return a run that waits at a gate without doing anything, and then exits with this code."""
         fifo = self.folder / gate
         if not fifo.exists():
             os.mkfifo(fifo)
@@ -109,19 +110,21 @@ class Oracle:
         return self.job(f"[ -e {fifo}.open ] || read -r _ <{fifo}; exit {code}", **fields)
 
     def open(self, gate: str = "gate") -> None:
-        """Let those go that wait there, and who comes later. (To be called until all are over: one
-        may be just about to wait.)
+        """Let all jobs at the gate continue, and those that come later. Repeat the call until all
+        are over: a job may be about to wait.
         """
         (self.folder / f"{gate}.open").touch()
         try:
             os.close(os.open(self.folder / gate, os.O_WRONLY | os.O_NONBLOCK))
-        except OSError:  # nobody waits just now
+        except OSError:  # no job waits at the moment
             return
 
     # ---- clients
 
     def acknowledged(self, request: str, reply: dict[str, Any]) -> None:
-        """Write it down; an earlier answer to the same request must have been the same."""
+        """Journal an acknowledgement; check that an earlier answer to the same request was the
+        same.
+        """
         jid, serial = reply["computeJid"], reply["computeJobSerial"]
         with self._writing:
             before = self._answered.setdefault(request, (jid, serial))
@@ -132,8 +135,8 @@ class Oracle:
                 os.fsync(f.fileno())
 
     def heard(self, reply: dict[str, Any]) -> dict[str, Any]:
-        """An answer to one client, in the order in which it got them: a run never goes back, and
-        its end never changes.
+        """Check one client's answers in order: the state of a run never goes back, and its end
+        never changes.
         """
         if reply["state"] == "missing":
             return reply
@@ -150,7 +153,7 @@ class Oracle:
         return reply
 
     def submit(self, run: dict[str, Any], request: str, **fields: Any) -> dict[str, Any]:
-        """Ask, and write down the answer."""
+        """Submit a run and journal the answer."""
         reply: dict[str, Any] = self._site.post("run-simulation", reqId=request, run=run, **fields)
         self.acknowledged(request, reply)
         return self.heard(reply)
@@ -158,13 +161,13 @@ class Oracle:
     def status(self, run: dict[str, Any], **fields: Any) -> dict[str, Any]:
         return self.heard(self._site.status(run, **fields))
 
-    # ---- what is known
+    # ---- recorded facts
 
     def acks(self) -> list[Ack]:
         return [Ack(*json.loads(line)) for line in self._journal.read_text().splitlines()]
 
     def stamps(self, run: dict[str, Any] | None = None) -> list[Stamp]:
-        """All stamps, or those of one run's computeJid, in the order in which they were made."""
+        """Return all stamps, or those of one run's computeJid, in order."""
         out = []
         for line in self._stamps.read_text().splitlines():
             what, token, pid, born, at, *code = line.split()
@@ -180,15 +183,15 @@ class Oracle:
         return [s for s in self.stamps(run) if s.what == "start"]
 
     def alive(self, run: dict[str, Any]) -> bool:
-        """Does the process that stamped its start last still run?"""
+        """Return whether the process of the last start stamp still runs."""
         stamps = self.started(run)
         return bool(stamps) and self._lives(stamps[-1])
 
-    # ---- the verdict
+    # ---- final checks
 
     def check(self, *, killed: frozenset[str] = frozenset()) -> str:
-        """Everything is over: was each promise kept? Returns what was looked at. killed: jids of
-        jobs that the test itself has killed.
+        """When all jobs are over, check every promise. Return a summary of the checks. killed: jids
+        of jobs that the test itself killed.
         """
         stamps, acks = self.stamps(), self.acks()
         self._check_starts(stamps)
@@ -218,7 +221,7 @@ class Oracle:
         assert all(starts[token] == n == 1 for token, n in ends.items()), ends
 
     def _ends(self) -> dict[tuple[str, int], list[dict[str, Any]]]:
-        """What the product says: for every run that it knows, how it ended, as often as it says so."""
+        """Return the RunEnded events of the product's log for every run in it."""
         out: dict[tuple[str, int], list[dict[str, Any]]] = {}
         for e in events(self._site.root):
             if e["type"] in ("RunRequested", "RunEnded"):
@@ -250,7 +253,7 @@ class Oracle:
 
 
 def _check_overlaps(stamps: list[Stamp]) -> None:
-    """By the lock, and by the clock: no two runs of one computeJid lived at the same time."""
+    """Check by the lock and by the clock that no two runs of one computeJid overlapped."""
     assert [s for s in stamps if s.what == "overlap"] == []
     ends = {s.token: s.at for s in stamps if s.what == "end"}
     starts: dict[str, list[Stamp]] = {}
@@ -260,12 +263,12 @@ def _check_overlaps(stamps: list[Stamp]) -> None:
     for runs in starts.values():
         runs.sort(key=lambda s: s.at)
         for earlier, later in itertools.pairwise(runs):
-            # one without an end was killed: the lock tells when it let go
+            # without an end stamp the run was killed: the lock covers that case
             assert ends.get(earlier.token, earlier.at) <= later.at, (earlier, later)
 
 
 def kill(stamp: Stamp, number: int = signal.SIGKILL) -> None:
-    """Signal exactly the process that stamped this; with SIGKILL, return when it is gone."""
+    """Signal exactly the process of this stamp; with SIGKILL, return when it is gone."""
     assert processes.send_signal(stamp.pid, stamp.born, number), f"{stamp} does not run"
     if number == signal.SIGKILL:
         until(lambda: not processes.alive(stamp.pid, stamp.born), f"{stamp} is gone")

@@ -1,6 +1,4 @@
-"""A machine whose wall clock, and whose boot, a test can set: for all processes of a site, and for
-nobody else.
-"""
+"""Set the wall clock and the boot id for all processes of a site, and for no other process."""
 
 import os
 import shutil
@@ -13,7 +11,7 @@ from supervisor_process import PYTHON_PATH
 HOUR, DAY = 3600.0, 86400.0
 _HERE = Path(__file__).parent
 
-#: An app whose call takes as long as it is told.
+#: An app whose call takes the requested time.
 SLOW_APP = """
 import time
 from jobscribe.apps.app import App, Model, Prepared
@@ -31,7 +29,7 @@ exec unshare --mount sh -c 'mount --bind "{boot}" /proc/sys/kernel/random/boot_i
 
 
 class SetClock:
-    """`env` and `python` are what a Site needs."""
+    """Clock of one site; pass `env` and `python` to the site."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -45,11 +43,11 @@ class SetClock:
 
     @property
     def wall(self) -> float:
-        """What the processes of the site take the time to be."""
+        """Return the wall clock of the site's processes."""
         return time.time() + self.offset
 
     def set(self, offset: float) -> None:
-        """So many seconds ahead of (or behind) the truth, from now on."""
+        """Set the offset from the true time, in seconds, from now on."""
         self.offset = offset
         new = self.folder / "offset.new"
         new.write_text(repr(offset))
@@ -58,7 +56,7 @@ class SetClock:
     # ---- boots (root only)
 
     def boot(self, number: int) -> None:
-        """Which boot processes that start from now on are of."""
+        """Set the boot of processes that start from now on."""
         self._boot.write_text(f"{number:08x}-0000-4000-8000-000000000000\n")
 
     @property

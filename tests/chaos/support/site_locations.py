@@ -1,8 +1,7 @@
-"""Where the sites of these tests lie, and as whom they run: as whoever runs the tests, and as an
-ordinary user.
+"""Locations and users of the test sites: the user who runs the tests, and an ordinary user.
 
-SOAK in the environment: unset, a small share of every figure; 1, the whole of it (`make soak`).
-SEED: where chance begins.
+Environment: SOAK unset means a small share of every figure, SOAK=1 the whole (`make soak`). SEED is
+the random seed.
 """
 
 import os
@@ -15,15 +14,15 @@ from functools import cache
 from supervisor_process import PYTHON_PATH, SupervisorProcess, become
 
 SOAK = os.environ.get("SOAK") == "1"
-#: Times the promised seconds in an ordinary run: the machine may be busy.
+#: Factor for promised times in an ordinary run: the machine may be busy.
 ROOM = 1 if SOAK else 5
-#: The ordinary user that sites run as where the tests run as root.
+#: The uid of ordinary sites if the tests run as root.
 ORDINARY = 65534
 
 
 def dice(what: str) -> random.Random:
-    """Chance of its own for one test, the same in every run with the same SEED; what it was stands
-    in the test's output.
+    """Return a random generator for one test, the same in every run with the same SEED. The seed is
+    printed in the test's output.
     """
     seed = os.environ.get("SEED", "0")
     print(f"SEED={seed}")
@@ -31,17 +30,17 @@ def dice(what: str) -> random.Random:
 
 
 def share(small: int, whole: int) -> int:
-    """How often: in an ordinary run, and in a soak."""
+    """Return the number of repetitions: `small` in an ordinary run, `whole` in a soak run."""
     return whole if SOAK else small
 
 
 @cache
 def everybodys_python() -> tuple[str, str] | None:
-    """An interpreter that an ordinary user can start, and where it finds this package and what that
-    needs; None where there is none.
+    """Return an interpreter that an ordinary user can start, and its search path for this package
+    and the dependencies; None if there is none.
 
-    The one of these tests may lie in somebody's closed home; then one of the same version that the
-    machine has for everybody will do.
+    The interpreter of the tests may lie in a private home. Then a system-wide one of the same
+    version is used.
     """
     packages = os.pathsep.join(filter(None, (PYTHON_PATH, sysconfig.get_path("purelib"))))
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -64,7 +63,7 @@ def everybodys_python() -> tuple[str, str] | None:
                 preexec_fn=lambda: become(ORDINARY),
                 check=False,
             )
-        except OSError:  # it may not be executed by that user, or is not there
+        except OSError:  # missing, or not executable for that user
             continue
         if tried.returncode == 0:
             return python, path
@@ -74,8 +73,8 @@ def everybodys_python() -> tuple[str, str] | None:
 def new_site(
     who: int | None, *sets: str, modules: dict[str, str] | None = None
 ) -> SupervisorProcess:
-    """A fresh root that no supervisor has yet, for this user (None: whoever runs the tests).
-    modules: that its apps are in, by file name.
+    """Return a new root without a supervisor, for this user (None: the user who runs the tests).
+    modules: Python modules of its apps, by file name.
     """
     python, packages = sys.executable, PYTHON_PATH
     if who is not None:

@@ -1,5 +1,5 @@
-"""Who closes a websocket is heard of by its other end first: the socket itself is gone a little
-later, and not before the loop has let go of it.
+"""Wait until closed websockets are gone. The other end sees a close first; the event loop releases
+the socket a little later.
 """
 
 import asyncio
@@ -9,12 +9,12 @@ SECS = 60.0
 
 
 def watched(loop: Any) -> int:
-    """How many sockets (and its own pipe) this loop looks at."""
+    """Return how many sockets this loop watches, including its own pipe."""
     return len(loop._selector.get_map())
 
 
 async def said(before: int) -> None:
-    """Returns when no more sockets are left than there were before."""
+    """Wait until no more sockets are left than before."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(SECS):
         while watched(loop) > before:

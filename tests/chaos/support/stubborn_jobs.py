@@ -1,8 +1,7 @@
-"""Jobs that do not want to end, or make it hard to say how they ended. Plain data: a shell's text a
-job.
+"""Jobs that resist their end or obscure how they ended, as plain data: one shell text per job.
 
-NAP stands for a `sleep` of this job's own: what still sleeps that long afterwards has survived.
-Every animal stamps `ready` when all of it is there (see `witness`).
+NAP stands for a `sleep` with a duration unique to the job: a process that still sleeps that long
+afterwards has survived. Every animal stamps `ready` when all its processes exist (see `oracle`).
 """
 
 from typing import NamedTuple
@@ -11,8 +10,8 @@ CODE = 3
 
 
 class StubbornJob(NamedTuple):
-    """text: what it does before it is ready. naps: so many processes sleep then. stays: how its
-    main process waits for its end.
+    """text: shell text to run before the job is ready. naps: number of processes that sleep then.
+    stays: shell text with which the main process waits for its end.
     """
 
     text: str
@@ -38,7 +37,7 @@ ANIMALS = {
         'sh -c \'sh -c "sleep NAP & sleep NAP & wait" & sh -c "sleep NAP & wait" & sleep 0.2\' &', 4
     ),
     "forks and forks": StubbornJob(
-        # each generation makes the next and ends; bounded, should it ever get away
+        # each generation starts the next and ends; bounded, in case it ever escapes
         'runner=\'[ $1 -lt 4000 ] || exit 0; setsid sh -c "$runner" x $(($1 + 1)) NAP &\'; export runner; setsid sh -c "$runner" x 0 NAP & sleep NAP &',
         2,
     ),
@@ -63,10 +62,12 @@ ANIMALS = {
 
 
 def stays(animal: StubbornJob, nap: str) -> str:
-    """It runs until it is ended."""
+    """Return the text of a job that runs until it is stopped."""
     return f"{animal.text}\nstamp ready\n{animal.stays}".replace("NAP", nap)
 
 
 def ends(animal: StubbornJob, nap: str) -> str:
-    """Its main process ends by itself, and leaves behind what there is."""
+    """Return the text of a job whose main process ends by itself and leaves its other processes
+    behind.
+    """
     return f"{animal.text}\nsleep 0.1\nstamp ready\nexit {CODE}".replace("NAP", nap)

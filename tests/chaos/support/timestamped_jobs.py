@@ -1,7 +1,7 @@
-"""Jobs that write down themselves when they started and ended, a site whose agents reach it through
-the harmful proxy, and who reads both.
+"""Jobs that record their own start and end, a site whose agents connect through the harmful proxy,
+and clients that check both.
 
-What the jobs wrote is believed, and nothing of our own books.
+The tests trust the jobs' stamps, not the product's records.
 """
 
 import json
@@ -16,11 +16,10 @@ from urllib.parse import urlsplit
 from harmful_proxy import NONE, Harm, HarmfulProxy
 from supervisor_process import UID, SupervisorProcess, jid_of, shell, until
 
-#: Deadlines of guarantees are asserted with so many times their room, and as they stand where SOAK
-#: is set.
+#: Tests multiply the deadlines of guarantees by `ROOM`, unless SOAK is set.
 SOAK = os.environ.get("SOAK") == "1"
 ROOM = 1 if SOAK else 5
-#: The setting at which the tests run; a guarantee of three intervals is measured in these.
+#: Ping interval of the tests; guarantees of three intervals are measured in it.
 PING_SECS = 0.5
 PINGS = (f"limits.ping_interval_secs={PING_SECS}", f"limits.ping_timeout_secs={PING_SECS / 2}")
 NOTICED_SECS = 3 * PING_SECS
@@ -28,8 +27,8 @@ NOTICED_SECS = 3 * PING_SECS
 
 @contextmanager
 def sites() -> Iterator[Callable[..., SupervisorProcess]]:
-    """`make(*settings, **options)`: a fresh root that no supervisor has yet. At the end nothing
-    that ran on it is left.
+    """Yield `make(*settings, **options)`: a new root without a supervisor. At the end, stop
+    everything that ran on it.
     """
     made: list[SupervisorProcess] = []
 
@@ -46,7 +45,7 @@ def sites() -> Iterator[Callable[..., SupervisorProcess]]:
 
 @contextmanager
 def diverted(site: SupervisorProcess, seed: int = 0, harm: Harm = NONE) -> Iterator[HarmfulProxy]:
-    """A running site all of whose agents, from now on, go through the proxy."""
+    """Route all agents of a running site through the proxy from now on."""
     file = site.root / "agents.json"
     said = json.loads(file.read_text())
     with HarmfulProxy(urlsplit(said["agentsUrl"]).port or 0, seed, harm) as proxy:
@@ -62,14 +61,16 @@ def point_to(file: Path, port: int) -> None:
 
 
 class Stamps:
-    """One file a job, in `folder`."""
+    """Stamp files in `folder`, one for each job."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir()
 
     def job(self, name: str, between: str = ":", code: int = 0, **fields: Any) -> dict[str, Any]:
-        """A run that stamps its start, does `between`, stamps its end, and exits with `code`."""
+        """Return a run that stamps its start, does `between`, stamps its end, and exits with
+        `code`.
+        """
         file = self.folder / name
         stamp = f'echo "{{}} $JOBSCRIBE_TOKEN $$ $(date +%s%N)" >>{file}'
         return shell(
@@ -77,14 +78,14 @@ class Stamps:
         )
 
     def until(self, name: str) -> str:
-        """What a job does between its stamps until `open` is said."""
+        """Return the shell text with which a job waits between its stamps until `open`."""
         return f"until [ -e {self.folder}/{name}.open ]; do sleep 0.05; done"
 
     def open(self, name: str) -> None:
         (self.folder / f"{name}.open").touch()
 
     def of(self, name: str) -> list[list[str]]:
-        """[word, token, pid, nanoseconds] of every stamp, as they were written."""
+        """Return [word, token, pid, nanoseconds] of every stamp, in order."""
         file = self.folder / name
         return [line.split() for line in file.read_text().splitlines()] if file.exists() else []
 
@@ -92,8 +93,8 @@ class Stamps:
         return [stamp[0] for stamp in self.of(name)]
 
     def check_no_overlap(self, name: str) -> None:
-        """Runs of one slot, one after the other: no token started twice, none started before the
-        one before it had ended.
+        """Check that the runs of one slot ran in sequence: no token started twice, and none before
+        the previous run ended.
         """
         starts = [s[1] for s in self.of(name) if s[0] == "start"]
         assert len(starts) == len(set(starts)), f"a token started twice: {starts}"
@@ -104,16 +105,16 @@ class Stamps:
 
 
 class Asker:
-    """One client with a connection of its own, that holds every request against its deadline."""
+    """A client with its own connection that checks every request against its deadline."""
 
     def __init__(self, site: SupervisorProcess) -> None:
         self._site, self._connection = site, site.connection(120)
-        #: by how much the slowest answer was later than its deadline (seconds; negative: earlier),
-        #: and how many there were
+        #: lateness of the slowest answer in seconds (negative: before its deadline), and the number
+        #: of requests
         self.latest, self.asked = float("-inf"), 0
 
     def ask(self, path: str, deadline: float, **body: Any) -> tuple[int, Any]:
-        """(status, body), whatever it is. Every request ends by its deadline + 1 s."""
+        """Return (status, body) of any answer. Every request must end by its deadline + 1 s."""
         begun = time.monotonic()
         self._connection.request(
             "POST",
@@ -137,7 +138,7 @@ class Asker:
 
 
 def told(site: SupervisorProcess, run: dict[str, Any]) -> tuple[str, bool]:
-    """(state, known)"""
+    """Return (state, known)."""
     said = site.status(run)
     return said["state"], said["known"]
 
@@ -147,7 +148,7 @@ def agent_log(site: SupervisorProcess, uid: str = UID) -> str:
 
 
 def timed(true: Callable[[], Any], what: str, secs: float) -> float:
-    """Seconds until it was true; fails after `secs`."""
+    """Return the seconds until `true` returns a true value; fail after `secs`."""
     begun = time.monotonic()
     until(true, what, secs)
     return time.monotonic() - begun

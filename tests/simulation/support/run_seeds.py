@@ -1,5 +1,5 @@
-"""Run seeds of the simulator: `--seed N` one (with `--trace`: step by step), `--seeds N` so many
-from `--first`, in `--jobs` processes.
+"""Run seeds of the simulator: `--seed N` runs one (with `--trace`, step by step); `--seeds N` runs
+N seeds from `--first` on, in `--jobs` processes.
 """
 
 import argparse
@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from sim_coverage import never_happened
 from simulator import Violation, run
 
-#: Seeds that go to a process in one go.
+#: Number of seeds per process and batch.
 SLICE = 20
-#: Over so many seeds everything of `sim_sometimes` must have happened.
+#: With this number of seeds, everything in `sim_coverage` must have happened.
 ENOUGH = 300
-#: So many of those that fail are told; the others are only counted.
+#: Number of failures to print; the others are only counted.
 SHOWN = 10
 
 
@@ -32,7 +32,7 @@ def one(seed: int, *, trace: bool) -> int:
 
 
 def several(first: int, count: int) -> tuple[Counter[str], list[str], int]:
-    """What happened in these lives, what was broken, and the steps."""
+    """Return the counted events of these lives, the violations, and the number of steps."""
     total: Counter[str] = Counter()
     broken, steps = [], 0
     for seed in range(first, first + count):

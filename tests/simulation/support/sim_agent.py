@@ -1,5 +1,5 @@
-"""An agent: the real session and the real codec, on a simulated connection, with a played keeper
-socket and played workers.
+"""An agent: the real session and the real codec on a simulated connection, with a simulated keeper
+socket and simulated workers.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from sim_link import Link
 
 TICK_SECS = 2.0
-#: Until the login profile's environment is known, seconds at most; stops do not wait for it.
+#: Maximum time in seconds until the login profile's environment is known; stops do not wait for it.
 LOGIN_SECS = 0.5
 
 
 class Agent:
-    """Ends with its keeper, and is replaced by it when it ends alone."""
+    """One agent. It ends with its keeper; if it ends alone, the keeper replaces it."""
 
     def __init__(self, keeper: Keeper) -> None:
         self.keeper, self.machine, self.time = keeper, keeper.machine, keeper.time
@@ -57,13 +57,13 @@ class Agent:
         self.link: Link | None = None
         self.calls: dict[str, Cancel] = {}
         self._pause = 0.05
-        #: where a batch scheduler starts what is run
+        #: the batch scheduler side, if the agent runs on a cluster
         self.batch = (
             BatchSide(self, self.machine.slurms[self.key.host]) if self.machine.slurms else None
         )
         self._login_known_at = self.time.now + LOGIN_SECS * self.time.random.random()
 
-    # ---- its life
+    # ---- lifecycle
 
     def start(self, executions: list[dict[str, Any]]) -> None:
         def serve() -> None:
@@ -76,7 +76,7 @@ class Agent:
         self.life.after(WAY_SECS, serve)
 
     def die(self) -> None:
-        """kill -9; its keeper is told by the kernel."""
+        """kill -9; the kernel notifies the keeper."""
         self.vanish()
         self.keeper.life.after(WAY_SECS, lambda: self.keeper.agent_ended(self))
 
@@ -90,7 +90,7 @@ class Agent:
             self.link = None
 
     def keeper_gone(self) -> None:
-        """The end of the socket, behind all that was said before."""
+        """Handle the end of the socket, after all earlier messages."""
         self.life.after(2 * WAY_SECS, self.die)
 
     def _tick(self) -> None:
@@ -111,8 +111,8 @@ class Agent:
         )
 
     def _dial(self) -> None:
-        """It takes a few rounds of the agent's loop: who is frozen and thaws sees first that its
-        keeper is gone.
+        """Connect after a few rounds of the agent's loop: a thawed agent first sees that its keeper
+        is gone.
         """
         if self.link is None:
             self.life.after(0.002, self._dialed)
@@ -134,7 +134,7 @@ class Agent:
         self.do(self.session.connected(self.host.mono))
 
     def lost(self, link: "Link") -> None:
-        """The connection is gone, as this end sees it."""
+        """Handle the end of the connection on this side."""
         if self.link is link:
             self.link = None
             self.do(self.session.disconnected())
@@ -160,7 +160,7 @@ class Agent:
             for frame in frames:
                 self.link.to_supervisor(frame)
 
-    # ---- what the session wants done
+    # ---- operations of the session
 
     def keeper_reported(self, said: dict[str, Any]) -> None:
         self.time.say("agent", self.pid, "<- keeper", said["is"], said["token"], said["exit"])
@@ -251,11 +251,13 @@ class Agent:
         self.life.after(late, lambda: self._send([PortsProbed(op_id=op.op_id, busy=busy)]))
 
     def _order(self, order: dict[str, Any]) -> None:
-        """Orders reach the keeper in order, also when the agent dies meanwhile."""
+        """Send an order to the keeper. Orders arrive in order, even if the agent dies meanwhile."""
         self.keeper.life.after(WAY_SECS, lambda: self.keeper.order(order))
 
     def _call(self, op: Call) -> None:
-        """A worker computes; at the deadline it is stopped and the call is answered all the same."""
+        """Let a worker compute; at the deadline the worker is stopped and the call is answered
+        anyway.
+        """
         if op.op_id in self.calls:
             return
         secs = self.time.random.expovariate(10.0) * (

@@ -1,4 +1,4 @@
-"""Bugs to plant in what is done for runs on clusters."""
+"""Planted bugs in the code for runs on clusters."""
 
 from collections.abc import Callable
 from typing import Any
@@ -87,7 +87,7 @@ BATCH_BUGS: tuple[Callable[[], list[Patch]], ...] = (
     forgets_a_queue_limit_over_a_restart,
     sends_wishes_for_another_cluster,
 )
-#: This one takes about fifty seeds.
+#: Needs about fifty seeds.
 RARE_BATCH_BUGS: tuple[Callable[[], list[Patch]], ...] = (
     counts_what_a_cluster_takes_back_as_its_own_failure,
 )

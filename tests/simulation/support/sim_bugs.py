@@ -1,5 +1,5 @@
-"""Bugs to plant, one at a time, to see that the simulator finds them: each undoes something that a
-guarantee rests on.
+"""Planted bugs, one at a time, to show that the simulator finds them. Each breaks something that a
+guarantee depends on.
 """
 
 from collections.abc import Callable, Iterator
@@ -186,7 +186,7 @@ BUGS: tuple[Callable[[], list[Patch]], ...] = (
     *HOST_BUGS,
     *BATCH_BUGS,
 )
-#: These take hundreds of seeds.
+#: Bugs that need hundreds of seeds.
 RARELY_FOUND: tuple[Callable[[], list[Patch]], ...] = (
     never_repeats_an_end,
     waits_by_the_wall_clock,

@@ -1,4 +1,6 @@
-"""What must hold: whenever a status becomes durable, after every step, and at the end of a life."""
+"""Checks of the guarantees: whenever a status becomes durable, after every step, and at the end of
+a life.
+"""
 
 import itertools
 from typing import TYPE_CHECKING
@@ -24,11 +26,10 @@ if TYPE_CHECKING:
 
 #: Steps between two comparisons of the world with the log.
 FOLD_EVERY = 150
-#: Steps between two looks at single jobs, one after the other: what is owed to them, and what is
-#: told of them.
+#: Steps between two checks of single jobs, in turn: pending actions and reported status.
 LOOK_EVERY = 3
-#: So long after the last trouble it may be unknown what an execution does: the longest pause
-#: between two tries to start its agent.
+#: Maximum time after the last fault for which an execution may be unknown: the longest pause
+#: between two attempts to start its agent.
 UNKNOWN_SECS = 75.0
 
 
@@ -97,7 +98,7 @@ class Checks:
             self.final[key] = run.status
 
     def _status(self, key: tuple[str, int], run: Run, processes: "list[Process]") -> None:
-        """Is it true of the machine?"""
+        """Check that the status matches the machine."""
         now = self.time.now
         match run.status, run.reason:
             case "running", _ if not processes:
@@ -111,7 +112,7 @@ class Checks:
                     self.machine.home.mono - (run.queued_mono or 0.0),
                     run.spec.queue_limit_secs or 0.0,
                 )
-                # what a cluster begins in the very moment is ended at once
+                # a job that the cluster starts at this very moment is stopped at once
                 if processes and not self.sim.policy.batch:
                     self.sim.broken(f"{key} was canceled by its queue limit, and it ran")
                 if run.queued_boot_id == self.machine.home.boot_id and waited < limit - 0.01:
@@ -221,7 +222,7 @@ class Checks:
             self._as_folded(world)
 
     def _told_truly(self, world: World, job: Job) -> None:
-        """What people are told of a job that is on its way."""
+        """Check the reported status of an active job."""
         said = status(world, job, 1, self.supervisor.now())
         run = job.run
         if run is None or said["state"] != run.status:
@@ -258,9 +259,7 @@ class Checks:
             )
 
     def _as_folded(self, world: World) -> None:
-        """The live world is what a restart would make of the log: jobs, queues, who is placed, and
-        who holds what.
-        """
+        """Check that the live world equals a fold of the log: jobs, queues, placements and claims."""
         engine = self.supervisor.engine
         fresh = World(engine.policy)
         jobs = []
@@ -273,7 +272,7 @@ class Checks:
                 self.sim.broken(f"G8: {job.jid} is not what its events add up to")
         for key, view in fresh.agents.items():
             live = world.agents.get(key)
-            # where there are several hosts, a queued run may be at home on another one
+            # with several hosts, a queued run may be assigned to another one
             mine, theirs = (
                 self._at_first(world, _queued(world, key)),
                 self._at_first(world, _queued(fresh, key)),
@@ -284,7 +283,7 @@ class Checks:
                 self.sim.broken(f"G8: the queue of {key} is in another order than its events")
         for ticket, claim in fresh.slots.claims.items():
             live_claim = world.slots.claims.get(ticket)
-            # of an earlier run it is not known any more whether a task that is over had started
+            # for an earlier run, it is unknown whether a task that is over had started
             run = world.jobs[ticket[0]].run
             but = set() if run is not None and run.serial == ticket[1] else {dir_pool(ticket[0])}
             if (
@@ -319,8 +318,8 @@ class Checks:
                 )
 
     def _at_first(self, world: World, queued: dict[RunKey, int]) -> dict[RunKey, int]:
-        """Without those that were tried before, or waited for others: they come again when their
-        time has come, and behind all who wait.
+        """Return the queue without retried or dependent runs: these join later, behind all queued
+        runs.
         """
         runs = {ticket: world.jobs[ticket[0]].run for ticket in queued}
         return {
@@ -329,7 +328,7 @@ class Checks:
             if (run := runs[t]) is not None and not run.attempts and not run.spec.after
         }
 
-    # ---- the reckoning
+    # ---- final checks
 
     def reckon(self) -> None:
         events = self.supervisor.store.read_all(0, 1_000_000)
@@ -427,7 +426,7 @@ class Checks:
 
 
 def _queued(world: World, key: AgentKey) -> dict[RunKey, int]:
-    """The queues of one user's agents of a kind, on all hosts."""
+    """Return the queues of one user's agents of a kind, on all hosts."""
     views = [
         v
         for k, v in world.agents.items()

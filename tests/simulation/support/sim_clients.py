@@ -1,4 +1,4 @@
-"""The clients: what they ask for, again and again until they are answered, and what they were told."""
+"""The clients: they repeat each request until it is answered, and record the answers."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -26,19 +26,20 @@ if TYPE_CHECKING:
     from sim_supervisor import Supervisor
 
 USERS = ("AAAAAAAA", "BBBBBBBB", "CCCCCCCC")
-#: A request is answered or refused within this, where the supervisor is well and its disk not slow.
+#: A request is answered or refused within this time if the supervisor is well and its disk is not
+#: slow.
 ANSWER_SECS = 6.0
-#: A client that was not answered asks again after this long.
+#: A client without an answer repeats its request after this time.
 AGAIN_SECS = 7.0
-#: As the desk has it: the wait for an agent, and how much later than its agent the supervisor ends
-#: a call.
+#: As in the run service: the wait for an agent, and the extra time after which the supervisor ends
+#: a call that its agent did not end.
 WANT_SECS, SLACK_SECS = 32.0, 2.0
-#: Refusals after which the same request is sent again.
+#: Refusals after which the client repeats the same request.
 RETRYABLE = frozenset({"storageUnavailable", "draining", "internal"})
 
 
 class Asked(msgspec.Struct):
-    """What a client asked for, until it was answered."""
+    """A client's request, kept until it is answered."""
 
     uid: str
     jid: str
@@ -55,7 +56,7 @@ class Asked(msgspec.Struct):
 
 
 class Clients:
-    """broken: called with a sentence when a guarantee is."""
+    """All clients. broken: called with a sentence when a guarantee is broken."""
 
     def __init__(self, supervisor: "Supervisor", broken: Callable[[str], None]) -> None:
         self.supervisor, self.time, self._broken = supervisor, supervisor.time, broken
@@ -63,14 +64,13 @@ class Clients:
         self.runs: list[Asked] = []
         self.cancels: list[Asked] = []
         self.releases: list[Asked] = []
-        #: (computeJid, serial) of which somebody asked to release what is kept for debugging, and
-        #: when first
+        #: first request to release the held tasks, by (computeJid, serial)
         self.released_at: dict[tuple[str, int], float] = {}
-        #: (computeJid, serial) whose cancel was acknowledged, and when
+        #: time of the acknowledged cancel, by (computeJid, serial)
         self.canceled: dict[tuple[str, int], float] = {}
-        #: (computeJid, serial) that somebody wanted purged
+        #: (computeJid, serial) of purge requests
         self.purged: set[tuple[str, int]] = set()
-        #: calls and begun sessions that wait for an end: until when they must have one
+        #: deadline of each open call or starting session
         self.calls: dict[int, float] = {}
         self._handles = 0
         self._users = USERS[: r.choice((1, 2, 3))]
@@ -91,11 +91,11 @@ class Clients:
         self._ask(self._new_run())
 
     def submit_plain(self, uid: str, secs: float) -> Asked:
-        """A simulation that nobody knows yet, without a limit; it ends at once when it is told to."""
+        """Submit a new simulation without a limit; it ends at once on SIGTERM."""
         return self._submit_late(uid, command=("job", "0", str(secs), "dies"))
 
     def submit_gang(self, uid: str, secs: float) -> Asked:
-        """The same with two tasks of one role, which do not mind being told to end."""
+        """Submit a similar simulation with two tasks of one role, which ignore SIGTERM."""
         return self._submit_late(
             uid, roles=(TaskRole(name="late", tasks=2, command=("job", "0", str(secs), "ignores")),)
         )
@@ -115,18 +115,18 @@ class Clients:
         return asked
 
     def submit_many(self) -> None:
-        """As a bulk request: all decided in one go."""
+        """Submit a bulk request: all runs are decided together."""
         self._ask_together([self._new_run() for _ in range(self.time.random.randint(3, 12))])
 
     def submit_array(self) -> None:
-        """Runs of one simulation, of which a few run at once."""
+        """Submit runs of one simulation with a concurrency limit."""
         r = self.time.random
         uid, sid, at_once = r.choice(self._users), f"array{r.randint(1, 3):03d}", r.choice((1, 2))
         some = [self._run(uid, sid, f"a{n}", at_once=at_once) for n in range(r.randint(2, 6))]
         self._ask_together(some)
 
     def submit_chain(self) -> None:
-        """Each waits for the one before it, some for two."""
+        """Submit runs that each wait for the previous one, some for two."""
         r = self.time.random
         uid, many = r.choice(self._users), []
         for n in range(r.randint(2, 6)):
@@ -212,7 +212,7 @@ class Clients:
         return asked
 
     def release_one(self) -> None:
-        """What is kept for debugging, if anything is."""
+        """Release a held task, if there is one."""
         r, supervisor = self.time.random, self.supervisor
         jobs = supervisor.engine.world.jobs if supervisor.running else {}
         held = [
@@ -252,7 +252,7 @@ class Clients:
         self._ask(self.cancels[-1])
 
     def cancel_burst(self) -> None:
-        """Everything that is being started right now, and something more."""
+        """Cancel all runs that are starting, and some more."""
         if not self.supervisor.running:
             return
         jobs = self.supervisor.engine.world.jobs
@@ -273,8 +273,8 @@ class Clients:
             )
 
     def _ask(self, asked: Asked) -> None:
-        """Send, and send again until there is an answer: replies get lost with the connection or
-        the supervisor.
+        """Repeat the request until it is answered: replies get lost with the connection or the
+        supervisor.
         """
         if asked.over:
             return
@@ -332,21 +332,20 @@ class Clients:
             elif asked.request.force_run:
                 self.time.saw("a run was forced")
         asked.serial = reply["serial"]
-        if (
-            isinstance(asked.request, RunCancel) and reply.get("lateStop") is None
-        ):  # else it had ended by itself
+        # a late stop means that the run had ended by itself
+        if isinstance(asked.request, RunCancel) and reply.get("lateStop") is None:
             self.canceled.setdefault((asked.jid, reply["serial"]), self.time.now)
         if not self.time.strikes("a reply was lost"):
             asked.answered += 1
 
     def _may(self, asked: Asked) -> tuple[Node, ...]:
-        """The hosts that this run may go to."""
+        """Return the hosts that this run may use."""
         plan = asked.request.run.active_plan
         return tuple(n for n in self.nodes if plan in n.plans) or tuple(
             n for n in self.nodes if not n.plans
         )
 
-    # ---- what is neither a run nor a cancel
+    # ---- other requests
 
     def purge_one(self) -> None:
         supervisor = self.supervisor

@@ -1,7 +1,6 @@
-"""What must have happened over the seeds of a run: a run in which a fault never struck has proved
-nothing about it.
+"""Events that must happen over the seeds of a run: a fault that never struck was not tested.
 
-Besides the faults these are the coincidences for which guarantees are easily written and seldom
+Besides the faults, these are the coincidences for which guarantees are easily written and seldom
 kept.
 """
 
@@ -9,11 +8,11 @@ from collections import Counter
 
 from sim_faults import DISASTERS, KEEPER_POINTS, SHARES, SUPERVISOR_POINTS
 
-#: Faults that are seen by what they lead to.
+#: Faults that are counted by their consequences.
 _ARMED = frozenset(
     {"a crash point of the supervisor was armed", "a crash point of a keeper was armed"}
 )
-#: Too rare to be expected of few seeds.
+#: Too rare to expect within few seeds.
 _RARE = frozenset({"a stop of the driver was never answered"})
 
 COINCIDENCES = (

@@ -1,4 +1,6 @@
-"""What strikes between two steps: who is killed, frozen, cut off or cheated, and who hears of it."""
+"""Disasters between two steps: processes that are killed or frozen, cut connections, false data,
+and the notifications of these.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -11,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def strike(sim: "Simulator", what: str) -> None:
-    """Do it, where there is somebody to do it to; what was done is counted."""
+    """Apply a disaster if it has a target, and count it."""
     time, r, supervisor, machine = sim.time, sim.time.random, sim.supervisor, sim.machine
     keepers = machine.live_keepers()
     agents = [k.agent for k in keepers if k.agent is not None]
@@ -87,7 +89,7 @@ def strike(sim: "Simulator", what: str) -> None:
 
 
 def _freeze(sim: "Simulator", agent: "Agent", secs: float) -> None:
-    """The other end gives up when its pings are not answered."""
+    """Freeze an agent. The other end gives up when its pings are not answered."""
     agent.life.freeze()
     sim.time.after(secs, agent.life.thaw)
     link = agent.link

@@ -1,4 +1,4 @@
-"""The driver's verbs as they are in bad times: slow, failing, silent, lying."""
+"""The driver's verbs under faults: slow, failing, without an answer, or with a false answer."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from sim_supervisor import Supervisor
 
 AGENT_ID = "A" * 32
-#: Lies in a row about one agent; after these it says what it sees.
+#: Maximum number of consecutive false answers about one agent.
 LIES = 3
 
 
 class Driver:
-    """Its verbs go on when the supervisor that asked for them dies; then nobody hears what came of
-    them.
+    """A driver whose verbs continue when the supervisor that called them dies; then nobody gets the
+    result.
     """
 
     def __init__(self, supervisor: "Supervisor") -> None:
         self.supervisor, self.time, self.machine = supervisor, supervisor.time, supervisor.machine
         self.sign_ins: SignIns
-        #: verbs on their way, by key: the core waits for these
+        #: number of unfinished verbs by key: the core waits for these
         self.busy: dict[AgentKey, int] = {}
         self._lies: dict[AgentKey, int] = {}
         self.on_dismissal: Callable[[EvictAgent], None] = lambda effect: None
@@ -66,8 +66,8 @@ class Driver:
         self.time.after(secs, act)
 
     def dismiss(self, effect: EvictAgent) -> None:
-        """As the performer does it: over the connection that was meant, unless somebody waits for
-        an answer there.
+        """Send the eviction as the effect executor does: over the intended connection, unless a
+        request waits for an answer there.
         """
         self.on_dismissal(effect)
         link = self.supervisor.links.get(effect.key)
@@ -82,7 +82,7 @@ class Driver:
             link.to_agent(Kill(reason="nobody needs it"))
 
     def forget(self) -> None:
-        """Who asked is gone."""
+        """Forget all callers: the supervisor died."""
         self.sign_ins.forget()
         self.busy.clear()
 

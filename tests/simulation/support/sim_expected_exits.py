@@ -1,8 +1,8 @@
-"""What exits, attempts and policies must come to, written down a second time and in other words
-than the product's.
+"""The expected outcome of exits, attempts and policies, written independently of the product's
+code.
 
-The rules are those of the reference on completion and retries; the oracles (`sim_ledger`) hold the
-log against them.
+The rules are those of the reference on completion and retries. The checks of `sim_reference_model`
+compare the log with them.
 """
 
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from jobscribe.protocol.ids import Token
 from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.jobs.roles import Retry, TaskRole
 
-#: A stop by us whose run did not end because somebody wanted it to.
+#: Stop reasons of the system's own stops, which nobody requested for the run.
 NOT_WANTED = ("shutdown", "lost")
-#: Who sends which signal: somebody outside, or the kernel for what the program did.
+#: Typical sender of a signal: somebody outside, or the kernel because of the program.
 OUTSIDE, KERNEL = {1, 2, 3, 9, 15}, {4, 5, 7, 8, 13, 24, 25, 31}
-#: A code of 128+n stands for these no more than for an exit of the program's own.
+#: Signals for which an exit code of 128+n does not count as a signal.
 SAID = {13}
 SHORT = {"noProcesses", "noDescriptors", "noMemory", "diskFull"}
 LONGEST_PAUSE = 60.0
@@ -27,7 +27,7 @@ def good(exit_: ExitInfo) -> bool:
 
 
 def kind(exit_: ExitInfo) -> str:
-    """What trying again would do about this failure."""
+    """Return the retry class of this failure."""
     word = slurms_doing(exit_)
     if word is not None:
         return "permanent" if word == "CANCELLED" else "transient"
@@ -60,14 +60,14 @@ def kind(exit_: ExitInfo) -> str:
 
 
 def slurms_doing(exit_: ExitInfo) -> str | None:
-    """It ended because its cluster, or somebody there, would have it so."""
+    """Return the cluster's state if the cluster or one of its users ended the execution, else None."""
     word = exit_.batch.state if isinstance(exit_.batch, BatchState) else None
     ours = exit_.stop_reason is not None or exit_.code == 0 or exit_.source in ("start", "lost")
     return word if word in ("CANCELLED", "NODE_FAIL") and not ours else None
 
 
 def by_itself(exit_: ExitInfo) -> bool:
-    """Did it fail, and was that its own doing? Only then it is kept for debugging."""
+    """Return whether it failed by its own fault. Only then it is held for debugging."""
     if (
         good(exit_)
         or exit_.stop_reason is not None
@@ -80,7 +80,7 @@ def by_itself(exit_: ExitInfo) -> bool:
 
 
 def status_of(exit_: ExitInfo) -> str:
-    """Of a run that comes to what this execution came to, and that nobody stopped."""
+    """Return the status of a run that nobody stopped and whose deciding exit is this one."""
     if exit_.stop_reason is not None:
         return "error" if exit_.stop_reason in NOT_WANTED else "canceled"
     return "completed" if good(exit_) else "error"
@@ -89,10 +89,10 @@ def status_of(exit_: ExitInfo) -> str:
 def comes_to(
     roles: Sequence[TaskRole], ends: Sequence[tuple[Token, ExitInfo]]
 ) -> tuple[bool, Token | None] | None:
-    """What the newest of these ends makes of the attempt: (succeeded, deciding task); None: it goes
-    on.
+    """Return the effect of the newest end on the attempt: (succeeded, deciding task), or None if it
+    continues.
 
-    Each end was looked at when it came, and none before the newest decided anything.
+    Each end was evaluated when it came, and none before the newest decided the attempt.
     """
     newest, exit_ = ends[-1]
     role = next(r for r in roles if r.name == newest.role)
@@ -107,8 +107,8 @@ def comes_to(
 def follows(
     policy: Retry | None, failed_by: str, before: Sequence[str]
 ) -> tuple[float, float] | None:
-    """Shortest and longest pause before the next attempt; None: there is none. before: kinds of the
-    earlier retries.
+    """Return the shortest and longest pause before the next attempt, or None if there is none.
+    before: kinds of the earlier retries.
     """
     if policy is None or failed_by == "permanent":
         return None

@@ -1,14 +1,12 @@
-"""What can go wrong, and which of it does in one life: every seed switches some faults on, at rates
-of its own.
+"""The possible faults, and the choice for one life: every seed enables some faults, each at a
+random rate.
 
-A life in which everything goes wrong never gets far, and one in which only two things do shows what
-these two make together.
+A life with all faults never gets far, and a life with only two faults shows how these two interact.
 """
 
 import random
 
-#: Faults that strike where something is done (a frame carried, a verb of the driver, a reply):
-#: share of occasions.
+#: Faults of single operations (a frame, a driver verb, a reply): probability per operation.
 SHARES: dict[str, float] = {
     "a frame was lost, up": 0.02,
     "a frame was lost, down": 0.02,
@@ -38,7 +36,7 @@ SHARES: dict[str, float] = {
     "a commit was slow": 0.05,
 }
 
-#: Faults that strike between any two steps, with the chance to be the one that does.
+#: Faults between any two steps, with their relative weight.
 DISASTERS: dict[str, float] = {
     "the supervisor was killed": 6,
     "the supervisor was told to stop": 2,
@@ -67,7 +65,7 @@ DISASTERS: dict[str, float] = {
     "a burst of cancels": 4,
 }
 
-#: Where a supervisor can be made to die: around a decision, and on a batch's way through the store.
+#: Crash points of the supervisor: around a decision, and on a batch's way through the store.
 SUPERVISOR_POINTS = (
     "supervisor.decided",
     "supervisor.taken",
@@ -86,16 +84,16 @@ KEEPER_POINTS = (
     "keeper.ended",
 )
 
-#: Seconds of trouble; then nothing goes wrong any more, and everything must end within the calm.
+#: Seconds with faults; afterwards there are none, and everything must end within the calm phase.
 STORM_SECS = 60.0
 CALM_SECS = 400.0
 
 
 class Swarm:
-    """One seed's choice."""
+    """The faults of one seed."""
 
     def __init__(self, r: random.Random) -> None:
-        #: in some lives nearly everything goes wrong, in some hardly anything
+        #: some lives have nearly all faults, others hardly any
         share = r.choice((0.1, 0.3, 0.3, 0.5, 0.8))
         self.shares = {
             name: rate * 10 ** (r.random() - 0.6)
@@ -107,11 +105,11 @@ class Swarm:
             for name, weight in DISASTERS.items()
             if r.random() < share
         }
-        #: how many strike in one life, about
+        #: approximate number of disasters in one life
         self.count = r.choice((3, 8, 20, 40))
 
     def plan(self, r: random.Random, secs: float) -> list[tuple[float, str]]:
-        """(when, which): some alone, some close behind each other."""
+        """Return (time, fault) pairs: some alone, some close together."""
         if not self.disasters:
             return []
         names, weights = list(self.disasters), list(self.disasters.values())

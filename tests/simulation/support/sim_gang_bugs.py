@@ -1,6 +1,4 @@
-"""More bugs to plant: what gangs, attempts, policies, holds and dependencies rest on (see
-`sim_bugs`).
-"""
+"""Planted bugs for gangs, attempts, policies, holds and dependencies (see `sim_bugs`)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -180,7 +178,7 @@ def takes_no_turn_in_an_array() -> list[Patch]:
 
 
 def goes_on_after_a_cancel() -> list[Patch]:
-    """Between two attempts a cancel is taken for news of a run that is over."""
+    """Ignore a cancel between two attempts, as if the run were over."""
     original = termination._stop
 
     def stop(tx: Any, run: Any, jid: str, reason: str, **fields: Any) -> None:
@@ -191,7 +189,7 @@ def goes_on_after_a_cancel() -> list[Patch]:
 
 
 def loses_word_of_a_hold() -> list[Patch]:
-    """Nobody asks again when a probe is not answered."""
+    """Never repeat an unanswered query about a held task."""
     return [
         (
             gang_placement,
@@ -222,7 +220,7 @@ GANG_BUGS: tuple[Callable[[], list[Patch]], ...] = (
     goes_on_after_a_cancel,
     loses_word_of_a_hold,
 )
-#: These take many seeds.
+#: Bugs that need many seeds.
 RARE_GANG_BUGS: tuple[Callable[[], list[Patch]], ...] = (
     takes_what_was_stopped_for_a_success,
     tells_followers_nothing_after_a_restart,

@@ -1,4 +1,4 @@
-"""More bugs to plant: what several hosts, their outages and idle agents rest on (see `sim_bugs`)."""
+"""Planted bugs for several hosts, host failures and idle agents (see `sim_bugs`)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -39,5 +39,5 @@ HOST_BUGS: tuple[Callable[[], list[Patch]], ...] = (
     starts_agents_without_memory,
     leaves_runs_on_a_host_that_is_down,
 )
-#: These take many seeds.
+#: Bugs that need many seeds.
 RARE_HOST_BUGS: tuple[Callable[[], list[Patch]], ...] = (takes_hosts_of_any_plan,)

@@ -1,5 +1,5 @@
-"""Lives in which a driver has several hosts: what each has, its outages, and what a second
-book-keeping says of agents and slots there.
+"""Lives in which a driver has several hosts: their resources, their outages, and independent checks
+of agents and slots on them.
 """
 
 import random
@@ -23,8 +23,8 @@ AGENT_MB = {"sequential": 100, "parallel": 200}
 
 
 def settings(r: random.Random) -> dict[str, Any]:
-    """A policy's: two hosts or three, one of them perhaps kept for a plan; plain agents, and
-    perhaps containers for gangs.
+    """Return settings of a policy: two or three hosts, one perhaps reserved for a plan; plain
+    agents, and perhaps containers for gangs.
     """
     hosts = (HOME, OTHER) if r.random() < 0.5 else (HOME, OTHER, THIRD)
     plans = {
@@ -65,7 +65,7 @@ def settings(r: random.Random) -> dict[str, Any]:
 
 
 class Hosts:
-    """What happens to them, and what may never be true of them."""
+    """Outages of the hosts, and checks of agents and slots on them."""
 
     def __init__(self, sim: "Simulator") -> None:
         self.sim, self.time, self.supervisor, self.machine = (
@@ -85,7 +85,7 @@ class Hosts:
     # ---- outages
 
     def outage(self) -> None:
-        """The driver cannot ask this host for a while; what runs there runs on."""
+        """Make one host unreachable for the driver for a while; its processes continue."""
         r = self.time.random
         up = [h for h in self.places if h not in self.machine.out_of_reach]
         if not self.several or not up or self.time.calm:
@@ -93,7 +93,7 @@ class Hosts:
         self._goes(r.choice(up), r.choice((1.0, 8.0, 30.0)) * r.random())
 
     def blackout(self) -> None:
-        """None can be asked."""
+        """Make all hosts unreachable."""
         secs = 12.0 * self.time.random.random()
         for host in self.places if self.several and not self.time.calm else ():
             self._goes(host, secs)
@@ -111,7 +111,7 @@ class Hosts:
             self._told(host)
 
     def _told(self, host: str) -> None:
-        """Whoever watches it notices after a moment."""
+        """Notify the supervisor after a moment."""
         self.supervisor.life.after(2.0 * self.time.random.random(), lambda: self._tell(host))
 
     def _tell(self, host: str) -> None:
@@ -119,7 +119,7 @@ class Hosts:
         self.supervisor.tell(HostChanged("local", host, up, "it answers" if up else "simulated"))
 
     def tell_all(self) -> None:
-        """A supervisor that has just begun is told of each once it is known."""
+        """Report the state of each host to a new supervisor."""
         for host in self.places if self.several else ():
             self._told(host)
 
@@ -127,10 +127,10 @@ class Hosts:
         for host in sorted(self.machine.out_of_reach):
             self._comes(host)
 
-    # ---- what must be true
+    # ---- checks
 
     def decided(self) -> None:
-        """After each decision."""
+        """Check after each decision."""
         if not self.several:
             return
         world = self.supervisor.engine.world
@@ -174,7 +174,7 @@ class Hosts:
             self.sim.broken(f"{key} is started, and {key.host} is down")
 
     def dismissed(self, effect: EvictAgent) -> None:
-        """Somebody is sent home: nobody who has something to do."""
+        """Check that an evicted agent has no tasks."""
         there = [
             t
             for t, run in self.sim.ledger.live.items()
@@ -185,7 +185,7 @@ class Hosts:
         self.time.saw("an agent that nobody needed was dismissed")
 
     def slots(self) -> None:
-        """Of what is placed, no host has more plain runs than it has slots."""
+        """Check that no host has more placed plain runs than slots."""
         taken: Counter[tuple[str, str]] = Counter()
         for token, run in self.sim.ledger.live.items():
             key = run.placed[token].agent_key

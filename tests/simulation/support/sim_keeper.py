@@ -1,8 +1,8 @@
-"""A model of the keeper: the same decisions as agent/keeping, on a disk and processes that are
-played.
+"""A model of the keeper: the same decisions as the real one, on a simulated disk and simulated
+processes.
 
-The real one cannot be driven here: its decisions are interwoven with making folders, spawning,
-waiting and /proc. So test_keeper_model.py plays the same script to both and compares what they say.
+The simulator cannot drive the real keeper: its decisions are mixed with file operations, spawning,
+waiting and /proc. test_keeper_model.py runs the same script on both and compares their reports.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from sim_agent import Agent
     from sim_machine import Machine, Process
 
-#: Between the two ends of the socket pair, seconds.
+#: Delay between the two ends of the socket pair, in seconds.
 WAY_SECS = 0.0005
-#: An order that stops something without a note of its grace.
+#: Default grace of an order to stop.
 GRACE_SECS = 3.0
 
 
 class Dies(BaseException):
-    """The keeper dies right here."""
+    """Raised where the keeper dies."""
 
 
 class Evidence(msgspec.Struct):
-    """A token's folder: its existence is the token's consumption. start, stop, exit: what the files
-    of these names say.
+    """A token's folder. The token is consumed if the folder exists. start, stop, exit: content of
+    the files of these names.
     """
 
     output: bool = False
@@ -46,7 +46,7 @@ class Disk(msgspec.Struct):
 
 
 class Execution(msgspec.Struct):
-    """What this keeper knows of one."""
+    """The keeper's state of one execution."""
 
     name: str
     token: str
@@ -64,7 +64,7 @@ class Execution(msgspec.Struct):
 
 
 class Keeper:
-    """Parent of agent and jobs. When it dies its jobs run on, and the next one reads the disk."""
+    """Parent of agent and jobs. When it dies its jobs continue, and the next keeper reads the disk."""
 
     def __init__(self, machine: "Machine", key: AgentKey, pid: int, config: dict[str, str]) -> None:
         self.machine, self.key, self.pid, self.config, self.time = (
@@ -86,7 +86,7 @@ class Keeper:
         self._pause = 0.1
         self._limits: dict[str, Cancel] = {}
 
-    # ---- its own life
+    # ---- lifecycle
 
     def start(self) -> None:
         self.guarded(self._recover)
@@ -103,7 +103,7 @@ class Keeper:
         self.agent.start([self.said(e) for e in self.known.values()])
 
     def agent_ended(self, agent: "Agent") -> None:
-        """SIGCHLD."""
+        """Handle SIGCHLD."""
         if agent is not self.agent:
             return
         self.agent = None
@@ -114,7 +114,7 @@ class Keeper:
         self._pause = 0.1 if self.time.now - agent.since >= 30 else min(5.0, 2 * self._pause)
 
     def die(self) -> None:
-        """kill -9: the agent reads the end of the socket; the jobs hear nothing."""
+        """kill -9: the agent reads the end of the socket; the jobs are not affected."""
         self.time.say("keeper", self.pid, "dies")
         self.life.end()
         for cancel in self._limits.values():
@@ -123,7 +123,7 @@ class Keeper:
             self.agent.keeper_gone()
 
     def told_to_end(self) -> None:
-        """SIGTERM: its jobs end first, then its agent, then itself."""
+        """Handle SIGTERM: stop the jobs first, then the agent, then the keeper itself."""
         self.quitting = True
         for e in list(self.known.values()):
             self.guarded(lambda e=e: self.stop(e, "shutdown", GRACE_SECS))
@@ -155,7 +155,9 @@ class Keeper:
     # ---- orders
 
     def order(self, order: dict[str, Any]) -> None:
-        """From the agent, over the socket pair; answered the same way."""
+        """Handle an order that came from the agent over the socket pair; the answer goes the same
+        way.
+        """
         match order["do"]:
             case "start":
                 self.guarded(lambda: self._start(order))
@@ -219,7 +221,7 @@ class Keeper:
             self._strike(name)
             del self.known[name]
 
-    # ---- the disk
+    # ---- disk
 
     def _consume(self, e: Execution) -> None:
         self.disk.ledger[e.name] = e.token
@@ -248,7 +250,7 @@ class Keeper:
         }
         self._write(e.folder, "start", said)
 
-    # ---- what an earlier keeper left
+    # ---- recovery after an earlier keeper
 
     def _recover(self) -> None:
         for name, token in sorted(self.disk.ledger.items()):
@@ -306,7 +308,9 @@ class Keeper:
         return e
 
     def _search(self, e: Execution) -> None:
-        """The keeper ended between taking the token and noting the process."""
+        """Search for the process: the keeper ended between consuming the token and recording the
+        process.
+        """
         p = self.machine.by_token.get(e.token)
         if p is not None and p.ended is None:
             e.process, e.started_mono = p, self.host.mono - (self.time.now - p.started)
@@ -315,7 +319,7 @@ class Keeper:
         if not e.folder.output:
             self._end(e, self._never_began(exit_info.NEVER_SPAWNED, e.stop_reason))
 
-    # ---- ends
+    # ---- ends of executions
 
     def _add(self, e: Execution) -> None:
         self.known[e.name] = e
@@ -420,7 +424,7 @@ class Keeper:
             "endedAt": None if p.ended is None else p.ended + self.time.wall_offset,
         }
 
-    # ---- words
+    # ---- reports
 
     def said(self, e: Execution) -> dict[str, Any]:
         p = e.process

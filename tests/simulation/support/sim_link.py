@@ -1,8 +1,8 @@
-"""A connection between an agent and the supervisor: delays, loses, repeats and reorders frames,
+"""A connection between an agent and the supervisor that delays, loses, repeats and reorders frames,
 ends, or goes dark.
 
-Each end finds out by itself that it is over; one that went dark is noticed by whoever pings first.
-The supervisor's end does what supervisor/connections/hub.py does.
+Each end detects the end of the connection by itself; the end that pings first notices a dark one.
+The supervisor's end behaves like supervisor/connections/hub.py.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from sim_agent import Agent
     from sim_supervisor import Supervisor
 
-#: As the hub does: who does not say `alive` in time is sent away.
+#: As in the hub: an agent that does not send `alive` in time is disconnected.
 ALIVE_SECS = 10.0
-#: When an end that hears nothing gives up (seconds): a ping, and the wait for its answer.
+#: Range of seconds until an end that receives nothing gives up: a ping, and the wait for its
+#: answer.
 PING_SECS = (10.0, 30.0)
 
 
@@ -48,7 +49,7 @@ class Link:
         )
         self.time, self.life = supervisor.time, supervisor.life
         self.key = agent.key
-        #: nothing arrives any more / is it open, as the supervisor's end sees it
+        #: dark: nothing arrives any more; open: the connection is open for the supervisor's end
         self.dark = False
         self.open = True
         self.alive: Alive | None = None
@@ -59,7 +60,7 @@ class Link:
         self._free_at = {"up": 0.0, "down": 0.0}
         self.life.after(ALIVE_SECS, lambda: self.close() if self.alive is None else None)
 
-    # ---- the wire
+    # ---- wire
 
     def to_supervisor(self, frame: bytes) -> None:
         self._carry("up", lambda: self.life.meet(lambda: self._receive(frame)))
@@ -92,7 +93,9 @@ class Link:
             self.time.after(at - self.time.now, act)
 
     def cut(self, *, told: bool = True) -> None:
-        """Gone for both; each end hears of it in its own time, or (told=False) has to find out."""
+        """Break the link for both. Each end is notified after a moment, or (told=False) notices
+        only by its pings.
+        """
         if self.dark:
             return
         self.dark = True
@@ -103,25 +106,25 @@ class Link:
         ):
             life.after(0.2 * r.random() if told else r.uniform(*PING_SECS), act)
 
-    # ---- the agent's end
+    # ---- agent's end
 
     def agent_closes(self) -> None:
-        """What it sent before arrives, however late; then the end."""
+        """Close after all frames sent before have arrived, however late."""
         self.life.after(self._behind("up"), self._gone)
 
     def _behind(self, way: str) -> float:
         return max(0.0, self._free_at[way] - self.time.now) + 0.01 + 0.1 * self.time.random.random()
 
     def agent_gives_up(self) -> None:
-        """Its pings were not answered."""
+        """Close because the pings were not answered."""
         if self.agent.link is self:
             self.agent_closes()
             self.agent.lost(self)
 
-    # ---- the supervisor's end
+    # ---- supervisor's end
 
     def close(self) -> None:
-        """It is ended here; the agent hears of it."""
+        """Close on this end; the agent is notified."""
         if self.open:
             self.agent.life.after(self._behind("down"), lambda: self.agent.lost(self))
             self._gone()
@@ -135,7 +138,7 @@ class Link:
             self.supervisor.tell(AgentDisconnected(self.key, self.epoch))
 
     def _shut(self) -> None:
-        """Its questions will not be answered any more."""
+        """Fail all requests that wait for an answer."""
         self.open = False
         self.supervisor.sockets.pop(self.epoch, None)
         for answer in list(self.asked.values()):

@@ -1,7 +1,7 @@
-"""Nothing waits for ever: whatever is not over must have somebody who will move it, a timer or a
-verb on its way.
+"""Liveness: whatever is not over must have an agent, a timer or an unfinished verb that will
+advance it.
 
-Told apart from the reckoning at the end, because a hang shows here at the step where it begins.
+This check is separate from the final checks, because it finds a hang at the step where it begins.
 """
 
 from typing import TYPE_CHECKING
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def owed(supervisor: "Supervisor", job: Job) -> str | None:
-    """What is wrong with the books of this job, as a sentence. Only when nothing is on its way to
-    the disk.
+    """Return an inconsistency in the state of this job, as a sentence. Call it only when no commit
+    is pending.
     """
     run = job.run
     if (
@@ -41,7 +41,7 @@ def owed(supervisor: "Supervisor", job: Job) -> str | None:
 
 
 def unmoved(supervisor: "Supervisor") -> str | None:
-    """Agents that are needed, and ends that somebody waits for."""
+    """Check needed agents and pending notifications of ends; return the first problem."""
     world = supervisor.engine.world
     for key, view in world.agents.items():
         if view.needed and (why := moved(supervisor, key, view)):
@@ -54,7 +54,7 @@ def unmoved(supervisor: "Supervisor") -> str | None:
 
 
 def _waits(supervisor: "Supervisor", jid: str, run: Run) -> str | None:
-    """A run with nothing placed: for what it waits, and who will see that it is there."""
+    """Check a run without placed tasks: what it waits for, and what will wake it up."""
     world, timers, ticket = supervisor.engine.world, supervisor.timers, (jid, run.serial)
     if run.spec.queue_limit_secs and not run.attempts and ("queue", *ticket) not in timers:
         return f"{ticket} has a queue limit, and no timer"
@@ -84,7 +84,7 @@ def _waits(supervisor: "Supervisor", jid: str, run: Run) -> str | None:
 
 
 def _others(supervisor: "Supervisor", ticket: RunKey, run: Run) -> str | None:
-    """The ends of other runs: they will come, or have come and are about to be told."""
+    """Check the dependencies of a run: each end will come, or has come and a timer will report it."""
     world = supervisor.engine.world
     for after in run.waits_for:
         if ticket not in world.followers.get(after.compute_jid, {}).get(
@@ -101,7 +101,7 @@ def _others(supervisor: "Supervisor", ticket: RunKey, run: Run) -> str | None:
 
 
 def _gang(supervisor: "Supervisor", ticket: RunKey, run: Run) -> str | None:
-    """It has its slots, and waits for the rest."""
+    """Check a gang that has its slots and waits for other resources."""
     world, timers = supervisor.engine.world, supervisor.timers
     room = world.node_pool(run.spec.driver)
     claim = room.claims.get(ticket)
@@ -142,8 +142,8 @@ def _held(supervisor: "Supervisor", task: Task) -> str | None:
 
 
 def _asking(supervisor: "Supervisor", key: AgentKey, view: AgentState) -> str | None:
-    """The oldest ones ask for slots, when their agent is up: all, or more than half of as many as
-    may.
+    """Check that the oldest runs ask for slots when their agent is up: all, or more than half of
+    the limit.
     """
     claims = supervisor.engine.world.slots.claims
     oldest = set(list(view.queued)[: len(view.asking)])
@@ -166,7 +166,7 @@ def _task(supervisor: "Supervisor", job: Job, task: Task) -> str | None:
         return f"{token} may live, and its agent does not have it"
     if why := _holdings(supervisor, task):
         return why
-    # of an earlier run it is not known any more whether tasks that are over had started
+    # for an earlier run, it is unknown whether tasks that are over had started
     attempt = (
         job.run.attempts[-1].tasks if job.run is not None and job.run.serial == token.serial else ()
     )
@@ -211,7 +211,7 @@ def _task(supervisor: "Supervisor", job: Job, task: Task) -> str | None:
 
 
 def _holdings(supervisor: "Supervisor", task: Task) -> str | None:
-    """What may live, or is kept, has what it was given."""
+    """Check that a task that may live or is held has its resources."""
     world, token = supervisor.engine.world, task.token
     ticket = (token.jid, token.serial)
     claim = world.slots.claims.get(ticket)
@@ -225,7 +225,7 @@ def _holdings(supervisor: "Supervisor", task: Task) -> str | None:
 
 
 def _crowded(supervisor: "Supervisor", key: AgentKey) -> str | None:
-    """It waits for memory: of those who need not be there, as many go as are needed."""
+    """Check an agent that waits for memory: idle agents must leave until it fits."""
     host_assignment = supervisor.engine.world.host_assignment
     lacking = host_assignment.missing_mb(key)
     if lacking <= 0:
@@ -240,7 +240,7 @@ def _crowded(supervisor: "Supervisor", key: AgentKey) -> str | None:
 
 
 def moved(supervisor: "Supervisor", key: AgentKey, view: AgentState) -> str | None:
-    """Somebody needs this agent: what will bring it up?"""
+    """Check what will bring up an agent that is needed."""
     timers, attempt = supervisor.timers, view.record.attempt
     match view.phase:
         case "up":

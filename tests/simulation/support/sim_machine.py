@@ -1,7 +1,8 @@
-"""The machines where everything runs: their disks, processes, ports and boots. Kept by themselves,
-so that they witness against all books.
+"""The machines: their disks, processes, ports and boots. Their state is independent of the
+product's records, so that it can be used to check them.
 
-The supervisor is on the first of them, HOME; each has its own boots and its own monotonic clock.
+The supervisor runs on HOME, the first machine. Each machine has its own boots and its own monotonic
+clock.
 """
 
 import zlib
@@ -19,15 +20,13 @@ if TYPE_CHECKING:
     from sim_agent import Agent
     from sim_slurm import Slurm
 
-#: What was written longer ago than this (seconds) survives a power cut although nobody synced it.
+#: Data written longer ago than this (seconds) survives a power cut even without a sync.
 SETTLED_SECS = 5.0
 HOME, OTHER = "localhost", "other"
 
 
 class Process(msgspec.Struct):
-    """One real execution, as the machine itself knows it. on_term: what it does when it is told to
-    end.
-    """
+    """One real execution, as the machine knows it. on_term: its reaction to SIGTERM."""
 
     token: str
     pid: int
@@ -37,13 +36,13 @@ class Process(msgspec.Struct):
     code: int
     on_term: str
     limit: float | None
-    #: it listens on these
+    #: ports on which it listens
     ports: tuple[int, ...] = ()
     ended: float | None = None
     signal: int | None = None
-    #: what its script wrote down as its exit: a code, or 128 + a signal
+    #: exit code in the script's record: a code, or 128 + a signal
     written: int | None = None
-    #: who is told of its end besides keepers
+    #: callback at its end, in addition to the keepers
     on_end: Callable[[], None] | None = None
 
     @property
@@ -52,7 +51,7 @@ class Process(msgspec.Struct):
 
     @property
     def gang(self) -> str:
-        """What it has in common with the other tasks of its attempt."""
+        """Return the part of the token that all tasks of one attempt share."""
         return self.token.rsplit("/", 2)[0]
 
     @property
@@ -61,13 +60,13 @@ class Process(msgspec.Struct):
 
 
 class Host:
-    """One machine: its boots, and what was written there without a sync."""
+    """One machine: its boots and its unsynced writes."""
 
     def __init__(self, time: Time, name: str) -> None:
         self.time, self.name = time, name
         self.boot = 1
         self.booted_at = 0.0
-        #: ports that somebody else listens on
+        #: ports on which unrelated processes listen
         self.strangers: set[int] = set()
         self.journal: deque[tuple[float, Action]] = deque()
 
@@ -80,13 +79,13 @@ class Host:
         return self.time.now - self.booted_at
 
     def wrote(self, undo: Action) -> None:
-        """Something was written without a sync; this takes it back."""
+        """Record an unsynced write and the action that reverts it."""
         self.journal.append((self.time.now, undo))
         while self.journal[0][0] < self.time.now - SETTLED_SECS:
             self.journal.popleft()
 
     def power_cut(self) -> None:
-        """The end of what was written and not synced may be gone."""
+        """Revert a random number of the latest unsynced writes, and reboot."""
         unsettled = [undo for at, undo in self.journal if at > self.time.now - SETTLED_SECS]
         lost = self.time.random.randint(0, len(unsettled))
         for undo in reversed(unsettled[len(unsettled) - lost :]):
@@ -99,8 +98,8 @@ class Host:
 
 
 class Machine:
-    """One keeper a key at most, as its lock has it. broken: called with a sentence when a guarantee
-    is.
+    """All machines. Each key has at most one keeper, as the lock guarantees. broken: called with a
+    sentence when a guarantee is broken.
     """
 
     def __init__(
@@ -111,17 +110,17 @@ class Machine:
         self.disks: dict[AgentKey, Disk] = {}
         self.processes: dict[int, Process] = {}
         self.by_token: dict[str, Process] = {}
-        #: those that live, by token
+        #: live processes by token
         self.live: dict[str, Process] = {}
-        #: told of each that starts
+        #: called for each new process
         self.on_spawn: Callable[[Process], None] = lambda process: None
         self.keepers: dict[AgentKey, Keeper] = {}
-        #: that live, with those whose keeper died and that do not know it yet
+        #: live agents, including those that do not know yet that their keeper died
         self.agents: list[Agent] = []
         self.connect: Callable[[Any], Any] = lambda agent: None
-        #: clusters, by the names of the hosts of their agents
+        #: clusters, by the host names of their agents
         self.slurms: dict[str, Slurm] = {}
-        #: hosts that the driver cannot ask
+        #: hosts that the driver cannot reach
         self.out_of_reach: set[str] = set()
         self._pid = 100
 
@@ -141,7 +140,7 @@ class Machine:
     # ---- keepers
 
     def start_keeper(self, key: AgentKey, config: dict[str, str]) -> dict[str, Any]:
-        """As the driver does it: who is there already stays, with the token that it has."""
+        """Start a keeper as the driver does: a live keeper stays, with its token."""
         keeper = self.keepers.get(key)
         if keeper is None or keeper.life.over:
             keeper = self.keepers[key] = Keeper(self, key, self.new_pid(), config)
@@ -151,7 +150,7 @@ class Machine:
         return {"pid": keeper.pid, "bootId": keeper.host.boot_id}
 
     def keeper_of(self, key: AgentKey, handle: dict[str, Any]) -> Keeper | None:
-        """The live keeper that this handle names."""
+        """Return the live keeper that this handle names, or None."""
         keeper = self.keepers.get(key)
         return (
             keeper
@@ -169,11 +168,10 @@ class Machine:
     # ---- processes
 
     def spawn(self, token: str, host: Host, order: dict[str, Any]) -> Process:
-        """Its command: what, how it ends, its length in seconds, how it takes SIGTERM. Here is
-        where a double start shows.
+        """Start a process; detect double starts. The command gives a name, the kind of end, the
+        duration in seconds and the reaction to SIGTERM.
 
-        How it ends, and after how long: one of those that are named, by its token; `s` and a number
-        is a signal.
+        The token chooses one of the given ends and durations; `s` and a number is a signal.
         """
         _, ends, lengths, on_term = order["command"]
         chance = zlib.crc32(token.encode())
@@ -205,32 +203,34 @@ class Machine:
         return p
 
     def of_job(self, jid: str) -> list[Process]:
-        """Its processes that live."""
+        """Return the live processes of a job."""
         return [p for p in self.live.values() if p.jid == jid]
 
     def busy_ports(self, host: str, ports: Iterable[int]) -> tuple[int, ...]:
-        """Those of these that somebody listens on."""
+        """Return those of the ports that are in use."""
         taken = self.host(host).strangers.union(
             *(p.ports for p in self.live.values() if p.host == host)
         )
         return tuple(sorted(taken.intersection(ports)))
 
     def exits(self, p: Process, code: int) -> None:
-        """By itself; its script notes the code."""
+        """Let the process exit by itself; its script records the code."""
         if p.ended is None:
             p.code = code
             self._write_exit(p, code)
             self._over(p, None)
 
     def kill(self, p: Process, signal: int, *, with_script: bool) -> None:
-        """with_script: the script, which would have noted how its command ended, is hit as well."""
+        """with_script: also kill the script, which would otherwise record how its command ended."""
         if p.ended is None:
             if not with_script:
                 self._write_exit(p, 128 + signal)
             self._over(p, signal)
 
     def terminate(self, p: Process) -> None:
-        """SIGTERM to all of it; its script lives on until it has noted how its command ended."""
+        """Send SIGTERM to all its processes; the script lives until it has recorded how its command
+        ended.
+        """
         r = self.time.random
         match p.on_term:
             case "dies":
@@ -253,10 +253,10 @@ class Machine:
         for keeper in self.live_keepers():
             keeper.life.after(0.0, lambda keeper=keeper: keeper.process_ended(p))
 
-    # ---- the power
+    # ---- power
 
     def reboot(self, name: str = HOME) -> None:
-        """Power off, power on: all processes there are gone."""
+        """Power the host off and on: all its processes are gone."""
         host = self.host(name)
         if any(p.host == name for p in self.live.values()):
             self.time.saw("the machine was rebooted while jobs ran")
@@ -273,6 +273,6 @@ class Machine:
 
 
 def _one_of(words: str, chance: int) -> str:
-    """One of those that commas part."""
+    """Choose one of the words between commas."""
     each = words.split(",")
     return each[chance % len(each)]

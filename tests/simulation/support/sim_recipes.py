@@ -1,5 +1,5 @@
-"""What runs are made of: commands, roles, policies, what they wait for. Each life has a few
-recipes, so that the same run comes again.
+"""The parts of runs: commands, roles, policies and dependencies. Each life has a few recipes, so
+that the same run is submitted again.
 """
 
 import random
@@ -12,7 +12,7 @@ from jobscribe.protocol.jobs.roles import Port, Retry, TaskRole
 from jobscribe.supervisor.core.resources import gang_allocator
 from jobscribe.supervisor.core.resources.gang_allocator import Node
 
-#: How jobs end; words that a comma parts are alternatives, chosen by the token.
+#: How jobs end; the token chooses one of the alternatives between commas.
 ENDS = (
     "0",
     "0",
@@ -34,7 +34,7 @@ FIRST_PORT = 30_000
 
 
 def nodes(r: random.Random) -> tuple[Node, ...]:
-    """One host or two, with little of everything."""
+    """Return one or two hosts with small resources."""
     ports = r.choice((8, 14, 40))
     hosts = (HOME,) if r.random() < 0.5 else (HOME, OTHER)
     return tuple(
@@ -57,7 +57,7 @@ def command(r: random.Random, ends: tuple[str, ...] = ENDS) -> tuple[str, ...]:
 
 
 class Recipes:
-    """One life's choice. nodes: for these; some ask for more."""
+    """The recipes of one life. nodes: their hosts; some recipes ask for more."""
 
     def __init__(self, r: random.Random, nodes: tuple[Node, ...]) -> None:
         self.random, self._nodes = r, nodes
@@ -67,7 +67,7 @@ class Recipes:
         self._roles = [self._gang() for _ in range(6)]
 
     def _gang(self) -> tuple[TaskRole, ...]:
-        """One that there is room for, most often."""
+        """Return the roles of a gang that usually fits."""
         for _ in range(5):
             roles = tuple(
                 self._role(name)
@@ -102,7 +102,7 @@ class Recipes:
         )
 
     def roles(self) -> tuple[TaskRole, ...]:
-        """Now and then more than there is."""
+        """Return roles, some of which exceed the resources."""
         r = self.random
         roles = r.choice(self._roles)
         if r.random() < 0.05:
@@ -111,7 +111,7 @@ class Recipes:
         return roles
 
     def policies(self) -> dict[str, Any]:
-        """How often it is tried again, and whether what fails is kept."""
+        """Return the retry policy, and whether failed tasks are held."""
         r = self.random
         out: dict[str, Any] = {}
         if r.random() < self._tried_again:
@@ -126,7 +126,7 @@ class Recipes:
 
 
 def one_fits(nodes: tuple[Node, ...], roles: tuple[TaskRole, ...]) -> bool:
-    """Is it a single task, and a host has all that it asks for?"""
+    """Return whether it is a single task that fits on a host."""
     if len(roles) != 1 or roles[0].tasks != 1:
         return False
     (role,) = roles
@@ -144,7 +144,7 @@ def one_fits(nodes: tuple[Node, ...], roles: tuple[TaskRole, ...]) -> bool:
 
 
 def too_much(nodes: tuple[Node, ...], roles: tuple[TaskRole, ...]) -> bool:
-    """Is a task larger than every host?"""
+    """Return whether a task is larger than every host."""
     return any(
         all(r.cpu > n.cpu or r.memory_mb > n.memory_mb or r.gpu > len(n.gpus) for n in nodes)
         for r in roles

@@ -1,8 +1,8 @@
-"""A second book-keeping, made from durable events alone: gangs, attempts, retries, what is kept for
-debugging, what waits for what.
+"""Reference model built from durable events alone: gangs, attempts, retries, holds and
+dependencies.
 
-It reads each event when it has become durable, knows what the next one of its job has to be, and
-asks nobody but the machines what runs.
+It reads each event when it becomes durable and knows the required next event of each job. Apart
+from events, it reads only the machines' live processes.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from sim_machine import Process
     from simulator import Simulator
 
-#: A hold may last so much longer than its time, where the supervisor is well.
+#: A hold may last longer than its time by this much if the supervisor is well.
 LATE_SECS = 6.0
 
 
 class Obligation(msgspec.Struct):
-    """What the next event of a job has to be, with fields that it must have."""
+    """The required next event of a job, and its required fields."""
 
     type: type
     fields: dict[str, Any]
@@ -59,7 +59,7 @@ class ReferenceModel:
     # ---- events
 
     def advance(self) -> None:
-        """Everything that has become durable since."""
+        """Process all events that have become durable since the last call."""
         log = self.sim.supervisor.store._log
         if self._at == len(log):
             return
@@ -117,7 +117,7 @@ class ReferenceModel:
     def _owe(self, run: Run, type_: type, **fields: Any) -> None:
         self._owed[run.jid] = Obligation(type_, fields)
 
-    # ---- one by one
+    # ---- handlers by event
 
     def _requested(self, jid: str, e: RunRequested) -> None:
         before = self.current.get(jid)
@@ -378,7 +378,7 @@ class ReferenceModel:
         run.not_before = decided_at + e.retry.delay_secs - 0.001
 
     def _result(self, run: Run) -> tuple[str, Any]:
-        """(status, exit that stands for it) of the attempt whose tasks are all over."""
+        """Return (status, deciding exit) of an attempt whose tasks are all over."""
         decided = run.decided
         if decided is not None and decided.succeeded:
             return "completed", None
@@ -419,10 +419,10 @@ class ReferenceModel:
             )
         run.waited = True
 
-    # ---- gangs and room
+    # ---- gangs and capacity
 
     def _whole(self, run: Run) -> None:
-        """All or nothing, durable together."""
+        """Check that all tasks of the attempt were placed in one durable step."""
         now = run.placed_now
         seats = {(t.role, t.index) for t in now}
         if seats != run.seats:
@@ -455,8 +455,8 @@ class ReferenceModel:
         self._fits(self.live, "is placed")
 
     def _fits(self, tokens: Any, what: str) -> None:
-        """No host has more of anything than there is, no port and no card two owners. Of the nodes
-        of a cluster nobody keeps books here.
+        """Check that no host is overcommitted and that each port and GPU has one owner. Nodes of a
+        cluster are not checked.
         """
         if self.sim.policy.batch:
             return
@@ -488,10 +488,10 @@ class ReferenceModel:
                     f"{host} has {nodes[host].cpu} cores and {nodes[host].memory_mb} MiB; of what {what}, {cpu} and {memory} are taken"
                 )
 
-    # ---- the machines
+    # ---- machines
 
     def spawned(self, p: "Process") -> None:
-        """A process has started: was it to?"""
+        """Check that a process that has started was meant to start."""
         token = parse_token(p.token)
         run = self.runs.get((token.jid, token.serial))
         if (
@@ -525,8 +525,8 @@ class ReferenceModel:
         if not self.kept or not supervisor.life.awake or supervisor.commit_secs > 0.01:
             return
         for token, kept in self.kept.items():
-            # over a restart of the machine only the wall clock tells; where it was set back, each
-            # supervisor waits the whole time
+            # across a reboot only the wall clock counts; if it was set back, each supervisor waits
+            # the whole time
             since = (
                 kept.since
                 if kept.boot == self.machine.home.boot
@@ -538,7 +538,7 @@ class ReferenceModel:
                 )
 
     def reckon(self) -> None:
-        """At the end of a life nothing is left."""
+        """Check at the end of a life that nothing is left."""
         for run in self.runs.values():
             if run.status is None or not run.over:
                 self.sim.broken(f"{run.jid}/{run.serial} never ended: {run}")

@@ -1,4 +1,4 @@
-"""One run as the second book-keeping (`sim_ledger`) has it."""
+"""State of one run in the reference model (`sim_reference_model`)."""
 
 import msgspec
 
@@ -10,8 +10,8 @@ from jobscribe.protocol.jobs.roles import TaskRole
 
 
 class Kept(msgspec.Struct):
-    """A task that is kept for debugging: since when, for how long, in which boot and life of the
-    supervisor.
+    """A held task: start and length of the hold, and the boot and the supervisor's life in which it
+    began.
     """
 
     exit: ExitInfo
@@ -27,37 +27,37 @@ class Run(msgspec.Struct):
     spec: RunSpec
     #: (computeJid, serial, on)
     waits: list[tuple[str, int, str]] = []
-    #: it was told that one of these is over
+    #: one of the runs in `waits` has ended and this run was notified
     waited: bool = False
     attempt: int = 0
     placed: dict[Token, TaskPlaced] = {}
     started: set[Token] = set()
-    #: given to a batch scheduler, by the books
+    #: submitted to a batch scheduler, by the event log
     submitted: set[Token] = set()
     ended: dict[Token, ExitInfo] = {}
-    #: of its latest attempt, in order
+    #: ends of the latest attempt's tasks, in order
     ends: list[tuple[Token, ExitInfo]] = []
     decided: AttemptDecided | None = None
-    #: kinds of its retries so far
+    #: kinds of the retries so far
     retries: list[str] = []
-    #: it is between two attempts: why, and since which boot not before when
+    #: between two attempts: reason of the retry, boot in which it was decided, and earliest start
     retry: str | None = None
     retry_boot: int = 0
     not_before: float = 0.0
     stop: StopRequested | None = None
-    #: a stop that came when all its live tasks had exited; exits of tasks that live
+    #: a stop that came when all live tasks had exited; exits of live tasks
     late: LateStopRequested | None = None
     exited: dict[Token, ExitInfo] = msgspec.field(default_factory=dict)
     status: str | None = None
 
     @property
     def placed_now(self) -> dict[Token, TaskPlaced]:
-        """Of its latest attempt."""
+        """Return the placements of the latest attempt."""
         return {t: e for t, e in self.placed.items() if t.attempt == self.attempt}
 
     @property
     def seats(self) -> set[tuple[str, int]]:
-        """What an attempt of it consists of."""
+        """Return (role, index) of each task of an attempt."""
         return {(r.name, i) for r in self.spec.roles for i in range(r.tasks)} or {("main", 0)}
 
     @property
@@ -68,5 +68,5 @@ class Run(msgspec.Struct):
         return next((r for r in self.spec.roles if r.name == token.role), None)
 
     def fits(self, on: str) -> bool:
-        """Is it over, and in the way that was waited for?"""
+        """Return whether the run is over in the way that a dependency requires."""
         return self.over and (on == "any" or (self.status == "completed") == (on == "ok"))

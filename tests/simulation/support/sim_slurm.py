@@ -1,8 +1,8 @@
-"""Clusters in the simulator: a scheduler with a queue, nodes that no login node's death touches,
-outages, and what an agent makes of it.
+"""Clusters in the simulator: a scheduler with a queue, nodes that survive a login node's death,
+outages, and the agent's batch side.
 
-`Slurm` and its folder live through everything; `BatchSide` is one agent's half, and dies with it.
-Lives with clusters have them in the place of hosts: the driver `local` is a batch driver there.
+`Slurm` and its folder survive everything; `BatchSide` belongs to one agent and dies with it. Lives
+with clusters have them instead of hosts: the driver `local` is a batch driver there.
 """
 
 import random
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from sim_time import Time
     from simulator import Simulator
 
-#: Where jobs of clusters run: no machine that is ever rebooted.
+#: Host of the clusters' jobs: a machine that never reboots.
 NODES = "nodes"
-#: What Slurm is asked to do takes so long; in bad times more.
+#: Duration of a Slurm command in seconds; longer under faults.
 WORD_SECS = 0.1
 
 
 def settings(r: random.Random) -> dict[str, Any]:
-    """A policy's: two clusters, with room for few runs or for many."""
+    """Return settings of a policy: two clusters with room for few or many runs."""
     places = tuple(
         HostCapacity(
             host=h,
@@ -49,22 +49,20 @@ def settings(r: random.Random) -> dict[str, Any]:
 
 
 class Entry(msgspec.Struct):
-    """One execution as the folder on the shared file system has it: what was asked, and what became
-    of it.
-    """
+    """One execution in the folder on the shared file system: the request and its outcome."""
 
     token: Token
     order: dict[str, Any]
     job_id: str | None = None
     process: Process | None = None
     exit: ExitInfo | None = None
-    #: its exit as its script wrote it down, while Slurm is completing the job
+    #: exit that its script recorded, while Slurm is completing the job
     own: ExitInfo | None = None
     stop_reason: str | None = None
-    #: a signal was sent because of that
+    #: a signal was sent for the stop
     signaled: bool = False
     grace: float = 0.0
-    #: Slurm's word, if it ended for a reason of Slurm's
+    #: Slurm's state, if Slurm ended the job
     word: str = ""
     acknowledged: bool = False
     #: pending in Slurm's queue
@@ -72,15 +70,15 @@ class Entry(msgspec.Struct):
 
 
 class Slurm:
-    """One cluster. Entries by agent key and token: at most one batch job is ever started for each,
-    as their fences have it.
+    """One cluster. Entries by agent key and token: each starts at most one batch job, because of
+    its fence.
     """
 
     def __init__(self, sim: "Simulator", name: str) -> None:
         self.sim, self.time, self.machine, self.name = sim, sim.time, sim.machine, name
         self.entries: dict[AgentKey, dict[Token, Entry]] = {}
         self.sides: list[BatchSide] = []
-        #: wall time since when it does not answer
+        #: wall time since which it does not answer, or None
         self.dark_since: float | None = None
         self._jobs = 0
         self._slow = self.time.random.choice((0.3, 3.0, 12.0))
@@ -104,7 +102,7 @@ class Slurm:
             side.agent.life.after(WORD_SECS * self.time.random.random(), side.look)
 
     def tell(self, key: AgentKey, entry: Entry) -> None:
-        """Its folder or its state has changed: whoever watches sees it after a moment."""
+        """Report a change of its folder or state to the watching agents after a moment."""
         for side in list(self.sides):
             if side.agent.key == key:
                 side.agent.life.after(
@@ -114,8 +112,8 @@ class Slurm:
     # ---- jobs
 
     def submit(self, key: AgentKey, entry: Entry) -> None:
-        """sbatch. Asked twice about one token, it has one job: the second one's script finds the
-        fence.
+        """Submit as sbatch does. A token submitted twice has one job: the script of the second one
+        finds the fence.
         """
         if entry.job_id is not None or entry.exit is not None or entry.stop_reason is not None:
             return
@@ -154,8 +152,8 @@ class Slurm:
             self._signal(entry, entry.order["grace"])
 
     def cancel(self, key: AgentKey, entry: Entry, grace: float) -> None:
-        """scancel, final: in the queue, or with a signal and then another one. Too late for what
-        has ended by itself.
+        """Cancel as scancel does, finally: in the queue, or with one signal and then another. No
+        effect if the job has ended by itself.
         """
         if entry.exit is not None or entry.own is not None:
             return
@@ -175,7 +173,7 @@ class Slurm:
         self.time.after(grace, lambda: self.machine.kill(p, 9, with_script=True))
 
     def takes_away(self, word: str) -> bool:
-        """Somebody cancels a job there, or its node fails."""
+        """Cancel a random job or let its node fail. Return False if there was no job to hit."""
         known = [
             (k, e)
             for k, own in self.entries.items()
@@ -265,7 +263,7 @@ class Slurm:
 
 
 class BatchSide:
-    """What an agent on a login node does for runs: nothing of it outlives the agent but the folder."""
+    """An agent's batch operations on a login node: only the folder outlives the agent."""
 
     def __init__(self, agent: "Agent", slurm: Slurm) -> None:
         self.agent, self.slurm, self.time = agent, slurm, agent.time
@@ -276,8 +274,8 @@ class BatchSide:
             self.slurm.sides.remove(self)
 
     def start(self) -> None:
-        """What the folder has and nobody has acknowledged; what was on its way to Slurm is looked
-        for, and handed over if it is not there.
+        """Report the unacknowledged executions in the folder. Submit again those that Slurm does
+        not have.
         """
         left = [e for e in self.slurm.own(self.agent.key).values() if not e.acknowledged]
         if any(e.exit is None for e in left):
@@ -290,14 +288,14 @@ class BatchSide:
         self.look()
 
     def look(self) -> None:
-        """Slurm answers again, or not any more."""
+        """Handle a change of whether Slurm answers."""
         for entry in list(self.slurm.own(self.agent.key).values()):
             if entry.exit is None and not entry.acknowledged:
                 self.say(entry)
                 self._move(entry)
 
     def _move(self, entry: Entry) -> None:
-        """Hand it over, or cancel it; while Slurm does not answer, later."""
+        """Submit or cancel the job; while Slurm does not answer, do it later."""
         if self.slurm.dark_since is not None or entry.exit is not None:
             return
         key = self.agent.key
@@ -335,8 +333,8 @@ class BatchSide:
         elif entry.own is not None:
             self.time.saw("a stop came when a batch job had ended by itself")
         elif entry.exit is None:
-            # nothing to be said before there is something new: who is told that it lives asks for
-            # its stop again
+            # report nothing until there is something new: a report that the job lives would trigger
+            # another stop
             entry.stop_reason, entry.grace = entry.stop_reason or reason, grace
             self._move(entry)
             return
@@ -369,7 +367,7 @@ class BatchSide:
             )
         if p is None:
             return Execution(token=token, state="starting", op_id=op, batch=batch)
-        # of some only Slurm's word is known
+        # for some jobs only Slurm's state is known
         pid = 0 if zlib.crc32(str(token).encode()) % 4 == 0 else p.pid
         return Execution(
             token=token,
@@ -385,20 +383,20 @@ class BatchSide:
 
 
 class SignIns:
-    """Who is signed in where: that is the supervisor's to know, and ends with it, or when a
-    connection does.
+    """Signed-in users by host. Sign-ins belong to the supervisor and end with it or with the
+    connection.
     """
 
     def __init__(self, sim: "Simulator") -> None:
         self.sim, self.time = sim, sim.time
-        #: in some lives the supervisor needs nobody's password
+        #: in some lives the supervisor needs no passwords
         self.needed = bool(sim.policy.batch) and self.time.random.random() < 0.7
         self.there: set[tuple[str, str]] = set()
         self._asked: set[AgentKey] = set()
 
     def lacks(self, key: AgentKey) -> bool:
-        """Its driver has nobody's connection for this agent; then its user is asked, and comes when
-        he comes.
+        """Return whether the driver has no user connection for this agent. If so, ask its user, who
+        signs in after a while.
         """
         who = (key.uid, key.host)
         if not self.needed:
@@ -418,7 +416,8 @@ class SignIns:
         if key not in self._asked:
             return
         if not self.sim.supervisor.life.awake:
-            self.time.after(2.0, lambda: self._comes(key))  # nobody answers him: he tries again
+            # nobody answers the user, who tries again
+            self.time.after(2.0, lambda: self._comes(key))
             return
         self._asked.discard(key)
         self.there.add((key.uid, key.host))
@@ -426,12 +425,12 @@ class SignIns:
         self.sim.supervisor.tell(SignedIn(key))
 
     def forget(self) -> None:
-        """The supervisor is gone, and with it every connection that it had."""
+        """Drop all connections: the supervisor is gone."""
         self.there.clear()
         self._asked.clear()
 
     def mend(self) -> None:
-        """Whoever was asked comes now."""
+        """Let every user who was asked sign in now."""
         for key in sorted(self._asked):
             self.time.after(self.time.random.random(), lambda key=key: self._comes(key))
 
@@ -445,7 +444,7 @@ def clusters(sim: "Simulator") -> dict[str, Slurm]:
 
 
 def trouble(time: "Time", slurms: dict[str, Slurm]) -> None:
-    """Something happens on a cluster."""
+    """Let a cluster have a random fault."""
     if not slurms or time.calm:
         return
     slurm = time.random.choice(list(slurms.values()))

@@ -1,9 +1,9 @@
-"""Long after the storm everything is as on a good day: so here single deaths happen, and the
-guarantees' seconds are held to.
+"""Checks of the guaranteed times: long after the faults, single deaths happen while all else is
+well.
 
-One after the other: a short run ends, a canceled one is gone within its grace and a second, a
-running one is known again after the death of the supervisor (5 s), of its agent, of its keeper, its
-end is told when nobody saw it, and a reboot is told as what it is (10 s each).
+One after the other: a short run ends; a canceled run is gone within its grace and a second; a
+running one is known again after the death of the supervisor (5 s), of its agent, and of its keeper;
+an unobserved end is reported; a reboot is reported as a reboot (10 s each).
 """
 
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sim_keeper import Keeper
     from simulator import Simulator
 
-#: After the storm; by then the queues are empty.
+#: Seconds after the faults; by then the queues are empty.
 LATE_SECS = 300.0
 GRACE_SECS = 1.0
 
@@ -75,7 +75,9 @@ class SteadyState:
         self.time.after(3.0 + GRACE_SECS + 1, lambda: self._gone(unwanted))
 
     def _gang_begins(self) -> None:
-        """Until its cancel it goes through the deaths of the supervisor and of a keeper."""
+        """Start a gang that lives through deaths of the supervisor and of a keeper until its
+        cancel.
+        """
         gang = self.clients.submit_gang(USERS[2], 500.0)
         self.time.after(5.9, lambda: self._runs(gang, 6))
         self.time.after(11.0, lambda: self._runs(gang, 5))
@@ -91,7 +93,7 @@ class SteadyState:
         if not self.on_cluster:
             self.time.after(15.0, lambda: self._is(doomed, "error", "lost", 10))
             return
-        # its login node was rebooted, and not the node that it runs on
+        # the login node was rebooted, not the node on which the run lives
         self.time.after(15.0, lambda: self._runs(doomed, 10))
         self.time.after(15.0, lambda: self.clients.cancel(doomed, 0))
         self.time.after(15.0 + GRACE_SECS + 1, lambda: self._gone(doomed))
@@ -127,7 +129,7 @@ class SteadyState:
             if any(e.token.startswith(asked.jid) for e in k.known.values())
         )
 
-    # ---- what must be true by now
+    # ---- state that must be true by now
 
     def _is(self, asked: "Asked", state: str, reason: str, secs: float) -> None:
         durable = self.supervisor.engine.durable(asked.jid)

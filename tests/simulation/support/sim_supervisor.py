@@ -1,8 +1,8 @@
-"""The supervisor in the simulator: the real engine and core over the in-memory store; hub, desk,
-performer and clock are played.
+"""The supervisor in the simulator: the real engine and core over the in-memory store; hub, run
+service, effect executor and clock are simulated.
 
-One process after another on one store. It dies wherever the crash points and the moments between
-two effects let it.
+Supervisor processes follow each other on one store. Each may die at a crash point or between two
+effects.
 """
 
 from collections.abc import Callable
@@ -53,7 +53,7 @@ Reply = Callable[[dict[str, Any] | Refusal], None]
 
 
 class Killed(BaseException):
-    """The process dies right here."""
+    """Raised where the process dies."""
 
 
 class Supervisor:
@@ -67,18 +67,18 @@ class Supervisor:
         self.life = Life(time)
         self.life.end()
         self.engine: Engine
-        #: by agent key, those that said `alive`; and all that are open, by epoch
+        #: links by agent key that sent `alive`; and all open ones, by epoch
         self.links: dict[AgentKey, Link] = {}
         self.sockets: dict[int, Link] = {}
-        #: who waits for an answer: what to call, until when
+        #: waiting requests: callback and deadline
         self.replies: dict[int, tuple[Reply, float]] = {}
         self.timers: dict[tuple[Any, ...], Cancel] = {}
         #: the crash point that kills it, and at which passage
         self.armed: tuple[str, int] | None = None
-        #: commits take so long (seconds, mean)
+        #: mean duration of a commit in seconds
         self.commit_secs = 0.002
-        #: since when it has been up and well without a break: before that, nobody can expect an
-        #: answer in time
+        #: time since which it is up and well without a break: before that, no answer is expected in
+        #: time
         self.well_since = 0.0
         self.on_projected: Callable[[Job], None] = lambda job: None
         self.on_decision: Callable[[], None] = lambda: None
@@ -86,13 +86,13 @@ class Supervisor:
         self.on_death: Callable[[], None] = lambda: None
         self.on_removed: Callable[[str, int], None] = lambda jid, serial: None
         self._launched: set[Any] = set()
-        #: how often it was told something
+        #: number of inputs
         self.decisions = 0
         self._epoch = 0
         self._delivered_at = 0.0
         self._committing = False
 
-    # ---- life
+    # ---- lifecycle
 
     @property
     def running(self) -> bool:
@@ -115,7 +115,7 @@ class Supervisor:
         self.on_start()
 
     def guarded(self, act: Callable[[], None]) -> None:
-        """Everything that may come to a crash point."""
+        """Run an action that may reach a crash point."""
         try:
             act()
         except Killed:
@@ -124,8 +124,8 @@ class Supervisor:
             self._soon()
 
     def crash(self, *, doubtful: bool = False) -> None:
-        """kill -9: what was not durable is gone, with every connection and timer; somebody starts
-        the next one.
+        """kill -9: data that is not durable is lost, with every connection and timer; the next
+        process starts after a moment.
         """
         if not self.running:
             return
@@ -152,7 +152,7 @@ class Supervisor:
         self.time.after(self.time.random.random() * 5, self.start)
 
     def stop(self) -> None:
-        """SIGTERM: what was accepted becomes durable; who has nothing to do is sent home."""
+        """SIGTERM: accepted requests become durable, and idle agents are told to exit."""
         if not self.life.awake:
             return
         for key, link in list(self.links.items()):
@@ -193,7 +193,7 @@ class Supervisor:
                 self.on_decision()
 
     def _point(self, name: str) -> None:
-        """The store's, and through `crashpoints`, the engine's."""
+        """Handle a crash point of the store or (through `crashpoints`) of the engine."""
         self.reached("supervisor." + name)
         self.faults(name)
 
@@ -204,12 +204,10 @@ class Supervisor:
                 self.time.saw(f"the supervisor died at {name}")
                 raise Killed
 
-    # ---- the store
+    # ---- store
 
     def _soon(self) -> None:
-        """The disk takes its time: what waits becomes durable a little later, with all that came
-        meanwhile.
-        """
+        """Plan a commit: all that waits by then becomes durable a little later."""
         if self.running and self.store.waiting and not self._committing:
             self._committing = True
             secs = self.time.random.expovariate(1 / self.commit_secs)
@@ -226,7 +224,7 @@ class Supervisor:
         self.guarded(self.store.commit)
 
     def _deliver(self, call: Callable[[], None]) -> None:
-        """News of what is durable comes a little later, in order."""
+        """Deliver notifications of durable events a little later, in order."""
         self._delivered_at = max(
             self._delivered_at, self.time.now + self.time.random.expovariate(1000.0)
         )
@@ -235,7 +233,7 @@ class Supervisor:
     # ---- clients and agents
 
     def request(self, handle: int, reply: Reply, secs: float) -> None:
-        """Somebody waits for an answer to this, at most so long."""
+        """Register the callback and the deadline of a request."""
         self.replies[handle] = (reply, self.time.now + secs)
 
     def connect(self, agent: Any) -> Link | None:
@@ -320,9 +318,7 @@ class Supervisor:
         return [(k, link.epoch, link.alive) for k, link in self.links.items() if link.alive]
 
     def fatal(self, refusal: Refusal) -> None:
-        """The process stops with the reason. What the failed sync was for may be on the disk all
-        the same, or not.
-        """
+        """Stop the process with the reason. The data of the failed sync may be on the disk or not."""
         self.time.saw("the store failed for good, and the supervisor stopped")
         self.life.after(
             self.time.random.random() * 0.1,

@@ -1,8 +1,7 @@
-"""Virtual time: a heap of things to happen, one seeded source of chance, and a count of what really
-happened.
+"""Virtual time: a heap of planned actions, one seeded random source, and counters of what happened.
 
-Everything that belongs to a process is planned through its `Life`, so that nothing of it happens
-after its death, and nothing while it is frozen.
+All actions of a process are planned through its `Life`, so that none happens after its death or
+while it is frozen.
 """
 
 import heapq
@@ -20,14 +19,14 @@ BEGIN = 1000.0
 
 
 class Time:
-    """Everything happens in `step`; equal moments in the order in which they were asked for. rates:
-    how often which fault strikes.
+    """Runs all actions in `step`; actions at the same time run in the order of planning. rates:
+    probability of each fault.
     """
 
     def __init__(self, seed: int, trace: Callable[[str], None] | None = None) -> None:
         self.random = random.Random(seed)
         self.now = BEGIN
-        #: wall clock minus monotonic clock; a jump changes it
+        #: wall clock minus monotonic clock; a clock jump changes it
         self.wall_offset = 1_700_000_000.0
         self.happened: Counter[str] = Counter()
         self.rates: dict[str, float] = {}
@@ -42,7 +41,7 @@ class Time:
         return self.now + self.wall_offset
 
     def after(self, secs: float, action: Action) -> Cancel:
-        """Do it later; returns what takes it back."""
+        """Plan an action; return a function that cancels it."""
         entry: list[Action | None] = [action]
         heapq.heappush(self._heap, (self.now + secs, next(self._order), entry))
         return lambda: entry.__setitem__(0, None)
@@ -61,7 +60,7 @@ class Time:
         return self._heap[0][0] if self._heap else float("inf")
 
     def strikes(self, fault: str) -> bool:
-        """Does this fault strike now? Never while it is calm. What struck is counted."""
+        """Return whether this fault strikes now; never in the calm phase. Count it if it does."""
         rate = self.rates.get(fault, 0.0)
         if self.calm or rate == 0.0 or self.random.random() >= rate:
             return False
@@ -69,13 +68,13 @@ class Time:
         return True
 
     def saw(self, what: str) -> None:
-        """This really happened: for what must have happened over many seeds."""
+        """Count an event, for the coverage check over many seeds."""
         self.happened[what] += 1
         if self.trace is not None:
             self.say("***", what)
 
     def say(self, *words: Any) -> None:
-        """For who traces one life; nothing else may depend on it."""
+        """Print to the trace of one life; nothing else may depend on it."""
         if self.trace is not None:
             self.trace(
                 f"{self.now - BEGIN:10.4f} {self.steps:6d}  " + " ".join(str(w) for w in words)
@@ -99,7 +98,7 @@ class Life:
         return self.time.after(secs, lambda: self.meet(action))
 
     def meet(self, action: Action) -> None:
-        """Something comes to this process."""
+        """Run an action of this process: now, after the thaw, or never if the process is over."""
         if self.over:
             return
         if self.frozen:
@@ -111,7 +110,7 @@ class Life:
         self.frozen = True
 
     def thaw(self) -> None:
-        """What came meanwhile is met now, in order, one step each."""
+        """Run the actions missed while frozen, in order, one step each."""
         if self.frozen and not self.over:
             self.frozen = False
             missed, self._missed = self._missed, []

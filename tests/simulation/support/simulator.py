@@ -1,8 +1,8 @@
-"""One seeded life of the whole system: clients, supervisor, agents and machine, with faults; then
-calm, and a reckoning.
+"""One seeded life of the whole system: clients, supervisor, agents and machine, with faults; then a
+calm phase and the final checks.
 
-`run(seed)` returns what happened and the digest of the log; it raises `Violation` with the command
-that shows it again.
+`run(seed)` returns the events of the life and the digest of the log. It raises `Violation` with the
+command that reproduces the failure.
 """
 
 import sys
@@ -30,8 +30,8 @@ from jobscribe.runtime import failpoints
 from jobscribe.supervisor.core.scheduling import placement
 from jobscribe.supervisor.core.state.configuration import CoreConfig
 
-#: A disaster waits for up to so many more steps, so that it strikes between two that belong
-#: together.
+#: A disaster is delayed by up to this number of steps, so that it strikes between two related
+#: steps.
 CLOSE_STEPS = 12
 
 
@@ -41,7 +41,7 @@ class Violation(AssertionError):
 
 class Lived(NamedTuple):
     happened: Counter[str]
-    #: of the whole event log
+    #: digest of the whole event log
     digest: str
     steps: int
 
@@ -76,7 +76,7 @@ class Simulator:
             hold_again_secs=3.0,
             debug_secs=20.0,
         )
-        #: small frames, pages and queues: everything comes in pieces
+        #: small frames, pages and queues: everything arrives in pieces
         self.small = r.random() < 0.3
         self.policy = policy
         self.machine = Machine(self.time, self.broken, Agent)
@@ -99,7 +99,7 @@ class Simulator:
         self.seen: set[object] = set()
         self.supervisor.on_projected = self.checks.projected
         self.supervisor.on_removed = self._removed
-        # whoever waits for a call is cut off
+        # waiting callers are disconnected
         self.supervisor.on_death = self.clients.calls.clear
 
     def run(self) -> Lived:
@@ -135,7 +135,7 @@ class Simulator:
         return Lived(self.time.happened, rows[-1].checksum.hex() if rows else "", self.time.steps)
 
     def _stranger(self) -> None:
-        """Somebody listens on a port that is there for tasks, for a while."""
+        """Let another process listen on one of the task ports for a while."""
         r = self.time.random
         node = r.choice(self.policy.nodes["local"])
         host, port = self.machine.host(node.host), r.randint(node.first_port, node.last_port)
@@ -162,7 +162,7 @@ class Simulator:
             strike(self, what)
 
     def _calm(self) -> None:
-        """Nothing goes wrong any more; and late, when all is well again, everything must be prompt."""
+        """Stop all faults. Later, in the steady state, every reaction must be prompt."""
         self.time.calm = True
         self.checks.calm_since = self.time.now
         self.supervisor.armed = None
@@ -192,7 +192,7 @@ def command(seed: int) -> str:
 
 
 def run(seed: int, trace: Callable[[str], None] | None = None) -> Lived:
-    """One life; raises Violation."""
+    """Run one life; raise Violation if a guarantee is broken."""
     sim = Simulator(seed, trace)
     reached, page, asking = failpoints.reached, state_machine.SNAPSHOT_PAGE, placement.ASKING
     failpoints.reached = sim.supervisor.reached

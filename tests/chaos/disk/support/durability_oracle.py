@@ -1,4 +1,6 @@
-"""What a supervisor promised to whom, read off its trace; and whether a root keeps it."""
+"""The promises that a supervisor made, extracted from its trace, and the check that a root keeps
+them.
+"""
 
 import hashlib
 import json
@@ -27,18 +29,18 @@ class Job(NamedTuple):
 
 
 class DurabilityOracle:
-    """Everything that was said up to a moment."""
+    """All promises made up to a moment."""
 
     def __init__(self) -> None:
-        #: somebody was told of an event at this position
+        #: highest event position that was sent to a client
         self.position = 0
-        #: somebody was told that this run is on record
+        #: runs that were acknowledged to a client
         self.runs: set[Job] = set()
-        #: an agent was told to start it
+        #: runs that an agent was ordered to start
         self.orders: set[Job] = set()
-        #: name, size and digest
+        #: size and digest by file name
         self.uploads: dict[str, tuple[int, str]] = {}
-        #: by the simulation they were leased to, in the order of the requests
+        #: leases by simulation, in request order
         self.ports: list[tuple[int, ...]] = []
         self.answers = 0
 
@@ -46,7 +48,7 @@ class DurabilityOracle:
         return bool(self.answers or self.orders)
 
     def hear(self, call: Call) -> bool:
-        """Take in what a call begins to send; False where it promises nothing."""
+        """Record the promises that a call begins to send. Return False if it makes none."""
         if call.name != "sendto" or path_of(call.args[0]):
             return False
         data = data_of(call.args[1])
@@ -73,8 +75,8 @@ class DurabilityOracle:
 def keep_them(
     root: Path, promised: DurabilityOracle, requests: Mapping[str, str], secrets: Mapping[str, str]
 ) -> dict[str, int]:
-    """A supervisor that starts on this root finds all that was promised. requests: reqId by jid.
-    Returns what else is there.
+    """Check that a supervisor that starts on this root finds all promised data. requests: reqId by
+    jid. Return the additional data found.
 
     The store must open: an honest disk is never a reason to refuse it.
     """

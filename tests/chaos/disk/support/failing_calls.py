@@ -1,6 +1,4 @@
-"""Makes the n-th call of a process fail, from outside: by strace, which answers in the kernel's
-place.
-"""
+"""Make the n-th system call of a process fail from outside: strace answers in place of the kernel."""
 
 import os
 import signal
@@ -17,10 +15,10 @@ MARKS = ("(INJECTED)", "(DELAYED)")
 def options(
     calls: str, error: str, when: str, paths: Sequence[Path], seen: Path, *, also: str = ""
 ) -> list[str]:
-    """For strace. when: `3` for the third call, `2+` for all from the second on; each thread counts
-    its own.
+    """Return strace options. when: `3` for the third call, `2+` for all from the second on; each
+    thread counts separately.
 
-    also: calls that are written down, too.
+    also: calls to record in addition.
     """
     named = [word for path in paths for word in ("-P", str(path))]
     traced = f"{calls},{also}" if also else calls
@@ -39,8 +37,8 @@ def options(
 
 
 class Fault:
-    """What a running process suffers until `end`. error: as strace has it, `error=ENOSPC` or
-    `delay_enter=20000` (microseconds).
+    """A fault that affects a running process until `end`. error: in strace syntax, `error=ENOSPC`
+    or `delay_enter=20000` (microseconds).
     """
 
     def __init__(
@@ -79,11 +77,11 @@ class Fault:
             return False
 
     def struck(self) -> list[str]:
-        """The calls that it was done to, one a line."""
+        """Return the affected calls, one per line."""
         return struck(self._seen)
 
     def end(self) -> list[str]:
-        """The process is itself again, if it is still there. Returns `struck()`."""
+        """Stop the fault, if the process still exists. Return `struck()`."""
         self._strace.send_signal(signal.SIGTERM)
         self._strace.wait(20)
         return self.struck()
@@ -94,7 +92,7 @@ def struck(seen: Path) -> list[str]:
 
 
 def after_the_first(seen: Path) -> list[str]:
-    """What was called after the first call that it was done to."""
+    """Return the calls that followed the first affected call."""
     lines = seen.read_text().splitlines()
     first = next(n for n, line in enumerate(lines) if line.endswith(MARKS))
     return lines[first + 1 :]

@@ -1,19 +1,19 @@
-"""A disk that keeps what was synced and nothing else that it does not like: from a trace of calls,
-what a power cut would leave.
+"""A simulated disk that keeps synced data and may drop all other data: computes from a trace of
+calls the content after a power cut.
 
-The model, chosen to be what any file system with a journal may do, and nothing worse:
+The model allows everything that a journaling file system may do, and nothing worse:
 
-* Data that an fsync or fdatasync of its file covered (it was written before the sync was called,
-  and the sync returned) is there. So is what was written through a descriptor with O_DSYNC or
-  O_SYNC, as soon as the write returned.
-* Of all other data any sectors of 512 bytes may be there and any not, in any order of time; a
+* Data covered by an fsync or fdatasync of its file (written before the sync was called, and the
+  sync returned) is kept. Data written through a descriptor with O_DSYNC or O_SYNC is kept as soon
+  as the write returned.
+* Of all other data, any subset of the sectors of 512 bytes may be kept, in any order of time. A
   sector is never torn.
-* What became of lengths: those that writes lead to, with holes where data did not arrive. A file
-  that was cut to a length has that length or none of what was written to the cut part later.
-* Names (new, renamed, removed files and folders) are kept in the order in which they were made, for
-  each folder by itself, at least up to the last fsync of that folder that covered them. An fsync of
-  the file itself does not keep its name.
-* Killed processes lose nothing: what they wrote stays in the cache until the power is cut.
+* File lengths follow the writes that arrived, with holes for missing data. A truncated file has the
+  new length or keeps none of the data written later to the truncated part.
+* Names (new, renamed and removed files and folders) are kept in the order of their changes, for
+  each folder separately, at least up to the last fsync of that folder that covered them. An fsync
+  of the file itself does not keep its name.
+* Killed processes lose nothing: their data stays in the cache until the power is cut.
 """
 
 import os
@@ -25,15 +25,15 @@ from pathlib import Path
 from strace_calls import Call, data_of, number_of, path_of
 
 SECTOR = 512
-#: How much of what was not synced arrives: nothing, a little, half, nearly all, all; or all up to
+#: Share of the unsynced data that arrives: none, a little, half, nearly all, all; None: all up to
 #: some moment.
 SHARES = (0.0, 0.2, 0.5, 0.9, 1.0, None)
 
 
 @dataclass(eq=False)
 class Change:
-    """data at offset; or, with `data` None, cut (or filled up) to the length `offset`. done: the
-    call has returned.
+    """`data` written at `offset`; if `data` is None, truncation (or extension) to the length
+    `offset`. done: the call has returned.
     """
 
     offset: int
@@ -44,7 +44,7 @@ class Change:
 @dataclass(eq=False)
 class File:
     synced: bytearray = field(default_factory=bytearray)
-    #: not covered by a sync, oldest first
+    #: changes not covered by a sync, oldest first
     changes: list[Change] = field(default_factory=list)
 
     def size(self) -> int:
@@ -54,7 +54,7 @@ class File:
         return size
 
     def now(self) -> bytes:
-        """As a process reads it."""
+        """Return the content as a process reads it."""
         out = bytearray(self.synced)
         for change in self.changes:
             _apply(out, change)
@@ -62,12 +62,12 @@ class File:
 
     def keep(self, covered: list[Change]) -> None:
         for change in covered:
-            if change in self.changes:  # else another sync was quicker
+            if change in self.changes:  # otherwise a concurrent sync already applied it
                 _apply(self.synced, change)
                 self.changes.remove(change)
 
     def image(self, chance: random.Random) -> bytes:
-        """What of it may be there after a power cut now."""
+        """Return possible content of the file after a power cut now."""
         out = bytearray(self.synced)
         share = chance.choice(SHARES)
         upto = chance.randint(0, len(self.changes)) if share is None else len(self.changes)
@@ -75,8 +75,8 @@ class File:
             here = share if share is not None else (1.0 if n < upto else chance.random())
             if change.data is None:
                 if chance.random() >= here:
-                    # the cut did not happen: of what came after it only what lies before it may be
-                    # there
+                    # the truncation did not happen: of later changes, keep only those before the
+                    # cut
                     self._in_place(out, change.offset, self.changes[n + 1 : upto], here, chance)
                     break
                 _apply(out, change)
@@ -115,7 +115,7 @@ def _arrive(out: bytearray, offset: int, data: bytes, share: float, chance: rand
 
 @dataclass(eq=False)
 class Step:
-    """One change of names in a folder. old: the name it had there before."""
+    """One name change in a folder. old: the previous name of a renamed node in this folder."""
 
     name: str
     node: "Node | None"
@@ -154,14 +154,14 @@ def _step(names: dict[str, Node], step: Step) -> None:
 
 
 class Disk:
-    """`root` and everything in it, from nothing; fed with calls. left_out: paths relative to the
+    """`root` and everything in it, built from recorded calls. left_out: paths relative to the
     root's folder that do not matter.
     """
 
     def __init__(self, root: Path, left_out: Callable[[str], bool]) -> None:
         self._base, self._left_out = str(root.parent), left_out
         self.top = Folder()
-        #: by descriptor and path, so that two that are open at once are told apart
+        #: by descriptor and path, to distinguish two descriptors open at once
         self._positions: dict[tuple[int, str], int] = {}
         self._appending: set[tuple[int, str]] = set()
         self._immediate: set[tuple[int, str]] = set()
@@ -170,7 +170,7 @@ class Disk:
     # ---- reading
 
     def find(self, path: str) -> Node | None:
-        """As a process sees it now."""
+        """Return the node as a process sees it now."""
         node: Node = self.top
         for part in path.split("/"):
             if not isinstance(node, Folder) or part not in (names := node.now()):
@@ -185,7 +185,7 @@ class Disk:
         *,
         wanted: Callable[[str], bool] = lambda path: True,
     ) -> None:
-        """Make in `where` what would be in the folder of the root."""
+        """Write possible content of the root's folder after a power cut to `where`."""
         self._write(self.top, where, "", chance, wanted)
 
     def _write(
@@ -211,8 +211,8 @@ class Disk:
     # ---- feeding
 
     def moments(self, calls: list[Call]) -> Iterator[tuple[int, Call, bool]]:
-        """Take the calls in, and after each moment of one yield (its number, the call, has it
-        returned?).
+        """Apply the calls. After each moment, yield (its number, the call, whether it has
+        returned).
         """
         moments = [(c.began, 0, c) for c in calls] + [
             (c.ended, 1, c) for c in calls if c.ended is not None
@@ -237,8 +237,8 @@ class Disk:
             then()
 
     def _change(self, call: Call) -> Callable[[], None] | None:
-        """Do what is visible from the beginning of the call; returns what there is to do when it
-        has returned.
+        """Apply the effects visible from the beginning of the call. Return the action to run when
+        it has returned.
         """
         args = call.args
         match call.name:
@@ -263,7 +263,7 @@ class Disk:
             case "renameat" | "renameat2":
                 return self._rename(self._path(args[0], args[1]), self._path(args[2], args[3]))
             case "sync_file_range" | "sendto" | "sendmsg":
-                return None  # the first is no promise, the others are not for disks
+                return None  # the first promises nothing, the others do not concern disks
             case "symlink" | "symlinkat":
                 assert not self._path(*args[1:]), "links are not modelled"
             case _:
@@ -271,8 +271,8 @@ class Disk:
         return None
 
     def _path(self, *args: str) -> str:
-        """Relative to the root's folder; "" for what does not matter. A folder's descriptor may
-        come before a name.
+        """Return the path relative to the root's folder; "" if it does not matter. A folder's
+        descriptor may precede a name.
         """
         path = os.path.join(*(path_of(a) for a in args))
         path = os.path.normpath(path) if path else ""

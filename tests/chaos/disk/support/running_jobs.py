@@ -1,5 +1,5 @@
-"""What goes on while a disk fails: a run that never notices, and requests that are refused as they
-must be.
+"""Background activity during disk failures: a run that must not be affected, and checks of refused
+requests.
 """
 
 import json
@@ -9,7 +9,7 @@ from supervisor_process import Answer, SupervisorProcess, shell, until
 
 
 class LongJob:
-    """A run that goes on until it is let go, and writes that it does into a file of its own."""
+    """A run that continues until released, and writes its progress to a file."""
 
     def __init__(self, site: SupervisorProcess) -> None:
         self._site, self._beats, gate = site, site.place / "beats", site.place / "gate"
@@ -22,7 +22,7 @@ class LongJob:
         return len(self._beats.read_text().splitlines())
 
     def check(self) -> None:
-        """It is alive and known to be."""
+        """Check that the run is alive and its status is known."""
         before = self.beats()
         until(lambda: self.beats() > before, "the job goes on")
         said = self._site.status(self.run)
@@ -40,7 +40,7 @@ def ask(site: SupervisorProcess, run: dict[str, Any], request: str) -> Answer:
 
 
 def refused(answer: Answer, *codes: str) -> None:
-    """By name, and worth another try."""
+    """Check that the answer has one of the codes and is retryable."""
     said = answer.json()
     assert (
         said["code"] in codes and answer.code == 503 and said["retry"] is True and said["error"]

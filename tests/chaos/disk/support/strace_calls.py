@@ -1,9 +1,7 @@
-"""A real supervisor under strace: how it is started so, and what the trace says, call by call in
-the order of what was seen.
+"""Run a real supervisor under strace, and read the trace call by call in the order of observation.
 
-What is seen of a call are two moments: it was entered (strace held the thread before the kernel did
-anything) and it had returned (the kernel was done). So an answer counts from the moment its sending
-is entered, and a sync from its return.
+Each call has two observed moments: entry (strace held the thread before the kernel acted) and
+return (the kernel was done). An answer counts from the entry of its send, a sync from its return.
 """
 
 import os
@@ -17,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-#: All that changes what lies on a disk, and what tells somebody about it.
+#: All calls that change the content of a disk or send data.
 TRACED = (
     "open",
     "openat",
@@ -64,8 +62,8 @@ _UNFINISHED, _DETACHED, _RESUMED = (
 
 
 class Call(NamedTuple):
-    """began, ended: numbers in one order for all calls; `ended` is None where it was not seen to
-    return. result: None likewise.
+    """One system call. began, ended: numbers in one order for all calls; `ended` and `result` are
+    None if no return was observed.
     """
 
     began: int
@@ -74,12 +72,12 @@ class Call(NamedTuple):
     name: str
     args: tuple[str, ...]
     result: int | None
-    #: path of the descriptor that it returned
+    #: path of the descriptor that the call returned
     opened: str
 
 
 def required() -> None:
-    """Leaves the test out where no supervisor can be traced."""
+    """Skip the test if no supervisor can be traced."""
     if shutil.which("strace") is None:
         pytest.skip("strace is not here: sudo apt-get install strace (make engines does it)")
     if os.geteuid() != 0:
@@ -96,10 +94,10 @@ def required() -> None:
 
 
 def write_interpreter(script: Path, options: Sequence[str]) -> None:
-    """A stand-in for Python that runs under strace; as a child of what it runs, so that pid and
-    exit code are the supervisor's own.
+    """Write a stand-in for Python that runs under strace. strace is a child of the traced process,
+    so that pid and exit code are the supervisor's own.
 
-    `$$` in an option becomes that pid. Without options it is Python itself.
+    `$$` in an option becomes that pid. Without options the script runs plain Python.
     """
     words = " ".join(f'"{o}"' for o in options)
     traced = f"strace -D -f -qq -e signal=none {words} -- " if options else ""
@@ -108,7 +106,7 @@ def write_interpreter(script: Path, options: Sequence[str]) -> None:
 
 
 def write_recorder(script: Path, trace: Path) -> None:
-    """One that writes down every call that is of interest, with all its data."""
+    """Write an interpreter that records every relevant call with all its data."""
     write_interpreter(
         script,
         [
@@ -126,13 +124,13 @@ def write_recorder(script: Path, trace: Path) -> None:
 
 
 def tracer_of(pid: int) -> int:
-    """Pid of the strace that watches this process; 0 for none."""
+    """Return the pid of the strace that traces this process, or 0."""
     found = re.search(r"^TracerPid:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     return int(found[1]) if found else 0
 
 
 def calls(trace: Path, first: int = 0) -> list[Call]:
-    """What was seen so far, in no order. first: the first number of a moment."""
+    """Return the calls observed so far, unordered. first: the number of the first moment."""
     return [
         c._replace(began=c.began + first, ended=None if c.ended is None else c.ended + first)
         for c in _calls(trace)
@@ -144,15 +142,14 @@ def _calls(trace: Path) -> Iterator[Call]:
     with trace.open(encoding="ascii") as f:
         for number, line in enumerate(f):
             if not line.endswith("\n"):
-                break  # strace is about to write the rest
+                break  # strace has not written the rest yet
             found = _LINE.match(line.rstrip("\n"))
             assert found is not None, line[:200]
             pid, text = int(found[1]), found[2]
             if text.startswith(("+++", "---", "???")):
                 continue
-            if text.endswith(
-                (_UNFINISHED, _DETACHED)
-            ):  # the latter where strace had to go before the call was over
+            # `_DETACHED` if strace detached before the call ended
+            if text.endswith((_UNFINISHED, _DETACHED)):
                 open_[pid] = (number, text.removesuffix(_UNFINISHED).removesuffix(_DETACHED))
                 continue
             resumed = _RESUMED.match(text)
@@ -163,7 +160,7 @@ def _calls(trace: Path) -> Iterator[Call]:
 
 
 def _call(began: int, ended: int | None, pid: int, text: str) -> Call:
-    # a killed thread's last call is written so
+    # format of a killed thread's last call
     found = _CALL.fullmatch(text.replace(_UNFINISHED + ") = ?", ") = ?"))
     assert found is not None, text[:300] + text[-100:]
     result = None if found[3] == "?" else int(found[3], 0)
@@ -180,8 +177,8 @@ def _call(began: int, ended: int | None, pid: int, text: str) -> Call:
 
 
 def _arguments(text: str) -> Iterator[str]:
-    """At the commas outside of brackets. All strings are hexadecimal, so no quotation hides
-    anything.
+    """Split at commas outside of brackets. All strings are hexadecimal, so no quoting hides a
+    comma.
     """
     depth, start = 0, 0
     for at in (m.start() for m in re.finditer(r"[\[\]{},]", text)):
@@ -196,7 +193,7 @@ def _arguments(text: str) -> Iterator[str]:
 
 
 def data_of(argument: str) -> bytes:
-    """The bytes of a buffer, or of all buffers of a vector."""
+    """Return the bytes of a buffer, or of all buffers of a vector."""
     assert not argument.startswith("0x"), f"strace could not read {argument}"
     parts = re.findall(r'"([^"]*)"(\.\.\.)?', argument)
     assert not any(cut for _, cut in parts), "the trace was cut"
@@ -212,8 +209,8 @@ def text_of(hexadecimal: str) -> str:
 
 
 def path_of(argument: str) -> str:
-    """What a descriptor (`3</a/b>`) or a string names; "" for a socket, a pipe, and what was
-    deleted.
+    """Return the path that a descriptor (`3</a/b>`) or a string names; "" for a socket, a pipe or a
+    deleted file.
     """
     if argument.startswith('"'):
         return data_of(argument).decode("utf-8", "surrogateescape")
@@ -225,5 +222,5 @@ def path_of(argument: str) -> str:
 
 
 def number_of(argument: str) -> int:
-    """A descriptor without its path, or any number."""
+    """Return a descriptor without its path, or any number."""
     return int(argument.split("<")[0], 0)

@@ -1,8 +1,8 @@
-"""Found by every interpreter whose PYTHONPATH begins with a folder that this file was copied to:
-its wall clock can be set.
+"""Make the wall clock settable in every interpreter whose PYTHONPATH begins with the folder that
+holds a copy of this file.
 
-The file `offset` beside it holds seconds. The monotonic clock, which nobody can set, is left alone.
-(Debian's libfaketime makes every `time.sleep` of Python 3.11 fail, so it cannot stand in for a
+The file `offset` beside it holds seconds. The monotonic clock does not change, because nobody can
+set it. (Debian's libfaketime makes every `time.sleep` of Python 3.11 fail, so it cannot simulate a
 machine whose clock is set.)
 """
 
