@@ -1,4 +1,6 @@
-"""An acknowledged cancel of a run in a container is final, at any moment and whatever the job does."""
+"""An acknowledged cancel of a run in a container is final, at any moment and whatever the
+job does.
+"""
 
 import time
 from collections.abc import Iterator

@@ -41,7 +41,9 @@ def observed(pool: Hosts) -> Iterator[DockerSupervisor]:
 def docker_site(
     observed: DockerSupervisor, host_a: Host, host_b: Host
 ) -> Iterator[DockerSupervisor]:
-    """Supervisor whose hosts are restored after the test; then records and job stamps are checked."""
+    """Supervisor whose hosts are restored after the test; then records and job stamps are
+    checked.
+    """
     yield observed
     for host in (host_a, host_b):
         host.well()

@@ -55,7 +55,9 @@ def docker_site(observed: DockerSupervisor) -> Iterator[DockerSupervisor]:
 
 
 class Death(NamedTuple):
-    """One death. told: expected state, reason, code, signal, source. sentence: part of the error."""
+    """One death. told: expected state, reason, code, signal, source. sentence: part of the
+    error.
+    """
 
     place: str
     how: str

@@ -164,7 +164,9 @@ def observed(pool: Hosts, images: None) -> Iterator[SupervisorProcess]:
 
 @pytest.fixture
 def site(observed: SupervisorProcess) -> Iterator[SupervisorProcess]:
-    """Two hosts with 4 cores each. After each test no run is active, and the records are checked."""
+    """Two hosts with 4 cores each. After each test no run is active, and the records are
+    checked.
+    """
     yield observed
     for job in observed.post("job-list", active=True)[
         "jobs"

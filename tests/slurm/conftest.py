@@ -21,7 +21,7 @@ SOAK = os.environ.get("SOAK") == "1"
 #: Functions that return the logs to add to the report of a failed test: of users' agents and the
 #: controller.
 _logs: list[Callable[[], list[Path]]] = []
-#: Files and tests that run only in soaks; each passed when it was written.
+#: Slow files and tests that run only with SOAK=1.
 LONG = frozenset(
     {
         "test_batch_real",

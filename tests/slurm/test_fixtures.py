@@ -140,7 +140,7 @@ def test_hold_release_requeue_cancel(slurm: Slurm, hpc_users: Users) -> None:
     assert next(j.state for j in slurm.accounted(job=job)) == "REQUEUED"
 
 
-# ---- what the cluster allows
+# ---- limits of the cluster
 
 
 def test_accounts_and_partitions(slurm: Slurm, hpc_users: Users) -> None:
@@ -288,7 +288,7 @@ def test_time_limit(slurm: Slurm, hpc_users: Users) -> None:
     assert slurm.until_state(job, secs=120).state == "TIMEOUT"
 
 
-# ---- others beside it
+# ---- other clusters
 
 
 @whole

@@ -107,8 +107,8 @@ def test_two_servers_and_two_workers_share_one_allocation_on_two_nodes(
         name: (r["succeeded"], r["stopped"], r["failed"]) for name, r in over["roles"].items()
     }
     assert counts == {"ps": (0, 2, 0), "worker": (2, 0, 0)}, counts
-    # (all nodes of this cluster have one address: tests/unit/agent/slurm/test_batch_script.py has nodes that
-    # differ)
+    # all nodes of this cluster have one address; tests/unit/agent/slurm/test_batch_script.py covers
+    # different ones
     servers = [f"{ADDRESS}:{told['ps', i]['ports']['http'][0]}" for i in (0, 1)]
     everybody = [[r, i, ADDRESS, t["ports"]] for (r, i), t in told.items()]
     dirs = {(t["role"], t["index"]): t["batch"]["runDir"] for t in observed.tasks(run)}
@@ -176,8 +176,8 @@ def test_one_that_fails_ends_all_and_all_are_tried_again(observed: SlurmSupervis
 def test_one_that_does_not_matter_may_be_ended_alone_and_a_cancel_ends_all(
     observed: SlurmSupervisor,
 ) -> None:
-    """A task's own time limit, or a cancel with Slurm's tools, ends only that task. A later cancel
-    of the run also ends a task that ignores signals.
+    """A task whose failure does not count ends alone when Slurm's own tool kills it. A later cancel
+    of the run also ends tasks that ignore SIGTERM.
     """
     nap = fresh_nap()
     run = observed.gang(

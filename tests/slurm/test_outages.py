@@ -142,8 +142,8 @@ class Scene:
         return took
 
     def _explained(self, case: ObservedRun, cause: str) -> None:
-        """Check that no run is explained as failed, and that `job why` names the time of the outage
-        and the last known state.
+        """Check that `job why` gives this cause, says that contact is lost, and shows the last
+        known state.
         """
         why = self.observed.site.post("job-why", uid=case.uid, computeJid=case.jid)
         explanation_quality.check(why, text := "\n".join(why_lines(case.jid, why)))
@@ -201,7 +201,7 @@ class Scene:
 
     def _late_begins(self) -> None:
         """If Slurm could not hand a job to its node because munge was down, it holds the job back
-        for two minutes. `job why` must say that.
+        for two minutes. Meanwhile its status must say that it is in the queue.
         """
         until(
             lambda: all(j.state != "PENDING" or j.reason == "BeginTime" for j in self.late.jobs),
@@ -280,7 +280,9 @@ def test_nothing_is_concluded_from_silence(observed: ObservedSupervisor, way: st
 def test_what_squeue_has_forgotten_is_asked_of_accounting_and_waited_for(
     observed: ObservedSupervisor,
 ) -> None:
-    """The job ended while the agent was stopped; accounting is down when the agent queries again."""
+    """The job ended while the agent was stopped; accounting is down when the agent queries
+    again.
+    """
     slurm = observed.slurm
     own, by_hand, runs = (ObservedRun(observed).submit().started() for _ in range(3))
     with slurm.forgetting():

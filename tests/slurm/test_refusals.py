@@ -83,7 +83,7 @@ def nothing_of(stage: ConcurrentRuns, run: dict[str, Any], *, active: bool = Fal
     assert kept == [], kept
 
 
-# ---- known before
+# ---- refused by jobscribe
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_a_time_limit_that_the_cluster_or_the_partition_does_not_give(
     )
 
 
-# ---- Slurm's own word
+# ---- refused by Slurm
 
 
 def failed(stage: ConcurrentRuns, run: dict[str, Any], *words: str) -> None:
@@ -270,13 +270,15 @@ def test_no_hours_left_and_limits_of_a_qos(known: ConcurrentRuns) -> None:
     )
 
 
-# ---- no room
+# ---- full disk
 
 
 def test_a_disk_that_is_full_is_named_and_nothing_is_submitted_until_there_is_room(
     stage: ConcurrentRuns,
 ) -> None:
-    """A quota limits the disk. Processes on the nodes are not checked: they do not see this disk."""
+    """A quota limits the disk. Processes on the nodes are not checked: they do not see this
+    disk.
+    """
     disk, alice = stage.slurm.place / "disk", stage.users.uid("alice")
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size=96m,mode=0700,uid={alice}", "tmpfs", str(disk)],
@@ -331,7 +333,7 @@ def test_a_disk_that_is_full_is_named_and_nothing_is_submitted_until_there_is_ro
     )
 
 
-# ---- more than it says
+# ---- injection
 
 
 CANARY = Path("/tmp/jobscribe-canary")
@@ -501,7 +503,7 @@ def test_what_is_taken_breaks_out_of_nothing(known: ConcurrentRuns) -> None:
     ]
 
 
-# ---- the other doors
+# ---- command line and job files
 
 
 def typed(stage: ConcurrentRuns, *args: str) -> tuple[int, str, str]:

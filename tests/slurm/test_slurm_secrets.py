@@ -340,7 +340,7 @@ def _answers(at: SignedInUsers) -> dict[str, bytes]:
     return out | {"bundle says": done.stdout + done.stderr}
 
 
-# ---- a user against the supervisor, and against others
+# ---- attacks of a user on the supervisor and on others
 
 
 def test_whatever_a_job_does_to_its_own_files_harms_itself_alone(at: SignedInUsers) -> None:

@@ -96,7 +96,7 @@ def going(
         yield going
 
 
-# ---- by itself
+# ---- normal ends and failures
 
 
 @play
@@ -207,7 +207,7 @@ def cannot_be_launched(stage: ConcurrentRuns) -> None:
     )
 
 
-# ---- at a limit
+# ---- time limits
 
 
 @play
@@ -262,7 +262,7 @@ def slurms_limit(stage: ConcurrentRuns) -> None:
     assert said["exit"]["stopReason"] == "timeLimit"
 
 
-# ---- by somebody else
+# ---- cancels and operator actions
 
 
 def let_go(stage: ConcurrentRuns, run: dict[str, object]) -> None:
@@ -499,7 +499,7 @@ def processes(title: str) -> list[int]:
     return found
 
 
-# ---- what would wait for ever
+# ---- requests that can never start
 
 
 def never(
@@ -614,13 +614,13 @@ def the_partition_is_down_for_a_while(stage: ConcurrentRuns) -> None:
     stage.over(run, "completed", "exit", "COMPLETED", exit=("script", 0, None))
 
 
-# ---- nodes: all that happens to the third one, which nobody else is on
+# ---- node failures, on the third node, which only this case uses
 
 
 @play
 def the_third_node(stage: ConcurrentRuns) -> None:
-    """One run is active on it and one waits for it. It is drained, reserved for others, set down,
-    and cut from power, in this order.
+    """It is drained while one run is active on it and one waits for it. Then a job with higher
+    priority needs it, then it is set down, then it has a power cut.
     """
     slurm, node = stage.slurm, stage.slurm.nodes[2]
     there = {"partition": "batch", "directives": [f"nodelist={node}"]}
@@ -683,7 +683,7 @@ def the_third_node(stage: ConcurrentRuns) -> None:
     slurm.resume(node)
 
 
-# ----
+# ---- tests
 
 
 @pytest.mark.timeout(400)

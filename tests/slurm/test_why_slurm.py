@@ -62,7 +62,7 @@ def going(
         yield going
 
 
-# ---- what is asked, and read
+# ---- helpers
 
 
 def read(
@@ -107,7 +107,7 @@ def submitted(stage: ConcurrentRuns, run: dict[str, Any]) -> dict[str, Any]:
     return run
 
 
-# ---- by itself
+# ---- faults of the run itself
 
 
 @play
@@ -183,7 +183,7 @@ def its_setup_fails(stage: ConcurrentRuns) -> None:
     )
 
 
-# ---- by somebody
+# ---- kills and cancels by others
 
 
 @play
@@ -244,7 +244,7 @@ def its_users_login_hangs_on_the_node(stage: ConcurrentRuns) -> None:
         profile.unlink()
 
 
-# ---- what it waits for
+# ---- reasons for waiting
 
 
 @play
@@ -317,7 +317,7 @@ def others_are_before_it(stage: ConcurrentRuns) -> None:
         stage.site.wait(run, SECS)
 
 
-# ----
+# ---- tests
 
 
 @pytest.mark.timeout(400)

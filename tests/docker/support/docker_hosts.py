@@ -327,7 +327,9 @@ def _environment() -> dict[str, str]:
 
 
 def _free_ports() -> int:
-    """Return the first of a row of free ports, one for each host, whose bridge names are free too."""
+    """Return the first of a row of free ports, one for each host, whose bridge names are
+    free too.
+    """
     while True:
         port = random.randrange(20_000, 29_000)
         if not any(_taken(port + n) for n in range(len(NAMES))):

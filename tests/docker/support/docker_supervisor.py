@@ -98,7 +98,9 @@ class DockerSupervisor:
         return next(h for h in self.hosts.hosts.values() if h.inspect(name))
 
     def check(self) -> str:
-        """Cancel all active runs; check records, job stamps and event loop lag. Return a summary."""
+        """Cancel all active runs; check records, job stamps and event loop lag. Return a
+        summary.
+        """
         for job in self.site.post("job-list", active=True)[
             "jobs"
         ]:  # left by a failed test; they must not disturb the next one

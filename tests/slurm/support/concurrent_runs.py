@@ -166,7 +166,7 @@ class ConcurrentRuns:
         tasks = self.site.post("job-tasks", uid=run["uid"], computeJid=jid_of(dict(run)))["tasks"]
         return Path(tasks[0]["evidence"])
 
-    # ---- Slurm's word
+    # ---- Slurm's state
 
     def rows(self) -> list[Job]:
         """Return all jobs of squeue, not older than this call."""

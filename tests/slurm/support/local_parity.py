@@ -272,7 +272,9 @@ def a_cancel_is_soft_then_hard(stage: ConcurrentRuns) -> None:
 
 @play
 def a_run_is_typed_and_ends_with_its_code(stage: ConcurrentRuns) -> None:
-    """`jobscribe run`: live output, the run's own exit code, and the requested resources in Slurm."""
+    """`jobscribe run`: live output, the run's own exit code, and the requested resources in
+    Slurm.
+    """
     argv = (
         "run",
         "--uid",

@@ -82,7 +82,7 @@ class Users:
     def home(self, name: str) -> Path:
         return self.place / "home" / self[name]
 
-    # ---- what they have and know
+    # ---- secrets
 
     @property
     def password(self) -> str:
@@ -115,7 +115,7 @@ class Users:
     def _secrets(self) -> list[str]:
         return (self.place / "secrets").read_text().split()
 
-    # ---- what they do
+    # ---- processes
 
     def run(
         self,
@@ -170,13 +170,15 @@ class Users:
                     os.kill(int(path.name), 9)
             except (FileNotFoundError, ProcessLookupError):
                 pass
-        for path in Path("/tmp").glob("jobscribe-link.*"):  # processes of ssh links without a peer
+        for path in Path("/tmp").glob("jobscribe-link.*"):  # links without a peer
             if path.lstat().st_uid in mine:
                 shutil.rmtree(path, ignore_errors=True)
 
 
 class Sshd:
-    """The three servers. Each method is a verb of the script; `well` restores the original state."""
+    """The three servers. Each method is a verb of the script; `well` restores the original
+    state.
+    """
 
     def __init__(self, users: Users) -> None:
         self.users, self._script = users, users.script

@@ -139,7 +139,7 @@ class ObservedSupervisor:
                 f"{pid} is gone",
             )  # type: ignore[misc]
 
-    # ---- Slurm's programs
+    # ---- Slurm's commands
 
     def trick(self, case: "ObservedRun", what: str) -> None:
         """Set the disturbance of this run's first sbatch."""
@@ -153,7 +153,7 @@ class ObservedSupervisor:
         rows = (line.split(" ", 3) for line in (self.place / "calls").read_text().splitlines())
         return [(float(at), name, who) for at, name, who, *_ in rows]
 
-    # ---- the verdict
+    # ---- final checks
 
     def check(self) -> str:
         """Cancel all active runs; check records, job stamps, the watch and event loop lag. Return a
@@ -248,7 +248,9 @@ class ObservedRun:
 
 
 class Watch(threading.Thread):
-    """A client that continuously asks for every run and reads its record. lies: the false answers."""
+    """A client that continuously asks for every run and reads its record. lies: the false
+    answers.
+    """
 
     def __init__(self, observed: ObservedSupervisor) -> None:
         super().__init__(daemon=True)

@@ -244,7 +244,7 @@ class SignedInUsers:
     def over(
         self, run: Mapping[str, Any], state: str = "completed", gate: Path | None = None
     ) -> dict[str, Any]:
-        """Its status, when it is over: like this, and begun once."""
+        """Wait for the end and return the status; check the state, and that it began once."""
         said = self.site.wait(dict(run), SECS)
         assert (said["state"], said["known"]) == (state, True), said
         assert self.slurm.state(said["batch"]["jobId"]) == said["batch"]["state"], said
@@ -257,7 +257,7 @@ class SignedInUsers:
         assert len(mine) == 1, mine
         return said
 
-    # ---- who is there
+    # ---- agents and keepers
 
     def base(self, uid: str, cluster: str) -> Path:
         (found,) = {

@@ -19,7 +19,7 @@ from engine_scripts import CALL_SECS, Refused, Script, free_ports
 from login_nodes import Sshd, Users
 from supervisor_process import SupervisorProcess, until
 
-#: All that a job can be when nothing of it is left.
+#: All final states of a job.
 OVER = frozenset(
     (
         "COMPLETED",
@@ -90,7 +90,7 @@ class Slurm:
             },
         )
 
-    # ---- all of it
+    # ---- the whole cluster
 
     def up(self, people: Mapping[str, Sequence[str]] | None = None) -> None:
         """Start the cluster. people: accounts of unix users, who need not exist yet."""
@@ -180,7 +180,7 @@ class Slurm:
         finally:
             self.script("reconfigure", FORGET_SECS="300")
 
-    # ---- its word
+    # ---- queries
 
     def ask(self, *command: str, code: int | None = 0, given: str = "") -> str:
         """Return the output of a Slurm command, run as root (both streams if it may fail)."""

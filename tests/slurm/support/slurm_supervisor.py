@@ -114,7 +114,7 @@ class SlurmSupervisor:
     def ask(self, path: str, **body: Any) -> Answer:
         return self.site.ask("POST", f"/api/{path}", json.dumps(body).encode())
 
-    # ---- people
+    # ---- command line
 
     def words(self, *args: str) -> list[str]:
         return [sys.executable, "-m", "jobscribe.cli", "--root", str(self.site.root), *args]
@@ -145,7 +145,7 @@ class SlurmSupervisor:
             env=environment(),
         )
 
-    # ---- past the product
+    # ---- direct checks
 
     def marked(self, mark: str) -> list[int]:
         """Return the pids on all nodes with this mark in environment or arguments."""
