@@ -1,5 +1,5 @@
-"""Real Docker hosts for the tests of this folder. Where there can be none, all of them are left
-out, and say why.
+"""Fixtures with real Docker hosts. Where no host can be started, all tests of this folder are
+skipped with the reason.
 """
 
 import os
@@ -17,7 +17,7 @@ from supervisor_process import SupervisorProcess, add_logs
 
 
 def _why_not() -> str:
-    """Why there can be no hosts here; nothing if there can."""
+    """Return why no hosts can be started here, or an empty string."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("DOCKER_")}
     done = subprocess.run(
         [SCRIPT, "check"],
@@ -31,15 +31,17 @@ def _why_not() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whoever is first waits for both hosts and all images."""
+    """Set a timeout that covers the start of both hosts and all images (the first test waits for
+    it).
+    """
     for item in items:
         if HERE in item.path.parents and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(300))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Where processes share the tests: one has the hosts, one has the cluster of tests/slurm; of
-    the other folders each file is whole in one.
+    """Distribute tests over xdist workers: one worker has the Docker hosts and one the cluster of
+    tests/slurm. Every other file runs whole in one worker.
     """
     if config.getvalue("dist") != "loadgroup":
         return None
@@ -64,7 +66,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.fixture(scope="session")
 def pool() -> Iterator[Hosts]:
-    """Both hosts, up, with all images."""
+    """Both hosts, started, with all images."""
     if reason := _why_not():
         pytest.skip(f"no Docker hosts of one's own: {reason}")
     hosts = Hosts()
@@ -77,7 +79,7 @@ def pool() -> Iterator[Hosts]:
 
 @pytest.fixture
 def host_a(pool: Hosts) -> Iterator[Host]:
-    """The first host; afterwards it is well again, whatever was done to it."""
+    """The first host; restored to its original state after the test."""
     yield pool.hosts["a"]
     pool.hosts["a"].well()
 
@@ -96,13 +98,13 @@ def docker(pool: Hosts) -> tuple[str, ...]:
 
 @pytest.fixture
 def image(pool: Hosts) -> str:
-    """The image with jobscribe's agent; it is on both hosts."""
+    """The image with jobscribe's agent, present on both hosts."""
     return pool.image
 
 
 @pytest.fixture
 def docker_sites(pool: Hosts) -> Iterator[Sites]:
-    """For several supervisors, or one that is not started yet: `docker_sites.make(*sets, use=...,
+    """Factory for several supervisors or unstarted ones: `docker_sites.make(*sets, use=...,
     pool={...})`.
     """
     with sites(pool) as made:
@@ -111,8 +113,8 @@ def docker_sites(pool: Hosts) -> Iterator[Sites]:
 
 @pytest.fixture
 def make_docker_site(docker_sites: Sites) -> Callable[..., SupervisorProcess]:
-    """`make_docker_site(*sets, pool={...})`: a supervisor that runs, with the driver docker alone.
-    Nothing of it is left afterwards.
+    """Factory for started supervisors with only the docker driver: `make_docker_site(*sets,
+    pool={...})`. Everything is removed after the test.
     """
 
     def make(*sets: str, **options: Any) -> SupervisorProcess:
@@ -123,5 +125,5 @@ def make_docker_site(docker_sites: Sites) -> Callable[..., SupervisorProcess]:
 
 @pytest.fixture
 def docker_site(make_docker_site: Callable[..., SupervisorProcess]) -> SupervisorProcess:
-    """One with both hosts."""
+    """Supervisor with both hosts."""
     return make_docker_site()

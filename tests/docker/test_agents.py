@@ -1,7 +1,7 @@
-"""Agents in containers on a real Docker host: all that every AgentDriver promises, what holds a
-user in, and how they end.
+"""Agents in containers on a real Docker host: the AgentDriver contract, isolation of the user, and
+agent ends.
 
-With SOAK=1 the whole contract is asked; without, what depends on a daemon most.
+With SOAK=1 the whole contract is tested; otherwise only the parts that depend most on a daemon.
 """
 
 import asyncio
@@ -65,12 +65,12 @@ def _root() -> Path:
     root = Path(tempfile.mkdtemp(prefix="jobscribe-agents-", dir="/var/tmp"))
     root.chmod(
         0o700
-    )  # as the supervisor's own is: containers get what is mounted, not the way there
+    )  # like the supervisor's own root: containers get the mounted folder, not its parents
     return root
 
 
 class House:
-    """A driver for one host by TLS, and a supervisor that its agents come to."""
+    """A driver for one host over TLS, and the supervisor to which its agents connect."""
 
     def __init__(self, host: Host, image: str) -> None:
         self.place, self.root, self.deployment = host, _root(), uuid.uuid4().hex[:8]
@@ -124,7 +124,9 @@ class House:
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
     def within(self, handle: Handle, command: str) -> str:
-        """What a shell in the agent's container says: as a job of the same user would hear it."""
+        """Return the output of a shell command in the agent's container, run as the user's jobs
+        are.
+        """
         return self.place.docker("exec", handle["id"], "/bin/sh", "-c", command, code=None).strip()
 
     async def close(self) -> None:
@@ -153,8 +155,8 @@ async def soon(
 
 
 async def test_an_agent_comes_to_the_supervisor_and_is_held_in(observed: House) -> None:
-    """Seen from inside, by one who may do no more than a job: no network, no rights, no other's
-    files, limits that hold.
+    """Check the isolation from inside, with the rights of a job: no network, no capabilities, no
+    files of other users, enforced limits.
     """
     (observed.root / "user" / "User0002").mkdir(parents=True)
     handle = await observed.driver().start(spec())
@@ -243,8 +245,8 @@ async def test_one_removed_from_outside_is_gone(observed: House) -> None:
 
 
 async def test_memory_that_ran_out_is_in_the_evidence(observed: House) -> None:
-    """A process of the user's is killed, the keeper lives: that alone ends nothing, and stands
-    there when it ends.
+    """The kernel kills a user process and the keeper survives. The event ends nothing, and is in
+    the evidence when the agent ends.
     """
     driver = observed.driver()
     handle = await driver.start(spec())

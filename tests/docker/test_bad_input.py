@@ -1,5 +1,5 @@
-"""What is wrong, at the product's doors: each its own clear sentence, no trace anywhere, and
-nothing is changed by a no.
+"""Bad input to the HTTP API, the command line and the pool file: each gets its own clear sentence
+without a traceback, and a refusal changes nothing.
 """
 
 import json
@@ -20,7 +20,7 @@ PATIENT = 90.0
 
 
 def change(site: SupervisorProcess, **fields: Any) -> None:
-    """Of its pool file; None takes a field away. hosts: fields of each, by name."""
+    """Change fields of the pool file; None removes a field. hosts: fields of each host, by name."""
     path = site.place / "pool.yml"
     pool = json.loads(path.read_text())
     each = {h["name"]: h for h in pool["hosts"]}
@@ -34,7 +34,7 @@ def change(site: SupervisorProcess, **fields: Any) -> None:
 
 @pytest.fixture(scope="module")
 def observed(pool: Hosts) -> Iterator[SupervisorProcess]:
-    """Host a for everybody, host b for the plan gold; no more."""
+    """Supervisor with host a for all users and host b for the plan gold only."""
     for host in pool.hosts.values():
         host.well()
     with sites(pool) as made:
@@ -334,7 +334,7 @@ def test_a_pool_that_cannot_be_is_refused_before_anything_starts(
 
 
 def start_refused(site: SupervisorProcess) -> str:
-    """What a supervisor says that does not start; nothing was made."""
+    """Return the error of a supervisor that refuses to start; check that it created nothing."""
     process = site.launch()
     assert process.wait(60) == 78, site.log()
     assert process.stdout is not None and process.stdout.read() == b""
@@ -347,7 +347,7 @@ def start_refused(site: SupervisorProcess) -> str:
 
 
 def checked(site: SupervisorProcess) -> str:
-    """What `config check` says, which finds something."""
+    """Return the output of `config check`, which must report a fault."""
     command = [
         *site.arguments()[:3],
         "--root",

@@ -1,5 +1,5 @@
-"""An acknowledged cancel of what runs in a container is final, whenever it comes and whatever the
-job does about it.
+"""An acknowledged cancel of a run in a container is final, at any moment and whatever the
+job does.
 """
 
 import time
@@ -22,9 +22,9 @@ from site_locations import dice, share
 from supervisor_process import fresh_nap, naps, until
 
 GRACE_SECS = 0.5
-#: For each kind of place.
+#: Number of races for each placement (agent or task).
 RACES = share(8, 500)
-#: Of one user, at once.
+#: Simultaneous runs of one user.
 AT_ONCE = 4
 ZOO = {
     "deaf": "sleep NAP & while :; do sleep NAP; done",
@@ -42,7 +42,7 @@ def observed(pool: Hosts) -> Iterator[DockerSupervisor]:
 
 @pytest.fixture
 def docker_site(observed: DockerSupervisor) -> Iterator[DockerSupervisor]:
-    """Shared by the tests; after each, books and witnesses are checked."""
+    """Supervisor shared by the tests; records and job stamps are checked after each test."""
     yield observed
     print(observed.check())
 
@@ -86,8 +86,8 @@ def test_nothing_of_any_is_left_after_its_grace_and_a_second(docker_site: Docker
 
 @pytest.mark.timeout(200 + RACES * 8)
 def test_races_with_the_start(docker_site: DockerSupervisor) -> None:
-    """The supervisor dies after the last answer of some; no run is ever said to run after it was
-    said to be canceled.
+    """The supervisor is killed after the last answer of some batches. No run is reported as running
+    after it was reported as canceled.
     """
     chance, nap = dice("docker/races"), fresh_nap()
     runs: list[Case] = []

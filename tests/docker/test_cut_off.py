@@ -1,5 +1,5 @@
-"""A host that nobody reaches for a while: firewall rules between it and the supervisor, and its
-relay silent. What runs there runs on.
+"""A host that is unreachable for a while: firewall rules block the supervisor, and the relay is
+silent. Jobs there continue.
 """
 
 import contextlib
@@ -39,7 +39,9 @@ def observed(pool: Hosts) -> Iterator[DockerSupervisor]:
 def docker_site(
     observed: DockerSupervisor, host_a: Host, host_b: Host
 ) -> Iterator[DockerSupervisor]:
-    """Its hosts are well again afterwards; then books and witnesses are checked."""
+    """Supervisor whose hosts are restored after the test; then records and job stamps are
+    checked.
+    """
     yield observed
     for host in (host_a, host_b):
         host.well()
@@ -48,7 +50,7 @@ def docker_site(
 
 @contextlib.contextmanager
 def cut_off(host: Host, way: str) -> Iterator[None]:
-    """Neither its daemon nor the agents on it can be reached."""
+    """Block both the host's daemon and its agents."""
     (relay,) = host.containers("jobscribe.part=relay", running=True)
     pid = host.inspect(relay)["State"]["Pid"]
     host.cut(way)
@@ -65,8 +67,8 @@ def cut_off(host: Host, way: str) -> Iterator[None]:
 def test_nothing_is_false_lost_or_doubled_and_others_are_served(
     docker_site: DockerSupervisor, host_a: Host, host_b: Host, way: str
 ) -> None:
-    """What is canceled meanwhile is canceled for good, also when the supervisor dies then, and
-    carried out when its host is back.
+    """A cancel during the outage is final, even if the supervisor is then killed. It is carried out
+    when the host is back.
     """
     nap = fresh_nap()
     here, there = USERS[:2]
@@ -133,7 +135,7 @@ def test_nothing_is_false_lost_or_doubled_and_others_are_served(
 
 
 def _said(cases: list[Case], wanted: tuple[str, bool]) -> bool:
-    """Nothing else than this state is ever said."""
+    """Check that every case has the wanted state. Return whether `known` is as wanted, too."""
     said = [case.status() for case in cases]
     assert {s["state"] for s in said} == {wanted[0]}, said
     return all(s["known"] == wanted[1] for s in said)

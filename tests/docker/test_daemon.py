@@ -1,5 +1,5 @@
-"""A Docker daemon that is killed, frozen, stopped, or comes back to find nothing: its containers go
-on, and what is said stays true.
+"""A Docker daemon that is killed, frozen, stopped, or restarted without its containers: running
+containers continue, and every reported status stays true.
 """
 
 import contextlib
@@ -41,7 +41,9 @@ def observed(pool: Hosts) -> Iterator[DockerSupervisor]:
 def docker_site(
     observed: DockerSupervisor, host_a: Host, host_b: Host
 ) -> Iterator[DockerSupervisor]:
-    """Its hosts are well again afterwards; then books and witnesses are checked."""
+    """Supervisor whose hosts are restored after the test; then records and job stamps are
+    checked.
+    """
     yield observed
     for host in (host_a, host_b):
         host.well()
@@ -49,13 +51,15 @@ def docker_site(
 
 
 def _told(case: Case) -> tuple[str, int | None, int | None, str | None]:
-    """After its end: state, code, signal, source."""
+    """Return state, exit code, signal and source of a finished run."""
     said = case.status()
     return said["state"], said["exit"]["code"], said["exit"]["signal"], said["exit"]["source"]
 
 
 def _running(cases: list[Case], known: bool | None = None) -> bool:
-    """Nothing else is said of any than that it runs; is it said as known, as wanted?"""
+    """Check that all cases are reported as running. Return whether `known` has the wanted value in
+    each status.
+    """
     said = [case.status() for case in cases]
     assert {s["state"] for s in said} == {"running"} and not any(s["over"] for s in said), said
     return known is None or all(s["known"] == known for s in said)
@@ -65,7 +69,7 @@ def _running(cases: list[Case], known: bool | None = None) -> bool:
 def test_one_that_is_killed_comes_back_to_jobs_that_went_on(
     docker_site: DockerSupervisor, host_a: Host, host_b: Host
 ) -> None:
-    """Of those that end meanwhile the true exit is told, also where nobody but the engine could
+    """Jobs that end during the outage get their true exit status, even where only the engine could
     know it.
     """
     jobs = crowd(docker_site, 2)
@@ -108,7 +112,9 @@ def test_one_that_is_killed_comes_back_to_jobs_that_went_on(
 def test_one_that_is_frozen_makes_nothing_false(
     docker_site: DockerSupervisor, host_a: Host, host_b: Host
 ) -> None:
-    """A time limit that passes meanwhile changes nothing about a command that has ended before."""
+    """A time limit that passes during the freeze does not change the result of a command that ended
+    before.
+    """
     jobs = crowd(docker_site, 1)
     (agent,), (task,) = jobs[AGENT, "a"], jobs[TASK, "a"]
     limited = (
@@ -136,9 +142,7 @@ def test_one_that_is_frozen_makes_nothing_false(
 def test_runs_that_come_while_no_daemon_answers_wait_and_say_for_whom(
     docker_site: DockerSupervisor, host_a: Host, host_b: Host
 ) -> None:
-    """Then they go to the host that comes back, whichever it is; one that is canceled meanwhile
-    never starts.
-    """
+    """Then they start on the first host that comes back. A run canceled meanwhile never starts."""
     for host in (host_a, host_b):
         host.stop()
     site = docker_site.site
@@ -170,7 +174,7 @@ def _waits(case: Case) -> str | None:
 
 
 def _hosts(docker_site: DockerSupervisor) -> dict[str, str]:
-    """What the supervisor's log said of each host last."""
+    """Return the last log message of the supervisor about each host."""
     out = {}
     for line in docker_site.site.log().splitlines():
         for name in ("a", "b"):
@@ -185,13 +189,13 @@ def _hosts(docker_site: DockerSupervisor) -> dict[str, str]:
 def test_what_a_host_lost_when_it_went_down_is_said_to_be_lost_and_the_other_one_goes_on(
     docker_site: DockerSupervisor, host_a: Host
 ) -> None:
-    """As after a reboot: the daemon comes back, and none of its containers runs."""
+    """Like a reboot: the daemon comes back, and none of its containers runs."""
     jobs = crowd(docker_site, 1)
     lost, others = [*jobs[AGENT, "a"], *jobs[TASK, "a"]], [*jobs[AGENT, "b"], *jobs[TASK, "b"]]
     done = jobs[TASK, "a"][0]
     over = (
         Case(docker_site, TASK, uid=done.uid).submit().started()
-    )  # it ends before its host goes down, and nobody is told
+    )  # it ends before its host goes down, and no report is sent
     first = [
         host_a.inspect(name)["State"]["Pid"]
         for name in host_a.containers("jobscribe.deployment", running=True)
@@ -199,7 +203,7 @@ def test_what_a_host_lost_when_it_went_down_is_said_to_be_lost_and_the_other_one
     own = host_a.inspect(over.container[1])["State"]["Pid"]
     stamps = {case: case.oracle.stamps(case.run) for case in others}
     host_a.crash()
-    # all of it, not its command alone: what it ended with is written down after that
+    # wait for the whole container: the exit status is written after the command ended
     until(lambda: over.go() or (process := processes.find(own)) is None or process.over, "it ends")  # type: ignore[func-returns-value]
     for pid in first:
         with contextlib.suppress(ProcessLookupError):

@@ -1,7 +1,7 @@
-"""Who dies in containers, and how: what jobs wrote decides, every death is told by its own reason,
-and nobody else is touched by it.
+"""Process deaths in containers: the files that jobs wrote decide the result, each death is reported
+with its own reason, and no other job is affected.
 
-Each line of a table is a user of its own with one job; all of them die together.
+Each row of a table is a user with one job; all of them die together.
 """
 
 import os
@@ -30,9 +30,9 @@ from docker_supervisor import (
 from site_locations import share
 from supervisor_process import until
 
-#: Of the supervisor, with jobs under way on both hosts.
+#: Kills of the supervisor with active jobs on both hosts.
 KILLS = share(2, 50)
-#: A container's whole memory, in MiB.
+#: Memory limit of a container in MiB.
 MEMORY = 96
 EATS = "tail /dev/zero"
 OUT_OF_MEMORY = "memory ran out, so the kernel killed one of its processes"
@@ -49,13 +49,15 @@ def observed(pool: Hosts) -> Iterator[DockerSupervisor]:
 
 @pytest.fixture
 def docker_site(observed: DockerSupervisor) -> Iterator[DockerSupervisor]:
-    """Shared by the tests; after each, books and witnesses are checked."""
+    """Supervisor shared by the tests; records and job stamps are checked after each test."""
     yield observed
     print(observed.check())
 
 
 class Death(NamedTuple):
-    """told: state, reason, code, signal, source. sentence: stands in the error."""
+    """One death. told: expected state, reason, code, signal, source. sentence: part of the
+    error.
+    """
 
     place: str
     how: str
@@ -65,7 +67,7 @@ class Death(NamedTuple):
 
 
 def _ends_unseen(case: Case) -> None:
-    """Process 1 sees nothing of the job's end, and dies."""
+    """End the job while process 1 is stopped, then kill process 1."""
     first = case.first
     os.kill(first, signal.SIGSTOP)
     folder = next(
@@ -194,8 +196,8 @@ MEMORIES = (
 
 @pytest.mark.timeout(300)
 def test_memory_that_ran_out_is_said_and_changes_no_exit(docker_site: DockerSupervisor) -> None:
-    """A child that was killed for it leaves the job's own exit as it is; keepers and agents live
-    through it.
+    """The job's own exit status is unchanged when a child is killed for memory. Keepers and agents
+    survive.
     """
     cases = [
         (m, Case(docker_site, place, m.text, uid=USERS[n]))
@@ -228,7 +230,7 @@ def test_memory_that_ran_out_is_said_and_changes_no_exit(docker_site: DockerSupe
 
 
 def _dead(docker_site: DockerSupervisor) -> list[str]:
-    """What was written of agents' containers that ended."""
+    """Return the files about agents' containers that ended."""
     return sorted(
         file.read_text() for file in (docker_site.site.root / "agent").glob("*/container.log")
     )
@@ -269,7 +271,7 @@ def test_kills_of_the_supervisor_touch_no_job(docker_site: DockerSupervisor) -> 
     slowest = 0.0
     for n in range(KILLS):
         ends = Case(docker_site, (AGENT, TASK)[n % 2], "sleep 0.1", uid=cases[n % len(cases)].uid)
-        ends.run.pop("retry", None)  # one whose container was not made yet is tried again
+        ends.run.pop("retry", None)  # if its container was not created yet, it is retried
         ends.submit()
         if n % 3:
             until(lambda ends=ends: ends.oracle.started(ends.run), "it has started", 60)  # type: ignore[misc]
@@ -289,7 +291,9 @@ def test_kills_of_the_supervisor_touch_no_job(docker_site: DockerSupervisor) -> 
 
 
 def _true_again(cases: list[Case]) -> float:
-    """Nothing false is ever said, and in time everything is known. Returns the seconds that took."""
+    """Check that no status is ever false, and wait until all are known. Return the seconds that
+    took.
+    """
     begun = time.monotonic()
 
     def known() -> bool:

@@ -1,5 +1,5 @@
-"""docs/debugging-the-system.md, "Follow a run in containers": each of its commands is executed on a
-real host, each of its lines looked for in real logs.
+"""docs/debugging-the-system.md, "Follow a run in containers": every command is executed on a real
+host, and every line is searched in real logs.
 """
 
 import itertools
@@ -34,14 +34,14 @@ PAGE = Page(
 
 @pytest.fixture
 def site(journal: None, docker_sites: Sites, host_a: Host) -> Iterator[SupervisorProcess]:
-    """Its host has the image that the page names."""
+    """Site whose host has the image that the page names."""
     host_a.docker("tag", BASE, IMAGE)
     yield docker_sites.make("log.journald=on", web=True, pool={"hosts": ["a"]}).start()
     host_a.docker("rmi", "-f", IMAGE)
 
 
 class Walk:
-    """The section on one site. The page calls the host node1."""
+    """The section, executed on one site. The page calls the host node1."""
 
     def __init__(self, site: SupervisorProcess, host: Host) -> None:
         self.site, self.host, self.uid = site, host, fresh_uid()
@@ -53,7 +53,7 @@ class Walk:
             self.logs,
             {"DOCKER_HOST": f"unix://{host.sock}", "COLUMNS": "200"},
         )
-        # a user of whom the machine's journal, which outlives the test, has never heard
+        # a new user: the machine's journal outlives the test and may have entries of older users
         self.walker.reality.bound = {UID: self.uid, UID[:4]: self.uid[:4]}
         self._execute = self.walker.execute
         self.walker.execute = self.when_all_is_told  # type: ignore[method-assign]
@@ -66,8 +66,8 @@ class Walk:
         return {p: p.read_text(encoding="utf-8").splitlines() for p in paths if p.exists()}
 
     def when_all_is_told(self, block: Block, before: str = "", wrap: tuple[str, ...] = ()) -> str:
-        """A journal takes what it is told in its own time; and a daemon asked what was until now
-        leaves out the second that is not over.
+        """Wait until all messages are in the journal, which stores them with a delay. Also, a
+        daemon that is asked for logs "until now" omits the current second.
         """
         text = "\n".join(block.lines)
         for name, words in ((AGENT, "state=ended"), (TASK, " begins")):

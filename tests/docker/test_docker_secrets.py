@@ -1,11 +1,10 @@
-"""After a full run with containers no secret of it stands in a container's configuration, a log, an
-argument or an environment.
+"""After a full run with containers, no secret is in a container's configuration, a log, an argument
+or an environment.
 
-Looked for: the root's own secrets, agents' tokens and ids, the password of a registry, keys of
-certificates, what a webhook is signed with. Looked through: all that the daemon says and keeps, all
-processes of the host, all files of the root, all output of jobs, and all that is answered to who
-asks why (explanations, traces, bundles, logs of agents, metrics, health), or is told without asking
-(notifications).
+Secrets: those of the root, agents' tokens and ids, a registry password, certificate keys, the
+webhook signing key. Searched: all daemon output and files, all processes of the host, all files of
+the root, all job output, and all answers and notifications of the supervisor (explanations, traces,
+bundles, agent logs, metrics, health).
 """
 
 import base64
@@ -101,8 +100,8 @@ def _looked_for(docker_sites: Sites, host_a: Host, receiver: Receiver, tmp_path:
 
 
 def _everything(site: SupervisorProcess, host: Host) -> list[dict[str, Any]]:
-    """Good ends and bad ones, an image that nobody gets, an agent that is replaced, a container
-    that is killed. Returns the runs.
+    """Run jobs that succeed and fail, with a missing image, a replaced agent and a killed
+    container. Return the runs.
     """
     good, bad = spec(["true"], UID), shell("env; exit 3", UID)
     assert site.finished(good)["state"] == "completed"
@@ -160,7 +159,7 @@ def _secrets(site: SupervisorProcess, host: Host) -> dict[str, bytes]:
 
 
 def _texts(site: SupervisorProcess, host: Host) -> dict[str, bytes]:
-    """By where it stands."""
+    """Return all searched texts, by location."""
     out: dict[str, bytes] = {}
     for name in host.containers():
         out[f"inspect {name}"] = json.dumps(host.inspect(name)).encode()
@@ -192,7 +191,7 @@ def _texts(site: SupervisorProcess, host: Host) -> dict[str, bytes]:
 
 
 def _answers(site: SupervisorProcess, runs: list[dict[str, Any]], folder: Path) -> dict[str, bytes]:
-    """What is said to who asks: of each run, and of the whole."""
+    """Return the supervisor's answers about each run and about the whole system."""
     out: dict[str, bytes] = {}
     for run in runs:
         jid = jid_of(run)
@@ -236,7 +235,7 @@ def _answers(site: SupervisorProcess, runs: list[dict[str, Any]], folder: Path) 
 
 
 def _typed(site: SupervisorProcess, *args: str) -> bytes:
-    """What a command line of this process prints, and says beside it."""
+    """Return standard output and standard error of a command line run in this process."""
     from jobscribe.cli.main import call
 
     with (
@@ -249,7 +248,7 @@ def _typed(site: SupervisorProcess, *args: str) -> bytes:
 
 
 def _told(receiver: Receiver, runs: list[dict[str, Any]]) -> dict[str, bytes]:
-    """What was sent until each of these runs was said to be over."""
+    """Return the notifications sent until the end of each run was reported."""
     out, ended = {}, set[str]()
     while not {jid_of(run) for run in runs} <= ended:
         how, message = receiver.next()

@@ -1,4 +1,4 @@
-"""A real Docker daemon as the supervisor sees it, also while it is frozen or killed, and real pulls
+"""The supervisor's view of a real Docker daemon, also while it is frozen or killed, and real pulls
 from a real registry.
 """
 
@@ -64,8 +64,8 @@ class Seen:
         self.syncs += 1
 
     def actions(self, container: str) -> list[str]:
-        """What happened to it; a stream begins with the events of its second, which may be another
-        test's.
+        """Return the events of a container. A stream starts with all events of its first second,
+        which may belong to another test.
         """
         return [e["Action"] for e in self.events if e["Actor"]["ID"] == container]
 
@@ -92,7 +92,7 @@ async def until(condition: Callable[[], Any], secs: float = 60.0) -> None:
 
 
 def run(client: Any, *command: str, deployment: str = "enginete") -> str:
-    """Starts a container of ours; its id."""
+    """Start a container with our labels and return its id."""
     made = client.create_container(
         BUSYBOX, list(command), labels={"jobscribe.deployment": deployment}, network_disabled=True
     )["Id"]

@@ -1,5 +1,5 @@
-"""A page in front of a pool: runs, frames, calls, the library and downloads of apps that are in
-containers, on the host where the run is.
+"""The front end before a pool: runs, frames, calls, the library and downloads of apps in
+containers, on the host of the run.
 """
 
 import contextlib
@@ -19,14 +19,14 @@ HERE = Path(__file__).resolve().parent
 
 from http_browser import Browser, close_all
 
-#: The pool's image and the site's own app in it, as docs/docker-image.md says it.
+#: The pool's image with the site's own app, built as in docs/docker-image.md.
 IMAGE = "jobscribe-test/front:1"
 WHERE = "/usr/lib/python3/dist-packages"
 
 
 @pytest.fixture(scope="module")
 def front_image(pool: Hosts, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """On both hosts."""
+    """The image, on both hosts."""
     folder = tmp_path_factory.mktemp("image")
     (folder / "front_app.py").write_bytes((HERE / "support" / "front_app.py").read_bytes())
     (folder / "Dockerfile").write_text(f"FROM {AGENT}\nCOPY front_app.py {WHERE}/\n")
@@ -39,7 +39,7 @@ def front_image(pool: Hosts, tmp_path_factory: pytest.TempPathFactory) -> str:
 def site(
     make_docker_site: Callable[..., SupervisorProcess], docker_sites: Any, front_image: str
 ) -> Iterator[SupervisorProcess]:
-    """Room for one parallel run on each host."""
+    """Site with capacity for one parallel run on each host."""
     made = docker_sites.make(
         "apps.also=walk=front_app:app",
         "server.plan_hook=front_app:plan",
@@ -58,7 +58,7 @@ def site(
 
 
 def agents_of(hosts: dict[str, Host], uid: str, kind: str) -> dict[str, str]:
-    """What the containers of this user's agents of this kind are called within, by their hosts."""
+    """Return the hostnames inside the containers of this user's agents of this kind, by host."""
     labels = (f"jobscribe.uid={uid}", f"jobscribe.kind={kind}")
     return {
         h.name: h.inspect(n)["Config"]["Hostname"]
@@ -68,7 +68,7 @@ def agents_of(hosts: dict[str, Host], uid: str, kind: str) -> dict[str, str]:
 
 
 def news(browser: Browser, jid: str) -> Iterator[dict[str, Any]]:
-    """What a page is told about this run as it happens."""
+    """Yield the live events of this run that a page receives."""
     ticket = browser.post("/live-ticket")
     headers = {ticket["header"]: ticket["ticket"], "Cookie": browser._cookie}
     with requests.get(
@@ -90,7 +90,7 @@ def owners(folder: Path) -> set[int]:
     for path in (
         Path(top, name) for top, *names in os.walk(folder) for name in itertools.chain(*names)
     ):
-        with contextlib.suppress(FileNotFoundError):  # those who write there go on
+        with contextlib.suppress(FileNotFoundError):  # files may vanish while their owners write
             found.add(os.lstat(path).st_uid)
     return found
 
@@ -100,14 +100,14 @@ def test_a_page_with_its_app_in_containers_of_two_hosts(
 ) -> None:
     ann, bob = (Browser(site).sign_in(name) for name in ("ann", "bob"))
     texts = {ann.uid: "of ann", bob.uid: "of bob"}
-    # where the first run will be bob has an agent already; his own run finds no room there
+    # bob already has an agent on the host of the first run, so his own run has no capacity there
     assert (
         bob.post("/stateless-compute", simulationType="walk", method="where", args={})["node"]
         == agents_of(pool.hosts, bob.uid, "sequential")["a"]
     )
     walks, said, unix = {}, {}, {}
     for who in (ann, bob):
-        upload(who, texts[who.uid])  # before anything of theirs ran
+        upload(who, texts[who.uid])  # before any process of this user ran
         walks[who.uid] = who.simulation("walkAnimation", "walk", file="given.txt")
         said[who.uid] = who.run(walks[who.uid])
         (unix[who.uid],) = owners(site.root / "user" / who.uid)
@@ -154,7 +154,7 @@ def test_a_page_with_its_app_in_containers_of_two_hosts(
     assert ann.ask("GET", f"/run-log/{path}").body == b"waits\nis over\n"
     assert ann.ask("GET", f"/run-files/{path}").json() == {"files": ["in.json"]}
     assert json.loads(ann.download(walks[ann.uid]).body)["content"] == "of ann"
-    # who has answered until now is gone: another one does
+    # the agent that answered until now is removed: another one takes over
     ((name, node),) = agents_of(pool.hosts, ann.uid, "sequential").items()
     pool.hosts[name].docker("kill", node)
     frame = until(
@@ -176,7 +176,7 @@ def test_results_and_the_library_and_what_is_not_kept(site: SupervisorProcess, p
         here["node"],
     ), first
     assert ann.post("/stateless-compute", simulationType="walk", method="where", args={}) == here
-    # what a call leaves in the library is there for the page, and for the next run
+    # files that a call leaves in the library are there for the page and for the next run
     assert (
         ann.post(
             "/stateful-compute", simulationType="walk", method="keep", args={"text": "from within"}
@@ -188,7 +188,7 @@ def test_results_and_the_library_and_what_is_not_kept(site: SupervisorProcess, p
         ann.finished(ann.simulation("lookReport", "walk", file="kept.txt"))["content"]
         == "from within"
     )
-    # the same inputs are the same run; another file of that name is another input
+    # equal inputs give the same run; another file with the same name is another input
     assert ann.finished(look)["computeJobSerial"] == first["computeJobSerial"]
     upload(ann, "second")
     assert ann.finished(look)["content"] == "second"

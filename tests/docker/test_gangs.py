@@ -1,5 +1,5 @@
-"""Gangs in containers through a whole supervisor: images of their own, networks, attempts, what
-waits and why, and all that people ask.
+"""Gangs in containers through a whole supervisor: an image for each role, networks, attempts,
+reasons for waiting, and user commands.
 """
 
 import json
@@ -47,8 +47,8 @@ for place in os.environ["PAI_TASK_ROLE_ps_HOST_LIST"].split(","):
     peer.sendall(str(10 ** index).encode()); print(place, peer.recv(100).decode(), flush=True); peer.close()
 print("os" in open("/opt/whose").read(), os.path.exists("/opt/server.py"), flush=True)
 """
-#: Connects to what the file says, line by line, and tells how that went. The first one is its own
-#: server, which may have to start yet.
+#: Connects to the addresses in a file, line by line, and prints each result. The first address is
+#: its own server, which may not be up yet.
 PROBER = """
 import os, socket, time
 while not os.path.exists("../../peers"):
@@ -87,7 +87,9 @@ def python(text: str) -> list[str]:
 
 
 def pair(**fields: Any) -> dict[str, Any]:
-    """Two servers, two workers, each of the images of their role. They fill a host."""
+    """Return a gang of two servers and two workers, each with the image of its role. It fills one
+    host.
+    """
     server, worker = IMAGES
     return gang(
         role("ps", ["python3", "/opt/server.py"], tasks=2, image=server),
@@ -104,7 +106,7 @@ def let_go(site: SupervisorProcess, run: dict[str, Any], name: str = "go", text:
 
 
 def run_all(site: SupervisorProcess, run: dict[str, Any], secs: float = PATIENT) -> dict[str, Any]:
-    """The status as soon as each of its tasks runs."""
+    """Return the status as soon as every task runs."""
 
     def look() -> dict[str, Any] | None:
         said = site.status(run)
@@ -135,7 +137,7 @@ def gone(pool: Hosts, *runs: dict[str, Any]) -> None:
 
 @pytest.fixture(scope="module")
 def images(pool: Hosts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """An image for each role, on both hosts."""
+    """Build an image for each role on both hosts."""
     try:
         for tag, (file, text) in IMAGES.items():
             folder = tmp_path_factory.mktemp("image")
@@ -162,11 +164,13 @@ def observed(pool: Hosts, images: None) -> Iterator[SupervisorProcess]:
 
 @pytest.fixture
 def site(observed: SupervisorProcess) -> Iterator[SupervisorProcess]:
-    """Two hosts with 4 cores each. After each test nothing runs, and the books are checked."""
+    """Two hosts with 4 cores each. After each test no run is active, and the records are
+    checked.
+    """
     yield observed
     for job in observed.post("job-list", active=True)[
         "jobs"
-    ]:  # of a test that has failed: they are not the next one's
+    ]:  # left by a failed test; they must not disturb the next one
         observed.post("run-cancel", reqId=req_id(), uid=job["uid"], computeJid=job["jid"])
     check_books(observed)
 
@@ -220,7 +224,7 @@ def test_two_and_two_on_each_host_at_once_and_the_third_waits_for_one_to_be_over
 
 
 def measured(site: SupervisorProcess, run: dict[str, Any]) -> bool:
-    """Each of its four tasks has figures, which are its own container's."""
+    """Return whether each of the four tasks has samples of its own container."""
     said = json.loads(types(site, "job", "metrics", jid_of(run), "--json")[0])
     figures = [(t["memoryBytes"], t["cpuSecs"], t["processes"]) for t in said["tasks"]]
     return len(figures) == 4 and all(
@@ -490,7 +494,7 @@ def registry(tmp_path: Path) -> Iterator[Registry]:
 
 @pytest.fixture
 def deaf() -> Iterator[str]:
-    """A registry that takes calls and never answers."""
+    """A registry that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listens:
         yield f"127.0.0.1:{listens.getsockname()[1]}"
 
@@ -561,7 +565,7 @@ def test_images_come_from_a_registry_and_each_fault_is_told_to_who_asked(
 
 
 def pushed(host: Any, registry: Registry, image: str, name: str) -> str:
-    """Its digest; the host itself does not have it under that name."""
+    """Push the image and return its digest. The host itself does not keep it under that name."""
     import docker
 
     client = docker.APIClient(f"unix://{host.sock}", version="1.41")

@@ -1,8 +1,8 @@
-"""Hostile code, in an agent's container and in a container of its own, with an image that its user
-chose: all of it is contained.
+"""Hostile code in an agent's container, and in a task container with an image that the user chose:
+every attack is contained.
 
-The same image has root as its user, setuid programs, volumes, labels that look like ours. The
-limits are those that the daemon says.
+The task image has root as its user, setuid programs, volumes, and labels like jobscribe's. The
+limits are checked as the daemon reports them.
 """
 
 import json
@@ -30,7 +30,7 @@ LABEL jobscribe.deployment=other jobscribe.part=agent jobscribe.key=docker.seque
 HEALTHCHECK --interval=1s CMD touch /data/health
 ENTRYPOINT ["/rooted", "-c", "print('not what was asked for')"]
 """
-#: An errno that is a wall. (EACCES also of what the file system's modes hold.)
+#: An errno that proves isolation. (EACCES can also come from file modes.)
 WALLS = frozenset(
     (
         "EPERM",
@@ -90,7 +90,7 @@ def site(zoo_sites: Sites) -> SupervisorProcess:
 
 @pytest.fixture(scope="module")
 def listener() -> Iterator[int]:
-    """Somebody who answers at every address of this host: what a container could reach of it."""
+    """Listen on every address of this host, as a target for containers; return the port."""
     server = socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
 
     def serve() -> None:
@@ -110,8 +110,8 @@ def listener() -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def said(site: SupervisorProcess, zoo_host: Host, listener: int) -> dict[str, dict[str, Any]]:
-    """What everything came to, and what the daemon says of the containers meanwhile: by kind of
-    place.
+    """Results of all attacks, and the daemon's data about the containers at that time, by
+    placement.
     """
     serve = "import http.server as h; print('up', flush=True); h.HTTPServer(('', 30000), h.SimpleHTTPRequestHandler).serve_forever()"
     other = as_role(python(serve), UIDS["other"])
@@ -145,7 +145,7 @@ def said(site: SupervisorProcess, zoo_host: Host, listener: int) -> dict[str, di
         "addresses": [[a, p] for a in ["127.0.0.1", gateway, *here] for p in ports]
         + [[network["IPAddress"], 30000], ["169.254.169.254", 80], ["169.254.169.254", listener]],
     }
-    for a in here:  # it can be reached, by who is not held in
+    for a in here:  # processes outside a container can reach it
         family = socket.AF_INET6 if ":" in a else socket.AF_INET
         with socket.socket(family) as s:
             s.settimeout(5)
@@ -193,7 +193,7 @@ def test_nothing_that_hostile_code_tries_succeeds(
     tried = said[kind]["tried"]
     words = {k: v for k, v in tried.items() if isinstance(v, str)}
     assert {k: v for k, v in words.items() if v not in WALLS} == {}
-    # how many addresses this host has depends on who else is tested here
+    # the number of addresses depends on other tests on this host
     addresses = {k for k in words if k.startswith("connect ")}
     assert (
         addresses == said[kind]["addresses"]
@@ -323,8 +323,8 @@ def test_the_daemon_says_what_holds_it(said: dict[str, dict[str, Any]], kind: st
 def test_a_job_that_attacks_its_own_agent_harms_itself_alone(
     site: SupervisorProcess, zoo_host: Host
 ) -> None:
-    """Forks, memory, signals to everybody; meanwhile another's job runs, what can be canceled is,
-    and the next run of each works.
+    """It forks, takes memory and signals every process. Meanwhile another user's job runs, cancels
+    work, and the next run of each user works.
     """
     neighbour = spec(["sleep", "600"], "ZooQuiet")
     site.submit(neighbour)

@@ -1,5 +1,5 @@
-"""The hosts that these tests stand on do what they are said to do: what is cut off is, what is
-killed lives on, and nobody reaches anybody.
+"""Checks of the test hosts themselves: cut-offs work, containers survive a killed daemon, and
+isolated networks cannot reach each other.
 """
 
 import os
@@ -19,7 +19,7 @@ ASKS = "timeout 3 nc -w 2 {} {} </dev/null || true"
 
 
 def answer(host: Host, tls: Path | None = None, timeout: float = 3.0) -> str:
-    """What its port says to a client with these certificates, in one word."""
+    """Return one word for the port's answer to a client with these certificates."""
     folder = tls or host.tls
     context = ssl.create_default_context(cafile=str(folder / "cacert.pem"))
     context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
@@ -110,7 +110,7 @@ def test_a_host_can_be_cut_off_and_frozen_while_the_other_is_not(
 
 @pytest.fixture
 def listener() -> Iterator[int]:
-    """A port of this machine, on all its addresses; whoever connects is told so."""
+    """Listen on all addresses of this machine, as a target for containers; return the port."""
     with socket.create_server(("0.0.0.0", 0)) as server:
 
         def serve() -> None:
@@ -129,8 +129,8 @@ def listener() -> Iterator[int]:
 
 
 def test_a_gang_reaches_itself_and_nobody_else(host_a: Host, host_b: Host, listener: int) -> None:
-    """Two networks as the driver makes them, the second one's subnet also on the other host; what
-    the firewall of docs/docker.md holds.
+    """Two networks like those of the driver, the second with a subnet that also exists on the other
+    host. The firewall of docs/docker.md isolates them.
     """
     servers = []
     asks = {}
@@ -242,7 +242,7 @@ def test_the_registry_wants_its_password(tmp_path: Path, host_a: Host) -> None:
     os.geteuid() != 0, reason="a journal of one's own takes root: run the tests as root"
 )
 def test_a_journal_is_started_where_there_is_none_and_only_there(tmp_path: Path) -> None:
-    """In namespaces of its own, where nobody has one."""
+    """Runs in separate namespaces, where no journal exists."""
     if not os.path.exists("/lib/systemd/systemd-journald"):
         pytest.skip("there is no systemd-journald here: etc/engines/journald.sh install")
     script = f"""

@@ -1,5 +1,5 @@
-"""The image by a real Docker daemon: built by `etc/docker/build.sh`, its keeper as process 1 with
-agent and jobs, its relay as the only way out.
+"""The image on a real Docker daemon: built by `etc/docker/build.sh`, with the keeper as process 1,
+agent and jobs, and the relay as the only way out.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from container_agent import UNIX_USER, Place, until
 
-#: What costs more than it tells in every run.
+#: Tests that are too slow for every run.
 soak = pytest.mark.skipif("SOAK" not in os.environ, reason="set SOAK=1 (make soak) to run it")
 BUILD = Path(__file__).resolve().parents[2] / "etc" / "docker" / "build.sh"
 EATS = "tail /dev/zero"
@@ -31,7 +31,7 @@ async def place(docker: tuple[str, ...], image: str) -> AsyncIterator[Place]:
 
 @pytest.fixture
 async def agent(place: Place) -> str:
-    """A container with a connected agent."""
+    """Start a container with a connected agent and return its name."""
     await place.relay()
     container = await place.agent()
     await place.connected()
@@ -39,7 +39,7 @@ async def agent(place: Place) -> str:
 
 
 def _processes(place: Place, container: str) -> dict[str, int]:
-    """Title and pid (in there) of what runs in it."""
+    """Return titles and pids (in the container's namespace) of its processes."""
     said = place.do("exec", container, "ps", "-o", "pid,args")
     return {
         line.split(None, 1)[1].split(" /")[0]: int(line.split()[0])
@@ -143,7 +143,7 @@ async def test_a_user_that_no_image_knows_runs_in_a_clean_environment(
         7
     ] and "PYTHONPATH" not in place.output(token)
     assert (place.home / "here").stat().st_uid == UNIX_USER
-    # everything is on the container's log as well as in the files
+    # all output is in the container's log as well as in the files
     kept = (place.folder / "agent.log").read_text().strip()
     await until(
         lambda: kept in place.do("logs", agent), lambda: f"{kept}\nis not all in\n{place.logs()}"
@@ -249,7 +249,8 @@ def test_a_configuration_that_ends_without_a_newline_is_one_and_none_is_refused(
         )
         return done.returncode, done.stderr.decode()
 
-    assert run(b'{"agent": {}}')[0] == 5  # understood, and its folder cannot be made
+    # the configuration is valid, and its folder cannot be created
+    assert run(b'{"agent": {}}')[0] == 5
     assert run(b"")[0] == 2 and run(b"[]\n{")[0] == 2
 
 
@@ -315,7 +316,7 @@ async def test_what_ran_in_a_container_that_died_is_told_by_the_next_one(
     done = place.start("sleep 1; exit 6")
     started = [place.folder / "run" / t.name / "start.json" for t in (running, done)]
     await until(lambda: all(p.exists() for p in started), lambda: "they do not start")
-    # the agent stands still, so that nobody hears of the end before the container is gone
+    # the agent is stopped, so that no end is reported before the container is gone
     await place.asked(
         "exec", agent, "kill", "-STOP", str(_processes(place, agent)["jobscribe agent"])
     )
@@ -347,8 +348,8 @@ async def test_what_ran_in_a_container_that_died_is_told_by_the_next_one(
 async def test_a_pid_of_another_container_is_never_taken_for_a_live_one(
     place: Place, agent: str
 ) -> None:
-    """The note of a dead container names process 1 with the very start of the next one's: only that
-    it is another life tells.
+    """The record of a dead container names process 1 with the start time of the next container's
+    process 1. Only the recorded `life` differs.
     """
     token = place.start("exec sleep 300")
     note_path = place.folder / "run" / token.name / "start.json"
@@ -357,7 +358,8 @@ async def test_a_pid_of_another_container_is_never_taken_for_a_live_one(
     assert re.fullmatch(r"[0-9a-f-]{36}/\d+-\d+", life)
     await place.asked("kill", agent)
     place.supervisor.executions.clear()
-    # the next keeper reads the note when it has its configuration: by then its own start is known
+    # the next keeper reads the record after its configuration, so its own start time is known by
+    # then
     container = await place.agent("late", silent=True)
     await until(
         lambda: place.do("inspect", "-f", "{{.State.Pid}}", container) != "0",
@@ -403,8 +405,8 @@ async def test_a_relay_that_is_replaced_costs_a_moment(place: Place, agent: str)
 async def test_a_job_that_floods_the_socket_disturbs_no_other_user(
     place: Place, agent: str
 ) -> None:
-    """It runs as another user's agent would: with the same volume. The supervisor sees its share of
-    connections and no more.
+    """It runs as another user's agent would: with the same volume. The supervisor accepts only its
+    share of connections.
     """
     flood = "import socket, time\nheld = []\nend = time.time() + 3\nwhile time.time() < end:\n    s = socket.socket(socket.AF_UNIX)\n    s.settimeout(2)\n    try: s.connect('/run/jobscribe/link.sock'); held.append(s)\n    except OSError: pass\n    if len(held) > 400: held.clear()\n"
     flooder = asyncio.create_task(

@@ -1,5 +1,5 @@
-"""What users' code leaves for others to trip over: evidence that is no files any more, a flooded
-relay, full disks; and two deployments.
+"""Traps that users' code leaves for others: evidence replaced by other file types, a flooded relay,
+full disks. Also two deployments on one host.
 
 A supervisor that runs as root reads and writes in folders that users may change at any moment.
 """
@@ -17,7 +17,7 @@ from supervisor_process import SupervisorProcess, shell, spec, until
 pytestmark = pytest.mark.timeout(300)
 HEAD = TAIL = 65536
 NAMES = "exit.json stop stop.json survivors limit signal report.jsonl termination-message stdout.log stderr.log stdout.log.dropped"
-#: What is done to the evidence, in its folder; then it ends with code 3.
+#: Shell code that spoils the evidence, run in its folder; the job then exits with code 3.
 SPOILS = {
     "folders in their places": f"rm -f {NAMES}; mkdir {NAMES}",
     "links in their places": f"rm -f {NAMES}; for n in {NAMES} exit-code; do ln -s $SECRET $n; done",
@@ -62,7 +62,7 @@ def site(own_sites: Sites) -> SupervisorProcess:
 
 
 def _some(kind: str) -> list[str]:
-    """Without SOAK=1 not every one of them has a container of its own."""
+    """Return the cases to run; without SOAK=1 only some have a task container."""
     return [n for n in SPOILS if kind == "agent" or os.environ.get("SOAK") == "1" or n in SHARE]
 
 
@@ -86,8 +86,8 @@ def as_role(command: list[str], uid: str, **fields: Any) -> dict[str, Any]:
 def test_spoiled_evidence_holds_nobody_up_and_leads_nowhere(
     site: SupervisorProcess, kind: str
 ) -> None:
-    """It ends with its code, or is ended when it is told to; and nothing outside its folder was
-    read, written or given away.
+    """The job ends with its code, or when it is canceled. No file outside its folder is read,
+    written or given away.
     """
     uid = "SpoilAgt" if kind == "agent" else "SpoilTsk"
     secret = site.root / "secret" / "server"
@@ -118,12 +118,12 @@ def test_spoiled_evidence_holds_nobody_up_and_leads_nowhere(
         before[1].st_ino,
         1,
     )
-    if kind == "task":  # what is for readers takes the place of what lay there
+    if kind == "task":  # jobscribe's own file replaces the one that the job left there
         (note,) = (site.root / "agent").glob(
             f"*/run/*{ends['folders in their places']['simulationId']}*/exit.json"
         )
         assert json.loads(note.read_text())["code"] == 3
-    # readers get what is a file of theirs, or nothing
+    # readers get only regular files of the run, or nothing
     for name, run in ends.items():
         for stream in ("stdout", "stderr"):
             answer = site.ask(
@@ -145,8 +145,8 @@ def test_spoiled_evidence_holds_nobody_up_and_leads_nowhere(
 
 
 def test_what_is_bounded_gets_full_and_nothing_else(site: SupervisorProcess) -> None:
-    """/tmp, /dev/shm and what is written to stdout. The run directory is not bounded: that is the
-    file system's quota's business.
+    """/tmp, /dev/shm and stdout are bounded. The run directory is not: that is the task of a file
+    system quota.
     """
     run_a, run_t = (
         spec(python(FILLS, "/tmp", "/dev/shm", "/"), "Filler00"),
@@ -176,8 +176,8 @@ def test_what_is_bounded_gets_full_and_nothing_else(site: SupervisorProcess) -> 
 def test_the_relay_gives_everybody_a_share_and_the_listener_believes_nobody(
     site: SupervisorProcess,
 ) -> None:
-    """One floods it with connections, garbage and half requests, and tries handshakes as other
-    users' agents; others do not notice.
+    """One user floods it with connections, garbage and half requests, and tries handshakes as other
+    users' agents. Other users are not affected.
     """
     quiet = shell("sleep 600", "LinkGood")
     site.submit(quiet)
@@ -213,8 +213,8 @@ def test_the_relay_gives_everybody_a_share_and_the_listener_believes_nobody(
 def test_two_deployments_on_one_host_do_not_touch_each_other(
     docker_sites: Sites, host_a: Host
 ) -> None:
-    """The same user in both, agents and tasks, restarts, leftovers, agents that nobody needs: each
-    sees its own, and removes its own.
+    """The same user in both, with agents, tasks, restarts, leftovers and idle agents: each
+    deployment sees and removes only its own containers.
     """
     pools: list[dict[str, Any]] = [
         {"agentIdleSecs": 600},
@@ -260,7 +260,7 @@ def test_two_deployments_on_one_host_do_not_touch_each_other(
 
 
 def _all(host: Host, deployment: str) -> dict[str, str]:
-    """Names and ids of its containers."""
+    """Return names and ids of the deployment's containers."""
     lines = host.docker(
         "ps",
         "-a",

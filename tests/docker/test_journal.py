@@ -1,5 +1,5 @@
-"""The machine's real journal, by an instance of its own: what we say is found there by its fields,
-whole, and after a restart of it.
+"""The real systemd journal, in an instance of its own: log records are found by their fields, are
+complete, and survive a journal restart.
 """
 
 import itertools
@@ -60,7 +60,7 @@ _NUMBERS = itertools.count()
 
 
 class Journald:
-    """A journal with a name, which nobody else uses."""
+    """A journal instance with a unique name."""
 
     def __init__(self, log: Path) -> None:
         self.name = f"jobscribe-test-{os.getpid()}-{next(_NUMBERS)}"
@@ -115,7 +115,7 @@ class Journald:
         ).stdout
 
     def stream(self) -> socket.socket:
-        """What a service has as its stdout."""
+        """Return a socket like a service's stdout."""
         made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         made.connect(str(self.folder / "stdout"))
         made.sendall(b"jobscribe-supervisor\n\n6\n1\n0\n0\n0\n")
@@ -165,7 +165,7 @@ def record(message: str, trace: str = "", jid: str = JID) -> Record:
 def test_a_servers_log_is_in_the_journal_once_and_found_by_its_job(
     journald: Journald, tmp_path: Path
 ) -> None:
-    """`auto`: in a service's place, whose stdout is the journal's."""
+    """With `auto`, in a process whose stdout is the journal's, like a service."""
     file = tmp_path / "supervisor.log"
     with journald.stream() as stdout:
         script = tmp_path / "server.py"
@@ -242,7 +242,7 @@ def test_a_journal_that_is_killed_and_comes_back_is_told_what_it_missed(journald
 
 @pytest.mark.timeout(240)
 def test_a_burst_of_records_is_all_there(journald: Journald) -> None:
-    """The socket holds few: a record waits a moment for its turn."""
+    """The socket buffer is small: a record waits a moment for space."""
     count = 50_000 if os.environ.get("SOAK") == "1" else 2_000
     journal = Journal(
         "jobscribe-supervisor", path=str(journald.folder / "socket"), patience_secs=10.0
@@ -259,7 +259,7 @@ def test_a_burst_of_records_is_all_there(journald: Journald) -> None:
 
 @pytest.mark.timeout(120)
 def test_the_way_of_one_job_through_a_supervisor_is_one_question(journald: Journald) -> None:
-    """The supervisor's, as a service has it: in a place where this journal is the machine's."""
+    """The supervisor runs like a service, with this journal as the machine's."""
     site = SupervisorProcess(sets=["log.journald=on"])
     private = site.place / "private"
     Path("/run/systemd/journal").mkdir(parents=True, exist_ok=True)

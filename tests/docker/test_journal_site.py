@@ -1,5 +1,5 @@
-"""A machine's journal with a supervisor and containers on it: one question finds all that was said
-of a job, and of a user's agent.
+"""A journal with a supervisor and containers: one query finds all messages about a job, or about a
+user's agent.
 """
 
 import json
@@ -28,11 +28,11 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Iterator[None]:
-    """The machine's own, where there is one; else one that is ended afterwards."""
+    """The machine's own journal, or one that is started for the test and ended after it."""
     env = os.environ | {"DIR": str(tmp_path / "journal")}
 
     def do(verb: str) -> None:
-        # not into pipes: what it leaves behind would hold them open
+        # no pipes: the processes left running would hold them open
         with (tmp_path / "journald.log").open("ab") as log:
             done = subprocess.run(
                 [SCRIPT, verb],
@@ -51,7 +51,7 @@ def journal(tmp_path: Path) -> Iterator[None]:
 
 @pytest.fixture
 def blind(pool: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
-    """The second host, whose daemon sees no journal, whether or not there is one."""
+    """The second host, whose daemon sees no journal even if one exists."""
     host, daemon = pool.hosts["b"], shutil.which("dockerd")
     fake = tmp_path / "bin" / "dockerd"
     fake.parent.mkdir()
@@ -82,7 +82,7 @@ def found(*about: str) -> list[dict[str, Any]]:
 
 
 def fresh_uid() -> str:
-    """A user of whom this journal, which may be older than the test, has never heard."""
+    """Return a user without entries in this journal, which may be older than the test."""
     return "".join(random.choices(string.ascii_letters + string.digits, k=8))
 
 

@@ -1,5 +1,5 @@
-"""Two users on two hosts, many short jobs each, and the supervisor dies twice while they run: none
-lost, none doubled.
+"""Two users on two hosts run many short jobs while the supervisor is killed twice: no job is lost,
+none runs twice.
 """
 
 import os
@@ -12,16 +12,16 @@ from docker_supervisor import AGENT, TASK, Case, DockerSupervisor, ended, yards
 from site_locations import dice, share
 from supervisor_process import until
 
-#: Of each user.
+#: Jobs of each user.
 JOBS = int(os.environ.get("JOBS", share(40, 200)))
-#: Every so many is a task in a container of its own.
+#: Every n-th job is a task in its own container.
 TASK_EVERY = 10
 UIDS = ("ManyUsrA", "ManyUsrB")
 
 
 @pytest.fixture
 def docker_site(pool: Hosts) -> Iterator[DockerSupervisor]:
-    """Neither user's share of the pool fits on one host."""
+    """Supervisor where neither user's quota fits on one host."""
     host = {"cpu": 4, "memoryMb": 512, "agentsMb": 3072, "sequential": 6}
     with yards(
         pool, "slots.op_run=24", host=host, sequential={"memoryMb": 256, "runs": 4}

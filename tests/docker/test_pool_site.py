@@ -1,5 +1,5 @@
-"""A supervisor with a pool: what it says of its hosts is so, by the command line too, and it does
-not start with a pool that is wrong.
+"""A supervisor with a pool: its reports about hosts are true, in the command line too, and it does
+not start with an invalid pool.
 """
 
 import json

@@ -1,5 +1,5 @@
-"""Tasks in containers of a real daemon: what their wrapper does as process 1, with the shells that
-images have, and what a restart finds.
+"""Tasks in containers of a real daemon: the init script as process 1 with the shells of several
+images, and recovery after a restart.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from jobscribe.protocol.ids import Token, op_id
 from jobscribe.protocol.wire.messages import Samples, Shared, TaskRun
 
 New = Callable[..., Coroutine[Any, Any, Life]]
-#: On a busy machine each of these takes a second or two.
+#: Each test takes a second or two on a busy machine.
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -63,7 +63,7 @@ async def text(life: Life, token: Token, name: str = "stdout.log") -> str:
 
 @pytest.mark.parametrize("image", [BASE, BUSYBOX])
 async def test_exits_are_told_from_signals_with_every_shell(life: Life, image: str) -> None:
-    """All at once: they do not know of each other."""
+    """All run at once, independently."""
     asked = {
         life.launch("/bin/sh", "-c", script, box={"image": image, "memory_mb": 32}): expected
         for script, expected in (
@@ -79,14 +79,14 @@ async def test_exits_are_told_from_signals_with_every_shell(life: Life, image: s
     got = {}
     for token in asked:
         exit_ = await life.end_of(token)
-        # told to stop as a whole, its sleep may be seen a moment longer
+        # after a stop of the whole group, its sleep may be visible a moment longer
         got[token] = exit_.code, exit_.signal, exit_.survivors_killed if exit_.signal is None else 0
     assert got == asked
 
 
 @pytest.mark.parametrize("image", [BASE, BUSYBOX])
 async def test_what_a_task_finds(life: Life, image: str) -> None:
-    """Its environment is the image's and the contract's; its output, its user, its signals and its
+    """Its environment comes from the image and the contract. Its output, user, signals and
     directory are its own.
     """
     token = life.launch(
@@ -110,7 +110,7 @@ async def test_what_a_task_finds(life: Life, image: str) -> None:
         Path(pwd) / ".jobscribe" / "latest"
     ).readlink() == life.evidence(token)
     if image == BASE:
-        # of the C library's own (32 and 33) it has what the daemon's parents had
+        # signals 32 and 33 of the C library are inherited from the daemon's parents
         assert int(words["SigIgn:"], 16) & 0x7FFFFFFF == 0, (
             "a shell's background jobs ignore SIGINT; a task does not"
         )
@@ -228,7 +228,9 @@ async def test_a_gang_sees_itself_and_nothing_else(life: Life, host_a: Host) -> 
 
 
 async def test_a_daemon_that_was_killed_loses_nothing(life: Life, host_a: Host) -> None:
-    """Containers go on without it; what ended meanwhile is found, and no other is made."""
+    """Containers run on without it. Ends during the outage are found, and no container is created
+    twice.
+    """
     runs, ends = life.launch("sleep", "600"), life.launch("/bin/sh", "-c", "sleep 1; exit 5")
     for token in (runs, ends):
         await life.reported(token, "running")

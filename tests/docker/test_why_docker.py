@@ -1,8 +1,7 @@
-"""What can go wrong in containers, really done on real hosts: `job why` says what it was, how sure
-that is, and what to do next.
+"""Real failures in containers on real hosts: `job why` reports cause, confidence and the next step.
 
-All of it goes on at once: on host a each failure is a run of its own, host b goes down meanwhile,
-and only users of the plan gold are there.
+All run at once: on host a each failure is a run of its own. Host b goes down meanwhile; only users
+of the plan gold run there.
 """
 
 import contextlib
@@ -31,7 +30,7 @@ from supervisor_process import SupervisorProcess, jid_of, until
 
 from .test_bad_input import change
 
-#: A container's whole memory, in MiB.
+#: Memory limit of a container in MiB.
 SMALL = 96
 EATS = "tail /dev/zero"
 CANARY = "k9TqCanary7Zx2VbNm4LpRw8YsHd3Gf6"
@@ -50,7 +49,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
 def observed(
     pool: Hosts, registry: Registry, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[DockerSupervisor]:
-    """Host a for everybody, host b for the plan gold."""
+    """Supervisor with host a for all users and host b for the plan gold."""
     for host in pool.hosts.values():
         host.well()
     file = tmp_path_factory.mktemp("credentials") / "registries.json"
@@ -74,7 +73,7 @@ def observed(
 
 @pytest.fixture
 def docker_site(observed: DockerSupervisor) -> Iterator[DockerSupervisor]:
-    """After each test books and witnesses are checked, and that no password was said to anybody."""
+    """After each test, check records and job stamps, and that no password was disclosed."""
     yield observed
     for host in observed.hosts.hosts.values():
         host.well()
@@ -83,7 +82,7 @@ def docker_site(observed: DockerSupervisor) -> Iterator[DockerSupervisor]:
 
 
 def why(site: SupervisorProcess, run: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """The answer as JSON, and what the command prints of it, which a reader must understand."""
+    """Return the answer as JSON and the printed text, which must be plain."""
     answer, text = explanation_quality.settled(
         lambda: site.post("job-why", uid=run["uid"], computeJid=jid_of(run)),
         lambda: typed(site, "job", "why", jid_of(run)),
@@ -95,7 +94,7 @@ def why(site: SupervisorProcess, run: dict[str, Any]) -> tuple[dict[str, Any], s
 
 
 def typed(site: SupervisorProcess, *args: str) -> str:
-    """What a command line of this process prints (a new process for each costs half a second)."""
+    """Return the output of a command line in this process (a new process takes half a second)."""
     from jobscribe.cli.main import call
 
     with (
@@ -108,8 +107,8 @@ def typed(site: SupervisorProcess, *args: str) -> str:
 
 
 class Failure(NamedTuple):
-    """text: what it does; nothing: it waits until the deed is done to it. told: cause and
-    confidence. words: each stands in the text.
+    """One failure. text: the command; empty: it waits until the deed is applied. told: cause and
+    confidence. words: all must be in the text.
     """
 
     place: str
@@ -267,7 +266,7 @@ FAILURES = (
 
 
 def unfit(registry: Registry) -> dict[tuple[str, str, str], tuple[str, ...]]:
-    """What cannot be started: image, volume and fault; with words of the text."""
+    """Return runs that cannot start: image, volume and fault, with words of the expected text."""
     other = registry.host.replace("127.0.0.1", "localhost")
     return {
         (f"{registry.host}/theirs:1", "", "imageMissing"): (
@@ -301,7 +300,7 @@ def tried(image: str, volume: str) -> dict[str, Any]:
 def explained(
     site: SupervisorProcess, run: dict[str, Any], told: tuple[str, str], words: tuple[str, ...]
 ) -> str:
-    """Nothing, or what is wrong with the answer."""
+    """Return an empty string, or the fault of the answer."""
     answer, text = why(site, run)
     missing = [w for w in words if w not in text]
     return (
@@ -379,8 +378,8 @@ def test_each_failure_is_told_by_its_cause_with_what_to_do(
 
 
 def test_what_is_not_to_be_had_is_refused_or_waited_for(docker_site: DockerSupervisor) -> None:
-    """More than any host has, and folders that are nobody's to name, are refused, and leave no run
-    behind to be explained.
+    """Requests above every host's size and folders that no user may name are refused and leave no
+    run.
     """
     site = docker_site.site
     holds = Case(docker_site, TASK).submit().started()

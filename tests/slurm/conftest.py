@@ -1,5 +1,5 @@
-"""A real Slurm and a real login node for the tests of this folder. Where they can not be had, all
-of them are left out, and say why.
+"""Fixtures with a real Slurm cluster and a real login node. Where they cannot be started, all tests
+of this folder are skipped with the reason.
 """
 
 import os
@@ -18,9 +18,10 @@ from slurm_cluster import Sites, Slurm, sites
 from supervisor_process import SupervisorProcess, add_logs
 
 SOAK = os.environ.get("SOAK") == "1"
-#: Which logs have something to say of a test that failed: of users' agents, of the controller.
+#: Functions that return the logs to add to the report of a failed test: of users' agents and the
+#: controller.
 _logs: list[Callable[[], list[Path]]] = []
-#: Files and tests that are left to soaks; each was green by itself when it was written.
+#: Slow files and tests that run only with SOAK=1.
 LONG = frozenset(
     {
         "test_batch_real",
@@ -43,7 +44,7 @@ LONG = frozenset(
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whoever is first waits for the cluster."""
+    """Skip long tests outside soaks, and set a timeout that covers the start of the cluster."""
     for item in items:
         if HERE in item.path.parents:
             names = {
@@ -70,8 +71,8 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.fixture(scope="session")
 def _cluster() -> Iterator[tuple[Slurm, Users]]:
-    """Cluster and users, made side by side. All users may charge to `research`, alice to `chem` and
-    `spent` as well.
+    """Cluster and users, created in parallel. All users may charge to `research`; alice also to
+    `chem` and `spent`.
     """
     if reason := why_not("slurm"):
         pytest.skip(f"no Slurm of one's own: {reason}")
@@ -98,15 +99,15 @@ def _cluster() -> Iterator[tuple[Slurm, Users]]:
 
 @pytest.fixture
 def slurm(_cluster: tuple[Slurm, Users]) -> Iterator[Slurm]:
-    """The cluster; afterwards it is well again, and no job is left, whatever was done to it."""
+    """The cluster; after the test it is restored to its original state and no job is left."""
     yield _cluster[0]
     _cluster[0].well()
 
 
 @pytest.fixture
 def hpc_users(_cluster: tuple[Slurm, Users]) -> Iterator[Users]:
-    """Unix users with accounts on the cluster: `hpc_users["alice"]`. Afterwards nothing runs as any
-    of them.
+    """Unix users with accounts on the cluster: `hpc_users["alice"]`. All their processes are ended
+    after the test.
     """
     yield _cluster[1]
     _cluster[1].end_processes()
@@ -126,7 +127,7 @@ def _servers(_cluster: tuple[Slurm, Users]) -> Iterator[Sshd]:
 
 @pytest.fixture
 def sshd(_servers: Sshd) -> Iterator[Sshd]:
-    """The login node; afterwards it is well again."""
+    """The login node; restored to its original state after the test."""
     yield _servers
     _servers.well()
 
@@ -135,8 +136,8 @@ def sshd(_servers: Sshd) -> Iterator[Sshd]:
 def cluster_sites(
     slurm: Slurm, hpc_users: Users, request: pytest.FixtureRequest
 ) -> Iterator[Sites]:
-    """For several supervisors, or one that is not started yet: `cluster_sites.make(*sets,
-    clusters={...}, people={...})`.
+    """Factory for several supervisors or unstarted ones: `cluster_sites.make(*sets, clusters={...},
+    people={...})`.
     """
     with sites(slurm, hpc_users, lambda: request.getfixturevalue("sshd")) as made:
         yield made
@@ -144,8 +145,8 @@ def cluster_sites(
 
 @pytest.fixture
 def make_cluster_site(cluster_sites: Sites) -> Callable[..., SupervisorProcess]:
-    """`make_cluster_site(*sets, clusters={...}, people={...})`: a supervisor that runs, with the
-    driver sbatch alone. Nothing of it is left afterwards.
+    """Factory for started supervisors with only the sbatch driver: `make_cluster_site(*sets,
+    clusters={...}, people={...})`. Everything is removed after the test.
     """
 
     def make(*sets: str, **options: Any) -> SupervisorProcess:

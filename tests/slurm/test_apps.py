@@ -1,9 +1,9 @@
-"""Apps on a real Slurm: how far they are while they run, frames, results, downloads, libraries, and
-what a cluster makes of the rest.
+"""Apps on a real Slurm: progress, frames, results, downloads, libraries, purges, and clusters
+without an app or its packages.
 
 `own` runs everything as the supervisor's own user, with the interpreter of these tests, which has
-what the apps need. On `lab` users are themselves, with Debian's Python. Neither sees the
-supervisor's directory of users.
+the apps' packages. On `lab` jobs run as their users, with Debian's Python. Neither sees the
+supervisor's user directory.
 """
 
 import json
@@ -19,7 +19,7 @@ from slurm_supervisor import ALICE, SECS, SlurmSupervisor, batch_site
 from supervisor_process import jid_of, until
 
 OWN, LAB = {"cluster": "own", "memoryMb": 100}, {"cluster": "lab", "memoryMb": 50}
-#: Runs are old enough to be purged so soon, and looked for so often (seconds).
+#: Age at which runs are purged, and interval of the purge (seconds).
 PURGE = ("purge.after_secs=1", "purge.every_secs=0.5")
 
 
@@ -43,7 +43,7 @@ def heat(observed: SlurmSupervisor, batch: dict[str, Any] = OWN, **values: Any) 
 
 
 def call(observed: SlurmSupervisor, run: dict[str, Any], job_cmd: str, **fields: Any) -> Any:
-    """The answer of the app, whatever its status."""
+    """Return the app's answer, whatever its status."""
     of_run = {} if "method" in fields and job_cmd != "analysis_job" else {"computeJid": jid_of(run)}
     body = {
         "uid": ALICE,
@@ -166,7 +166,7 @@ def test_a_library_is_brought_to_where_the_run_is_and_changed_only_where_it_is(
     )
     first = call(observed, run, "sequential_result").json()
     assert len(first["plots"]) == 2, first
-    # what is changed here is changed there, before it is read; what is not is not sent again
+    # a file changed here is changed there before it is read; an unchanged file is not sent again
     before = (there / "big.dat").stat().st_ino
     call(observed, run, "stateful_compute", method="deleteDog", args={"name": "Rex"})
     call(
@@ -192,7 +192,7 @@ def test_a_library_is_brought_to_where_the_run_is_and_changed_only_where_it_is(
         driver="sbatch",
     )
     assert refused.code == 400 and "only a copy" in refused.json()["error"], refused
-    # without a run it is the cluster's agent that answers
+    # without a run, the cluster's agent answers
     weight = call(
         observed,
         run,
@@ -209,7 +209,9 @@ def myapp(observed: SlurmSupervisor, **values: Any) -> dict[str, Any]:
 
 
 def test_what_lies_on_a_cluster_is_its_users_to_remove(observed: SlurmSupervisor) -> None:
-    """It is not called purged while it is there; a run on this machine, which ended later, is."""
+    """A run on the cluster is not reported as purged while its files are there. A run on this
+    machine that ended later is.
+    """
     there, here = (
         observed.run("echo kept > out", batch=LAB),
         {**observed.run("echo gone > out"), "driver": "local"},

@@ -1,5 +1,5 @@
-"""Executions through a real Slurm, by the agent's part alone: what Slurm says of them is asked past
-it.
+"""Executions through a real Slurm with only the agent's part of the driver. Slurm's own view of the
+jobs is queried directly.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ WISHES = BatchRequest(partition="batch", memory_mb=50)
 
 
 class Ground:
-    """One agent's folder, and the agents that come and go."""
+    """The folder of one agent, and the batch controllers that use it in turn."""
 
     def __init__(self, root: Path, slurm: Slurm) -> None:
         self.root, self.slurm = root, slurm
@@ -94,7 +94,7 @@ class Ground:
         )  # type: ignore[no-any-return]
 
     def over(self, state: BatchState | msgspec.UnsetType) -> str:
-        """What Slurm itself says of the job now."""
+        """Return Slurm's own state of the job."""
         assert isinstance(state, BatchState) and state.job_id is not None
         return self.slurm.state(state.job_id)
 

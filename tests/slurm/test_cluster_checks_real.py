@@ -1,5 +1,5 @@
-"""What is refused at the submission is what a real Slurm would refuse or never start, and `driver
-check sbatch` finds out what is wrong there.
+"""A submission is refused if a real Slurm would refuse it or never start it, and `driver check
+sbatch` finds configuration faults.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ Say = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def told(slurm: Slurm, users: Users, who: str = "alice") -> ClusterStatus:
-    """What this user's agent would tell of the cluster."""
+    """Return the cluster status that this user's agent would report."""
     return asyncio.run(
         cluster_status(LAB, users[who], Commands(lambda: {**os.environ, **slurm.env}))
     )
@@ -47,7 +47,9 @@ def accepted(spec: RunSpec, known: ClusterStatus) -> RunSpec | None:
 
 
 def tried(slurm: Slurm, users: Users, wishes: BatchRequest, secs: float | None = None) -> str:
-    """Slurm's own word about this, with nothing submitted: nothing where it would take it."""
+    """Return Slurm's error for this request without a submission, or an empty string if Slurm
+    accepts it.
+    """
     lines = request_lines(wishes, allowed=LAB.directives, time_limit_secs=secs)
     options = [line.removeprefix("#SBATCH ").replace('"', "") for line in lines]
     said = users.run(
@@ -178,8 +180,8 @@ def test_the_allocation_of_a_gang_is_one_that_slurm_can_give(
 def test_a_supervisor_refuses_what_its_cluster_has_not(
     make_cluster_site: Callable[..., SupervisorProcess],
 ) -> None:
-    """Against the file at once, and against the partitions as soon as the user's agent has told of
-    them.
+    """Checked at once against the cluster file, and against the partitions once the user's agent
+    has reported them.
     """
     site = make_cluster_site(
         clusters={"lab": {"limits": {"nodes": 2}}}, people={"AliceAAA": "alice"}
@@ -227,7 +229,7 @@ def test_a_supervisor_refuses_what_its_cluster_has_not(
 
 @pytest.fixture
 def say(cluster_sites: Sites) -> Say:
-    """`say({cluster's fields}, *arguments, given=...)`: the command on a root of its own, as root."""
+    """Run the command on a new root, as root: `say({cluster's fields}, *arguments, given=...)`."""
 
     def say(
         fields: dict[str, Any], *args: str, given: str = ""

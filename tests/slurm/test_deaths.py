@@ -1,7 +1,8 @@
-"""Who dies around a batch job, and how: the job goes on, what it stamped decides, and nothing is
-started twice.
+"""Process deaths around a batch job: the job continues, the stamps that it wrote decide its result,
+and nothing is started twice.
 
-Also what is canceled: nothing of it is left, whatever it does about it and whoever dies meanwhile.
+Also cancels: nothing of a canceled job is left, even if it ignores signals or other processes die
+meanwhile.
 """
 
 import contextlib
@@ -29,15 +30,15 @@ from site_locations import dice, share
 from slurm_cluster import OVER, Slurm
 from supervisor_process import fresh_nap, naps, until
 
-#: Of the supervisor, with jobs under way.
+#: Kills of the supervisor with active jobs.
 KILLS = share(2, 40)
-#: Rounds of all deaths of agents and keepers.
+#: Rounds with every kind of death of agents and keepers.
 ROUNDS = share(1, 8)
 #: Cancels that race with the submission.
 RACES = share(12, 400)
 GRACE_SECS = 0.5
-#: So long Slurm itself waits before it kills what it ends: KillWait is 3 s on this cluster, and
-#: slurmd waits 5 s at least.
+#: Slurm waits this long before it kills a job: KillWait is 3 s on this cluster, and slurmd waits at
+#: least 5 s.
 KILL_WAIT_SECS = 5.0
 ALL_LICENSES = {"licenses": "solver:2"}
 
@@ -50,16 +51,16 @@ def whole(_cluster: tuple[Slurm, Users]) -> Iterator[ObservedSupervisor]:
 
 @pytest.fixture
 def observed(whole: ObservedSupervisor) -> Iterator[ObservedSupervisor]:
-    """Shared by the tests; after each, books and witness are checked, and the cluster is well."""
+    """Supervisor shared by the tests. After each test, records and job stamps are checked and the
+    cluster is restored.
+    """
     yield whole
     print(whole.check())
     whole.slurm.well()
 
 
 class Crowd:
-    """What is under way: runs that wait at their gates, and one that waits for licenses that
-    another one has.
-    """
+    """Active runs: some wait at their gates, and one waits for licenses that another run holds."""
 
     def __init__(self, observed: ObservedSupervisor, each: int = 1) -> None:
         self.running = [ObservedRun(observed, uid=uid) for uid in (ALICE, BOB) for _ in range(each)]
@@ -72,7 +73,7 @@ class Crowd:
         self.waits.submit().queued()
 
     def true_again(self) -> float:
-        """Nothing false is ever said. Returns the seconds until everything is known."""
+        """Check that no status is ever false. Return the seconds until all are known."""
         begun = time.monotonic()
         true_again([*self.running, self.holds])
         true_again([self.waits], "pending")
@@ -98,7 +99,7 @@ def test_kills_of_the_supervisor_touch_no_job(observed: ObservedSupervisor) -> N
     crowd.end()
 
 
-#: Who dies, of each of the two users.
+#: Pids to kill in each scenario, of each of the two users.
 DEATHS: dict[str, Callable[[ObservedSupervisor], list[int]]] = {
     "an agent, and another one's keeper": lambda observed: [
         observed.agent(ALICE),
@@ -112,8 +113,8 @@ DEATHS: dict[str, Callable[[ObservedSupervisor], list[int]]] = {
 
 @pytest.mark.timeout(300 * ROUNDS)
 def test_agents_and_keepers_die_and_their_jobs_are_adopted(observed: ObservedSupervisor) -> None:
-    """One job ends while nobody looks: the agent stands still until it dies. At last everything
-    dies: a power cut of their machine.
+    """One job ends while its agent is stopped, and the agent is then killed. At the end everything
+    is killed, as in a power cut of the machine.
     """
     for _ in range(ROUNDS):
         crowd = Crowd(observed)
@@ -133,7 +134,7 @@ def test_agents_and_keepers_die_and_their_jobs_are_adopted(observed: ObservedSup
             until(over, "they have ended")
             begun = observed.reboot() if deed is None else time.monotonic()
             observed.kill(*victims)
-            for uid in (ALICE, BOB):  # one whose keeper has died goes on
+            for uid in (ALICE, BOB):  # an agent whose keeper died runs on
                 for pid in observed.agents(uid):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGCONT)
@@ -161,7 +162,7 @@ TRICKS = (
 def test_deaths_and_lost_answers_between_sbatch_and_its_job_id(
     observed: ObservedSupervisor,
 ) -> None:
-    """Whatever Slurm has, once or twice: each token was started once, and its end is told."""
+    """Whether Slurm has the job once or twice, each token starts once and its end is reported."""
     begun, cases = (
         time.monotonic(),
         {what: ObservedRun(observed, uid=(ALICE, BOB)[n % 2]) for n, what in enumerate(TRICKS)},
@@ -171,7 +172,7 @@ def test_deaths_and_lost_answers_between_sbatch_and_its_job_id(
         observed.trick(case, what)
         case.submit()
         until(lambda case=case: observed.played(case), what, TRUE_SECS)  # type: ignore[misc]
-        if "killed" in what:  # its keeper must not end the sbatch of the next case, too
+        if "killed" in what:  # its keeper must not end the next case's sbatch too
             until(
                 lambda uid=case.uid, agents=agents: not {*agents} & {*observed.agents(uid)},  # type: ignore[misc]
                 f"the agent is gone: {what}",
@@ -202,7 +203,7 @@ def test_deaths_and_lost_answers_between_sbatch_and_its_job_id(
 def test_a_node_that_is_lost_ends_what_ran_there_and_nothing_else(
     observed: ObservedSupervisor,
 ) -> None:
-    """Its slurmd is killed first, and is back: that ends nothing."""
+    """Its slurmd is first killed and restarted, which must end nothing."""
     old, new = (
         ObservedRun(observed, batch={"constraint": "old"}),
         ObservedRun(observed, uid=BOB, batch={"constraint": "new"}),
@@ -290,7 +291,7 @@ def _gone(
     own: dict[str, str],
     besides: Callable[[], float] | None,
 ) -> None:
-    """They are canceled. besides: what happens after the answers."""
+    """Cancel the runs and wait until nothing is left of them. besides: called after the answers."""
     begun, gone = time.monotonic(), dict[str, float]()
     for case in zoo.values():
         assert case.cancel()["state"] == "canceled"

@@ -1,5 +1,5 @@
-"""What the other tests of this folder stand on: a cluster that does what its verbs say, and whose
-word about jobs is read right.
+"""Checks of the test cluster itself: its verbs work, and Slurm's output about jobs is parsed
+correctly.
 """
 
 import os
@@ -16,7 +16,7 @@ from supervisor_process import until
 from jobscribe.service.site.cluster_file import load
 
 SLEEP = "exec sleep 4321\n"
-#: What other tests of this folder would notice as well, only later and less clearly.
+#: Other tests of this folder would find these faults too, but later and less clearly.
 whole = pytest.mark.skipif(
     not os.environ.get("SOAK"),
     reason="this equipment is what the other tests here work with: SOAK=1 tests it by itself",
@@ -26,14 +26,14 @@ whole = pytest.mark.skipif(
 def started(
     slurm: Slurm, users: Users, script: str = SLEEP, *options: str, who: str = "alice"
 ) -> str:
-    """A job that runs."""
+    """Submit a job and return it when it runs."""
     job = slurm.submit(users, who, script, "--no-requeue", *options)
     slurm.until_state(job, "RUNNING")
     return job
 
 
 def refused(slurm: Slurm, users: Users, who: str, *options: str) -> str:
-    """What sbatch says to this."""
+    """Return sbatch's error for these options."""
     with pytest.raises(Refused) as e:
         slurm.submit(users, who, SLEEP, *options)
     return str(e.value)
@@ -82,7 +82,7 @@ def test_a_job_of_a_user_runs_on_the_node_that_was_asked_for(
         comment="jobscribe x 1",
     )
     assert path.read_text().split() == [node, hpc_users["alice"], "gpus", "0"]
-    # its daemon writes a job that is over so soon in pieces
+    # slurmdbd stores the record of such a short job in parts
     kept = until(
         lambda: next(
             (
@@ -94,8 +94,7 @@ def test_a_job_of_a_user_runs_on_the_node_that_was_asked_for(
         ),
         "accounting has it",
     )
-    # accounting may have lost the name ("allocation") of a job that was over so soon; the comment
-    # it has
+    # accounting may have lost the name ("allocation") of such a short job; the comment is stored
     assert (kept.comment, kept.exit, kept.nodes, kept.user) == (
         "jobscribe x 1",
         "7:0",
@@ -141,7 +140,7 @@ def test_hold_release_requeue_cancel(slurm: Slurm, hpc_users: Users) -> None:
     assert next(j.state for j in slurm.accounted(job=job)) == "REQUEUED"
 
 
-# ---- what the cluster allows
+# ---- limits of the cluster
 
 
 def test_accounts_and_partitions(slurm: Slurm, hpc_users: Users) -> None:
@@ -210,7 +209,7 @@ def test_qos_licences_and_preemption(slurm: Slurm, hpc_users: Users) -> None:
 
 @whole
 def test_daemons_are_stopped_killed_frozen_and_come_back(slurm: Slurm, hpc_users: Users) -> None:
-    """And a job goes on the while."""
+    """A running job continues meanwhile."""
     job = started(slurm, hpc_users, SLEEP, "-w", slurm.nodes[0])
     everyone = (*DAEMONS, *slurm.nodes)
     for verb in (slurm.stop, slurm.kill):
@@ -289,12 +288,12 @@ def test_time_limit(slurm: Slurm, hpc_users: Users) -> None:
     assert slurm.until_state(job, secs=120).state == "TIMEOUT"
 
 
-# ---- others beside it
+# ---- other clusters
 
 
 @whole
 def test_another_one_beside_it_leaves_nothing(slurm: Slurm, hpc_users: Users) -> None:
-    """With other parameters, that only `up` is given."""
+    """The second cluster has other parameters, which only `up` is given."""
     with_more = Slurm(
         NODES="1", CGROUP="0", ENFORCE="0", GPUS="0", NAME="second", EXTRA="PrivateData=jobs"
     )

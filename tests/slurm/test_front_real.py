@@ -1,5 +1,5 @@
-"""A web client, the front door, and a real login node: what Sirepo's own tests of batch runs ask
-for, and where what was typed is found afterwards.
+"""A web client, the front end and a real login node: sign-in as in Sirepo's own tests of batch
+runs, and a check that no typed secret is stored.
 """
 
 from collections.abc import Callable, Iterator
@@ -82,7 +82,7 @@ def test_no_credentials_wrong_ones_a_cluster_that_is_away_and_the_right_ones(
     ), "one answer for each attempt"
     assert reason(asked(web.as_(BOB))) == "no-creds", "nobody else is"
 
-    # the run that waited goes on by itself
+    # the waiting run continues by itself
     def state() -> dict[str, Any]:
         said: dict[str, Any] = ann.said("/run-status", first["run"]["nextRequest"])
         return said
@@ -93,8 +93,7 @@ def test_no_credentials_wrong_ones_a_cluster_that_is_away_and_the_right_ones(
     assert done["state"] == "completed" and done["batch"]["jobId"] and "resultError" not in done, (
         done
     )
-    # of what was typed nothing is in any file that the supervisor keeps, nor in what the front end
-    # logs
+    # no typed secret is in a file of the supervisor or in the front end's log
     left = [
         str(p)
         for p, text in texts_below(site.root).items()

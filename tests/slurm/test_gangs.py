@@ -1,5 +1,5 @@
-"""Runs with roles on a real Slurm: one allocation, a step for each task, whole from the list of
-hosts to the last exit.
+"""Gangs on a real Slurm: one allocation with a step for each task, from the host list to the last
+exit.
 """
 
 import json
@@ -62,7 +62,7 @@ def pair(observed: SlurmSupervisor, **fields: Any) -> dict[str, Any]:
 
 
 def let_go(observed: SlurmSupervisor, run: dict[str, Any]) -> None:
-    """Its workers, who look for that file in the run directory."""
+    """Create the file in the run directory for which the workers wait."""
     path = observed.where(run) / "go"
     path.touch()
 
@@ -83,7 +83,7 @@ def test_two_servers_and_two_workers_share_one_allocation_on_two_nodes(
     assert len(placed) == 2 and placed <= set(observed.slurm.nodes), placed
     assert {t["batch"]["jobId"] for t in told.values()} == {job}
     assert all(t["host"] == t["address"] and t["pid"] for t in told.values()), told
-    # Slurm's word: a step for each, on the node that we say
+    # Slurm has a step for each task, on the node that we report
     steps = [
         line.split()
         for line in observed.slurm.ask("squeue", "-hs", "-j", job, "-o", "%i %j %N").splitlines()
@@ -95,7 +95,7 @@ def test_two_servers_and_two_workers_share_one_allocation_on_two_nodes(
     assert (asked["NumNodes"], asked["NumTasks"], asked["MinMemoryNode"]) == ("2", "4", "80M"), (
         asked
     )
-    # the log of one task, as it comes
+    # the log of one task, live
     follower = observed.follows(
         "job", "logs", jid_of(run), "-f", "--role", "worker", "--index", "1"
     )
@@ -107,8 +107,8 @@ def test_two_servers_and_two_workers_share_one_allocation_on_two_nodes(
         name: (r["succeeded"], r["stopped"], r["failed"]) for name, r in over["roles"].items()
     }
     assert counts == {"ps": (0, 2, 0), "worker": (2, 0, 0)}, counts
-    # (all nodes of this cluster have one address: tests/unit/agent/slurm/test_batch_script.py has nodes that
-    # differ)
+    # all nodes of this cluster have one address; tests/unit/agent/slurm/test_batch_script.py covers
+    # different ones
     servers = [f"{ADDRESS}:{told['ps', i]['ports']['http'][0]}" for i in (0, 1)]
     everybody = [[r, i, ADDRESS, t["ports"]] for (r, i), t in told.items()]
     dirs = {(t["role"], t["index"]): t["batch"]["runDir"] for t in observed.tasks(run)}
@@ -176,8 +176,8 @@ def test_one_that_fails_ends_all_and_all_are_tried_again(observed: SlurmSupervis
 def test_one_that_does_not_matter_may_be_ended_alone_and_a_cancel_ends_all(
     observed: SlurmSupervisor,
 ) -> None:
-    """By its own time limit nothing else ends; by hand, with Slurm's own tool; then a cancel ends
-    who does not obey.
+    """A task whose failure does not count ends alone when Slurm's own tool kills it. A later cancel
+    of the run also ends tasks that ignore SIGTERM.
     """
     nap = fresh_nap()
     run = observed.gang(
@@ -260,7 +260,7 @@ def test_a_shell_where_it_makes_sense_and_a_sentence_where_it_does_not(
     assert f"runs on {node} of lab" in said and "on a login node of lab" in said, said
     line = observed.types("job", "shell", "--uid", ALICE, jid_of(run), "--print")[0]
     assert line.startswith(f"srun --jobid={job} --overlap") and line.strip() in said, (line, said)
-    # it does what it says: beside the task, on its node, in its directory
+    # the command does what it claims: it opens beside the task, on its node, in its directory
     words = [w for w in line.split() if w != "--pty"]
     out = observed.users.run(
         "alice",
@@ -309,7 +309,7 @@ def test_thirty_gangs_leave_nothing_behind(observed: SlurmSupervisor) -> None:
     for run in runs:
         observed.site.submit(run)
     held = list(runs)
-    while held:  # Slurm starts them in an order of its own, and those that run hold up the others
+    while held:  # Slurm starts them in its own order, and running gangs block the others
         begun = until(
             lambda: next((r for r in held if _whole(observed.site.status(r)["roles"])), None),
             "one of those that are left runs",

@@ -1,5 +1,5 @@
-"""The login node of these tests: each user comes in by their own way and no other, and it can be
-taken away in every way that a real one goes away.
+"""Checks of the test login node: each user can sign in only in their own way, and the node can fail
+in every way of a real one.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from login_nodes import NAMES, Sshd, Users
 from slurm_cluster import Slurm
 from supervisor_process import until
 
-#: What other tests of this folder would notice as well, only later and less clearly.
+#: Other tests of this folder would find these faults too, but later and less clearly.
 whole = pytest.mark.skipif(
     not os.environ.get("SOAK"),
     reason="this equipment is what the other tests here work with: SOAK=1 tests it by itself",
@@ -26,7 +26,7 @@ whole = pytest.mark.skipif(
 
 
 class Answers(asyncssh.SSHClient):
-    """Gives one answer after the other to whatever it is asked, and keeps what that was."""
+    """Answers each question with the next answer, and records the questions."""
 
     def __init__(
         self, given: list[Callable[[], str]], prompts: list[str], banner: list[str]
@@ -47,7 +47,7 @@ class Answers(asyncssh.SSHClient):
 
 
 class Came:
-    """Who is in. prompts: what was asked on the way."""
+    """A signed-in session. prompts: the questions during sign-in."""
 
     def __init__(
         self, connection: asyncssh.SSHClientConnection, prompts: list[str], banner: list[str]
@@ -90,7 +90,7 @@ async def comes(
 
 
 async def in_as(sshd: Sshd, name: str, *answers: Callable[[], str], **more: Any) -> list[str]:
-    """Comes in, and is that user; what was asked on the way."""
+    """Sign in and check the user name; return the questions asked."""
     async with comes(sshd, name, *answers, **more) as came:
         assert (await came.run("id -un")).strip() == sshd.users[name]
         return came.prompts
@@ -220,7 +220,7 @@ async def test_other_host_keys_and_a_host_to_go_through(sshd: Sshd, hpc_users: U
 @whole
 @pytest.mark.parametrize("way", ["drop", "reject"])
 async def test_cut_off(sshd: Sshd, hpc_users: Users, way: str) -> None:
-    """Who is in, too; the others are left alone."""
+    """Open connections are cut too; other servers are not affected."""
     async with comes(sshd, "alice", keys=[hpc_users.key]) as came:
         sshd.cut("main", way)
         with pytest.raises(OSError):
@@ -271,7 +271,7 @@ def test_nothing_is_left_and_nothing_was_on_a_command_line(tmp_path: Path) -> No
         pytest.skip("there is no strace here: etc/engines/command.sh strace")
     users, trace = Users(), tmp_path / "trace"
     before = Path("/etc/passwd").read_text()
-    # the script's own caller is strace
+    # the script is run by strace
     traced = Script("sshd", users.script.given)
     traced.path = tmp_path / "traced"
     traced.path.write_text(

@@ -1,5 +1,5 @@
-"""Two users, many short jobs each through two agents, and the supervisor dies while they run: none
-lost, none doubled, and Slurm is asked little.
+"""Two users run many short jobs through two agents while the supervisor is killed: no job is lost,
+none runs twice, and Slurm gets few queries.
 """
 
 import os
@@ -14,11 +14,11 @@ from site_locations import dice, share
 from slurm_cluster import OVER, Slurm
 from supervisor_process import until
 
-#: Of each user.
+#: Jobs of each user.
 JOBS = int(os.environ.get("JOBS", share(25, 100)))
-#: Slurm is asked no more often than this, whatever comes (seconds).
+#: Minimum interval between queries to Slurm (seconds).
 ASKED_SECS = 2.0
-#: What is asked besides when an agent begins, or something ends.
+#: Extra queries when an agent starts or a job ends.
 BESIDES = 10
 
 
@@ -71,7 +71,7 @@ def _done(observed: ObservedSupervisor) -> int:
 
 
 def _counted(observed: ObservedSupervisor, took: float, jobs: int) -> None:
-    """For all jobs of an agent there is one question."""
+    """Check that one query serves all jobs of an agent."""
     calls = observed.calls()
     count = Counter(name for _, name, _ in calls)
     minutes = took / 60

@@ -1,5 +1,5 @@
-"""Ranks of MPI over two nodes, as runs of the driver sbatch: what they were given, how far they say
-they are, and that none outlives its run.
+"""MPI ranks over two nodes as runs of the sbatch driver: their resources, their progress reports,
+and that no rank outlives its run.
 """
 
 import json
@@ -16,8 +16,7 @@ from slurm_supervisor import SECS, SlurmSupervisor, batch_site
 from supervisor_process import fresh_nap, jid_of, until
 
 RING = (Path(__file__).resolve().parent / "support" / "mpi_ring.py").read_text()
-#: Every rank hands the number round and waits for the others, for ever. Those with rank 0 tell of
-#: each round.
+#: Every rank passes the number on and waits for the others, forever. Ranks 0 report each round.
 LONG = (
     RING.partition("print(")[0]
     + """
@@ -33,7 +32,7 @@ while True:
     time.sleep(0.1)
 """
 )
-#: Rank 1 never comes to MPI_Init, where the others wait for it.
+#: Rank 1 never calls MPI_Init, where the others wait for it.
 STUCK = RING.replace(
     "assert mpi.MPI_Init",
     "import os, time\nif os.environ['OMPI_COMM_WORLD_RANK'] == '1':\n    time.sleep(1000)\n"
@@ -44,7 +43,7 @@ FOUR = {"nodes": 2, "tasks": 4, "tasksPerNode": 2, "cores": 1, "memoryMb": 120}
 
 @pytest.fixture(scope="module")
 def mpi() -> str:
-    """What a job needs for MPI."""
+    """Shell setup that a job needs for MPI."""
     script = Script("mpi", {})
     try:
         script("check")
@@ -62,7 +61,7 @@ def observed(mpi: str, _cluster: tuple[Slurm, Users]) -> Iterator[SlurmSuperviso
 def ranks(
     observed: SlurmSupervisor, program: str, mpi: str, *, start: str = "mpirun", **fields: Any
 ) -> tuple[dict[str, Any], str]:
-    """A run, and the mark that all of its processes have."""
+    """Return a run, and a mark that all its processes carry."""
     mark = f"JS_MARK_{fresh_nap().replace('.', '_')}"
     launch = f"{start} -x {mark}" if start == "mpirun" else start
     text = f'export {mark}=1; exec {launch} /usr/bin/python3 -c "$PROGRAM"'
@@ -75,7 +74,7 @@ def test_four_ranks_on_two_nodes_get_what_was_asked_for(
     observed: SlurmSupervisor, mpi: str
 ) -> None:
     run, _ = ranks(observed, RING, mpi)
-    # the same again by srun, and with its cores: what each rank has is what the kernel says
+    # the same by srun with its cores; the kernel reports the resources of each rank
     plain = observed.run(
         "srun sh -c 'echo $(hostname) $SLURM_PROCID of $SLURM_NTASKS, $SLURM_CPUS_PER_TASK cores'",
         batch={**FOUR, "tasks": 2, "tasksPerNode": 1, "cores": 2},
@@ -83,8 +82,8 @@ def test_four_ranks_on_two_nodes_get_what_was_asked_for(
     for one in (run, plain):
         observed.site.submit(one)
     over, other = observed.over(run, "completed"), observed.over(plain, "completed")
-    # mpirun reads its ranks through terminals: a line and its end may be passed on apart, with
-    # another rank's line between them
+    # mpirun reads its ranks through terminals: another rank's line may come between a line and its
+    # newline
     printed = observed.output(run)
     lines = sorted(re.findall(r"rank (\d+) of (\d+) on (\S+) had (\d+?)(?=rank|\n)", printed))
     assert [(int(r), int(of), int(had)) for r, of, _, had in lines] == [
@@ -119,7 +118,9 @@ def test_four_ranks_on_two_nodes_get_what_was_asked_for(
 
 
 def test_no_rank_outlives_a_cancel_wherever_it_is(observed: SlurmSupervisor, mpi: str) -> None:
-    """While they compute; while they are in MPI_Init; and by srun, when they do not obey SIGTERM."""
+    """Canceled while ranks compute, while they are in MPI_Init, and under srun when they ignore
+    SIGTERM.
+    """
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('is there', flush=True); time.sleep(1000)"
     two = {"batch": {**FOUR, "tasks": 2, "tasksPerNode": 1, "setup": mpi}}
     all_ = long, stuck, stubborn = (
@@ -130,7 +131,7 @@ def test_no_rank_outlives_a_cancel_wherever_it_is(observed: SlurmSupervisor, mpi
     for run, _ in all_:
         observed.site.submit(run)
     jobs = [observed.running(run) for run, _ in all_]
-    # how far it is, while it goes on
+    # its progress while it runs
     steps = observed.where(long[0]) / "steps"
     first = until(lambda: steps.exists() and int(steps.read_text()), "it computes", SECS)
     until(lambda: int(steps.read_text()) > first, "it goes on", SECS)

@@ -1,7 +1,7 @@
-"""Slurm's daemons away, or silent: nothing is concluded from that, what was asked meanwhile is done
-afterwards, and every end is told then.
+"""Slurm's daemons down or silent: nothing is concluded from that, requests are carried out
+afterwards, and every end is then reported.
 
-So a query that fails, once or again and again, gives no run a state that it has not (RUN-12 of the
+So a query that fails, once or repeatedly, never gives a run a wrong state (RUN-12 of the
 reference's list of checks).
 """
 
@@ -38,9 +38,9 @@ from supervisor_process import until
 
 from jobscribe.cli.job.why import lines as why_lines
 
-#: Silence is noticed so soon.
+#: An outage is noticed within this time (seconds).
 NOTICED_SECS = (POLL_SECS + 3 * CALL_SECS) * 5
-#: A silent connection is given up after a few of these.
+#: A silent connection is closed after a few of these (seconds).
 PING_SECS = 2.0
 ROUNDS = share(1, 5)
 ALL_LICENSES = {"licenses": "solver:2"}
@@ -56,14 +56,16 @@ def whole(_cluster: tuple[Slurm, Users]) -> Iterator[ObservedSupervisor]:
 
 @pytest.fixture
 def observed(whole: ObservedSupervisor) -> Iterator[ObservedSupervisor]:
-    """Shared by the tests; after each, the cluster is well, and books and witness are checked."""
+    """Supervisor shared by the tests. After each test the cluster is restored, and records and job
+    stamps are checked.
+    """
     yield whole
     whole.slurm.well()
     print(whole.check())
 
 
 class Scene:
-    """Runs in every state, of both users, before an outage; and what becomes of them in it."""
+    """Runs of both users in every state before an outage, and what happens to them during it."""
 
     def __init__(self, observed: ObservedSupervisor) -> None:
         self.observed = observed
@@ -87,8 +89,8 @@ class Scene:
         self._saved()
 
     def _saved(self) -> None:
-        """The controller writes down what it knows a few seconds later than it says so; what it
-        loses before is lost (see the last test).
+        """Wait until the controller has saved its state, which it does a few seconds after it
+        reports a job. A crash before that loses the job (see the last test).
         """
         slurm, since = self.observed.slurm, time.time()
         slurm.ask("scontrol", "update", f"jobid={self.waits.jobs[0].id}", "nice=1")
@@ -99,8 +101,8 @@ class Scene:
         )
 
     def meanwhile(self) -> None:
-        """One ends, one is submitted, and three are canceled: one that runs, one that waits, one
-        that Slurm never heard of.
+        """Let one run end, submit one, and cancel three: a running one, a waiting one, and one
+        unknown to Slurm.
         """
         self.late.submit()
         self.late_canceled.submit()
@@ -114,7 +116,9 @@ class Scene:
         until(over, "it has ended")
 
     def unknown(self) -> float:
-        """Says that it is not known, since when, and nothing else. Returns the seconds until then."""
+        """Check that each run is reported as unknown, with the time since when, and as nothing
+        else. Return the seconds until then.
+        """
         begun = time.monotonic()
 
         def said() -> bool:
@@ -138,7 +142,9 @@ class Scene:
         return took
 
     def _explained(self, case: ObservedRun, cause: str) -> None:
-        """Nobody is said to have failed; since when nobody knows, and what was known last."""
+        """Check that `job why` gives this cause, says that contact is lost, and shows the last
+        known state.
+        """
         why = self.observed.site.post("job-why", uid=case.uid, computeJid=case.jid)
         explanation_quality.check(why, text := "\n".join(why_lines(case.jid, why)))
         assert why["cause"] == cause and "this answer shows the last known state" in text, text
@@ -155,8 +161,8 @@ class Scene:
         return time.monotonic() - begun
 
     def afterwards(self) -> float:
-        """Seconds until the ends are told. A request that was lost without munge is repeated by
-        Slurm, which takes it a minute.
+        """Return the seconds until all ends are reported. Slurm repeats a request that was lost
+        without munge only after a minute.
         """
         until(
             lambda: all(j.state in OVER for j in self.canceled.jobs),
@@ -194,8 +200,8 @@ class Scene:
         return told
 
     def _late_begins(self) -> None:
-        """What Slurm could not hand to its node, because munge was away just then, it holds back
-        for two minutes of its own. That is said.
+        """If Slurm could not hand a job to its node because munge was down, it holds the job back
+        for two minutes. Meanwhile its status must say that it is in the queue.
         """
         until(
             lambda: all(j.state != "PENDING" or j.reason == "BeginTime" for j in self.late.jobs),
@@ -217,7 +223,7 @@ class Scene:
             )
 
 
-#: What is done, how it is undone, and whether nobody can be asked meanwhile.
+#: How an outage is caused, how it is ended, and whether Slurm cannot be queried meanwhile.
 Outage = tuple[Callable[[Slurm], Any], Callable[[Slurm], Any], bool]
 OUTAGES: dict[str, Outage] = {
     "slurmctld is killed": (lambda s: s.kill("slurmctld"), lambda s: s.start("slurmctld"), True),
@@ -226,7 +232,7 @@ OUTAGES: dict[str, Outage] = {
     "slurmdbd is frozen": (lambda s: s.freeze("slurmdbd"), lambda s: s.thaw("slurmdbd"), False),
     "slurmdbd is killed": (lambda s: s.kill("slurmdbd"), lambda s: s.start("slurmdbd"), False),
 }
-#: Who dies in the midst of it, besides.
+#: Processes killed during the outage.
 ALSO: dict[str, Callable[[ObservedSupervisor], Any]] = {
     "slurmctld is frozen": lambda observed: observed.restart(),
     "slurmctld is killed": lambda observed: observed.kill(
@@ -235,8 +241,8 @@ ALSO: dict[str, Callable[[ObservedSupervisor], Any]] = {
 }
 
 
-#: One after the other, with ends and cancels under way that the first one has held up; in a soak
-#: all of them, and each alone as well.
+#: Combined outages, one after the other, with ends and cancels delayed by the first one. A soak
+#: runs all of them, and each alone as well.
 WAYS = (
     {"in a row": tuple(OUTAGES), **{what: (what,) for what in OUTAGES}}
     if SOAK
@@ -274,7 +280,9 @@ def test_nothing_is_concluded_from_silence(observed: ObservedSupervisor, way: st
 def test_what_squeue_has_forgotten_is_asked_of_accounting_and_waited_for(
     observed: ObservedSupervisor,
 ) -> None:
-    """It ended while the agent stood still; accounting is away when the agent looks again."""
+    """The job ended while the agent was stopped; accounting is down when the agent queries
+    again.
+    """
     slurm = observed.slurm
     own, by_hand, runs = (ObservedRun(observed).submit().started() for _ in range(3))
     with slurm.forgetting():
@@ -311,7 +319,7 @@ def test_what_squeue_has_forgotten_is_asked_of_accounting_and_waited_for(
 
 @contextlib.contextmanager
 def _cut(port: int) -> Iterator[None]:
-    """Packets of connections to this port vanish, those of open ones too."""
+    """Drop all packets to this port, also those of open connections."""
     rules = [
         ["-i", "lo", "-p", "tcp", end, str(port), "-j", "DROP"] for end in ("--dport", "--sport")
     ]
@@ -381,8 +389,8 @@ def test_agents_that_are_cut_off_go_on_and_are_told_of_cancels_afterwards(
 )
 @pytest.mark.timeout(300)
 def test_a_controller_that_lost_its_books_gives_ids_anew(observed: ObservedSupervisor) -> None:
-    """By the ids of the first jobs it means others now, of the same user: neither their states nor
-    cancels are taken for each other's.
+    """Ids of the first jobs now belong to other jobs of the same user. Their states and cancels
+    must not be confused.
     """
     slurm = observed.slurm
     state, before = slurm.place / "state", slurm.place / "state-before"
@@ -392,7 +400,7 @@ def test_a_controller_that_lost_its_books_gives_ids_anew(observed: ObservedSuper
     for path in (before, *before.rglob("*")):
         shutil.chown(path, "slurm", "slurm")
     slurm.start("slurmctld")
-    # (a node takes no id again that it has been told to end)
+    # a node rejects an id that it was told to end
     first = [
         ObservedRun(observed, batch={"constraint": "old"}).submit().started() for _ in range(3)
     ]

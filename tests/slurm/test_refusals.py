@@ -1,8 +1,7 @@
-"""What a cluster does not give is refused with what there is, by us before anything is submitted or
-in Slurm's own words; and nothing is left half submitted.
+"""Requests that a cluster cannot satisfy are refused with the available values, by jobscribe before
+the submission or by Slurm itself; no job is left half submitted.
 
-What Slurm has been given is asked of squeue. Bad input comes in by every door: HTTP, command line,
-job file.
+Slurm's jobs are checked with squeue. Bad input comes by HTTP, command line and job file.
 """
 
 import json
@@ -24,7 +23,7 @@ LATER = "begin=now+1hour"
 
 @pytest.fixture(scope="module")
 def stage(_cluster: tuple[Slurm, Users]) -> Iterator[ConcurrentRuns]:
-    """Two clusters: `lab`, and the same again with its folder on a disk of its own."""
+    """Two clusters: `lab`, and the same cluster with its folder on a separate disk."""
     slurm, users = _cluster
     disk = slurm.place / "disk"
     disk.mkdir()
@@ -48,7 +47,7 @@ def stage(_cluster: tuple[Slurm, Users]) -> Iterator[ConcurrentRuns]:
 
 @pytest.fixture
 def known(stage: ConcurrentRuns) -> ConcurrentRuns:
-    """ALICE's agent has told of the cluster."""
+    """The stage, once ALICE's agent has reported the cluster."""
     stage.site.post("begin-session", uid=ALICE, driver="sbatch")
     until(
         lambda: stage.site.post("clusters", uid=ALICE)["clusters"][0]["partitions"],
@@ -59,7 +58,7 @@ def known(stage: ConcurrentRuns) -> ConcurrentRuns:
 
 
 def refused(stage: ConcurrentRuns, run: dict[str, Any], code: str, *words: str) -> str:
-    """The sentence; nothing of it is on record, and Slurm has heard of nothing."""
+    """Check that the run is refused, not stored, and unknown to Slurm. Return the sentence."""
     answer = stage.site.ask(
         "POST", "/api/run-simulation", json.dumps({"reqId": req_id(), "run": run}).encode()
     )
@@ -77,12 +76,14 @@ def refused(stage: ConcurrentRuns, run: dict[str, Any], code: str, *words: str) 
 
 
 def nothing_of(stage: ConcurrentRuns, run: dict[str, Any], *, active: bool = False) -> None:
-    """active: of what Slurm itself refuses it may keep a note for a while, as failed on no node."""
+    """Check that Slurm has no job of the run. active: ignore ended jobs, because Slurm may keep one
+    that it refused, as failed on no node.
+    """
     kept = [j for j in stage.slurm.queued(active=active) if f" {jid_of(run)}/" in j.comment]
     assert kept == [], kept
 
 
-# ---- known before
+# ---- refused by jobscribe
 
 
 @pytest.mark.parametrize(
@@ -163,11 +164,11 @@ def test_a_time_limit_that_the_cluster_or_the_partition_does_not_give(
     )
 
 
-# ---- Slurm's own word
+# ---- refused by Slurm
 
 
 def failed(stage: ConcurrentRuns, run: dict[str, Any], *words: str) -> None:
-    """Slurm has refused it: it ends with that, and is not in any queue."""
+    """Check that Slurm refused the run: the run ends with that error and is in no queue."""
     said = stage.site.wait(run, SECS)
     assert (said["state"], said["reason"], said["exit"]["source"], said["exit"]["fault"]) == (
         "error",
@@ -190,7 +191,7 @@ def failed(stage: ConcurrentRuns, run: dict[str, Any], *words: str) -> None:
 
 
 def test_what_is_not_known_yet_is_refused_by_slurm_in_its_words(stage: ConcurrentRuns) -> None:
-    """Whose agent is started by the very first runs."""
+    """The very first runs start the user's agent, so nothing is known of the cluster yet."""
     assert stage.site.post("clusters", uid=BOB)["clusters"][0]["partitions"] is None
     wrong = {
         "partition": ({"partition": "nosuch"}, ["no such partition", "nvalid partition"]),
@@ -211,7 +212,7 @@ def test_what_is_not_known_yet_is_refused_by_slurm_in_its_words(stage: Concurren
         assert stage.site.submit(run)["state"] == "pending"
     for name, run in runs.items():
         failed(stage, run, *wrong[name][1])
-    # what Slurm takes and would keep for ever is taken out of its queue
+    # a job that Slurm accepts but would never start is removed from its queue
     said = stage.site.wait(late, SECS)
     assert (said["state"], said["exit"]["fault"]) == (
         "error",
@@ -237,7 +238,9 @@ def test_what_is_not_known_yet_is_refused_by_slurm_in_its_words(stage: Concurren
 
 
 def test_no_hours_left_and_limits_of_a_qos(known: ConcurrentRuns) -> None:
-    """An account without hours waits, which is told; a QOS that denies is Slurm's refusal."""
+    """A run of an account without hours waits with that reason; a QOS that denies is a refusal by
+    Slurm.
+    """
     spent = known.run("true", batch={"account": "spent"})
     known.site.submit(spent)
     long = known.run("true", batch={"qos": "short"}, timeLimitSecs=600)
@@ -267,14 +270,14 @@ def test_no_hours_left_and_limits_of_a_qos(known: ConcurrentRuns) -> None:
     )
 
 
-# ---- no room
+# ---- full disk
 
 
 def test_a_disk_that_is_full_is_named_and_nothing_is_submitted_until_there_is_room(
     stage: ConcurrentRuns,
 ) -> None:
-    """Room on it is what a quota leaves. What runs on the nodes is not looked at: they do not see
-    this disk.
+    """A quota limits the disk. Processes on the nodes are not checked: they do not see this
+    disk.
     """
     disk, alice = stage.slurm.place / "disk", stage.users.uid("alice")
     mounted = subprocess.run(
@@ -330,13 +333,12 @@ def test_a_disk_that_is_full_is_named_and_nothing_is_submitted_until_there_is_ro
     )
 
 
-# ---- more than it says
+# ---- injection
 
 
 CANARY = Path("/tmp/jobscribe-canary")
 TOUCH = f"touch {CANARY}"
-#: What no name may be: each is a text of a user's that would be an option, a line or a command
-#: more.
+#: Invalid names: each would add an option, a line or a command.
 BROKEN = [
     "batch\n#SBATCH --uid=0",
     "batch --wrap=id",
@@ -362,7 +364,7 @@ KEYS = ("partition", "account", "qos", "constraint", "licenses", "cluster")
 def test_names_are_names(known: ConcurrentRuns, key: str) -> None:
     for text in BROKEN:
         if key in ("constraint", "licenses") and text in ("-p", "--wrap=id"):
-            continue  # a feature may be called so: it stands behind `=` and stays one word
+            continue  # a valid feature: it follows `=` and stays one word
         run = known.run("true", batch={key: text})
         answer = known.site.ask(
             "POST", "/api/run-simulation", json.dumps({"reqId": req_id(), "run": run}).encode()
@@ -460,8 +462,8 @@ def test_setup_is_lines_of_sh_and_no_options(known: ConcurrentRuns, setup: str) 
 
 
 def test_what_is_taken_breaks_out_of_nothing(known: ConcurrentRuns) -> None:
-    """Set-up, modules, commands, names and variables with everything in them that a script could
-    stumble over: each stays where it is.
+    """Setup, modules, commands, names and variables with characters that could break a script: each
+    stays in its place.
     """
     hostile = f"'; {TOUCH}; '\"`{TOUCH}`$({TOUCH})\n#SBATCH --job-name=pwned\n\\"
     says = known.run("true", env={"HOSTILE": hostile}, simName=hostile.replace("\n", " ")[:60])
@@ -491,8 +493,7 @@ def test_what_is_taken_breaks_out_of_nothing(known: ConcurrentRuns) -> None:
     for text, run in opened.items():
         said = known.site.wait(run, SECS)
         ran = b"ran" in known.site.output(run).body
-        # where the set-up ends the shell, or takes its place, nothing runs; it is never called a
-        # success then
+        # if the setup ends or replaces the shell, nothing runs, and the run is never a success
         assert ran or (said["state"] == "error" and said["error"]), (text, said)
         assert said["exit"]["code"] == {"exit 5": 5, "trap - EXIT; exit 6": 6}.get(
             text, said["exit"]["code"]
@@ -502,7 +503,7 @@ def test_what_is_taken_breaks_out_of_nothing(known: ConcurrentRuns) -> None:
     ]
 
 
-# ---- the other doors
+# ---- command line and job files
 
 
 def typed(stage: ConcurrentRuns, *args: str) -> tuple[int, str, str]:
@@ -515,7 +516,7 @@ def typed(stage: ConcurrentRuns, *args: str) -> tuple[int, str, str]:
 def test_the_command_line_says_no_before_anything_is_submitted(known: ConcurrentRuns) -> None:
     before = {
         j.id for j in known.slurm.queued(active=False)
-    }  # squeue forgets those that are over meanwhile
+    }  # squeue omits jobs that end meanwhile
     for args, word in (
         (("--partition", "nosuch"), 'no partition "nosuch"'),
         (("--partition", "batch\n#SBATCH --uid=0"), "partition"),
@@ -538,7 +539,7 @@ def test_the_command_line_says_no_before_anything_is_submitted(known: Concurrent
 def test_a_job_file_says_no_with_the_line(known: ConcurrentRuns, tmp_path: Path) -> None:
     before = {
         j.id for j in known.slurm.queued(active=False)
-    }  # squeue forgets those that are over meanwhile
+    }  # squeue omits jobs that end meanwhile
     file = tmp_path / "job.yml"
     for text, words in (
         ("partition: nosuch", ["no partition"]),

@@ -1,5 +1,5 @@
-"""Signing in to a real OpenSSH with PAM and one-time codes: what its messages really are, and how
-many failures it counts.
+"""Sign-in to a real OpenSSH with PAM and one-time codes: its real messages, and the number of
+failures that it counts.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ async def refused(
 
 
 def given(sshd: Sshd, name: str) -> dict[str, str | None]:
-    """What this user signs in with."""
+    """Return the secrets with which this user signs in."""
     key = sshd.users.key.read_text()
     return {
         "password": sshd.users.password if name in ("pw", "kbd", "one", "two", "noisy") else None,
@@ -78,7 +78,7 @@ def given(sshd: Sshd, name: str) -> dict[str, str | None]:
 
 
 def failures(sshd: Sshd, name: str) -> int:
-    """How many answers of this user's this server has refused, as its own log says."""
+    """Return the number of this user's answers that the server refused, from its own log."""
     return len(re.findall(rf"^Failed \S+ for {sshd.users[name]} ", sshd.log(), re.MULTILINE))
 
 
@@ -123,7 +123,7 @@ async def test_every_way_in(sshd: Sshd, name: str) -> None:
 async def test_a_wrong_answer_is_counted_once_by_the_server(
     sshd: Sshd, name: str, wrong: dict[str, str | None], says: str
 ) -> None:
-    """A second one might lock the account."""
+    """A second failure might lock the account."""
     before = failures(sshd, name)
     right = given(sshd, name) | ({"password": sshd.users.password} if name == "locked" else {})
     given_wrong = right | {k: v for k, v in wrong.items() if v not in ("right", "stranger")}
@@ -187,7 +187,7 @@ async def test_an_expired_certificate_is_refused(sshd: Sshd) -> None:
         while "expired at" not in (said := await refused_or_in(sshd, key, certificate)):
             assert (
                 said == "" or "did not accept the certificate SHA256:" in said
-            )  # its clock and ours change seconds one after the other
+            )  # its clock and ours may change seconds at different moments
             await asyncio.sleep(0.3)
 
 
@@ -202,10 +202,10 @@ async def refused_or_in(sshd: Sshd, key: str, certificate: str) -> str:
 async def test_pinned_keys_jump_hosts_and_hosts_in_turn(sshd: Sshd) -> None:
     key = sshd.users.key.read_text()
     both = [*sshd.keys("main"), *sshd.keys("other")]
-    for server in ("main", "other"):  # two machines behind one name
+    for server in ("main", "other"):  # two machines with one name
         async with signed_in(sshd, "alice", cluster(sshd.login(server, keys=both)), key=key):
             pass
-    for one in sshd.keys("main"):  # a server has keys of several kinds, and we know but one
+    for one in sshd.keys("main"):  # a server has several kinds of keys, and we know only one
         async with signed_in(sshd, "alice", cluster(sshd.login(keys=[one])), key=key):
             pass
     before = sshd.log("other")
@@ -272,7 +272,7 @@ async def test_a_socket_on_the_login_node_leads_here_and_is_the_users_alone(sshd
     path = str(sshd.users.home("alice") / "room" / "s")
     ask = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.sendall(b'hi\\n'); print(s.recv(99).decode())"
     key = sshd.users.key.read_text()
-    for _ in range(2):  # sshd leaves the socket behind, where the connection is cut off
+    for _ in range(2):  # sshd leaves the socket file behind when the connection is cut
         async with signed_in(sshd, "alice", key=key) as channel:
             await channel.forward(path, "127.0.0.1", port)
             assert (await channel.run(["python3", "-c", ask, path])).out == b"supervisor: hi\n\n"

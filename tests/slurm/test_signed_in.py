@@ -1,5 +1,5 @@
-"""Users who sign in: a real supervisor, a real sshd, a real Slurm. What is killed on the way costs
-nobody a run, and nobody is asked for a code twice for it.
+"""Users who sign in, with a real supervisor, a real sshd and a real Slurm: killed processes cost no
+run, and no user is asked twice for a code.
 """
 
 import os
@@ -40,11 +40,11 @@ pytestmark = pytest.mark.timeout(600)
 def at(
     _cluster: tuple[Slurm, Users], _servers: Sshd, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SignedInUsers]:
-    """Clusters: `link`, `tls` and `two` are signed in to, the last one at a far login node, or else
-    here; `direct` is not.
+    """Clusters: users sign in to `link`, `tls` and `two` (to the last one on a far login node or
+    here); `direct` needs no sign-in.
     """
     slurm, users = _cluster
-    # where agents dial to: they find it again
+    # a fixed port, which agents find again after a restart
     port = f"supervisor.agents_port={free_ports(1)}"
     for name in ("alice", "bob"):
         (users.home(name) / ".profile").write_text(f"export OF_THE_PROFILE=of-{name}\n")
@@ -89,8 +89,8 @@ def at(
 
 
 def complete(at: SignedInUsers, uid: str, cluster: str) -> None:
-    """A run that was there before its user: it waits for the sign-in where there is one, and goes
-    on by itself.
+    """Submit a run before its user signs in. It waits for the sign-in where one is needed, and then
+    continues by itself.
     """
     who, access = at.users[WHO[uid]], "runuser" if cluster == "direct" else "ssh"
     run = at.run(
@@ -123,10 +123,8 @@ def complete(at: SignedInUsers, uid: str, cluster: str) -> None:
     assert (Path(run_dir) / "file.txt").read_text() == "data\n"
     pid = at.agent(uid, cluster)
     (keeper,) = at.keepers(uid, cluster)
-    for each in (
-        pid,
-        keeper,
-    ):  # (who owns a folder in /proc is not who it runs as: neither can be looked into)
+    # /proc/PID belongs to root because these processes are not dumpable: read the ids instead
+    for each in (pid, keeper):
         uids = next(
             line
             for line in Path(f"/proc/{each}/status").read_text().splitlines()
@@ -134,8 +132,8 @@ def complete(at: SignedInUsers, uid: str, cluster: str) -> None:
         )
         assert uids.split()[1:] == [str(at.users.uid(WHO[uid]))] * 4
     assert os.getsid(keeper) == keeper and os.getsid(pid) == pid, "ssh may go away"
-    # what is unpacked at the same time for another cluster lies beside it until it turns out to be
-    # there already
+    # a copy that is unpacked for another cluster at the same time lies beside it until the
+    # duplicate is noticed
     (code,) = until(
         lambda: len(found := list((at.base(uid, cluster) / "code").iterdir())) == 1 and found,
         "the code is there, once",
@@ -179,8 +177,8 @@ def signed(at: SignedInUsers, uid: str, cluster: str) -> None:
 def test_a_supervisor_that_was_killed_knows_what_it_can_and_says_what_it_cannot(
     at: SignedInUsers,
 ) -> None:
-    """With `tls` the agent is there again by itself. With `ssh` nobody knows anything until its
-    user has signed in; jobs go on and end meanwhile.
+    """With `tls` the agent reconnects by itself. With `ssh` the state is unknown until the user
+    signs in; meanwhile jobs run and end.
     """
     for uid, cluster in ((ALICE, "link"), (ALICE, "tls"), (BOB, "link")):
         signed(at, uid, cluster)
@@ -238,7 +236,9 @@ def test_a_supervisor_that_was_killed_knows_what_it_can_and_says_what_it_cannot(
 
 
 def test_what_is_killed_there_is_there_again(at: SignedInUsers) -> None:
-    """Agent, keeper, connection, all of it. A code is asked for only where there is no other way."""
+    """Kills agent, keeper, connection and all of them. A code is needed only where there is no
+    other way.
+    """
     all_at_once(
         lambda: _agent_killed(at, ALICE, "tls"),
         lambda: _moved_and_frozen(at, ALICE, "two"),
@@ -266,7 +266,7 @@ def _agent_killed(at: SignedInUsers, uid: str, cluster: str) -> None:
 
 
 def _keeper_killed(at: SignedInUsers, uid: str, cluster: str) -> None:
-    """The way there is still open: another one is started without anybody's help."""
+    """The connection is still open: a new keeper is started without a sign-in."""
     signed(at, uid, cluster)
     run, gate = at.gated(uid, cluster)
     job, keepers = at.running(run), at.keepers(uid, cluster)
@@ -295,7 +295,7 @@ def _connection_killed(at: SignedInUsers, uid: str, cluster: str) -> None:
 
 
 def _rebooted(at: SignedInUsers, uid: str, cluster: str) -> None:
-    """The login node; nodes go on."""
+    """The login node reboots; the nodes run on."""
     signed(at, uid, cluster)
     run, gate = at.gated(uid, cluster)
     job = at.running(run)
@@ -311,8 +311,8 @@ def _rebooted(at: SignedInUsers, uid: str, cluster: str) -> None:
 
 
 def _moved_and_frozen(at: SignedInUsers, uid: str, cluster: str) -> None:
-    """Two login nodes, one agent: it comes to where its user has signed in. (SOAK: also where the
-    one on the other node hangs, and goes on later.)
+    """Two login nodes, one agent: it follows its user's sign-in. (SOAK: also if the agent on the
+    other node hangs and resumes later.)
     """
     assert at.far is not None
     signed(at, uid, cluster)
@@ -359,7 +359,7 @@ def test_one_sign_in_at_a_time_and_a_name_that_was_refused_is_repeated_nowhere(
         and secret not in str(said)
         and secret.lower() not in str(said).lower()
     )
-    # the answer may be here before its line is in the log
+    # the answer may arrive before its log line is written
     until(
         lambda: (
             "did not accept the password of this user" in at.site.log()

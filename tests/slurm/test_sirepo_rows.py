@@ -1,9 +1,8 @@
-"""What Sirepo's own tests of batch runs promise its users, through the front door and a login node
-that asks for password and code.
+"""Promises of Sirepo's own batch run tests, through the front end and a login node that asks for
+password and code.
 
-Row 35: a run is in Slurm's queue once, and a cancel takes it out within 25 s. Row 36: a run is
-computed within 90 s, its frames and its file are there. (Row 37, how signing in goes, is in
-test_front_real.py.)
+Row 35: a run is in Slurm's queue once, and a cancel removes it within 25 s. Row 36: a run is
+computed within 90 s, and its frames and file exist. (Row 37, sign-in, is in test_front_real.py.)
 """
 
 import importlib.util
@@ -21,7 +20,7 @@ from login_nodes import Sshd, Users
 from slurm_cluster import Slurm, sites
 from supervisor_process import until
 
-#: What these rows promise (seconds). Five times that on a busy machine.
+#: Limits of these rows in seconds; a busy machine gets five times as much.
 CANCEL_SECS, RUN_SECS, ROOM = 25.0, 90.0, 5.0
 BATCH = {
     "jobRunMode": "sbatch",
@@ -73,8 +72,8 @@ def observed(
 
 
 def lay_numpy(modules: Path) -> None:
-    """For users who may not read the interpreter of these tests, and whose own has none: that of
-    the tests, if it fits.
+    """Install numpy for users who may not read the interpreter of these tests and whose own has
+    none: the tests' copy, if it fits.
     """
     theirs = subprocess.run(
         ["/usr/bin/python3", "-c", "import sys; print(*sys.version_info[:2])"],
@@ -126,7 +125,7 @@ def test_35_a_run_is_in_the_queue_once_and_a_cancel_takes_it_out(
     assert slurm.queued(user=users[NAME]) == []
     sim = wish("rows0035", frames=4000, paceSecs=0.2)
     first = started(browser, sim)
-    # that it runs its own script says, on which nodes Slurm, a little later
+    # its own script reports that it runs; Slurm reports the nodes a little later
     running = until(
         lambda: (
             (s := state(browser, first))["state"] == "running" and s["batch"].get("nodes") and s
@@ -137,7 +136,7 @@ def test_35_a_run_is_in_the_queue_once_and_a_cancel_takes_it_out(
     assert running["nextRequest"]["computeJobStart"], running
     (job,) = slurm.queued(user=users[NAME])
     assert (job.id, job.state) == (running["batch"]["jobId"], "RUNNING")
-    # asked for again it is the same one
+    # the same request again returns the same run
     assert (
         browser.said("/run-simulation", sim)["state"] == "running"
         and len(slurm.queued(user=users[NAME])) == 1

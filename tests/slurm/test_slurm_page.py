@@ -1,5 +1,5 @@
-"""docs/debugging-the-system.md, "Follow a run on a cluster", walked: its commands are executed on a
-real Slurm, and its lines are looked for in what is real.
+"""docs/debugging-the-system.md, "Follow a run on a cluster": every command is executed on a real
+Slurm, and every line is searched in real logs.
 """
 
 import itertools
@@ -17,7 +17,7 @@ from slurm_supervisor import SlurmSupervisor, batch_site
 from supervisor_process import spec, until
 
 UID, SECTION = "qsOpzxM9", "Follow a run on a cluster"
-#: The example ids of the section, with the form that a real one has.
+#: The example ids of the section, with patterns of real ids.
 PAGE = Page(
     "debugging-the-system.md",
     {
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.skipif(
 
 
 class Walk:
-    """The section on one site."""
+    """The section, executed on one site."""
 
     def __init__(self, at: SlurmSupervisor) -> None:
         self.at, self.scratch = at, at.users.home("alice") / "scratch"
@@ -54,7 +54,7 @@ class Walk:
         )
 
     def logs(self) -> Logs:
-        """Lines of the supervisor's, and of keepers and agents on the cluster."""
+        """Return the log lines of the supervisor, and of keepers and agents on the cluster."""
         paths = [
             self.at.site.root / "log" / "supervisor.log",
             *self.scratch.glob("jobscribe-*/job_agent.log"),
@@ -63,12 +63,12 @@ class Walk:
 
     @property
     def jid(self) -> str:
-        """Of the first run."""
+        """The jid of the first run."""
         return f"{UID}-{self.walker.reality.bound['Tq6mHw3Z']}-command"
 
     @property
     def number(self) -> str:
-        """Of its job in Slurm."""
+        """The number of its Slurm job."""
         return self.walker.reality.bound["4711"]
 
     def section(self, part: str = "") -> None:
@@ -114,7 +114,7 @@ def test_one_request_is_followed_through_every_log(walk: Walk) -> None:
         0.2,
     )
     walk.section("Look up a run by any of its ids")
-    # what a trace cannot have is said: that log is not in this root
+    # a trace names the logs that it lacks: this one is not in the root
     gaps = walk.at.site.post("trace", id=walk.jid, logs=True)["gaps"]
     assert f"the log of its agent is on the cluster hpc: jobscribe agent logs {walk.jid}" in gaps, (
         gaps

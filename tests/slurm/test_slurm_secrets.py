@@ -1,8 +1,8 @@
-"""Nobody on a cluster gets at what is another's: neither another unix user there, nor a user who
-has an agent of his own and has it say anything.
+"""No user on a cluster gets data of another: neither another unix user there, nor a user whose own
+agent sends forged messages.
 
-And of all secrets of a full run none is anywhere but in its place: looked for in arguments and
-environments all the time, and afterwards in all files.
+Also, no secret of a full run is outside its place: arguments and environments are searched all the
+time, and all files at the end.
 """
 
 import json
@@ -32,13 +32,13 @@ from ..integration.test_tls import Authority, settings
 
 pytestmark = pytest.mark.timeout(600)
 ATTACKER = Path(__file__).resolve().parent / "attacker.py"
-#: An errno that is a wall.
+#: An errno that proves isolation.
 WALLS = frozenset(("EPERM", "EACCES"))
 WRONG, LOST = "canaryOfAWrongPassword4711", "canaryTypedAsAName4711"
 
 
 class Sampler(threading.Thread):
-    """Reads arguments and environments of all processes, all the time."""
+    """Samples arguments and environments of all processes continuously."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -84,7 +84,7 @@ def at(
         ) as there,
     ):
         there.tls_key = key  # type: ignore[attr-defined]
-        # homes of many sites can be looked into: what is ours has to close its own door
+        # home directories of many sites are world-readable: our folders must protect themselves
         open_ones = [
             p for who in WHO.values() for p in (users.home(who), users.home(who) / "scratch")
         ]
@@ -121,7 +121,7 @@ def test_another_unix_user_gets_at_nothing_and_no_secret_is_anywhere(at: SignedI
         for where, text in looked.items()
         if _is_in(secret, text)
     }
-    # sshd's own log has the names that it was given
+    # sshd's own log has the names that users typed
     assert found.pop("typed as a name") == str(at.users.place / "log" / "main")
     assert found == {}
     assert any(b"jobscribe keeper" in text for text in sampler.seen) and any(
@@ -130,8 +130,8 @@ def test_another_unix_user_gets_at_nothing_and_no_secret_is_anywhere(at: SignedI
 
 
 def _everything(at: SignedInUsers) -> list[str]:
-    """Sign-ins that are refused and that are not, jobs that show what they are given, an agent that
-    is replaced. The codes that were used.
+    """Run refused and accepted sign-ins, jobs that print their environment, and a replaced agent.
+    Return the codes used.
     """
     at.login(BOB, "link", code=401, password=WRONG)
     at.login(BOB, "link", code=401, username=LOST, password="x")
@@ -186,7 +186,7 @@ def _is_in(secret: bytes, text: bytes) -> bool:
         return secret in text
     return (
         re.search(rb"(?<![0-9.])" + secret + rb"(?![0-9])", text) is not None
-    )  # a code may stand in a longer number
+    )  # a code may be part of a longer number
 
 
 def _attacked(at: SignedInUsers, run: dict[str, Any], job: str) -> dict[str, Any]:
@@ -254,7 +254,7 @@ def _attacked(at: SignedInUsers, run: dict[str, Any], job: str) -> dict[str, Any
 
 
 def _texts(at: SignedInUsers) -> dict[str, bytes]:
-    """What lies anywhere, by where it is."""
+    """Return all searched texts, by location."""
     root, place = at.root, at.root.parent
     belongs = {
         root / "client.json",
@@ -283,8 +283,8 @@ def _texts(at: SignedInUsers) -> dict[str, bytes]:
 
 
 def _answers(at: SignedInUsers) -> dict[str, bytes]:
-    """What those are shown who look for a fault: of every job why, trace and log of its agent, of
-    one all of it in a bundle, and how the system is.
+    """Return the answers to debugging requests: `why`, trace and agent log of every job, one
+    bundle, and the system's health.
     """
     site, out = at.site, {}
     monitor = {"Authorization": f"Bearer {(at.root / 'secret' / 'metrics').read_text().strip()}"}
@@ -340,12 +340,12 @@ def _answers(at: SignedInUsers) -> dict[str, bytes]:
     return out | {"bundle says": done.stdout + done.stderr}
 
 
-# ---- a user against the supervisor, and against others
+# ---- attacks of a user on the supervisor and on others
 
 
 def test_whatever_a_job_does_to_its_own_files_harms_itself_alone(at: SignedInUsers) -> None:
-    """Pipes, links, sparse files, lies, in the place of all that supervisor, agent and keeper read;
-    Slurm's own words about other jobs; marks made in advance.
+    """Pipes, links, sparse files and false data in place of all files that supervisor, agent and
+    keeper read; false Slurm output about other jobs; start marks created in advance.
     """
     for uid, cluster in ((ALICE, "link"), (BOB, "tls")):
         if not at.ready(uid, cluster):
@@ -385,7 +385,7 @@ def test_whatever_a_job_does_to_its_own_files_harms_itself_alone(at: SignedInUse
         )
         assert answer.code in (200, 404, 503) and given.encode() not in answer.body, (name, answer)
         assert given not in json.dumps(at.why(run)) and len(json.dumps(ends[name])) < 100_000
-    # a mark that is made in advance: nothing runs, and that is said
+    # a start mark created in advance: nothing runs, and that is reported
     at.slurm.ask("scontrol", "update", "partitionname=batch", "state=down")
     try:
         fenced = at.run("echo must not run", ALICE, "link")
@@ -410,8 +410,8 @@ def test_whatever_a_job_does_to_its_own_files_harms_itself_alone(at: SignedInUse
 
 
 def test_a_log_of_the_agents_is_copied_as_what_it_is(at: SignedInUsers) -> None:
-    """job_agent.log goes to the supervisor's own tree at each start: a link in its place does not
-    lead to a file of the supervisor's, and it is cut.
+    """job_agent.log is copied to the supervisor's own tree at each start. A link in its place must
+    not lead to a supervisor file, and the copy is truncated.
     """
     if not at.ready(ALICE, "link"):
         at.login(ALICE, "link")

@@ -1,8 +1,8 @@
-"""Every way in which Slurm can end a run, or keep it waiting, is told as what it is: by status,
-reason, exit, `job why`, record and trace.
+"""Every way in which Slurm ends a run or keeps it waiting is reported correctly by status, reason,
+exit status, `job why`, record and trace.
 
-All of them are played at once on one cluster. While they are, the records are read again and again,
-and Slurm is asked at each change whether that was so.
+All cases run at once on one cluster. Meanwhile the records are read continuously, and each change
+is compared with Slurm's own state.
 """
 
 import contextlib
@@ -23,10 +23,10 @@ from supervisor_process import PYTHON_PATH, naps, until
 
 from jobscribe.drivers.deployment_name import deployment
 
-#: Many small jobs at once on the first two nodes. Those that an operator changes are of one play
-#: each.
+#: `crowd` runs many small jobs at once on the first two nodes. Each partition that an operator
+#: changes belongs to one case.
 PARTITIONS = ("crowd", "shorter", "narrower", "barred", "shrunk", "paused", "slow", "held")
-#: What keeps a job in the queue until an operator lets it go.
+#: Keeps a job in the queue until an operator releases it.
 LATER = {"directives": ["begin=now+1hour"]}
 PLAYS: dict[str, Play] = dict(AS_LOCALLY)
 
@@ -37,7 +37,7 @@ def play(function: Play) -> Play:
 
 
 def python_with(place: Path, name: str, text: str) -> str:
-    """A Python of the cluster that has this module besides its own."""
+    """Return the path of a Python for the cluster that has this additional module."""
     subprocess.run(
         ["/usr/bin/python3", "-m", "venv", "--without-pip", str(place)],
         check=True,
@@ -85,7 +85,7 @@ def stage(_cluster: tuple[Slurm, Users]) -> Iterator[ConcurrentRuns]:
 def going(
     stage: ConcurrentRuns, request: pytest.FixtureRequest
 ) -> Iterator[dict[str, Future[None]]]:
-    """Those that were chosen."""
+    """The selected cases, started."""
     tests = [
         i
         for i in request.session.items
@@ -96,7 +96,7 @@ def going(
         yield going
 
 
-# ---- by itself
+# ---- normal ends and failures
 
 
 @play
@@ -151,7 +151,7 @@ def segfault(stage: ConcurrentRuns) -> None:
 
 @play
 def the_batch_script_itself_is_killed(stage: ConcurrentRuns) -> None:
-    """Slurm calls that JobLaunchFailure."""
+    """Slurm reports JobLaunchFailure."""
     run, nap = stage.naps()
     stage.running(run)
     mark = stage.evidence(run) / "started"
@@ -191,7 +191,7 @@ def out_of_memory(stage: ConcurrentRuns) -> None:
 
 @play
 def cannot_be_launched(stage: ConcurrentRuns) -> None:
-    """Slurm cannot open its output on the node."""
+    """Slurm cannot open the output file on the node."""
     run, nap = stage.naps(batch=LATER)
     stage.waits_for(run, "BeginTime")
     (stage.evidence(run) / "batch.log").mkdir()
@@ -207,12 +207,12 @@ def cannot_be_launched(stage: ConcurrentRuns) -> None:
     )
 
 
-# ---- at a limit
+# ---- time limits
 
 
 @play
 def its_limit_in_full_minutes(stage: ConcurrentRuns) -> None:
-    """To the end: Slurm ends it, and says so in its accounting."""
+    """Waits for the limit: Slurm ends the job, and its accounting says so."""
     run, nap = stage.naps("trap '' TERM; sleep NAP & sleep NAP", timeLimitSecs=3)
     said = stage.over(
         run,
@@ -240,7 +240,7 @@ def its_limit_in_full_minutes(stage: ConcurrentRuns) -> None:
 def slurms_limit(stage: ConcurrentRuns) -> None:
     run, nap = stage.naps(timeLimitSecs=300)
     job = stage.running(run)
-    # Slurm does not take it in the second in which the job begins
+    # Slurm rejects the change in the second in which the job begins
     until(
         lambda: (
             "Invalid"
@@ -262,11 +262,11 @@ def slurms_limit(stage: ConcurrentRuns) -> None:
     assert said["exit"]["stopReason"] == "timeLimit"
 
 
-# ---- by somebody else
+# ---- cancels and operator actions
 
 
 def let_go(stage: ConcurrentRuns, run: dict[str, object]) -> None:
-    """Its time has come."""
+    """Let the run start now."""
     stage.slurm.ask("scontrol", "update", f"jobid={stage.job(run)}", "starttime=now")
 
 
@@ -289,7 +289,7 @@ def canceled_in_the_queue(stage: ConcurrentRuns) -> None:
 
 @play
 def canceled_by_an_operator(stage: ConcurrentRuns) -> None:
-    """Who is a user of the machine, and no root."""
+    """The operator is a user of the machine, not root."""
     bob = stage.users["bob"]
     run, nap = stage.naps()
     job = stage.running(run)
@@ -345,8 +345,8 @@ def held_and_let_go(stage: ConcurrentRuns) -> None:
 
 @play
 def put_into_the_queue_again(stage: ConcurrentRuns) -> None:
-    """Nothing is run a second time, whatever an operator does. What it did before is not known to
-    have been all.
+    """No command runs twice, whatever an operator does. The first run's effects are not known to be
+    complete.
     """
     run, nap = stage.naps("echo once; exec sleep NAP")
     job = stage.running(run)
@@ -386,7 +386,9 @@ def suspended_and_resumed(stage: ConcurrentRuns) -> None:
 
 @play
 def completing_for_long(stage: ConcurrentRuns) -> None:
-    """Its nodes are cleared for some seconds after its script has ended: it is not over before."""
+    """Slurm clears its nodes for some seconds after its script ended: the run is not over before
+    that.
+    """
     run = stage.run("exit 0", batch={"partition": "slow"})
     stage.site.submit(run)
     job = stage.job(run)
@@ -403,7 +405,9 @@ def completing_for_long(stage: ConcurrentRuns) -> None:
 
 
 def ending(stage: ConcurrentRuns, run: dict[str, object], code: int, slurm: str) -> str:
-    """Its command has ended, and Slurm has not finished it; it is canceled then. Returns its job."""
+    """Wait until its command has ended but Slurm has not finished the job; then cancel the run.
+    Return its Slurm job.
+    """
     said = stage.until(
         run,
         lambda said: (
@@ -431,7 +435,7 @@ def ending(stage: ConcurrentRuns, run: dict[str, object], code: int, slurm: str)
 
 @play
 def exits_before_a_cancel(stage: ConcurrentRuns) -> None:
-    """Its epilog takes long, and it is canceled meanwhile: it had ended by itself."""
+    """Its epilog is slow, and it is canceled meanwhile: the run had ended by itself."""
     runs = {
         code: stage.run(f"exit {code}", batch={"partition": "held"}, retry={"count": 2})
         for code in (0, 3)
@@ -464,7 +468,7 @@ def an_exit_that_a_hung_slurmstepd_does_not_see(stage: ConcurrentRuns) -> None:
     job = stage.running(run)
     until(
         began.exists, "its command runs", SECS
-    )  # Slurm calls it running before that, and a slurmstepd that is stopped starts nothing
+    )  # Slurm reports "running" earlier, and a stopped slurmstepd starts nothing
     (stage.slurm.place / f"finish-{job}").touch()
     stepd = until(lambda: processes(f"slurmstepd: [{job}.batch]"), "its slurmstepd is there", SECS)
     for pid in stepd:
@@ -486,7 +490,7 @@ def an_exit_that_a_hung_slurmstepd_does_not_see(stage: ConcurrentRuns) -> None:
 
 
 def processes(title: str) -> list[int]:
-    """Pids of those that call themselves so."""
+    """Return the pids of processes with this title."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
@@ -495,7 +499,7 @@ def processes(title: str) -> list[int]:
     return found
 
 
-# ---- what would wait for ever
+# ---- requests that can never start
 
 
 def never(
@@ -552,14 +556,14 @@ def no_node_is_like_that_any_more(stage: ConcurrentRuns) -> None:
         )
 
 
-# by the moment Slurm says PartitionTimeLimit, PartitionNodeLimit, or PartitionConfig, of the same
-# job
+# depending on the moment, Slurm says PartitionTimeLimit, PartitionNodeLimit or PartitionConfig for
+# the same job
 
 
 def changed(
     stage: ConcurrentRuns, partition: str, *settings: str, **wishes: object
 ) -> tuple[dict[str, object], str]:
-    """A run that waits when an operator changes the partition."""
+    """Return a run that waits when an operator changes the partition."""
     run, nap = stage.naps(batch={**LATER, "partition": partition, **wishes}, timeLimitSecs=1800)
     stage.waits_for(run, "BeginTime")
     stage.slurm.ask("scontrol", "update", f"partitionname={partition}", *settings)
@@ -610,13 +614,13 @@ def the_partition_is_down_for_a_while(stage: ConcurrentRuns) -> None:
     stage.over(run, "completed", "exit", "COMPLETED", exit=("script", 0, None))
 
 
-# ---- nodes: all that happens to the third one, which nobody else is on
+# ---- node failures, on the third node, which only this case uses
 
 
 @play
 def the_third_node(stage: ConcurrentRuns) -> None:
-    """It is drained while one runs there and one waits for it; then it is needed for others; then
-    it is set down; then it has a power cut.
+    """It is drained while one run is active on it and one waits for it. Then a job with higher
+    priority needs it, then it is set down, then it has a power cut.
     """
     slurm, node = stage.slurm, stage.slurm.nodes[2]
     there = {"partition": "batch", "directives": [f"nodelist={node}"]}
@@ -679,7 +683,7 @@ def the_third_node(stage: ConcurrentRuns) -> None:
     slurm.resume(node)
 
 
-# ----
+# ---- tests
 
 
 @pytest.mark.timeout(400)
@@ -703,7 +707,7 @@ def test_the_log_knows_of_no_fault(stage: ConcurrentRuns, going: dict[str, Futur
         done.exception(2 * SECS)
     own = deployment(
         (stage.site.root / "secret" / "agents").read_text().strip().encode()
-    )  # other supervisors of these tests have theirs there
+    )  # other supervisors of these tests have logs there too
     told = stage.site.log() + (
         Path(stage.users.home("alice")) / "scratch" / f"jobscribe-{own}" / "job_agent.log"
     ).read_text(errors="replace")

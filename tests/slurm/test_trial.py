@@ -1,8 +1,8 @@
-"""The trial of docs/sbatch.md, typed: each block of commands runs as it stands, in one of two
-shells that have an empty environment.
+"""The trial of docs/sbatch.md: each block of commands runs unchanged, in one of two shells with an
+empty environment.
 
-Only places, ports and users differ from the page, so that a trial that somebody has on this machine
-is left alone.
+Only locations, ports and users differ from the page, so that a real trial on this machine is not
+disturbed.
 """
 
 import contextlib
@@ -21,13 +21,13 @@ from engine_scripts import CALL_SECS, ROOT, free_ports, why_not
 from supervisor_process import until
 
 PAGE = ROOT / "docs" / "sbatch.md"
-#: Five times what the slowest block takes on a busy machine.
+#: Five times the slowest block on a busy machine.
 BLOCK_SECS = 3 * CALL_SECS
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def blocks() -> list[str]:
-    """The blocks of commands of the section, in order."""
+    """Return the section's blocks of commands, in order."""
     section = (
         PAGE.read_text(encoding="utf-8").partition("\n## Trying it out\n")[2].partition("\n## ")[0]
     )
@@ -35,9 +35,7 @@ def blocks() -> list[str]:
 
 
 class Terminal:
-    """A shell of root's, as after `env -i`, in the repository. The first command that fails ends
-    it.
-    """
+    """A root shell in the repository, as after `env -i`. The first failing command ends it."""
 
     def __init__(self, place: Path, name: str) -> None:
         self.said = place / f"{name}.out"
@@ -59,7 +57,7 @@ class Terminal:
         self._read = self._typed = 0
 
     def type(self, text: str, until: str = "") -> str:
-        """What came out until this text did; without one, until all of it was done."""
+        """Type the text and return the output up to `until`, or until all commands are done."""
         assert self.shell.stdin is not None
         self._typed += 1
         mark = f"typed-to-the-end-of-{self._typed}."
@@ -79,7 +77,7 @@ class Terminal:
         return new
 
     def interrupt(self) -> None:
-        """Ctrl-C, for the command in front."""
+        """Send Ctrl-C to the foreground command."""
         front = subprocess.run(
             ["pgrep", "-P", str(self.shell.pid)], capture_output=True, text=True
         ).stdout.split()
@@ -100,7 +98,7 @@ class Terminal:
 
 
 class Trial:
-    """The page with places, ports and users of its own, and its two terminals."""
+    """The page with its own locations, ports and users, and its two terminals."""
 
     def __init__(self) -> None:
         self.place = Path(tempfile.mkdtemp(prefix="jobscribe-trial-", dir="/var/tmp"))
@@ -127,7 +125,7 @@ class Trial:
         return re.sub("|".join(map(re.escape, ours)), lambda found: ours[found[0]], block)
 
     def left(self) -> list[str]:
-        """Pid and command line of processes of this trial."""
+        """Return pid and command line of the processes of this trial."""
         lines = subprocess.run(
             ["ps", "-e", "-o", "pid=,args="], capture_output=True, text=True
         ).stdout.splitlines()
@@ -145,7 +143,7 @@ class Trial:
             )
         for (
             line
-        ) in self.left():  # agents and keepers on `lab`, where the trial did not come to their end
+        ) in self.left():  # agents and keepers on `lab`, if the trial stopped before their end
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(line.split()[0]), signal.SIGKILL)
         shutil.rmtree(self.place, ignore_errors=True)

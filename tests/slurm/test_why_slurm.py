@@ -1,9 +1,9 @@
-"""What a person reads at night of runs that failed, or wait, on a real Slurm: cause, how sure that
-is, and a text that alone says what to do.
+"""`job why` about runs that fail or wait on a real Slurm: cause, confidence, and a text that alone
+says what to do.
 
-What Slurm does by itself to a run (its memory, its time, its nodes, an operator's hand) is played
-and read in test_states.py, what it refuses in test_refusals.py, that it is silent in
-test_outages.py. Here is what the run itself does, who kills it, and what it waits for.
+Ends by Slurm itself (memory, time, nodes, operators) are in test_states.py, refusals in
+test_refusals.py, and outages in test_outages.py. Here are faults of the run itself, kills by
+others, and reasons for waiting.
 """
 
 import os
@@ -51,7 +51,7 @@ def stage(_cluster: tuple[Slurm, Users]) -> Iterator[ConcurrentRuns]:
 def going(
     stage: ConcurrentRuns, request: pytest.FixtureRequest
 ) -> Iterator[dict[str, Future[None]]]:
-    """Those that were chosen."""
+    """The selected cases, started."""
     tests = [
         i
         for i in request.session.items
@@ -62,7 +62,7 @@ def going(
         yield going
 
 
-# ---- what is asked, and read
+# ---- helpers
 
 
 def read(
@@ -73,8 +73,8 @@ def read(
     *words: str,
     tries: str = "",
 ) -> None:
-    """This is why, so sure; the text as it is typed has these words, and tells a reader what to
-    try, this among it.
+    """Check cause and confidence. The printed text must contain these words, and this among its
+    suggestions.
     """
     answer, text = explanation_quality.settled(lambda: stage.why(run), lambda: _typed(stage, run))
     assert (answer["cause"], answer["confidence"]) == (cause, confidence), text
@@ -107,12 +107,12 @@ def submitted(stage: ConcurrentRuns, run: dict[str, Any]) -> dict[str, Any]:
     return run
 
 
-# ---- by itself
+# ---- faults of the run itself
 
 
 @play
 def it_exits_with_137(stage: ConcurrentRuns) -> None:
-    """Nobody is there on the node who sees whether its shell, or what that ran, said it."""
+    """No process on the node can tell whether its shell or a child caused this code."""
     run = submitted(stage, stage.run("exit 137"))
     ended(stage, run, "exit", "possible", "exit code 137", "a program may also return it by itself")
 
@@ -150,7 +150,7 @@ def it_cannot_be_executed(stage: ConcurrentRuns) -> None:
 
 @play
 def a_module_is_missing(stage: ConcurrentRuns) -> None:
-    """The shell's word for it, that there is no command `module`, is not what is told."""
+    """The shell's error, that the command `module` does not exist, is not the reported cause."""
     run = submitted(stage, stage.run("echo ran", batch={"modules": ["nosuch/1.0"]}))
     ended(
         stage,
@@ -183,7 +183,7 @@ def its_setup_fails(stage: ConcurrentRuns) -> None:
     )
 
 
-# ---- by somebody
+# ---- kills and cancels by others
 
 
 @play
@@ -223,8 +223,8 @@ def its_user_cancels_it_past_us(stage: ConcurrentRuns) -> None:
 
 @play
 def its_users_login_hangs_on_the_node(stage: ConcurrentRuns) -> None:
-    """Slurm has the node's `su` find out what a login sets, waits for its batch script to begin,
-    and calls the node failed.
+    """Slurm runs `su` on the node to read the login environment, waits for the batch script to
+    start, and reports a node failure.
     """
     profile = stage.users.home("bob") / ".profile"
     profile.write_text("if grep -q getenv /proc/$PPID/cmdline; then sleep 300; fi\n")
@@ -244,7 +244,7 @@ def its_users_login_hangs_on_the_node(stage: ConcurrentRuns) -> None:
         profile.unlink()
 
 
-# ---- what it waits for
+# ---- reasons for waiting
 
 
 @play
@@ -317,7 +317,7 @@ def others_are_before_it(stage: ConcurrentRuns) -> None:
         stage.site.wait(run, SECS)
 
 
-# ----
+# ---- tests
 
 
 @pytest.mark.timeout(400)

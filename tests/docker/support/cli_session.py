@@ -1,6 +1,4 @@
-"""What a person types at a supervisor of these tests, and gangs as they are sent: for tests of
-whole jobs in containers.
-"""
+"""Command line calls and gang requests for tests of whole jobs in containers."""
 
 import json
 import os
@@ -11,7 +9,7 @@ from typing import Any
 from docker_hosts import Hosts
 from supervisor_process import PYTHON_PATH, SupervisorProcess, jid_of, req_id, spec
 
-#: What a person never sees, whatever went wrong.
+#: Texts that no user output may contain.
 TRACES = ("Traceback", 'File "', "Error(", "docker.errors", "urllib3", "object at 0x")
 
 
@@ -26,8 +24,8 @@ def words(site: SupervisorProcess, *args: str) -> list[str]:
 
 
 def types(site: SupervisorProcess, *args: str, code: int = 0) -> tuple[str, str]:
-    """Standard output and standard error of a command of ours, which ends with this code and shows
-    no trace.
+    """Run a jobscribe command that must end with this code and show no traceback; return its
+    standard output and standard error.
     """
     done = subprocess.run(
         words(site, *args),
@@ -74,8 +72,8 @@ def output(
 
 
 def refused(site: SupervisorProcess, run: dict[str, Any], status: int, code: str) -> str:
-    """The sentence with which a run is refused; nothing is stored, and nothing on the hosts is
-    asked to change.
+    """Check that a run is refused, that nothing is stored, and that nothing changes on the hosts.
+    Return the sentence.
     """
     head = site.ready()["head"]
     answer = site.ask(
@@ -89,7 +87,7 @@ def refused(site: SupervisorProcess, run: dict[str, Any], status: int, code: str
 
 
 def there(hosts: Hosts, run: dict[str, Any], *what: str) -> dict[str, list[str]]:
-    """Names by host of the containers and networks of this job. what: labels besides."""
+    """Return the names of the job's containers and networks by host. what: additional labels."""
     marks = [
         w
         for label in (f"jobscribe.jid={jid_of(run)}", *what)

@@ -1,9 +1,9 @@
-"""One agent in a container of the image, with its relay, before a supervisor of the test's own that
-speaks the protocol. No driver.
+"""One agent in a container of the image, with its relay and a test supervisor that speaks the
+protocol. No driver.
 
-Containers are what the product makes of them, as far as that matters here: no network, read-only
-root, no capabilities, a unix user that no image knows, memory with a limit, the configuration as
-one line on stdin.
+Containers have the product's settings as far as these tests need them: no network, read-only root,
+no capabilities, a unix user unknown to the image, a memory limit, the configuration as one line on
+stdin.
 """
 
 import asyncio
@@ -42,8 +42,8 @@ WAIT_SECS = 30.0
 
 
 class Supervisor:
-    """Listens on loopback. `executions` is the newest of each token; `connections` counts agents
-    that came.
+    """Supervisor on loopback. `executions` has the newest execution of each token; `connections`
+    counts agent connections.
     """
 
     def __init__(self, tls: ssl.SSLContext | None = None, serve_token: str = TOKEN) -> None:
@@ -122,7 +122,7 @@ class _Socket(tornado.websocket.WebSocketHandler):
 
 
 class Place:
-    """A host with a relay, and the folders of one user. docker: the command that talks to it."""
+    """A host with a relay, and the folders of one user. docker: the docker command for the host."""
 
     def __init__(
         self, docker: tuple[str, ...], image: str, name: str, uid: int = UNIX_USER
@@ -154,7 +154,7 @@ class Place:
         return await asyncio.to_thread(self.do, *arguments, **more)
 
     async def relay(self, name: str = "relay", **more: Any) -> str:
-        """Its name; the one before it, if any, is left alone."""
+        """Start a relay and return its name; an earlier relay keeps running."""
         said = {
             "url": f"ws://127.0.0.1:{self.supervisor.port}/agent",
             "connect": f"127.0.0.1:{self.supervisor.port}",
@@ -202,7 +202,9 @@ class Place:
         options: tuple[str, ...] = (),
         silent: bool = False,
     ) -> str:
-        """Its container's name, once it runs and has its configuration. silent: that is for `tell`."""
+        """Return the container's name once it runs and has its configuration. silent: leave that to
+        `tell`.
+        """
         container = f"{self.name}-{name}"
         await self._run(
             container,
@@ -265,7 +267,7 @@ class Place:
             self.tell(container, line)
 
     def attach(self, container: str) -> None:
-        """Start it; its stdin is ours."""
+        """Start the container with its stdin connected to us."""
         self._said[container] = subprocess.Popen(
             [*self.docker, "start", "--attach", "--interactive", container],
             stdin=subprocess.PIPE,

@@ -1,7 +1,7 @@
-"""Two real Docker hosts of these tests' own (etc/engines/docker.sh), and supervisors that use them.
+"""Two real Docker hosts for these tests (etc/engines/docker.sh), and supervisors that use them.
 
-Everything has a folder and ports that nobody else uses. What a test leaves on a host is removed by
-the label of its deployment.
+All folders and ports are unique to the session. Leftovers of a test are removed from a host by the
+label of its deployment.
 """
 
 import contextlib
@@ -31,19 +31,19 @@ AGENT, BASE, BUSYBOX, NOSHELL = (
     "jobscribe-test/noshell:1",
 )
 NAMES = ("a", "b")
-#: Five times what the slowest call takes on a busy machine.
+#: Five times the slowest call on a busy machine.
 CALL_SECS = 100.0
-#: Below these numbers are people; what containers run as in these tests is nobody on any machine.
+#: Unix ids for test containers; no machine has users with such high ids.
 UNIX_USERS = (1_900_000_000, 1_900_000_999)
 
 
 class Refused(Exception):
-    """A command ended with another code than it should have; with what it wrote."""
+    """A command ended with an unexpected exit code; the message is its output."""
 
 
 class Host:
-    """One of the two. Its daemon's own socket is used here: it is reached also when its port is cut
-    off.
+    """One of the two hosts. Commands use its daemon's own socket, which works even if its port is
+    blocked.
     """
 
     def __init__(self, hosts: "Hosts", name: str, port: int) -> None:
@@ -54,7 +54,7 @@ class Host:
         self.command = ("docker", "-H", f"unix://{self.sock}")
 
     def docker(self, *args: str, code: int | None = 0, given: str | None = None) -> str:
-        """What the command wrote (both streams where it may fail). code: that it must end with;
+        """Return the command's output (both streams if it may fail). code: required exit code;
         None: any.
         """
         done = subprocess.run(
@@ -72,7 +72,7 @@ class Host:
         return done.stdout if code == 0 else done.stdout + done.stderr
 
     def inspect(self, name: str) -> dict[str, Any]:
-        """What the daemon says about a container; {} where there is none."""
+        """Return the daemon's data about a container, or {} if it does not exist."""
         said = self.docker("inspect", "--type", "container", name, code=None)
         if "No such container" in said:
             return {}
@@ -80,8 +80,8 @@ class Host:
         return found[0]
 
     def containers(self, *labels: str, running: bool = False) -> list[str]:
-        """Names of those that have these labels (`jobscribe.part=agent`), also of those that ended
-        unless `running`.
+        """Return the names of containers with these labels (`jobscribe.part=agent`), including
+        ended ones unless `running`.
         """
         filters = [word for label in labels for word in ("--filter", f"label={label}")]
         return self.docker(
@@ -89,7 +89,7 @@ class Host:
         ).split()
 
     def run(self, *args: str, image: str = BASE) -> str:
-        """A container of ours by hand, without any right that it does not need; its output."""
+        """Run a container manually with minimal rights; return its output."""
         return self.docker(
             "run",
             "--rm",
@@ -105,7 +105,7 @@ class Host:
         )
 
     def pid(self) -> int:
-        """Of its daemon."""
+        """Pid of the daemon."""
         return int((self._hosts.place / self.name / "pid").read_text())
 
     def start(self) -> None:
@@ -118,7 +118,7 @@ class Host:
         self._hosts.script("restart", self.name)
 
     def crash(self) -> None:
-        """Its daemon is killed; its containers go on. `start` brings it back."""
+        """Kill the daemon; its containers run on. `start` restarts it."""
         self._hosts.script("crash", self.name)
 
     def freeze(self) -> None:
@@ -128,21 +128,19 @@ class Host:
         self._hosts.script("thaw", self.name)
 
     def cut(self, way: str = "drop") -> None:
-        """A firewall rule between everybody and its port. way: drop (nothing comes back), or
-        reject.
-        """
+        """Block the port with a firewall rule. way: drop (no answer) or reject."""
         self._hosts.script("cut", self.name, way)
 
     def mend(self) -> None:
         self._hosts.script("mend", self.name)
 
     def well(self) -> None:
-        """As it was at the beginning, whatever a test did to it."""
+        """Restore the original state."""
         self._hosts.script("well", self.name)
 
     def clear(self, deployments: Sequence[str]) -> None:
-        """Remove every container, network and volume of these deployments; also what a call was
-        making when its supervisor was killed.
+        """Remove every container, network and volume of these deployments, including those still
+        being created when the supervisor was killed.
         """
         for left in (3, 2, 1, 0):
             try:
@@ -150,7 +148,7 @@ class Host:
             except Refused:
                 if not left:
                     raise
-                time.sleep(1.0)  # a daemon may count for a moment who is removed already
+                time.sleep(1.0)  # a daemon may count a removed container for a moment
 
     def _clear(self, deployments: Sequence[str]) -> None:
         for whose in deployments:
@@ -168,7 +166,7 @@ class Host:
             self.docker("volume", "rm", "-f", f"jobscribe-links-{whose}", code=None)
 
     def deployments(self) -> dict[str, set[str]]:
-        """Who has containers here: deployment, and all that is said about its containers."""
+        """Return the deployments with containers here, with their containers' details."""
         ids = self.docker("ps", "-aq", "--filter", "label=jobscribe.deployment").split()
         out: dict[str, set[str]] = {}
         for said in (
@@ -185,7 +183,7 @@ class Host:
 
 
 class Hosts:
-    """Both. `up` starts them, `clean` leaves nothing of them."""
+    """Both hosts. `up` starts them, `clean` removes everything."""
 
     def __init__(self) -> None:
         self.place = Path(tempfile.mkdtemp(prefix="jobscribe-docker-", dir="/var/tmp"))
@@ -195,14 +193,14 @@ class Hosts:
         self.hosts = {name: Host(self, name, self.port + n) for n, name in enumerate(NAMES)}
 
     def script(self, *args: str) -> str:
-        """A verb of the script."""
+        """Run a verb of the script."""
         env = _environment() | {
             "DIR": str(self.place),
             "PORT": str(self.port),
             "HOSTS": " ".join(NAMES),
             "PYTHON": sys.executable,
         }
-        # not into pipes: a daemon that it leaves behind would hold them open
+        # no pipes: the daemons left running would hold them open
         with tempfile.TemporaryFile() as said:
             done = subprocess.run(
                 [SCRIPT, *args],
@@ -233,8 +231,8 @@ class Hosts:
         host: dict[str, Any] | None = None,
         **fields: Any,
     ) -> Path:
-        """Write a pool of these hosts. host: fields of each host, fields: of the pool, by their
-        names in the file (JSON is YAML).
+        """Write a pool file of these hosts. host: fields of each host; fields: of the pool, by
+        their names in the file (JSON is YAML).
         """
         each = [
             {
@@ -262,7 +260,9 @@ class Hosts:
         return path
 
     def clear(self, site: SupervisorProcess) -> None:
-        """Remove what this site has on the hosts, and nothing of others, who may run."""
+        """Remove everything of this site from the hosts, and nothing of others, which may be
+        running.
+        """
         key = site.root / "secret" / "agents"
         for host in self.hosts.values():
             host.well()
@@ -271,7 +271,7 @@ class Hosts:
 
 
 class Sites:
-    """Supervisors of the tree, each on a fresh root with a pool of these hosts."""
+    """Supervisors run from the source tree, each on a fresh root with a pool of these hosts."""
 
     def __init__(self, hosts: Hosts) -> None:
         self._hosts = hosts
@@ -280,7 +280,9 @@ class Sites:
     def make(
         self, *sets: str, use: str = "docker", pool: dict[str, Any] | None = None, **options: Any
     ) -> SupervisorProcess:
-        """One that is not started. pool: as `Hosts.file` takes it; options: those of Site."""
+        """Return an unstarted supervisor. pool: arguments of `Hosts.file`; options: those of the
+        supervisor.
+        """
         site = SupervisorProcess((f"drivers.use={use}", *sets), **options)
         site.pool = self._hosts.file(site.place / "pool.yml", **(pool or {}))  # type: ignore[attr-defined]
         site.add_environment(JOBSCRIBE_DOCKER_POOL=str(site.place / "pool.yml"))
@@ -288,12 +290,12 @@ class Sites:
         return site
 
     def end(self) -> None:
-        """End them all with everything that they started, also when some of that fails."""
+        """End all supervisors and everything they started, even if some steps fail."""
         with contextlib.ExitStack() as ending:
             for site in self.sites:
                 ending.callback(site.end)
                 ending.callback(self._hosts.clear, site)
-                # who runs would start again what is removed
+                # a running supervisor would restart removed containers
                 ending.callback(_stopped, site)
 
 
@@ -313,8 +315,8 @@ def sites(hosts: Hosts) -> Iterator[Sites]:
 
 
 def _environment() -> dict[str, str]:
-    """What the docker command and the script are given: nothing that leads them to other daemons or
-    configurations.
+    """Return the environment for the docker command and the script, without settings that select
+    other daemons or configurations.
     """
     return {
         k: v
@@ -325,8 +327,8 @@ def _environment() -> dict[str, str]:
 
 
 def _free_ports() -> int:
-    """The first of as many ports as there are hosts, all of them free, with bridges that nobody
-    has.
+    """Return the first of a row of free ports, one for each host, whose bridge names are
+    free too.
     """
     while True:
         port = random.randrange(20_000, 29_000)

@@ -1,9 +1,9 @@
-"""A supervisor on both hosts, users whose jobs are witnessed in containers, and the hands that kill
+"""A supervisor on both hosts, users whose jobs are observed in containers, and helpers that kill
 them.
 
-The oracle is that of tests/chaos: what jobs stamped to disk. In a container a process stamps the
-number that it has there; who it is outside is found by that and its start time. Where a job is
-witnessed its user's own directory is, which is all of a host that it sees.
+The oracle is that of tests/chaos: the stamps that jobs write to disk. A process in a container
+stamps its inner pid; its outer pid is found from that and the start time. An observed job runs in
+its user's own directory, the only part of the host that it sees.
 """
 
 import contextlib
@@ -24,32 +24,32 @@ from supervisor_process import SupervisorProcess, jid_of, req_id, spec, until
 
 from jobscribe.runtime import processes
 
-#: What cannot be known any more is said so long after it was lost, and a status is true again so
-#: long after a restart (seconds).
+#: A lost state is reported as unknown within LOST_SECS; a status is true again within TRUE_SECS
+#: after a restart (seconds).
 LOST_SECS, TRUE_SECS = 10 * ROOM, 5 * ROOM
-#: A canceled job is gone so long after its grace.
+#: A canceled job is gone within this time after its grace (seconds).
 GONE_SECS = 1 * ROOM
-#: A place to run in: by an agent's keeper, or a container of the task's own.
+#: Placement of a run: by an agent's keeper, or in a container of the task's own.
 AGENT, TASK = "agent", "task"
 CODE = 5
-#: Who has agents in a yard already has jobs there sooner.
+#: Users that already have an agent start their jobs sooner.
 USERS = tuple(f"YardUsr{n}" for n in range(9))
-#: Of each host for tasks, in MiB.
+#: Memory of each host for tasks, in MiB.
 MEMORY = 6000
-#: The same as `flock -n 8`, which the image does not have: exclusive, and without waiting.
+#: Replaces `flock -n 8`, which the image does not have: exclusive, without waiting.
 LOCK = "python3 -ISc 'import fcntl; fcntl.flock(8, 6)'"
 
 _letters = itertools.count()
 
 
 def fresh_uid() -> str:
-    """A user that nobody else is."""
+    """Return a new user."""
     return f"Yard{next(_letters):04d}"
 
 
 def outside(stamp: Stamp) -> int | None:
-    """The process that stamped this, as this machine numbers it. Two containers may have begun in
-    the same tick: its token tells.
+    """Return the outer pid of the process that wrote this stamp. Two containers may have started in
+    the same tick, so its token is compared too.
     """
     mark = f"JOBSCRIBE_TOKEN={stamp.token}".encode()
     for p in processes.table().values():
@@ -60,7 +60,7 @@ def outside(stamp: Stamp) -> int | None:
 
 
 def _inner(pid: int) -> int:
-    """Its number in its own container."""
+    """Return the pid in its own container."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("NSpid:"):
@@ -73,11 +73,11 @@ def lives(stamp: Stamp) -> bool:
 
 
 class DockerSupervisor:
-    """One site with the driver docker."""
+    """One site with the docker driver."""
 
     def __init__(self, site: SupervisorProcess, hosts: Hosts) -> None:
         self.site, self.hosts = site, hosts
-        #: jids of jobs that a test has killed itself
+        #: jids of jobs that a test itself has killed
         self.killed: set[str] = set()
         self._witnesses: dict[str, Oracle] = {}
 
@@ -89,19 +89,21 @@ class DockerSupervisor:
         return self._witnesses[uid]
 
     def restart(self) -> None:
-        """kill -9 of the supervisor, and a new one."""
+        """kill -9 of the supervisor, and start a new one."""
         assert self.site.stop(signal.SIGKILL) == -signal.SIGKILL
         self.site.start()
 
     def host_of(self, name: str) -> Host:
-        """Where a container with this name is."""
+        """Return the host of the container with this name."""
         return next(h for h in self.hosts.hosts.values() if h.inspect(name))
 
     def check(self) -> str:
-        """Everything is over: books, witnesses, loop. Returns what was looked at."""
+        """Cancel all active runs; check records, job stamps and event loop lag. Return a
+        summary.
+        """
         for job in self.site.post("job-list", active=True)[
             "jobs"
-        ]:  # of a test that has failed: they are not the next one's
+        ]:  # left by a failed test; they must not disturb the next one
             self.site.post("run-cancel", reqId=req_id(), uid=job["uid"], computeJid=job["jid"])
         check_books(self.site)
         said = [w.check(killed=frozenset(self.killed)) for w in self._witnesses.values()]
@@ -110,7 +112,7 @@ class DockerSupervisor:
 
 
 class Case:
-    """A run that is witnessed. place: AGENT or TASK."""
+    """An observed run. place: AGENT or TASK."""
 
     def __init__(
         self,
@@ -123,8 +125,8 @@ class Case:
         deaf: bool = False,
         **fields: Any,
     ) -> None:
-        """text: what it does; nothing: it waits at a gate of its own, and ends with `code`. deaf:
-        nothing of it ends by SIGTERM.
+        """text: the command; empty: it waits at a gate of its own and exits with `code`. deaf: no
+        process of it ends by SIGTERM.
         """
         self.docker_site, self.site, self.place, self.uid = (
             docker_site,
@@ -140,7 +142,7 @@ class Case:
             else self.oracle.gated(code, self.gate, uid=self.uid, **fields)
         )
         whole = run["command"][2].replace("flock -n 8", LOCK)
-        if text.startswith("exec "):  # it is the job's own main process, and stamps no end
+        if text.startswith("exec "):  # it is the job's own main process and stamps no end
             whole = whole.replace(f"( {text}\n)", text)
         run["command"] = ["/bin/sh", "-c", ("trap '' TERM HUP INT\n" if deaf else "") + whole]
         self.run = run if place == AGENT else as_task(run)
@@ -178,7 +180,7 @@ class Case:
         raise AssertionError(f"{self} has no container")
 
     def on(self, host: Host) -> bool:
-        """Does it run in a container of this host? (The other one may be down.)"""
+        """Return whether it runs in a container of this host. (The other host may be down.)"""
         return bool(
             host.containers(
                 f"jobscribe.uid={self.uid}", f"jobscribe.part={self.place}", running=True
@@ -186,13 +188,13 @@ class Case:
         )
 
     def docker(self, *words: str) -> str:
-        """A command about its container."""
+        """Run a docker command on its container."""
         host, name = self.container
         return host.docker(*words, name)
 
     @property
     def first(self) -> int:
-        """PID 1 of its container, as this machine numbers it."""
+        """Outer pid of process 1 of its container."""
         host, name = self.container
         return int(host.inspect(name)["State"]["Pid"])
 
@@ -204,7 +206,7 @@ class Case:
 
     @property
     def agent(self) -> int:
-        """The agent's process, a child of the keeper."""
+        """Pid of the agent, a child of the keeper."""
         keeper = self.first
 
         def look() -> int | None:
@@ -224,14 +226,14 @@ class Case:
 
 
 def as_task(run: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    """The same as the only task of a gang of one."""
+    """Return the same run as the only task of a gang."""
     run = dict(run)
     role = {"name": "main", "command": run.pop("command"), "memoryMb": 64, **fields}
     return run | {"roles": [role], "retry": {"count": 0, "platform": 0}}
 
 
 def killed(pid: int) -> None:
-    """SIGKILL, and wait until it is gone."""
+    """SIGKILL a process and wait until it is gone."""
     ticks = processes.start_ticks(pid)
     assert ticks is not None
     os.kill(pid, signal.SIGKILL)
@@ -241,7 +243,7 @@ def killed(pid: int) -> None:
 def ended(
     cases: Iterable[Case], secs: float = LOST_SECS, go: bool = True
 ) -> dict[Case, dict[str, Any]]:
-    """All over; go: let go."""
+    """Wait until all are over and return their statuses. go: open their gates first."""
     said: dict[Case, dict[str, Any]] = {}
     waits = list(cases)
 
@@ -266,7 +268,7 @@ def ended(
 
 @contextlib.contextmanager
 def yards(hosts: Hosts, *sets: str, **pool: Any) -> Iterator[DockerSupervisor]:
-    """A supervisor that runs; nothing of it is left afterwards. pool: fields of the pool."""
+    """Run a supervisor and remove everything of it afterwards. pool: fields of the pool."""
     for host in hosts.hosts.values():
         host.well()
     host = {"cpu": 32, "memoryMb": MEMORY, "agentsMb": MEMORY, "sequential": 12}
@@ -279,8 +281,8 @@ def yards(hosts: Hosts, *sets: str, **pool: Any) -> Iterator[DockerSupervisor]:
 
 
 def crowd(docker_site: DockerSupervisor, each: int) -> dict[tuple[str, str], list[Case]]:
-    """Jobs that wait, so many of each place on each host, by (place, host). Each host has a user of
-    its own.
+    """Start `each` waiting jobs for each placement and host, and return them by (place, host). Each
+    host has its own user.
     """
     cases = [
         Case(docker_site, place, uid=uid)
@@ -289,7 +291,7 @@ def crowd(docker_site: DockerSupervisor, each: int) -> dict[tuple[str, str], lis
         for uid in USERS[: len(docker_site.hosts.hosts)]
     ]
     for case in cases:
-        if case.place == TASK:  # no more of these fit on one host, and something small beside them
+        if case.place == TASK:  # no more tasks of this size fit on one host, only a small one
             case.run["roles"][0]["memoryMb"] = (MEMORY - 400) // each
         case.submit()
     out: dict[tuple[str, str], list[Case]] = {}
@@ -303,7 +305,7 @@ def crowd(docker_site: DockerSupervisor, each: int) -> dict[tuple[str, str], lis
 
 
 def check_next(cases: list[Case]) -> None:
-    """The next run of each of these users, at the same kind of place, does what it should."""
+    """Check that the next run of each of these users, at the same placement, works."""
     runs = []
     for case in cases:
         run = spec(["/bin/sh", "-c", "exit 0"], case.uid)

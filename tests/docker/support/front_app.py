@@ -1,7 +1,6 @@
-"""An app that says where it is: on which machine (a container calls itself by its number), and as
-which unix user. And a site's hook.
+"""An app that reports its machine (a container reports its id) and its unix user, and a site hook.
 
-It is in the image, as a site's own apps are, and in the front end.
+It is installed in the image, like a site's own apps, and in the front end.
 """
 
 import json
@@ -126,6 +125,6 @@ app = App(
 
 
 def plan(uid: str) -> str:
-    """Of those who stand in a file that a test writes, runs are not kept."""
+    """Return a plan without stored runs for users listed in a file that a test writes."""
     path = Path(os.environ["FRONT_PLACE"]) / "free"
     return "free" if path.exists() and uid in path.read_text().split() else "kept"

@@ -1,7 +1,7 @@
-"""What hostile code tries, as programs of Python's standard library alone: they run in containers,
-and say in JSON what came of it.
+"""Attacks as programs that need only Python's standard library. They run in containers and print
+their results as JSON.
 
-Each attempt is a name and a word or two: the name of an error is a wall that held, `GOT ...` is a
+Each result is a name and a word or two: the name of an error means a blocked attack, `GOT ...` a
 breach.
 """
 
@@ -206,7 +206,7 @@ print(json.dumps(out))
 """
 
 
-#: Processes, until there may be no more; all of them stay.
+#: Forks processes up to the limit; all of them stay.
 FORKS = """
 import os, time
 print("forking", flush=True)
@@ -216,15 +216,15 @@ while True:
     except OSError:
         time.sleep(0.05)
 """
-#: Memory, until it is killed.
+#: Takes memory until it is killed.
 MEMORY = "x = []\nwhile True: x.append(bytearray(1 << 20))"
-#: Everybody that this user can reach, with a signal that cannot be ignored.
+#: Sends SIGKILL to every process that this user can reach.
 KILLS = "import os, time\nos.kill(-1, 9)\ntime.sleep(600)"
-#: The first process, by a signal that it has a handler for.
+#: Signals process 1 with a signal that it handles.
 TELLS_THE_KEEPER = (
     "import os, signal, time\nsignal.signal(15, signal.SIG_IGN)\nos.kill(1, 15)\ntime.sleep(600)"
 )
-#: The agent stands still, and the keeper as far as that can be done.
+#: Stops the agent, and the keeper as far as possible.
 STOPS = """
 import os, time
 for pid in [p for p in os.listdir("/proc") if p.isdigit()]:
@@ -234,8 +234,7 @@ for pid in [p for p in os.listdir("/proc") if p.isdigit()]:
 print("stopped", flush=True)
 time.sleep(600)
 """
-#: Files until there is no room, in all places that are bounded: how much went in (MiB), and what
-#: the error was.
+#: Writes files until all bounded places are full; prints the written MiB and the error.
 FILLS = """
 import json, os, sys
 said = {}
@@ -255,8 +254,8 @@ for place in sys.argv[1:]:
         pass
 print(json.dumps(said))
 """
-#: At the relay's socket: more connections than are given, garbage, half a request, silence; then
-#: handshakes with keys and tokens not one's own.
+#: Floods the relay's socket: too many connections, garbage, half requests, silence; then handshakes
+#: with others' keys and tokens.
 LINK = """
 import collections, json, os, socket, sys, time
 keys = sys.argv[1:]
@@ -303,7 +302,7 @@ def python(text: str, *args: str) -> list[str]:
 
 
 def zoo(**told: Any) -> list[str]:
-    """The command that tries everything. told: `own`, `users`, `agents` (folders), `paths` (of
-    others), `addresses` [host, port], `setuid`.
+    """Return the command that tries every attack. told: `own`, `users`, `agents` (folders), `paths`
+    (of others), `addresses` [host, port], `setuid`.
     """
     return ["env", "TOLD=" + json.dumps(told), *python(_ZOO)]

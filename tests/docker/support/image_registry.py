@@ -1,5 +1,5 @@
-"""A registry of images on loopback for tests: Debian's docker-registry, by etc/engines/registry.sh,
-which wants a name and a password.
+"""An image registry on loopback for tests: Debian's docker-registry, started by
+etc/engines/registry.sh, with a name and a password.
 """
 
 import json
@@ -15,7 +15,9 @@ _SCRIPT = Path(jobscribe.__file__).parent / "etc/engines/registry.sh"
 
 
 class Registry:
-    """host: as image names begin with. Starts at once; `close` ends it and removes its files."""
+    """host: prefix of its image names. The constructor starts it; `close` ends it and removes its
+    files.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -30,14 +32,14 @@ class Registry:
         self._script("up")
 
     def stop(self) -> None:
-        """Nobody listens there any more; what it has stays."""
+        """Stop the server and keep its data."""
         self._script("stop")
 
     def close(self) -> None:
         self._script("down")
 
     def push(self, client: Any, image: str, name: str) -> str:
-        """Makes `image` of that daemon name (repository:tag) here; returns its digest."""
+        """Push `image` of that daemon under this name (repository:tag); return its digest."""
         repository, _, tag = name.partition(":")
         full = f"{self.host}/{repository}"
         client.tag(image, full, tag)
@@ -56,7 +58,7 @@ class Registry:
         return str(digests[-1])
 
     def credentials(self, file: Path, password: str | None = None) -> str:
-        """A file of credentials as a pool names it."""
+        """Write a credentials file for a pool and return its path."""
         file.touch(0o600)
         file.write_text(
             json.dumps({self.host: {"username": self.user, "password": password or self.password}})

@@ -1,7 +1,7 @@
-"""What another unix user on the login node and the nodes tries; executed as that user. A line of
-JSON tells what came of each: an errno, or what was got.
+"""Attacks of another unix user on the login node and the nodes, executed as that user. Prints the
+results as one line of JSON: an errno, or the data obtained.
 
-argv: base of the victim, folder of the socket of the link, pids, job ids, ports.
+argv: base of the victim, folder of the link's socket, pids, job ids, ports.
 """
 
 import errno

@@ -1,5 +1,5 @@
-"""A stage for many runs at once on one cluster and one supervisor: each is played in a thread of
-its own, and somebody reads their records all the while.
+"""Many cases at once on one cluster and one supervisor: each runs in its own thread, while another
+thread reads the runs' records continuously.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ from jobscribe.cli.job.why import lines as why_lines
 ALICE, BOB = "AliceAAA", "BobBBBBB"
 PEOPLE = {ALICE: "alice", BOB: "bob"}
 OURS = ("pending", "running", "completed", "canceled", "error")
-#: What an end is, as `job why` names it, by our reason and by Slurm's state; others are said where
-#: they are looked at.
+#: Expected `job why` cause of an end, by jobscribe's reason and Slurm's state. Tests name other
+#: causes themselves.
 WHY = {
     ("exit", "COMPLETED"): ("completed", "certain"),
     ("exit", "FAILED"): ("exit", "certain"),
@@ -40,12 +40,14 @@ WHY = {
     ("scheduler", "NODE_FAIL"): ("nodeFail", "certain"),
     ("signal", "FAILED"): ("crash", "certain"),
 }
-#: Five times what a step of any of them takes on a busy machine.
+#: Five times the slowest step on a busy machine.
 SECS = 150.0
 
 
 class ConcurrentRuns:
-    """partition: many small jobs at once have room there."""
+    """One supervisor and one cluster for all cases. partition: has capacity for many small jobs at
+    once.
+    """
 
     def __init__(self, site: SupervisorProcess, slurm: Slurm, users: Users, partition: str) -> None:
         self.slurm, self.users, self.partition = slurm, users, partition
@@ -56,7 +58,7 @@ class ConcurrentRuns:
 
     @property
     def site(self) -> SupervisorProcess:
-        """The same, with a connection of this thread's own."""
+        """The supervisor, with a connection of this thread's own."""
         if not hasattr(self._mine, "site"):
             self._mine.site = copy.copy(self._site)
             self._mine.site._connection = None
@@ -73,7 +75,7 @@ class ConcurrentRuns:
     def run(
         self, text: str, *, uid: str = ALICE, batch: Mapping[str, Any] | None = None, **fields: Any
     ) -> dict[str, Any]:
-        """A run of this text of sh, which is not submitted yet."""
+        """Return an unsubmitted run of this shell text."""
         return shell(
             text,
             uid,
@@ -85,9 +87,7 @@ class ConcurrentRuns:
         )
 
     def naps(self, text: str = "exec sleep NAP", **fields: Any) -> tuple[dict[str, Any], str]:
-        """One that is submitted and sleeps until it is told to end; and by what its processes are
-        found.
-        """
+        """Submit a run that sleeps until it is ended. Return it with the mark of its processes."""
         nap = fresh_nap()
         run = self.run(text.replace("NAP", nap), **fields)
         self.site.submit(run)
@@ -97,7 +97,7 @@ class ConcurrentRuns:
         return self.site.status(dict(run))
 
     def job(self, run: Mapping[str, Any]) -> str:
-        """Its id in Slurm, as soon as it has one."""
+        """Return its Slurm id as soon as it has one."""
         return str(
             self.until(run, lambda said: said.get("batch", {}).get("jobId"), "Slurm has taken it")
         )
@@ -105,9 +105,7 @@ class ConcurrentRuns:
     def until(
         self, run: Mapping[str, Any], true: Callable[[dict[str, Any]], Any], what: str
     ) -> Any:
-        """What `true` makes of its status, as soon as that is something; the run must not be over
-        by then.
-        """
+        """Return the first true result of `true` for its status; the run must not end before."""
 
         def look() -> Any:
             said = self.said(run)
@@ -121,12 +119,12 @@ class ConcurrentRuns:
             raise AssertionError(f"{what}: {e}: {self.said(run)}") from None
 
     def running(self, run: Mapping[str, Any]) -> str:
-        """As soon as it runs, by our word and by Slurm's: its job."""
+        """Wait until jobscribe and Slurm report it as running; return its Slurm job."""
         self.until(run, lambda said: said["state"] == "running" and said["known"], "it runs")
         return self.job(run)
 
     def waits_for(self, run: Mapping[str, Any], *reasons: str) -> dict[str, Any]:
-        """Its status, when Slurm says that it waits for this."""
+        """Return its status once Slurm reports one of these reasons for waiting."""
 
         def waits(said: dict[str, Any]) -> dict[str, Any] | None:
             batch = said.get("batch", {})
@@ -144,14 +142,14 @@ class ConcurrentRuns:
             "certain",
             ["a fault of the job: it waits"],
         ), why
-        # it may wait for something else by now
+        # the reason may have changed meanwhile
         assert re.search(r"PENDING \([^)]+\)", why["evidence"][0]) and not [
             t for t in why["try"] if t.startswith("it waits")
         ], why
         return found
 
     def why(self, run: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer; what is printed of it tells a reader what to do."""
+        """Return the answer; check that its printed text says what to do."""
         said: dict[str, Any] = self.site.post(
             "job-why", uid=run["uid"], computeJid=jid_of(dict(run))
         )
@@ -168,10 +166,10 @@ class ConcurrentRuns:
         tasks = self.site.post("job-tasks", uid=run["uid"], computeJid=jid_of(dict(run)))["tasks"]
         return Path(tasks[0]["evidence"])
 
-    # ---- Slurm's word
+    # ---- Slurm's state
 
     def rows(self) -> list[Job]:
-        """All that squeue has, not older than this call."""
+        """Return all jobs of squeue, not older than this call."""
         began = time.monotonic()
         with self._asking:
             if self._rows[0] < began:
@@ -191,7 +189,7 @@ class ConcurrentRuns:
         )
 
     def processes(self) -> list[bytes]:
-        """Command lines of all that runs as any of these users, on all nodes."""
+        """Return the command lines of all processes of these users, on all nodes."""
         return [_line(pid) for who in PEOPLE.values() for pid in self.users.processes(who)]
 
     # ---- ends
@@ -213,12 +211,12 @@ class ConcurrentRuns:
         never: Sequence[str] = (),
         ran: bool = True,
     ) -> dict[str, Any]:
-        """Its status when it is over: it ended like this, and all that can be asked says the same.
-        exit: source, code, signal.
+        """Wait for the end, and check that status, record, `job why` and trace agree. Return its
+        status. exit: source, code, signal.
 
-        slurm: its state there. last: the one that is on record, if that is another. why: its cause,
-        and how sure that is. sentence, evidence, tries: words that `job why` must have there.
-        never: words that it must not have. ran: did its command begin?
+        slurm: its state there. last: the state on record, if different. why: cause and confidence.
+        sentence, evidence, tries: words that `job why` must have there. never: words that it must
+        not have. ran: whether its command began.
         """
         last = last or slurm
         said = self.site.wait(dict(run), SECS)
@@ -301,8 +299,8 @@ class ConcurrentRuns:
 
 
 class Records(threading.Thread):
-    """Reads the JSON record of every run for as long as there is one, and asks Slurm at each change
-    whether that is so. lies: what was not.
+    """Reads the JSON record of every run while it exists, and compares each change with Slurm's
+    state. lies: the false records.
     """
 
     def __init__(self, stage: ConcurrentRuns) -> None:
@@ -315,9 +313,7 @@ class Records(threading.Thread):
         self.read = 0
 
     def of(self, run: Mapping[str, Any]) -> list[str]:
-        """Every status that its record has had, in order. (A step may be over before it is
-        written.)
-        """
+        """Return every status that its record had, in order. (A short step may be missing.)"""
         self.look()
         return self._said.get(jid_of(dict(run)), [])
 
@@ -354,7 +350,7 @@ class Records(threading.Thread):
             self.lies.append(f"{jid} was {history[-1]}, and is {status} now")
         ending = (
             status == "canceled" and "state" not in batch
-        )  # that is said as soon as it was asked for, as anywhere
+        )  # a cancel is reported when it is requested, as everywhere
         if status in OURS[2:] and job and state not in OVER and not ending:
             self.lies.append(f"{jid} is {status}, and Slurm says {state} of its job {job}")
         if status == "running" and (job is None or state in ("", "PENDING", "CONFIGURING")):
@@ -379,7 +375,7 @@ Play = Callable[[ConcurrentRuns], None]
 
 @contextlib.contextmanager
 def played(stage: ConcurrentRuns, plays: Mapping[str, Play]) -> Iterator[dict[str, Future[None]]]:
-    """All of them at once; by their names."""
+    """Run all cases at once; yield their futures by name."""
     stage.records.start()
     try:
         with ThreadPoolExecutor(max(1, len(plays))) as pool:

@@ -1,4 +1,4 @@
-"""How the tests of this folder call the scripts that start their engines (etc/engines)."""
+"""Calls of the scripts that start the test engines (etc/engines)."""
 
 import os
 import random
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-#: Five times what the slowest call takes on a busy machine.
+#: Five times the slowest call on a busy machine.
 CALL_SECS = 100.0
 _OURS = (
     "DIR",
@@ -30,7 +30,7 @@ _OURS = (
 
 
 class Refused(Exception):
-    """A command ended with another code than it should have; with what it wrote."""
+    """A command ended with an unexpected exit code; the message is its output."""
 
 
 class Script:
@@ -41,13 +41,13 @@ class Script:
         self.given = dict(given)
 
     def __call__(self, *args: str, code: int | None = 0, **more: str) -> str:
-        """What a verb wrote. code: that it must end with; None: any."""
+        """Run a verb and return its output. code: required exit code; None: any."""
         env = {
             k: v
             for k, v in os.environ.items()
             if not k.startswith(("JOBSCRIBE_", "SLURM_", "SBATCH_", "SQUEUE_")) and k not in _OURS
         }
-        # not into pipes: a daemon that it leaves behind would hold them open
+        # no pipes: the daemons left running would hold them open
         with tempfile.TemporaryFile() as said:
             done = subprocess.run(
                 [self.path, *args],
@@ -68,7 +68,7 @@ class Script:
 
 
 def why_not(name: str) -> str:
-    """Why what this script starts can not be had here; nothing if it can."""
+    """Return why the script cannot start its engine here, or an empty string."""
     try:
         Script(name, {})("check")
     except Refused as e:
@@ -77,7 +77,7 @@ def why_not(name: str) -> str:
 
 
 def free_ports(count: int) -> int:
-    """The first of so many ports in a row, all of them free."""
+    """Return the first of `count` consecutive free ports."""
     while True:
         port = random.randrange(29_000, 32_000)
         if not any(_taken(port + n) for n in range(count)):

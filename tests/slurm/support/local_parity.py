@@ -1,5 +1,5 @@
-"""Runs of commands and of apps that are followed, read, stopped and warned through a cluster as
-they are on the supervisor's own machine.
+"""Cases where commands and apps behave on a cluster as on the supervisor's own machine: live
+output, results, cancels, and warnings before the time limit.
 """
 
 import json
@@ -12,8 +12,8 @@ from typing import Any
 from concurrent_runs import ALICE, SECS, ConcurrentRuns, Play
 from supervisor_process import PYTHON_PATH, Answer, jid_of, until
 
-#: A code that the cluster's Python runs without anything installed: so many frames, each some time,
-#: and a word to the warning.
+#: An app that the cluster's Python runs without extra packages: slow frames, and a report when it
+#: is warned.
 APP = '''
 import json, sys
 from pathlib import Path
@@ -102,7 +102,7 @@ def frame(stage: ConcurrentRuns, run: dict[str, Any], index: int) -> Answer:
 
 
 def types(stage: ConcurrentRuns, *args: str) -> "subprocess.Popen[str]":
-    """A command of ours, as the user types it."""
+    """Start a jobscribe command as the user."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {
         "PYTHONPATH": PYTHON_PATH
     }
@@ -181,8 +181,8 @@ def an_app_is_canceled(stage: ConcurrentRuns) -> None:
 
 
 def warned(stage: ConcurrentRuns, run: dict[str, Any], ready: bytes) -> None:
-    """It has so little time left, when it has said that it is ready, that Slurm warns it at its
-    next look, within half a minute.
+    """When the run is ready, set its time limit so that Slurm warns it at its next check, within
+    half a minute.
     """
     stage.site.submit(run)
     job = stage.running(run)
@@ -192,7 +192,7 @@ def warned(stage: ConcurrentRuns, run: dict[str, Any], ready: bytes) -> None:
 
 @play
 def an_app_is_warned_before_its_time_limit(stage: ConcurrentRuns) -> None:
-    """The job command lives on, its code saves what it has and ends as it likes."""
+    """The job command survives; its code saves its data and exits as it likes."""
     run = {
         **squares(stage, frames=100_000, paceSecs=0.5, batch={"signalSecs": 600}),
         "timeLimitSecs": 1800,
@@ -272,8 +272,8 @@ def a_cancel_is_soft_then_hard(stage: ConcurrentRuns) -> None:
 
 @play
 def a_run_is_typed_and_ends_with_its_code(stage: ConcurrentRuns) -> None:
-    """`jobscribe run`: output as it comes, the run's own exit code, and what was asked for is what
-    Slurm has.
+    """`jobscribe run`: live output, the run's own exit code, and the requested resources in
+    Slurm.
     """
     argv = (
         "run",

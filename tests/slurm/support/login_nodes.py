@@ -1,8 +1,7 @@
-"""Unix users who have jobs on a cluster, and the login node through which they come
-(etc/engines/sshd.sh): three real sshd on loopback.
+"""Unix users with jobs on a cluster, and their login node (etc/engines/sshd.sh): three real sshd on
+loopback.
 
-Users, homes and secrets are made for one session of tests, under names that nobody else has, and
-removed after it.
+Users, homes and secrets are created for one test session, with unique names, and removed after it.
 """
 
 import base64
@@ -21,9 +20,9 @@ from typing import Any
 
 from engine_scripts import CALL_SECS, Refused, Script, free_ports
 
-#: A code of the authenticator is good so long.
+#: A one-time code is valid for this time (seconds).
 STEP_SECS = 30
-#: Codes of so many steps before and after now are taken, each of them once.
+#: The server accepts codes of this many steps before and after now, each once.
 WINDOW = 45
 SERVERS = ("main", "other", "jump")
 NAMES = (
@@ -45,8 +44,8 @@ NAMES = (
 
 
 class Users:
-    """`users["alice"]` is that user's unix name. The names, and what is special about each, stand
-    in etc/engines/sshd.sh.
+    """The unix users; `users["alice"]` is alice's unix name. etc/engines/sshd.sh defines the names
+    and their special settings.
     """
 
     def __init__(self, slurm_conf: Path | None = None) -> None:
@@ -71,7 +70,7 @@ class Users:
         return f"{self.prefix}-{name}"
 
     def accounts(self) -> dict[str, list[str]]:
-        """What each may charge to on the cluster."""
+        """Return the accounts to which each user may charge on the cluster."""
         return {
             self[name]: ["research", *(["chem", "spent"] if name == "alice" else [])]
             for name in NAMES
@@ -83,16 +82,16 @@ class Users:
     def home(self, name: str) -> Path:
         return self.place / "home" / self[name]
 
-    # ---- what they have and know
+    # ---- secrets
 
     @property
     def password(self) -> str:
-        """Of all of them."""
+        """The password of all users."""
         return self._secrets()[0]
 
     def code(self, name: str) -> str:
-        """A one-time code that this user has not had yet. The window is wide: no test waits for the
-        next one.
+        """Return a one-time code that this user has not used. The window is wide, so no test waits
+        for the next code.
         """
         now = int(time.time() // STEP_SECS)
         self._used[name] = max(self._used.get(name, 0) + 1, now - WINDOW)
@@ -106,17 +105,17 @@ class Users:
 
     @property
     def stranger(self) -> Path:
-        """A private key that opens nothing."""
+        """A private key that opens no account."""
         return self.place / "client" / "stranger"
 
     def certificate(self, name: str, secs: int, key: str = "key") -> Path:
-        """Of the authority that the login node trusts, beside the key it is for."""
+        """Create a certificate of the login node's trusted authority, beside its key."""
         return Path(self.script("certificate", self[name], str(secs), key).strip())
 
     def _secrets(self) -> list[str]:
         return (self.place / "secrets").read_text().split()
 
-    # ---- what they do
+    # ---- processes
 
     def run(
         self,
@@ -126,8 +125,8 @@ class Users:
         code: int | None = 0,
         env: dict[str, str] | None = None,
     ) -> str:
-        """What a command wrote that this user runs on this machine, in their home (both streams
-        where it may fail).
+        """Return the output of a command that this user runs on this machine, in their home (both
+        streams if it may fail).
         """
         variables = {
             "HOME": str(self.home(name)),
@@ -152,7 +151,7 @@ class Users:
         return done.stdout if code == 0 else done.stdout + done.stderr
 
     def processes(self, name: str) -> list[int]:
-        """Pids of all that runs as this user now."""
+        """Return the pids of all processes of this user."""
         said = subprocess.run(
             ["ps", "-o", "pid=,stat=", "-u", self[name]], capture_output=True, text=True
         ).stdout
@@ -163,7 +162,7 @@ class Users:
         ]
 
     def end_processes(self) -> None:
-        """SIGKILL for whatever runs as any of them, on this machine or on nodes of the cluster."""
+        """SIGKILL all processes of these users, on this machine and on the cluster's nodes."""
         mine = {self.uid(name) for name in NAMES}
         for path in Path("/proc").glob("[0-9]*"):
             try:
@@ -171,15 +170,15 @@ class Users:
                     os.kill(int(path.name), 9)
             except (FileNotFoundError, ProcessLookupError):
                 pass
-        for path in Path("/tmp").glob(
-            "jobscribe-link.*"
-        ):  # of links through ssh, which nobody is at the other end of
+        for path in Path("/tmp").glob("jobscribe-link.*"):  # links without a peer
             if path.lstat().st_uid in mine:
                 shutil.rmtree(path, ignore_errors=True)
 
 
 class Sshd:
-    """The three servers. Each verb is one of the script's; `well` puts everything as it was."""
+    """The three servers. Each method is a verb of the script; `well` restores the original
+    state.
+    """
 
     def __init__(self, users: Users) -> None:
         self.users, self._script = users, users.script
@@ -194,7 +193,7 @@ class Sshd:
         return self.users.port + SERVERS.index(server)
 
     def keys(self, server: str = "main") -> list[str]:
-        """Its host keys, as known_hosts and files of clusters have them."""
+        """Return its host keys in the format of known_hosts and cluster files."""
         mark = f"[127.0.0.1]:{self.port(server)} "
         return [
             line.removeprefix(mark)
@@ -209,7 +208,7 @@ class Sshd:
     def login(
         self, server: str = "main", *, keys: Sequence[str] | None = None, via: str | None = None
     ) -> dict[str, Any]:
-        """A login host as a file of clusters has it. via: a server to go through."""
+        """Return a login host entry for a cluster file. via: the jump server."""
         said: dict[str, Any] = {
             "host": "127.0.0.1",
             "port": self.port(server),
@@ -221,7 +220,7 @@ class Sshd:
         return (self.users.place / "log" / server).read_text(errors="replace")
 
     def failures(self, name: str, server: str = "main") -> int:
-        """How often this server was given a wrong password or code by this user: a site locks
+        """Return how often this server got a wrong password or code from this user; sites lock
         accounts for that.
         """
         return len(
@@ -236,32 +235,32 @@ class Sshd:
         self._script("start", server)
 
     def stop(self, server: str = "main") -> None:
-        """It takes no new connections; who is in stays in."""
+        """Refuse new connections; open sessions continue."""
         self._script("stop", server)
 
     def restart(self, server: str = "main") -> None:
         self._script("restart", server)
 
     def freeze(self, server: str = "main") -> None:
-        """Connections are taken, and nothing comes back, on those that are open neither."""
+        """Accept connections without an answer; open connections hang too."""
         self._script("freeze", server)
 
     def thaw(self, server: str = "main") -> None:
         self._script("thaw", server)
 
     def sever(self, server: str = "main", name: str | None = None) -> None:
-        """Its sessions (of this user) are gone at once."""
+        """End its sessions (of this user) at once."""
         self._script("sever", server, *([self.users[name]] if name else []))
 
     def cut(self, server: str = "main", way: str = "drop") -> None:
-        """A firewall rule before its port. way: drop (nothing comes back), or reject."""
+        """Block its port with a firewall rule. way: drop (no answer) or reject."""
         self._script("cut", server, way)
 
     def mend(self, server: str = "main") -> None:
         self._script("mend", server)
 
     def identity(self, server: str, whose: str) -> None:
-        """It is started again with the host keys of that one."""
+        """Restart it with the host keys of the server `whose`."""
         self._script("identity", server, whose)
 
     def well(self) -> None:
@@ -272,7 +271,7 @@ class Sshd:
 
 
 def totp(secret: str, step: int) -> str:
-    """RFC 6238, as authenticators have it: SHA-1, six digits."""
+    """Return the six digits of RFC 6238 with SHA-1, as authenticator apps do."""
     mac = hmac.digest(base64.b32decode(secret), step.to_bytes(8, "big"), hashlib.sha1)
     at = mac[-1] & 15
     return f"{(int.from_bytes(mac[at : at + 4], 'big') & 0x7FFFFFFF) % 1_000_000:06d}"

@@ -1,12 +1,12 @@
-"""An MPI program without a compiler: each rank hands a number round, and tells who it is and where.
-Run as `mpirun python3 mpi_ring.py`.
+"""An MPI program without a compiler: the ranks pass a number in a ring and print their rank and
+node. Run as `mpirun python3 mpi_ring.py`.
 """
 
 import ctypes
 import socket
 
 mpi = ctypes.CDLL("libmpi.so.40", mode=ctypes.RTLD_GLOBAL)
-#: OpenMPI's handles are addresses of what its library holds
+#: OpenMPI's handles are addresses of objects in its library
 world, integer = (
     ctypes.addressof(ctypes.c_char.in_dll(mpi, name))
     for name in ("ompi_mpi_comm_world", "ompi_mpi_int")

@@ -1,9 +1,9 @@
-"""Runs on the real cluster that are witnessed, a supervisor that is asked about them all the time,
-and the hands that kill.
+"""Observed runs on the real cluster, a supervisor whose answers are checked all the time, and
+helpers that kill processes.
 
-The oracle is that of tests/chaos: what jobs stamped to disk; and Slurm's own word, asked past the
-product. Nodes of this cluster have hosts' names of their own, and this machine's processes: who
-stamped can be looked at.
+The oracle is that of tests/chaos (the stamps that jobs write to disk), plus Slurm's own state,
+queried directly. Nodes of this cluster have their own hostnames and share this machine's processes,
+so each stamp's process can be inspected.
 """
 
 import contextlib
@@ -33,21 +33,21 @@ from jobscribe.runtime import processes
 
 ALICE, BOB = "WitAlice", "WitBobby"
 PEOPLE = {ALICE: "alice", BOB: "bob"}
-#: Slurm is asked at least so often. What has ended is told so long after that; a status is true
-#: again so long after a restart (seconds).
+#: Maximum interval of the queries to Slurm (seconds). An end is reported, and a status is true
+#: again after a restart, within the times below.
 POLL_SECS = 1.0
 TOLD_SECS, TRUE_SECS = (POLL_SECS + 30) * ROOM, 5 * ROOM
-#: A canceled job is gone so long after its grace.
+#: A canceled job is gone within this time after its grace (seconds).
 GONE_SECS = 1 * ROOM
-#: A program of Slurm's may take so long before it counts as silent.
+#: Timeout of a Slurm command (seconds).
 CALL_SECS = 6.0
 CODE = 5
 PROGRAMS = ("sbatch", "squeue", "sacct", "scancel", "scontrol", "sinfo", "sacctmgr")
 
 _gates = itertools.count(1)
 
-#: In front of Slurm's programs: each call is written down, and the first sbatch of a job may be
-#: played a trick. $PPID is the agent.
+#: Wrapper for Slurm's commands: it logs each call, and can disturb the first sbatch of a job. $PPID
+#: is the agent.
 _PROGRAM = """#!/bin/sh
 real=/usr/bin/{name}
 read -r up _ </proc/uptime
@@ -75,24 +75,26 @@ exec unshare --mount sh -c 'mount --bind "{boot}" /proc/sys/kernel/random/boot_i
 
 
 class ObservedSupervisor:
-    """One supervisor with the driver sbatch; users are unix users of their own."""
+    """One supervisor with the sbatch driver; each user is a separate unix user."""
 
     def __init__(self, site: SupervisorProcess, slurm: Slurm, users: Users, place: Path) -> None:
         self.site, self.slurm, self.users, self.place = site, slurm, users, place
-        #: jids of jobs that a test has killed itself
+        #: jids of jobs that a test itself has killed
         self.killed: set[str] = set()
         self.oracle = Oracle(site, place)
         self.watch = Watch(self)
 
     def restart(self) -> float:
-        """kill -9 of the supervisor, and a new one. The moment when it was up (monotonic)."""
+        """kill -9 of the supervisor, and start a new one. Return the time when it was up
+        (monotonic).
+        """
         assert self.site.stop(signal.SIGKILL) == -signal.SIGKILL
         self.site.start()
         return time.monotonic()
 
     def reboot(self) -> float:
-        """A power cut of the machine where supervisor, keepers and agents are; it is another boot
-        then. (See `houses`.)
+        """Power cut of the machine with supervisor, keepers and agents; the boot id changes. (See
+        `houses`.)
         """
         assert self.site.process is not None
         self.kill(
@@ -109,7 +111,7 @@ class ObservedSupervisor:
     # ---- agents
 
     def agents(self, uid: str = "", what: str = "agent") -> list[int]:
-        """Pids of agents (keepers) that run, of this user or of all."""
+        """Return the pids of running agents (or keepers), of this user or of all."""
         names = [PEOPLE[uid]] if uid else sorted(set(PEOPLE.values()))
         title = f"jobscribe {what} ".encode()
         return [
@@ -126,7 +128,7 @@ class ObservedSupervisor:
         return int(until(lambda: self.agents(uid, "keeper"), f"the keeper of {uid} runs", 60)[0])
 
     def kill(self, *pids: int) -> None:
-        """SIGKILL for all of them at once; returns when they are gone."""
+        """SIGKILL all of them at once; return when they are gone."""
         known = [(pid, processes.start_ticks(pid)) for pid in pids]
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
@@ -137,27 +139,29 @@ class ObservedSupervisor:
                 f"{pid} is gone",
             )  # type: ignore[misc]
 
-    # ---- Slurm's programs
+    # ---- Slurm's commands
 
     def trick(self, case: "ObservedRun", what: str) -> None:
-        """It is played to the first sbatch of this run."""
+        """Set the disturbance of this run's first sbatch."""
         (self.place / "tricks" / case.jid).write_text(what)
 
     def played(self, case: "ObservedRun") -> bool:
         return (self.place / "played" / case.jid).exists()
 
     def calls(self) -> list[tuple[float, str, str]]:
-        """Of Slurm's programs by agents: seconds since boot, program, and whose agent."""
+        """Return the agents' calls of Slurm commands: seconds since boot, command, agent."""
         rows = (line.split(" ", 3) for line in (self.place / "calls").read_text().splitlines())
         return [(float(at), name, who) for at, name, who, *_ in rows]
 
-    # ---- the verdict
+    # ---- final checks
 
     def check(self) -> str:
-        """Everything is over: books, witness, watch and loop. Returns what was looked at."""
+        """Cancel all active runs; check records, job stamps, the watch and event loop lag. Return a
+        summary.
+        """
         for job in self.site.post("job-list", active=True)[
             "jobs"
-        ]:  # of a test that has failed: they are not the next one's
+        ]:  # left by a failed test; they must not disturb the next one
             self.site.post("run-cancel", reqId=req_id(), uid=job["uid"], computeJid=job["jid"])
         until(
             lambda: not self.site.post("job-list", active=True)["jobs"],
@@ -173,8 +177,8 @@ class ObservedSupervisor:
 
 
 class ObservedRun:
-    """A run that is witnessed. text: what it does; nothing: it waits at a gate of its own, and ends
-    with `code`.
+    """An observed run. text: the command; empty: it waits at a gate of its own and exits with
+    `code`.
     """
 
     def __init__(
@@ -187,7 +191,7 @@ class ObservedRun:
         deaf: bool = False,
         **fields: Any,
     ) -> None:
-        """deaf: nothing of it ends by SIGTERM."""
+        """deaf: no process of it ends by SIGTERM."""
         self.observed, self.uid, self.gate = observed, uid, f"gate-{next(_gates)}"
         fields = {"graceSecs": 1.0, "batch": {}, **fields}
         w = observed.oracle
@@ -209,7 +213,7 @@ class ObservedRun:
         return self
 
     def queued(self, secs: float = 60) -> "ObservedRun":
-        """It waits in Slurm's queue, by our word."""
+        """Wait until jobscribe reports it in Slurm's queue."""
         until(lambda: self.status()["queueState"] == "slurm", f"{self} waits for Slurm", secs, 0.05)
         return self
 
@@ -232,7 +236,7 @@ class ObservedRun:
 
     @property
     def jobs(self) -> list[Job]:
-        """What Slurm has of it, over or not."""
+        """Return all Slurm jobs of it, active or over."""
         return [
             j
             for j in self.observed.slurm.queued(active=False)
@@ -244,8 +248,8 @@ class ObservedRun:
 
 
 class Watch(threading.Thread):
-    """A client of its own: asks for every run and reads its record, over and over. lies: what was
-    said and not so.
+    """A client that continuously asks for every run and reads its record. lies: the false
+    answers.
     """
 
     def __init__(self, observed: ObservedSupervisor) -> None:
@@ -256,7 +260,7 @@ class Watch(threading.Thread):
         self._own = Oracle(observed.site, observed.place / "watch")
         self.lies: list[str] = []
         self.looks = 0
-        #: jid: (moment, status), whenever it was another one
+        #: jid: (time, status) of every change
         self.said: dict[str, list[tuple[float, dict[str, Any]]]] = {}
 
     def add(self, case: ObservedRun) -> None:
@@ -275,7 +279,7 @@ class Watch(threading.Thread):
                 try:
                     site.url = self._house.site.url
                     self._look(site, case)
-                except (OSError, http.client.HTTPException):  # there is no supervisor just now
+                except (OSError, http.client.HTTPException):  # no supervisor is running now
                     site._disconnect()
                 except AssertionError as e:
                     self.lies.append(str(e))
@@ -288,10 +292,10 @@ class Watch(threading.Thread):
             before.append((time.monotonic(), status))
         if status["state"] in ("completed", "error") or status["over"]:
             del self._cases[case.jid]
-            # by the order of things: it was said first, then looked at
+            # the answer came before this check
             assert not case.alive, f"{case} lives, and this was said: {status}"
         self.looks += 1
-        with contextlib.suppress(FileNotFoundError):  # it is written soon after the answer
+        with contextlib.suppress(FileNotFoundError):  # the record is written soon after the answer
             record = json.loads((site.root / "supervisor-job" / f"{case.jid}.json").read_text())
             self._own.heard(
                 {
@@ -323,7 +327,7 @@ def _line(pid: int) -> bytes:
 def ended(
     cases: Iterable[ObservedRun], secs: float = TOLD_SECS, go: bool = True
 ) -> dict[ObservedRun, dict[str, Any]]:
-    """All over; go: let go."""
+    """Wait until all are over and return their statuses. go: open their gates first."""
     said: dict[ObservedRun, dict[str, Any]] = {}
     waits = list(cases)
     deadline = time.monotonic() + secs
@@ -343,7 +347,9 @@ def ended(
 
 
 def true_again(cases: list[ObservedRun], state: str = "running", secs: float = TRUE_SECS) -> float:
-    """Nothing false is ever said, and in time everything is known. Returns the seconds that took."""
+    """Check that no status is ever false, and wait until all are known. Return the seconds that
+    took.
+    """
     begun = time.monotonic()
     while True:
         said = [case.status() for case in cases]
@@ -356,7 +362,7 @@ def true_again(cases: list[ObservedRun], state: str = "running", secs: float = T
 
 
 def well_ended(said: dict[ObservedRun, dict[str, Any]], code: int = CODE) -> None:
-    """Each by its own exit code and last line, however it was told."""
+    """Check that each run ended with its exit code and last line, once."""
     for case, status in said.items():
         exit_ = status["exit"]
         assert (status["state"], status["reason"]) == (
@@ -384,8 +390,8 @@ def houses(
     fields: dict[str, Any] | None = None,
     **options: Any,
 ) -> Iterator[ObservedSupervisor]:
-    """A supervisor that runs, on a machine whose boots count for it and its agents alone; nothing
-    of it is left afterwards.
+    """Run a supervisor with a simulated boot id for it and its agents; remove everything
+    afterwards.
 
     fields: of the cluster `lab`.
     """

@@ -1,5 +1,5 @@
-"""One supervisor whose users sign in, on a cluster with two login nodes: the second one is a
-machine of its own as far as a process can tell.
+"""One supervisor whose users sign in, on a cluster with two login nodes. The second looks like a
+separate machine to processes.
 """
 
 import contextlib
@@ -27,16 +27,16 @@ from jobscribe.runtime import processes
 
 ALICE, BOB = "AliceAAA", "BobBBBBB"
 WHO = {ALICE: "alice", BOB: "bob"}
-#: Five times what a step of any of them takes on a busy machine.
+#: Five times the slowest step on a busy machine.
 SECS = 150.0
-#: Deeper than a unix socket's path can be.
+#: Longer than the maximum path of a unix socket.
 DEEP = "$HOME/scratch/" + "projects-of-this-group/" * 4 + "and-below"
 _gates = itertools.count(1)
 
 
 class FarNode:
-    """A login node with a name, a boot, processes of its own; the file system is the same. `reboot`
-    ends all that runs there.
+    """A login node with its own hostname, boot id and processes; the file system is shared.
+    `reboot` ends all its processes.
     """
 
     def __init__(self, sshd: Sshd) -> None:
@@ -84,7 +84,7 @@ class FarNode:
         )
 
     def stop(self) -> None:
-        """Everything there is killed at once."""
+        """Kill all its processes at once."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -95,7 +95,7 @@ class FarNode:
         self.start()
 
     def cut_off(self) -> None:
-        """Its sshd and all sessions have gone; agents go on."""
+        """End its sshd and all sessions; agents run on."""
         for pid in self.processes():
             if processes._read(f"/proc/{pid}/cmdline").startswith(
                 (b"sshd", b"jobscribe-sshd", str(self._dir).encode())
@@ -120,7 +120,7 @@ def _namespace(pid: int) -> str | None:
 
 
 class SignedInUsers:
-    """clusters: see `described`. Each thread has a connection of its own."""
+    """A supervisor and its users. clusters: see `described`. Each thread has its own connection."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class SignedInUsers:
     def login(
         self, uid: str, cluster: str, *, code: int = 200, username: str | None = None, **given: str
     ) -> dict[str, Any]:
-        """A sign-in with the password, and what was answered."""
+        """Sign in with the password; return the answer."""
         name = self.users[WHO[uid]] if username is None else username
         body = {
             "uid": uid,
@@ -190,7 +190,7 @@ class SignedInUsers:
         return run
 
     def gated(self, uid: str, cluster: str, code: int = 0) -> tuple[dict[str, Any], Path]:
-        """A run that counts how often it begins, and goes on to its end when the file is there."""
+        """Return a run that counts its starts and ends when the gate file exists, and the gate."""
         gate = self.users.home(WHO[uid]) / f"gate-{next(_gates)}"
         text = f"echo begun; echo x >>{gate}.begun; until [ -e {gate} ]; do sleep 0.2; done; echo over; exit {code}"
         return self.run(text, uid, cluster), gate
@@ -204,7 +204,7 @@ class SignedInUsers:
     def until(
         self, run: Mapping[str, Any], true: Callable[[dict[str, Any]], Any], what: str
     ) -> dict[str, Any]:
-        """Its status, as soon as this is true of it."""
+        """Return its status once the condition is true."""
         last: list[dict[str, Any]] = []
 
         def look() -> dict[str, Any] | None:
@@ -218,7 +218,7 @@ class SignedInUsers:
         return found
 
     def running(self, run: Mapping[str, Any], gate: Path | None = None) -> str:
-        """As soon as it is known to run (and has begun): Slurm's job."""
+        """Wait until it is reported as running (and has begun); return its Slurm job."""
         until(lambda: gate is None or Path(f"{gate}.begun").exists(), "it has begun", SECS)
         return str(
             self.until(run, lambda s: s["state"] == "running" and s["known"], "it runs")["batch"][
@@ -227,7 +227,7 @@ class SignedInUsers:
         )
 
     def unknown(self, run: Mapping[str, Any], *words: str) -> None:
-        """Nobody knows of it, and that is said, and since when."""
+        """Check that its state is reported as unknown, and since when."""
         said = self.until(
             run,
             lambda s: s["known"] is False and all(w in str(self.why(run)) for w in words),
@@ -244,7 +244,7 @@ class SignedInUsers:
     def over(
         self, run: Mapping[str, Any], state: str = "completed", gate: Path | None = None
     ) -> dict[str, Any]:
-        """Its status, when it is over: like this, and begun once."""
+        """Wait for the end and return the status; check the state, and that it began once."""
         said = self.site.wait(dict(run), SECS)
         assert (said["state"], said["known"]) == (state, True), said
         assert self.slurm.state(said["batch"]["jobId"]) == said["batch"]["state"], said
@@ -257,7 +257,7 @@ class SignedInUsers:
         assert len(mine) == 1, mine
         return said
 
-    # ---- who is there
+    # ---- agents and keepers
 
     def base(self, uid: str, cluster: str) -> Path:
         (found,) = {
@@ -270,10 +270,12 @@ class SignedInUsers:
         return self.base(uid, cluster) / "agent" / f"sbatch.parallel.{uid}@{cluster}"
 
     def keepers(self, uid: str, cluster: str) -> list[int]:
-        """Of this agent, wherever they are: of the lease and the one before it."""
+        """Return the pids of this agent's keepers on any node, of the current lease and the
+        previous one.
+        """
         owners = set()
         for lease in (self.folder(uid, cluster) / "lease").glob("*"):
-            with contextlib.suppress(OSError, ValueError):  # one that goes, or is not written yet
+            with contextlib.suppress(OSError, ValueError):  # it is ending, or not written yet
                 said = json.loads(lease.read_text())
                 owners.add((said["pid"], said["startTicks"]))
         titled = [
@@ -299,7 +301,7 @@ class SignedInUsers:
         return Path(json.loads((self.folder(uid, cluster) / "agents.json").read_text())["link"])
 
     def end_on_login_node(self, uid: str) -> None:
-        """What a reboot of it does to this user. Jobs are elsewhere."""
+        """End the user's processes like a reboot of the login node. Jobs run elsewhere."""
         jobs = {pid for node in self.slurm.nodes for pid in self.slurm.processes(node)}
         for pid in self.users.processes(WHO[uid]):
             if pid not in jobs:
@@ -308,7 +310,7 @@ class SignedInUsers:
 
 
 def _own_number(pid: int) -> int:
-    """What it is called in its own namespace; 0 where it is gone."""
+    """Return the pid in its own namespace, or 0 if it is gone."""
     said = processes._read(f"/proc/{pid}/status").partition(b"\nNSpid:")[2].split(b"\n")[0].split()
     return int(said[-1]) if said else 0
 
@@ -318,7 +320,7 @@ def _titled(pid: int, title: bytes) -> bool:
 
 
 def all_at_once(*plays: Callable[[], None]) -> None:
-    """Each in a thread; what went wrong with any of them is raised."""
+    """Run each in a thread; raise their errors."""
     with ThreadPoolExecutor(len(plays)) as pool:
         done: list[Future[None]] = [pool.submit(play) for play in plays]
     errors = [e for d in done if (e := d.exception()) is not None]

@@ -1,8 +1,7 @@
-"""A real Slurm cluster of these tests' own (etc/engines/slurm.sh), its own word about jobs, and
+"""A real Slurm cluster for these tests (etc/engines/slurm.sh), direct queries about its jobs, and
 supervisors that use it.
 
-What tests believe about a job is what squeue and sacct say here, asked with nothing of the product
-in between.
+Tests rely on squeue and sacct as queried here, without any product code.
 """
 
 import contextlib
@@ -20,7 +19,7 @@ from engine_scripts import CALL_SECS, Refused, Script, free_ports
 from login_nodes import Sshd, Users
 from supervisor_process import SupervisorProcess, until
 
-#: All that a job can be when nothing of it is left.
+#: All final states of a job.
 OVER = frozenset(
     (
         "COMPLETED",
@@ -35,8 +34,7 @@ OVER = frozenset(
         "REVOKED",
     )
 )
-#: Whoever charges to nothing else. `chem` may also use the partition `small`, `spent` has nothing
-#: left.
+#: Default account. `chem` may also use the partition `small`; `spent` has no hours left.
 ACCOUNT = "research"
 NODES = 3
 DAEMONS = ("munged", "mariadb", "slurmdbd", "slurmctld")
@@ -45,7 +43,7 @@ _names = itertools.count(1)
 
 
 class Job(NamedTuple):
-    """What Slurm says of one job. asked: `squeue` or `sacct`. state: without what sacct adds
+    """Slurm's data about one job. asked: `squeue` or `sacct`. state: without sacct's additions
     (`CANCELLED by 1001`).
     """
 
@@ -64,8 +62,8 @@ class Job(NamedTuple):
 
 
 class Slurm:
-    """The cluster. Verbs about daemons and nodes are the script's; `well` puts everything as it
-    was.
+    """The cluster. Methods for daemons and nodes are verbs of the script; `well` restores the
+    original state.
     """
 
     def __init__(self, **given: str) -> None:
@@ -77,7 +75,7 @@ class Slurm:
         prefix = f"n{self.port}-"
         self.conf = self.place / "slurm.conf"
         self.nodes = tuple(f"{prefix}{n}" for n in range(1, count + 1))
-        #: what a shell needs so that sbatch and the others talk to this cluster
+        #: environment with which Slurm's commands use this cluster
         self.env = {"SLURM_CONF": str(self.conf)}
         self.script = Script(
             "slurm",
@@ -92,10 +90,10 @@ class Slurm:
             },
         )
 
-    # ---- all of it
+    # ---- the whole cluster
 
     def up(self, people: Mapping[str, Sequence[str]] | None = None) -> None:
-        """people: accounts of unix users, who may still be in the making."""
+        """Start the cluster. people: accounts of unix users, who need not exist yet."""
         self.script(
             "up",
             PEOPLE=" ".join(f"{user}:{','.join(names)}" for user, names in (people or {}).items()),
@@ -106,19 +104,17 @@ class Slurm:
         shutil.rmtree(self.place, ignore_errors=True)
 
     def accounts(self, users: Sequence[str], names: Sequence[str] = (ACCOUNT,)) -> None:
-        """Unix users, and what they may charge to."""
+        """Add unix users with the accounts to which they may charge."""
         self.script("account", ",".join(users), ",".join(names))
 
     def well(self) -> None:
-        """As it was at the beginning, whatever a test did to it: no daemon missing, no node away,
-        no job left.
-        """
+        """Restore the original state: all daemons and nodes up, no job left."""
         if self.status() != dict.fromkeys((*DAEMONS, *self.nodes), "up") or self.down_nodes():
             self.script("well")
         self.cancel_all()
 
     def status(self) -> dict[str, str]:
-        """Each daemon: up, down or frozen."""
+        """Return the state of each daemon: up, down or frozen."""
         lines = [line.split() for line in self.script("status", code=None).splitlines()]
         return {line[0]: line[1] for line in lines}
 
@@ -143,31 +139,29 @@ class Slurm:
         self.script("thaw", daemon)
 
     def crash(self, node: str) -> None:
-        """A power cut: nothing runs there any more. Slurm notices after half a minute; `set_down`
-        tells it at once.
+        """Power cut: all its processes end. Slurm notices after half a minute, or at once with
+        `set_down`.
         """
         self.script("crash", node)
 
     def boot(self, node: str) -> None:
-        """It is back. If it was `set_down`, it takes jobs after `resume`."""
+        """Start the node again. After `set_down` it accepts jobs only after `resume`."""
         self.script("boot", node)
 
     def drain(self, node: str) -> None:
         self.ask("scontrol", "update", f"nodename={node}", "state=drain", "reason=maintenance")
 
     def set_down(self, node: str) -> None:
-        """The operator says so: its jobs are NODE_FAIL at once."""
+        """Set it down like an operator: its jobs are NODE_FAIL at once."""
         self.ask("scontrol", "update", f"nodename={node}", "state=down", "reason=operator")
 
     def resume(self, node: str) -> None:
-        """It takes jobs again. (A node that registers anew is taken up by itself: there is nothing
-        to resume then.)
-        """
+        """Let it accept jobs again. (A node that registers anew needs no resume.)"""
         self.ask("scontrol", "update", f"nodename={node}", "state=resume", code=None)
         until(lambda: node not in self.down_nodes(), f"{node} takes jobs again")
 
     def node_state(self, node: str) -> str:
-        """`idle`, `alloc`, `drain`, `down*`... as sinfo has it."""
+        """Return sinfo's state: `idle`, `alloc`, `drain`, `down*`..."""
         return self.ask("sinfo", "-hN", "-n", node, "-p", "batch", "-o", "%T").strip()
 
     def down_nodes(self) -> list[str]:
@@ -179,17 +173,17 @@ class Slurm:
 
     @contextlib.contextmanager
     def forgetting(self, secs: int = 2) -> Iterator[None]:
-        """squeue forgets jobs so soon after their end."""
+        """Let squeue forget jobs this soon after their end."""
         self.script("reconfigure", FORGET_SECS=str(secs))
         try:
             yield
         finally:
             self.script("reconfigure", FORGET_SECS="300")
 
-    # ---- its word
+    # ---- queries
 
     def ask(self, *command: str, code: int | None = 0, given: str = "") -> str:
-        """What a command of Slurm's wrote, asked as root (both streams where it may fail)."""
+        """Return the output of a Slurm command, run as root (both streams if it may fail)."""
         env = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", **self.env}
         done = subprocess.run(
             command,
@@ -209,7 +203,7 @@ class Slurm:
     def queued(
         self, *, user: str | None = None, name: str | None = None, active: bool = True
     ) -> list[Job]:
-        """Jobs as squeue has them now. active: those that are not over."""
+        """Return the jobs of squeue. active: only jobs that are not over."""
         form = "|".join(("%A", "%j", "%u", "%a", "%P", "%T", "%r", "%N", "%k"))
         chosen = [w for flag, value in (("-u", user), ("-n", name)) if value for w in (flag, value)]
         rows = [
@@ -222,8 +216,8 @@ class Slurm:
     def accounted(
         self, *, user: str | None = None, name: str | None = None, job: str | None = None
     ) -> list[Job]:
-        """Jobs as accounting has them: it is behind squeue, and forgets nothing. A job that was
-        requeued is there more than once.
+        """Return the jobs of accounting, which lags behind squeue but forgets no job. A requeued
+        job is there more than once.
         """
         form = "jobid,jobname,user,account,partition,state,reason,nodelist,comment,exitcode"
         chosen = [
@@ -249,8 +243,8 @@ class Slurm:
         ]
 
     def job(self, job: str) -> Job | None:
-        """What is known of this one now: by squeue, and by accounting where squeue has forgotten
-        it.
+        """Return the current data about a job from squeue, or from accounting if squeue has
+        forgotten it.
         """
         found = [j for j in self.queued(active=False) if j.id == job]
         return (found or self.accounted(job=job)[-1:] or [None])[-1]
@@ -260,7 +254,7 @@ class Slurm:
         return found.state if found else ""
 
     def until_state(self, job: str, *states: str, secs: float = 60) -> Job:
-        """Returns as soon as it is in one of them (none given: over)."""
+        """Wait until the job is in one of the states (default: over), and return it."""
         wanted = frozenset(states) or OVER
 
         def look() -> Job | None:
@@ -276,7 +270,7 @@ class Slurm:
     def submit(
         self, users: Users, who: str, script: str, *options: str, env: dict[str, str] | None = None
     ) -> str:
-        """A job of this user's, by hand; its id."""
+        """Submit a job of this user directly; return its id."""
         said = users.run(
             who,
             "sbatch",
@@ -302,11 +296,11 @@ class Slurm:
         self.ask("scontrol", "requeue", job)
 
     def time_out(self, job: str) -> None:
-        """Its time is over now; Slurm ends it at its next look, within half a minute."""
+        """End its time limit now; Slurm ends the job at its next check, within half a minute."""
         self.ask("scontrol", "update", f"jobid={job}", "endtime=now")
 
     def cancel_all(self) -> None:
-        """And wait until nothing of them is left on any node."""
+        """Cancel all jobs, and wait until nothing of them is left on any node."""
         deadline = time.monotonic() + 60
         while left := [j.id for j in self.queued()]:
             assert time.monotonic() < deadline, self.queued()
@@ -314,7 +308,7 @@ class Slurm:
             time.sleep(0.05)
 
     def processes(self, node: str) -> list[int]:
-        """Pids of all that runs on a node, slurmd too."""
+        """Return the pids of all processes on a node, including slurmd."""
         path = self.place / "run" / f"{node}.uts"
         if not path.exists():
             return []
@@ -327,7 +321,7 @@ class Slurm:
 
 
 class Sites:
-    """Supervisors of the tree with the driver sbatch, each on a fresh root with a file that
+    """Supervisors of the source tree with the sbatch driver, each on a fresh root with a file that
     describes this cluster.
     """
 
@@ -336,8 +330,8 @@ class Sites:
         self.sites: list[SupervisorProcess] = []
 
     def cluster(self, access: str = "runuser", **fields: Any) -> dict[str, Any]:
-        """As the file has it. access `ssh`: at the server `main`, linked by the user's own
-        connection. fields: instead of what stands here, or more.
+        """Return a cluster entry. access `ssh`: at the server `main`, linked by the user's own
+        connection. fields: override or add settings.
         """
         said: dict[str, Any] = {
             "access": access,
@@ -364,11 +358,11 @@ class Sites:
         people: dict[str, str] | None = None,
         **options: Any,
     ) -> SupervisorProcess:
-        """One that is not started. clusters: fields of each by its name, as `cluster` takes them
+        """Return an unstarted supervisor. clusters: fields of each by name, as `cluster` takes them
         (`{"lab": {"access": "ssh"}}`).
 
-        people: uid and name of the unix user who that is (`{"AliceAAA": "alice"}`). options: those
-        of Site.
+        people: uid and the matching unix user (`{"AliceAAA": "alice"}`). options: those of the
+        supervisor.
         """
         site = SupervisorProcess(("drivers.use=sbatch", *sets), **options)
         described = []
@@ -395,7 +389,7 @@ class Sites:
         return site
 
     def end(self) -> None:
-        """End them all with everything that they started, also when some of that fails."""
+        """End all supervisors and everything they started, even if some steps fail."""
         with contextlib.ExitStack() as ending:
             ending.callback(self._users.end_processes)
             ending.callback(self._slurm.cancel_all)

@@ -1,5 +1,5 @@
-"""A supervisor with the driver sbatch for a whole file of tests, and what is asked of it there: by
-its interface, by what people type, and past it.
+"""A supervisor with the sbatch driver for a whole test file, with helpers for its API, its command
+line, and direct checks of Slurm.
 """
 
 import contextlib
@@ -18,16 +18,14 @@ from supervisor_process import PYTHON_PATH, Answer, SupervisorProcess, jid_of, r
 from jobscribe.runtime import processes
 
 ALICE = "AliceAAA"
-#: Five times what a step of any of these takes on a busy machine.
+#: Five times the slowest step on a busy machine.
 SECS = 150.0
-#: What a person never sees, whatever went wrong.
+#: Texts that no user output may contain.
 TRACES = ("Traceback", 'File "', "Error(", "object at 0x")
 
 
 class SlurmSupervisor:
-    """site: it runs, and so does an agent of ALICE's on the cluster `lab` as soon as something was
-    submitted.
-    """
+    """A running supervisor. ALICE's agent on the cluster `lab` starts with the first submission."""
 
     def __init__(self, site: SupervisorProcess, slurm: Slurm, users: Users) -> None:
         self.site, self.slurm, self.users = site, slurm, users
@@ -57,9 +55,7 @@ class SlurmSupervisor:
         }
 
     def until(self, run: dict[str, Any], true: Callable[[dict[str, Any]], Any], what: str) -> Any:
-        """What `true` makes of its status, as soon as that is something; it must not be over by
-        then.
-        """
+        """Return the first true result of `true` for its status; the run must not end before."""
 
         def look() -> Any:
             said = self.site.status(run)
@@ -73,7 +69,7 @@ class SlurmSupervisor:
             raise AssertionError(f"{what}: {e}: {self.site.status(run)}") from None
 
     def running(self, run: dict[str, Any]) -> str:
-        """As soon as all of it runs: its job in Slurm."""
+        """Wait until all of it runs; return its Slurm job."""
 
         def look(said: dict[str, Any]) -> Any:
             roles = (said.get("roles") or {}).values()
@@ -100,11 +96,11 @@ class SlurmSupervisor:
         return self.site.output(run, role=role, index=index, limit=200_000, **fields).body.decode()
 
     def where(self, run: dict[str, Any]) -> Path:
-        """Its run directory on the cluster."""
+        """Return its run directory on the cluster."""
         return Path(self.site.status(run)["batch"]["runDir"])
 
     def refused(self, run: dict[str, Any], code: str) -> str:
-        """The sentence with which it is refused; nothing of it is stored."""
+        """Check that it is refused and not stored; return the sentence."""
         answer = self.ask("run-simulation", reqId=req_id(), run=run)
         said = answer.json()
         assert said.get("code") == code, (answer.code, said)
@@ -118,14 +114,14 @@ class SlurmSupervisor:
     def ask(self, path: str, **body: Any) -> Answer:
         return self.site.ask("POST", f"/api/{path}", json.dumps(body).encode())
 
-    # ---- people
+    # ---- command line
 
     def words(self, *args: str) -> list[str]:
         return [sys.executable, "-m", "jobscribe.cli", "--root", str(self.site.root), *args]
 
     def types(self, *args: str, code: int = 0) -> tuple[str, str]:
-        """Standard output and standard error of a command of ours, which ends with this code and
-        shows no trace.
+        """Run a jobscribe command that must end with this code and show no traceback; return its
+        standard output and standard error.
         """
         done = subprocess.run(
             self.words(*args),
@@ -149,10 +145,10 @@ class SlurmSupervisor:
             env=environment(),
         )
 
-    # ---- past the product
+    # ---- direct checks
 
     def marked(self, mark: str) -> list[int]:
-        """Pids of all processes on all nodes that have this in their environment or arguments."""
+        """Return the pids on all nodes with this mark in environment or arguments."""
         needle = mark.encode()
         found = [p.pid for p in processes.table().values() if not p.over and p.pid != os.getpid()]
         return [
@@ -164,7 +160,7 @@ class SlurmSupervisor:
         ]
 
     def asked(self, job: str) -> dict[str, str]:
-        """What Slurm has on record of a job: NumNodes, NumTasks, MinMemoryNode..."""
+        """Return Slurm's record of a job: NumNodes, NumTasks, MinMemoryNode..."""
         return dict(
             word.partition("=")[::2]
             for word in self.slurm.ask("scontrol", "-o", "show", "job", job).split()
@@ -190,7 +186,9 @@ def check_plain(text: str) -> None:
 def batch_site(
     cluster: tuple[Slurm, Users], *sets: str, **options: Any
 ) -> Iterator[SlurmSupervisor]:
-    """options: as `slurm_yard.Sites.make` takes them; by default one cluster, where ALICE is alice."""
+    """Run a supervisor. options: arguments of `Sites.make`; by default one cluster, where ALICE is
+    alice.
+    """
     slurm, users = cluster
     slurm.well()
     with sites(slurm, users, lambda: None) as made:  # type: ignore[arg-type,return-value]
