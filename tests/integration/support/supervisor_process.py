@@ -480,8 +480,9 @@ def fresh_nap() -> str:
 def ended(
     late: Callable[[SupervisorProcess], list[str]] = lambda _: [],
 ) -> Iterator[list[SupervisorProcess]]:
-    """A list for sites, each of which is ended afterwards, whatever happens. late: what is said
-    against one while it still lives.
+    """Yield a list for sites, and end each of them afterwards, also after an error.
+
+    late: returns complaints about a site while it still runs.
     """
     sites: list[SupervisorProcess] = []
     said, left = [], {}
@@ -491,6 +492,6 @@ def ended(
     finally:
         for site in sites:
             left.update(site.end())
-    # texts of their own: assertions of a module that tests share are not taken apart
+    # explicit texts: pytest does not rewrite assertions of a module that tests share
     assert left == {}, f"processes outlived their keeper: {left}"
     assert said == [], "a loop was held: " + "\n".join(said)
