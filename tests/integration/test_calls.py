@@ -619,7 +619,7 @@ def test_ports_are_leased_over_a_restart(site: SupervisorProcess) -> None:
     ) == (400, "badRequest")
 
 
-# ---- news
+# ---- live news
 
 
 class News:

@@ -246,7 +246,7 @@ def test_an_upload_that_goes_on_slowly_is_not_ended(hasty: SupervisorProcess) ->
         assert s.recv(1000).startswith(b"HTTP/1.1 200 ")
 
 
-# ---- too many
+# ---- too many connections
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another unix user")

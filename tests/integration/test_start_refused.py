@@ -268,7 +268,6 @@ def test_what_was_written_is_for_its_owner_only(site: SupervisorProcess) -> None
             continue
         if path.is_relative_to(site.root / "user"):
             continue  # the login profile sets the umask
-        with contextlib.suppress(
-            FileNotFoundError
-        ):  # the ledger entry of a run that was acknowledged meanwhile
+        # the ledger entry of a run that was acknowledged meanwhile is missing
+        with contextlib.suppress(FileNotFoundError):
             assert path.stat().st_mode & 0o077 == 0, path

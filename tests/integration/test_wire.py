@@ -56,9 +56,8 @@ async def _check_live_state(local_site: InProcessSupervisor) -> None:
     """
     store, world = local_site.supervisor._store, local_site.supervisor._engine.world
     head = -1
-    while (
-        head != store.head() or local_site.supervisor._engine._pending
-    ):  # until no decision happened between the reads
+    # repeat until no decision happened between the reads
+    while head != store.head() or local_site.supervisor._engine._pending:
         head = store.head()
         listed = (await local_site.post("job-list", limit=1000))["jobs"]
         answers = {
@@ -325,9 +324,8 @@ async def test_a_lost_frame_is_made_good_by_a_snapshot(local_site: InProcessSupe
     run = await local_site.submit()
     agent = await (await local_site.agent()).present()
     op = await agent.run()
-    list(
-        agent._encoder.frames([RunStatusUpdate(execution=execution(op.token, "ended"))])
-    )  # never sent
+    # encoded, but never sent
+    list(agent._encoder.frames([RunStatusUpdate(execution=execution(op.token, "ended"))]))
     await agent.report(Token(op.token.jid, op.token.serial, 1, "main", 0), "running")
     await agent.next(RunStatus)
     await agent.snapshot(execution(op.token, "ended"))

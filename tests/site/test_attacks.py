@@ -736,7 +736,7 @@ def test_a_result_that_is_no_json_is_not_passed_on(
     assert site.log().count("Traceback") == before
 
 
-# ---- secrets in requests and files
+# ---- malformed requests, and data that is logged
 
 
 @pytest.mark.parametrize(
@@ -839,9 +839,8 @@ def test_no_secret_is_where_jobs_pages_or_logs_could_show_it(
         if path.parent.name != "secret" and path.name not in ("client.json", "root.json"):
             shown[str(path)] = text
     for pid, line in site.everybody().items():
-        shown[f"process {pid}"] = line + processes._read(
-            f"/proc/{pid}/environ"
-        )  # empty if the process hides its environment even from its own user
+        # the environment is empty if the process hides it even from its own user
+        shown[f"process {pid}"] = line + processes._read(f"/proc/{pid}/environ")
     assert len(secrets) >= 3 and len(shown) > 20 and b"JOBSCRIBE_TOKEN=" in said
     assert {
         (where, s) for where, text in shown.items() for s in secrets if s.encode() in text

@@ -197,7 +197,7 @@ def test_run_5_an_agent_that_cannot_live_is_a_reason_and_nobody_waits_for_ever(
 
 @contextlib.contextmanager
 def front_end(site: SupervisorProcess) -> Iterator[str]:
-    """One that is no child of the supervisor's process: `jobscribe server`; its address."""
+    """Start `jobscribe server`, which is no child of the supervisor, and yield its address."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {
         "PYTHONPATH": site_path(),
         "HOUSE": str(site.place),

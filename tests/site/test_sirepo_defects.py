@@ -254,8 +254,8 @@ def test_run_9_a_cancel_with_another_hash_cancels_nothing_and_does_not_claim_to(
 
 
 def test_run_10_a_call_that_hangs_is_ended_and_everybody_else_is_served(browser: Browser) -> None:
-    """There, nobody told the agent which call to give up, and all later ones of that user failed
-    until it ended by itself.
+    """In the reference the agent was not told which call to give up. All later calls of that user
+    failed until the call ended by itself.
     """
     simulation = browser.simulation("slowReport", "slow")
     browser.finished(simulation)

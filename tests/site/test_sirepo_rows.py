@@ -430,9 +430,8 @@ def test_41_several_users_codes_and_cancels_at_once(site: SupervisorProcess) -> 
         report = b.simulation("heightWeightReport", "myapp")
         animation = b.simulation("heatAnimation", frames=5)
         doomed = b.simulation("slowAnimation", "slow", secs=LONG)
-        b.run(
-            animation
-        )  # before the one that holds its slot until it is canceled: five of those would hold all there are
+        # first the animation: five doomed runs would hold all slots until they are canceled
+        b.run(animation)
         b.run(doomed)
         status = b.finished(animation)
         seen.append(("report", b.finished(report)["state"]))

@@ -137,9 +137,8 @@ def test_the_owner_can_do_it_all(real: FrontEnd, anns_run: dict[str, Any]) -> No
     for api in ON_A_RUN:
         method, path, options = operation(api, SID, anns_run["computeJobSerial"], "mine.txt")
         answer = ann.ask(method, path, **options)
-        if (
-            api == "simulationFrame"
-        ):  # a sequential run has no frames, and its owner gets that error
+        # a sequential run has no frames, and its owner gets that error
+        if api == "simulationFrame":
             assert answer.status_code in (404, 422)
         else:
             assert answer.status_code == 200, (api, answer.get_data(as_text=True))

@@ -147,9 +147,8 @@ def test_what_is_generated_finds_no_fault_and_no_undocumented_answer(schema: Any
             try:
                 try_it()
             except hypothesis.errors.Unsatisfiable:
-                assert mode is schemathesis.GenerationMode.NEGATIVE, (
-                    operation.label
-                )  # no request of this operation can be invalid
+                # no request of this operation can be invalid
+                assert mode is schemathesis.GenerationMode.NEGATIVE, operation.label
     statuses = {status for _, status in answered}
     assert {200, 400, 404} <= statuses, "the requests really reached the routes"
     done = {label for label, status in answered if status == 200}

@@ -103,7 +103,7 @@ def run_inside(out: str) -> int:
     return done.returncode
 
 
-# ---- in the namespaces
+# ---- inside the namespaces
 
 
 def make(out: Path) -> None:

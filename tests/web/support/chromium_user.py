@@ -77,9 +77,8 @@ class ChromiumUser:
             self.troubles.append(f"{message.text} {place}")
 
     def close(self) -> None:
-        self.page.unroute_all(
-            behavior="ignoreErrors"
-        )  # pending requests would fail, and in a later test
+        # pending requests would fail, and in a later test
+        self.page.unroute_all(behavior="ignoreErrors")
         self.context.close()
 
     # ---- reading the page

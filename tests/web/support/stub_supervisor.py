@@ -32,6 +32,7 @@ class StubSupervisor:
         self.connections: list[socket.socket] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
+        # ignore errors of clients that are gone
         self._server.handle_error = lambda *_: None  # type: ignore[method-assign]
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.02,), daemon=True
