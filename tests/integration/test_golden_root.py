@@ -129,7 +129,7 @@ def set_target(site: SupervisorProcess) -> Path:
 
 
 def check_stopped(root: Path, recorded: Recorded) -> None:
-    """Check that the log is complete and that a rebuild writes the same records as in the archive."""
+    """Check that the log is complete and that a rebuild writes the records of the archive."""
     command(root, "db", "check")
     assert log_length(root) == recorded["events"]
     before = records(root)

@@ -1,4 +1,4 @@
-"""Access to metrics and health, their content on a real supervisor, and the command that shows it."""
+"""Access to metrics and health on a real supervisor, their content, and their command."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Fixtures: sites with a front end, as `jobscribe up` starts it, and browsers that sign in there."""
+"""Fixtures: sites started with `jobscribe up`, and browsers that sign in there."""
 
 import os
 from collections.abc import Callable, Generator, Iterator

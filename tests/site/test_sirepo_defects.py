@@ -202,7 +202,7 @@ def test_run_9_a_method_that_there_is_not_leaves_no_trace_in_the_answer_and_none
 
 
 def test_run_9_what_a_code_reports_never_wins_over_what_is_known(browser: Browser) -> None:
-    """In the reference the status of a parallel run had the start time 0, whatever the record said."""
+    """In the reference the status of a parallel run always had the start time 0."""
     begun = time.time()
     lies = json.dumps(
         {

@@ -1,4 +1,4 @@
-"""Frames and calls: the request to the app, and frame addresses that never refer to another frame."""
+"""Frames and calls: the request to the app, and frame addresses that stay unique."""
 
 from typing import Any
 

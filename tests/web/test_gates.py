@@ -1,4 +1,4 @@
-"""Checks that every request passes before any work is done: the user, the origin, and the format."""
+"""Checks of every request before any work is done: the user, the origin, and the format."""
 
 from collections.abc import Callable
 from typing import Any

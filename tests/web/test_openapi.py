@@ -90,7 +90,7 @@ def narrowed(said: dict[str, Any]) -> dict[str, Any]:
 
 
 def closing(app: Any) -> Any:
-    """Close the response after reading it, as every WSGI server does and the test harness does not."""
+    """Close the response after reading it, like a WSGI server. The test harness does not."""
 
     def call(environ: Any, start_response: Any) -> list[bytes]:
         answer = app(environ, start_response)

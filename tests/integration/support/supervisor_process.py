@@ -291,7 +291,7 @@ class SupervisorProcess:
         return int(until(look, "the agent runs"))
 
     def kill(self, pid: int, number: int = signal.SIGKILL) -> None:
-        """Send a signal to a process of this site. After SIGKILL, return when the process is gone."""
+        """Send a signal to a process of this site. After SIGKILL, wait until it is gone."""
         ticks = processes.start_ticks(pid)
         os.kill(pid, number)
         if number == signal.SIGKILL and ticks is not None:
@@ -359,7 +359,7 @@ class SupervisorProcess:
         body: bytes | None = None,
         headers: dict[str, str] | None = None,
     ) -> Answer:
-        """Send one request on the kept connection. `headers` replaces the headers with the secret."""
+        """Send a request on the kept connection. `headers` replaces the secret's headers."""
         if self._connection is None:
             self._connection = self.connection()
         sent = {"Authorization": "Bearer " + self.token} if headers is None else headers
