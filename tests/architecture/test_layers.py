@@ -1,5 +1,5 @@
-"""A module may import only from floors below its own; import-linter's contracts in pyproject.toml
-say which those are.
+"""Import layers: a module may import only from layers below its own. The import-linter contracts in
+pyproject.toml define the layers.
 """
 
 import pathlib
@@ -28,7 +28,7 @@ PRODUCT = (
 
 
 def lint(folder: pathlib.Path, config: pathlib.Path) -> subprocess.CompletedProcess[str]:
-    """Run import-linter on the package `jobscribe` that lies in `folder`."""
+    """Run import-linter on the package `jobscribe` in `folder`."""
     code = "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"
     return subprocess.run(
         [sys.executable, "-c", code, "--no-cache", "--config", str(config)],
@@ -42,7 +42,7 @@ def lint(folder: pathlib.Path, config: pathlib.Path) -> subprocess.CompletedProc
 
 @pytest.fixture
 def house(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A copy of the product alone, into which a wrong import can be planted."""
+    """Return a copy of the product without its tests, in which a test can plant a wrong import."""
     package = tmp_path / "jobscribe"
     package.mkdir()
     shutil.copy(ROOT / "__init__.py", package)

@@ -1,5 +1,5 @@
-"""The modules that decide are functions of data: they import no clock, chance, machine or network,
-and open and print nothing.
+"""Pure modules: modules that decide import no clock, randomness, machine or network, open no files
+and print nothing.
 """
 
 import ast
@@ -31,7 +31,7 @@ PURE = (
     "agent/session/path_mapping.py",
     "agent/slurm/*.py",
 )
-#: Shapes that pure modules may know although their neighbours act: contracts and plain data.
+#: Contracts and plain data that pure modules may import from impure folders.
 SHAPES = ("drivers/contracts.py", "__init__.py")
 FORBIDDEN = frozenset(
     {
@@ -74,7 +74,7 @@ def pure_files(root: pathlib.Path) -> list[pathlib.Path]:
 
 
 def impurities(path: pathlib.Path, root: pathlib.Path) -> list[str]:
-    """What this module does that a pure one may not, as `path:line: what`."""
+    """Return the impure operations of this module, as `path:line: what`."""
     allowed = {f.relative_to(root).as_posix() for f in pure_files(root)} | set(SHAPES)
     here = path.relative_to(root)
     found = []
@@ -110,7 +110,7 @@ def forbidden(module: str) -> bool:
 
 
 def own_targets(node: ast.ImportFrom, here: pathlib.Path, root: pathlib.Path) -> list[str]:
-    """The files that a relative import reads."""
+    """Return the files that a relative import reads."""
     base = here.parents[node.level - 1] if node.level else here.parent
     folder = base.joinpath(*(node.module or "").split("."))
     if (root / folder.with_suffix(".py")).is_file() and node.module:
@@ -122,7 +122,7 @@ def own_targets(node: ast.ImportFrom, here: pathlib.Path, root: pathlib.Path) ->
 
 
 def is_contract(node: ast.AsyncFunctionDef) -> bool:
-    """A signature with a docstring and nothing else, as a Protocol has it."""
+    """Return whether a function is a signature with only a docstring, as in a Protocol."""
     return (
         len(node.body) == 1
         and isinstance(node.body[0], ast.Expr)

@@ -1,4 +1,4 @@
-"""The shape of the product: no import cycles, and folders of a size that people can remember."""
+"""The shape of the product: no import cycles, and few modules per folder."""
 
 import ast
 import pathlib
@@ -9,14 +9,14 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PRODUCT = sorted(p.parent.name for p in ROOT.glob("*/__init__.py"))
-#: Modules in one folder, without `__init__`.
+#: Limit of modules in one folder, without `__init__`.
 MAX_MODULES = 15
 
 Graph = dict[str, set[str]]
 
 
 def modules(root: pathlib.Path) -> dict[str, pathlib.Path]:
-    """Every module of the product by its dotted name below `jobscribe`."""
+    """Return every module of the product by its dotted name below `jobscribe`."""
     found = {}
     for path in (p for name in PRODUCT for p in (root / name).rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
@@ -25,7 +25,7 @@ def modules(root: pathlib.Path) -> dict[str, pathlib.Path]:
 
 
 def imports(name: str, path: pathlib.Path, known: dict[str, pathlib.Path]) -> Iterator[str]:
-    """The modules of ours that a module imports, at any place of its text, for types or at run
+    """Yield the product modules that a module imports anywhere in its text, for types or at run
     time.
     """
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
@@ -39,7 +39,7 @@ def imports(name: str, path: pathlib.Path, known: dict[str, pathlib.Path]) -> It
 
 
 def cycles(graph: Graph) -> list[list[str]]:
-    """The strongly connected components with more than one module (Tarjan's algorithm)."""
+    """Return the strongly connected components with more than one module (Tarjan's algorithm)."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []

@@ -1,5 +1,5 @@
-"""Lets the tests of this folder import what they share, and gives them sites: a root with a
-supervisor of its own on it.
+"""Shared fixtures: `site` and its variants, each a root with a separate supervisor. Test modules
+can import `support/`.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -19,8 +19,8 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.fixture
 def make_site() -> Iterator[Callable[..., SupervisorProcess]]:
-    """`make_site(*settings, **options)`: a fresh root that no supervisor has yet. At the end
-    nothing that ran on it is left.
+    """`make_site(*settings, **options)`: return a new root without a running supervisor. At the end
+    no process of it may be left.
     """
     with ended(check_lag) as sites:
 
@@ -33,9 +33,7 @@ def make_site() -> Iterator[Callable[..., SupervisorProcess]]:
 
 @pytest.fixture
 def site(make_site: Callable[..., SupervisorProcess]) -> Iterator[SupervisorProcess]:
-    """A fresh root with a supervisor. Afterwards the books are checked: log, records and what is
-    answered are one.
-    """
+    """Start a supervisor on a new root. Afterwards check that log, records and answers agree."""
     site = make_site()
     site.start()
     yield site
@@ -60,6 +58,6 @@ def module_site() -> Iterator[SupervisorProcess]:
 
 @pytest.fixture
 def shared(module_site: SupervisorProcess) -> Iterator[SupervisorProcess]:
-    """One supervisor for all tests of a module; the books are checked after each."""
+    """Share one supervisor among all tests of a module. Check its records after each test."""
     yield module_site
     check_books(module_site)

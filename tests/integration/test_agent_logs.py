@@ -1,5 +1,5 @@
-"""What agents and jobs wrote, typed as people do, of a real supervisor: by key, id and job; another
-life; other attempts; a restart.
+"""Logs of agents and jobs on a real supervisor, read with the commands that users type: by key, id
+and job, of earlier agents and attempts, and after a restart.
 """
 
 import json
@@ -139,7 +139,7 @@ def test_a_log_is_followed_through_a_retry_and_a_restart_to_the_last_line(
     ) == 1, err
     assert typed(site, "job", "logs", jid_of(run), "--previous")[1] == "attempt 1\n"
     assert typed(site, "job", "logs", jid_of(run), "--attempt", "1")[1] == "attempt 1\n"
-    # and the supervisor's own log is a session of its own for each start
+    # each start of the supervisor begins a new session of its log
     assert len(session_folders.sessions(str(site.root))) == len(sessions_before) + 1
     assert jid_of(run) in site.logged() and all(
         Path(f).parent.stat().st_mode & 0o777 == 0o700

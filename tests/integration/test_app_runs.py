@@ -1,5 +1,5 @@
-"""Runs of apps through a real supervisor: how far they are is known while they run, whoever was
-killed meanwhile, and their end is true.
+"""Runs of apps on a real supervisor. Progress is known during the run and the outcome is true, also
+after kills.
 """
 
 import json
@@ -68,7 +68,7 @@ def test_a_cancel_ends_app_and_program(shared: SupervisorProcess) -> None:
 
 
 def restarted(site: SupervisorProcess) -> None:
-    """kill -9 the supervisor, and start the next one."""
+    """Kill the supervisor with SIGKILL and start the next one."""
     site.kill(site.pid)
     assert site.process is not None and site.process.stdout is not None
     site.process.wait()
@@ -125,7 +125,7 @@ def test_the_job_gets_no_secret_and_no_search_path_of_ours(shared: SupervisorPro
         for pid, line in shared.everybody().items()
         if b"parameters.py" in line or b"input.json" in line
     ]
-    assert len(ours) >= 3  # the job command, the app's side of it, the program
+    assert len(ours) >= 3  # the job command, the app's process and the program
     for pid in ours:
         environment = Path(f"/proc/{pid}/environ").read_bytes()
         assert b"SYSTEM_CANARY" not in environment and b"PYTHONPATH" not in environment

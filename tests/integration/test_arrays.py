@@ -1,5 +1,5 @@
-"""Arrays on a real supervisor: two hundred runs from one request, counted by one, some of them
-canceled, and the books correct.
+"""Arrays on a real supervisor: one request creates two hundred runs, some are canceled, and all
+records are correct.
 """
 
 import json
@@ -13,14 +13,14 @@ from loop_lag import loop
 from supervisor_process import UID, SupervisorProcess, req_id, until
 
 SID, RUNS = "sysarr01", 200
-#: Runs at once, of the eight that there are slots for.
+#: Limit of concurrent runs of the array. The site has eight slots.
 AT_ONCE = 6
-#: Runs that wait, at most what one request takes.
+#: Number of waiting runs. The SOAK value is the maximum of one request.
 WAITING = 10_000 if os.environ.get("SOAK") == "1" else 400
-#: Every tenth fails with a code of its own index, every one from 150 on would run until it is
-#: ended.
+#: Every tenth run fails with a code that depends on its index. Runs from index 150 on sleep until
+#: they are ended.
 WORK = '[ "$ARRAY_INDEX" -ge 150 ] && exec sleep 1000; [ $((ARRAY_INDEX % 10)) -ne 3 ] || exit $((ARRAY_INDEX / 10 + 1)); echo "$ARRAY_INDEX"'
-#: indices that fail, with their codes
+#: Indices that fail, with their exit codes.
 CODES = {n: n // 10 + 1 for n in range(3, 150, 10)}
 
 
@@ -46,7 +46,7 @@ def test_two_hundred_runs_are_submitted_counted_and_canceled_by_one_request_each
     answer = site.post("run-array", reqId=first, run=run, indices=f"0-199%{AT_ONCE}")
     assert (answer["accepted"], answer["refusedCount"]) == (RUNS, 0)
 
-    # those that sleep are canceled while some of them wait and, as soon as one does, run
+    # cancel the sleeping runs while some of them wait and at least one runs
     until(lambda: group(site, limit=0)["counts"]["pending"] < 50, "those that end have ended")
     second = req_id()
     canceled = cancel(site, second, indices="150-199", reason="enough")
@@ -67,7 +67,7 @@ def test_two_hundred_runs_are_submitted_counted_and_canceled_by_one_request_each
     failed = group(site, status="failed", limit=1000)["runs"]
     assert [r["index"] for r in failed] == sorted([*CODES, *range(150, RUNS)])
 
-    # the same requests again change nothing
+    # repeating the requests changes nothing
     head = site.ask("GET", "/readyz").json()["head"]
     assert site.post("run-array", reqId=first, run=run, indices=f"0-199%{AT_ONCE}")["states"] == {
         "completed": 135,
@@ -142,7 +142,7 @@ def test_what_cannot_be_is_refused_by_name_and_nothing_is_stored(site: Superviso
 
 
 def most_at_once(jobs: Any) -> int:
-    """Of how many runs something was there at the same moment."""
+    """Return the largest number of runs that were active at the same time."""
     tasks = [t for job in jobs for a in job.run.attempts for t in a.tasks]
     changes = sorted([(t.placed_at, 1) for t in tasks] + [(t.ended_at, -1) for t in tasks])
     now = most = 0

@@ -1,5 +1,5 @@
-"""`jobscribe bundle` of jobs of a real supervisor: all that is known is in it, and no secret, from
-its root and from afar.
+"""`jobscribe bundle` on a real supervisor, run on its root and remotely. The bundle holds all data
+about a job and no secret.
 """
 
 import json

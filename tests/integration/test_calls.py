@@ -1,4 +1,4 @@
-"""Calls of apps, files and news through a real supervisor: real agents, workers and runs; real
+"""App calls, files and live news on a real supervisor with real agents, workers and runs, including
 refusals, kills and restarts.
 """
 
@@ -34,7 +34,7 @@ from jobscribe.protocol.api import tickets
 from jobscribe.runtime import processes
 
 OTHER_UID = "SystemU2"
-#: An app that misbehaves as it is told to.
+#: An app that misbehaves in the way its arguments request.
 SLY = """
 import os, sys, time
 from pathlib import Path
@@ -56,7 +56,7 @@ app = App(
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SupervisorProcess]:
-    """One supervisor for all tests of this module, with the sly app."""
+    """Share one supervisor with the sly app among all tests of this module."""
     place = tmp_path_factory.mktemp("apps")
     (place / "sly_app.py").write_text(SLY)
     site = SupervisorProcess(
@@ -224,7 +224,7 @@ def test_a_clear_answer_to_each_that_cannot_be(
 
 
 def hanging(site: SupervisorProcess, uid: str) -> int:
-    """The pid of the process in which the app hangs."""
+    """Return the pid of the process in which the app hangs."""
     path = site.root / "user" / uid / "sly" / "lib" / "pid"
     return int(until(lambda: path.exists() and path.read_text(), "the app hangs"))
 
@@ -241,7 +241,7 @@ def in_the_background(work: Callable[[], Any]) -> tuple[threading.Thread, list[A
 
 
 def hang_elsewhere(site: SupervisorProcess, uid: str, deadline: float = 60.0) -> Answer:
-    """On a connection of its own."""
+    """Send the hanging call on a separate connection."""
     connection = site.connection()
     with contextlib.closing(connection):
         body = {
@@ -619,11 +619,11 @@ def test_ports_are_leased_over_a_restart(site: SupervisorProcess) -> None:
     ) == (400, "badRequest")
 
 
-# ---- news
+# ---- live news
 
 
 class News:
-    """A page's stream. `read` takes what comes until an event fits."""
+    """A live news stream as a page reads it. `read` reads until an event matches."""
 
     def __init__(
         self,

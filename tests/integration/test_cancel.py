@@ -1,4 +1,4 @@
-"""A cancel that was acknowledged is final, whatever it met."""
+"""An acknowledged cancel is final, whatever the state of the run."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ RACES = 50
 
 
 def test_a_queued_run_is_canceled_without_an_agent(site: SupervisorProcess) -> None:
-    """The process that forks agents is frozen, so there is none for a user who comes now."""
+    """The fork server is frozen, so a new user gets no agent."""
     site.finished(spec(["true"]))
     (template,) = site.titled("template")
     os.kill(template, signal.SIGSTOP)
@@ -119,8 +119,8 @@ def test_a_finished_run_stays_as_it_ended(site: SupervisorProcess) -> None:
 
 @pytest.mark.timeout(120)
 def test_fifty_cancels_race_with_the_start(site: SupervisorProcess) -> None:
-    """Each at another moment; what was canceled is never running afterwards, and nothing of it is
-    left.
+    """Cancel each run at another moment. A canceled run never runs afterwards and leaves no
+    process.
     """
     nap = fresh_nap()
     site.finished(spec(["true"]))
@@ -147,7 +147,7 @@ def _stories(site: SupervisorProcess, runs: list[dict[str, Any]]) -> list[list[s
 
 
 def _check_final(site: SupervisorProcess) -> None:
-    """From the log alone: after `canceled` no run has another end."""
+    """Check in the event log that no run has another outcome after `canceled`."""
     canceled: set[tuple[str, int]] = set()
     for e in events(site.root):
         event, stream = e["event"], e["stream"]

@@ -1,5 +1,5 @@
-"""Strangers at both listeners of a real supervisor: what they send is not read, they do not stay,
-and they keep nobody out.
+"""Unauthenticated connections to both listeners of a real supervisor. They are not read, are closed
+in time, and block no other client.
 """
 
 import contextlib
@@ -20,9 +20,9 @@ from supervisor_process import SupervisorProcess, rss, shell, until
 
 NOBODY = 65534
 MIB = 2**20
-#: Of the site with short deadlines; each is asserted with five times room.
+#: Deadlines of the site in seconds. Tests allow five times as much.
 REQUEST, BODY, IDLE = 1.0, 1.0, 2.0
-#: Opens connections as often as it is let, and keeps them, until its standard input ends. Says so
+#: Opens as many connections as it can and holds them until its standard input ends. Prints a line
 #: when all were opened once.
 GREEDY = """
 import select, socket, sys
@@ -77,7 +77,7 @@ def dialed(port: int, *lines: str) -> socket.socket:
 
 
 def answer(s: socket.socket) -> bytes:
-    """Until the other end closes; what was on its way then is lost."""
+    """Read until the peer closes the connection. Data that is still in transit then is lost."""
     out = b""
     with contextlib.suppress(ConnectionResetError):
         while piece := s.recv(65536):
@@ -86,7 +86,9 @@ def answer(s: socket.socket) -> bytes:
 
 
 def metrics(site: SupervisorProcess) -> dict[str, Any]:
-    """On a connection of its own: the kept one may have been idle for too long."""
+    """Return the metrics over a new connection, because the kept connection may have been closed as
+    idle.
+    """
     with contextlib.closing(site.connection(timeout=10)) as new:
         new.request("GET", "/api/metrics", headers={"Authorization": "Bearer " + site.token})
         found: dict[str, Any] = json.loads(new.getresponse().read())
@@ -143,7 +145,7 @@ def test_a_body_of_somebody_unknown_is_not_kept(
 def test_a_small_body_of_somebody_unknown_is_answered(
     hasty: SupervisorProcess, listener: str
 ) -> None:
-    """Also where the answer comes while it is still being sent."""
+    """The response also arrives if the client is still sending the body."""
     with contextlib.closing(
         dialed(
             ports(hasty)[listener], "POST /agent HTTP/1.1", "Host: x", "Content-Length: 3000000", ""
@@ -244,7 +246,7 @@ def test_an_upload_that_goes_on_slowly_is_not_ended(hasty: SupervisorProcess) ->
         assert s.recv(1000).startswith(b"HTTP/1.1 200 ")
 
 
-# ---- too many
+# ---- too many connections
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another unix user")

@@ -1,5 +1,5 @@
-"""Job descriptions over HTTP: the examples run, and what is wrong is answered with all of it and
-leaves nothing behind.
+"""Job descriptions over HTTP. The examples run. An invalid description gets one answer with all its
+errors and leaves nothing behind.
 """
 
 import json
@@ -19,7 +19,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "etc" / "examples" / "jobs"
 
 @pytest.fixture(scope="module")
 def wide() -> Iterator[SupervisorProcess]:
-    """A site for eight cores' worth of roles, whatever this machine has."""
+    """Return a site with capacity for eight cores of roles, whatever this machine has."""
     with ended(check_lag) as sites:
         sites.append(SupervisorProcess(("resources.local_cpu=8",)))
         sites[0].start()
@@ -133,7 +133,6 @@ def test_jobs_that_wait_for_each_other_run_in_order_and_once(
 
 
 def test_two_servers_and_two_workers_find_each_other(wide: SupervisorProcess) -> None:
-    """The example does what it says."""
     description = read(str(EXAMPLES / "training.yaml")).data
     with Client.from_root(wide.root, uid=UID) as client:
         job = client.submit_description(description)["training"][0]

@@ -1,5 +1,5 @@
-"""The supervisor takes all the descriptors it may have: systemd's usual soft limit of 1024 is too
-few for a thousand agents. Jobs get what is usual.
+"""File descriptor limits. The supervisor raises its soft limit to the hard limit, because systemd's
+default of 1024 is too low for a thousand agents. Jobs get the usual limit.
 """
 
 import resource
@@ -14,8 +14,8 @@ SOFT = 200
 
 @pytest.fixture
 def narrow() -> Iterator[SupervisorProcess]:
-    """Started with few descriptors, of which it may have more. The limit is lowered for the
-    children's sake only.
+    """Start a supervisor with a low soft limit and a higher hard limit. Only the supervisor
+    inherits the low limit.
     """
     site = SupervisorProcess(python=sys.executable)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,5 +1,5 @@
-"""What can be followed: events in order and without a gap over restarts, output to its last line, a
-status as soon as it is there.
+"""Event, output and status subscriptions: events in order and without gaps across restarts, output
+to its last line, a status as soon as it changes.
 """
 
 import http.client
@@ -55,7 +55,7 @@ class Stream:
                 elif not name:
                     fields = {}
         except (OSError, http.client.HTTPException, ValueError, AttributeError):
-            return  # its connection ended
+            return  # the connection was closed
 
     def close(self) -> None:
         if self._connection.sock is not None:

@@ -1,4 +1,4 @@
-"""However a command ends, the truth about it is told, and nothing of it is left."""
+"""Every way in which a command can end: the reported outcome is true, and no process is left."""
 
 import json
 import os
@@ -25,7 +25,7 @@ from supervisor_process import (
     until,
 )
 
-#: A promise in seconds is asserted five times over: the machine may be busy.
+#: Tests allow five times the promised time, because the machine may be busy.
 ROOM = 5
 
 
@@ -114,7 +114,7 @@ def test_a_directory_that_cannot_be_made_is_an_error_that_names_it(
 
 @pytest.fixture
 def ordinary(make_site: Callable[..., SupervisorProcess]) -> Iterator[SupervisorProcess]:
-    """A supervisor for whom permissions count, also where the tests run as root."""
+    """Return a supervisor that obeys file permissions, also if the tests run as root."""
     site = make_site(obeys_permissions=True)
     site.start()
     yield site
@@ -135,7 +135,7 @@ def test_a_run_directory_that_cannot_be_written_is_an_error_and_other_runs_go_on
     assert ordinary.finished(shell("touch file"))["state"] == "completed"
 
 
-# ---- ends that are asked for
+# ---- requested ends
 
 
 def test_a_job_deaf_to_sigterm_is_gone_after_its_grace(shared: SupervisorProcess) -> None:
@@ -217,7 +217,7 @@ def test_a_run_that_waits_too_long_never_starts(shared: SupervisorProcess) -> No
         shared.wait(run)
 
 
-# ---- what a job is given
+# ---- the environment of a job
 
 
 def test_the_termination_message_is_told(shared: SupervisorProcess) -> None:
@@ -281,7 +281,9 @@ def test_the_environment_is_the_contract_and_the_login_profile_and_nothing_else(
 
 
 def _login_profile() -> dict[str, str]:
-    """What a login shell of this user makes of nothing, found out without the product."""
+    """Return the environment that a login shell of this user makes from an empty one, without
+    product code.
+    """
     import pwd
 
     me = pwd.getpwuid(os.getuid())
@@ -363,7 +365,7 @@ def _log_file(site: SupervisorProcess, run: dict[str, Any]) -> Path:
 def _check_dropped(
     site: SupervisorProcess, run: dict[str, Any], size: int, dropped_bytes: int
 ) -> None:
-    """A reader gets the beginning and the end, and is told how much is not there in between."""
+    """A reader gets the beginning, the end, and the number of dropped bytes between them."""
     offset = dropped = got = 0
     text = b""
     while True:
@@ -397,7 +399,7 @@ def test_what_a_run_did_can_be_done_again_by_hand(shared: SupervisorProcess) -> 
 def test_of_a_purged_run_nobody_reads_what_it_wrote(
     make_site: Callable[..., SupervisorProcess],
 ) -> None:
-    """How it ended stays; its files are gone, and with them whatever quotes them."""
+    """The exit status is kept. The files are deleted, together with all quotes of them."""
     site = make_site("purge.after_secs=1", "purge.every_secs=0.2").start()
     run = shell(
         "w=word; echo a $w out; echo Error: a $w err >&2; echo 'out of cheese' > $JOBSCRIBE_TERMINATION_MESSAGE; exit 3"

@@ -1,6 +1,7 @@
-"""A root that a released version wrote, and that a crash left behind, opens and goes on.
+"""A root that a released version wrote and that a crash left behind opens and continues.
 
-Archives in `golden_roots/` are never changed. `golden_roots/make.py` writes one for a new version.
+Archives in `golden_roots/` are never changed. `support/make_golden_root.py` writes one for a new
+version.
 """
 
 import errno
@@ -46,7 +47,9 @@ def test_there_is_an_archive() -> None:
 
 @pytest.fixture
 def old_place() -> Iterator[Path]:
-    """The folder that held the root of each archive. One test of this machine uses it at a time."""
+    """Yield the folder that held the root of each archive. One test on this machine uses the folder
+    at a time.
+    """
     with socket.socket(socket.AF_UNIX) as mutex:
         until(lambda: _bound(mutex), f"no other test uses {PLACE}", secs=90.0, pause=0.2)
         shutil.rmtree(PLACE, ignore_errors=True)
@@ -57,7 +60,7 @@ def old_place() -> Iterator[Path]:
 
 
 def _bound(mutex: socket.socket) -> bool:
-    """Take the lock, an abstract name that is free as soon as its process ends."""
+    """Take the lock, an abstract socket name that is free as soon as its process ends."""
     try:
         mutex.bind("\0jobscribe-golden-root")
     except OSError as e:
@@ -126,7 +129,7 @@ def set_target(site: SupervisorProcess) -> Path:
 
 
 def check_stopped(root: Path, recorded: Recorded) -> None:
-    """The log is whole, and a rebuild writes the records of the archive again."""
+    """Check that the log is complete and that a rebuild writes the records of the archive."""
     command(root, "db", "check")
     assert log_length(root) == recorded["events"]
     before = records(root)
@@ -138,7 +141,9 @@ def check_stopped(root: Path, recorded: Recorded) -> None:
 
 
 def check_over(site: SupervisorProcess, recorded: Recorded, but: str = "") -> None:
-    """Each job that was over has its status, exits, tasks, events, output and row in the list."""
+    """Check that each finished job has its status, exits, tasks, events, output and row in the
+    list.
+    """
     over = {jid: said for jid, said in recorded["over"].items() if jid != but}
     changed = [line for j in over for line in differences(over[j], answers(site, j), j)]
     words = ("--json", "job", "list", "--all-users", "--limit", "1000")
@@ -150,7 +155,9 @@ def check_over(site: SupervisorProcess, recorded: Recorded, but: str = "") -> No
 
 
 def check_unfinished(site: SupervisorProcess, recorded: Recorded) -> None:
-    """The evidence decides how the interrupted runs ended. The pending run runs."""
+    """Check that the evidence decides how the interrupted runs ended, and that the pending run
+    runs.
+    """
     runs = {name: run_of(jid) for name, jid in recorded["live"].items()}
     ends = {name: site.wait(run) for name, run in runs.items()}
     told = {name: (said["state"], said["reason"]) for name, said in ends.items()}
@@ -170,7 +177,9 @@ def check_unfinished(site: SupervisorProcess, recorded: Recorded) -> None:
 
 
 def check_new_runs(site: SupervisorProcess, recorded: Recorded) -> None:
-    """The same submission gets the finished run, a failed run runs again, and a new job runs."""
+    """Submit jobs: the same submission returns the finished run, a failed run runs again, and a new
+    job runs.
+    """
     good = recorded["completed"]
     serial = recorded["over"][jid_of(good)]["computeJobSerial"]
     assert site.submit(good)["computeJobSerial"] == serial
@@ -187,7 +196,9 @@ def check_session(root: Path, recorded: Recorded) -> None:
 
 
 def check_notifications(told: Path, recorded: Recorded) -> None:
-    """A notification that was not delivered is. Others go on from the stored cursor."""
+    """Check that undelivered notifications are delivered, and that others continue from the stored
+    cursor.
+    """
     wanted = {recorded["untold"], *recorded["live"].values()}
     until(lambda: wanted <= set(told.read_text().split()), "the last runs are told")
     repeated = set(told.read_text().split()) & set(recorded["over"])

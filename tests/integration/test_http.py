@@ -1,4 +1,4 @@
-"""Bad requests: each gets a code and a sentence, is counted, and changes nothing."""
+"""Bad requests: each gets an error code and a sentence, is counted, and changes nothing."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ def refused(
     method: str = "POST",
     raw: bytes | None = None,
 ) -> dict[str, Any]:
-    """The refusal, after everything that must hold of every refusal was checked."""
+    """Check all properties that every refusal has, and return the refusal."""
     before = site.ready()
     counter = "refused." + code
     answer = site.ask(method, path, raw if raw is not None else json.dumps(body).encode())
@@ -43,7 +43,7 @@ def run_body(**changes: Any) -> dict[str, Any]:
     return {"reqId": req_id(), "run": {**spec(["true"]), **changes}}
 
 
-# ---- who asks
+# ---- authentication
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_liveness_needs_no_secret_and_tells_none(shared: SupervisorProcess) -> N
         assert answer.code == 200 and shared.token.encode() not in answer.body
 
 
-# ---- where to
+# ---- paths and methods
 
 
 @pytest.mark.parametrize(
@@ -403,7 +403,7 @@ def test_a_stream_of_events_from_nowhere_is_refused(shared: SupervisorProcess, q
     )
 
 
-# ---- whose
+# ---- ownership
 
 
 @pytest.mark.parametrize(
@@ -456,7 +456,7 @@ def test_a_request_id_that_meant_another_job_is_a_conflict(shared: SupervisorPro
 def test_a_slot_that_is_taken_by_another_run_is_refused(shared: SupervisorProcess) -> None:
     run = shell("sleep 60", graceSecs=0)
     shared.submit(run)
-    shared.running(run)  # nothing more happens to it
+    shared.running(run)  # nothing more happens to this run
     refused(
         shared,
         "/api/run-simulation",

@@ -1,5 +1,5 @@
-"""The debugging guide's walk-through, for one run: every line is there, in order, and found by the
-ids that the guide names.
+"""Log lines of one run, as the debugging guide describes them: all present, in order, and found by
+the ids that the guide names.
 """
 
 import re
@@ -13,7 +13,7 @@ def test_one_run_can_be_followed_by_its_ids(site: SupervisorProcess) -> None:
     run = shell("echo hi", simName="my simulation")
     said = site.finished(run)
     jid, run_dir = jid_of(run), said["runDir"]
-    site.post("trace", id=jid, logs=True)  # it reads the logs, so all of this is in them by then
+    site.post("trace", id=jid, logs=True)  # trace reads the logs, so all lines are written by then
     lines = site.log().splitlines()
     op = next(m[1] for line in lines if (m := re.search(r"_Op\(run, (\w+)\) runDir=", line)))
     agent = next(m[1] for line in lines if (m := re.search(r"LocalDriver\(a=(\w+) ", line)))
@@ -47,7 +47,7 @@ def test_one_run_can_be_followed_by_its_ids(site: SupervisorProcess) -> None:
         assert at, (what, pattern, "\n".join(lines))
         assert re.match(STAMP, lines[at[0]]), lines[at[0]]
         found.append(at[0])
-    # two processes write: what one of them says is in its own order
+    # two processes write to the log: only the lines of one process are in order
     of_supervisor = [
         n for n, (_, pattern) in zip(found, walk, strict=True) if pattern.startswith("supervisor")
     ]

@@ -1,5 +1,5 @@
-"""Whoever reads the log may hang: journald waits for its disk now and then, a terminal is stopped
-with Ctrl-S. Nobody waits with it.
+"""A reader of the log that hangs, such as journald that waits for its disk or a stopped terminal
+(Ctrl-S). The supervisor does not wait for it.
 """
 
 import fcntl
@@ -16,7 +16,7 @@ PAGE = 4096
 
 @pytest.fixture
 def unread() -> Iterator[SupervisorProcess]:
-    """A site whose standard error is a pipe with room for a few lines that nobody reads."""
+    """Return a site whose standard error is an unread pipe with capacity for a few lines."""
     site = SupervisorProcess()
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, PAGE)
@@ -36,7 +36,7 @@ def unread() -> Iterator[SupervisorProcess]:
         assert site.process.stdout.readline().startswith(b"jobscribe ready at ")
         site.read_address()
         yield site
-        # nor does it keep the supervisor from ending
+        # the full pipe does not delay the end of the supervisor
         assert site.stop() == 0
     finally:
         site.end()
@@ -59,5 +59,5 @@ def test_jobs_run_are_canceled_and_told_about_while_nobody_reads_the_log(
     unread.cancel(stays)
     assert unread.wait(stays)["state"] == "canceled"
     check_books(unread)
-    # the file has what the stream could not take
+    # the log file contains the lines that did not fit into the pipe
     until(lambda: len(unread.logged()) > 2 * PAGE, "the log file is written all the same")

@@ -1,5 +1,5 @@
-"""What a real job takes is known while it runs, through a restart of the supervisor, and
-afterwards; to its owner only.
+"""Resource usage of a real job. Its owner, and only its owner, can read it during the run, after a
+supervisor restart, and afterwards.
 """
 
 import json
@@ -12,7 +12,7 @@ from supervisor_process import UID, SupervisorProcess, fresh_nap, jid_of, req_id
 
 from jobscribe.supervisor.usage.time_series import NAMES
 
-#: Keeps 64 MiB, has a child burn half a second of a processor, then waits for a word.
+#: Holds 64 MiB, uses half a second of CPU time in a child, then waits for a file.
 PROGRAM = """
 import os, subprocess, sys, time
 kept = bytearray(b"x" * (64 << 20))
@@ -47,7 +47,8 @@ def test_what_a_job_takes_is_known_while_it_runs_and_when_it_is_over(
     )
     assert (task["gpuPercent"], task["gpuMemoryBytes"]) == (None, None)
 
-    site.kill(site.pid)  # nothing of it is an event; who comes next hears it anew
+    # usage is not stored as an event: the next supervisor gets it from the agent again
+    site.kill(site.pid)
     assert site.process is not None and site.process.stdout is not None
     site.process.wait()
     site.process.stdout.close()

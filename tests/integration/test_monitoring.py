@@ -1,6 +1,4 @@
-"""Who may read metrics and health, what they say of a real supervisor, and the command that shows
-it.
-"""
+"""Access to metrics and health on a real supervisor, their content, and their command."""
 
 import json
 import os
@@ -28,7 +26,7 @@ def asked(site: SupervisorProcess, path: str, secret: str | None) -> Answer:
 
 
 def value(site: SupervisorProcess, sample: str) -> float:
-    """Of one sample, as it is written."""
+    """Return the value of one sample in the text format."""
     lines = asked(site, "/metrics", token(site)).body.decode().splitlines()
     return next(
         float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"jobscribe_{sample} ")
@@ -126,7 +124,7 @@ def test_every_metric_and_alert_is_on_its_page_and_nothing_else(shared: Supervis
     page = (root / "docs/monitoring.md").read_text()
     text = asked(shared, "/metrics", token(shared)).body.decode()
     there = {m[0]: m[1] for m in re.findall(r"^# TYPE (jobscribe_\w+) (\w+)$", text, re.MULTILINE)}
-    #: of a driver that this supervisor does not use
+    #: metrics of a driver that this supervisor does not use
     docker = {
         "jobscribe_docker_api_seconds": "histogram",
         "jobscribe_docker_api_errors_total": "counter",
@@ -169,7 +167,7 @@ def test_the_command_says_what_is_wrong_and_exits_so(
     assert "no fault" in well.stderr
     folder = site.root / "agent"
     folder.mkdir(exist_ok=True)
-    # an agent that cannot be started: its folder is a file
+    # an agent that cannot start, because a file has the name of its folder
     (folder / str(site.agent_key())).write_text("in the way")
     site.submit(spec(["true"]))
     said = until(

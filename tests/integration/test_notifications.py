@@ -1,5 +1,5 @@
-"""Those who are told, by a real supervisor: killed between the answer and its record, asked by the
-command line, with secrets nowhere.
+"""Notifications of a real supervisor: kills between an answer and its record, the command line, and
+secrecy.
 """
 
 import http.client
@@ -37,7 +37,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "notifications.md"
 
 
 class Receiver:
-    """The one of the documentation, as a process of its own."""
+    """The receiver from the documentation, in a separate process."""
 
     def __init__(self, place: Path) -> None:
         (place / "receiver.py").write_text(DOCS.read_text().split("```python\n")[1].split("```")[0])
@@ -58,7 +58,7 @@ class Receiver:
             self._lines.put(line)
 
     def next(self) -> tuple[str, dict[str, Any]]:
-        """("new" or "again", the message)"""
+        """Return the next notification as ("new" or "again", the message)."""
         how, _, message = self._lines.get(timeout=30).partition(" ")
         return how, json.loads(message)
 
@@ -162,7 +162,7 @@ def test_killed_at_any_moment_it_tells_everything_at_least_once_and_in_the_order
         site.post("run-many", reqId=req_id(), runs=batch)
         runs += batch
         moment = chance.uniform(0.0, 0.6)
-        threading.Event().wait(moment)  # any moment: there is nothing to wait for
+        threading.Event().wait(moment)  # a random moment: there is no condition to wait for
         site.stop(signal.SIGKILL)
         site.start()
     for run in runs:

@@ -1,5 +1,5 @@
-"""Whoever dies - supervisor, agent, keeper, or several - what runs goes on, what was acknowledged
-is there, and the end is true.
+"""Kills of supervisor, agent and keeper, alone and together. Jobs continue, acknowledged data is
+kept, and the reported outcome is true.
 """
 
 import json
@@ -29,7 +29,7 @@ def site(make_site: Callable[..., SupervisorProcess]) -> Iterator[SupervisorProc
 
 
 class Witness:
-    """A run that writes down its start and its end, and ends with `code` when it is let go."""
+    """A run that records its start and its end, and exits with `code` when it is released."""
 
     def __init__(self, site: SupervisorProcess, code: int = 0) -> None:
         self.run = shell("")
@@ -54,7 +54,9 @@ class Witness:
         return int(line.split()[1])
 
     def check(self, site: SupervisorProcess, *, source: str | None = None) -> dict[str, Any]:
-        """It ran exactly once, to its end, and what is told of it is true."""
+        """Check that the run ran exactly once and to its end, and that the reported outcome is
+        true.
+        """
         said = site.wait(self.run)
         started, ended = self.stamps()
         assert (started.split()[0], ended.split()[0]) == ("start", "end") and started.split()[
@@ -70,16 +72,14 @@ class Witness:
 
 
 class Watcher:
-    """Asks for the status of runs all the time, from before a restart on; whatever it hears must be
-    true.
-    """
+    """Polls the status of runs from before a restart on. Every answer must be true."""
 
     def __init__(self, site: SupervisorProcess, witnesses: list[Witness]) -> None:
         self._site, self._witnesses = site, witnesses
         self.heard: list[tuple[int, str, bool, bool]] = []
 
     def look(self) -> bool:
-        """True as soon as all are known."""
+        """Poll once. Return True as soon as all outcomes are known."""
         all_known = True
         for n, oracle in enumerate(self._witnesses):
             said = self._site.status(oracle.run)
@@ -188,7 +188,7 @@ def test_a_killed_keeper_is_replaced_and_the_script_tells_the_exit(site: Supervi
 def test_a_job_that_ends_while_no_keeper_is_there_tells_its_own_exit(
     site: SupervisorProcess,
 ) -> None:
-    """Supervisor, keeper and agent are killed; the job ends; then the supervisor comes back."""
+    """Supervisor, keeper and agent are killed. The job ends. Then the supervisor starts again."""
     oracle = Witness(site, code=7)
     site.submit(oracle.run)
     site.running(oracle.run)
@@ -224,7 +224,7 @@ def test_a_job_that_is_killed_while_no_keeper_is_there_is_called_lost(
 def test_a_run_op_that_died_with_its_agent_is_sent_again_and_started_once(
     site: SupervisorProcess,
 ) -> None:
-    """The agent is frozen, gets its op into a buffer that nobody reads, and is killed there."""
+    """The agent is frozen, gets its op into a buffer that it does not read, and is then killed."""
     first = Witness(site)
     first.let_go()
     site.submit(first.run)
@@ -245,7 +245,7 @@ def test_a_run_op_that_died_with_its_agent_is_sent_again_and_started_once(
 def test_a_start_order_that_no_supervisor_heard_the_answer_of_is_carried_out_once(
     site: SupervisorProcess,
 ) -> None:
-    """The keeper is frozen with a start order before it; the supervisor is killed meanwhile."""
+    """The keeper is frozen when it gets a start order. The supervisor is killed meanwhile."""
     first = Witness(site)
     first.let_go()
     site.submit(first.run)
@@ -280,8 +280,8 @@ def test_a_frozen_supervisor_misses_nothing(site: SupervisorProcess) -> None:
 def test_a_cancel_that_was_acknowledged_is_carried_out_after_a_kill(
     site: SupervisorProcess,
 ) -> None:
-    """The agent is frozen, so the cancel reaches nobody; supervisor and agent are killed; the job
-    is ended all the same.
+    """The agent is frozen, so the cancel reaches no process. Supervisor and agent are killed. The
+    job is ended nevertheless.
     """
     oracle = Witness(site)
     site.submit(oracle.run)
@@ -304,7 +304,7 @@ def test_a_cancel_that_was_acknowledged_is_carried_out_after_a_kill(
 def test_a_stranger_that_has_the_pid_of_a_lost_job_is_not_taken_for_it(
     site: SupervisorProcess,
 ) -> None:
-    """What is on file names a living process by pid, and another start time."""
+    """The file names the pid of a living process, with another start time."""
     oracle = Witness(site)
     site.submit(oracle.run)
     site.running(oracle.run)
@@ -329,7 +329,7 @@ def test_a_stranger_that_has_the_pid_of_a_lost_job_is_not_taken_for_it(
 
 
 def test_a_machine_that_was_restarted_has_lost_what_ran_on_it(site: SupervisorProcess) -> None:
-    """Another boot id stands in what keepers and the log remember."""
+    """The files of keepers and the log contain another boot id."""
     oracle = Witness(site)
     site.submit(oracle.run)
     site.running(oracle.run)
@@ -348,7 +348,7 @@ def test_a_machine_that_was_restarted_has_lost_what_ran_on_it(site: SupervisorPr
 
 
 def _kill_the_rest(site: SupervisorProcess) -> None:
-    """By pid, until nothing of it runs any more."""
+    """Kill all remaining processes of the site by pid, until none is left."""
 
     def killed() -> bool:
         left = list(site.everybody())
@@ -386,7 +386,7 @@ def _system(site: SupervisorProcess) -> list[dict[str, Any]]:
 
 
 def test_the_ready_line_comes_after_the_answers(site: SupervisorProcess) -> None:
-    """Whoever reads the line may ask at once: also right after a kill."""
+    """A client can send requests as soon as the ready line is printed, also right after a kill."""
     run = shell("exit 0")
     site.finished(run)
     for _ in range(3):

@@ -1,5 +1,5 @@
-"""Runs with roles on a real supervisor: gangs that find each other, policies, attempts, ports, what
-is kept for debugging.
+"""Runs with roles on a real supervisor: gangs whose tasks find each other, policies, attempts,
+ports, and holds for debugging.
 """
 
 import contextlib
@@ -65,7 +65,7 @@ def house() -> Iterator[SupervisorProcess]:
 
 @pytest.fixture
 def roomy(house: SupervisorProcess) -> Iterator[SupervisorProcess]:
-    """A site with room for gangs, shared by the tests. After each the books are checked."""
+    """Share a site with capacity for gangs among the tests. Check its records after each test."""
     yield house
     check_books(house)
 
@@ -226,8 +226,8 @@ def test_a_gang_that_waits_says_for_what_and_starts_when_there_is_room(
 
 
 def six_free_ports() -> int:
-    """The first of six in a row that nobody has: of those that no system hands out by itself, or
-    this supervisor gets one of them.
+    """Return the first of six consecutive free ports, outside the range from which the kernel
+    assigns ports.
     """
     while True:
         first = random.randrange(10_000, 20_000)

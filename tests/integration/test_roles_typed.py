@@ -46,7 +46,7 @@ roles:
 
 
 class Person:
-    """Somebody at a terminal, in a folder of their own."""
+    """A user at a terminal, in a separate folder."""
 
     def __init__(self, site: SupervisorProcess) -> None:
         self.folder = site.place / "person"
@@ -63,7 +63,7 @@ class Person:
         }
 
     def types(self, line: str, typed: str = "", code: int = 0) -> tuple[str, str]:
-        """What a line for the shell says, on standard output and standard error."""
+        """Run a shell line. Return its standard output and standard error."""
         done = subprocess.run(
             ["/bin/sh", "-c", line],
             cwd=self.folder,
@@ -77,7 +77,7 @@ class Person:
         return done.stdout, done.stderr
 
     def starts(self, line: str) -> "subprocess.Popen[str]":
-        """The same, with standard output to be read as it comes."""
+        """Start a shell line. Its standard output is a pipe."""
         return subprocess.Popen(
             ["/bin/sh", "-c", f"exec {line}"],
             cwd=self.folder,
@@ -148,7 +148,7 @@ def test_a_task_that_failed_is_entered_and_let_go(site: SupervisorProcess) -> No
         and "exit code 3" in why
         and "\n  means " in why
     )
-    # the commands that are shown can be typed as they stand
+    # the printed commands can be typed unchanged
     (enter,), (release,) = (
         re.findall(rf"jobscribe job {verb} .*", hints) for verb in ("shell", "release")
     )
@@ -168,7 +168,7 @@ def test_a_task_that_failed_is_entered_and_let_go(site: SupervisorProcess) -> No
     assert "released main/1" in person.types(release)[1]
     person.types("jobscribe job wait last", code=3)
     assert "main/1  failed" in person.types("jobscribe job tasks last --failed")[0]
-    # entering what is over is still possible, and leaves it as it is
+    # a user can enter a finished hold, which changes nothing
     assert person.types(f"{enter.split('#')[0]} 2>/dev/null", "cat answer.txt")[0] == "42\n"
     assert "error" in person.types("jobscribe job status last")[0]
 
@@ -199,8 +199,8 @@ def test_what_is_only_kept_cannot_be_canceled_any_more_and_that_is_said(
 def test_who_follows_a_run_reads_one_task_of_one_attempt_to_its_end(
     site: SupervisorProcess,
 ) -> None:
-    """Meanwhile another task comes to stand for the run, and a second attempt of the same task
-    begins.
+    """Meanwhile another task becomes the representative task of the run, and a second attempt of
+    the same task begins.
     """
     person = Person(site)
     (person.folder / "two.yaml").write_text(TWO)

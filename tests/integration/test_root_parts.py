@@ -1,5 +1,5 @@
-"""A root whose parts do not belong together is refused or repaired by name, and nothing that runs
-is ended because of it.
+"""A root whose parts do not belong together is refused, or repaired with a message that names the
+part. No running job is ended.
 """
 
 import json
@@ -21,7 +21,7 @@ Make = Callable[..., SupervisorProcess]
 
 @pytest.fixture
 def running(make_site: Make) -> tuple[SupervisorProcess, dict, Path]:
-    """A site with a run that waits for its gate."""
+    """Return a site with a run that waits for its gate."""
     site = make_site().start()
     gate = site.place / "gate"
     run = shell(f"until [ -e {gate} ]; do sleep 0.05; done; exit 3")
@@ -31,7 +31,9 @@ def running(make_site: Make) -> tuple[SupervisorProcess, dict, Path]:
 
 
 def refused(site: SupervisorProcess, *words: str) -> str:
-    """It does not start, says why, and has changed no file but its lock."""
+    """Check that the supervisor does not start, reports why, and changes no file except its lock.
+    Return the message.
+    """
     before = _files(site.root)
     (site.place / "up.log").write_text("")
     out, _ = site.launch().communicate(timeout=20)
@@ -44,7 +46,7 @@ def refused(site: SupervisorProcess, *words: str) -> str:
 
 
 def _files(root: Path) -> dict[str, bytes]:
-    """What is there, but for what keepers and agents that run write."""
+    """Return all files of the root, except those that running keepers and agents write."""
     found = {}
     for path in sorted(root.rglob("*")):
         name = str(path.relative_to(root))
@@ -56,7 +58,7 @@ def _files(root: Path) -> dict[str, bytes]:
 
 
 def command(root: Path, *words: str) -> str:
-    """What a command on this root prints; it must succeed."""
+    """Return the output of a command on this root. The command must succeed."""
     done = ran(root, *words)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -79,7 +81,7 @@ def test_a_root_without_its_log_is_refused_until_the_loss_is_accepted(
     (site.root / "db").rename(site.place / "db")
     refused(site, "the log is missing", "db restore", "db init --accept-loss")
     (site.root / "root.json").rename(site.place / "root.json")
-    refused(site, "the log is missing", "agents: 1")  # as a root of the version before
+    refused(site, "the log is missing", "agents: 1")  # like a root of the previous version
     assert processes.alive(keeper["pid"], keeper["startTicks"]), "what runs is left alone"
     (site.place / "root.json").rename(site.root / "root.json")
     (site.place / "db").rename(site.root / "db")
@@ -140,9 +142,7 @@ def test_a_root_that_was_moved_starts_and_one_moved_under_its_keepers_is_refused
 
 
 def test_replaced_secrets_orphan_nothing(running: tuple[SupervisorProcess, dict, Path]) -> None:
-    """The key by which agents are named is put back; the secret of the interface may be another one
-    from now on.
-    """
+    """The original key that names agents is put back. The secret of the API may change."""
     site, run, gate = running
     key, uid = (
         (site.root / "secret/agents").read_text(),
@@ -187,7 +187,7 @@ def test_the_log_of_another_root_is_refused_and_taken_as_a_backup(make_site: Mak
 
 
 def test_a_root_of_the_version_before_is_adopted(make_site: Make) -> None:
-    """Its log knows no identity, and its keepers say no folder."""
+    """The log of the previous version has no identity, and its keepers report no folder."""
     site = make_site().start()
     nap = fresh_nap()
     run = spec(["sleep", nap], graceSecs=0)
@@ -226,7 +226,7 @@ def test_files_that_are_needed_are_written_again_and_what_is_not_ours_is_named(
     assert all(site.log().count(f"{name} was missing: it was written again") == 1 for name in names)
 
     def reasons() -> dict[str, str]:
-        """Of the root; a machine under load gives others."""
+        """Return the health reasons of the root. A machine under load has others."""
         said = json.loads(site.ask("GET", "/health").body)["reasons"]
         return {
             r["what"]: r["sentence"] for r in said if r["what"] in ("file:agents.json", "strangers")

@@ -1,5 +1,5 @@
-"""The idle process that is told of beside a late loop is late itself when the machine stands still,
-and only then.
+"""The idle process that measures scheduling noise is late if the machine stands still, and only
+then.
 """
 
 import os
@@ -34,9 +34,8 @@ def test_a_standstill_is_in_it_and_what_was_before_is_not(idle: NoiseMeter) -> N
     )
     time.sleep(0.5)
     os.kill(pid, signal.SIGCONT)
-    until(
-        lambda: max(idle.late(began), default=0.0) > 0.45, "it has noticed", 20
-    )  # it may have been a little late before
+    # the process may have been a little late before
+    until(lambda: max(idle.late(began), default=0.0) > 0.45, "it has noticed", 20)
     longest = max(idle.late(began))
     assert longest - 0.1 < idle.percentile(0.001, began) <= longest, (
         "over so short a time it is about the longest"

@@ -1,5 +1,5 @@
-"""After a full run - good ends, bad ends, refusals, restarts - no secret of it stands anywhere but
-where it belongs.
+"""No secret appears outside its own file after a full run: successes, failures, refusals and
+restarts.
 """
 
 import http.server
@@ -31,13 +31,13 @@ from supervisor_process import (
 from jobscribe.protocol.ids import derived_id, parse_agent_key
 from jobscribe.runtime import processes
 
-#: Where the secrets of a root lie, for its owner only.
+#: Files of a root that hold secrets. Only the owner may read them.
 BELONGS = ("client.json", "root.json", "secret/server", "secret/agents", "secret/metrics")
 
 
-#: With what notifications are signed, and what a header of them says.
+#: The signing key of notifications, and the value of an additional header.
 SIGNING, HEADER = "9c41d7e0b6a25f83signsEveryBody", "canaryOfAHeaderOfTheSite"
-#: The ways of an operator, and of a bundle what the job itself wrote as well.
+#: Commands of an operator. A bundle also contains the output of the job.
 ASKED = (
     "job why JOB",
     "--json job why JOB",
@@ -60,7 +60,8 @@ ASKED = (
     "db story JOB",
 )
 
-#: Each line of its input as a command line, and behind what it says its exit code.
+#: Runs each line of its standard input as a command line, and prints the exit code after the
+#: output.
 TYPES = """
 import os, sys
 from jobscribe.cli.main import call
@@ -73,8 +74,8 @@ for line in sys.stdin.read().splitlines():
 
 @pytest.fixture
 def told() -> Iterator[tuple[int, list[bytes]]]:
-    """Somebody who is told when runs change: the port, and what came, all but the header that is to
-    be there.
+    """Start a notification target. Return its port and a list of received requests, without the
+    additional header.
     """
     came: list[bytes] = []
 
@@ -86,7 +87,7 @@ def told() -> Iterator[tuple[int, list[bytes]]]:
             self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nothing: what came is looked at."""
+            """Log nothing: the tests inspect the output."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Receiver) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -107,7 +108,7 @@ def _targets(folder: Path, port: int) -> str:
 
 
 def _asked(site: SupervisorProcess, folder: Path, run: dict[str, object]) -> dict[str, bytes]:
-    """What an operator is told of this run, by everything that tells something."""
+    """Return the output of every command and request that reports on this run."""
     jid, agent = jid_of(run), str(site.agent_key())
     lines = [*ASKED, f"bundle JOB -y -o {folder}/bundle.tgz"]
     out = _typed(site, [line.replace("JOB", jid).replace("AGENT", agent) for line in lines])
@@ -131,8 +132,8 @@ def _asked(site: SupervisorProcess, folder: Path, run: dict[str, object]) -> dic
 
 
 def _typed(site: SupervisorProcess, lines: list[str]) -> dict[str, bytes]:
-    """What each of these command lines says: all of them in one interpreter, which takes its time
-    to start.
+    """Return the output of each command line. All run in one interpreter, because an interpreter
+    starts slowly.
     """
     env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {
         "PYTHONPATH": PYTHON_PATH
@@ -208,8 +209,8 @@ def test_no_secret_is_anywhere_but_in_its_place(
 
 
 def _everything(site: SupervisorProcess) -> None:
-    """Runs that end well and badly, refusals with the secret in odd places, an agent that is
-    killed.
+    """Run jobs that succeed and fail, send refused requests with the secret in unusual places, and
+    kill an agent.
     """
     site.finished(spec(["true"]))
     site.finished(shell("env; exit 3"))
@@ -296,8 +297,8 @@ def _check_processes(site: SupervisorProcess, secrets: dict[str, str]) -> None:
 def test_what_holds_secrets_hides_itself_from_jobs_of_the_same_user(
     site: SupervisorProcess,
 ) -> None:
-    """Supervisor, template, keeper and agent are not dumpable: their memory and environment belong
-    to root.
+    """Supervisor, fork server, keeper and agent are not dumpable: root owns their memory and
+    environment.
     """
     site.finished(spec(["true"]))
     for title in ("supervisor", "template", "keeper", "agent"):

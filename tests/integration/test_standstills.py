@@ -1,5 +1,5 @@
-"""What fails while the machine stands still is repeated and told; what fails on a machine that runs
-has failed at once.
+"""Retries of tests that fail while the machine stands still. A test that fails on a running machine
+fails at once.
 """
 
 import subprocess
@@ -34,7 +34,9 @@ Tried = Callable[..., str]
 
 @pytest.fixture
 def tried(tmp_path: Path) -> Tried:
-    """What pytest prints of a file with this text, all its own tests have, and how it ends."""
+    """Return a function that runs pytest on a file with the given text and returns its output and
+    exit status.
+    """
     (tmp_path / "tests").mkdir()
     for name in ("conftest.py", "system"):
         (tmp_path / "tests" / name).symlink_to(TESTS / name)

@@ -1,5 +1,5 @@
-"""A supervisor that must not start says why, with a code of its own and without a trace, and leaves
-everything as it was.
+"""A supervisor that must not start reports why with its own exit code and no traceback, and changes
+nothing.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ Make = Callable[..., SupervisorProcess]
 
 
 def fails(site: SupervisorProcess, *words: str, more: tuple[str, ...] = ()) -> str:
-    """What it says on stderr; stdout stays empty, the exit code is that of a failure, and nothing
-    is left running.
+    """Check that the start fails: stdout is empty, the exit code means failure, and no process is
+    left. Return stderr.
     """
     (site.place / "up.log").write_text("")
     process = site.launch(*more)
@@ -41,7 +41,7 @@ def fails(site: SupervisorProcess, *words: str, more: tuple[str, ...] = ()) -> s
 
 
 def listing(folder: Path) -> dict[str, tuple[int, int, bytes]]:
-    """Every file below, with its time of change and content."""
+    """Return modification time, size and content of every file below."""
     return {
         str(p.relative_to(folder)): (p.stat().st_mtime_ns, p.stat().st_size, p.read_bytes())
         for p in sorted(folder.rglob("*"))
@@ -112,7 +112,9 @@ def test_a_port_that_is_taken_is_named(make_site: Make) -> None:
 def test_a_root_on_a_network_file_system_is_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The mount table says so; the users' tree may lie there, the root may not."""
+    """The mount table reports a network file system. The users' tree may lie there, the root may
+    not.
+    """
     asked: list[str] = []
 
     def network(path: os.PathLike[str]) -> str:
@@ -164,14 +166,14 @@ def test_a_damaged_store_stops_the_start_and_says_what_to_do(make_site: Make, ho
     else:
         (site.root / "db" / "head").unlink()
     before = _log_files(site)
-    for _ in range(2):  # the first refusal must not make the second start look sound
+    for _ in range(2):  # the first refusal must not let the second start succeed
         fails(site, "jobscribe db check", str(site.root))
     assert _log_files(site) == before
 
 
 def _log_files(site: SupervisorProcess) -> dict[str, bytes]:
-    """What holds the log and its witness; an empty file is none, and what SQLite makes to read is
-    not counted.
+    """Return the files that hold the log and its durable head. Empty files and SQLite's files for
+    readers are left out.
     """
     found = listing(site.root / "db")
     return {
@@ -265,8 +267,7 @@ def test_what_was_written_is_for_its_owner_only(site: SupervisorProcess) -> None
         if path.is_symlink():
             continue
         if path.is_relative_to(site.root / "user"):
-            continue  # the login profile's umask rules there
-        with contextlib.suppress(
-            FileNotFoundError
-        ):  # the ledger entry of a run that was acknowledged meanwhile
+            continue  # the login profile sets the umask
+        # the ledger entry of a run that was acknowledged meanwhile is missing
+        with contextlib.suppress(FileNotFoundError):
             assert path.stat().st_mode & 0o077 == 0, path

@@ -1,5 +1,5 @@
-"""One thousand runs from ten users: none is lost, none doubled, memory stays flat, and the
-supervisor answers all the while.
+"""One thousand runs of ten users: each runs exactly once, memory stays constant, and the supervisor
+stays responsive.
 """
 
 import threading
@@ -17,7 +17,7 @@ ONE_BY_ONE, BULK, WITNESSED = 100, 900, 60
 
 
 class Probe:
-    """Asks `/livez` again and again on a connection of its own; remembers the longest answer."""
+    """Polls `/livez` on a separate connection and records the longest response time."""
 
     def __init__(self, site: SupervisorProcess) -> None:
         self._site = site
@@ -79,7 +79,7 @@ def test_a_thousand_runs_of_ten_users(site: SupervisorProcess) -> None:
 
 
 def _witnessed(stamps: Path, n: int) -> dict:
-    """A run that writes down its own start and end."""
+    """Return a run that records its own start and end."""
     file = stamps / f"{n:05d}"
     return shell(
         f'echo "start $JOBSCRIBE_TOKEN $$ $(date +%s%N)" >>{file}; sleep 0.02; echo "end $JOBSCRIBE_TOKEN $$ $(date +%s%N)" >>{file}',
@@ -88,7 +88,7 @@ def _witnessed(stamps: Path, n: int) -> dict:
 
 
 def _check_stamps(stamps: Path, serials: dict[str, int]) -> None:
-    """By the jobs' own words: each token began once and ended once, one process of its own each."""
+    """Check the jobs' own records: each token began once and ended once, in a separate process."""
     seen: Counter[str] = Counter()
     for file in stamps.iterdir():
         lines = [line.split() for line in file.read_text().splitlines()]

@@ -1,5 +1,5 @@
-"""The agents' listener with TLS: agents trust one authority, the one that they were told, and
-nobody else.
+"""The agents' listener with TLS. An agent trusts only the certificate authority that its
+configuration names.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from supervisor_process import SupervisorProcess, shell, spec, until
 
 
 class Authority:
-    """A certificate authority of this test's own."""
+    """A certificate authority for tests."""
 
     def __init__(self, name: str) -> None:
         self.key = ec.generate_private_key(ec.SECP256R1())
@@ -53,7 +53,7 @@ class Authority:
         return builder.sign(self.key, hashes.SHA256())
 
     def issue(self, folder: Path, address: str = "127.0.0.1") -> tuple[Path, Path]:
-        """Files with a server's certificate and its key."""
+        """Issue a server certificate. Return the paths of the certificate and its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, address)])

@@ -1,5 +1,5 @@
-"""A real supervisor on stores that were compacted, backed up and put back: it goes on, and what
-runs unknown to the log is ended.
+"""A real supervisor after compaction, backup and restore of its store. It continues, and jobs that
+the log does not know are ended.
 """
 
 import json
@@ -15,12 +15,12 @@ from consistency_check import check_books, events
 from supervisor_process import PYTHON_PATH, SupervisorProcess, fresh_nap, jid_of, naps, shell, until
 
 Make = Callable[..., SupervisorProcess]
-#: An agent that may not connect is given up after so long, and what it runs is ended.
+#: After this time an agent that may not connect is given up, and its jobs are ended.
 FAST = ("limits.agent_start_secs=1.5", "slots.local_sequential=1")
 
 
 def jobscribe(site: SupervisorProcess, *args: str) -> str:
-    """An upkeep command on this root, as an operator types it."""
+    """Run a maintenance command on this root, as an operator types it."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {
         "PYTHONPATH": PYTHON_PATH
     }
@@ -36,7 +36,7 @@ def jobscribe(site: SupervisorProcess, *args: str) -> str:
 
 
 def stamped(site: SupervisorProcess, name: str, nap: str) -> dict:
-    """A run that notes each of its starts in a file of its own, then sleeps."""
+    """Return a run that adds a line to a separate file at each start, then sleeps."""
     return shell(f"echo started >> {site.place}/{name}; exec sleep {nap}", graceSecs=0)
 
 
@@ -72,8 +72,8 @@ def test_what_was_started_after_the_backup_is_ended_and_nothing_starts_twice(
         json.dumps({"uid": late["uid"], "computeJid": jid_of(late)}).encode(),
     )
     assert answer.code == 404, answer
-    # the slot is free, the serial is a new one, and the same request leads to a new run: the log
-    # has forgotten the first
+    # the slot is free, the serial is new, and the same request makes a new run, because the
+    # restored log does not contain the first one
     again = {**late, "command": ["/bin/sh", "-c", f"echo started >> {site.place}/again"]}
     assert site.submit(again, "request-late")["computeJobSerial"] > serial
     assert site.wait(again, 60.0)["state"] == "completed"
@@ -81,7 +81,7 @@ def test_what_was_started_after_the_backup_is_ended_and_nothing_starts_twice(
     types = [e["type"] for e in events(site.root) if e["stream"] == "system"]
     assert types[-2:] == ["LogSetBack", "SupervisorStarted"]
     check_books(site)
-    # seen to: the next session does not look for anybody
+    # the next session does not search for orphans again
     site.stop(signal.SIGTERM)
     site.start()
     assert site.log().count("the event log was rolled back") == 1
@@ -89,8 +89,8 @@ def test_what_was_started_after_the_backup_is_ended_and_nothing_starts_twice(
 
 @pytest.mark.timeout(180)
 def test_a_run_that_waited_at_the_backup_and_ran_since_does_not_run_again(make_site: Make) -> None:
-    """Its execution has the same token as the one that the restored log would start: the keeper's
-    ledger says what became of it.
+    """The execution has the same token as the execution that the restored log would start. The
+    keeper's ledger decides its outcome.
     """
     site = make_site(*FAST).start()
     first_nap, nap = fresh_nap(), fresh_nap()
@@ -118,8 +118,8 @@ def test_a_run_that_waited_at_the_backup_and_ran_since_does_not_run_again(make_s
     assert {name: starts(site, name) for name in ends} == {"first": 1, "over": 1, "running": 1}, (
         ends
     )
-    # what became of them cannot be known any more, or they were ended for being unknown, or their
-    # agent remembers: that is what is said
+    # first, running: ended as unknown to the log, so their outcome is lost. over: lost, unless its
+    # agent still remembers the exit code.
     assert {
         name: (said["state"], said["reason"]) for name, said in ends.items() if name != "over"
     } == dict.fromkeys(("first", "running"), ("error", "lost"))
@@ -149,7 +149,7 @@ def test_a_supervisor_goes_on_with_a_compacted_log(make_site: Make) -> None:
         k: first[k] for k in ("state", "computeJobSerial", "exit", "runDir")
     }
     assert site.output(done).body == b"kept\n"
-    # the result is found again by its hash, and a new run follows on the last serial
+    # the result is found again by its hash, and a new run continues from the last serial
     assert site.submit(done)["computeJobSerial"] == first["computeJobSerial"]
     fifth = site.finished(many)
     assert fifth["exit"]["code"] == 7 and fifth["computeJobSerial"] > before[jid_of(many)]["serial"]
@@ -163,7 +163,7 @@ def test_a_supervisor_goes_on_with_a_compacted_log(make_site: Make) -> None:
         ("LogCompacted", None),
         ("SupervisorStarted", 2),
     ]
-    # followers go on behind what they had, over the gaps
+    # followers continue after their last event, across the gaps
     seen = followed(site, after=3, until_position=position + 1)
     assert seen == [e["position"] for e in events(site.root) if 3 < e["position"] <= position + 1]
     check_books(site)
@@ -214,8 +214,8 @@ def test_a_supervisor_refuses_a_damaged_store_and_the_command_that_it_names_mend
     assert jid_of(lost) in told and "before-repair-1" in told
     site.start()
     assert site.status(kept)["state"] == "completed"
-    # it was started once; whether it ended is not in the log any more, and its agent says nothing
-    # of what was acknowledged
+    # the run started once; the log no longer has its end, and the agent does not repeat
+    # acknowledged reports
     assert site.wait(lost, 60.0)["state"] in ("error", "completed")
     check_books(site)
 

@@ -1,8 +1,8 @@
-"""Failures that are really produced on this machine, and what `job why` says of each: cause, how
-sure it is, and text that tells what to do.
+"""Real failures on this machine, and the output of `job why` for each: cause, confidence, and
+advice.
 
-All that do not disturb each other are submitted at once. Those in containers are in tests/docker,
-those on a cluster in tests/slurm.
+All failures that do not disturb each other are submitted at once. Failures in containers are in
+tests/docker, failures on a cluster in tests/slurm.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ SURVIVED = (
 
 
 class Case(NamedTuple):
-    """One failure. words: each is somewhere in what the command prints. run: how it comes about."""
+    """One failure. words: texts that the command output must contain. run: the run that fails."""
 
     cause: str
     confidence: str
@@ -60,7 +60,9 @@ def gang(name: str, command: str, **fields: Any) -> dict[str, Any]:
 
 
 def by_themselves(place: Path) -> dict[str, Case]:
-    """What ends by itself, or for a limit. place: a folder of their own."""
+    """Return the failures that need no outside action: runs that end by themselves or at a limit.
+    place: a folder for their files.
+    """
     wrong = place / "wrong"
     wrong.write_bytes(b"\x7fELF\x02\x01\x01" + b"\0" * 9 + b"\x02\0\xf3\0" + b"\0" * 100)
     wrong.chmod(0o755)
@@ -225,7 +227,7 @@ def typed(site: SupervisorProcess, *words: str) -> "subprocess.CompletedProcess[
 
 
 def printed(site: SupervisorProcess, run: dict[str, Any]) -> str:
-    """What the command prints."""
+    """Return the output of `job why` for a run."""
     done = typed(site, "job", "why", jid_of(run), "--uid", run["uid"])
     assert done.returncode == 0 and done.stderr == "", (done.stdout, done.stderr)
     return done.stdout
@@ -237,7 +239,7 @@ def answered(site: SupervisorProcess, run: dict[str, Any]) -> dict[str, Any]:
 
 
 def check(site: SupervisorProcess, name: str, case: Case, text: str | None = None) -> None:
-    """text: what the command printed, where that is known already."""
+    """Check the explanation of one case. text: the command output, if it is already known."""
     text, answer = text or printed(site, case.run), answered(site, case.run)
     said = (answer["state"], answer["cause"], answer["confidence"])
     assert said == (case.state, case.cause, case.confidence), f"{name}: {said}\n{text}"
@@ -257,7 +259,7 @@ def check(site: SupervisorProcess, name: str, case: Case, text: str | None = Non
 
 @pytest.fixture(scope="module")
 def produced(site: SupervisorProcess, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
-    """All of those that end by themselves, over."""
+    """Submit all failures that need no outside action, and return them when all have ended."""
     cases = by_themselves(tmp_path_factory.mktemp("programs"))
     for case in cases.values():
         site.submit(case.run)
@@ -303,7 +305,7 @@ def test_a_core_is_where_it_says(site: SupervisorProcess, produced: dict[str, Ca
 def test_four_that_look_alike_have_four_answers(
     site: SupervisorProcess, produced: dict[str, Case]
 ) -> None:
-    """137 for want of memory, by kill -9, by exit 137 and by our own cancel."""
+    """The causes: out of memory, kill -9, exit code 137, and a cancel."""
     canceled = shell("trap '' TERM; sleep 600 & wait; wait", graceSecs=0.1)
     greedy = gang("greedy", "tail /dev/zero", role={"memoryMb": 32})
     for run in (canceled, greedy):
@@ -368,7 +370,7 @@ def test_a_disk_that_is_full(site: SupervisorProcess, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not ROOT, reason="a file system of its own can be mounted by root only")
 def test_a_quota_that_is_used_up(site: SupervisorProcess, tmp_path: Path) -> None:
-    """On btrfs, whose quotas bind root as well and need nobody's kernel module for quotas."""
+    """Use btrfs, because its quotas also limit root and need no extra kernel module."""
     if shutil.which("mkfs.btrfs") is None:
         pytest.skip("mkfs.btrfs is not here: etc/engines/command.sh mkfs.btrfs btrfs-progs")
     image, place = tmp_path / "image", tmp_path / "scratch"
@@ -402,7 +404,7 @@ def listening() -> Iterator[int]:
 
 
 def test_what_never_ran_says_so(site: SupervisorProcess, tmp_path: Path) -> None:
-    """A limit of the queue, a run before it that failed, a directory that cannot be written to."""
+    """The causes: a queue limit, a failed dependency, and a run directory that is not writable."""
     blocker = shell("sleep 600", uid="BlockerU", graceSecs=0.2)
     submitted = tmp_path / "submitted"
     first = shell(f"until [ -e {submitted} ]; do sleep 0.05; done; exit 1")
@@ -429,8 +431,8 @@ def test_what_never_ran_says_so(site: SupervisorProcess, tmp_path: Path) -> None
 
 
 def test_what_waits_says_for_what(site: SupervisorProcess, tmp_path: Path) -> None:
-    """One attempt that failed waits for the next; one that failed is kept; one waits for another;
-    an array's second; one is being ended.
+    """The cases: a retry delay, a held failed attempt, a dependency, an array limit, and a run that
+    is being ended.
     """
     again = gang("flaky", "exit 201", retry={"count": 1, "conflictSecs": 600.0})
     kept = gang("kept", "echo broken >&2; exit 9", debugSecs=600.0)
@@ -491,7 +493,7 @@ def _pids(site: SupervisorProcess, run: dict[str, Any]) -> list[int]:
 
 
 def test_ends_that_others_bring(site: SupervisorProcess) -> None:
-    """A keeper that is told to end; one that is killed with all that it kept."""
+    """A keeper gets SIGTERM. Another keeper is killed together with its agent and its tasks."""
     down, gone = (shell("sleep 600", uid=uid, graceSecs=0.2) for uid in ("ShutDown", "GoneAway"))
     for run in (down, gone):
         site.submit(run)

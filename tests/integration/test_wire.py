@@ -1,4 +1,6 @@
-"""The hub against agents made by hand: who is let in, what is believed, and what a bad peer costs."""
+"""The hub with in-process agents: authentication, message validation, and the resources that a bad
+peer costs.
+"""
 
 import asyncio
 import contextlib
@@ -49,14 +51,13 @@ async def local_site(
 
 
 async def _check_live_state(local_site: InProcessSupervisor) -> None:
-    """The fold of the store is the world that decides, agents included, and what the supervisor
-    answers and lists.
+    """Check that the fold of the store equals the live world, agents included, and equals the
+    answers and lists of the supervisor.
     """
     store, world = local_site.supervisor._store, local_site.supervisor._engine.world
     head = -1
-    while (
-        head != store.head() or local_site.supervisor._engine._pending
-    ):  # until nothing was decided while we asked
+    # repeat until no decision happened between the reads
+    while head != store.head() or local_site.supervisor._engine._pending:
         head = store.head()
         listed = (await local_site.post("job-list", limit=1000))["jobs"]
         answers = {
@@ -86,7 +87,7 @@ async def _check_live_state(local_site: InProcessSupervisor) -> None:
         check_answer(answers[jid], job, last)
 
 
-# ---- who is let in
+# ---- authentication
 
 
 async def test_a_run_goes_all_the_way_through_an_agent_made_by_hand(
@@ -224,7 +225,7 @@ async def test_an_alive_that_is_another_agents_ends_the_connection(
     assert (local_site.counters["rejected.foreignToken"], local_site.head) == (1, head)
 
 
-# ---- what is no message
+# ---- invalid messages
 
 
 def _frame(messages: list[Any], **outer: Any) -> bytes:
@@ -294,7 +295,7 @@ async def test_after_an_unknown_op_the_connection_goes_on(local_site: InProcessS
 async def test_good_messages_beside_an_unknown_op_are_not_lost_for_good(
     local_site: InProcessSupervisor,
 ) -> None:
-    """One frame carries the end of a run and an op of a newer version."""
+    """One frame contains the end of a run and an op of a newer version."""
     run = await local_site.submit()
     agent = await (await local_site.agent()).present()
     op = await agent.run()
@@ -323,9 +324,8 @@ async def test_a_lost_frame_is_made_good_by_a_snapshot(local_site: InProcessSupe
     run = await local_site.submit()
     agent = await (await local_site.agent()).present()
     op = await agent.run()
-    list(
-        agent._encoder.frames([RunStatusUpdate(execution=execution(op.token, "ended"))])
-    )  # never sent
+    # encoded, but never sent
+    list(agent._encoder.frames([RunStatusUpdate(execution=execution(op.token, "ended"))]))
     await agent.report(Token(op.token.jid, op.token.serial, 1, "main", 0), "running")
     await agent.next(RunStatus)
     await agent.snapshot(execution(op.token, "ended"))
@@ -333,7 +333,7 @@ async def test_a_lost_frame_is_made_good_by_a_snapshot(local_site: InProcessSupe
     assert (await local_site.status(run))["state"] == "completed"
 
 
-# ---- what is not believed
+# ---- reports that are not believed
 
 
 async def test_an_agent_that_speaks_of_another_users_task_is_sent_away(
@@ -484,8 +484,8 @@ async def test_who_says_alive_and_no_snapshot_is_asked_for_one_and_gets_no_work(
 async def test_who_never_reads_costs_no_more_than_his_queue(
     local_site: InProcessSupervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ends are acknowledged to somebody who does not read: at the limit his connection is ended,
-    not kept for ever.
+    """The supervisor acknowledges outcomes to an agent that does not read. At the queue limit it
+    closes the connection.
     """
     monkeypatch.setattr(hub_module, "MAX_WAITING", 500)
     local_site.supervisor._hub.write_secs = 1.0
@@ -493,8 +493,8 @@ async def test_who_never_reads_costs_no_more_than_his_queue(
     agent = await (await local_site.agent()).present()
     op = await agent.run()
     assert agent.socket is not None
-    # a client of tornado's takes one message ahead and then waits for its reader; what the kernels
-    # keep is made small
+    # A Tornado client reads one message ahead and then waits for its reader. Small kernel buffers
+    # make the queue fill soon.
     stream = agent.socket.protocol.stream  # type: ignore[union-attr]
     theirs = local_site.supervisor._hub.connections[agent.spec.key].socket.ws_connection.stream  # type: ignore[union-attr]
     for end in (stream, theirs):

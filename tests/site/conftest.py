@@ -1,6 +1,4 @@
-"""Gives the tests of this folder sites with a front door, as `jobscribe up` opens it, and browsers
-that sign in there.
-"""
+"""Fixtures: sites started with `jobscribe up`, and browsers that sign in there."""
 
 import os
 from collections.abc import Callable, Generator, Iterator
@@ -12,7 +10,7 @@ from consistency_check import check_books
 from http_browser import Browser, close_all
 from supervisor_process import SupervisorProcess, add_logs
 
-#: The apps and hooks of tests/site/support/site_hooks.py, as a site's own configuration names them.
+#: The apps and hooks of support/site_hooks.py, as settings of a site.
 OURS = (
     "apps.also=slow=site_hooks:slow,failing=site_hooks:failing,telling=site_hooks:telling",
     "server.may_hook=site_hooks:may",
@@ -28,8 +26,8 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 class Sites:
-    """Those that a test, or a file of tests, has made. At the end the books are checked, and
-    nothing that ran there is left.
+    """The sites of a test or a test module. At the end their records are checked, and no process
+    may be left.
     """
 
     def __init__(self) -> None:
@@ -40,7 +38,7 @@ class Sites:
         )
 
     def make(self, *sets: str) -> SupervisorProcess:
-        """Started."""
+        """Start a site with these settings."""
         site = SupervisorProcess((*OURS, *sets), web=True)
         site._env["HOUSE"] = str(site.place)
         self._sites.append(site)
@@ -65,7 +63,7 @@ class Sites:
 
 @pytest.fixture
 def make_site() -> Iterator[Callable[..., SupervisorProcess]]:
-    """`make_site(*settings)`: a site of the test's own, started."""
+    """`make_site(*settings)`: start a site for one test."""
     sites = Sites()
     yield sites.make
     sites.end()
@@ -73,7 +71,7 @@ def make_site() -> Iterator[Callable[..., SupervisorProcess]]:
 
 @pytest.fixture(scope="module")
 def sites() -> Iterator[Sites]:
-    """Those of a file of tests."""
+    """Return the sites of a test module."""
     sites = Sites()
     yield sites
     sites.end()
@@ -81,13 +79,13 @@ def sites() -> Iterator[Sites]:
 
 @pytest.fixture(scope="module")
 def site(sites: Sites) -> SupervisorProcess:
-    """One for a file of tests, each with users of its own."""
+    """Share one site in a test module. Each test has its own users."""
     return sites.make("slots.local_sequential=4", "slots.local_parallel=4")
 
 
 @pytest.fixture
 def browser(site: SupervisorProcess, request: pytest.FixtureRequest) -> Iterator[Browser]:
-    """Of a user who is signed in, and whom nobody else is."""
+    """Sign in as a user of this test only."""
     browser = Browser(site).sign_in(f"user of {request.node.name}"[-64:])
     yield browser
     browser.close()

@@ -1,5 +1,5 @@
-"""A hostile user, a hostile page in another tab and a stranger on the network, each at the front
-door of a real `jobscribe up`.
+"""Attacks on a real `jobscribe up`: a hostile user, a hostile page in another tab, and an
+unauthenticated client on the network.
 """
 
 import base64
@@ -25,15 +25,15 @@ from supervisor_process import Answer, SupervisorProcess, texts_below, until
 
 from jobscribe.runtime import processes
 
-#: Descriptors over this are too many for select().
+#: select() cannot handle descriptors from this number on.
 SELECTABLE = 1024
-#: What would be a line of its own, or upset a terminal, in a log.
+#: A forged log line with a terminal control sequence.
 FORGED = "Nov 21 08:30:45     1     0 web/forged.py:1:forged \x1b[31m"
 
 
 @pytest.fixture(scope="module")
 def site(sites: Any) -> SupervisorProcess:
-    """With an app whose user writes its program."""
+    """Return a site with an app whose user writes its program."""
     made: SupervisorProcess = sites.make(
         "slots.local_sequential=4",
         "slots.local_parallel=4",
@@ -44,13 +44,13 @@ def site(sites: Any) -> SupervisorProcess:
 
 @pytest.fixture
 def victim(site: SupervisorProcess, request: pytest.FixtureRequest) -> Browser:
-    """Somebody else, whom nothing of it may concern."""
+    """Sign in another user, who must not be affected by the attack."""
     return Browser(site).sign_in(f"victim of {request.node.name}"[:64])
 
 
 def raw(site: SupervisorProcess, *lines: str, body: bytes = b"", ends: bytes = b"\0") -> bytes:
-    """What comes back for a request as these lines, until the connection is closed or `ends` has
-    come.
+    """Send a request with these lines. Return the answer until the connection is closed or `ends`
+    has arrived.
     """
     with connected(site) as s:
         s.sendall("".join(f"{line}\r\n" for line in (*lines, "")).encode("latin1") + body)
@@ -70,7 +70,7 @@ def host(site: SupervisorProcess) -> str:
 
 
 def is_well(victim: Browser) -> None:
-    """Somebody else is served as ever."""
+    """Check that another user is served normally."""
     simulation = victim.simulation("heightWeightReport", "myapp")
     assert victim.finished(simulation)["state"] == "completed"
     assert victim.download(simulation, "csv").code == 200
@@ -78,20 +78,22 @@ def is_well(victim: Browser) -> None:
 
 
 def evil(browser: Browser, sh: str, report: str = "evilAnimation") -> dict[str, Any]:
-    """What is left when this was run."""
+    """Run a shell script as a job, and return its simulation."""
     simulation = browser.simulation(report, "evil", sh=sh)
     assert browser.finished(simulation)["state"] == "completed"
     return simulation
 
 
 def outside(site: SupervisorProcess) -> Path:
-    """A file that is nobody's business and no secret: other tests look for those everywhere."""
+    """Return a file that no user may read. It holds no secret, because other tests search for
+    secrets everywhere.
+    """
     path = site.place / "outside"
     path.write_text("not for users")
     return path
 
 
-# ---- a stranger on the network
+# ---- an unauthenticated client on the network
 
 
 def test_a_body_of_doubtful_length_reaches_nobody(
@@ -187,8 +189,8 @@ def test_uploads_of_nobody_that_stall_shut_nobody_out(
 
 # ---- another unix user of this machine
 
-#: Runs as that user: sends each of the requests on a connection of its own, and prints the answers.
-#: A `closing` one does not wait for its answer.
+#: Runs as that user: sends each request on a separate connection and prints the answers. A
+#: `closing` request does not wait for its answer.
 THIEF = """
 import json, socket, sys
 port, requests = json.load(sys.stdin)
@@ -212,7 +214,7 @@ ROOT_ONLY = pytest.mark.skipif(
 
 
 def stolen(site: SupervisorProcess, *requests: tuple[str, str]) -> list[str]:
-    """The answers to another unix user."""
+    """Return the answers that another unix user gets."""
     done = subprocess.run(
         [sys.executable, "-I", "-c", THIEF],
         input=json.dumps([int(site.front.rpartition(":")[2]), requests]),
@@ -299,7 +301,7 @@ def test_a_cookie_and_a_ticket_that_another_unix_user_got_open_nothing(
             and '"code":"forbidden"' in answer
             and "Set-Cookie" not in answer
         ), (text, answer)
-    # the kernel says "user 0" of a socket that its process has closed
+    # the kernel reports user 0 for a socket that its process has closed
     answered = before + sum(answer.count("HTTP/1.1 403") for answer in answers)
     until(lambda: refused() == answered, "the log has all of them")
     stolen(site, *[(run, "closing")] * 20)
@@ -414,7 +416,7 @@ def test_another_tab_can_change_nothing_and_read_nothing(
 
 
 def shown(answer: Answer, simulation: dict[str, Any]) -> tuple[int, bytes, list[tuple[str, str]]]:
-    """All of an answer but the date and the id that was asked for."""
+    """Return all of an answer except the date and the requested id."""
     headers = [(n, v) for n, v in answer.headers.items() if n != "Date"]
     return (
         answer.code,
@@ -488,7 +490,7 @@ def test_another_users_job_is_answered_as_one_that_is_not_there(
 
 
 def live_status(site: SupervisorProcess, browser: Browser, jid: str) -> Any:
-    """The first thing that a stream says of this job."""
+    """Return the first message about this job in a live stream."""
     ticket = browser.post("/live-ticket")["ticket"]
     with connected(site) as s:
         s.sendall(
@@ -601,7 +603,7 @@ def test_downloads_that_one_user_does_not_read_leave_places_for_the_others(
     )
 
 
-# ---- what a job leaves in its folders
+# ---- files that a job leaves in its folders
 
 
 def test_nothing_but_plain_files_of_the_run_directory_is_downloaded(
@@ -734,7 +736,7 @@ def test_a_result_that_is_no_json_is_not_passed_on(
     assert site.log().count("Traceback") == before
 
 
-# ---- what is sent, and what is written down
+# ---- malformed requests, and data that is logged
 
 
 @pytest.mark.parametrize(
@@ -837,9 +839,8 @@ def test_no_secret_is_where_jobs_pages_or_logs_could_show_it(
         if path.parent.name != "secret" and path.name not in ("client.json", "root.json"):
             shown[str(path)] = text
     for pid, line in site.everybody().items():
-        shown[f"process {pid}"] = line + processes._read(
-            f"/proc/{pid}/environ"
-        )  # nothing where it hides even from its own user
+        # the environment is empty if the process hides it even from its own user
+        shown[f"process {pid}"] = line + processes._read(f"/proc/{pid}/environ")
     assert len(secrets) >= 3 and len(shown) > 20 and b"JOBSCRIBE_TOKEN=" in said
     assert {
         (where, s) for where, text in shown.items() for s in secrets if s.encode() in text

@@ -1,9 +1,9 @@
-"""What went wrong in the system that this one follows when a process was killed, and goes right
-here: RUN-2, 4, 5, 6 and 11.
+"""Regression tests for defects of the reference system after a process was killed: RUN-2, 4, 5, 6
+and 11.
 
-Real processes and real signals; see test_sirepo_defects for the others, and
-tests/integration/test_restart.py, tests/integration/test_cancel.py and tests/unit/agent/workers/test_call_queue.py for more
-of the same behind the door.
+They use real processes and real signals. test_sirepo_defects has the other defects. More tests of
+the same behind the front end are in tests/integration/test_restart.py,
+tests/integration/test_cancel.py and tests/unit/agent/workers/test_call_queue.py.
 """
 
 import contextlib
@@ -41,8 +41,8 @@ LONG = 600.0
 
 @pytest.fixture(scope="module")
 def site(sites: Any) -> SupervisorProcess:
-    """One slot for animations: who leaks it, or holds it longer than he should, keeps the next
-    test's run from starting.
+    """Make a site with one slot for animations. A slot that a test leaks or holds too long blocks
+    the run of the next test.
     """
     made: SupervisorProcess = sites.make("slots.local_sequential=2", "slots.local_parallel=1")
     return made
@@ -54,8 +54,8 @@ def site(sites: Any) -> SupervisorProcess:
 def test_run_2_a_killed_job_command_is_an_error_and_takes_everything_along(
     browser: Browser, site: SupervisorProcess
 ) -> None:
-    """There, the run stayed `running` to its time limit, and the code's own processes lived on,
-    even after a cancel.
+    """In the reference the run stayed `running` to its time limit, and the code's own processes
+    survived even a cancel.
     """
     simulation, nap = telling(browser)
     browser.run(simulation)
@@ -84,8 +84,8 @@ def test_run_2_a_killed_job_command_is_an_error_and_takes_everything_along(
 def test_run_4_a_killed_agent_costs_no_run_no_slot_and_no_other_user_anything(
     browser: Browser, site: SupervisorProcess
 ) -> None:
-    """There, the status froze, the job went on unseen, the slot was lost and another user's request
-    hung.
+    """In the reference the status froze, the job continued unobserved, the slot was lost, and
+    another user's request hung.
     """
     simulation, nap = telling(browser, percent="40")
     browser.run(simulation)
@@ -122,7 +122,9 @@ def test_run_4_a_killed_agent_costs_no_run_no_slot_and_no_other_user_anything(
 def test_run_4_a_supervisor_whose_agents_were_killed_stops_when_it_is_told(
     make_site: Callable[..., SupervisorProcess],
 ) -> None:
-    """There, it hung in a wait for an agent that was gone already, and had to be killed itself."""
+    """In the reference the supervisor waited for an agent that was already gone, and had to be
+    killed.
+    """
     site = make_site()
     browser = Browser(site).sign_in("alice")
     simulation, nap = telling(browser)
@@ -150,19 +152,19 @@ def _reopened(site: SupervisorProcess, *browsers: Browser) -> None:
         browser.close()
 
 
-# ---- RUN-5: an agent that ends as soon as it is started
+# ---- RUN-5: an agent that ends right after its start
 
 
 def test_run_5_an_agent_that_cannot_live_is_a_reason_and_nobody_waits_for_ever(
     make_site: Callable[..., SupervisorProcess],
 ) -> None:
-    """There, ten minutes later neither the request for the run nor the session's had been answered,
-    and no error was told.
+    """In the reference neither the run request nor the session request was answered after ten
+    minutes, and no error was reported.
     """
     site = make_site("limits.agent_start_secs=2", "limits.agent_start_tries=2")
     browser = Browser(site).sign_in("alice")
-    # where a folder of theirs should be lies a file: every process that is started for this user
-    # ends at once
+    # a file in place of the agent's folder: every process that is started for this user ends at
+    # once
     obstacles = [
         site.root / "agent" / str(site.agent_key(browser.uid, kind)) / "run"
         for kind in ("sequential", "parallel")
@@ -195,7 +197,7 @@ def test_run_5_an_agent_that_cannot_live_is_a_reason_and_nobody_waits_for_ever(
 
 @contextlib.contextmanager
 def front_end(site: SupervisorProcess) -> Iterator[str]:
-    """One that is no child of the supervisor's process: `jobscribe server`; its address."""
+    """Start `jobscribe server`, which is no child of the supervisor, and yield its address."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {
         "PYTHONPATH": site_path(),
         "HOUSE": str(site.place),
@@ -250,8 +252,8 @@ def asked(address: str, uid: str, path: str, body: dict[str, Any]) -> Answer:
 def test_run_6_a_killed_supervisor_costs_no_run_and_says_nothing_false(
     make_site: Callable[..., SupervisorProcess],
 ) -> None:
-    """There, every request was a fault 500 meanwhile, and its return killed all runs, which were
-    `canceled` when next asked for.
+    """In the reference every request failed with 500 meanwhile. The restart killed all runs, and
+    their next status was `canceled`.
     """
     site = make_site("slots.local_parallel=1")
     browser = Browser(site).sign_in("alice")
@@ -291,11 +293,11 @@ def test_run_6_a_killed_supervisor_costs_no_run_and_says_nothing_false(
     )
 
 
-# ---- RUN-11: the worker process is killed again and again
+# ---- RUN-11: the worker process is killed repeatedly
 
 
 def descriptors(pid: int) -> list[str]:
-    """What the open files of a process are, without their numbers."""
+    """Return the targets of the open descriptors of a process, without their numbers."""
     out = []
     for fd in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
@@ -306,7 +308,7 @@ def descriptors(pid: int) -> list[str]:
 def test_run_11_a_worker_that_is_killed_four_times_leaves_nothing_open_in_its_agent(
     browser: Browser, site: SupervisorProcess
 ) -> None:
-    """There, each restart of it left a listening socket open in the agent for good."""
+    """In the reference each restart of the worker leaked a listening socket in the agent."""
     if os.geteuid() != 0:
         pytest.skip("an agent hides from its own user; only root can count what it has open")
 
@@ -344,7 +346,9 @@ def test_run_11_a_worker_that_is_killed_four_times_leaves_nothing_open_in_its_ag
 
 
 def _settled(pid: int) -> list[str]:
-    """When the forks that are made ahead are there, nothing changes any more."""
+    """Wait until the preforked processes exist and the descriptors stop changing. Return the
+    descriptors.
+    """
     seen: list[list[str]] = [[]] * 5
 
     def same() -> bool:

@@ -1,11 +1,9 @@
-"""What went wrong in the system that this one follows, seen from outside, and goes right here:
-RUN-1, 3, 7 to 10 and 13.
+"""Regression tests for defects of the reference system that users see: RUN-1, 3, 7 to 10 and 13.
 
-The numbers are those of the reference's list of checks. Those in which something is killed are in
-test_sirepo_deaths; RUN-12 (a query of a cluster that fails) is in tests/slurm/test_outages. Each
-bound is what was promised with five times the room: these tests hold that it ends well, not how
-fast. More of the same is in tests/web/test_defects.py, tests/integration/test_wire.py and
-tests/integration/test_secrets.py.
+The numbers are from the reference's list of checks. Defects after a kill are in test_sirepo_deaths;
+RUN-12 (a failed cluster query) is in tests/slurm/test_outages.py. Each time bound is five times the
+promised one, because these tests check the outcome, not the speed. More tests are in
+tests/web/test_defects.py, tests/integration/test_wire.py and tests/integration/test_secrets.py.
 """
 
 import contextlib
@@ -30,14 +28,14 @@ from jobscribe.protocol.wire.messages import RunReport, RunStatusUpdate
 from jobscribe.runtime import processes
 
 LONG = 600.0
-#: A call to a page may take so long here.
+#: Time limit of a call from a page, in seconds.
 CALL_SECS = 4
 
 
 @pytest.fixture(scope="module")
 def site(sites: Any) -> SupervisorProcess:
-    """One slot for animations: who leaks it, or holds it longer than he should, keeps the next
-    test's run from starting.
+    """Make a site with one slot for animations. A slot that a test leaks or holds too long blocks
+    the run of the next test.
     """
     made: SupervisorProcess = sites.make(
         "slots.local_sequential=2", "slots.local_parallel=1", f"limits.call_secs={CALL_SECS}"
@@ -45,14 +43,14 @@ def site(sites: Any) -> SupervisorProcess:
     return made
 
 
-# ---- RUN-1: a run that goes well
+# ---- RUN-1: a run that succeeds
 
 
 def test_run_1_the_record_says_where_it_ran_and_the_log_holds_no_secret(
     browser: Browser, site: SupervisorProcess
 ) -> None:
-    """There, the record's driverDetails were always empty, and agent ids and tokens stood in the
-    log in full.
+    """In the reference the record's driverDetails were always empty, and the log had complete agent
+    ids and tokens.
     """
     simulation = browser.simulation("heightWeightReport", "myapp")
     first = browser.finished(simulation)
@@ -77,7 +75,7 @@ def test_run_1_the_record_says_where_it_ran_and_the_log_holds_no_secret(
 def test_run_3_a_download_over_its_time_says_nothing_about_the_run(
     browser: Browser, site: SupervisorProcess
 ) -> None:
-    """There, the record of the completed run became `canceled`, with a misspelled key in it."""
+    """In the reference the record of the completed run became `canceled`, with a misspelled key."""
     simulation = browser.simulation("slowAnimation", "slow")
     before = browser.finished(simulation)
     answer = browser.download(simulation, "late")
@@ -94,8 +92,8 @@ def test_run_3_a_download_over_its_time_says_nothing_about_the_run(
 def test_run_7_who_waits_is_answered_at_once_and_may_leave_the_line(
     browser: Browser, site: SupervisorProcess
 ) -> None:
-    """There, the request hung until a slot came; after a cancel it hung on, and the canceled run
-    kept its place in the line.
+    """In the reference the request hung until a slot was free. After a cancel it still hung, and
+    the canceled run kept its place in the queue.
     """
     holds, leaves, follows = (
         browser.simulation("slowAnimation", "slow", secs=s) for s in (LONG, LONG, 0.0)
@@ -122,13 +120,13 @@ def test_run_7_who_waits_is_answered_at_once_and_may_leave_the_line(
     assert bob.status(leaves)["state"] == "canceled" and "computeJobStart" not in bob.status(leaves)
 
 
-# ---- RUN-8: what is large
+# ---- RUN-8: large files and replies
 
 
 def test_run_8_a_large_file_is_streamed_and_a_large_reply_is_refused_by_name(
     browser: Browser, site: SupervisorProcess
 ) -> None:
-    """There, a file of 2 MB where messages may have 1 MB was answered by 404."""
+    """In the reference a file of 2 MB got a 404 if messages were limited to 1 MB."""
     simulation = browser.simulation("slowReport", "slow")
     browser.finished(simulation)
     before = rss(site.pid)
@@ -149,7 +147,7 @@ def test_run_8_a_large_file_is_streamed_and_a_large_reply_is_refused_by_name(
 def test_run_8_a_run_whose_result_is_too_large_has_completed_and_says_why_it_is_not_shown(
     browser: Browser,
 ) -> None:
-    """There, such an answer was taken for a file that is not there."""
+    """In the reference such an answer was treated as a missing file."""
     simulation = browser.simulation("slowReport", "slow", trouble="large")
     said = browser.finished(simulation)
     assert (said["state"], said["resultError"]["code"]) == ("completed", "replyTooLarge"), {
@@ -158,11 +156,11 @@ def test_run_8_a_run_whose_result_is_too_large_has_completed_and_says_why_it_is_
     assert browser.download(simulation).code == 200
 
 
-# ---- RUN-9: five small ones
+# ---- RUN-9: five small defects
 
 
 def test_run_9_a_frame_of_an_earlier_run_is_refused(browser: Browser) -> None:
-    """There, it was a fault 500."""
+    """In the reference the answer was a 500."""
     simulation = browser.simulation("slowAnimation", "slow")
     first = browser.finished(simulation)
     assert browser.frame(simulation, first, 0).code == 200
@@ -179,7 +177,9 @@ def test_run_9_a_frame_of_an_earlier_run_is_refused(browser: Browser) -> None:
 def test_run_9_a_method_that_there_is_not_leaves_no_trace_in_the_answer_and_none_on_the_disk(
     browser: Browser, site: SupervisorProcess, path: str, method: str
 ) -> None:
-    """There, the browser got the whole Python trace, and a record was made for a job of that name."""
+    """In the reference the browser got the Python traceback, and a record was made for a job of
+    that name.
+    """
 
     def files() -> set[Path]:
         return {
@@ -202,7 +202,7 @@ def test_run_9_a_method_that_there_is_not_leaves_no_trace_in_the_answer_and_none
 
 
 def test_run_9_what_a_code_reports_never_wins_over_what_is_known(browser: Browser) -> None:
-    """There, a parallel run's status said that it had started at 0, whatever the record said."""
+    """In the reference the status of a parallel run always had the start time 0."""
     begun = time.time()
     lies = json.dumps(
         {
@@ -233,7 +233,7 @@ def test_run_9_what_a_code_reports_never_wins_over_what_is_known(browser: Browse
 def test_run_9_a_cancel_with_another_hash_cancels_nothing_and_does_not_claim_to(
     browser: Browser,
 ) -> None:
-    """There, the answer was `canceled`, and the run went on."""
+    """In the reference the answer was `canceled`, and the run continued."""
     simulation, nap = telling(browser)
     with running(browser, simulation) as reply:
         pid = asleep(nap)
@@ -254,8 +254,8 @@ def test_run_9_a_cancel_with_another_hash_cancels_nothing_and_does_not_claim_to(
 
 
 def test_run_10_a_call_that_hangs_is_ended_and_everybody_else_is_served(browser: Browser) -> None:
-    """There, nobody told the agent which call to give up, and all later ones of that user failed
-    until it ended by itself.
+    """In the reference the agent was not told which call to give up. All later calls of that user
+    failed until the call ended by itself.
     """
     simulation = browser.simulation("slowReport", "slow")
     browser.finished(simulation)
@@ -283,14 +283,14 @@ def test_run_10_a_call_that_hangs_is_ended_and_everybody_else_is_served(browser:
         assert browser.download(simulation).code == 200
 
 
-# ---- RUN-13: an agentId that was stolen, and a number that is none
+# ---- RUN-13: a stolen agentId, and NaN in a report
 
 
 def test_run_13_an_agent_id_stands_where_no_job_can_read_it_and_opens_nothing(
     browser: Browser, site: SupervisorProcess
 ) -> None:
-    """There, it stood in the agent's environment; who said it was the agent, and the real one was
-    sent away.
+    """In the reference the agentId was in the agent's environment. A client that sent it was taken
+    for the agent, and the real agent was disconnected.
     """
     simulation, nap = telling(browser)
     with running(browser, simulation) as reply:
@@ -327,7 +327,7 @@ def test_run_13_an_agent_id_stands_where_no_job_can_read_it_and_opens_nothing(
 
 
 def _handshake(site: SupervisorProcess, headers: dict[str, str]) -> int:
-    """What who dials like an agent is answered; 101 would be welcome."""
+    """Return the status code for a client that connects like an agent; 101 means accepted."""
     said = json.loads((site.root / "agents.json").read_text())["agentsUrl"]
     host, _, path = said.removeprefix("ws://").partition("/")
     connection = http.client.HTTPConnection(host, timeout=ANSWER_SECS)
@@ -350,8 +350,8 @@ def _handshake(site: SupervisorProcess, headers: dict[str, str]) -> int:
 def test_run_13_a_number_that_is_none_in_a_report_poisons_nothing(
     browser: Browser, site: SupervisorProcess, number: str
 ) -> None:
-    """There, it could not be written, the record in memory stayed so that nothing could be written,
-    and the agent was dropped.
+    """In the reference NaN could not be stored. The record in memory stayed unstorable, and the
+    agent was dropped.
     """
     simulation, _ = telling(
         browser,
@@ -391,8 +391,13 @@ def test_run_13_an_app_that_computes_such_a_number_is_named_and_its_run_goes_on(
 async def test_run_13_an_update_with_such_a_number_is_refused_and_the_run_is_none_the_worse(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+<<<<<<< HEAD
     """No agent of ours would say it; this one is made by hand, and has the token."""
     local_site = in_process_supervisor.InProcessSupervisor(tmp_path / "hall", monkeypatch)
+=======
+    """No agent of ours would send it. This in-process agent has the token."""
+    local_site = in_process_supervisor.Hall(tmp_path / "hall", monkeypatch)
+>>>>>>> t-6
     await local_site.open()
     try:
         run = await local_site.submit()

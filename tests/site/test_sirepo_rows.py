@@ -1,9 +1,9 @@
-"""What the tests of the system that this one follows ask, asked of this API. The numbers are the
-rows of that list.
+"""The test cases of the reference system, applied to this API. The numbers are the rows of that
+list.
 
-Rows 4 and 39 are whole files here (tests/integration, tests/unit/supervisor, tests/chaos;
-tests/integration/test_start_refused.py); 35 to 38 and 42 are about clusters and another product. Codes
-that are not here are stood for by `myapp`, `heat`, and the apps of house.py.
+Rows 4 and 39 are whole test modules here (tests/integration, tests/unit/supervisor, tests/chaos;
+tests/integration/test_start_refused.py); 35 to 38 and 42 concern clusters and another product.
+`myapp`, `heat` and the apps of site_hooks.py replace codes that are not here.
 """
 
 import json
@@ -74,7 +74,7 @@ def test_5_24_stateful_stateless_and_analysis(browser: Browser) -> None:
 
 
 def _methods(browser: Browser) -> dict[str, list[str]]:
-    """Which there are, from the refusal of one that there is not."""
+    """Return the available methods by kind, from the refusal of an unknown method."""
     simulation = browser.simulation("heightWeightReport", "myapp")
     browser.finished(simulation)
     out = {}
@@ -294,7 +294,7 @@ def test_26_ten_at_once_are_all_well(site: SupervisorProcess) -> None:
     threads = [threading.Thread(target=one, args=(n,)) for n in range(10)]
     for t in threads:
         t.start()
-        time.sleep(0.02)  # one after the other, as people come
+        time.sleep(0.02)  # one after the other, as users arrive
     for t in threads:
         t.join()
     assert states == ["completed"] * 10
@@ -430,9 +430,8 @@ def test_41_several_users_codes_and_cancels_at_once(site: SupervisorProcess) -> 
         report = b.simulation("heightWeightReport", "myapp")
         animation = b.simulation("heatAnimation", frames=5)
         doomed = b.simulation("slowAnimation", "slow", secs=LONG)
-        b.run(
-            animation
-        )  # before the one that holds its slot until it is canceled: five of those would hold all there are
+        # first the animation: five doomed runs would hold all slots until they are canceled
+        b.run(animation)
         b.run(doomed)
         status = b.finished(animation)
         seen.append(("report", b.finished(report)["state"]))

@@ -1,8 +1,8 @@
-"""docs/debugging.md, walked: each command of the page is executed on a real site, and each line of
-it is looked for in what is real.
+"""Walk-through of docs/debugging.md: each command of the page is executed on a real site, and each
+line of the page is searched in the real output and logs.
 
-The scenes of the second part (a run that waits, one that fails, an agent that dies...) are made
-here; what the page says of them is checked.
+This module also sets the scenes of the second part (a run that waits, a run that fails, an agent
+that dies) and checks the page's statements about them.
 """
 
 import itertools
@@ -28,7 +28,7 @@ from supervisor_process import SupervisorProcess, texts_below, until
 
 from jobscribe.protocol.ids import derived_id
 
-#: The page's example user, and those who take the places in the queue.
+#: The page's example user, and the users who occupy the slots.
 ANN, OTHERS = "ann", ("bob", "carl", "dora", "emil")
 REPORT = "heightWeightReport"
 KINDS = {"sh", "sh journal", "text", "log"}
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-#: The example ids of the page, with the form that a real one has.
+#: The example ids of the page, with the format of real ids.
 PAGE = Page(
     "debugging.md",
     {
@@ -72,7 +72,7 @@ class Walk:
         self.jid = f"{self.ann.uid}-Wd3xLq8B-{REPORT}"
 
     def logs(self) -> Logs:
-        """Lines of the front end's, the supervisor's, and of the logs of Ann's agents and keepers."""
+        """Return the log lines of front end and supervisor, and of Ann's agents and keepers."""
         root = self.site.root
         paths = [
             root / "log" / "server.log",
@@ -139,7 +139,7 @@ def test_what_is_known_of_it_can_be_read_as_the_page_says(walk: Walk) -> None:
 
 def _read(walk: Walk) -> None:
     record = walk.site.root / "supervisor-job" / f"{walk.jid}.json"
-    # it may lag a second behind, as the page says
+    # the list may lag by a second, as the page says
     walk.section(
         "Inspect a run",
         lambda: until(
@@ -150,8 +150,8 @@ def _read(walk: Walk) -> None:
 
 
 def test_the_journal_has_the_same_lines(walk: Walk) -> None:
-    """A journal of its own, so that the machine's is left alone: what `up` wrote is handed to it as
-    a service's output is.
+    """A separate journal leaves the machine's journal unchanged. The output of `up` is passed to it
+    like the output of a service.
     """
     _walked(walk)
     if (
@@ -190,7 +190,7 @@ def test_one_that_waits(walk: Walk) -> None:
             sid = "Hc2wYo9D" if n == len(OTHERS) - 1 else f"Hc2wYo9{n}"
             simulation = {**other.simulation(REPORT, "myapp", paceSecs=600.0), "simulationId": sid}
             blockers.append((other, simulation))
-        # the one that the page names comes last: lists begin with it
+        # the run that the page names starts last, because lists begin with the newest
         blockers[0], blockers[-1] = (
             (blockers[0][0], blockers[-1][1]),
             (blockers[-1][0], blockers[0][1]),
@@ -246,7 +246,7 @@ def test_an_agent_that_dies(walk: Walk) -> None:
     simulation = walk.simulation("Gf6yUe3Z", paceSecs=600.0)
 
     def scene() -> None:
-        # a log has whole seconds: what was before the job was in an earlier one
+        # log times are whole seconds: lines before the job must be in an earlier second
         before = int(time.time())
         until(lambda: int(time.time()) > before, "another second")
         walk.ann.run(simulation)
@@ -262,7 +262,7 @@ def test_an_agent_that_dies(walk: Walk) -> None:
         walk.ann.cancel(simulation)
 
 
-# ---- what the page promises
+# ---- promises of the page
 
 
 def test_a_trace_has_all_of_the_way_and_nothing_of_others(walk: Walk) -> None:

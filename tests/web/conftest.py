@@ -1,5 +1,5 @@
-"""What the tests of the front end share: a stub of a supervisor, a real one, and the blueprint in
-front of either.
+"""Fixtures of the front end tests: a stub supervisor, a real supervisor, and the blueprint in front
+of either.
 """
 
 import os
@@ -33,7 +33,7 @@ def stub() -> Iterator[StubSupervisor]:
 
 @pytest.fixture
 def make_web() -> Iterator[Callable[..., FrontEnd]]:
-    """`make_web(supervisor, ...)`: the blueprint in front of this supervisor."""
+    """`make_web(supervisor, ...)`: return the blueprint in front of this supervisor."""
     made: list[FrontEnd] = []
 
     def make(*args: object, **options: object) -> FrontEnd:
@@ -47,14 +47,14 @@ def make_web() -> Iterator[Callable[..., FrontEnd]]:
 
 @pytest.fixture
 def web(stub: StubSupervisor, make_web: Callable[..., FrontEnd]) -> FrontEnd:
-    """The blueprint in front of the stub."""
+    """Return the blueprint in front of the stub."""
     return make_web(stub.address)
 
 
 @pytest.fixture
 def make_site() -> Iterator[Callable[..., SupervisorProcess]]:
-    """`make_site(*settings, **options)`: a fresh root that no supervisor has yet. At the end
-    nothing that ran on it is left.
+    """`make_site(*settings, **options)`: return a new root without a running supervisor. At the end
+    no process of it may be left.
     """
     sites: list[SupervisorProcess] = []
 
@@ -82,8 +82,8 @@ def module_site() -> Iterator[SupervisorProcess]:
 
 @pytest.fixture
 def real(module_site: SupervisorProcess, make_web: Callable[..., FrontEnd]) -> Iterator[FrontEnd]:
-    """The blueprint in front of a real supervisor, one for all tests of a module; the books are
-    checked after each.
+    """Put the blueprint in front of a real supervisor that all tests of a module share. Check its
+    records after each test.
     """
     yield make_web(str(module_site.root))
     check_books(module_site)

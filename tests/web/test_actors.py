@@ -1,5 +1,5 @@
-"""Every operation by everybody, on a real supervisor: what is not yours and what is not there are
-answered alike.
+"""Every operation by every kind of user on a real supervisor. Other users' objects and missing
+objects get the same answer.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ SID, REPORT = (
 
 @pytest.fixture(scope="module")
 def anns_run(module_site: Any) -> dict[str, Any]:
-    """A completed run of Ann's, and a file in her library."""
+    """Create a completed run of Ann and a file in her library."""
     web = FrontEnd(str(module_site.root))
     ann = web.as_(ANN)
     ann.put("/lib-file/odd/mine.txt", b"anns own")
@@ -32,7 +32,7 @@ def anns_run(module_site: Any) -> dict[str, Any]:
 
 
 def operation(api: str, sid: str, serial: int, name: str) -> tuple[str, str, dict[str, Any]]:
-    """(method, path, options) of an operation on this simulation."""
+    """Return (method, path, options) of an operation on this simulation."""
     named = {"simulationType": "odd", "simulationId": sid, "report": "oddReport"}
     headers = {"headers": {"X-Jobscribe": "1"}}
     match api:
@@ -72,7 +72,7 @@ ON_A_RUN = [
     "getLibFile",
     "deleteLibFile",
 ]
-#: Those that name nothing of anybody's: they are about the user who asks, or about nobody.
+#: Operations that name no object of a user: they concern the requesting user or no user.
 ABOUT_ONESELF = {
     "runSimulation",
     "statelessCompute",
@@ -137,7 +137,8 @@ def test_the_owner_can_do_it_all(real: FrontEnd, anns_run: dict[str, Any]) -> No
     for api in ON_A_RUN:
         method, path, options = operation(api, SID, anns_run["computeJobSerial"], "mine.txt")
         answer = ann.ask(method, path, **options)
-        if api == "simulationFrame":  # a sequential run has none, and that is said to its owner
+        # a sequential run has no frames, and its owner gets that error
+        if api == "simulationFrame":
             assert answer.status_code in (404, 422)
         else:
             assert answer.status_code == 200, (api, answer.get_data(as_text=True))

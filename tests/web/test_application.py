@@ -23,7 +23,7 @@ from jobscribe.web.server.login_sessions import Sessions
 
 
 class Empty(msgspec.Struct):
-    """A request without anything in it."""
+    """A request without fields."""
 
 
 def made(

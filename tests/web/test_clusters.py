@@ -1,5 +1,5 @@
-"""Runs that go to a cluster, and signing in there, through the whole front door: browser,
-blueprint, the supervisor's API, a played driver.
+"""Cluster runs and cluster sign-in through the whole front end: browser, blueprint, the
+supervisor's API, and a fake driver.
 """
 
 import json
@@ -16,7 +16,7 @@ from jobscribe.protocol.clusters.batch import BatchRequest
 from jobscribe.protocol.errors import Refusal
 from jobscribe.web.handlers.cluster_fields import NAMES
 
-#: What nobody may see again, wherever it is typed.
+#: A password that must not appear anywhere after it was typed.
 CANARY = "canary-4711-correct-horse"
 VALUES = {"frames": 3}
 
@@ -34,7 +34,7 @@ def front(api: Api, make_web: Callable[..., FrontEnd]) -> FrontEnd:
 
 
 def wish(sid: str = "sim00001", **fields: Any) -> dict[str, Any]:
-    """A run of heat on a cluster, as a page asks for it."""
+    """Return the request of a page for a heat run on a cluster."""
     batch = {"jobRunMode": "sbatch", **fields}
     return {
         "simulationType": "heat",
@@ -86,7 +86,7 @@ def test_a_run_waits_for_the_sign_in_and_goes_on_after_it(front: FrontEnd, api: 
     status = ann.said("/run-status", run["nextRequest"])
     assert (status["state"], status["signIn"]["cluster"]) == ("pending", "beta")
 
-    # clients that know of no clusters say for which simulation they ask
+    # clients without knowledge of clusters name the simulation
     about = {"simulationType": "heat", "simulationId": "sim00001", "report": "heatAnimation"}
     assert ann.said("/sbatch-login-status", about) | {"sentence": ""} == {
         "ready": False,
@@ -118,12 +118,12 @@ def test_a_run_waits_for_the_sign_in_and_goes_on_after_it(front: FrontEnd, api: 
     assert (again["state"], again["computeJobSerial"]) == ("pending", run["computeJobSerial"]), (
         "asking again joins it"
     )
-    # nobody else is signed in by that
+    # no other user is signed in by that
     assert front.as_(BOB).said("/sbatch-login-status", {"cluster": "beta"})["ready"] is False
     assert (
         front.as_(BOB).said("/run-simulation", wish(sbatchCluster="beta"))["state"] == "srException"
     )
-    # and nobody else may sign in as this user, nor this user as somebody else
+    # no other user may sign in as this user, and this user may not sign in as another
     other = ann.post(
         "/sbatch-login",
         {
@@ -184,8 +184,8 @@ def test_a_sign_in_is_sent_once_whatever_becomes_of_it(stub: StubSupervisor, web
 
 
 def test_nothing_of_a_sign_in_is_seen_again(front: FrontEnd, api: Api) -> None:
-    """Typed in every field and in every wrong place, with a driver that repeats it whichever way it
-    can.
+    """Type the password in every field and in every wrong place. The driver repeats it in every
+    possible way.
     """
     ann = front.as_(ANN)
     ann.said("/run-simulation", wish())
@@ -271,8 +271,13 @@ def test_the_gates_are_those_of_every_route(front: FrontEnd, api: Api) -> None:
         "planRequired", "clusters are not in your plan"
     )
     refused(front.as_(ANN).post("/sbatch-login", body), 402, "planRequired")
+<<<<<<< HEAD
     assert api.login_nodes.tried == []
     # the uid is the site's word, never the body's
+=======
+    assert api.doors.tried == []
+    # the uid comes from the site, never from the body
+>>>>>>> t-6
     front.as_(BOB).said("/sbatch-login", {**body, "uid": ANN})
     assert [t[0] for t in api.login_nodes.tried] == [BOB]
 
@@ -289,11 +294,11 @@ def test_the_clusters_are_listed(front: FrontEnd, stub: StubSupervisor, web: Fro
     )
 
 
-# ---- what a simulation's fields ask for
+# ---- cluster fields of a simulation
 
 
 def sent(stub: StubSupervisor, web: FrontEnd, **fields: Any) -> Any:
-    """The run that the supervisor is asked for."""
+    """Return the run that the front end requests from the supervisor."""
     stub.answers["/api/run-simulation"] = {
         "state": "pending",
         "computeJid": f"{ANN}-sim00001-heatAnimation",

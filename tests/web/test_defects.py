@@ -1,5 +1,5 @@
-"""What goes wrong elsewhere (reference: RUN-7 to RUN-10 and the races around them) and goes right
-here, with a real supervisor.
+"""Regression tests with a real supervisor for known defects of the reference (RUN-7 to RUN-10) and
+related races.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ MOVIE = {"simulationType": "odd", "report": "oddAnimation"}
 
 
 def followed(browser: Browser, said: dict[str, Any]) -> dict[str, Any]:
-    """The last status of a run, asked for as a page does."""
+    """Poll a run as a page does. Return its last status."""
     deadline = time.monotonic() + 30
     while "nextRequest" in said:
         assert time.monotonic() < deadline, said
@@ -286,7 +286,7 @@ def test_a_result_that_cannot_be_sent_is_named_and_the_run_stays_completed(
     said = followed(ann, ann.said("/run-simulation", request))
     if said["state"] == "completed":
         assert said["resultError"]["code"] == code and named in said["resultError"]["error"]
-    else:  # the job command, which reads the result first, may have said it already
+    else:  # the job command, which reads the result first, may have reported the error already
         assert said["state"] == "error" and named in said["error"], said
         assert "Traceback" not in said["error"]
 

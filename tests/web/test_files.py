@@ -1,4 +1,6 @@
-"""Downloads and uploads: ranges, conditions, names, and that neither side is ever held in memory."""
+"""Downloads and uploads: ranges, conditions, names, and streaming with constant memory in both
+directions.
+"""
 
 import contextlib
 import hashlib
@@ -277,7 +279,7 @@ def test_a_log_is_text_the_newest_of_it_or_all(web: FrontEnd, logged: StubSuperv
 
 @contextlib.contextmanager
 def held_memory(most: int) -> Any:
-    """Fails when this process ever holds so much more than at the beginning."""
+    """Fail if this process allocates `most` bytes more than at the beginning."""
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
@@ -303,7 +305,7 @@ def test_a_large_download_is_not_held(web: FrontEnd, served: StubSupervisor) -> 
 
 
 class Counting(io.RawIOBase):
-    """So many bytes that nobody has written down."""
+    """A stream of the given size that generates its bytes."""
 
     def __init__(self, size: int) -> None:
         self.left = self.size = size
@@ -316,7 +318,7 @@ class Counting(io.RawIOBase):
         return self.place
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Where its end is said to be, which is not where it is."""
+        """Report an end that is not the real end."""
         self.place = 2 * self.size if whence == 2 else offset
         return self.place
 

@@ -1,4 +1,4 @@
-"""Frames and calls: what is asked of the app, and that a frame's address never means another frame."""
+"""Frames and calls: the request to the app, and frame addresses that stay unique."""
 
 from typing import Any
 

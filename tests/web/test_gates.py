@@ -1,6 +1,4 @@
-"""What every request goes through before anything is done for it: who asks, from which site, in
-which form.
-"""
+"""Checks of every request before any work is done: the user, the origin, and the format."""
 
 from collections.abc import Callable
 from typing import Any
@@ -275,7 +273,7 @@ def test_a_body_that_is_nested_without_end_or_too_long(web: FrontEnd, stub: Stub
 
     for depth in (700, 2_000, 100_000):
         answer = sent(b'{"a":' * depth + b"1" + b"}" * depth)
-        assert answer.status_code in (400, 404), answer.get_data()  # the stub knows nothing
+        assert answer.status_code in (400, 404), answer.get_data()  # the stub has no answers
     refused(sent(b'{"a":' * 100_000 + b"1" + b"}" * 100_000), 400, "tooDeep")
     refused(sent(b'{"a": "' + b"x" * (3 << 20) + b'"}'), 413, "tooLarge")
 

@@ -1,5 +1,5 @@
-"""The OpenAPI document and what is really answered: schemathesis finds no fault and no answer that
-the document does not have.
+"""The OpenAPI document against the real answers: schemathesis finds no error, and every answer is
+documented.
 """
 
 import os
@@ -31,7 +31,7 @@ CHECKS = [
     response_schema_conformance,
     unsupported_method,
 ]
-#: Examples for each operation and mode. More than these: SCHEMATHESIS_EXAMPLES=200.
+#: Examples for each operation and mode. SCHEMATHESIS_EXAMPLES=200 runs more.
 EXAMPLES = int(os.environ.get("SCHEMATHESIS_EXAMPLES", "14"))
 
 
@@ -57,7 +57,7 @@ def test_it_holds_no_words_of_python_and_no_loose_ends(web: FrontEnd) -> None:
         assert name in said["components"]["schemas"]
 
 
-#: What a generated value of this name would hardly ever be.
+#: Valid values by name, because random values would hardly ever be valid.
 HITS = {
     "simulationType": ["odd", "odd", "nosuch"],
     "simulationId": ["abcdefgh", "zyxwvuts"],
@@ -71,7 +71,9 @@ HITS = {
 
 
 def narrowed(said: dict[str, Any]) -> dict[str, Any]:
-    """The document with values that there are in its requests, so that these get past the gates."""
+    """Restrict request fields of the document to likely values, so that requests pass the
+    validation.
+    """
     for operations in said["paths"].values():
         for operation in operations.values():
             for parameter in operation.get("parameters", ()):
@@ -82,13 +84,13 @@ def narrowed(said: dict[str, Any]) -> dict[str, Any]:
             if name in HITS:
                 schema.clear()
                 schema |= {"type": "string", "enum": HITS[name]}
-            if name == "deadlineSecs":  # shorter ones are met, or are not, as the machine has time
+            if name == "deadlineSecs":  # shorter deadlines make the result depend on timing
                 next(s for s in schema["anyOf"] if s["type"] == "number")["minimum"] = 20
     return said
 
 
 def closing(app: Any) -> Any:
-    """As every WSGI server does, and the harness does not: an answer that was read is closed."""
+    """Close the response after reading it, like a WSGI server. The test harness does not."""
 
     def call(environ: Any, start_response: Any) -> list[bytes]:
         answer = app(environ, start_response)
@@ -107,7 +109,7 @@ def schema(module_site: SupervisorProcess) -> Any:
     web.app.wsgi_app = closing(web.app.wsgi_app)  # type: ignore[method-assign]
     narrow = narrowed(document())
     web.app.add_url_rule("/narrow.json", "narrow", lambda: narrow)
-    # what a generated request has a chance to find: a run of each model, and a file
+    # a run of each model and a file, so that generated requests can find them
     ann = web.as_(ANN)
     for report in ("oddReport", "oddAnimation"):
         said = ann.said(
@@ -145,9 +147,8 @@ def test_what_is_generated_finds_no_fault_and_no_undocumented_answer(schema: Any
             try:
                 try_it()
             except hypothesis.errors.Unsatisfiable:
-                assert mode is schemathesis.GenerationMode.NEGATIVE, (
-                    operation.label
-                )  # nothing about it can be wrong
+                # no request of this operation can be invalid
+                assert mode is schemathesis.GenerationMode.NEGATIVE, operation.label
     statuses = {status for _, status in answered}
     assert {200, 400, 404} <= statuses, "the requests really reached the routes"
     done = {label for label, status in answered if status == 200}

@@ -1,5 +1,5 @@
-"""The page in a real browser, against a real `jobscribe up`: what a scientist does there, and what
-is shown when things go wrong.
+"""The page in a real browser with a real `jobscribe up`: the work of a scientist, and the display
+of errors.
 """
 
 import itertools
@@ -44,7 +44,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[SupervisorProcess]:
-    """One for all tests that do not stop it."""
+    """Share one site among all tests that do not stop it."""
     site = SupervisorProcess(SETS, web=True)
     try:
         yield site.start()
@@ -55,8 +55,8 @@ def site() -> Iterator[SupervisorProcess]:
 
 @pytest.fixture
 def people(browser: Any, site: SupervisorProcess) -> Iterator[People]:
-    """`people(name)`: somebody who has opened the page. At the end nobody's browser has found
-    anything wrong with it.
+    """`people(name)`: a user who has opened the page. At the end no browser may have found a
+    problem on the page.
     """
     there: list[ChromiumUser] = []
 
@@ -73,7 +73,7 @@ def people(browser: Any, site: SupervisorProcess) -> Iterator[People]:
 
 
 def end_all(site: SupervisorProcess) -> None:
-    """So that the next test finds every place free."""
+    """End all runs, so that the next test finds all slots free."""
     for row in site.post("job-list", active=True)["jobs"]:
         site.post(
             "run-cancel",
@@ -90,13 +90,13 @@ def run_dir(site: SupervisorProcess, jid: str, app: str = "heat") -> Path:
 
 
 def told(site: SupervisorProcess, jid: str) -> dict[str, Any]:
-    """What the supervisor says."""
+    """Return the status of the run from the supervisor."""
     reply: dict[str, Any] = site.post("run-status", uid=jid.split("-")[0], computeJid=jid)
     return reply
 
 
 def frames_in(log: str) -> list[int]:
-    """Numbers of the frames that heat's log tells of, in the lines that are whole."""
+    """Return the numbers of the frames in the complete lines of heat's log."""
     return [int(n) for n in re.findall(r"^frame +(\d+) of .*degC$", log, re.MULTILINE)]
 
 
@@ -108,7 +108,7 @@ def test_heat_is_started_watched_and_downloaded(
     ann.until("#chip", "^running$")
     assert ann.text("#sentence") == "It is being computed."
 
-    # the progress moves, and the picture with it
+    # progress and picture change together
     first = ann.until_frame(0)
     early = ann.percent()
     later = ann.until_frame(first.frame + 5)
@@ -119,7 +119,7 @@ def test_heat_is_started_watched_and_downloaded(
     ann.until("#log", r"frame +\d+ of 80")
     ann.page.screenshot(path=tmp_path / "running.png", full_page=True)
 
-    # going back shows the frame that was there, although newer ones come
+    # the slider returns to an earlier frame while newer frames arrive
     ann.page.locator("#slider").press("Home")
     back = until(lambda: (p := ann.picture()).frame == 0 and p, "the first frame is drawn again")
     assert not ann.page.locator("#follow").is_checked()
@@ -132,7 +132,7 @@ def test_heat_is_started_watched_and_downloaded(
     assert ann.text("#percent") == "100 %" and not ann.sees("#cancel")
     assert told(site, jid)["state"] == "completed"
 
-    # the log's newest 4096 bytes, and the whole
+    # the newest 4096 bytes of the log, and the whole log
     written = until(
         lambda: "frame    80 of 80" in ann.text("#log") and ann.page.locator("#log").text_content(),
         "the end of the log",
@@ -146,7 +146,7 @@ def test_heat_is_started_watched_and_downloaded(
     name, data = ann.download("history.csv")
     assert (name, data) == ("history.csv", (run_dir(site, jid) / "history.csv").read_bytes())
 
-    # the other report of the same run, and what is under the pointer
+    # the other report of the same run, and the value under the pointer
     ann.page.locator("#reports button", has_text="Mean and highest").click()
     curves = until(
         lambda: (p := ann.picture()).label.startswith("Mean and highest temperature. Curves") and p,
@@ -156,7 +156,7 @@ def test_heat_is_started_watched_and_downloaded(
     ann.page.locator("#canvas").hover()
     ann.until("#readout", r"Time \[s\] \S+ +Mean \[degC\] \S+ +Highest")
 
-    # another visit finds it as it was
+    # a reload shows the same state
     ann.page.reload()
     ann.until("#chip", "^completed$")
     assert ann.jid() == jid and ann.until_frame(79).digest == last.digest
@@ -187,7 +187,7 @@ def test_one_of_several_runs_is_canceled_and_a_third_says_why_it_waits(
     assert ann.runs()[one] == "running"
     assert [told(site, j)["state"] for j in (one, two, three)] == ["running", "canceled", "running"]
 
-    # values of an earlier run can be had again
+    # the values of an earlier run can be restored
     ann.page.locator("#defaults").click()
     ann.page.locator("#reuse").click()
     assert ann.page.locator("#field-seed").input_value() == "3"
@@ -221,16 +221,16 @@ def test_what_goes_wrong_is_said_in_sentences(people: People, site: SupervisorPr
     ann = people("ann").sign_in()
     ann.expected.append("/run-simulation$")
 
-    # a value out of its bounds is not even sent
+    # a value out of its bounds is not sent
     ann.fill("heat", size=5)
     ann.page.locator("#start").click()
     assert ann.text("#field-size-wrong") == "This must be a number between 10 and 1000."
     assert ann.page.evaluate("document.activeElement.id") == "field-size"
-    # what only the app knows is said where it belongs
+    # an error that only the app detects appears at its field
     ann.fill("odd", number="1.5")
     ann.page.locator("#start").click()
     ann.until("#field-number-wrong", "^Anything must be of type int.$")
-    # and what belongs nowhere, above: with advice
+    # an error without a field appears above the form, with advice
     ann.fill("odd", number="13")
     ann.page.locator("#start").click()
     assert (
@@ -247,8 +247,7 @@ def test_what_goes_wrong_is_said_in_sentences(people: People, site: SupervisorPr
     ann.start("odd", number="1", answer="raise")
     ann.until("#chip", "^failed$")
     ann.until("#sentence", r"^Odd failed in result: ZeroDivisionError")
-    # and why, to whoever wants to know more: the same that `job why` says, in words for people who
-    # have no command line there
+    # the page also shows the explanation of `job why`, in words for users without a command line
     assert not ann.sees("#why-lists")
     ann.page.locator("#why summary").click()
     ann.until(
@@ -256,7 +255,7 @@ def test_what_goes_wrong_is_said_in_sentences(people: People, site: SupervisorPr
     )
     assert "jobscribe " not in ann.text("#why") and str(site.root) not in ann.text("#why")
     assert "Traceback" not in ann.text("#run-title") + ann.text("#sentence") + ann.text("#notices")
-    # the app reports lies about its state and its times while it runs: none is believed
+    # the app reports false states and times while it runs; the page believes none
     ann.start("odd", number="1", answer="liar")
     ann.until("#chip", "^completed$")
     assert ann.text("#sentence") == "It was computed." and not ann.sees("#why")
@@ -290,8 +289,8 @@ def test_an_answer_that_is_older_than_the_news_takes_nothing_back(
 
     ann.page.route(re.compile(r"/run-status$"), older)
     try:
-        # the second question is asked when the first answer has been heard; one that was asked
-        # before is no answer of ours
+        # The second request follows the first answer. An answer to an earlier request does not
+        # count.
         for _ in range(20):
             with ann.page.expect_response(re.compile(r"/run-status$")):
                 ann.show(jid)
@@ -467,7 +466,7 @@ def test_a_log_is_shown_as_a_terminal_shows_it_however_it_is_cut(people: People)
             [["SPAN", "t-bold t-2", "<b>bold</b>"]],
         ),
         ("x" * 3800 + "".join(f"\r{n:4d} of 9" for n in range(20)), "  19 of 9" + "x" * 3791, []),
-        # the newest 4096 bytes begin inside of a control sequence
+        # the newest 4096 bytes begin inside a control sequence
         *((f"\x1b[31mred\x1b[0m{'x' * (4096 - cut)}", "x" * (4096 - cut), []) for cut in range(5)),
     ):
         for size in (1, 2, 3, 5, len(text)) if len(text) < 200 else (1000, len(text)):
@@ -533,8 +532,8 @@ def test_what_is_heard_late_undoes_nothing(people: People) -> None:
 
 
 def test_pixels_are_where_the_axes_say(people: People) -> None:
-    """Every value of a small matrix, and every one of a few points, has its colour at its place,
-    with the first row at the bottom.
+    """Every value of a small matrix and every value of a few points has its colour at its place.
+    The first row is at the bottom.
     """
     drawn = """async (data) => {
         const {draw} = await import("./static/pictures.js");
@@ -578,8 +577,8 @@ def test_pixels_are_where_the_axes_say(people: People) -> None:
 
 
 def test_no_label_of_a_picture_is_cut_off(people: People) -> None:
-    """Every text lies within its canvas, none on the axis covers another, and all numbers of an
-    axis have one form.
+    """Every text lies within its canvas, no texts on an axis overlap, and all numbers of an axis
+    have one format.
     """
     drawn = """async ([width, data]) => {
         const {draw} = await import("./static/pictures.js");
@@ -662,7 +661,7 @@ def test_it_can_be_used_by_keyboard_on_a_phone_in_the_dark(people: People, tmp_p
     ).sign_in()
     page = ann.page
     page.locator("#app").select_option("heat")
-    # longer than all that is done here: what can be pressed depends on whether it runs
+    # the run outlasts this test, because the available controls depend on its state
     page.locator("#field-frames").fill("5000")
     page.locator("#field-size").fill("300")
     page.locator("#field-frames").press("Enter")
@@ -678,7 +677,7 @@ def test_it_can_be_used_by_keyboard_on_a_phone_in_the_dark(people: People, tmp_p
     assert max(map(int, re.findall(r"\d+", background)[:3])) < 60, "dark where dark is wished"
     page.screenshot(path=tmp_path / "phone.png", full_page=True)
 
-    # everything that can be pressed is reached by the key, in the order in which it is seen
+    # the Tab key reaches every control in visual order
     standing = "document.activeElement.id || document.activeElement.closest('li, summary, [role=alert]')?.parentElement.id"
     reached: list[str] = []
     page.locator("#sign-out").focus()
@@ -702,14 +701,14 @@ def test_it_can_be_used_by_keyboard_on_a_phone_in_the_dark(people: People, tmp_p
         "files",
     ]
     assert [i for i in dict.fromkeys(reached) if i in places] == places
-    # tabs are one stop, and arrows go from one to the next
+    # tabs are one stop, and the arrow keys move between them
     page.locator("#tab-heatAnimation").focus()
     page.keyboard.press("ArrowRight")
     assert page.evaluate("document.activeElement.id") == "tab-temperatureAnimation"
     until(lambda: "Curves" in ann.picture().label, "the other report is drawn")
     assert page.locator("#sentence").get_attribute("aria-live") == "polite"
     ann.until("#chip", "^running$")
-    # who ends it stands where its button was, and goes on from there
+    # after a cancel by keyboard the focus stays at the button's place
     page.locator("#cancel").focus()
     page.keyboard.press("Enter")
     ann.until_state("canceled")
@@ -728,7 +727,7 @@ def test_it_survives_a_killed_supervisor_and_tells_the_truth_then(
     long = ann.start("heat", frames=2000, paceSecs=0.1, seed=2)
     before = ann.until_frame(3)
     ann.until("#log", r"frame +\d+ of 2000")
-    # a browser that finds nobody there says so in the console
+    # the browser logs an unreachable server in the console
     ann.expected.append(".")
 
     site.stop(signal.SIGKILL)

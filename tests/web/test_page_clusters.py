@@ -1,5 +1,5 @@
-"""The page in a real browser where there are clusters: where a run goes, signing in there, and what
-Slurm says while it waits.
+"""The page in a real browser on a site with clusters: the choice of a cluster, sign-in, and Slurm's
+reasons while a run waits.
 """
 
 import os
@@ -63,7 +63,7 @@ ALPHA = {
 
 
 class House:
-    """A supervisor with one cluster and nobody signed in; tests move its run on by hand."""
+    """A supervisor with one cluster and no signed-in user. Tests change the state of its run."""
 
     def __init__(self, stub: StubSupervisor) -> None:
         self.signed_in, self.wrong = False, "invalid"
@@ -172,7 +172,9 @@ def lines() -> Lines:
 
 @pytest.fixture
 def url(stub: StubSupervisor, house: House, lines: Lines) -> Iterator[str]:
-    """A site of its own users with the blueprint and the page, in front of the stub."""
+    """Serve the blueprint and the page in front of the stub, on a site with its own users. Yield
+    its address.
+    """
     app = flask.Flask("a_site", static_folder=None)
     app.register_blueprint(
         create_blueprint(
@@ -213,7 +215,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture
 def ann(browser: Any, url: str) -> Iterator[ChromiumUser]:
     chromium = ChromiumUser(browser, url, "ann")
-    # this site has no stream of news; nobody is signed in to the cluster at first
+    # this site has no live news stream, and no user is signed in to the cluster at first
     chromium.expected += ["/live", "/run-simulation$", "/sbatch-login$", "/run-log/"]
     chromium.until("#link", "^asking")
     yield chromium
@@ -223,7 +225,9 @@ def ann(browser: Any, url: str) -> Iterator[ChromiumUser]:
 
 
 def picture(chromium: ChromiumUser, path: Path) -> None:
-    """For somebody who wants to look at it; drawn in full it costs more than the rest of a test."""
+    """Save a screenshot for manual inspection, only with SOAK: a full screenshot takes longer than
+    the rest of a test.
+    """
     if os.environ.get("SOAK"):
         chromium.page.screenshot(path=path, full_page=True)
 
@@ -275,7 +279,7 @@ def test_a_run_waits_for_the_sign_in_and_then_shows_what_slurm_says(
         "cores": 2,
     }
 
-    # the dialog is there by itself, says where it goes, and browsers know its fields
+    # the dialog opens by itself, names the cluster, and has fields that browsers recognise
     ann.until("#cluster-host", r"^login\.example\.org$")
     assert ann.page.evaluate("document.activeElement.id") == "cluster-user"
     kinds = [
@@ -289,7 +293,7 @@ def test_a_run_waits_for_the_sign_in_and_then_shows_what_slurm_says(
     ]
     picture(ann, tmp_path / "dialog.png")
 
-    # a wrong answer is said, and neither kept nor sent again
+    # a wrong answer is reported, and is neither kept nor sent again
     sign_in(ann, password="canary-wrong")
     ann.until("#cluster-wrong", "has not accepted the password. .*next code")
     assert [ann.page.locator(f"#cluster-{n}").input_value() for n in ("password", "code")] == [
@@ -311,7 +315,7 @@ def test_a_run_waits_for_the_sign_in_and_then_shows_what_slurm_says(
         "certificate": None,
     }
 
-    # the run that waited goes on, and Slurm's reason is shown
+    # the waiting run continues, and Slurm's reason is shown
     ann.until("#sentence", r"other jobs come first \(Priority\)\.$")
     assert (
         ann.text("#batch-state")
@@ -326,7 +330,7 @@ def test_a_run_waits_for_the_sign_in_and_then_shows_what_slurm_says(
     }
     ann.until("#batch-state", r"RUNNING · nodes n\[1-2\]$")
 
-    # nothing of it is left in the page or in the log
+    # no secret is left in the page or in the log
     page = ann.page.evaluate(
         "document.documentElement.outerHTML + JSON.stringify(localStorage) + JSON.stringify(sessionStorage) + document.cookie"
     )
@@ -348,7 +352,7 @@ def test_who_does_not_sign_in_now_can_do_it_later(
     ann.page.locator("#cluster-password").fill(PASSWORD)
     ann.page.keyboard.press("Escape")
     until(lambda: not ann.sees("#cluster-sign-in"), "the dialog is gone")
-    # a dialog says that it was closed a moment after it is gone
+    # the close event of a dialog comes a moment after the dialog is hidden
     until(lambda: not ann.page.locator("#cluster-password").input_value(), "nothing stays in it")
     ann.until("#sentence", "^Waiting for a sign-in at alpha.$")
     assert stub.sent("/api/sbatch-login") == []
@@ -366,7 +370,7 @@ def test_who_does_not_sign_in_now_can_do_it_later(
     )
     sign_in(ann)
     ann.until("#batch-state", "Slurm job 4711")
-    # signed out again while it runs: it is said that nobody can know
+    # after sign-out during the run, the page reports that the status is unknown
     house.signed_in = False
     house.status |= {"state": "running", "known": False}
     ann.until("#sentence", "^Nobody is signed in. It goes on, and will be heard of after that.$")
@@ -374,7 +378,7 @@ def test_who_does_not_sign_in_now_can_do_it_later(
 
 
 def test_what_a_partition_allows_is_shown_and_kept_to(ann: ChromiumUser, house: House) -> None:
-    # before anybody has signed in nothing is known of partitions: their names can be typed
+    # before a sign-in the partitions are unknown, so their names can be typed
     ann.page.locator("#where").select_option("alpha")
     assert ann.page.locator("#queue").evaluate("e => e.tagName") == "INPUT"
     house.signed_in, house.clusters = True, [ALPHA]
@@ -407,7 +411,7 @@ def test_what_a_partition_allows_is_shown_and_kept_to(ann: ChromiumUser, house: 
     assert ann.text("#batch-hint") == "up to 48 h."
     field(ann, "sbatchHours").fill("47.5")
 
-    # what only the cluster knows is said above; what only the front end, at its field
+    # errors from the cluster appear above the form, errors from the front end at their field
     field(ann, "sbatchProject").fill("m999")
     ann.page.locator("#start").click()
     ann.until("#notices", "The account m999 is not yours on alpha")
@@ -415,8 +419,8 @@ def test_what_a_partition_allows_is_shown_and_kept_to(ann: ChromiumUser, house: 
     ann.page.locator("#start").click()
     ann.until("#batch-sbatchProject-wrong", "^Account must be a name as Slurm has them")
 
-    # the values of a run can be had again, with where it was; here nothing of a cluster is asked
-    # for
+    # the values of a run can be restored together with its cluster, without a request to the
+    # cluster
     field(ann, "sbatchProject").fill("m456")
     one = started(ann)
     ann.page.locator("#defaults").click()
@@ -467,7 +471,7 @@ def test_the_dialog_can_be_used_on_a_phone_in_the_dark(
         )
         assert max(map(int, re.findall(r"\d+", colour)[:3])) < 80, "dark where dark is wished"
         picture(chromium, tmp_path / "phone.png")
-        # everything in it is reached by the key
+        # every control can be reached with the Tab key
         reached = []
         for _ in range(6):
             reached.append(chromium.page.evaluate("document.activeElement.id"))

@@ -1,4 +1,6 @@
-"""The proxy of `up`: both sides as they are, nothing collected, and a sentence when a side is away."""
+"""The proxy of `up`: both directions unchanged, without buffering, and an error sentence if a
+backend is down.
+"""
 
 import asyncio
 import contextlib
@@ -30,7 +32,7 @@ class Quiet:
 
 
 class Stand:
-    """A proxy on a loop in a thread, in front of raw servers that do what a test says. `front` and
+    """A proxy on a loop in a thread, in front of raw servers that the test scripts. `front` and
     `live` are the two handlers.
     """
 
@@ -296,7 +298,7 @@ def test_connections_to_the_front_end_are_kept_and_one_that_was_closed_is_not_us
     async def many(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal opened
         opened += 1
-        for n in range(3):  # the fourth finds it closed
+        for n in range(3):  # the fourth request finds the connection closed
             await head(reader)
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n" + str(n).encode())
             await writer.drain()
@@ -413,7 +415,7 @@ def test_a_reader_that_reads_nothing_stops_the_writer_and_fills_nothing(stand: S
     connection.request("GET", "/")
     answer = connection.getresponse()
     seen, deadline = -1, time.monotonic() + 20
-    while sent != seen and time.monotonic() < deadline:  # until the writer stands still
+    while sent != seen and time.monotonic() < deadline:  # until the writer is blocked
         seen = sent
         time.sleep(0.3)
     assert 0 < sent < 64 << 20

@@ -1,4 +1,4 @@
-"""Start, status, cancel: what reaches the supervisor, and what the page is told of its answers."""
+"""Start, status and cancel: the requests to the supervisor, and the page's view of its answers."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ NAMED = {k: RUN[k] for k in ("simulationType", "simulationId", "report")}
 
 
 def status(state: str, **fields: Any) -> dict[str, Any]:
-    """As the supervisor says it."""
+    """Return a status as the supervisor sends it."""
     return {
         "state": state,
         "computeJid": JID,

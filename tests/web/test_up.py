@@ -1,5 +1,5 @@
-"""`jobscribe up` and `jobscribe server` as processes: one address, a child that is started again,
-and nothing that stays behind.
+"""`jobscribe up` and `jobscribe server` as processes: one address, a child that is restarted, and
+no process left at the end.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from jobscribe.cli.services import front_end
 
 
 class Person:
-    """A browser with its cookies, signed in at the front door."""
+    """A browser with cookies, signed in at the front end."""
 
     def __init__(self, site: SupervisorProcess, name: str) -> None:
         self.url, self.session = site.front, requests.Session()
@@ -101,7 +101,7 @@ def test_a_run_from_sign_in_to_its_live_news(up: SupervisorProcess) -> None:
 def test_many_open_streams_hold_no_worker(up: SupervisorProcess) -> None:
     ann = Person(up, "ann")
     streams = []
-    for _ in range(40):  # more than there are threads
+    for _ in range(40):  # more connections than threads
         ticket = ann.post("/live-ticket").json()
         connection = http.client.HTTPConnection(up.front.removeprefix("http://"), timeout=20)
         connection.request("GET", "/live", headers={ticket["header"]: ticket["ticket"]})
@@ -119,7 +119,7 @@ def test_a_front_end_that_dies_is_started_again_at_the_same_address(up: Supervis
     ann = Person(up, "ann")
     first = server_pid(up)
     up.kill(first)
-    ann.session.close()  # the kept connection went with it; browsers open another one
+    ann.session.close()  # the kept connection was closed with the server; browsers open a new one
     assert ann.post("/own-jobs").status_code == 200, (
         "the request waits for the next one, and the cookie is still good"
     )
@@ -147,8 +147,8 @@ def test_what_runs_is_not_touched_by_the_death_of_the_front_end(up: SupervisorPr
     ann.close()
 
 
-#: An app whose version is `{}`. A call answers with it; kept: was it imported before the call
-#: began?
+#: An app whose version is `{}`. A call answers with the version; `kept` tells whether the app was
+#: imported before the call.
 CHANGING = """
 import os, sys
 PID = os.getpid()
@@ -184,7 +184,7 @@ def test_apps_and_versions_that_change_while_an_agent_lives(
     agents = site.titled("agent")
 
     def ended(number: int) -> Any:
-        """Of a run of the new app with other inputs each time."""
+        """Run the new app with new inputs each time. Return the last status."""
         run = {
             "simulationType": "changing",
             "simulationId": f"changed{number}",
@@ -220,7 +220,7 @@ def test_apps_and_versions_that_change_while_an_agent_lives(
     assert ended(1)["state"] == "completed"
     until(lambda: version() == "1", "calls find the app, imported already")
     assert set(agents) <= set(site.titled("agent")), "the agent is the one that was there"
-    # an upgrade that the front end does not know of yet
+    # an upgrade that the front end has not loaded yet
     module.write_text(CHANGING.format("2", "2"))
     refused = ended(2)
     assert (
@@ -302,7 +302,7 @@ def test_up_whose_front_end_cannot_start_says_so_and_ends(
     before = supervisor_process.PYTHON_PATH
     supervisor_process.PYTHON_PATH = before + os.pathsep + str(tmp_path)
     try:
-        # installed packages come after PYTHONPATH, so this one is found first
+        # installed packages come after PYTHONPATH, so this module is found first
         process = site.launch()
         assert process.wait(40) == 125
     finally:
@@ -383,7 +383,7 @@ def test_a_production_server_beside_a_supervisor_of_its_own(
 
 
 def _takes_nothing_of_strangers(url: str) -> None:
-    """Neither their large bodies nor their idle connections."""
+    """Check that unauthenticated connections cannot send large bodies or stay idle."""
     place = url.removeprefix("http://").partition(":")
     with contextlib.ExitStack() as stack:
         slow = [
@@ -403,7 +403,9 @@ def _takes_nothing_of_strangers(url: str) -> None:
 
 
 def test_an_upload_is_taken_in_from_who_is_signed_in_only(up: SupervisorProcess) -> None:
-    """A stranger is told before his body is sent: it would lie on the disk until its end."""
+    """An unauthenticated client is refused before its body is sent. Otherwise the whole body would
+    be written to disk.
+    """
     host = up.front.removeprefix("http://").rstrip("/")
     connection = http.client.HTTPConnection(host, timeout=20)
     connection.putrequest("PUT", "/lib-file/myapp/large.csv")

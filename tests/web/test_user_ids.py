@@ -1,6 +1,4 @@
-"""User names of a site and the uids that they are given: the same for ever, never one for two,
-whoever asks at once.
-"""
+"""Map of a site's user names to uids: stable, unique, and safe under concurrent requests."""
 
 import json
 import re

@@ -1,5 +1,5 @@
-"""The check at the end of every system test: the fold of the store, the records and what the
-supervisor answers are one.
+"""The check at the end of every system test: the fold of the store, the records and the
+supervisor's answers agree.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from jobscribe.db.store.job_index import index_row
 from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.jobs.status import PURGED
 
-#: What a run may go through. Anything else is a step too many, too few, or out of order.
+#: Allowed next events of a run. Any other event is superfluous, missing or out of order.
 _NEXT = {
     None: {"RunRequested", "JobFolded"},
     "JobFolded": {"RunRequested", "RunPurged"},
@@ -37,8 +37,8 @@ _NEXT = {
 
 
 def check_books(site: SupervisorProcess) -> dict[str, Job]:
-    """All jobs of the root, by computeJid. The supervisor may run or not; everything that was
-    submitted must be over.
+    """Check the records of a root and return all jobs by computeJid. All submitted runs must be
+    over. The supervisor may run or not.
     """
     if site.process is not None:
         until(
@@ -62,7 +62,7 @@ def check_books(site: SupervisorProcess) -> dict[str, Job]:
 
 
 def fold(root: Path) -> dict[str, tuple[Job, Stored]]:
-    """Every job as its events in the store say, with its last event."""
+    """Return every job as the fold of its stored events, with its last event, by computeJid."""
     connection = opened(root)
     try:
         return {job.jid: (job, last) for job, last in folded(connection, 2**62)}
@@ -71,12 +71,12 @@ def fold(root: Path) -> dict[str, tuple[Job, Stored]]:
 
 
 def events(root: Path) -> list[dict[str, Any]]:
-    """The whole log: {"position", "stream", "version", "type", "event"}."""
+    """Return the whole log: {"position", "stream", "version", "type", "event"}."""
     return [msgspec.json.decode(line) for line in export(root)]
 
 
 def stories(root: Path) -> dict[str, list[str]]:
-    """Types of events by computeJid."""
+    """Return the types of events by computeJid."""
     out: dict[str, list[str]] = {}
     for e in events(root):
         if e["stream"].startswith("job/"):
@@ -89,8 +89,8 @@ def _busy(root: Path) -> list[str]:
 
 
 def _check_order(root: Path) -> None:
-    """Run by run: what is left of a canceled run may come to its end when the next one waits
-    already.
+    """Check the event order of each run separately: events of a canceled run may follow the request
+    of the next one.
     """
     ended: dict[str, int] = {}
     for (jid, serial), own in _runs(root).items():
@@ -107,14 +107,14 @@ def _check_order(root: Path) -> None:
 
 
 def _is_plain(requested: dict[str, Any]) -> bool:
-    """One task, one attempt, nothing to wait for."""
+    """Return whether a run has one task, one attempt and no dependency."""
     spec = requested.get("spec", {})
     return not any(spec.get(name) for name in ("roles", "retry", "debugSecs", "after"))
 
 
 def _check_attempts(own: list[dict[str, Any]]) -> None:
-    """Of a run with roles, or one that is tried again: each task goes its way once, an attempt is
-    placed whole, and one follows another.
+    """Check a run with roles or retries: each task follows the allowed order once, an attempt is
+    placed as a whole, and attempts do not overlap.
     """
     told = [(e["type"], e["event"]) for e in own]
     assert told[0][0] == "RunRequested", told
@@ -151,7 +151,7 @@ def _check_attempts(own: list[dict[str, Any]]) -> None:
 
 
 def _runs(root: Path) -> dict[tuple[str, int], list[dict[str, Any]]]:
-    """Events by run, in the order in which they were requested."""
+    """Return events by run, in the order in which the runs were requested."""
     out: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for e in events(root):
         if e["stream"].startswith("job/") and e["type"] != "JobFolded":
@@ -165,15 +165,15 @@ def _check_answers(site: SupervisorProcess, jid: str, job: Job, last: Stored) ->
         said = site.post("run-status", uid=jid[:8], computeJid=jid)
         return said["position"] >= last.position and said
 
-    # another process may see what was committed a moment before the supervisor is told of it
+    # another process may read an event just before the supervisor learns that it is committed
     said = until(answer, f"the supervisor knows of {jid} what is in its store")
     check_answer(said, job, last)
     assert said["known"]
 
 
 def _run_dir(said: dict[str, Any], run: Run) -> str | None:
-    """None before it is made and once it is purged. On a cluster it is the one that the agent there
-    names.
+    """Return the run directory: None before it is made and after it is purged. On a cluster, the
+    agent there chooses the directory.
     """
     if run.started_at is None or run.status == PURGED:
         return None
@@ -181,7 +181,7 @@ def _run_dir(said: dict[str, Any], run: Run) -> str | None:
 
 
 def check_answer(said: dict[str, Any], job: Job, last: Stored) -> None:
-    """What `run-status` says of a job is what its events add up to, field by field."""
+    """Check that each field of `run-status` equals the fold of the job's events."""
     run = job.run
     assert run is not None
     exit_ = None if said["exit"] is None else msgspec.convert(said["exit"], ExitInfo)
@@ -229,7 +229,7 @@ def _check_lists(site: SupervisorProcess, jobs: dict[str, tuple[Job, Stored]]) -
 
 
 def check_list(listed: list[dict[str, Any]], jobs: dict[str, tuple[Job, Stored]]) -> None:
-    """What `job-list` says of all jobs is what their events add up to."""
+    """Check that `job-list` equals the fold of the events of all jobs."""
     rows = [
         msgspec.structs.replace(index_row(job), position=last.position)
         for job, last in jobs.values()

@@ -1,5 +1,5 @@
-"""What a reader must find in an answer of `job why`: that the text alone says what happened, how
-sure that is, and what to do next.
+"""Quality checks of `job why`: the text alone must say what happened, how certain that is, and what
+to do next.
 """
 
 import re
@@ -8,13 +8,13 @@ from typing import Any
 
 from jobscribe.diagnosis.causes import CAUSES
 
-#: Words of the program, not of its users.
+#: Terms of the code that users must not see.
 _INTERNAL = re.compile(
     r"Traceback|object at 0x|None\b|UNSET|ExitInfo|Refusal|\bNotImplemented|\{\}|\{[a-z_]+\}|<[A-Z][a-z]+\("
 )
-#: What the text has of the JSON.
+#: Fields of the JSON that the text contains.
 _PARTS = ("state", "cause", "confidence", "reason", "sentence", "evidence", "not", "try", "logs")
-#: What somebody can do begins so, or is a command to type.
+#: Advice begins with a verb or is a command.
 _DEED = re.compile(
     r"^(jobscribe|docker|scontrol|sacct|journalctl|kubectl|etc/engines|sed|less)\b|^'?[A-Za-z]+\b"
 )
@@ -23,8 +23,8 @@ _DEED = re.compile(
 def settled(
     ask: Callable[[], dict[str, Any]], print_: Callable[[], str]
 ) -> tuple[dict[str, Any], str]:
-    """An answer, and what the command prints of the same: nothing has changed from before that
-    until after it.
+    """Return an answer and the command output for the same state: the answer did not change while
+    the command ran.
     """
     after = ask()
     for _ in range(20):
@@ -36,7 +36,7 @@ def settled(
 
 
 def check(answer: dict[str, Any], text: str) -> None:
-    """answer: the JSON. text: what `job why` prints of the same run."""
+    """Check one explanation. answer: the JSON. text: the output of `job why` for the same run."""
     cause, confidence = answer["cause"], answer["confidence"]
     assert cause in CAUSES, (cause, answer)
     assert confidence in ("certain", "likely", "possible", "unknown"), answer

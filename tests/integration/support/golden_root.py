@@ -1,7 +1,7 @@
 """Golden roots: archives of data directories that released versions wrote.
 
 Pack and unpack an archive, and ask a supervisor for all answers that must survive an upgrade.
-`golden_roots/make.py` and `test_golden_root.py` share this module. It holds no test.
+`make_golden_root.py` and `test_golden_root.py` share this module. It holds no test.
 """
 
 import io
@@ -22,7 +22,7 @@ from jobscribe.web.server.login_sessions import Sessions
 
 FOLDER = Path(__file__).parents[1] / "golden_roots"
 #: Holds each root while its archive is made. The log stores absolute run directories, so a run that
-#: was pending then has its run directory here, even in a root that was moved.
+#: was pending then keeps its run directory here, even if the root was moved.
 PLACE = Path("/tmp/golden-root")
 #: Parts of a root that no archive holds: logs, and files of a supervisor that runs.
 LEFT_OUT = ("log", "supervisor.lock", "client.json", "agents.json")

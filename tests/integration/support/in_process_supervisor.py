@@ -1,5 +1,5 @@
-"""A supervisor in this process whose driver is the fake one, and agents made by hand that speak to
-its hub over real sockets.
+"""A supervisor in this process with the fake driver, and in-process agents that connect to its hub
+over real sockets.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ async def until(true: Callable[[], Any], what: str, secs: float = DEADLINE_SECS)
 
 
 class InProcessSupervisor:
-    """The supervisor as its composition root makes it, but for the driver."""
+    """A supervisor that its composition root builds, except for the driver."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **limits: Any) -> None:
         self.place = Place()
@@ -75,7 +75,7 @@ class InProcessSupervisor:
 
     async def open(self) -> None:
         await self.supervisor.start()
-        for number in (signal.SIGTERM, signal.SIGINT):  # they are the test's own
+        for number in (signal.SIGTERM, signal.SIGINT):  # the test handles these signals
             asyncio.get_running_loop().remove_signal_handler(number)
         self.url = self.supervisor.url
         self.agents_url = json.loads((self.root / "agents.json").read_text())["agentsUrl"]
@@ -123,7 +123,7 @@ class InProcessSupervisor:
         return Token(run["computeJid"], run["computeJobSerial"], 1, "main", 0)
 
     async def started(self, uid: str = "WireUsr1") -> AgentSpec:
-        """What the driver was given for this user."""
+        """Return the agent spec that the driver got for this user."""
         entry = await until(
             lambda: self.place.living(AgentKey("local", "sequential", uid, "localhost")),
             f"an agent of {uid} is started",
@@ -135,7 +135,7 @@ class InProcessSupervisor:
         return spec
 
     async def agent(self, uid: str = "WireUsr1", **changes: Any) -> "Agent":
-        """One that is connected and has said nothing yet."""
+        """Return a connected agent that has sent no message yet."""
         agent = Agent(await self.started(uid), self.agents_url, **changes)
         self.agents.append(agent)
         await agent.connect()
@@ -154,8 +154,8 @@ class InProcessSupervisor:
 
 
 class Agent:
-    """The far end, by hand. token, key_text: what it claims in the handshake, where that is not the
-    truth.
+    """An in-process agent. token, key_text: values for the handshake, if they differ from the
+    correct ones.
     """
 
     def __init__(
@@ -217,7 +217,9 @@ class Agent:
         return self
 
     async def next(self, type_: type[Any], secs: float = DEADLINE_SECS) -> Any:
-        """The next message of this type; others before it are kept in `received`."""
+        """Return the next message of this type. Earlier messages of other types are added to
+        `received`.
+        """
         assert self.socket is not None
         async with asyncio.timeout(secs):
             while True:
@@ -231,7 +233,9 @@ class Agent:
                 self.received += self._decoder.messages(frame)  # type: ignore[arg-type]
 
     async def ended(self, secs: float = DEADLINE_SECS) -> str | None:
-        """Why the supervisor ended the connection; fails when it does not."""
+        """Wait until the supervisor closes the connection. Return its reason; fail if the
+        connection stays open.
+        """
         assert self.socket is not None
         async with asyncio.timeout(secs):
             while (frame := await self.socket.read_message()) is not None:

@@ -1,11 +1,10 @@
-"""How late the loops of a site were: what every test of this folder ends with.
+"""Event loop lag of a site, checked at the end of every test in this folder.
 
-The supervisor measures each round of its loop and leaves out time in which it was not let run (see
-`runtime.lag`), so that what is left is its own whatever else the machine does. The bound is the
-promise's (50 ms, 99.9th percentile) with five times its room. Of supervisors that are gone, and of
-agents, the longest rounds stand in the log: none of those may have been so long that no percentile
-could excuse it. What a process that does nothing had to wait in the same time (see `machine_floor`)
-is told beside it, and excuses nothing.
+The supervisor measures each iteration of its loop. It subtracts time in which it was ready but not
+scheduled (see `runtime.lag`), so the load of the machine does not count. The bound is five times
+the promised one (50 ms, 99.9th percentile). For agents and for supervisors that have ended, the log
+holds the longest iterations. None of them may exceed `LONGEST_SECS`. The report also gives the lag
+of an idle process in the same time (see `scheduling_noise`), which excuses nothing.
 """
 
 import re
@@ -21,19 +20,19 @@ _HELD = re.compile(r"^.*the event loop was blocked for ([0-9.]+) s .*$", re.MULT
 
 
 def loop(site: SupervisorProcess) -> dict:
-    """What the supervisor says of its loop."""
+    """Return the loop metrics of the supervisor."""
     answer = site.ask("GET", "/api/metrics")
     assert answer.code == 200, answer
     return answer.json()["loop"]
 
 
 def held(site: SupervisorProcess, longest: float = 0.0) -> list[str]:
-    """Lines of the log about rounds that were longer than this (seconds)."""
+    """Return log lines about iterations that took longer than `longest` (seconds)."""
     return [m[0] for m in _HELD.finditer(site.log()) if float(m[1]) > longest]
 
 
 def check_lag(site: SupervisorProcess) -> list[str]:
-    """What was too late, as sentences."""
+    """Return a sentence for each exceeded bound."""
     out = held(site, LONGEST_SECS)
     if site.process is None or site.process.poll() is not None or not _listens(site):
         return out
@@ -49,13 +48,13 @@ def check_lag(site: SupervisorProcess) -> list[str]:
 
 
 def _faults(pid: int) -> str:
-    """How often its threads waited for a page from the disk."""
+    """Return how many page faults of this process needed a disk read."""
     return (
         f"{Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[9]} pages were read in"
     )
 
 
 def _listens(site: SupervisorProcess) -> bool:
-    """One that a test has stopped, or that never said where it is, cannot be asked."""
+    """Return whether the supervisor can answer: it is not stopped and has printed its address."""
     state = Path(f"/proc/{site.pid}/stat").read_text().rpartition(")")[2].split()[0]
     return bool(site.url) and state != "T"

@@ -1,8 +1,9 @@
-"""Write an archive of a root of this version: `make.py OUT.tar.xz`. Needs root and Linux.
+"""Write an archive of a root of this version: `make_golden_root.py OUT.tar.xz`. Needs root and
+Linux.
 
-A real supervisor runs jobs of every kind. Then everything is killed while two jobs run.
-`OUT.json`, beside the archive, holds the answers of that supervisor for `test_golden_root.py`.
-Namespaces hide the names of host, boot and folders, so an archive names nothing of this machine.
+A real supervisor runs jobs of every kind. Then everything is killed while two jobs run. `OUT.json`,
+beside the archive, holds the answers of that supervisor for `test_golden_root.py`. Namespaces hide
+the names of host, boot and folders, so an archive contains no name of this machine.
 """
 
 import contextlib
@@ -36,7 +37,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 HOST, BOOT = "golden", "00000000-0000-4000-8000-000000000001"
 #: In the namespace: the virtual environment, and the folder that contains the package.
 STAGE = Path("/mnt/jobscribe")
-#: Set in the namespaces: the real names of host, boot and folders, one a line.
+#: Set in the namespaces: the real names of host, boot and folders, one per line.
 INSIDE = "GOLDEN_ROOT_HIDES"
 #: Further texts that no file of an archive may contain.
 FOREIGN = ("/work/", "/home/", "/sys/fs/cgroup", "jobscribe-link", "SSH_")
@@ -102,7 +103,7 @@ def run_inside(out: str) -> int:
     return done.returncode
 
 
-# ---- in the namespaces
+# ---- inside the namespaces
 
 
 def make(out: Path) -> None:
@@ -232,7 +233,8 @@ def run_array(site: SupervisorProcess) -> None:
 def begin_unfinished(site: SupervisorProcess) -> dict[str, str]:
     """Start the runs that the kill interrupts. Return their computeJids.
 
-    left: nobody sees its end. alone: it ends while no supervisor runs. pending: waits for a slot.
+    left: no process observes its end. alone: it ends while no supervisor runs. pending: it waits
+    for a slot.
     """
     left = run("gleft001", "echo begun; exec sleep 1000")
     waiting = f"until [ -e {PLACE}/gate ]; do sleep 0.05; done"
@@ -247,7 +249,7 @@ def begin_unfinished(site: SupervisorProcess) -> dict[str, str]:
 
 
 def kill(site: SupervisorProcess) -> None:
-    """Kill the supervisor; after one run has ended, kill keepers, agents and jobs."""
+    """Kill the supervisor. After one run has ended, kill keepers, agents and jobs."""
     known = len(exits(site.root))
     site.stop(signal.SIGKILL)
     (PLACE / "gate").touch()
@@ -261,21 +263,21 @@ def kill(site: SupervisorProcess) -> None:
 
 
 def waiting(site: SupervisorProcess) -> bool:
-    """Is the end of a run still to be delivered?"""
+    """Return whether the notification of a run's end is still undelivered."""
     rows = site.post("job-list", limit=1000)["jobs"]
     last = max(row["position"] for row in rows if not row["busy"])
     return bool(kept(site)["cursor"] < last or kept(site)["waiting"])
 
 
 def kept(site: SupervisorProcess) -> dict[str, Any]:
-    """Return the cursor of the target and its waiting notifications, as the disk has them."""
+    """Return the cursor of the target and its waiting notifications, as they are stored on disk."""
     stored = json.loads((site.root / "notifications.json").read_bytes())
     pager: dict[str, Any] = stored["targets"]["pager"]
     return pager
 
 
 def restart(site: SupervisorProcess, *sets: str) -> None:
-    """Start the supervisor with these settings beside SETS."""
+    """Start the supervisor with these settings in addition to SETS."""
     if site.process is not None:
         site.stop()
     site._sets = (*SETS, supervisor_process.PROFILE + "=0", *sets)

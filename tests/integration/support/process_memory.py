@@ -1,6 +1,7 @@
-"""What a process has in its memory: tokens that are kept nowhere, but whose digests are in the log.
+"""Search the memory of a process for tokens. The log stores only digests of tokens.
 
-Who looks for one elsewhere has to know it, and that the process has it shows that it would be seen.
+A test that searches for a token elsewhere must know it. A token in memory also proves that the
+search works.
 """
 
 import hashlib
@@ -15,8 +16,8 @@ _TOKEN = re.compile(rb"(?<![A-Za-z0-9])[A-Za-z0-9]{32}(?![A-Za-z0-9])")
 
 
 def tokens_in(site: SupervisorProcess, pid: int) -> list[str]:
-    """The agents' tokens of this site that are in the memory of this process. Only root can look
-    into one that hides itself.
+    """Return the agents' tokens of this site that are in the memory of this process. Only root can
+    read a process that is not dumpable.
     """
     digests = {
         e["event"]["tokenHash"] for e in events(site.root) if e["type"] == "AgentStartRequested"
@@ -37,7 +38,7 @@ def tokens_in(site: SupervisorProcess, pid: int) -> list[str]:
 
 
 def _written(pid: int) -> Iterator[bytes]:
-    """What it may write to, but for large regions."""
+    """Yield the content of each writable region, except large ones."""
     with (
         open(f"/proc/{pid}/maps", encoding="utf-8") as maps,
         open(f"/proc/{pid}/mem", "rb", buffering=0) as memory,
@@ -50,6 +51,6 @@ def _written(pid: int) -> Iterator[bytes]:
             try:
                 memory.seek(begin)
                 content = memory.read(end - begin)
-            except OSError:  # it goes on, and has given it back since
+            except OSError:  # the running process has released this region
                 continue
             yield content or b""

@@ -1,11 +1,10 @@
-"""What the machine itself costs one who has nothing to do: a process that asks for the processor
-thirty times a second, and how late it got it.
+"""Scheduling noise of the machine: an idle process wakes thirty times a second and records its
+delays.
 
-A machine that is shared gives nobody what it does not have: it stands still, or one processor waits
-for another that somebody else has. Whoever was late is told beside this how late the idle one was.
-It sleeps, hands over to a thread and back, and gives memory back, which the other processors have
-to hear of: what any process does that serves somebody. Once a second it has a disk write a few
-bytes, as everything does that promises to remember.
+On a shared machine all processes stop at times, or a processor is taken by another machine. Reports
+of slow tests give the delay of the idle process for comparison. This process does the basic
+operations of any server: it sleeps, hands over to a thread and back, and frees memory, which needs
+all processors. Once a second it writes a few bytes to disk and waits for them.
 """
 
 import atexit
@@ -21,22 +20,22 @@ import time
 from typing import NamedTuple
 
 PAUSE_SECS, TOLD_SECS, WRITE_EVERY_SECS = 0.03, 0.005, 1.0
-#: The machine stood still: so long an idle process waited at once for a processor (five times the
-#: bound of a loop's lag) or for the disk, so much of a time in all, or so much of the processors
-#: was another machine's. In a whole run on a machine of one's own none of 2,100 tests with real
-#: processes has such evidence.
+#: Limits from which the machine counts as standing still: one wait for a processor (five times the
+#: bound of the loop lag), one wait for the disk, and the share of time in all waits or of
+#: processors used by another machine. On a dedicated machine no test of a full run (2,100 tests
+#: with real processes) reaches them.
 STOOD_SECS, DISK_SECS, PART = 0.25, 0.5, 0.2
 
 
 class Moment(NamedTuple):
-    """Since when something is looked at."""
+    """The start of an observation."""
 
     at: float
     stolen: float
 
 
 class NoiseMeter:
-    """Runs until this process is over."""
+    """Runs the idle process until this process ends."""
 
     def __init__(self) -> None:
         self._said = tempfile.TemporaryFile()
@@ -51,11 +50,13 @@ class NoiseMeter:
         self._said.close()
 
     def measures(self) -> bool:
-        """It does from its first word on, which it says whether it was late or not."""
+        """Return whether the idle process has written its first record, which it writes even if it
+        is not late.
+        """
         return os.fstat(self._said.fileno()).st_size > 0
 
     def late(self, since: float, what: str = "processor") -> list[float]:
-        """Seconds it was late by, where it was, since then (on the monotonic clock)."""
+        """Return its delays in seconds since this time (on the monotonic clock)."""
         assert self._process.poll() is None, "the floor has ended"
         rows = [
             line.split()
@@ -69,8 +70,8 @@ class NoiseMeter:
         ]
 
     def percentile(self, part: float, since: float) -> float:
-        """As `LoopLag.percentile`: who came at a random moment waited longer than this in `part` of
-        the cases.
+        """Return the delay that is exceeded at a random moment with probability `part`, like
+        `LoopLag.percentile`.
         """
         late, allowed = self.late(since), part * (time.monotonic() - since)
         low, high = 0.0, max(late, default=0.0)
@@ -84,7 +85,7 @@ class NoiseMeter:
         return high
 
     def stood_still(self, since: Moment) -> str:
-        """That the machine did since then, in a sentence; nothing if it did not."""
+        """Return a sentence if the machine has stood still since then, else an empty string."""
         passed, late, disk = (
             time.monotonic() - since.at,
             self.late(since.at),
@@ -108,7 +109,7 @@ class NoiseMeter:
         return f"in {passed:.1f} s: {', '.join(said)}" if said else ""
 
     def wait_until_it_runs(self, calm: float, at_most: float) -> None:
-        """Until it has run for `calm` seconds without having stood still."""
+        """Wait until the machine has not stood still for `calm` seconds."""
         over = time.monotonic() + at_most
         while time.monotonic() < over:
             since = now()
@@ -119,13 +120,13 @@ class NoiseMeter:
 
 @functools.cache
 def floor() -> NoiseMeter:
-    """The one of this process, from the first call on."""
+    """Return the meter of this process. The first call starts it."""
     return NoiseMeter()
 
 
 def state() -> str:
-    """What the machine says of itself, for who reads of a failure: load, memory, and who waits for
-    what, where the kernel counts that.
+    """Return the state of the machine for failure reports: load, memory, and waiting processes if
+    the kernel counts them.
     """
     said = [f"load {' '.join(_read('/proc/loadavg').split()[:3])}"]
     said += [
@@ -154,7 +155,7 @@ def now() -> Moment:
 
 
 def _stolen() -> float:
-    """Seconds for which another machine has had our processors; 0 where nobody counts."""
+    """Return the seconds for which another machine has used our processors, or 0 if unknown."""
     try:
         with open("/proc/stat", "rb") as file:
             return int(file.readline().split()[8]) / os.sysconf("SC_CLK_TCK")
@@ -189,7 +190,7 @@ def _ask() -> None:
         here.recv(1)
         with mmap.mmap(-1, mmap.PAGESIZE) as page:
             page[0] = 1
-        last, before = time.monotonic(), last  # no moment is in none of them
+        last, before = time.monotonic(), last  # the intervals have no gap
         _tell("processor", last - before - PAUSE_SECS)
 
 

@@ -1,7 +1,6 @@
-"""A root with a real supervisor on it, as a user starts it: `jobscribe up` in a process of its own.
-And who else runs there.
+"""A root with a real supervisor, started as a user starts it: `jobscribe up` in a separate process.
 
-Whatever was started is found by its title, or by the marks that jobs carry, and ended by pid.
+Processes are found by their title or by the marks that jobs carry, and are ended by pid.
 """
 
 import contextlib
@@ -30,13 +29,13 @@ from jobscribe.runtime.log.session_folders import log_files
 
 DEADLINE_SECS = 30.0
 UID = "SystemU1"
-#: relative parts would mean something else in a process that changes its directory
+#: Relative paths would change their meaning in a process that changes its directory.
 PYTHON_PATH = os.pathsep.join(
     os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p
 )
 PROFILE = "limits.login_profile_secs"
 
-#: What a report of a failure shows of each log.
+#: Length of each log excerpt in a failure report, in characters.
 SHOWN_CHARS = 4000
 _libc = ctypes.CDLL(None, use_errno=True)
 _alive: "weakref.WeakSet[SupervisorProcess]" = weakref.WeakSet()
@@ -47,7 +46,7 @@ _naps = itertools.count(1)
 def until(
     true: Callable[[], Any], what: str, secs: float = DEADLINE_SECS, pause: float = 0.02
 ) -> Any:
-    """What `true` returns as soon as it is something; fails when that takes too long."""
+    """Wait until `true` returns a true value and return that value. Fail at the deadline."""
     deadline = time.monotonic() + secs
     while not (found := true()):
         if time.monotonic() > deadline:
@@ -57,8 +56,8 @@ def until(
 
 
 def add_logs(report: pytest.TestReport, *others: Path) -> None:
-    """To what is told of a test that failed: the ends of the logs of the sites that stand, and of
-    these files. Called from folders' conftest.
+    """Append to the report of a failed test the ends of the logs of all open sites and of `others`.
+    Called from the conftest of test folders.
     """
     if not report.failed:
         return
@@ -80,8 +79,8 @@ def _end_of(path: Path) -> str:
 
 
 def texts_below(*folders: Path, most_bytes: int = 1 << 28) -> dict[Path, bytes]:
-    """What the plain files have in them, but for longer ones. Those who write go on: what was
-    removed meanwhile, or replaced, is not there.
+    """Return the content of all plain files up to `most_bytes`. Files that are removed or replaced
+    meanwhile are left out.
     """
     found: dict[Path, bytes] = {}
     for path in (
@@ -94,7 +93,7 @@ def texts_below(*folders: Path, most_bytes: int = 1 << 28) -> dict[Path, bytes]:
 
 
 def spec(command: Sequence[str], uid: str = UID, **fields: Any) -> dict[str, Any]:
-    """A run in a slot of its own. fields: those of RunSpec, as they are in JSON."""
+    """Return a run in a slot of its own. fields: fields of RunSpec, as in JSON."""
     return {
         "uid": uid,
         "simulationId": f"s{next(_numbers):07d}",
@@ -125,12 +124,12 @@ class Answer(NamedTuple):
 
 
 class SupervisorProcess:
-    """sets: `--set` settings. env: added to the supervisor's environment. web: with the front end
-    beside it.
+    """A root and its supervisor.
 
-    obeys_permissions: where the tests run as root, without root's power over all files. python:
-    another interpreter than ours. who: the unix user to become (tests that run as root only); None:
-    whoever runs the tests.
+    sets: `--set` settings. env: added to the supervisor's environment. web: start the front end
+    too. obeys_permissions: drop root's power over all files if the tests run as root. python:
+    another interpreter. who: the unix user to become (only if the tests run as root); None: the
+    user who runs the tests.
     """
 
     def __init__(
@@ -148,8 +147,8 @@ class SupervisorProcess:
         if who is not None:
             os.chown(self.place, who, who)
         self.root = self.place / "r"
-        # what the profile of whoever runs the tests does is nobody's business, least of all at how
-        # many times at once, killed in the midst of it
+        # do not run the login profile of the user who runs the tests: it would run many times at
+        # once and be killed midway
         profile = () if any(s.startswith(PROFILE) for s in sets) else (f"{PROFILE}=0",)
         self._sets, self._env, self._command, self._python = (
             (*sets, *profile),
@@ -172,7 +171,7 @@ class SupervisorProcess:
     # ---- the supervisor
 
     def add_environment(self, **variables: str) -> None:
-        """To that of the supervisors that are started from now on."""
+        """Add variables to the environment of supervisors that start from now on."""
         self._env |= variables
 
     def arguments(self) -> list[str]:
@@ -192,7 +191,7 @@ class SupervisorProcess:
         ]
 
     def launch(self, *more: str) -> subprocess.Popen[bytes]:
-        """A supervisor process, which may or may not come up."""
+        """Start a supervisor process and return at once. The start may fail."""
         env = (
             {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")}
             | {"PYTHONPATH": PYTHON_PATH}
@@ -210,7 +209,7 @@ class SupervisorProcess:
             )
 
     def start(self) -> "SupervisorProcess":
-        """Returns when it says that it is ready."""
+        """Start the supervisor and return when it is ready."""
         assert self.process is None
         floor()
         self.process = self.launch()
@@ -226,7 +225,7 @@ class SupervisorProcess:
         self._disconnect()
 
     def stop(self, number: int = signal.SIGTERM, secs: float = 20.0) -> int:
-        """End the supervisor; returns its exit code."""
+        """End the supervisor. Return its exit code."""
         assert self.process is not None
         self._disconnect()
         self.process.send_signal(number)
@@ -242,22 +241,22 @@ class SupervisorProcess:
         return self.process.pid
 
     def log(self) -> str:
-        """What supervisor, keepers and agents wrote to the supervisor's stderr."""
+        """Return the text that supervisor, keepers and agents wrote to the supervisor's stderr."""
         path = self.place / "up.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
     def logged(self, name: str = "supervisor") -> str:
-        """The whole log file of supervisor ("server": front end), all sessions: one of an earlier
-        start is not in the newest.
+        """Return the text of all log sessions of the supervisor ("server": front end). Each start
+        begins a new session.
         """
         return "".join(
             Path(file).read_text(errors="replace") for file in log_files(str(self.root), name)
         )
 
-    # ---- who runs here
+    # ---- processes of this site
 
     def titled(self, name: str) -> list[int]:
-        """Pids of the processes that show themselves as `jobscribe <name> <root>`."""
+        """Return the pids of the processes with the title `jobscribe <name> <root>`."""
         wanted = f"jobscribe {name} {self.root}".encode()
         return [
             p.pid
@@ -275,7 +274,7 @@ class SupervisorProcess:
         return AgentKey("local", kind, uid, "localhost")
 
     def agent_pid(self, uid: str = UID) -> int:
-        """The agent of this user that runs now."""
+        """Return the pid of the running agent of this user."""
         keeper = self.keeper(uid)["pid"]
 
         def look() -> int | None:
@@ -292,14 +291,14 @@ class SupervisorProcess:
         return int(until(look, "the agent runs"))
 
     def kill(self, pid: int, number: int = signal.SIGKILL) -> None:
-        """Signal a process of this site; with SIGKILL, return when it is gone."""
+        """Send a signal to a process of this site. After SIGKILL, wait until it is gone."""
         ticks = processes.start_ticks(pid)
         os.kill(pid, number)
         if number == signal.SIGKILL and ticks is not None:
             until(lambda: not processes.alive(pid, ticks), f"process {pid} is gone")
 
     def everybody(self) -> dict[int, bytes]:
-        """All processes that name this place in their arguments or environment, by pid."""
+        """Return all processes that have this place in their arguments or environment, by pid."""
         needle = str(self.place).encode()
         out = {}
         for p in processes.table().values():
@@ -311,8 +310,8 @@ class SupervisorProcess:
         return out
 
     def end(self) -> dict[int, bytes]:
-        """End everything that runs here, by pid. Returns what had to be killed after its keeper had
-        ended: there must be nothing.
+        """End all processes of this site, by pid. Return the processes that outlived their keeper
+        and had to be killed; there must be none.
         """
         self._disconnect()
         if self.process is not None:
@@ -327,7 +326,7 @@ class SupervisorProcess:
             if self.process.stdout is not None:
                 self.process.stdout.close()
             self.process = None
-        # also those of agents elsewhere, as on a cluster whose files are in this place
+        # include the keepers of remote agents, as on a cluster whose files are in this place
         for keeper in [
             pid for pid, line in self.everybody().items() if line.startswith(b"jobscribe keeper ")
         ]:
@@ -338,7 +337,7 @@ class SupervisorProcess:
         while (left := self.everybody()) and time.monotonic() < deadline:
             time.sleep(0.05)
         for pid in left:
-            with contextlib.suppress(ProcessLookupError):  # gone since it was looked for
+            with contextlib.suppress(ProcessLookupError):  # already gone
                 os.kill(pid, signal.SIGKILL)
         shutil.rmtree(self.place, ignore_errors=True)
         return left
@@ -360,7 +359,7 @@ class SupervisorProcess:
         body: bytes | None = None,
         headers: dict[str, str] | None = None,
     ) -> Answer:
-        """One request on the kept connection; `headers` instead of the secret's."""
+        """Send a request on the kept connection. `headers` replaces the secret's headers."""
         if self._connection is None:
             self._connection = self.connection()
         sent = {"Authorization": "Bearer " + self.token} if headers is None else headers
@@ -373,7 +372,7 @@ class SupervisorProcess:
             raise
 
     def post(self, path: str, **body: Any) -> Any:
-        """The answer to `/api/<path>`, which must be a success."""
+        """Return the answer to `/api/<path>`, which must be a success."""
         answer = self.ask("POST", "/api/" + path, json.dumps(body).encode())
         assert answer.code == 200, (path, answer.code, answer.body)
         return answer.json()
@@ -396,7 +395,7 @@ class SupervisorProcess:
         return reply
 
     def wait(self, run: dict[str, Any], secs: float = DEADLINE_SECS) -> dict[str, Any]:
-        """The status when nothing of the run is left."""
+        """Wait until the run has ended and left nothing behind. Return the status."""
         deadline = time.monotonic() + secs
         while not (reply := self.status(run, waitSecs=5))["over"]:
             if time.monotonic() > deadline:
@@ -408,7 +407,7 @@ class SupervisorProcess:
         return self.wait(run, secs)
 
     def running(self, run: dict[str, Any], secs: float = DEADLINE_SECS) -> dict[str, Any]:
-        """The status as soon as it runs."""
+        """Wait until the run is running. Return the status."""
 
         def look() -> dict[str, Any] | None:
             said = self.status(run)
@@ -419,27 +418,27 @@ class SupervisorProcess:
         return found
 
     def output(self, run: dict[str, Any], stream: str = "stdout", **fields: Any) -> Answer:
-        """One piece of a stream."""
+        """Return one piece of an output stream."""
         body = {"uid": run["uid"], "computeJid": jid_of(run), "stream": stream, **fields}
         answer = self.ask("POST", "/api/job-log", json.dumps(body).encode())
         assert answer.code == 200, answer
         return answer
 
     def story(self, run: dict[str, Any]) -> list[str]:
-        """Types of the job's events, oldest first."""
+        """Return the types of the job's events, oldest first."""
         return [
             e["event"]["type"]
             for e in self.post("job-story", uid=run["uid"], computeJid=jid_of(run))["events"]
         ]
 
     def ready(self) -> dict[str, Any]:
-        """With the counters, which only who has the secret is told."""
+        """Return the readiness with the counters, which only a client with the secret gets."""
         said: dict[str, Any] = self.ask("GET", "/readyz").json()
         return {**said, "counters": self.ask("GET", "/api/metrics").json()["counters"]}
 
 
 def _give_up_power_over_files() -> None:
-    """What is executed after this has neither CAP_DAC_OVERRIDE nor CAP_DAC_READ_SEARCH."""
+    """Drop CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH for all programs that this process executes."""
     for capability in (1, 2):
         if _libc.prctl(24, capability, 0, 0, 0) != 0:  # PR_CAPBSET_DROP
             raise OSError("a capability cannot be dropped")
@@ -456,7 +455,7 @@ def _cmdline(pid: int) -> bytes:
 
 
 def rss(pid: int) -> int:
-    """Bytes of memory a process has now."""
+    """Return the resident memory of a process in bytes."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
@@ -464,7 +463,7 @@ def rss(pid: int) -> int:
 
 
 def naps(nap: str) -> list[int]:
-    """Pids of all `sleep <nap>` on this machine, whoever started them."""
+    """Return the pids of all `sleep <nap>` processes on this machine, of all users."""
     return [
         p.pid
         for p in processes.table().values()
@@ -473,7 +472,7 @@ def naps(nap: str) -> list[int]:
 
 
 def fresh_nap() -> str:
-    """A number of seconds that nobody else sleeps."""
+    """Return a sleep time in seconds that no other process uses."""
     return f"{2000 + next(_naps) % 1000}.{os.getpid()}"
 
 
@@ -481,8 +480,9 @@ def fresh_nap() -> str:
 def ended(
     late: Callable[[SupervisorProcess], list[str]] = lambda _: [],
 ) -> Iterator[list[SupervisorProcess]]:
-    """A list for sites, each of which is ended afterwards, whatever happens. late: what is said
-    against one while it still lives.
+    """Yield a list for sites, and end each of them afterwards, also after an error.
+
+    late: returns complaints about a site while it still runs.
     """
     sites: list[SupervisorProcess] = []
     said, left = [], {}
@@ -492,6 +492,6 @@ def ended(
     finally:
         for site in sites:
             left.update(site.end())
-    # texts of their own: assertions of a module that tests share are not taken apart
+    # explicit texts: pytest does not rewrite assertions of a module that tests share
     assert left == {}, f"processes outlived their keeper: {left}"
     assert said == [], "a loop was held: " + "\n".join(said)

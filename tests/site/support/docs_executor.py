@@ -1,5 +1,5 @@
-"""A page of docs/ walked on a real site: its commands are executed, their output and its log lines
-are looked for in what is real.
+"""Execute a page of docs/ on a real site: run its commands, and search its output and log lines in
+the real ones.
 """
 
 import os
@@ -20,11 +20,11 @@ Logs = dict[Path, list[str]]
 
 
 class DocsExecutor:
-    """Sections run once, whoever needs them first. place: an own folder for its shell. logs: the
-    lines that are there, by file.
+    """Runs the sections of a page, each once and on first use. place: a folder for its shell. logs:
+    returns the current log lines by file.
 
-    host: what the machine is called there. env: what its commands find besides. also: places of the
-    page beside the root, and where they are.
+    host: the host name on the page. env: additional environment of the commands. also: further
+    paths of the page besides the root, with the real paths.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class DocsExecutor:
         self._last_second = ""
 
     def _tools(self) -> Path:
-        """A folder with the command line, as it is installed."""
+        """Return a folder with the command line tool, as an installation provides it."""
         folder = self._place / "bin"
         folder.mkdir()
         command = folder / "jobscribe"
@@ -65,7 +65,7 @@ class DocsExecutor:
     # ---- sections
 
     def section(self, name: str, scene: Callable[[], None] = lambda: None) -> None:
-        """Set the scene, then check what the page says below this heading, in order."""
+        """Set the scene, then check the content of this section in order."""
         if name in self._done:
             return
         self._done.add(name)
@@ -88,8 +88,8 @@ class DocsExecutor:
     # ---- commands
 
     def execute(self, block: Block, before: str = "", wrap: tuple[str, ...] = ()) -> str:
-        """What the commands print; they share variables, functions and folder with those before
-        them.
+        """Run the commands and return their output. They share variables, functions and folder with
+        earlier commands.
         """
         state = shlex.quote(str(self._state))
         script = "\n".join(
@@ -143,7 +143,7 @@ class DocsExecutor:
     # ---- logs
 
     def _find(self, block: Block) -> None:
-        """Its lines, each in its log, and none before the line that the page has before it."""
+        """Check that each line is in its log, and not before the preceding line of the page."""
         for line in block.lines:
             assert docs_parser.stamped(line), f"line {block.line}: not a log line: {line}"
         deadline, most = time.monotonic() + SECS, 0
@@ -162,11 +162,11 @@ class DocsExecutor:
             time.sleep(0.05)
 
     def _missing(self, wanted: Sequence[str], logs: Logs) -> Sequence[str] | None:
-        """The lines from the first one on that is not there; None where all are, which is
-        remembered then.
+        """Return the lines from the first missing one on. If none is missing, store the positions
+        and return None.
 
-        More than one line may be like the first: what was logged late by the scene before is not
-        what the others speak of.
+        Several lines may match the first one: late log lines of the previous scene belong to other
+        ids than the following lines.
         """
         if not wanted:
             return None
@@ -185,7 +185,7 @@ class DocsExecutor:
 
 
 def _second(line: str) -> str:
-    """Month by number: it is compared."""
+    """Return the time stamp with the month as a number, for comparison."""
     months = {
         m: f"{n:02d}"
         for n, m in enumerate(

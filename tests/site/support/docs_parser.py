@@ -1,9 +1,8 @@
-"""A page of commands and log lines as data: its blocks, and what of a line of it must be found in a
-real one.
+"""Parse a page of commands and log lines into blocks, and match example lines with real lines.
 
-What differs from site to site is recognised by few patterns. Ids are unified: the same example id
-stands for the same real one on the whole page, and two for two. Everything else is compared letter
-by letter.
+A few patterns match the parts that differ between sites. Ids are unified: one example id stands for
+one real id on the whole page, and different example ids for different real ids. All other text must
+match exactly.
 """
 
 import re
@@ -12,11 +11,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 DOCS = Path(__file__).parents[3] / "docs"
-#: What stands in a line for anything, and on a line of its own for any lines.
+#: In a line, CUT stands for any text. On a line of its own, MORE stands for any lines.
 CUT, MORE = "…", "..."
 ROOT, HOST = "/srv/jobscribe", "node1"
 
-#: What else may differ, and in which form.
+#: Other variable parts and their formats.
 VOLATILE = (
     r"[A-Z][a-z]{2} \d\d \d\d:\d\d:\d\d +\d+ +\d+ ",
     r"\.py:\d+:",
@@ -29,12 +28,12 @@ VOLATILE = (
     r" {2,}",
 )
 _STAMP = re.compile(VOLATILE[0])
-#: How the groups of ids in a pattern begin.
+#: Prefix of the id groups in a pattern.
 _GROUP = "id_"
 
 
 class Block(NamedTuple):
-    """section: the heading that it stands under. kind: what is written behind the three ticks."""
+    """section: the heading above the block. kind: the language after the three backticks."""
 
     section: str
     kind: str
@@ -43,9 +42,9 @@ class Block(NamedTuple):
 
 
 class Page:
-    """One page of docs/. ids: its example ids, with the form that a real one has.
+    """One page of docs/. ids: its example ids, with the format of real ids.
 
-    deep: parts of a section are sections of their own, named "section: part".
+    deep: subsections are separate sections, named "section: part".
     """
 
     def __init__(self, name: str, ids: Mapping[str, str], *, deep: bool = False) -> None:
@@ -84,8 +83,8 @@ def stamped(line: str) -> bool:
 
 
 class Reality:
-    """What the examples of a page are on one site. root, host: of that site. also: further places
-    of the page, and where they are here.
+    """The real values of a page's examples on one site. root, host: of that site. also: further
+    paths of the page, with the real paths.
     """
 
     def __init__(self, page: Page, root: str, host: str, also: Mapping[str, str] = {}) -> None:
@@ -93,19 +92,21 @@ class Reality:
         self.bound: dict[str, str] = {}
 
     def text(self, text: str) -> str:
-        """A command of the page, for this site, with the ids that it has here."""
+        """Return a command of the page with the paths and ids of this site."""
         return self._page.parts.sub(
             lambda part: self.bound[part[0]] if part.lastgroup == "id" else part[0],
             self._places(text),
         )
 
     def matches(self, example: str, real: str) -> bool:
-        """Is this the line? If so, from now on its ids stand for the ones of the example."""
+        """Return whether the real line matches the example. After a match, the example ids stand
+        for the ids of the real line.
+        """
         found = re.fullmatch(self._pattern(self._places(example)), real)
         if found is None:
             return False
         new = {name.removeprefix(_GROUP): value for name, value in found.groupdict().items()}
-        # serials of two jobs may be the same: they are times
+        # serials are times, so two jobs may have the same serial
         values = [v for v in (*self.bound.values(), *new.values()) if not v.isdigit()]
         if len(set(values)) != len(values):
             return False

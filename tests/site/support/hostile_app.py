@@ -1,5 +1,5 @@
-"""An app whose user writes its program: what a job may do to its own folders, and whatever an app
-may say.
+"""An app with programs from its user: all that a job can do to its folders, and all that an app can
+return.
 """
 
 import os
@@ -20,7 +20,7 @@ MODELS = tuple(
     )
     for name, kind in (("evilReport", "sequential"), ("evilAnimation", "parallel"))
 )
-#: A call does not wait longer than this for its file.
+#: Time limit of a call that waits for its file.
 _WAIT_SECS = 30.0
 
 
@@ -29,7 +29,7 @@ def _prepare(run: Run) -> Prepared:
 
 
 def _until(args: Data) -> Any:
-    """Wait until there is this file."""
+    """Wait until this file exists."""
     deadline = time.monotonic() + _WAIT_SECS
     while not os.path.exists(args["file"]) and time.monotonic() < deadline:
         time.sleep(0.02)

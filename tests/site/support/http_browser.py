@@ -1,4 +1,4 @@
-"""A browser without a screen: a cookie, a kept connection, and what the page does with the answers."""
+"""A browser without a display: a cookie, a kept connection, and the page's handling of answers."""
 
 import http.client
 import itertools
@@ -12,7 +12,7 @@ from supervisor_process import Answer, SupervisorProcess, until
 
 DEADLINE_SECS = 30.0
 _numbers = itertools.count(1)
-#: All that were opened; `close_all` is the end of a test.
+#: All open browsers. `close_all` ends them after a test.
 _open: list["Browser"] = []
 
 
@@ -21,7 +21,7 @@ def sid() -> str:
 
 
 class Browser:
-    """One user's. `ask` gives any answer, the others insist on a success."""
+    """The browser of one user. `ask` returns any answer, the other methods require a success."""
 
     def __init__(self, site: SupervisorProcess) -> None:
         self.site = site
@@ -43,7 +43,7 @@ class Browser:
         return self
 
     def another_window(self) -> "Browser":
-        """The same user, on a connection of its own."""
+        """Return a browser of the same user with a separate connection."""
         other = Browser(self.site)
         other._cookie, other.uid = self._cookie, self.uid
         return other
@@ -79,8 +79,8 @@ class Browser:
         return answer.json()
 
     def refused(self, path: str, **body: Any) -> dict[str, Any]:
-        """The refusal: its body, with the status as `http`. It has a code, a sentence and advice,
-        and no trace.
+        """Send a request that must be refused. Return the body with the status as `http`. It has a
+        code, a sentence and advice, and no traceback.
         """
         answer = self.ask("POST", path, body)
         said: dict[str, Any] = answer.json()
@@ -99,7 +99,9 @@ class Browser:
     def simulation(
         self, report: str, simulation_type: str = "heat", **fields: Any
     ) -> dict[str, Any]:
-        """What the page sends to run it; fields: of the model of the same name."""
+        """Return the data that the page sends to run a simulation. fields: of the model of the same
+        name.
+        """
         return {
             "simulationType": simulation_type,
             "simulationId": sid(),
@@ -131,7 +133,7 @@ class Browser:
         reply: dict[str, Any] | None = None,
         secs: float = DEADLINE_SECS,
     ) -> dict[str, Any]:
-        """Ask as a page does, with what the last answer says, until there is nothing more to ask."""
+        """Poll as a page does until the run has ended. Return the last answer."""
         reply = self.run(simulation) if reply is None else reply
         deadline = time.monotonic() + secs
         while reply.get("nextRequest"):

@@ -1,5 +1,5 @@
-"""What the site of these tests has of its own: apps with peculiar manners, and the hooks that say
-who may do what.
+"""The configuration of the test site: apps with unusual behaviour, and the hooks that decide
+permissions.
 """
 
 import json
@@ -13,8 +13,8 @@ from typing import Any
 from jobscribe.apps.app import App, AppError, Data, Field, Model, Prepared, Report, Run, checked
 from jobscribe.protocol.errors import Refusal
 
-#: Who is asked about: `may` and `admin` get uids, and development users' uids are made from their
-#: names.
+#: The name of the administrator. `may` and `admin` get uids, which for development users derive
+#: from their names.
 ADMIN_NAME = "the admin"
 
 MODELS = (
@@ -100,13 +100,13 @@ def _sleeps(args: Data) -> Any:
 
 
 def _hangs(run: Run, args: Data) -> Any:
-    """Says who hangs."""
+    """Call that hangs. It first writes its pid."""
     (run.run_dir / "hangs").write_text(str(os.getpid()))
     time.sleep(100)
 
 
 def _picture(lib: Path, args: Data) -> Any:
-    """Makes a file in the library and says its name."""
+    """Write a file to the library and return its name."""
     lib.mkdir(parents=True, exist_ok=True)
     (lib / "preview.tif").write_bytes(b"II*\0" + bytes(1000))
     return {"name": "preview.tif"}
@@ -184,12 +184,12 @@ def _prepare_telling(run: Run) -> Prepared:
 
 
 def _progress_of_telling(run: Run) -> dict[str, Any]:
-    """Nothing where the code does it."""
+    """Return no progress if the code reports it itself."""
     given = json.loads((run.run_dir / "in.json").read_text())
     return {} if given["lines"] else {"percentComplete": float(given["percent"])}
 
 
-#: Has a process below its program, and reports what it is told to.
+#: Has a process below its program, and reports the given progress.
 telling = App(
     name="telling",
     title="Telling",
@@ -203,13 +203,13 @@ telling = App(
 
 
 def _file(name: str) -> set[str]:
-    """Lines of a file that a test lays beside the root."""
+    """Return the words of a file that a test writes beside the root."""
     path = Path(os.environ.get("HOUSE", "/nonexistent")) / name
     return set(path.read_text().split()) if path.exists() else set()
 
 
 def user(request: Any) -> str | None:
-    """The hook of a front end beside that of `jobscribe up`: believes what it is told."""
+    """User hook of a front end beside that of `jobscribe up`. It trusts the request header."""
     said: str | None = request.headers.get("X-User")
     return said
 

@@ -1,5 +1,5 @@
-"""What tests of kills and delays say again and again: run this meanwhile, within so long, and what
-stands in the record.
+"""Shared steps of tests with kills and delays: keep a run active, wait with promised time limits,
+and read job records.
 """
 
 import contextlib
@@ -14,15 +14,15 @@ from supervisor_process import SupervisorProcess, fresh_nap, naps, until
 from jobscribe.protocol.ids import derived_id
 from jobscribe.runtime import processes
 
-#: What was promised, with five times the room. Nothing is called running when its process is gone
-#: (10 s); a cancel leaves nothing behind (4 s: grace and 1 s); what is true is told again after a
-#: restart (5 s); a supervisor stops; an answer that needs no work comes.
+#: Promised times, multiplied by five. No gone process counts as running (10 s). A cancel leaves no
+#: process (4 s: grace and 1 s). The status is correct after a restart (5 s). A supervisor stops. An
+#: answer without work arrives.
 GONE_SECS, CANCEL_SECS, RESTART_SECS, STOP_SECS, ANSWER_SECS = 50.0, 20.0, 25.0, 15.0, 10.0
 
 
 @contextlib.contextmanager
 def running(browser: Browser, simulation: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Runs it; afterwards it is canceled, and has ended."""
+    """Keep the run active in this context. Afterwards cancel it and wait for its end."""
     browser.run(simulation)
     try:
         yield browser.until_state(simulation, "running")
@@ -39,7 +39,7 @@ def within(secs: float, what: str) -> Iterator[None]:
 
 
 def telling(browser: Browser, **fields: Any) -> tuple[dict[str, Any], str]:
-    """A simulation, and the nap that a process of it takes."""
+    """Return a simulation and the sleep time of its child process."""
     nap = fresh_nap()
     return browser.simulation("tellingAnimation", "telling", nap=nap, **fields), nap
 
@@ -49,7 +49,7 @@ def asleep(nap: str) -> int:
 
 
 def serves(site: SupervisorProcess, name: str) -> None:
-    """A user who was not there before has a run, a slot and an answer."""
+    """Check that a new user gets a run, a slot and an answer."""
     other = Browser(site).sign_in(name)
     said = other.finished(other.simulation("slowAnimation", "slow"), secs=GONE_SECS)
     assert said["state"] == "completed", said
@@ -59,8 +59,8 @@ def serves(site: SupervisorProcess, name: str) -> None:
 
 
 def record(site: SupervisorProcess, said: dict[str, Any]) -> dict[str, Any]:
-    """What lies in the job's file, as soon as it has the state of this answer; NaN would be no
-    JSON.
+    """Return the job's record as soon as it has the state of this answer. NaN in it is an error,
+    because it is no JSON.
     """
 
     def refuse(name: str) -> Any:
@@ -78,7 +78,7 @@ def record(site: SupervisorProcess, said: dict[str, Any]) -> dict[str, Any]:
 
 
 def agent_id(site: SupervisorProcess, uid: str, kind: str = "sequential") -> str:
-    """As the supervisor makes it."""
+    """Return the agent id that the supervisor derives."""
     return derived_id(
         str(site.agent_key(uid, kind)).encode(),
         key=(site.root / "secret" / "agents").read_text().strip().encode(),
@@ -86,6 +86,6 @@ def agent_id(site: SupervisorProcess, uid: str, kind: str = "sequential") -> str
 
 
 def parent(pid: int) -> int | None:
-    """The pid of its parent, while it runs."""
+    """Return the parent pid of a running process, else None."""
     found = processes.find(pid)
     return None if found is None else found.parent

@@ -1,4 +1,4 @@
-"""An app that does what apps must not do, when its input says so. Agents and front ends of these
+"""An app that breaks the rules for apps if its input requests it. Agents and front ends of these
 tests import it.
 """
 
@@ -102,7 +102,9 @@ def frame(run: Run, asked: Frame) -> Any:
 
 
 def download(run: Run, suffix: str) -> str:
-    """big<n>: a file of n bytes; link, up, absolute: ways out of the run directory."""
+    """Return a download. big<n>: a file of n bytes; link, up, absolute: paths that lead out of the
+    run directory.
+    """
     if suffix.startswith("big"):
         path = run.run_dir / f"{suffix}.bin"
         if not path.exists():

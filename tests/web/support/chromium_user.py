@@ -1,5 +1,5 @@
-"""A person with a browser: real chromium, the real page. Looks at what is shown and presses what is
-there, nothing else.
+"""A user with a real Chromium on the real page, who only reads the screen and presses visible
+controls.
 """
 
 import re
@@ -32,8 +32,8 @@ _PIXELS = """async () => {
 
 
 class Picture(NamedTuple):
-    """frame: its number, -1 for a result. digest: of the canvas' pixels. colours: how many there
-    are. label: for who does not see it.
+    """One picture. frame: its number, -1 for a result. digest: of the canvas' pixels. colours:
+    their number. label: the text for screen readers.
     """
 
     frame: int
@@ -43,8 +43,8 @@ class Picture(NamedTuple):
 
 
 class ChromiumUser:
-    """troubles: what the browser found wrong with the page, such as an exception or something that
-    its policy forbids.
+    """A signed-in user. troubles: problems that the browser reported, such as exceptions and
+    violations of the content security policy.
     """
 
     def __init__(self, browser: Browser, url: str, name: str, **context: Any) -> None:
@@ -68,9 +68,7 @@ class ChromiumUser:
 
     def _said(self, message: ConsoleMessage) -> None:
         place = message.location.get("url", "")
-        ours = (
-            "willReadFrequently" in message.text
-        )  # it is these tests that read the pixels again and again
+        ours = "willReadFrequently" in message.text  # only these tests read the pixels repeatedly
         if (
             message.type in ("error", "warning")
             and not ours
@@ -79,12 +77,11 @@ class ChromiumUser:
             self.troubles.append(f"{message.text} {place}")
 
     def close(self) -> None:
-        self.page.unroute_all(
-            behavior="ignoreErrors"
-        )  # what is under way would fail, and in a test after this one
+        # pending requests would fail, and in a later test
+        self.page.unroute_all(behavior="ignoreErrors")
         self.context.close()
 
-    # ---- what is shown
+    # ---- reading the page
 
     def text(self, selector: str) -> str:
         return self.page.locator(selector).inner_text()
@@ -93,7 +90,7 @@ class ChromiumUser:
         return self.page.locator(selector).is_visible()
 
     def until(self, selector: str, pattern: str, secs: float = SECS) -> str:
-        """The text of this element as soon as it is shown and has the pattern in it."""
+        """Wait until this element is visible and matches the pattern. Return its text."""
 
         def look() -> str | None:
             found = self.page.locator(selector)
@@ -110,7 +107,7 @@ class ChromiumUser:
         return self.page.locator("#shown").get_attribute("data-state") or ""
 
     def jid(self) -> str:
-        """Of the run that is shown."""
+        """Return the computeJid of the visible run."""
         return self.page.locator("#shown").get_attribute("data-run") or ""
 
     def percent(self) -> int:
@@ -134,13 +131,13 @@ class ChromiumUser:
         return found
 
     def runs(self) -> dict[str, str]:
-        """What the list of runs says of each, by computeJid."""
+        """Return the text of each entry in the list of runs, by computeJid."""
         items = self.page.locator("#runs > li")
         return {
             i.get_attribute("data-run") or "": i.locator(".chip").inner_text() for i in items.all()
         }
 
-    # ---- what is done
+    # ---- user actions
 
     def sign_in(self) -> "ChromiumUser":
         self.page.locator("#name").fill(self.name)
@@ -159,7 +156,7 @@ class ChromiumUser:
                 place.fill(str(value))
 
     def start(self, app: str, **fields: Any) -> str:
-        """The computeJid of the run that is shown then."""
+        """Start a run and return its computeJid, which the page then shows."""
         before = self.jid()
         self.fill(app, **fields)
         self.page.locator("#start").click()

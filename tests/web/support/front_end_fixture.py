@@ -1,6 +1,4 @@
-"""The blueprint in this process, in front of whatever supervisor a test has; and a browser for it,
-as one user.
-"""
+"""The blueprint in this process, in front of any supervisor, and a browser for one user."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,7 +17,7 @@ ALSO = ("odd=odd_app:app",)
 
 
 class Lines:
-    """A log's sink that keeps what it is given."""
+    """A log sink that keeps its lines."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -32,7 +30,7 @@ class Lines:
 
 
 class Browser:
-    """What a page of the site sends, as one user (None: nobody)."""
+    """Sends the requests of a page as one user (None: not signed in)."""
 
     def __init__(self, client: FlaskClient, uid: str | None) -> None:
         self.client, self.uid = client, uid
@@ -56,7 +54,7 @@ class Browser:
         return self.ask("DELETE", path, headers={"X-Jobscribe": "1", **headers})
 
     def said(self, path: str, body: Any = None) -> Any:
-        """The JSON of a success."""
+        """Send a request that must succeed, and return its JSON."""
         answer = self.post(path, body)
         assert answer.status_code == 200, (
             path,
@@ -67,8 +65,8 @@ class Browser:
 
 
 class FrontEnd:
-    """A Flask site with the blueprint. `refusals`: (uid, api, simulation type or None) to what the
-    site's hook says.
+    """A Flask site with the blueprint. `refusals`: (uid, api, simulation type or None) to the
+    refusal of the site's hook.
     """
 
     def __init__(
@@ -104,7 +102,7 @@ class FrontEnd:
 
 
 def refused(answer: Any, status: int, code: str) -> Any:
-    """The body of a refusal, which must have this form."""
+    """Check the status and form of a refusal. Return its body."""
     body = answer.get_json()
     assert answer.status_code == status, (answer.status_code, answer.get_data(as_text=True)[:500])
     assert set(body) == {"state", "code", "error", "advice", "retry"} and body["state"] == "error"

@@ -1,5 +1,5 @@
-"""A supervisor that says what the test wants, over real HTTP: for what a real one cannot be brought
-to say.
+"""A supervisor with scripted answers over real HTTP, for answers that a real supervisor does not
+give on demand.
 """
 
 import contextlib
@@ -15,14 +15,14 @@ from jobscribe.client.transport.address import Address
 from jobscribe.protocol.errors import Refusal
 
 TOKEN = "Vq3nB8xKp2Lw9Rt5Yc7Zm4Hd6Jf1Gs0A"
-#: A body that comes in pieces needs a Content-Length of its own; with one of its own it may also be
-#: too short.
+#: Status, headers and body. A body in pieces needs an explicit Content-Length. An explicit
+#: Content-Length may be larger than the body.
 Answer = tuple[int, dict[str, str], bytes | Iterable[bytes]]
 
 
 class StubSupervisor:
-    """`answers`: path to what is answered, a JSON value, an Answer, a Refusal, or a function of the
-    body that returns one of these.
+    """`answers`: path to a JSON value, an Answer, a Refusal, or a function of the request body that
+    returns one of these.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,8 @@ class StubSupervisor:
         self.connections: list[socket.socket] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
-        self._server.handle_error = lambda *_: None  # type: ignore[method-assign]  # who asked may be gone
+        # ignore errors of clients that are gone
+        self._server.handle_error = lambda *_: None  # type: ignore[method-assign]
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.02,), daemon=True
         )
@@ -41,7 +42,7 @@ class StubSupervisor:
         self.address = Address(url=self.url, token=TOKEN, uid="AnnAnn01")
 
     def sent(self, path: str) -> list[Any]:
-        """Bodies of the requests to this path."""
+        """Return the bodies of all requests to this path."""
         return [body for at, body in self.requests if at == path]
 
     def close(self) -> None:
