@@ -135,7 +135,7 @@ class BatchPollLoop:
             self._ledger.try_write(job)
 
     async def run(self) -> None:
-        """Poll for ever."""
+        """Poll until canceled."""
         query: asyncio.Task[None] | None = None
         try:
             while True:
@@ -434,7 +434,7 @@ def _progress(job: BatchJob) -> tuple[object, ...]:
 
 
 def _expects_news(job: BatchJob) -> bool:
-    """Return whether the next answer is expected to bring news."""
+    """Return whether the next answer is likely to show a change."""
     absent = job.absent_mono is not None and time.monotonic() - job.absent_mono < 6 * ABSENT_SECS
     return (
         absent

@@ -63,7 +63,7 @@ class Evidence:
         return [e for e in map(self._exited, executions) if e is not None]
 
     def _exited(self, e: Execution) -> Execution | None:
-        """Return None if there is no new information."""
+        """Return the ended execution, or None if it still runs or has no recorded exit."""
         if (
             e.state != "running"
             or e.exit is not None
@@ -154,7 +154,7 @@ class Evidence:
             return Chunk(b"", offset, offset, 0, over)
         try:
             status = os.fstat(fd)
-            if status.st_nlink > 1:  # a hard link: it may be another user's file
+            if status.st_nlink > 1:  # a hard link may be another user's file
                 return Chunk(b"", offset, offset, 0, over)
             size = status.st_size
             begin, data = _read_kept(fd, path, offset, limit)

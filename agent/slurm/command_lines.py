@@ -1,8 +1,8 @@
 """Command lines of Slurm's programs, in formats of our own, independent of the user's login
 profile.
 
-Times are requested as unix seconds. The field separator is a character that nobody types. Fields
-that users choose (names, comments) come last, so that no name can shift another field.
+Times are requested as unix seconds. The field separator is a character that users do not type.
+Fields that users choose (names, comments) come last, so that no name can shift another field.
 """
 
 from collections.abc import Sequence

@@ -24,7 +24,7 @@ from .process_membership import Execution, ProcessMembership
 #: Pause between two samples (seconds), and between the start of an execution and its first sample,
 #: which is also the shortest pause.
 EVERY_SECS, FIRST_SECS = 5.0, 1.0
-#: A sample that used one CPU second is followed by a pause of PAUSE_PER_SEC seconds, at most
+#: The pause after a sample is PAUSE_PER_SEC times the CPU seconds that it used, at most
 #: LONGEST_SECS.
 PAUSE_PER_SEC, LONGEST_SECS = 100.0, 60.0
 #: Executions per message.

@@ -29,8 +29,8 @@ AUTO, V1, V2, OFF = "auto", "v1", "v2", "off"
 
 
 class Cgroup:
-    """The cgroup of one execution. `folder` lists and kills its processes; `memory` counts
-    out-of-memory kills, if there is such a folder.
+    """The cgroup of one execution. `folder` lists and kills its processes; `memory` is the folder
+    that counts out-of-memory kills, or None.
     """
 
     __slots__ = ("folder", "memory", "name", "others", "version")
@@ -107,7 +107,7 @@ class Cgroup:
         return False
 
     def thaw(self) -> None:
-        """Thaw: an earlier keeper may have been killed between freezing and thawing."""
+        """Thaw the cgroup. An earlier keeper may have been killed between freezing and thawing."""
         self._freeze(False)
 
     def out_of_memory_kills(self) -> int | None:
@@ -206,7 +206,7 @@ class Cgroups:
             # keeper's families
             self._families = {}
             self._detect(self._wanted)
-            if not self._families:  # logged by the caller; from now on there are no cgroups
+            if not self._families:  # logged by the caller; no more cgroups are created
                 raise
             return self._create(name)
 
@@ -380,7 +380,7 @@ class Cgroups:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(family)
             for controller in (b"memory", b"pids"):
-                with contextlib.suppress(OSError):  # not delegated, or somebody is in there
+                with contextlib.suppress(OSError):  # not delegated, or it contains processes
                     if controller in read(f"{folder}/cgroup.controllers").split():
                         _write(f"{folder}/cgroup.subtree_control", b"+" + controller)
         enabled = read(f"{family}/cgroup.subtree_control").split()

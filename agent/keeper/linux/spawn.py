@@ -33,7 +33,9 @@ _syscall.argtypes = [ctypes.c_long, ctypes.c_char_p, ctypes.c_size_t]
 
 
 class NotInside(Exception):
-    """The kernel or its policy does not allow creating a process inside a cgroup; none was made."""
+    """The kernel or its policy does not allow creating a process inside a cgroup. No process was
+    created.
+    """
 
 
 def spawn(

@@ -1,8 +1,8 @@
 """The keeper's event loop: readable and writable descriptors, signals, and monotonic timers.
 
-An error in a callback ends nothing: it is logged, and the callback of a signal or timer is retried
-a little later. A keeper that lacks descriptors or memory must still report the end of its jobs when
-the shortage is over.
+An error in a callback does not stop the loop: it is logged, and the callback of a signal or timer
+is retried a little later. A keeper that lacks descriptors or memory must still report the end of
+its jobs later.
 """
 
 from __future__ import annotations
