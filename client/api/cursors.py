@@ -33,7 +33,7 @@ class LogCursor:
     """Reads one output stream of one task.
 
     follow: read until the execution is over, not only the present output. The task that represents
-    the run may change meanwhile; the cursor stays with the task of the first bytes.
+    the run may change, but the cursor stays with the task of the first bytes.
     """
 
     def __init__(

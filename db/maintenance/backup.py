@@ -34,7 +34,7 @@ from .verification import (
     store_path,
 )
 
-#: Pages copied in one step; other connections get a turn between steps.
+#: Pages copied in one step; other connections can work between steps.
 STEP = 512
 
 
@@ -170,8 +170,8 @@ def _restore(
         try:
             lost = highest_used(path, lock.mark)
             if lock.new:
-                # nothing was ever durable here: without this, a crash between log file and head
-                # file would look like a lost head file
+                # Nothing was ever durable here. Write an empty head file first: otherwise a crash
+                # between log file and head file would look like a lost head file.
                 lock.reset(*NOTHING)
             new = path.with_name(path.name + ".restored")
             with file_replacement.new_store(new) as target:

@@ -23,7 +23,7 @@ _MOST_HOURS = 366 * 24
 
 class _Field(NamedTuple):
     """title: label for people. most: maximum of a number; None for a name of type `type_`. wish:
-    field of BatchRequest.
+    the matching field of BatchRequest.
     """
 
     title: str

@@ -1,5 +1,5 @@
-"""Context of one request: user, variables and body, and the parts that all routes share. Decides
-nothing.
+"""Context of one request: user, variables and body, and the parts that all routes share. No
+decisions are made here.
 """
 
 import re

@@ -5,7 +5,7 @@ Every request must come from the unix user of this process or from root. Browser
 of a host to all of its ports, so servers of other users on this machine receive them: a cookie
 alone proves nothing here. Data flow in both directions as fast as the slower side accepts them,
 without buffering whole bodies. The proxy knows only the destination of a request and the headers
-that must not be forwarded, and handles an unreachable destination.
+that must not be forwarded, and answers itself if the destination is unreachable.
 """
 
 import asyncio
@@ -331,7 +331,7 @@ class _ProxiedRequest(tornado.httputil.HTTPMessageDelegate):
                 self._server = None
                 self._proxy.keep(server.detach())
         except tornado.iostream.StreamClosedError:
-            pass  # the browser left and closed its connection: there is nobody to answer
+            pass  # the browser closed its connection, so no response is possible
         finally:
             if not answer.begun:
                 self._refuse(
