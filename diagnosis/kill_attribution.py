@@ -158,7 +158,7 @@ def _cpu_secs(exit_: ExitInfo) -> tuple[float | None, bool]:
 
 
 def ulimits(exit_: ExitInfo, option: str) -> tuple[str, ...]:
-    """Return its limits of this kind as text, such as "ulimit -t 1"."""
+    """Return the execution's limits of this kind as text, such as "ulimit -t 1"."""
     known = facts_of(exit_).ulimits
     return tuple(
         text for text in (() if known is msgspec.UNSET else known) if option in text.split()

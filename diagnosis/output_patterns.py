@@ -35,8 +35,8 @@ _FAULT_HEADER = re.compile(
 )
 _FAULT_FRAME = re.compile(r'^ {1,8}File "([^"]{1,300})", line (\d{1,9}) in (.{1,200})$')
 
-#: (cause, pattern of the line, lower-case hints, one of which the line contains). For one line the
-#: first row counts. The hints are a cheap filter, because status requests come often.
+#: (cause, pattern of the line, lower-case hints). The line contains at least one of the hints. For
+#: one line the first row counts. The hints are a cheap filter, because status requests come often.
 _COMPLAINTS = tuple(
     (word, re.compile(rule), hints)
     for word, rule, hints in (

@@ -94,8 +94,8 @@ def own_exit(folder: str, started: Started | None) -> ExitInfo | None:
 
 
 def ended_at(folder: str, began: float | None) -> float:
-    """Return when the script wrote its exit code (unix seconds), but not before `began`: files are
-    stamped by a coarser clock.
+    """Return the unix time at which the script wrote its exit code, at least `began`: file times
+    come from a coarser clock.
     """
     try:
         return max(os.stat(f"{folder}/{EXIT_CODE}").st_mtime, began or 0.0)

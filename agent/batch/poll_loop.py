@@ -428,7 +428,7 @@ def _left_queue(job: BatchJob) -> bool:
 
 def _progress(job: BatchJob) -> tuple[object, ...]:
     """Return the values whose change makes another change likely. (Slurm updates expected start and
-    reason all the time.)
+    reason continuously.)
     """
     return job.job_id, job.state.state, job.slurm_status and job.slurm_status.kind
 

@@ -186,7 +186,9 @@ def _read_kept(fd: int, path: Path, offset: int, limit: int) -> tuple[int, bytes
 
 
 def _dropped(path: Path) -> tuple[int, int]:
-    """Return the dropped range of this log; an empty one if there is none or its record is invalid."""
+    """Return the dropped range of this log. It is empty if no bytes were dropped or the record is
+    invalid.
+    """
     record = read_json(f"{path}{DROPPED}") or {}
     first, behind = record.get("from"), record.get("to")
     if (

@@ -35,8 +35,8 @@ _SHELL_VARIABLES = ("_", "SHLVL", "PWD", "OLDPWD", "TERM")
 
 
 class Snapshot(NamedTuple):
-    """sentence: why this is the default environment; None if the profile was run. umask: as a shell
-    prints it.
+    """A login environment. sentence: why this is the default environment; None if the profile was
+    run. umask: as a shell prints it.
     """
 
     env: dict[str, str]

@@ -117,7 +117,7 @@ def run(
     on_started: OnStarted | None = None,
     started_agent: StartedAgent | None = None,
 ) -> int:
-    """Run the keeper until it is told to end; return the exit code.
+    """Run the keeper until it is ordered to end; return the exit code.
 
     The calling process becomes the keeper.
 

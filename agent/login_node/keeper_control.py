@@ -210,7 +210,7 @@ def find(request: Request) -> dict[str, Any]:
     if seen is None or not seen.belongs_to(handle):
         return {"state": "gone", "detail": "the keeper has ended; another one may have started"}
     if request.get("move") and seen.is_owner_alive() is None:
-        # its connection through that machine is gone; a start ends it there first
+        # its connection through that machine is lost; a start first ends the keeper on that machine
         return {
             "state": "gone",
             "detail": f"the keeper runs on {seen.host}, which has no connection to the supervisor any more",

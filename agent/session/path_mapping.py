@@ -23,7 +23,9 @@ from ...protocol.wire.messages import (
 
 
 class Paths:
-    """pairs: (supervisor's path, local path). The longest matching prefix applies."""
+    """Maps paths between supervisor and agent. pairs: (supervisor's path, local path). The longest
+    matching prefix applies.
+    """
 
     def __init__(self, pairs: Sequence[Sequence[str]]) -> None:
         known = {

@@ -168,9 +168,9 @@ def _header(submission: Submission, request: BatchRequest, *, gang: bool) -> lis
     ]
 
 
-#: `mark FOLDER NAME [STEP]`: the file is complete before it gets its name, so that no reader sees
-#: a part of it. Without hard links it is created exclusively and then filled. The `-ef` test
-#: recognises an own mark whose answer a network file system lost.
+#: `mark FOLDER NAME [STEP]`: the file is complete before it gets its name, so that readers see only
+#: complete files. Without hard links it is created exclusively and then filled. The `-ef` test
+#: recognises the script's own mark if a network file system lost the answer to its creation.
 _MARK = (
     "mark() {",
     '  mine="$1/$2.${SLURM_JOB_ID:-0}.${SLURM_RESTART_COUNT:-0}.$$"',

@@ -147,7 +147,8 @@ def _with_plain_output(unset: Sequence[str], *command: str) -> list[str]:
 
 
 def squeue(user: str | None, ids: Sequence[str] = ()) -> list[str]:
-    """Query all jobs of this user in slurmctld (or only these ids), ended jobs included.
+    """Return the command that queries all jobs of this user in slurmctld (or only these ids), ended
+    jobs included.
 
     Slurm fails for a single unknown id (see `command_errors.unknown_job_error`). With several ids,
     it leaves the unknown ones out.

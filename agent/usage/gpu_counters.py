@@ -33,7 +33,7 @@ UNKNOWN = Use(None, None)
 
 
 class Gpus:
-    """load: imports the library."""
+    """Reads the GPUs of this machine. load: function that imports the library."""
 
     def __init__(self, load: Callable[[], Any] = lambda: importlib.import_module("pynvml")) -> None:
         self._load: Callable[[], Any] | None = load

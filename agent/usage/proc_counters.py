@@ -17,8 +17,8 @@ _NOT_TO_READ = (FileNotFoundError, ProcessLookupError, PermissionError)
 
 
 class Process(NamedTuple):
-    """ticks: start time, identifies it together with its pid. cpu: CPU seconds, including those of
-    reaped children; waited: the children's part.
+    """Counters of one process. ticks: start time, which identifies it together with its pid. cpu:
+    CPU seconds, including those of reaped children; waited: the children's part.
     """
 
     pid: int

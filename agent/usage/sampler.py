@@ -120,7 +120,7 @@ class UsageSampler:
         except Exception as e:
             error = e
         cost = time.thread_time() - began
-        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+        with contextlib.suppress(RuntimeError):  # the loop has ended during the sample
             loop.call_soon_threadsafe(
                 self._sampled, found, error, pause_after(cost) if error is None else LONGEST_SECS
             )

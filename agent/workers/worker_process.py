@@ -49,8 +49,8 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 class Setting(msgspec.Struct):
-    """folder: for the empty working directory of each call. path: PYTHONPATH of the login
-    environment. also: see apps.registry.
+    """Settings of the worker process. folder: for the empty working directory of each call. path:
+    PYTHONPATH of the login environment. also: see apps.registry.
     """
 
     folder: str

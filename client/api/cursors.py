@@ -86,7 +86,7 @@ class LogCursor:
 
     @property
     def idle(self) -> bool:
-        """Whether the last answer was empty and not final, so the caller should check the run."""
+        """True if the last answer was empty and not final, so the caller should check the run."""
         return self._empty and not self.done
 
     def run_over(self) -> None:

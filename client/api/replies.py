@@ -52,7 +52,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def finished(self) -> bool:
-        """Whether there is nothing left to wait for."""
+        """True if a wait would return at once: the run is over or does not exist any more."""
         return self.over or self.state in _NOT_THERE
 
     @property

@@ -211,7 +211,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def telling(self) -> Task | None:
-        """Return the task whose exit represents the run."""
+        """Return the task whose exit represents the run, from the latest attempt with an exit."""
         for attempt in reversed(self.attempts):
             if any(t.exit is not None for t in attempt.tasks):
                 return attempt.telling

@@ -46,8 +46,8 @@ class BackedUp(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class Restored(msgspec.Struct, kw_only=True, rename="camel"):
-    """position: the end of the restored log. lost_up_to: highest position assigned before.
-    kept_aside: folder with the replaced store.
+    """Result of a restore. position: the end of the restored log. lost_up_to: highest position
+    assigned before. kept_aside: folder with the replaced store.
     """
 
     events: int
@@ -187,7 +187,7 @@ def _restore(
                 jobs = derived_tables.index(target, progress)
         finally:
             old.close()
-        # copy instead of link: the old file lacks what is only in the WAL, and may be unreadable
+        # copy instead of link: some data is only in the WAL, and the old file may be unreadable
         aside = (
             file_replacement.keep_aside(path, "before-restore", copy=True)
             if path.exists() or not lock.new

@@ -47,8 +47,8 @@ LISTED = 100
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """where: `log`, `witness` (the head file), `stream`, `index`, `record` or `file`. position: in
-    the log, if known.
+    """One fault of a store. where: `log`, `witness` (the head file), `stream`, `index`, `record` or
+    `file`. position: in the log, if known.
     """
 
     where: str

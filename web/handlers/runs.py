@@ -328,8 +328,8 @@ def _missing(jid: str, reason: str) -> Reply:
 
 
 def _current(v: RequestContext, jid: str, hash_: str) -> Reply | None:
-    """Return the current run of the job if it has the same inputs, for a request whose own run was
-    repeated since.
+    """Return the current run of the job if it has the same inputs as the request. The run that the
+    request names may have been repeated since.
     """
     request = requests.RunStatusRequest(uid=v.uid, compute_jid=jid, compute_job_hash=hash_)
     reply = v.upstream.object("run-status", request)

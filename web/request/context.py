@@ -54,8 +54,8 @@ class FrontEndContext:
 
 
 class RequestContext:
-    """uid: "" for a visitor on routes that allow it. args: variables of the path, not validated
-    yet.
+    """Context of one request. uid: "" for a visitor on routes that allow it. args: variables of the
+    path, not validated yet.
     """
 
     def __init__(

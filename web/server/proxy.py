@@ -77,8 +77,8 @@ Connect = Callable[[], Awaitable[tornado.iostream.IOStream]]
 
 
 class Proxy(tornado.httputil.HTTPServerConnectionDelegate):
-    """front: connects to the front end. supervisor: address of the supervisor, looked up for each
-    stream.
+    """Forwards requests of browsers. front: function that connects to the front end. supervisor:
+    address of the supervisor, looked up for each stream.
 
     session: returns the key of the login session in the headers; None without one.
     """
@@ -122,7 +122,7 @@ class Proxy(tornado.httputil.HTTPServerConnectionDelegate):
     def keep(self, stream: tornado.iostream.IOStream) -> None:
         """Keep an idle connection to the front end for reuse."""
         if len(self._kept) < MOST_KEPT and not stream.closed():
-            # with a close callback, tornado notices a close meanwhile
+            # with a close callback, tornado notices a close of the idle connection
             stream.set_close_callback(lambda: None)
             self._kept.append((time.monotonic(), stream))
         else:

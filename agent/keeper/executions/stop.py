@@ -53,7 +53,7 @@ _SAY_AFTER = 50
 
 
 class Terminator:
-    """Brings executions to their end.
+    """Ends executions.
 
     running: executions that have not ended, by name; the terminator removes them. finished: called
     for each that ended. exited: called for each whose main process has ended while other processes
@@ -267,7 +267,7 @@ class Terminator:
             )
 
     def _release_cgroup(self, e: Execution) -> None:
-        """Remove its cgroup; retry later if a process is still exiting."""
+        """Remove the execution's cgroup; retry later if a process is still exiting."""
         cgroup, e.cgroup = e.cgroup, None
         if cgroup is not None and not cgroup.remove():
             self._loop.call_at(

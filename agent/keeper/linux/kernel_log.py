@@ -68,7 +68,8 @@ class KernelLogReader:
             except BlockingIOError:
                 return True
             except OSError as error:
-                # the others mean an overrun: reading continues with the oldest record left
+                # EPIPE, EINTR and EINVAL mean an overrun: reading continues with the oldest record
+                # left
                 if error.errno not in (errno.EPIPE, errno.EINTR, errno.EINVAL):
                     self._close_failed(error)
                 found = None

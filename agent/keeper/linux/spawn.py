@@ -71,7 +71,7 @@ def spawn_in_cgroup(
     lock_as: int,
     ignored: Sequence[int],
 ) -> int:
-    """Do the same as `spawn` inside this cgroup folder. Raises OSError, or NotInside."""
+    """Like `spawn`, but inside this cgroup folder. Raises OSError or NotInside."""
     folder = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
     # a signal between here and execve would run the keeper's handlers in the child

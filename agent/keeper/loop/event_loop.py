@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 _AGAIN_SECS = 0.2
-#: A repeated identical failure is logged the first time, then every so many times.
+#: A repeated identical failure is logged the first time, and then once per this number of times.
 _SAY_EVERY = 300
 #: Number of distinct failures that are counted.
 _FAILURES_KEPT = 100
