@@ -42,7 +42,7 @@ class Paths:
 
     @property
     def same(self) -> bool:
-        """Return whether all paths are equal at both ends."""
+        """Return whether supervisor and agent use the same paths."""
         return self._inside is None
 
     def path(self, path: str) -> str:

@@ -200,7 +200,7 @@ def _sample(w: SampledExecution, cards: tuple[Card, ...]) -> Sample:
 
 
 def _cpu(w: SampledExecution) -> float:
-    """Return CPU seconds since its start, ended processes included."""
+    """Return the CPU seconds of the execution since its start, ended processes included."""
     before, now = w.execution.before, w.execution.seen
     handed = {pid: p.waited - before[pid].waited for pid, p in now.items() if pid in before}
     w.lost_cpu += proc_counters.lost(before, now, {pid: p.cpu for pid, p in before.items()}, handed)
@@ -210,7 +210,9 @@ def _cpu(w: SampledExecution) -> float:
 
 
 def _traffic(w: SampledExecution) -> Traffic | None:
-    """Return bytes read and written since its start; None if a process hides its counts."""
+    """Return the bytes that the execution read and wrote since its start; None if a process hides
+    its counts.
+    """
     before, now, was = w.execution.before, w.execution.seen, w.traffic
     w.traffic = dict(_disk_traffic(now, was))
     both = [pid for pid in w.traffic if pid in was]
