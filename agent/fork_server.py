@@ -9,10 +9,10 @@ Each packet is one JSON object. Requests and answers:
     {"id", "ping": true}                  {"id", "pong": true}
     any request that fails                {"id", "error": sentence}, from the keeper if it reported one
 
-It ends when the other end closes; keepers and agents continue. PADDING makes room for the title
+It ends when the other end closes; keepers and agents continue. PADDING reserves space for the title
 that this process and its children show in `ps`.
 
-A process to fork from must not have run an event loop or a thread: this one only imports.
+Forking is safe only from a process without event loop and threads, so this process only imports.
 """
 
 import contextlib

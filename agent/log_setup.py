@@ -1,5 +1,5 @@
-"""Setup of the agent's log: lines to stdout and a file in its folder, records to the journal if it
-shares one with the supervisor.
+"""Setup of the agent's log: lines to stdout and a file in its folder, records to the journal if
+agent and supervisor share a journal.
 
 The keeper's hello holds the settings: {"format": "text" or "json", "journald": "auto", "on" or
 "off", "journalStream": the supervisor's JOURNAL_STREAM}. Keepers of earlier versions send none;

@@ -381,7 +381,7 @@ class _Agent:
             self._perform(self._session.keeper_reported(message, time.monotonic()))
 
     def _keeper_gone(self) -> None:
-        """End: jobs continue, and the next keeper starts the next agent."""
+        """End the agent. Jobs continue, and the next keeper starts the next agent."""
         if not self._hello.done():
             raise SystemExit("the keeper ended before it sent hello")
         self._log("the keeper is gone")

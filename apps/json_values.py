@@ -21,7 +21,9 @@ _SHOWN = 80
 
 
 class NotPlain(Exception):
-    """The text names the position and the problem: `plots[0].points[3] is NaN`."""
+    """A value that is not plain JSON data. The text names its position and the problem, such as
+    `plots[0].points[3] is NaN`.
+    """
 
 
 def encode(value: Any) -> bytes:

@@ -36,7 +36,7 @@ def names(also: Sequence[str] = ()) -> tuple[str, ...]:
 
 def load(name: str, also: Sequence[str] = ()) -> App:
     """Return the app with this name. `also`, texts `name=module:attribute`, takes precedence over
-    built-in apps, and those over installed ones.
+    built-in apps, which take precedence over installed apps.
 
     Raises Refusal: `unknownApp`, with the known names; `appFailed` if the app cannot be imported or
     is invalid.

@@ -14,7 +14,7 @@ _HEADS = ("AGENT", "ID", "PHASE", "HOST", "SINCE", "VERSION", "JOBS", "LOG")
 NEWEST_BYTES = 4096
 #: Poll interval for a followed log.
 POLL_SECS = 1.0
-#: Time for an agent to stop; a wait longer than REPORT_SECS is reported.
+#: Time for an agent to stop. A wait longer than REPORT_SECS is reported to the user.
 STOP_SECS, REPORT_SECS = 60.0, 2.0
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _WIDTH = 9
 #: Advice for a run whose exit code is ambiguous.
 _ASK = "jobscribe job why JOB   (shows which of these applies)"
-#: Slurm's signal number for a process killed for lack of memory; and its further final states.
+#: Slurm's signal number for a process killed for lack of memory; further final states of Slurm.
 _SLURM_OOM = 125
 _SLURM_STATES = {"TIMEOUT", "COMPLETED", "FAILED"}
 #: Codes with several possible reasons.

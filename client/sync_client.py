@@ -625,7 +625,7 @@ class Client:
         raise unreachable(self._given_up(), ConnectionError("the stream of events ended"))
 
     def _given_up(self) -> str:
-        """Return the address that failed. It is looked up again before the next attempt."""
+        """Drop and return the address that failed, so that the next attempt looks it up again."""
         url = self.url
         self._connection.forget()
         return url

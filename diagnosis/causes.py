@@ -11,10 +11,10 @@ from typing import Literal
 import msgspec
 
 #: Confidence of a cause. certain: an authoritative source reported it. likely: the facts fit, and
-#: hardly any other cause fits. possible: the facts fit. unknown: the event is known, its originator
+#: hardly any other cause fits. possible: the facts fit. unknown: the event is known, but its sender
 #: is not.
 Confidence = Literal["certain", "likely", "possible", "unknown"]
-#: As in a diagnosis, and `nobody`: nothing needs repair.
+#: The responsible side as in a diagnosis, or `nobody` if no repair is needed.
 Whose = Literal["user", "platform", "resource", "unknown", "nobody"]
 
 WHOSE: dict[Whose, str] = {
@@ -521,7 +521,7 @@ _LIVE = (
 #: All causes; ended runs first, which is the order in the documentation.
 CAUSES: dict[str, Cause] = {cause.word: cause for cause in (*_ENDED, *_LIVE)}
 
-#: Causes by signal, whoever sent it.
+#: Causes by signal, for any sender.
 BY_SIGNAL: dict[int, str] = {
     signal.SIGHUP: "hangup",
     signal.SIGINT: "interrupted",

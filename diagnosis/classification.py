@@ -136,7 +136,7 @@ def _classify(exit_: ExitInfo, lines: list[str] | None) -> Classification:
         return _lost(exit_)
     found = attribute_kill(exit_)
     if found is not None:
-        # if only the exit code is known, the output may explain more
+        # if only the exit code is known, the output may tell more
         return found if found.cause != "exit" else _by_output(exit_, lines, _ANY) or found
     if exit_.signal is not None:
         return _signal(exit_)

@@ -3,10 +3,10 @@ rules, pure.
 
 The first step with a matching row decides: (a) jobscribe stopped the execution; (b) facts of the
 driver and the kernel; (c) the cause that all facts together show (`classification`); (d) the
-signal; (e) the exit code; (f) none of these. A row can require a cause beside any other condition,
-so that a code or a signal never contradicts the facts. A line of output decides nothing: it is a
-hint for people. So a job cannot choose its type by its output, and a log that looks like a user
-error never prevents a retry after a machine was lost.
+signal; (e) the exit code; (f) otherwise, the default row. A row can require a cause beside any
+other condition, so that a code or a signal never contradicts the facts. A line of output never
+decides: it is only a hint for people. So a job cannot choose its type by its output, and output
+that looks like a user error does not prevent a retry after a machine was lost.
 
 Codes of rows start at 1000 and exit codes end at 255, so they cannot be confused.
 """
@@ -28,7 +28,7 @@ Cause = Literal["user", "platform", "resource", "unknown"]
 #: Effect of a retry: helps; helps later; does not help; unknown.
 Behavior = Literal["transient", "conflict", "permanent", "unknown"]
 
-#: Both as text.
+#: Responsible side and effect of a retry as text.
 WHOSE: dict[Cause, str] = {
     "user": "caused by the job: its program, its input, or its request",
     "platform": "caused by the platform, not the job",
@@ -180,7 +180,7 @@ def classified(exit_: ExitInfo, table: Table) -> Row:
 
 
 def _stopped(reason: str, rows: Iterable[Row]) -> Row:
-    """Return the row of a stop reason. The process's reaction to our signal does not matter."""
+    """Return the row of a stop reason. The exit of the process after our signal does not matter."""
     known = [row for row in (*rows, *BUILT_IN) if _stage(row.when) == "stop"]
     return next(row for word in (reason, ORDINARY_STOP) for row in known if word in row.when.stop)
 
@@ -297,8 +297,7 @@ def _row(
 
 #: Shortages of a machine, which end when other jobs end.
 _SHORT = ("noProcesses", "noDescriptors", "noMemory", "diskFull")
-#: Of containers: what another attempt, which may be on another host, does not meet; what comes
-# Container faults: gone on another host; gone later; permanent.
+#: Container faults: gone on another host; gone later; permanent.
 _ELSEWHERE, _LATER = ("subnetTaken", "engineRefused"), ("registryUnreachable", "pullTimeout")
 _NOT_TO_BE_HAD = ("imageMissing", "pullDenied", "noShell", "volumeRefused")
 #: Cluster faults: the request must change; ends caused by the cluster.
@@ -518,7 +517,7 @@ BUILT_IN = (
         "Slurm removed it at its deadline.",
         slurm=("DEADLINE",),
     ),
-    # every other fault: a person must repair something
+    # every other fault: repair by a person is necessary
     _row(
         2015,
         "machine not fit",

@@ -58,7 +58,7 @@ def killed_by(exit_: ExitInfo) -> int | None:
 
 
 def own_stop(exit_: ExitInfo) -> Classification | None:
-    """jobscribe ended it: the record was written before the first signal."""
+    """Rule: jobscribe ended it. The stop was recorded before the first signal."""
     if exit_.stop_reason is None:
         return None
     evidence = (
@@ -68,7 +68,7 @@ def own_stop(exit_: ExitInfo) -> Classification | None:
 
 
 def slurm(exit_: ExitInfo) -> Classification | None:
-    """Slurm ended it, by Slurm's own report."""
+    """Rule: Slurm ended it, according to Slurm's report."""
     state = exit_.ended_by_scheduler
     if state is None:
         return None
@@ -84,16 +84,16 @@ def slurm(exit_: ExitInfo) -> Classification | None:
 
 
 def kernel_count(exit_: ExitInfo) -> Classification | None:
-    """The kernel counted a memory kill during the execution.
+    """Rule: the kernel counted a memory kill during the execution.
 
     The count shows that one of its processes was killed, but not which. So it is certain only if
     three facts agree: the count is of its own cgroup, SIGKILL ended it (the only signal that the
     kernel uses for this), and the kernel's log names it. Without that line, a child may have been
-    killed, and a `kill -9` of somebody may have followed. A peak at the limit proves nothing more:
-    every memory kill has one, and the peak includes file pages that could have been dropped. With
-    another end than SIGKILL, a child was killed, and only the main process knows the consequence.
-    Without a count of its own, some process on this machine was killed, and this execution ended as
-    if it was the one.
+    killed, and a person's `kill -9` may have followed. A peak at the limit proves nothing more:
+    every memory kill has one, and the peak includes file pages that could have been dropped. If the
+    execution did not end by SIGKILL, a child was killed, with unknown effect. Without its own
+    count, some process on this machine was killed, and this execution ended as if it were that
+    process.
     """
     own = facts_of(exit_).memory_kills
     if not (own or (exit_.out_of_memory is True and exit_.source not in ("engine", "script"))):
@@ -106,8 +106,8 @@ def kernel_count(exit_: ExitInfo) -> Classification | None:
 
 
 def engine_flag(exit_: ExitInfo) -> Classification | None:
-    """The container engine reports that memory ran out. Its flag covers any process in the
-    container, so alone it says little about the end.
+    """Rule: the container engine reports that memory ran out. Its flag covers any process in the
+    container, so alone it does not explain the end.
     """
     if exit_.out_of_memory is not True:
         return None
@@ -124,15 +124,14 @@ def engine_flag(exit_: ExitInfo) -> Classification | None:
 
 
 def kernel_line(exit_: ExitInfo) -> Classification | None:
-    """The kernel's log names it."""
+    """Rule: the kernel's log names it."""
     line = _named(exit_) if killed_by(exit_) == signal.SIGKILL else None
     return None if line is None else Classification("outOfMemory", "likely", (line,))
 
 
 def cpu_limit(exit_: ExitInfo) -> Classification | None:
-    """A hard limit of CPU time applied and was used up: then the kernel sends SIGKILL.
-
-    If its CPU time was not measured, its run time is used instead.
+    """Rule: a hard limit of CPU time was used up, so the kernel sent SIGKILL. If the CPU time was
+    not measured, the run time is used instead.
     """
     if killed_by(exit_) != signal.SIGKILL:
         return None
@@ -159,7 +158,7 @@ def _cpu_secs(exit_: ExitInfo) -> tuple[float | None, bool]:
 
 
 def ulimits(exit_: ExitInfo, option: str) -> tuple[str, ...]:
-    """Return its limits of this kind as text, such as "ulimit -t 1"."""
+    """Return the execution's limits of this kind as text, such as "ulimit -t 1"."""
     known = facts_of(exit_).ulimits
     return tuple(
         text for text in (() if known is msgspec.UNSET else known) if option in text.split()
@@ -167,8 +166,8 @@ def ulimits(exit_: ExitInfo, option: str) -> tuple[str, ...]:
 
 
 def near_limit(exit_: ExitInfo) -> Classification | None:
-    """Its memory peak was near its limit. If the kernel's counter shows no kill, SIGKILL was not
-    the kernel's; a guard of the machine, which also sends SIGTERM, may be the sender.
+    """Rule: its memory peak was near its limit. If the kernel's counter shows no kill, the kernel
+    did not send SIGKILL. The sender may be a memory guard of the machine, which also sends SIGTERM.
     """
     number, line = killed_by(exit_), _near(exit_)
     counted = exit_.out_of_memory is False or facts_of(exit_).memory_kills == 0
@@ -182,7 +181,7 @@ def near_limit(exit_: ExitInfo) -> Classification | None:
 
 
 def unknown_sender(exit_: ExitInfo) -> Classification | None:
-    """The sender is unknown."""
+    """Rule: the sender is unknown."""
     number = killed_by(exit_)
     if number is None:
         return None

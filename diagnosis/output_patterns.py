@@ -1,7 +1,6 @@
 """Recognizes well-known texts in the newest lines of output: Python's last exception, faulthandler
-frames, error lines. Pure.
-
-A job can print any text. So a match is at most "likely" and decides nothing.
+frames, error lines. Pure. A job can print any text. So a match is at most "likely" and never
+decides the type of an exit.
 """
 
 import re
@@ -13,7 +12,7 @@ _SEEN, _LAST = 200, 15
 #: An error line is near the end if at most this many lines follow. It still counts if an unrelated
 #: error follows within the second number of lines.
 _NEAR, _BEFORE_ERROR = 8, 3
-#: A line that says that the program continues. An error line of its own; not a report of another
+#: Patterns of lines: the program continues; an error of the program itself; a report of another
 #: program's exit code.
 _SURVIVED = re.compile(
     r"(?i)\bwarn(?:ing)?\b|\b(?:going|carrying|goes) on\b|\bcontinuing\b|\bignor(?:ed|ing)\b|\bretry(?:ing)?\b|\btrying again\b",
@@ -36,8 +35,8 @@ _FAULT_HEADER = re.compile(
 )
 _FAULT_FRAME = re.compile(r'^ {1,8}File "([^"]{1,300})", line (\d{1,9}) in (.{1,200})$')
 
-#: (cause, pattern of the line, lower-case hints, one of which the line contains). For one line the
-#: first row counts. The hints are a cheap filter, because status requests come often.
+#: (cause, pattern of the line, lower-case hints). The line contains at least one of the hints. For
+#: one line the first row counts. The hints are a cheap filter, because status requests come often.
 _COMPLAINTS = tuple(
     (word, re.compile(rule), hints)
     for word, rule, hints in (

@@ -3,10 +3,10 @@ the expression is loaded.
 
 `re` backtracks, and some expressions can match a line in exponentially many ways. The rules run on
 the event loop that all jobs share, so an exit table with an expensive rule is refused. Tests with
-sample lines would prove nothing about other lines. Instead this module counts the ways to match a
-line of maximum length. It accepts only the syntax for which it can count them: characters, classes,
-`.`, `\\d \\w \\s \\b` and their opposites, `^`, `$`, groups, `|`, repetitions, and a leading
-`(?i)`. One step compares one word or one character.
+sample lines would not cover other lines. Instead this module counts the ways to match a line of
+maximum length. It accepts only the syntax for which it can count them: characters, classes, `.`,
+`\\d \\w \\s \\b` and their opposites, `^`, `$`, groups, `|`, repetitions, and a leading `(?i)`. One
+step compares one word or one character.
 """
 
 import re

@@ -1,7 +1,7 @@
 """The front end: a Flask blueprint for browsers, the application that `jobscribe server` serves,
 and the proxy of `jobscribe up`.
 
-The front end talks to the supervisor over HTTP only, and decides nothing about runs.
+The front end uses the supervisor over HTTP only, and makes no decisions about runs.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -14,7 +14,7 @@ from ...runtime.child_processes import close_pipes, signal_group, wait_ended
 
 #: Exit codes as `timeout` and shells use them: no answer in time; no such program.
 NO_ANSWER, NO_PROGRAM = 124, 127
-#: Limits for the bytes read from stdout, and for the characters of stderr that are reported.
+#: Limits of the bytes read from stdout, and of the reported characters of stderr.
 _MOST_BYTES = 64 << 20
 _WORDS = 2000
 #: Time to wait for a killed command (seconds).

@@ -1,8 +1,8 @@
 """Exit info of an execution in a batch job, by priority: written by the script, reported by Slurm,
 reported by accounting, unknown.
 
-The exit is final only when nothing of the execution is left: Slurm reports the job as over or does
-not know it, or the step of a gang's task has ended. Blocks.
+The exit is final only when no process of the execution is left: Slurm reports the job as over or
+does not know it, or the step of a gang's task has ended. Blocks.
 """
 
 import contextlib

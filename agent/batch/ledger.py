@@ -184,7 +184,7 @@ class BatchLedger:
         for path, content in list(self.pending.items()):
             try:
                 write_json(path, content)
-            except FileNotFoundError:  # its folder was deleted, so nobody needs the file
+            except FileNotFoundError:  # its folder was deleted, so the file is not needed
                 pass
             except OSError:
                 continue

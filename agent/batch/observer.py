@@ -19,8 +19,7 @@ from ...runtime.execution.output_limit import OutputCap
 from ..slurm.script_markers import OVER, STARTED, Started, parse_started
 from .state import Task
 
-#: Pauses between two polls (seconds): the first after a change, growing to the second without
-#: changes.
+#: Pauses between two polls (seconds): the shortest, after a change, and the longest.
 SHORTEST_SECS, LONGEST_SECS = 0.1, 1.0
 _GROWTH = 1.3
 #: Output is capped at most this often (seconds).
@@ -95,8 +94,8 @@ def own_exit(folder: str, started: Started | None) -> ExitInfo | None:
 
 
 def ended_at(folder: str, began: float | None) -> float:
-    """Return when the script wrote its exit code (unix seconds), but not before `began`: files are
-    stamped by a coarser clock.
+    """Return the unix time at which the script wrote its exit code, at least `began`: file times
+    come from a coarser clock.
     """
     try:
         return max(os.stat(f"{folder}/{EXIT_CODE}").st_mtime, began or 0.0)
@@ -105,7 +104,7 @@ def ended_at(folder: str, began: float | None) -> float:
 
 
 def read_fence(folder: str) -> Started | None:
-    """Return the content of the fence, or None if nobody took it."""
+    """Return the content of the fence, or None if it is not taken."""
     data = read(f"{folder}/{STARTED}", _FENCE_BYTES)
     return None if data is None else parse_started(data.decode("utf-8", "replace"))
 

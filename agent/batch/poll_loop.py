@@ -135,7 +135,7 @@ class BatchPollLoop:
             self._ledger.try_write(job)
 
     async def run(self) -> None:
-        """Poll for ever."""
+        """Poll until canceled."""
         query: asyncio.Task[None] | None = None
         try:
             while True:
@@ -428,13 +428,13 @@ def _left_queue(job: BatchJob) -> bool:
 
 def _progress(job: BatchJob) -> tuple[object, ...]:
     """Return the values whose change makes another change likely. (Slurm updates expected start and
-    reason all the time.)
+    reason continuously.)
     """
     return job.job_id, job.state.state, job.slurm_status and job.slurm_status.kind
 
 
 def _expects_news(job: BatchJob) -> bool:
-    """Return whether the next answer is expected to bring news."""
+    """Return whether the next answer is likely to show a change."""
     absent = job.absent_mono is not None and time.monotonic() - job.absent_mono < 6 * ABSENT_SECS
     return (
         absent

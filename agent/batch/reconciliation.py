@@ -160,7 +160,7 @@ class Reconciler:
 
 def _is_row_of(job: BatchJob, row: Row | Account) -> bool:
     """Return whether a row belongs to this job. A controller that lost its latest state reuses job
-    ids. (Accounting may lag with the name and keep no comments.)
+    ids. (Accounting may report the name late, and may store no comments.)
     """
     if row.comment.startswith(f"{COMMENT} "):
         return row.comment == job.comment
@@ -168,7 +168,9 @@ def _is_row_of(job: BatchJob, row: Row | Account) -> bool:
 
 
 def _explain_own_cancel(job: BatchJob, slurm_status: SlurmStatus) -> SlurmStatus:
-    """Replace Slurm's sentence for a job that jobscribe canceled, so that nobody else is named."""
+    """Replace Slurm's sentence for a job that jobscribe canceled, so that it does not blame another
+    user.
+    """
     if (
         slurm_status.exit is None
         or slurm_status.state.state != "CANCELLED"

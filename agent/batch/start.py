@@ -1,9 +1,8 @@
-"""Submission of batch scripts, at most once as far as can be known, and the search for a job if
-sbatch gave no answer.
+"""Submission of batch scripts, and the search for a job if sbatch gave no answer.
 
-sbatch may submit a job and be killed, or lose its answer. So the job is searched by its comment. It
-is submitted again only if squeue and accounting both answered and do not know it. If Slurm has both
-jobs after all, the fence lets only one run.
+sbatch may submit a job and then be killed, or its answer may be lost. So the agent searches for the
+job by its comment. It submits the script again only if squeue and accounting both answered and do
+not know the job. If Slurm has two jobs after all, the fence lets only one run.
 """
 
 import asyncio
@@ -126,9 +125,7 @@ class Submitter:
 def find_job_id(
     job: BatchJob, rows: Mapping[str, Row], accounts: Mapping[str, Account]
 ) -> str | None:
-    """Return the job id with this comment. Of several, prefer one that is not over, then the
-    newest.
-    """
+    """Return the id of the job with this comment. Prefer an unfinished job, then the newest."""
     ids = {i: r.state for i, r in rows.items() if r.comment == job.comment}
     ids |= {i: a.state for i, a in accounts.items() if _is_record_of(job, a) and i not in ids}
     ranked = sorted(

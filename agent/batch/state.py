@@ -77,7 +77,7 @@ class Task:
         self.exited_first = False
         self.step_over_mono: float | None = None
         self.stop_reason: str | None = None
-        #: when SIGKILL is due; then the signals sent so far
+        #: when SIGKILL is due; the signals sent so far
         self.kill_at: float | None = None
         #: stop.json says that a signal may have been sent
         self.signaled = False
@@ -160,8 +160,8 @@ class BatchJob:
         self.absent_polls = 0
         #: number of plain scancels sent
         self.cancels_sent = 0
-        #: why it can never start, which ends it; and the number of consecutive polls that reported
-        #: it
+        #: reason why it can never start, and the number of consecutive polls that reported the
+        #: reason
         self.impossible = ""
         self.impossible_polls = 0
         #: number of consecutive polls in which it was queued again after its start; and whether it

@@ -25,7 +25,7 @@ from .state import BatchJob, Task
 #: Tasks of a gang are stopped one by one. Wait this long for the others (seconds), because stopping
 #: the job is cheaper than stopping all steps.
 _COLLECT_SECS = 0.1
-#: Pause between two tries (seconds): the first, growing to the second.
+#: Pause between two tries (seconds): the initial and the maximum pause.
 _RETRY_SECS, _RETRY_MAX_SECS = 2.0, 15.0
 #: scancel's messages for a job that is over or does not exist.
 _OVER = (
@@ -134,7 +134,7 @@ class BatchStopper:
             task.cancel()
 
     async def _work(self, job: BatchJob) -> None:
-        """Repeat until no live task is to be stopped."""
+        """Repeat the stop steps until every task to stop has ended."""
         await asyncio.sleep(_COLLECT_SECS)
         pause = _RETRY_SECS
         while True:
@@ -165,13 +165,13 @@ class BatchStopper:
                 await asyncio.sleep(_COLLECT_SECS)
 
     def _pause(self, job: BatchJob, pause: float) -> float:
-        """Return the time until the next grace ends or the next try."""
+        """Return the seconds until the next grace period ends or the next retry is due."""
         now = time.monotonic()
         due = [t.kill_at - now for t in job.live if t.kill_at is not None and t.kill_at > now]
         return max(0.01, min([pause, *due]))
 
     async def _step(self, job: BatchJob, ending: list[Task]) -> bool:
-        """Do the next step. True if Slurm accepted."""
+        """Perform the next stop step. Return True if Slurm accepted it."""
         for task in ending:
             if task.started is None and not task.fenced:
                 task.fenced = take_fence(task.folder)

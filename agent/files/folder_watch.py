@@ -18,7 +18,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Change:
-    """Set by any change in the folder since `clear`. notified: the kernel reports changes."""
+    """Event that any change in the folder sets, until `clear`. notified: the kernel reports
+    changes; otherwise `wait` polls.
+    """
 
     def __init__(self, *, notified: bool) -> None:
         self._event = asyncio.Event()
@@ -31,7 +33,7 @@ class Change:
         self._event.set()
 
     async def wait(self, secs: float) -> None:
-        """Wait for a change, at most `secs`; returns early without change notifications. So check
+        """Wait for a change, at most `secs`; returns early without change notifications, so check
         again afterwards.
         """
         if secs <= 0:

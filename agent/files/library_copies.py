@@ -1,9 +1,9 @@
-"""Copies of a user's library on machines that do not see the supervisor's files. They are sent
-before a run or call that may read them.
+"""Copies of a user's library files, for machines that do not see the supervisor's files. The
+supervisor sends them before a run or call that may read them.
 
-A file arrives in pieces, in order, under a temporary name. The last piece gives it its name, and
-size and time of the original. Until then no file has that name, so an old file is never used in
-place of a new one.
+A file arrives in pieces, in order, under a temporary name. The last piece sets the modification
+time of the original and renames the file. Until then no file has the final name, so an old file is
+never used in place of a new one.
 """
 
 import contextlib

@@ -63,7 +63,7 @@ class Evidence:
         return [e for e in map(self._exited, executions) if e is not None]
 
     def _exited(self, e: Execution) -> Execution | None:
-        """Return None if there is no new information."""
+        """Return the ended execution, or None if it still runs or has no recorded exit."""
         if (
             e.state != "running"
             or e.exit is not None
@@ -154,7 +154,7 @@ class Evidence:
             return Chunk(b"", offset, offset, 0, over)
         try:
             status = os.fstat(fd)
-            if status.st_nlink > 1:  # a hard link: it may be another user's file
+            if status.st_nlink > 1:  # a hard link may be another user's file
                 return Chunk(b"", offset, offset, 0, over)
             size = status.st_size
             begin, data = _read_kept(fd, path, offset, limit)
@@ -186,7 +186,9 @@ def _read_kept(fd: int, path: Path, offset: int, limit: int) -> tuple[int, bytes
 
 
 def _dropped(path: Path) -> tuple[int, int]:
-    """Return the dropped range of this log; an empty one if there is none or its record is invalid."""
+    """Return the dropped range of this log. It is empty if no bytes were dropped or the record is
+    invalid.
+    """
     record = read_json(f"{path}{DROPPED}") or {}
     first, behind = record.get("from"), record.get("to")
     if (

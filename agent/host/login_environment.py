@@ -1,7 +1,7 @@
-"""The environment that a login profile makes of a clean one, cached by the files it depends on.
+"""The environment that a login profile creates, cached by the files that the profile reads.
 
-No variable of our own environment gets in. If a profile hangs or fails, jobs still run: they get
-the clean default environment, and a sentence reports that.
+The agent's own variables are not passed to the profile. If a profile hangs or fails, jobs still
+run: they get the clean default environment, and a sentence reports that.
 """
 
 import asyncio
@@ -35,8 +35,8 @@ _SHELL_VARIABLES = ("_", "SHLVL", "PWD", "OLDPWD", "TERM")
 
 
 class Snapshot(NamedTuple):
-    """sentence: why this is the default environment; None if the profile was run. umask: as a shell
-    prints it.
+    """A login environment. sentence: why this is the default environment; None if the profile was
+    run. umask: as a shell prints it.
     """
 
     env: dict[str, str]
@@ -103,10 +103,10 @@ class LoginEnvironment:
 
 
 def current_account(home: str | None = None) -> Account:
-    """Return the account of this process; its number serves as name if it is in no table.
+    """Return the account of this process. An account that is in no user table gets its uid as name.
 
-    home: its home directory if it is known better than in the table: a container image does not
-    contain the site's users.
+    home: overrides the home directory of the table, because a container image does not contain the
+    site's users.
     """
     uid = os.getuid()
     try:

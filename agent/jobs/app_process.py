@@ -1,8 +1,8 @@
 """The app's functions in a forked process, so that a crash there does not end the job command.
 
 Questions and answers are JSON lines over a private socket. The first question starts the process; a
-question after its death starts it again. It prints to the job's output; tracebacks go to the job's
-stderr.
+question after its death starts it again. What the app prints goes to the job's output; tracebacks
+go to the job's stderr.
 """
 
 import contextlib
@@ -50,7 +50,9 @@ class _InvalidValue(Exception):
 
 
 class AppSide:
-    """Asks the app's functions. woken: a descriptor that is readable when a child has ended."""
+    """Calls the app's functions in the forked process. woken: a descriptor that is readable when a
+    child has ended.
+    """
 
     def __init__(self, run_input: RunInput, woken: int) -> None:
         self._input, self._woken = run_input, woken
@@ -81,7 +83,7 @@ class AppSide:
         return answer["value"]
 
     def close(self) -> None:
-        """Kill its process."""
+        """Kill the forked process."""
         if self._socket is not None:
             self._kill()
 
@@ -99,7 +101,7 @@ class AppSide:
         self._pid, self._socket = pid, ours
 
     def _read_answer(self, until: float | None) -> bytes:
-        """Return its answer, or b"" if the process ended without one. Raises TimeoutError."""
+        """Return the process's answer, or b"" if it ended without an answer. Raises TimeoutError."""
         assert self._socket is not None
         got = bytearray()
         while not got.endswith(b"\n"):
@@ -112,7 +114,7 @@ class AppSide:
                 if not piece:
                     return b""
                 got += piece
-            elif ready and self._has_ended():  # only processes that it has forked could still write
+            elif ready and self._has_ended():  # only its own children could still write
                 return b""
         return bytes(got)
 
@@ -135,7 +137,7 @@ class AppSide:
         )
 
     def _kill(self) -> int:
-        """Kill and reap it; return its exit code, negative for a signal."""
+        """Kill and reap the process; return its exit code, negative for a signal."""
         assert self._socket is not None
         self._socket.close()
         self._socket = None
@@ -218,8 +220,8 @@ def _call_app(question: Question, code: int, run_input: RunInput) -> Any:
 
 
 def _check_version(app: App) -> None:
-    """Raise AppError if the front end digested this run with another version of the app, for which
-    the result would count.
+    """Raise AppError if the front end computed this run's hash with another version of the app. The
+    result would be stored under that hash.
     """
     wanted = os.environ.get(APP_VERSION, app.version)
     if wanted != app.version:

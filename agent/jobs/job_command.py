@@ -5,7 +5,8 @@ progress, stores the result.
 
 The app's functions run in a separate process (`app_process`), so this process can report their
 crash. The code's output is the job's output. The termination message says why a run failed;
-tracebacks go to stderr.log. Ends like the code: with its exit code, or by its signal.
+tracebacks go to stderr.log. The job command ends like the code: with its exit code, or by its
+signal.
 """
 
 import contextlib
@@ -101,8 +102,8 @@ class _Computation:
     # ---- the code
 
     def _run_code(self, command: list[str], env: dict[str, str]) -> int:
-        """Run the program; return its exit code. SIGTERM is left to the program: a stop sends it to
-        every process of the job.
+        """Run the program; return its exit code. A stop sends SIGTERM to every process of the job,
+        so this process does not forward it.
         """
         signal.signal(signal.SIGTERM, self._stop)
         started_with = _initial_environment()

@@ -25,8 +25,8 @@ _BOOT = "import sys; sys.path[:0] = sys.argv.pop(1).split(':'); from {} import m
 
 
 class RunInput(NamedTuple):
-    """The content of the input file. The first three fields as in AppInput; also: names of configured
-    apps; the rest are folders.
+    """The content of the input file. The first three fields as in AppInput. also: names of
+    configured apps. The other fields are folders.
     """
 
     simulation_type: str

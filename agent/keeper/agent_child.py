@@ -127,7 +127,7 @@ class AgentChild:
         While the agent does not read, only the names of changed executions are kept.
         """
         if self._channel is None or self._channel.closed:
-            return  # the next agent's hello has it
+            return  # the hello to the next agent contains the change
         if self._channel.full or self._unreported:
             self._unreported[e.name] = None
         else:

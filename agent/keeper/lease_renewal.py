@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from .loop.event_loop import Loop
 
-#: Keepers and agents there log to one file (their stdout). It is cut to its last `_LOG_KEPT` bytes
-#: when it exceeds `_LOG_BYTES`.
+#: Keepers and agents with a lease log to one file (their stdout). It is cut to its last `_LOG_KEPT`
+#: bytes when it exceeds `_LOG_BYTES`.
 _LOG_BYTES, _LOG_KEPT = 16 << 20, 1 << 20
 
 
@@ -41,7 +41,7 @@ class LeaseRenewal:
         self.start()
         try:
             state = self._lease.renew()
-        except OSError as error:  # keep the agent: ending it would help nobody
+        except OSError as error:  # keep the agent: ending it would not help
             if not self._failing:
                 log(f"cannot renew the lease: {error.strerror}; another keeper may take it")
             self._failing = True

@@ -106,7 +106,7 @@ def main(started_agent: StartedAgent | None = None) -> int:
         return BAD_CONFIG
     config |= {"root": root, "folder": folder}
     processes.set_title(TITLE, root)
-    # a container without an agent has no use: it ends if no agent can be started
+    # a container without an agent is useless, so it ends if no agent can be started
     on_started = _startup_reporter(config) if started_agent is None else lambda failed: None
     return run(config, lambda sock: _exec_agent(config, sock), on_started, started_agent)
 
@@ -117,7 +117,7 @@ def run(
     on_started: OnStarted | None = None,
     started_agent: StartedAgent | None = None,
 ) -> int:
-    """Run the keeper until it is told to end; return the exit code.
+    """Run the keeper until it is ordered to end; return the exit code.
 
     The calling process becomes the keeper.
 

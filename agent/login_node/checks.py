@@ -63,7 +63,7 @@ def _folder(base: str) -> Iterator[str]:
 
 
 def _user_root(path: str | None) -> Iterator[str]:
-    """Check the folder of users' run directories, if it is not below `base`."""
+    """Check the folder that contains users' run directories, if it is not below `base`."""
     if path is None:
         return
     try:

@@ -177,7 +177,7 @@ def _start_detached(request: Request, folder: str, log: str, over: int) -> str |
 
 
 def _read_report(fd: int, secs: float) -> bytes | None:
-    """Return the keeper's line; empty if it ended before, None after the time limit."""
+    """Return the keeper's line; empty if the keeper ended without one, None after the time limit."""
     until, out = time.monotonic() + secs, b""
     try:
         while not out.endswith(b"\n"):
@@ -210,7 +210,7 @@ def find(request: Request) -> dict[str, Any]:
     if seen is None or not seen.belongs_to(handle):
         return {"state": "gone", "detail": "the keeper has ended; another one may have started"}
     if request.get("move") and seen.is_owner_alive() is None:
-        # its connection through that machine is gone; a start ends it there first
+        # its connection through that machine is lost; a start first ends the keeper on that machine
         return {
             "state": "gone",
             "detail": f"the keeper runs on {seen.host}, which has no connection to the supervisor any more",
@@ -279,7 +279,7 @@ def _size(path: str) -> int:
 
 
 def _appended_since(path: str, begin: int) -> bytes | None:
-    """Return what was appended since then, or the end of it."""
+    """Return the bytes from offset `begin` on, at most the last `_LOG_BYTES`."""
     end = last_bytes(path, _LOG_BYTES)
     return None if end is None else end[1][max(0, begin - end[0]) :]
 

@@ -57,7 +57,9 @@ class KeeperHeartbeat:
         during: Callable[[], None] = lambda: None,
         ticks: int | None = None,
     ) -> None:
-        """ticks: start time of the keeper; None: that of the process with this pid now."""
+        """ticks: start time of the keeper; None for the start time of the current process with this
+        pid.
+        """
         self._pid, self._pace, self._kill_secs, self._log = pid, pace, kill_secs, log
         self._ticks = processes.start_ticks(pid) if ticks is None else ticks
         self._send, self._changed, self._during = send, changed, during

@@ -45,7 +45,7 @@ class Outbox:
         return True
 
     async def take(self) -> list[Any]:
-        """Wait for messages and return the next portion. The previous one counts as sent."""
+        """Wait for messages and return the next portion. The previous portion counts as sent."""
         self._bytes -= self._sending
         self._sending = 0
         self._sent.set()
@@ -59,7 +59,7 @@ class Outbox:
         return portion
 
     async def wait_for_capacity(self) -> None:
-        """Wait until few answer bytes are queued."""
+        """Wait until the queued answer bytes are below the low-water mark."""
         while self._bytes > self._low_water_bytes:
             self._sent.clear()
             await self._sent.wait()

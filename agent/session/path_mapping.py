@@ -23,7 +23,9 @@ from ...protocol.wire.messages import (
 
 
 class Paths:
-    """pairs: (supervisor's path, local path). The longest matching prefix applies."""
+    """Maps paths between supervisor and agent. pairs: (supervisor's path, local path). The longest
+    matching prefix applies.
+    """
 
     def __init__(self, pairs: Sequence[Sequence[str]]) -> None:
         known = {
@@ -40,7 +42,7 @@ class Paths:
 
     @property
     def same(self) -> bool:
-        """Return whether all paths are equal at both ends."""
+        """Return whether supervisor and agent use the same paths."""
         return self._inside is None
 
     def path(self, path: str) -> str:

@@ -1,10 +1,10 @@
-"""The agent's side of the protocol as a pure state machine: supervisor messages and keeper reports
-in, supervisor messages and keeper orders out.
+"""The agent's side of the protocol as a pure state machine: its input is supervisor messages and
+keeper reports, its output supervisor messages and keeper orders.
 
 Lost, repeated and reordered messages are harmless because every answer is a fact about a fencing
 token. An operation on a known token is answered with the token's state. An ended execution is
-reported until the supervisor acknowledges it. A new connection begins with a snapshot. Nothing is
-ever stopped because the supervisor is unreachable.
+reported until the supervisor acknowledges it. A new connection begins with a snapshot. No execution
+is stopped because the supervisor is unreachable.
 """
 
 from collections import OrderedDict
@@ -82,7 +82,7 @@ class Read(msgspec.Struct, frozen=True):
 
 
 class StartCall(msgspec.Struct, frozen=True):
-    """Have a worker compute this call; it is answered in any case."""
+    """Let a worker compute this call. It is answered in any case."""
 
     op: Call
 

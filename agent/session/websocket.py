@@ -104,7 +104,7 @@ class Link:
             self._socket.close(1000, "the agent's send queue is full")
 
     async def wait_for_capacity(self) -> None:
-        """Wait until few answers are queued; called before a large answer is made."""
+        """Wait until few answers are queued. Call it before creating a large answer."""
         await self._outbox.wait_for_capacity()
 
     async def run(self) -> None:

@@ -1,13 +1,13 @@
-"""The script for sbatch. On a node, nothing else of jobscribe runs before the command's own script.
+"""The script for sbatch. On a node, no other jobscribe code runs before the command's own script.
 
 The script first creates the mark of its token, which is possible only once: a second job of the
 token, or a second start of the job, exits with FENCED and runs nothing. Then it loads modules, runs
 the set-up, and runs `script.sh` as a keeper would: stdout.log, stderr.log and the shell's own
 messages are beside it. The tasks of a gang are steps of one job.
 
-The node's environment counts (login, modules, set-up): `script.sh` does not contain the environment
-of the login node. In scripts and job files of a gang, `@<role>-<index>@` becomes the address of
-that task's node.
+The command gets the node's environment (login, modules, set-up), not the environment of the login
+node. In scripts and job files of a gang, `@<role>-<index>@` becomes the address of that task's
+node.
 """
 
 import re
@@ -168,9 +168,9 @@ def _header(submission: Submission, request: BatchRequest, *, gang: bool) -> lis
     ]
 
 
-#: `mark FOLDER NAME [STEP]`: the file is complete before it gets its name, so that no reader sees
-#: half of it. Without hard links it is created exclusively and then filled. The `-ef` test
-#: recognises an own mark whose answer a network file system lost.
+#: `mark FOLDER NAME [STEP]`: the file is complete before it gets its name, so that readers see only
+#: complete files. Without hard links it is created exclusively and then filled. The `-ef` test
+#: recognises the script's own mark if a network file system lost the answer to its creation.
 _MARK = (
     "mark() {",
     '  mine="$1/$2.${SLURM_JOB_ID:-0}.${SLURM_RESTART_COUNT:-0}.$$"',

@@ -1,8 +1,8 @@
 """Command lines of Slurm's programs, in formats of our own, independent of the user's login
 profile.
 
-Times are requested as unix seconds. The field separator is a character that nobody types. Fields
-that users choose (names, comments) come last, so that no name can shift another field.
+Times are requested as unix seconds. The field separator is a character that users do not type.
+Fields that users choose (names, comments) come last, so that no name can shift another field.
 """
 
 from collections.abc import Sequence
@@ -147,7 +147,8 @@ def _with_plain_output(unset: Sequence[str], *command: str) -> list[str]:
 
 
 def squeue(user: str | None, ids: Sequence[str] = ()) -> list[str]:
-    """Query all jobs of this user in slurmctld (or only these ids), ended jobs included.
+    """Return the command that queries all jobs of this user in slurmctld (or only these ids), ended
+    jobs included.
 
     Slurm fails for a single unknown id (see `command_errors.unknown_job_error`). With several ids,
     it leaves the unknown ones out.

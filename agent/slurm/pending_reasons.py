@@ -18,7 +18,7 @@ IMPOSSIBLE: dict[str, str] = {
 }
 #: The same as a sentence with the names of account and partition.
 _NOT_PERMITTED = re.compile(r"Job's (?P<what>account|QOS) not permitted to use this partition")
-#: Limits per job or per node. No other job's end makes room. `QOSMaxCpuPerJobLimit`,
+#: Limits per job or per node. The end of another job does not help. `QOSMaxCpuPerJobLimit`,
 #: `AssocMaxWallDurationPerJobLimit`...
 _PER_JOB_LIMIT = re.compile(
     r"(?:(?:QOS|Assoc)?(?:Max|Min)[A-Za-z]*Per(?:Job|Node)(?:Limit)?|QOSMin[A-Za-z]*|MaxMemPerLimit)\Z"

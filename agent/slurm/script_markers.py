@@ -8,7 +8,8 @@ STARTED = "started"
 #: For gangs. GANG: in the first folder, the whole job has begun. OVER: in every folder, srun's exit
 #: code once the step is over.
 GANG, OVER = "gang", "step-over"
-#: In the first folder while modules load and set-up runs. If it remains, they replaced the command.
+#: In the first folder while modules load and set-up runs. If the file remains, modules or set-up
+#: replaced the command.
 SETUP = "setup"
 #: Output of Slurm and of the batch script, not of the run.
 BATCH_LOG = "batch.log"

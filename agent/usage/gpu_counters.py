@@ -1,5 +1,5 @@
-"""Usage of the machine's GPUs by process, from NVIDIA's library. Without the library nothing is
-known.
+"""Usage of the machine's GPUs by process, from NVIDIA's library. Without the library usage is
+unknown.
 
 The library comes with the extra `gpu` (package nvidia-ml-py, module pynvml) and needs a driver. It
 is loaded on first use, once; its failures are never reported as errors. Calls may block: do not
@@ -33,7 +33,7 @@ UNKNOWN = Use(None, None)
 
 
 class Gpus:
-    """load: imports the library."""
+    """Reads the GPUs of this machine. load: function that imports the library."""
 
     def __init__(self, load: Callable[[], Any] = lambda: importlib.import_module("pynvml")) -> None:
         self._load: Callable[[], Any] | None = load

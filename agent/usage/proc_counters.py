@@ -17,8 +17,8 @@ _NOT_TO_READ = (FileNotFoundError, ProcessLookupError, PermissionError)
 
 
 class Process(NamedTuple):
-    """ticks: start time, identifies it together with its pid. cpu: CPU seconds, including those of
-    reaped children; waited: the children's part.
+    """Counters of one process. ticks: start time, which identifies it together with its pid. cpu:
+    CPU seconds, including those of reaped children; waited: the children's part.
     """
 
     pid: int
@@ -86,8 +86,8 @@ def cgroup_cpu_secs(folder: str) -> float | None:
 
 
 def traffic(pid: int) -> Traffic | None:
-    """Return its disk traffic, or None: it runs as another user, has ended, or the kernel does not
-    count.
+    """Return the process's disk traffic. None if it runs as another user, has ended, or the kernel
+    does not count.
     """
     raw = _read(f"/proc/{pid}/io")
     fields = dict(line.split(b": ", 1) for line in (raw or b"").splitlines())
@@ -99,9 +99,9 @@ def traffic(pid: int) -> Traffic | None:
 
 
 def memory(p: Process) -> int | None:
-    """Return its memory in bytes, shared memory in proportion; None if it has ended.
+    """Return the process's memory in bytes, with its share of shared memory; None if it has ended.
 
-    Without access to that (another user's process, an old kernel), shared memory counts in full.
+    If the shares are unknown (another user's process, an old kernel), shared memory counts in full.
     """
     if p.over:
         return 0

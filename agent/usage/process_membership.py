@@ -1,5 +1,5 @@
-"""Assignment of processes to executions, for usage counts; ending executions uses
-`keeper.executions.process_tracker`.
+"""Assignment of processes to executions, for usage counts. (`keeper.executions.process_tracker`
+assigns processes in order to end executions.)
 
 By cgroup, if the execution has one: the kernel reports it. Otherwise: descendants of the main
 process; former descendants; and the keeper's adopted children by session, environment mark or held
@@ -87,7 +87,7 @@ class ProcessMembership:
             # the job moves itself into the cgroup, a moment after its start
             if not main.over and e.cgroup is None:
                 e.cgroup = cgroup_of_process(e.pid, e.name)
-            if main.parent != self._keeper_pid:  # an earlier keeper's: its orphans are elsewhere
+            if main.parent != self._keeper_pid:  # started by an earlier keeper
                 _add(found, (p.pid for p in self._process_table().values() if p.session == e.pid))
         if e.cgroup is not None:
             with contextlib.suppress(OSError):  # it is being removed

@@ -24,7 +24,7 @@ from .process_membership import Execution, ProcessMembership
 #: Pause between two samples (seconds), and between the start of an execution and its first sample,
 #: which is also the shortest pause.
 EVERY_SECS, FIRST_SECS = 5.0, 1.0
-#: A sample that used one CPU second is followed by a pause of PAUSE_PER_SEC seconds, at most
+#: The pause after a sample is PAUSE_PER_SEC times the CPU seconds that it used, at most
 #: LONGEST_SECS.
 PAUSE_PER_SEC, LONGEST_SECS = 100.0, 60.0
 #: Executions per message.
@@ -120,7 +120,7 @@ class UsageSampler:
         except Exception as e:
             error = e
         cost = time.thread_time() - began
-        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+        with contextlib.suppress(RuntimeError):  # the loop has ended during the sample
             loop.call_soon_threadsafe(
                 self._sampled, found, error, pause_after(cost) if error is None else LONGEST_SECS
             )
@@ -200,7 +200,7 @@ def _sample(w: SampledExecution, cards: tuple[Card, ...]) -> Sample:
 
 
 def _cpu(w: SampledExecution) -> float:
-    """Return CPU seconds since its start, ended processes included."""
+    """Return the CPU seconds of the execution since its start, ended processes included."""
     before, now = w.execution.before, w.execution.seen
     handed = {pid: p.waited - before[pid].waited for pid, p in now.items() if pid in before}
     w.lost_cpu += proc_counters.lost(before, now, {pid: p.cpu for pid, p in before.items()}, handed)
@@ -210,7 +210,9 @@ def _cpu(w: SampledExecution) -> float:
 
 
 def _traffic(w: SampledExecution) -> Traffic | None:
-    """Return bytes read and written since its start; None if a process hides its counts."""
+    """Return the bytes that the execution read and wrote since its start; None if a process hides
+    its counts.
+    """
     before, now, was = w.execution.before, w.execution.seen, w.traffic
     w.traffic = dict(_disk_traffic(now, was))
     both = [pid for pid in w.traffic if pid in was]

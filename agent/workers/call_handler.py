@@ -53,8 +53,8 @@ def _stamp(path: str) -> tuple[int, int, int] | None:
 
 
 class Calls:
-    """also: apps besides the installed ones, see apps.registry. Apps loaded before the fork need not
-    be loaded again.
+    """Answers calls. also: apps besides the installed ones, see apps.registry. Apps loaded before
+    the fork need not be loaded again.
     """
 
     def __init__(self, also: Iterable[str]) -> None:

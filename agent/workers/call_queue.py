@@ -1,4 +1,4 @@
-"""Calls of apps, from message to answer: queue, fork of the worker process, deadline, end.
+"""Calls of apps, from message to answer: queue, fork, deadline, end.
 
 Every call is answered exactly once, whatever the app, its process or the worker process does; a
 canceled call is not answered. The processes are in `worker_process`, reached through
@@ -30,7 +30,8 @@ QUEUE_LIMIT = 64
 SPARES = 2
 #: A killed call is answered after at most this long (seconds), even if its end was not seen.
 KILL_SECS = 1.0
-#: Time limit of an import in the worker process (seconds); a call has done it before.
+#: Time limit of an import in the worker process (seconds). A call has already imported the same
+#: modules.
 LOAD_SECS = 60.0
 #: A call's printed output: bytes kept for the log, and bytes after which the call is stopped.
 PRINTED_KEPT, PRINTED_LIMIT = 8000, 64 * 1024 * 1024
@@ -80,7 +81,9 @@ class _AppTrace(Exception):
 
 
 class CallQueue:
-    """folder: for working directories of calls; emptied at each start. reply: sends the answers."""
+    """The calls of one agent. folder: for working directories of calls; emptied at each start.
+    reply: sends the answers.
+    """
 
     def __init__(
         self,
@@ -178,7 +181,7 @@ class CallQueue:
         """Start waiting calls on spare forks, and order the forks that will be needed."""
         if self._stale:
             if self._link is not None and not self._busy:
-                self._link.kill()  # its end starts the next one
+                self._link.kill()  # when it ends, the next worker process starts
             return
         while self._queue and self._spares and len(self._busy) < self._at_once:
             self._begin(self._queue.popleft(), self._spares.popleft())
@@ -461,8 +464,8 @@ class CallQueue:
     # ---- imports for later calls
 
     def _load(self, app: str, outcome: Outcome) -> None:
-        """Order the worker process to import what a call imported. Each name once: an import that
-        fails would fail again.
+        """Order the worker process to import the modules that a call imported. Order each name only
+        once, because a failed import would fail again.
         """
         modules = tuple(m for m in outcome.imported if m not in self._loads)
         app_too = f"app {app}" not in self._loads

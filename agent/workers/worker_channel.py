@@ -109,7 +109,7 @@ class WorkerLink:
                 raise
 
     def kill(self) -> None:
-        """Kill it; its forks end with it."""
+        """Kill the worker process; its forks end with it."""
         self._process.kill()
 
     def close(self) -> None:

@@ -49,8 +49,8 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 class Setting(msgspec.Struct):
-    """folder: for the empty working directory of each call. path: PYTHONPATH of the login
-    environment. also: see apps.registry.
+    """Settings of the worker process. folder: for the empty working directory of each call. path:
+    PYTHONPATH of the login environment. also: see apps.registry.
     """
 
     folder: str
@@ -60,7 +60,7 @@ class Setting(msgspec.Struct):
 
 
 class WorkerOrder(msgspec.Struct, omit_defaults=True):
-    """do: `fork`, `kill` (pid), `load` (app and modules)."""
+    """An order. do: `fork`, `kill` (pid), `load` (app and modules)."""
 
     do: str
     pid: int = 0
@@ -69,8 +69,8 @@ class WorkerOrder(msgspec.Struct, omit_defaults=True):
 
 
 class WorkerEvent(msgspec.Struct, omit_defaults=True):
-    """said: `forked` (pid; the packet carries socket and output), `ended` (pid, wait status),
-    `loaded` (app), `trouble` (sentence).
+    """An event. said: `forked` (pid; the packet carries socket and output), `ended` (pid, wait
+    status), `loaded` (app), `trouble` (sentence).
     """
 
     said: str
@@ -241,7 +241,7 @@ class _Worker:
 
     def _load(self, order: WorkerOrder) -> None:
         """Import what a call imported. An import that fails here affects only that call."""
-        # an import may hang; afterwards the closed socket tells more
+        # an import may hang: then end with the agent anyway
         processes.end_with_parent(signal.SIGKILL)
         failed: BaseException | None = None
         for name in order.modules:
@@ -271,7 +271,7 @@ class _Worker:
         signal.set_wakeup_fd(-1)
         for pid in self._forks:
             os.kill(pid, signal.SIGKILL)
-        self._forks.clear()  # so that they are reaped as strangers
+        self._forks.clear()  # so that they are reaped without a report
         self._reap_forks()
         shutil.rmtree(self._setting.folder, ignore_errors=True)
 

@@ -120,7 +120,7 @@ def frame(run: Run, asked: Frame) -> Any:
 
 
 def hottest(run: Run, args: Data) -> Any:
-    """Analysis: the highest temperature, its time, and the same for the mean."""
+    """Analysis: return the highest and the highest mean temperature, each with its time."""
     history = _history(run)
     if not history:
         raise AppError("there are no frames yet")

@@ -17,13 +17,15 @@ WEEKS_A_YEAR = 52
 
 
 def height(week: float, adult: float, weeks_to_grow: float) -> float:
-    """Fast growth that slows down; reaches 95 % at `weeks_to_grow`."""
+    """Return the height: growth slows down and reaches 95 % at `weeks_to_grow`."""
     rate = -math.log(0.05 / (1 - NEWBORN_HEIGHT)) / weeks_to_grow
     return adult * (1 - (1 - NEWBORN_HEIGHT) * math.exp(-rate * week))
 
 
 def weight(week: float, adult: float, weeks_to_grow: float) -> float:
-    """Gompertz curve: slow, fast, slow; reaches 95 % at `weeks_to_grow`."""
+    """Return the weight by a Gompertz curve (slow, fast, slow), which reaches 95 % at
+    `weeks_to_grow`.
+    """
     start = -math.log(NEWBORN_WEIGHT)
     rate = math.log(start / -math.log(0.95)) / weeks_to_grow
     return adult * math.exp(-start * math.exp(-rate * week))

@@ -142,7 +142,9 @@ def download(run: Run, suffix: str) -> str:
 
 
 def age_at(run: Run, args: Data) -> Any:
-    """Analysis: the age (weeks) at which a fraction of the final height and weight is reached."""
+    """Analysis: return the age (weeks) at which a fraction of the final height and weight is
+    reached.
+    """
     share = _float(args, "share", 0.95, low=0.0, high=1.0)
     grown = _grown(run)
     return {
@@ -167,13 +169,13 @@ def _grown(run: Run) -> dict[str, Any]:
 
 
 def ideal_weight(args: Data) -> Any:
-    """Stateless: the weight (kg) of a well-proportioned grown dog of this height (cm)."""
+    """Stateless: return the weight (kg) of a well-proportioned grown dog of this height (cm)."""
     height = _float(args, "height", None, low=5.0, high=120.0)
     return {"weight": round(0.0092 * height**2, 2)}
 
 
 def list_dogs(lib: Path, args: Data) -> Any:
-    """Stateful: the user's own dogs."""
+    """Stateful: return the user's own dogs."""
     return {"dogs": _dogs(lib)}
 
 

@@ -33,7 +33,7 @@ class Masker:
         self._redactor = Redactor(s.strip() for s in secrets)
 
     def learn(self, part: Part) -> None:
-        """Learn the values that have a secret's name."""
+        """Add the values whose names mark them as secrets."""
         if part.kind == "script":
             for value in _script_secrets(part.data.decode("utf-8", "surrogateescape")):
                 self._redactor.add(value)

@@ -101,7 +101,7 @@ def _select_tasks(answer: dict[str, Any], out: Collected) -> list[dict[str, Any]
 
 
 def _agents(client: "Client", tasks: Sequence[dict[str, Any]], out: Collected) -> None:
-    """Add state and end of the log of each agent that ran these tasks, of the job's user."""
+    """Add the state and the log's end of each agent that ran these tasks for the job's user."""
     from ...client.api.errors import ClientError
 
     keys = {str(t["agentKey"]) for t in tasks if t.get("agentKey")}

@@ -154,7 +154,9 @@ def _start_supervisor(root: Path, screen: _DemoScreen) -> "subprocess.Popen[byte
 
 
 def _first_line(process: "subprocess.Popen[bytes]") -> str:
-    """Return the first line of its output; empty if it ended or took longer than READY_SECS."""
+    """Return the first line of the supervisor's output; empty if it ended or took longer than
+    READY_SECS.
+    """
     import select
 
     assert process.stdout is not None

@@ -17,7 +17,7 @@ LAMMPS = "/usr/bin/lmp"
 DECK = "/usr/share/lammps/examples/crack/in.crack"
 PACKAGES = ("lammps", "lammps-examples")
 INSTALL_SECS = 300
-#: The deck runs 5,000 steps of molecular dynamics; with the additional steps it runs about 10 s.
+#: The deck has 5,000 steps of molecular dynamics. With the additional steps it runs about 10 s.
 DECK_STEPS, MORE_STEPS = 5000, 10000
 HEAT_SECS = 10.0
 
@@ -54,7 +54,7 @@ def lammps() -> Computation:
     """Return the LAMMPS job: the shipped deck in the run directory, with additional steps.
 
     stdbuf: LAMMPS buffers its output in blocks when it writes to a file. The environment keeps its
-    MPI from looking for ssh at the start, which fails without ssh.
+    MPI from searching for ssh at the start, which would fail without ssh.
     """
     script = f'cp {DECK} . && printf "include in.crack\\nrun {MORE_STEPS}\\n" > in.demo && exec stdbuf -oL {LAMMPS} -in in.demo'
     return Computation(

@@ -113,7 +113,9 @@ def limits(given: Facts) -> Facts:
 
 
 def _pids_limit() -> int | None:
-    """Return the process limit of this process's cgroup. None if none or unreadable."""
+    """Return the process limit of this process's cgroup. None if there is no limit or it is
+    unreadable.
+    """
     from ...agent.keeper.linux import cgroup_mounts
 
     with contextlib.suppress(OSError, ValueError):
@@ -199,7 +201,9 @@ def _kmsg() -> str | None:
 
 
 def _syslog() -> str | None:
-    """Return the same for the system call that dmesg(1) falls back to."""
+    """Return None if the kernel log's system call works (the fallback of dmesg(1)), else the
+    error's name.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     buffer = ctypes.create_string_buffer(256)
     if libc.klogctl(_DMESG, buffer, len(buffer)) < 0:

@@ -30,8 +30,8 @@ def published(root: str) -> list[str]:
 
 
 def holder(ip: str, port: int, root: str) -> Facts:
-    """Return {"pid", "what", "ours"}: the listening process, its title, and whether it belongs to
-    this root. A value is None if unknown.
+    """Return {"pid", "what", "ours"}: the pid and title of the listening process, and whether it
+    belongs to this root. A value is None if unknown.
     """
     inodes = {inode for address, inode in _listening(port) if _conflict(ip, address)}
     for pid in _pids():
@@ -77,7 +77,7 @@ def _pids() -> list[int]:
 
 
 def _sockets(pid: int) -> set[str]:
-    """Return the inodes of its sockets; empty if this user has no permission."""
+    """Return the inodes of the process's sockets; empty if this user has no permission."""
     found = set()
     with contextlib.suppress(OSError):
         for fd in os.listdir(f"/proc/{pid}/fd"):

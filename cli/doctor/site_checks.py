@@ -212,7 +212,7 @@ def _ready(f: Facts) -> list[Finding]:
 
 
 def _health(f: Facts) -> list[Finding]:
-    """Return the supervisor's own health reasons in its order: failing ones first."""
+    """Return the supervisor's health reasons in the supervisor's order: failing ones first."""
     body = f["health"]["body"]
     if f["health"]["code"] != 200 or not isinstance(body, dict):
         return []

@@ -98,7 +98,7 @@ def marked(text: str) -> str:
 
 
 def untouched(text: str) -> bool:
-    """Return whether this command wrote the text and nobody has edited it since."""
+    """Return whether this command wrote the text and the text was not edited since."""
     above, mark, rest = text.rpartition(_MARK)
     return bool(mark) and rest.strip() == hashlib.sha256(above.encode()).hexdigest()
 

@@ -152,7 +152,7 @@ def _print(s: Session, state: "GroupState", runs: "list[GroupRun]", wanted: str 
 
 
 def _summary(runs: "Iterable[GroupRun]") -> list[list[str]]:
-    """Return one row per kind of end, the most frequent first."""
+    """Return one row per outcome, the most frequent first."""
     alike: dict[tuple[str, str], list[GroupRun]] = {}
     for run in runs:
         alike.setdefault((run.state, _exit(run)), []).append(run)

@@ -171,7 +171,7 @@ def _srun_prefix(task: dict[str, Any]) -> list[str]:
     batch = task.get("batch") or {}
     if not _is_batch(task) or task["state"] != "running" or not batch.get("jobId"):
         return []
-    # One of several tasks has an address and a single host; a lone task's host is its list of
+    # A task of a gang has an address and a single host. The host of a single task is its list of
     # nodes.
     node = [f"--nodelist={task['host']}"] if task.get("address") and task.get("host") else []
     return [

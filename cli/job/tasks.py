@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _HEADS = ("TASK", "STATE", "EXIT", "LOCATION", "DURATION", "PID")
-#: Maximum number of ports shown for one label; then their count follows.
+#: Maximum number of ports shown for one label. For more ports, their count follows.
 _PORTS_SHOWN = 4
 
 

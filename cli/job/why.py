@@ -11,7 +11,7 @@ from ..session.session import command, session
 _WIDTH = 9
 #: Causes with an actor: for these, the confidence "unknown" means that the actor is unknown.
 _WITH_ACTOR = ("killed", "terminated")
-#: Causes that add nothing to the exit: only the exit table explains it.
+#: Causes without information beyond the exit: only the exit table explains the exit.
 _EXIT_ONLY = ("exit", "signal", "launcher")
 
 

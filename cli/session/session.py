@@ -55,7 +55,7 @@ class Session:
         )
 
     def limit_wait(self, reason: str) -> None:
-        """Retry for BRIEF_SECS only if the supervisor is unavailable. --patience and
+        """If the supervisor is unavailable, retry for BRIEF_SECS only. --patience and
         JOBSCRIBE_PATIENCE take precedence. `reason` is shown to the user.
         """
         self._limit_reason = reason

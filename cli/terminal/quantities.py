@@ -33,7 +33,7 @@ class _Bytes(click.ParamType):  # type: ignore[type-arg]
 
 
 class Secs(click.ParamType):  # type: ignore[type-arg]
-    """Option type: a duration in seconds, at most `most`."""
+    """Option type: a duration, converted to seconds. Maximum: `most`."""
 
     name = "secs"
 

@@ -155,9 +155,9 @@ def _timeline(answer: dict[str, Any]) -> Iterator[str]:
 
 
 def ordered(items: list[dict[str, Any]], lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Merge events and log lines into one timeline. Plain log lines have whole seconds: within a
-    second, the front end comes first, then the event log, then the other logs. If all log lines
-    have exact times, only the times count.
+    """Merge events and log lines into one timeline. Text log lines have only whole seconds. So
+    within a second, the front end comes first, then the event log, then the other logs. If all log
+    lines have exact times, the order is by time alone.
     """
     exact = all(line.get("exact") for line in lines)
     timed = [*_timed(items, exact), *_timed(lines, exact)]

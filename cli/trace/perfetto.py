@@ -16,7 +16,9 @@ TraceEvent = dict[str, Any]
 
 
 def chrome_trace(answer: dict[str, Any]) -> TraceEvent:
-    """Return the JSON object for the first match of a trace and the others with timelines."""
+    """Return the JSON object for a trace: its first match, and the other matches that have
+    timelines.
+    """
     timelines = [answer, *(answer.get("others") or [])]
     times = [t for timeline in timelines for t in _times(timeline)]
     trace = _Trace(min(times, default=0.0), max(times, default=0.0))

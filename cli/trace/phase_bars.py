@@ -10,7 +10,9 @@ _NAME_WIDTH = 36
 
 
 def picture(phases: list[dict[str, Any]]) -> list[str]:
-    """Return the bars; empty without phases. An unfinished phase is drawn to the end."""
+    """Return the bars as lines; empty without phases. An unfinished phase is drawn to the end of
+    the scale.
+    """
     if not phases:
         return []
     begin = min(p["since"] for p in phases)

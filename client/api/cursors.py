@@ -33,7 +33,7 @@ class LogCursor:
     """Reads one output stream of one task.
 
     follow: read until the execution is over, not only the present output. The task that represents
-    the run may change meanwhile; the cursor stays with the task of the first bytes.
+    the run may change, but the cursor stays with the task of the first bytes.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class LogCursor:
 
     @property
     def idle(self) -> bool:
-        """Whether the last answer was empty and not final, so the caller should check the run."""
+        """True if the last answer was empty and not final, so the caller should check the run."""
         return self._empty and not self.done
 
     def run_over(self) -> None:

@@ -11,5 +11,5 @@ def req_id() -> str:
 
 
 def simulation_id() -> str:
-    """Return a new simulation id, so that a command never finds an older result."""
+    """Return a new simulation id. A new id keeps a command from returning an older result."""
     return base62(os.urandom(8), 8)

@@ -17,8 +17,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The status reply. Times are unix seconds.
 
     over: the status is final and all processes have ended. known: False while the state cannot be
-    determined, since `since`. queue_state, job_status_message: what the run waits for, as a word
-    and a sentence. attempt: the latest; 0 before the first. roles: task counts by state for each
+    determined, since `since`. queue_state, job_status_message: why the run waits, as an identifier
+    and as a sentence. attempt: the latest; 0 before the first. roles: task counts by state for each
     role; None for a run without roles. diagnosis: meaning of the exit. waits_for: computeJids of
     its dependencies. run_dir: None if there is none. run_dir_on: the cluster with the run
     directory; None if the supervisor sees it. raw: the whole reply.
@@ -52,7 +52,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def finished(self) -> bool:
-        """Whether there is nothing left to wait for."""
+        """True if a wait would return at once: the run is over or does not exist any more."""
         return self.over or self.state in _NOT_THERE
 
     @property
@@ -99,7 +99,7 @@ class JobPage(msgspec.Struct, frozen=True):
 
 class GroupState(msgspec.Struct, frozen=True, rename="camel"):
     """The runs of one simulation. counts: number of runs by state. busy: number of runs with live
-    processes or pending; over: there are none.
+    processes or pending; over: no run is busy.
 
     exits: [{"state", "reason", "code", "signal", "count"}] of ended runs, the most frequent first;
     None if only counts were requested. runs: a page of runs. next: `after` of the next page; None
@@ -160,7 +160,7 @@ class LogPart(msgspec.Struct, frozen=True):
     output can follow.
 
     attempt, role, index: the task that wrote them; role is None before the first placement. note,
-    sentence: why there is no output, as a word and as a sentence.
+    sentence: why there is no output, as an identifier and as a sentence.
     """
 
     stream: str

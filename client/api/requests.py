@@ -59,7 +59,7 @@ LIBRARY_SECS = 60.0
 SIGN_IN_SECS = 150.0
 #: Time limit of a test notification: the longest time limit of a target, and 20 s.
 NOTIFY_SECS = 620.0
-#: Codes that end a call at once: a retry would double the waiting time or the load.
+#: Codes after which an app call is not retried: a retry would double the waiting time or the load.
 _AT_ONCE = frozenset({"deadline", "notReady", "tooManyRequests"})
 
 

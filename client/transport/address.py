@@ -17,8 +17,9 @@ CLIENT_FILE = "client.json"
 
 
 class Address(msgspec.Struct, frozen=True):
-    """url: `http://host:port` of the API, without a path. uid: the user of local commands. pid: of
-    the supervisor, if known. front: address of the front end for browsers, if known.
+    """Address of a supervisor. url: `http://host:port` of the API, without a path. uid: the user of
+    local commands. pid: of the supervisor, if known. front: address of the front end for browsers,
+    if known.
     """
 
     url: str

@@ -65,7 +65,7 @@ class AsyncConnection:
         raise unreachable(address.url, ConnectionError("the stream ended"))
 
     async def after_failure(self, retry: Retry, error: ClientError) -> None:
-        """Wait until the next retry, or raise `error` if there is none."""
+        """Wait until the next retry, or raise `error` if no retry is allowed."""
         now = time.monotonic()
         delay = retry.failed(error, now, random.random())
         if delay is None:

@@ -39,10 +39,10 @@ class _Receiver(HTTPMessageDelegate):
         return self.chunks.put(chunk)
 
     def finish(self) -> None:
-        """Do nothing: the reading task ends, too."""
+        """Do nothing: the reading task ends by itself."""
 
     def on_connection_close(self) -> None:
-        """Do nothing: the reading task ends, too."""
+        """Do nothing: the reading task ends by itself."""
 
 
 async def stream_chunks(

@@ -146,7 +146,7 @@ class Connection:
         self._sleep(secs)
 
     def after_failure(self, retry: Retry, error: ClientError) -> None:
-        """Wait as long as it takes until the request may be tried again, or raise `error`."""
+        """Wait until the next retry, or raise `error` if no retry is allowed."""
         now = time.monotonic()
         delay = retry.failed(error, now, random.random())
         if delay is None:

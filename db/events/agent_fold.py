@@ -37,7 +37,7 @@ def evolve_agent(agent: AgentRecord, event: AgentEvent) -> AgentRecord:
         case AgentStartFailed():
             return msgspec.structs.replace(agent, starting=False, last_failure=event.reason)
         case AgentSignInNeeded():
-            # the token was handed to nobody: it must not push out a token that is in use
+            # no agent got the token, so it must not push out a token that is in use
             hashes = (
                 agent.token_hashes[:-1]
                 if agent.starting and agent.attempt == event.attempt

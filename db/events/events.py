@@ -136,7 +136,7 @@ class LateStopRequested(_Event, frozen=True, kw_only=True, tag="LateStopRequeste
 
 class TaskHeld(_Event, frozen=True, kw_only=True, tag="TaskHeld"):
     """The task failed, none of its processes runs, and it keeps its resources for `secs` seconds,
-    so that somebody can debug it.
+    so that a user can debug it.
     """
 
     token: Token
@@ -241,8 +241,8 @@ class AgentStartFailed(_Event, frozen=True, kw_only=True, tag="AgentStartFailed"
 
 
 class AgentSignInNeeded(_Event, frozen=True, kw_only=True, tag="AgentSignInNeeded"):
-    """The user must sign in before the agent can start. The agent was not started, and its token
-    was handed to nobody.
+    """The user must sign in before the agent can start. The agent was not started, and no agent got
+    its token.
     """
 
     agent_key: AgentKey
@@ -251,8 +251,8 @@ class AgentSignInNeeded(_Event, frozen=True, kw_only=True, tag="AgentSignInNeede
 
 
 class AgentGone(_Event, frozen=True, kw_only=True, tag="AgentGone"):
-    """The driver found neither keeper nor agent. ended: the driver itself ended them, so the
-    finding is certain.
+    """The driver found neither keeper nor agent. ended: the driver itself ended them, so it is
+    certain that they are gone.
     """
 
     agent_key: AgentKey
@@ -274,7 +274,7 @@ class AgentFolded(_Event, frozen=True, kw_only=True, tag="AgentFolded"):
 
 class SupervisorStarted(_Event, frozen=True, kw_only=True, tag="SupervisorStarted"):
     """The supervisor started. root_id: identity of the root of this log (see
-    supervisor.root_identity); None in events of versions without it.
+    supervisor.process.root_identity); None in events of versions without it.
     """
 
     session: int

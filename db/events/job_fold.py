@@ -172,7 +172,7 @@ def _past(run: Run) -> PastRun:
 
 
 def _purged(run: Run) -> Run:
-    """Remove texts quoted from the files of the run, which are deleted. The exit codes stay."""
+    """Remove texts quoted from the deleted files of the run. The exit codes stay."""
     attempts = tuple(
         msgspec.structs.replace(a, tasks=tuple(map(_without_quotes_in, a.tasks)))
         for a in run.attempts

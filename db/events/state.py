@@ -48,7 +48,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: float | None = None
     exit: ExitInfo | None = None
     diagnosis: Diagnosis | None = None
-    #: address for its peers, and the ports and GPUs it got on the host
+    #: address for its peers, and the ports and GPUs that it has on the host
     address: str = ""
     ports: dict[str, tuple[int, ...]] = {}
     gpus: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def batch_said(self) -> BatchState | None:
-        """Return the last recorded state at its batch scheduler."""
+        """Return the task's last recorded state in its batch scheduler."""
         if self.exit is not None and isinstance(self.exit.batch, BatchState):
             return self.exit.batch
         return self.batch
@@ -185,7 +185,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ending(self) -> tuple[Task, ...]:
-        """Return the live tasks if the exit of each is known, else ()."""
+        """Return the live tasks if the exit of every live task is known, else ()."""
         live = self.live_tasks
         return (
             live
@@ -211,7 +211,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def telling(self) -> Task | None:
-        """Return the task whose exit represents the run."""
+        """Return the task whose exit represents the run, from the latest attempt with an exit."""
         for attempt in reversed(self.attempts):
             if any(t.exit is not None for t in attempt.tasks):
                 return attempt.telling
@@ -268,7 +268,7 @@ class PastRun(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     exit_signal: int | None = None
     live_tasks: tuple[Task, ...] = ()
-    #: what its live tasks asked for, and so what they still hold; empty without live tasks
+    #: resources that its live tasks requested and still hold; empty without live tasks
     roles: tuple[TaskRole, ...] = ()
     at_once: int | None = None
 

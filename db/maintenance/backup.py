@@ -34,7 +34,7 @@ from .verification import (
     store_path,
 )
 
-#: Pages copied in one step; other connections get a turn between steps.
+#: Pages copied in one step; other connections can work between steps.
 STEP = 512
 
 
@@ -46,8 +46,8 @@ class BackedUp(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class Restored(msgspec.Struct, kw_only=True, rename="camel"):
-    """position: the end of the restored log. lost_up_to: highest position assigned before.
-    kept_aside: folder with the replaced store.
+    """Result of a restore. position: the end of the restored log. lost_up_to: highest position
+    assigned before. kept_aside: folder with the replaced store.
     """
 
     events: int
@@ -170,8 +170,8 @@ def _restore(
         try:
             lost = highest_used(path, lock.mark)
             if lock.new:
-                # nothing was ever durable here: without this, a crash between log file and head
-                # file would look like a lost head file
+                # Nothing was ever durable here. Write an empty head file first: otherwise a crash
+                # between log file and head file would look like a lost head file.
                 lock.reset(*NOTHING)
             new = path.with_name(path.name + ".restored")
             with file_replacement.new_store(new) as target:
@@ -187,7 +187,7 @@ def _restore(
                 jobs = derived_tables.index(target, progress)
         finally:
             old.close()
-        # copy instead of link: the old file lacks what is only in the WAL, and may be unreadable
+        # copy instead of link: some data is only in the WAL, and the old file may be unreadable
         aside = (
             file_replacement.keep_aside(path, "before-restore", copy=True)
             if path.exists() or not lock.new

@@ -33,7 +33,8 @@ NOT_KEPT = "it failed; what was said of that is not kept"
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """before: events at this time or later are kept. history: earlier runs kept in a job.
+    """Rules of a compaction. before: events at this time or later are kept. history: earlier runs
+    kept in a job.
 
     at: now.
     """

@@ -46,7 +46,7 @@ OLDER_THAN_SECS = 30 * DAY
 HISTORY = 10
 
 _UNCHAINED = bytes(16)
-#: Bytes of a row besides its text: its numbers, and its share of the two indexes.
+#: Bytes of a row in addition to its text: its numbers, and its part of the two indexes.
 _ROW_BYTES = 60
 
 

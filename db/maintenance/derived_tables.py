@@ -47,8 +47,8 @@ def _write(target: sqlite3.Connection, rows: list[Row]) -> None:
 
 
 def receipts(old: sqlite3.Connection | None, target: sqlite3.Connection) -> None:
-    """Fill the receipts: from the last day of the log, and all readable old receipts of jobs in the
-    log.
+    """Fill the table `receipts`: from the last day of the log, and from all readable old receipts
+    of jobs in the log.
     """
     (newest,) = target.execute("SELECT coalesce(max(at), 0) FROM events").fetchone()
     rows: list[tuple[str, str, str, int, float]] = []
@@ -146,7 +146,7 @@ def _holds(path: Path, right: bytes) -> bool:
 
 
 def _jids(folder: Path) -> Iterator[str]:
-    """Yield the jids of files whose names are those of records; other files are left alone."""
+    """Yield the jids of all record files, by their names. Other files are ignored."""
     with os.scandir(folder) as entries:
         for entry in entries:
             with contextlib.suppress(Refusal):

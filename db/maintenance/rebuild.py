@@ -69,8 +69,8 @@ def rebuild(root: Path, progress: Progress = no_progress) -> Rebuilt:
 def trusted(
     connection: sqlite3.Connection, mark: DurablePosition | None, path: Path
 ) -> DurablePosition:
-    """Return the position that the log must reach, by the head file. Raises Refusal("storeDamaged")
-    without a head file.
+    """Return the position that the log must reach according to the head file. Raises
+    Refusal("storeDamaged") without a head file.
     """
     if mark is None:
         (last,) = connection.execute("SELECT coalesce(max(position), 0) FROM events").fetchone()
@@ -96,7 +96,7 @@ def copy(old: sqlite3.Connection, target: sqlite3.Connection, progress: Progress
 def store_rows(
     source: Iterable[Row], target: sqlite3.Connection, of: int, progress: Progress
 ) -> Copied:
-    """Write these rows, about `of`, and the kinds of their events."""
+    """Write these rows and the kinds of their events. of: estimated number of rows."""
     kinds: set[tuple[str, int]] = set()
     head, count = NOTHING, 0
 

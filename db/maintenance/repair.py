@@ -31,8 +31,8 @@ NAMED = 20
 
 
 class Damage(msgspec.Struct, kw_only=True, rename="camel"):
-    """Result of `examine`. cut: events are lost (or the head file is); otherwise only derived data
-    is wrong.
+    """Result of `examine`. cut: events or the head file are lost; otherwise only derived data is
+    wrong.
 
     kept_events: number of events kept. kept_up_to: nothing is lost up to this position. lost_up_to:
     last position ever assigned. jobs_lost: number of jobs that lose events. named: some of these

@@ -39,7 +39,7 @@ def highest_used(path: Path, mark: DurablePosition | None) -> HighestUsed:
         contextlib.suppress(*UNREADABLE, OSError),
         contextlib.closing(open_for_reading(path)) as connection,
     ):
-        # query each by itself: one of the tables may be damaged
+        # separate queries: one of the tables may be damaged
         for query in ("SELECT max(position) FROM events", "SELECT max(position) FROM jobs"):
             position = max(position, _number(connection, query))
         serial = _number(connection, "SELECT max(serial) FROM jobs")

@@ -4,14 +4,14 @@ first lost event. Only reads.
 A row is intact if its checksum follows from the previous row, or if the next row proves its
 content. The rules:
 
-* Of a job, keep the events before the first damaged or missing one. Events that one transaction
-wrote to a stream are adjacent and have the same time. Keep all events of such a transaction or
-none, so that no half placement or half end remains. Only the request of a run may stand alone. If a
-transaction may continue in the lost part, drop it.
-* Of an agent and of the system, keep every intact event, because each is an independent fact.
-Renumber their versions.
+* For a job, keep the events before the first damaged or missing one. Events that one transaction
+  wrote to a stream are adjacent and have the same time. Keep all events of such a transaction or
+  none, so that no half placement or half end remains. Only the request of a run may stand alone. If
+  a transaction may continue in the lost part, drop it.
+* For an agent and the system, keep every intact event, because each is an independent fact. Renumber
+  their versions.
 * Events of different streams are independent: at every start, a run that waits for another run
-checks it again.
+  checks it again.
 """
 
 import json
@@ -168,7 +168,9 @@ class _Scan:
         return Survey(events=0, losses=losses, cuts=self.cuts)
 
     def _lose(self, stream: str, version: int, *, half: bool = False) -> None:
-        """half: the lost event may belong to the transaction of the last intact event."""
+        """Note a lost event of this stream. half: it may belong to the transaction of the last
+        intact event.
+        """
         self.last[stream] = max(
             self.last.get(stream, 0),
             version,

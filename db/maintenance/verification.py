@@ -39,7 +39,7 @@ from ..store.contract import IndexRow, Stored
 from ..store.disk_errors import UNREADABLE, open_refusal
 from ..store.job_index import index_row
 
-#: Called now and then with (activity, amount done, total amount).
+#: Called at intervals with (activity, amount done, total amount).
 Progress = Callable[[str, int, int], None]
 EVERY = 5000
 #: Problems listed; others are only counted.
@@ -47,8 +47,8 @@ LISTED = 100
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """where: `log`, `witness` (the head file), `stream`, `index`, `record` or `file`. position: in
-    the log, if known.
+    """One fault of a store. where: `log`, `witness` (the head file), `stream`, `index`, `record` or
+    `file`. position: in the log, if known.
     """
 
     where: str
@@ -276,8 +276,8 @@ def _index_row_of(connection: sqlite3.Connection, jid: str) -> IndexRow | None:
 def folded(
     connection: sqlite3.Connection, up_to: int, report: Report | None = None
 ) -> Iterator[tuple[Job, Stored]]:
-    """Yield every job in the log up to a position with its last event. One at a time, since not all
-    fit in memory.
+    """Yield every job in the log up to a position with its last event. Only one job is in memory at
+    a time.
     """
     job: Job | None = None
     last: Stored | None = None

@@ -87,7 +87,7 @@ def _time(at: float) -> str:
 
 
 def _gap(gap: float | None) -> str:
-    """Nine characters. Negative if the clock was set back."""
+    """Format the gap in nine characters. It is negative if the clock was set back."""
     return (" " * 9) if gap is None else f"{gap:+.3f}s".rjust(9)
 
 

@@ -112,7 +112,7 @@ STATES = ("placed", "running", "held", "succeeded", "failed", "stopped")
 
 
 def task_state(task: Task) -> str:
-    """One of STATES."""
+    """Return the state of the task, one of STATES."""
     if task.held is not None and task.live:
         return "held"
     if task.live:
@@ -123,8 +123,8 @@ def task_state(task: Task) -> str:
 
 
 def _queue_state(run: Run) -> tuple[str | None, str]:
-    """Return queueState and a message. The log does not say which slot a run waits for; the
-    supervisor does.
+    """Return queueState and a message. The log does not contain the slot that a run waits for; only
+    the supervisor knows it.
     """
     if run.ending:
         exited = next(t.exited for t in run.ending if t.exited is not None)

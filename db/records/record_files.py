@@ -1,9 +1,9 @@
 """Records as files: `<root>/supervisor-job/<computeJid>.json`, each written as a whole by a
 background thread.
 
-Nothing here decides anything or blocks the caller: a record can always be rebuilt from the log. At
-start, `catch_up` does so for jobs that changed after the marker, the position up to which all
-records are on the disk.
+No function here blocks the caller. A record can always be rebuilt from the log. At start,
+`catch_up` does so for jobs that changed after the marker, the position up to which all records are
+on the disk.
 """
 
 import contextlib
@@ -60,8 +60,8 @@ class _Dirty(NamedTuple):
 
 
 class RecordWriter:
-    """The owner's thread calls `mark` and `catch_up`. complain: logs a sentence, called from the
-    writing thread.
+    """Writes records in a background thread. The owner's thread calls `mark` and `catch_up`.
+    complain: logs a sentence, called from the writing thread.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The head file: the last durable position of the log and its checksum, written after every commit.
 
 Two slots are written in turn, each with its own checksum, so that a torn write leaves the previous
-slot intact. An open store keeps this file locked. Nothing here knows SQLite.
+slot intact. An open store keeps this file locked. This module does not use SQLite.
 """
 
 import errno

@@ -16,7 +16,7 @@ SLOW_SECS = 2.0
 
 
 def ignore_message(sentence: str) -> None:
-    """Drop the message."""
+    """Ignore the message."""
 
 
 def migrate(connection: sqlite3.Connection, layout: int, log: LogMessage = ignore_message) -> None:

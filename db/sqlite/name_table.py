@@ -13,7 +13,7 @@ from ..events.events import Event, decode
 from ..store.name_index import NAMED_EVENTS, secondary_names
 from .schema import INSERT_NAMES, ROW_COLUMNS, insert
 
-#: Called now and then with (activity, amount done, total amount).
+#: Called at intervals with (activity, amount done, total amount).
 Progress = Callable[[str, int, int], None]
 BATCH = 5000
 _EXISTS = "SELECT 1 FROM names WHERE name = ? AND what = ? AND stream = ?"

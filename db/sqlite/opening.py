@@ -1,9 +1,8 @@
-"""Opening of the store: verifies that everything that was durable is there, and otherwise refuses
-the start.
+"""Opening of the store: verifies that no durable event is missing, and otherwise refuses the start.
 
 The order: the owner, the lock, the layout, the tail of the log against the head file, the kinds of
 events. These checks write nothing, so a refused store stays unchanged. Then a file of an older
-layout is migrated. At last everything readable is synced to the disk, because a killed process may
+layout is migrated. Finally all readable data is synced to the disk, because a killed process may
 have left it in the page cache.
 """
 

@@ -16,7 +16,7 @@ from ..store.checksum_chain import START
 FILE = "events.sqlite"
 #: Value of `PRAGMA user_version`.
 LAYOUT = 2
-#: Identifies the file for `file` and people; no code depends on it.
+#: Identifies the file for file(1) and people; no code depends on it.
 APPLICATION_ID = 0x6A736372
 
 _TABLES = """
@@ -52,7 +52,7 @@ Inserts = dict[int, str]
 
 def _inserts(head: str, columns: int) -> Inserts:
     """Return statements for 64, 16, 4 and 1 rows. Each execution releases the interpreter's lock
-    once, so few large ones are cheaper.
+    once, so few large statements are cheaper.
     """
     places = "(" + ",".join("?" * columns) + ")"
     return {n: head + " VALUES " + ",".join([places] * n) for n in (64, 16, 4, 1)}

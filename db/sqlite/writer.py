@@ -225,7 +225,7 @@ class Writer:
                 )
         if self.dead is not None:
             self._failure = self.dead
-        #: last: another thread reads this in `resumed`
+        #: set last, because another thread reads it in `resumed`
         self._failed_era = max(era, self._failed_era)
 
     def _die(self, sentence: str) -> None:

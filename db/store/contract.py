@@ -79,8 +79,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Name(msgspec.Struct, frozen=True, order=True):
-    """A secondary name of a job or an agent. what: `op`, `request`, `slurm` or `container`. stream:
-    stream of the job or agent.
+    """A secondary name of a job or an agent. what: kind of the name: `op`, `request`, `slurm` or
+    `container`. stream: stream of the job or agent.
     """
 
     name: str
@@ -177,7 +177,7 @@ class EventStore(Protocol):
         """Return jobs whose jid begins with `prefix`."""
 
     def tally(self, prefix: str) -> list[JobCount]:
-        """Count the jobs whose jid begins with `prefix` by status, reason and busy, in no order."""
+        """Count the jobs whose jid begins with `prefix` by status, reason and busy. Unordered."""
 
     def group(
         self,

@@ -51,7 +51,7 @@ UNREADABLE = (sqlite3.Error, UnicodeDecodeError)
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Return whether the cause may go away and the log is unchanged."""
+    """Return whether a retry is allowed: the log is unchanged, and the cause may go away."""
     if isinstance(error, sqlite3.Error):
         code = getattr(error, "sqlite_errorcode", None)
         return code is not None and (code & 0xFF in _RETRYABLE or code in _RETRYABLE_IO)

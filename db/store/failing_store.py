@@ -32,7 +32,7 @@ class Faults:
         self._left, self._forever, self._fatal, self._at = nth, forever, fatal, at
 
     def mend(self) -> None:
-        """Remove the fault."""
+        """Remove the injected fault."""
         self._at = ""
 
     def __call__(self, point: str) -> None:

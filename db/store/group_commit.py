@@ -184,7 +184,7 @@ def notify_listeners(
     results: Iterable[tuple[Done, Appended | Refusal]],
 ) -> None:
     """Call the listeners, then the callbacks of the batches. An exception in one of them does not
-    keep the others from being called.
+    prevent the calls of the others.
     """
     errors: list[Exception] = []
     if events:

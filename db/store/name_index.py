@@ -2,7 +2,7 @@
 `names`.
 
 A name belongs to a stream. The table has the names of all events in the log, each once, and no
-others. Of events that were folded into a checkpoint, it has the names that the checkpoint still
+others. For events that were folded into a checkpoint, it has the names that the checkpoint still
 contains.
 """
 

@@ -24,7 +24,7 @@ class Variable(msgspec.Struct, frozen=True):
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """api: name of the route for hooks and logs. reply: type of the JSON response. visitor: also
+    """One route. api: its name for hooks and logs. reply: type of the JSON response. visitor: also
     for users who are not signed in.
 
     may_except: the response may also be an SrExceptionReply.

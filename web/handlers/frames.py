@@ -2,7 +2,7 @@
 
 The address is `frameIndex*frameReport*simulationId*simulationType*computeJobHash*computeJobSerial`,
 plus `*{...}` in JSON for further arguments of the app. It contains the serial, so browsers may
-cache frames for ever.
+cache frames without limit.
 """
 
 from typing import Any

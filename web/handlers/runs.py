@@ -240,7 +240,7 @@ class _Page:
         return frames | (_without_ours(said) if isinstance(said, dict) else {})
 
     def _next(self, reply: Reply) -> Reply:
-        """Return how and when to ask again."""
+        """Return the next request of the page, and when to send it."""
         request = {
             "simulationType": self._type,
             "simulationId": self._sid,
@@ -328,8 +328,8 @@ def _missing(jid: str, reason: str) -> Reply:
 
 
 def _current(v: RequestContext, jid: str, hash_: str) -> Reply | None:
-    """Return the current run of the job if it has the same inputs, for a request whose own run was
-    repeated since.
+    """Return the current run of the job if it has the same inputs as the request. The run that the
+    request names may have been repeated since.
     """
     request = requests.RunStatusRequest(uid=v.uid, compute_jid=jid, compute_job_hash=hash_)
     reply = v.upstream.object("run-status", request)
@@ -337,7 +337,9 @@ def _current(v: RequestContext, jid: str, hash_: str) -> Reply | None:
 
 
 def _again(req_id: str) -> str:
-    """Return the reqId of the second submission; the same for a repeated first one."""
+    """Return the reqId of a second submission. It is derived from the first one, so that a
+    repetition gets the same reqId.
+    """
     return hashlib.blake2b(req_id.encode(), digest_size=16, key=b"again").hexdigest()
 
 

@@ -28,7 +28,7 @@ class Slot(msgspec.Struct, frozen=True):
 
 
 class AppCatalog:
-    """also: `name=module:attribute` of further apps."""
+    """The installed and configured apps. also: `name=module:attribute` of further apps."""
 
     def __init__(self, also: Sequence[str] = ()) -> None:
         self._also = tuple(also)

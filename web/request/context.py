@@ -1,5 +1,5 @@
-"""Context of one request: user, variables and body, and the parts that all routes share. Decides
-nothing.
+"""Context of one request: user, variables and body, and the parts that all routes share. No
+decisions are made here.
 """
 
 import re
@@ -54,8 +54,8 @@ class FrontEndContext:
 
 
 class RequestContext:
-    """uid: "" for a visitor on routes that allow it. args: variables of the path, not validated
-    yet.
+    """Context of one request. uid: "" for a visitor on routes that allow it. args: variables of the
+    path, not validated yet.
     """
 
     def __init__(

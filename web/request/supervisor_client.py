@@ -1,7 +1,8 @@
 """The front end's client of the supervisor's HTTP interface: pooled connections, and a separate one
 for each stream.
 
-Retries are minimal: a waiting worker serves nobody, and the browser repeats its request.
+Retries are minimal: a waiting worker cannot serve other requests, and the browser repeats its
+request.
 """
 
 import contextlib
@@ -41,7 +42,7 @@ class SupervisorClient:
         self._kept = True
 
     def address(self) -> Address:
-        """Return the current address, looked up again."""
+        """Look up and return the current address."""
         address = self._source()
         self._redactor.add(address.token)
         return address

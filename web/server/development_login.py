@@ -22,7 +22,7 @@ _TOKEN, _NAME = "session", "name"
 
 
 class Name(msgspec.Struct, frozen=True):
-    """Name for a sign-in."""
+    """Request body of a sign-in."""
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 

@@ -1,5 +1,5 @@
-"""Login sessions of `jobscribe up`, stored on the server, so that a sign-out ends them. Holds no
-passwords and decides nothing about users.
+"""Login sessions of `jobscribe up`, stored on the server, so that a sign-out ends them. It holds no
+passwords and does not check users.
 
 The browser has a random token; the file has its digest. Changes are durable when a method returns,
 and survive a restart.

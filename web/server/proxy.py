@@ -5,7 +5,7 @@ Every request must come from the unix user of this process or from root. Browser
 of a host to all of its ports, so servers of other users on this machine receive them: a cookie
 alone proves nothing here. Data flow in both directions as fast as the slower side accepts them,
 without buffering whole bodies. The proxy knows only the destination of a request and the headers
-that must not be forwarded, and handles an unreachable destination.
+that must not be forwarded, and answers itself if the destination is unreachable.
 """
 
 import asyncio
@@ -77,8 +77,8 @@ Connect = Callable[[], Awaitable[tornado.iostream.IOStream]]
 
 
 class Proxy(tornado.httputil.HTTPServerConnectionDelegate):
-    """front: connects to the front end. supervisor: address of the supervisor, looked up for each
-    stream.
+    """Forwards requests of browsers. front: function that connects to the front end. supervisor:
+    address of the supervisor, looked up for each stream.
 
     session: returns the key of the login session in the headers; None without one.
     """
@@ -122,7 +122,7 @@ class Proxy(tornado.httputil.HTTPServerConnectionDelegate):
     def keep(self, stream: tornado.iostream.IOStream) -> None:
         """Keep an idle connection to the front end for reuse."""
         if len(self._kept) < MOST_KEPT and not stream.closed():
-            # with a close callback, tornado notices a close meanwhile
+            # with a close callback, tornado notices a close of the idle connection
             stream.set_close_callback(lambda: None)
             self._kept.append((time.monotonic(), stream))
         else:
@@ -331,7 +331,7 @@ class _ProxiedRequest(tornado.httputil.HTTPMessageDelegate):
                 self._server = None
                 self._proxy.keep(server.detach())
         except tornado.iostream.StreamClosedError:
-            pass  # the browser left and closed its connection: there is nobody to answer
+            pass  # the browser closed its connection, so no response is possible
         finally:
             if not answer.begun:
                 self._refuse(

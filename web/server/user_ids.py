@@ -75,7 +75,7 @@ class UserIds:
         return user
 
     def _given(self, name: str) -> dict[str, str]:
-        """Return all uids, after assigning one to this name if it has none."""
+        """Assign a uid to this name if it has none. Return all uids."""
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with open(f"{self._path}.lock", "a") as lock:

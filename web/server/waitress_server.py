@@ -24,7 +24,7 @@ from ...runtime.log.logger import Log
 from ..request import error_responses
 from .proxy import LARGEST_UNAUTHENTICATED
 
-#: Connections reserved for the owner of the site and for the site's own reverse proxies.
+#: Numbers of connections reserved for the owner of the site and for the site's own reverse proxies.
 SPARE = 64
 #: Seconds before the same message is logged again.
 SAY_SECS = 60.0

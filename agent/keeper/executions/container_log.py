@@ -13,8 +13,8 @@ _BYTES, _CHARS = 64 * 1024, 500
 
 
 def end_reason(path: str, since: float | None) -> str | None:
-    """Return the sentence about the first end after `since` (unix seconds): the end of the container
-    that ran at that time. None if there is none.
+    """Return the sentence about the first container end after `since` (unix seconds), or None. That
+    container ran at `since`.
     """
     found = tail(path, _BYTES)
     for line in found[1].splitlines() if found is not None else []:

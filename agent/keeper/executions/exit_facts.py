@@ -54,8 +54,8 @@ def collect_exit_facts(
 
 
 def _peak(e: Execution, exit_: dict[str, Any]) -> int | None:
-    """Return peak memory in bytes of the whole execution, or without a cgroup counter the sampled
-    peak or that of its largest process.
+    """Return peak memory in bytes of the whole execution. Without a cgroup counter, return the
+    sampled peak or the peak of its largest process.
     """
     own = cgroup_memory.peak(e.cgroup.memory) if e.cgroup is not None else None
     return (
@@ -86,7 +86,8 @@ def _memory_limit(e: Execution, around: str | None) -> int | None:
 def _kills(e: Execution, exit_: dict[str, Any], around: str | None) -> int | None:
     """Return the number of out-of-memory kills in its cgroup.
 
-    Without a counter of its own only 0 can be known: no kill on the whole machine or in `around`.
+    Without its own counter, return 0 if no process on the machine or in `around` was killed;
+    otherwise the number is unknown.
     """
     own = e.cgroup.out_of_memory_kills() if e.cgroup is not None else None
     if own is not None or exit_.get("outOfMemory") is not False:

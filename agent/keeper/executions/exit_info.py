@@ -62,7 +62,7 @@ def _own_peak() -> int:
 
 
 def from_ended_main(e: Execution) -> dict[str, Any] | None:
-    """Return the exit info of an ended main process while other processes of it are left.
+    """Return the exit info of an ended main process while other processes of the execution remain.
 
     Returns None if the exit status is lost.
     """
@@ -108,7 +108,7 @@ def from_evidence(e: Execution, otherwise: str) -> dict[str, Any]:
 
 
 def container_ended(why: str | None) -> str:
-    """Return the detail for an ended container. why: the driver's sentence, if there is one."""
+    """Return the detail for an ended container. why: the driver's sentence, or None."""
     return CONTAINER_ENDED + (f": {why}" if why else "")
 
 

@@ -1,7 +1,7 @@
 """Paths and names of the keeper's files in an agent's folder. No decisions.
 
 <folder>/keeper.lock, keeper.json     lock: one keeper at a time; identity of the keeper
-<folder>/container.log                how its containers ended, one line of JSON each, written by the driver; absent on a machine
+<folder>/container.log                ends of its containers, a JSON line each, from the driver; only in containers
 <folder>/ledger/<name>                one entry (its token) per execution that the agent has not forgotten
 <folder>/run/<name>/                  evidence of one execution (see runtime.execution.folder); creating it consumes the fencing token
 """

@@ -1,10 +1,10 @@
 """Assignment of processes to executions.
 
-The keeper is a subreaper: processes left by a job become its children or hang below such children.
-So when the main process of its own child has ended, all remaining processes of the job are below
-adopted children. Their owner is determined by cgroup, if jobs have one; else by environment mark,
-session, held lock, known parent, or because only one job runs. Orphans of an earlier keeper were
-adopted by another process; they are searched in the whole process table.
+The keeper is a subreaper: it adopts orphans of its jobs. So when a main process that the keeper
+started has ended, all remaining processes of the job are adopted children or their descendants.
+Their owner is determined by cgroup, if jobs have one; else by environment mark, session, held lock,
+known parent, or because only one job runs. Orphans of an earlier keeper were adopted by another
+process; the keeper finds them in the whole process table.
 """
 
 from __future__ import annotations

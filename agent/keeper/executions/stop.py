@@ -1,7 +1,7 @@
 """Stop and end of executions: an execution ends when its main process has ended and no other
 process of it is left.
 
-Processes that outlive the main process are killed. A stop sends SIGTERM to all processes first and
+Processes that outlive the main process are killed. A stop first sends SIGTERM to all processes and
 waits for the grace period. Searching and signalling repeat until no process is found, because a job
 may fork meanwhile. Zombies do not count.
 """
@@ -53,7 +53,7 @@ _SAY_AFTER = 50
 
 
 class Terminator:
-    """Brings executions to their end.
+    """Ends executions.
 
     running: executions that have not ended, by name; the terminator removes them. finished: called
     for each that ended. exited: called for each whose main process has ended while other processes
@@ -118,7 +118,7 @@ class Terminator:
                 self._tracker.kill_adopted(pid)
 
     def stop(self, e: Execution, reason: str, grace: float) -> None:
-        """Send SIGTERM to all processes of it, and SIGKILL after `grace` seconds.
+        """Send SIGTERM to all processes of the execution, and SIGKILL after `grace` seconds.
 
         The first reason is kept; the shortest grace period applies. After the exit of the main
         process no reason is recorded: remaining processes are killed as after any exit.
@@ -133,9 +133,8 @@ class Terminator:
         self.advance(e)
 
     def _record_stop(self, e: Execution, reason: str, grace: float) -> bool:
-        """Store the reason of the stop, and then that it gets a signal.
-
-        Returns False if it had exited before; then it gets none.
+        """Store the stop reason, then the fact that the execution gets a signal. Returns False if
+        it had already exited; then it gets no signal.
         """
         path, note = f"{e.folder}/{STOP}", {"reason": reason, "grace": grace, "at": time.time()}
         self._writes.write(path, {**note, "signaled": False})
@@ -268,7 +267,7 @@ class Terminator:
             )
 
     def _release_cgroup(self, e: Execution) -> None:
-        """Remove its cgroup; retry later if a process is still exiting."""
+        """Remove the execution's cgroup; retry later if a process is still exiting."""
         cgroup, e.cgroup = e.cgroup, None
         if cgroup is not None and not cgroup.remove():
             self._loop.call_at(

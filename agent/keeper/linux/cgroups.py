@@ -29,8 +29,8 @@ AUTO, V1, V2, OFF = "auto", "v1", "v2", "off"
 
 
 class Cgroup:
-    """The cgroup of one execution. `folder` lists and kills its processes; `memory` counts
-    out-of-memory kills, if there is such a folder.
+    """The cgroup of one execution. `folder` lists and kills its processes; `memory` is the folder
+    that counts out-of-memory kills, or None.
     """
 
     __slots__ = ("folder", "memory", "name", "others", "version")
@@ -56,7 +56,9 @@ class Cgroup:
         }
 
     def pids(self) -> list[int]:
-        """Return the pids in it. Raises OSError if they cannot be read although it exists."""
+        """Return the pids in the cgroup. Raises OSError if they cannot be read although the cgroup
+        exists.
+        """
         out: list[int] = []
         for folder in _tree(self.folder):
             try:
@@ -71,7 +73,7 @@ class Cgroup:
         return out
 
     def threads(self) -> list[int]:
-        """Return the ids of all threads in it, without child cgroups. Raises OSError."""
+        """Return the ids of all threads in the cgroup, without child cgroups. Raises OSError."""
         return [
             int(n)
             for n in read(
@@ -107,11 +109,13 @@ class Cgroup:
         return False
 
     def thaw(self) -> None:
-        """Thaw: an earlier keeper may have been killed between freezing and thawing."""
+        """Thaw the cgroup. An earlier keeper may have been killed between freezing and thawing."""
         self._freeze(False)
 
     def out_of_memory_kills(self) -> int | None:
-        """Return how many of its processes were killed for lack of memory; None if not counted."""
+        """Return how many processes of the cgroup were killed for lack of memory; None if not
+        counted.
+        """
         if self.memory is None or self.version == 2:
             return oom_kills(self.memory)
         # version 1 counts each folder separately
@@ -119,7 +123,7 @@ class Cgroup:
         return sum(c for c in counts if c is not None) if counts[:1] != [None] else None
 
     def limit_memory(self, size: int) -> bool:
-        """Limit its memory, swap included, to `size` bytes.
+        """Limit the cgroup's memory, swap included, to `size` bytes.
 
         Returns False if memory is not controlled here. Raises OSError.
         """
@@ -135,7 +139,7 @@ class Cgroup:
         return True
 
     def remove(self) -> bool:
-        """Remove it; return False while a process is in it."""
+        """Remove the cgroup; return False while a process is in it."""
         for folder in self._folders():
             try:
                 for below in reversed(_tree(folder)):  # a job may create child cgroups
@@ -206,7 +210,7 @@ class Cgroups:
             # keeper's families
             self._families = {}
             self._detect(self._wanted)
-            if not self._families:  # logged by the caller; from now on there are no cgroups
+            if not self._families:  # logged by the caller; no more cgroups are created
                 raise
             return self._create(name)
 
@@ -380,7 +384,7 @@ class Cgroups:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(family)
             for controller in (b"memory", b"pids"):
-                with contextlib.suppress(OSError):  # not delegated, or somebody is in there
+                with contextlib.suppress(OSError):  # not delegated, or it contains processes
                     if controller in read(f"{folder}/cgroup.controllers").split():
                         _write(f"{folder}/cgroup.subtree_control", b"+" + controller)
         enabled = read(f"{family}/cgroup.subtree_control").split()

@@ -1,4 +1,5 @@
-"""Reader of the kernel log, run beside other work so that the end of a job does not wait for it.
+"""Reader of the kernel log. It reads between other work, so that the end of a job does not wait for
+it.
 
 The log stays open while the keeper lives; new records are read in small portions. Only lines about
 the death of a process are kept. On many sites only root may read it; exit facts then say so.
@@ -24,8 +25,8 @@ PATH = "/dev/kmsg"
 _DEVICE = os.makedev(1, 11)
 #: Size limit of a record in bytes; number of lines kept.
 _RECORD_BYTES, _KEPT = 8192, 500
-#: Time limits (seconds) of reading beside other work, at first, and at the end of a job; and how
-#: long a line may come after the death that it reports.
+#: Time limits (seconds): reading between other work, the first reading, reading at the end of a
+#: job; and the maximum delay of a line after the death that it reports.
 BESIDE_SECS, AT_FIRST_SECS, AT_END_SECS, _LATE_SECS = 0.003, 0.03, 0.012, 0.004
 
 FORBIDDEN = "not permitted to read the kernel log"
@@ -67,7 +68,8 @@ class KernelLogReader:
             except BlockingIOError:
                 return True
             except OSError as error:
-                # the others mean an overrun: reading continues with the oldest record left
+                # EPIPE, EINTR and EINVAL mean an overrun: reading continues with the oldest record
+                # left
                 if error.errno not in (errno.EPIPE, errno.EINTR, errno.EINVAL):
                     self._close_failed(error)
                 found = None

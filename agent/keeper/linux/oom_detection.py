@@ -50,11 +50,11 @@ def out_of_memory(
 ) -> bool | None:
     """Return whether memory was the cause of the end; None if that cannot be known.
 
-    before, after: see `read_oom_counters`; own: the counter of its own cgroup, which started at 0.
-    killed: a SIGKILL ended it that was not ours. alone: `around` belongs to a container and no
-    other execution ran meanwhile; the kernel prefers jobs there over keeper and agent.
+    before, after: see `read_oom_counters`. own: the counter of its own cgroup, which started at 0.
+    killed: SIGKILL (not sent by us) ended it. alone: `around` belongs to a container and no other
+    execution ran meanwhile; there the kernel kills jobs before keeper and agent.
 
-    None: a process in `around` was killed, but nothing tells whether it belonged to this execution.
+    None: a process in `around` was killed, but it may not belong to this execution.
     """
     if own:
         return True

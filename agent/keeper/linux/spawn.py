@@ -33,7 +33,9 @@ _syscall.argtypes = [ctypes.c_long, ctypes.c_char_p, ctypes.c_size_t]
 
 
 class NotInside(Exception):
-    """The kernel or its policy does not allow creating a process inside a cgroup; none was made."""
+    """The kernel or its policy does not allow creating a process inside a cgroup. No process was
+    created.
+    """
 
 
 def spawn(
@@ -69,7 +71,7 @@ def spawn_in_cgroup(
     lock_as: int,
     ignored: Sequence[int],
 ) -> int:
-    """Do the same as `spawn` inside this cgroup folder. Raises OSError, or NotInside."""
+    """Like `spawn`, but inside this cgroup folder. Raises OSError or NotInside."""
     folder = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
     # a signal between here and execve would run the keeper's handlers in the child

@@ -1,8 +1,8 @@
 """The keeper's event loop: readable and writable descriptors, signals, and monotonic timers.
 
-An error in a callback ends nothing: it is logged, and the callback of a signal or timer is retried
-a little later. A keeper that lacks descriptors or memory must still report the end of its jobs when
-the shortage is over.
+An error in a callback does not stop the loop: it is logged, and the callback of a signal or timer
+is retried a little later. A keeper that lacks descriptors or memory must still report the end of
+its jobs later.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 _AGAIN_SECS = 0.2
-#: A repeated identical failure is logged the first time, then every so many times.
+#: A repeated identical failure is logged the first time, and then once per this number of times.
 _SAY_EVERY = 300
 #: Number of distinct failures that are counted.
 _FAILURES_KEPT = 100

@@ -200,8 +200,8 @@ class _TaskHeading:
 
 
 class _MissingOutput:
-    """Collects the reasons why streams have no output, and reports them at the end; in JSON as
-    records of type `note`.
+    """Collects the reasons why streams have no output, and reports them at the end (in JSON, as
+    records of type `note`).
     """
 
     def __init__(self, s: Session, pattern: "re.Pattern[str] | None", since: int | None) -> None:
