@@ -39,7 +39,7 @@ Freed = Callable[[int], str | None]
 
 
 class Phase(NamedTuple):
-    """A phase of a run. track: phases of one track do not overlap. until: None if it lasts.
+    """A phase of a run. track: phases of one track do not overlap. until: None if it has not ended.
     position: of the event that ends it.
     """
 

@@ -1,9 +1,9 @@
 """The lifecycle of agents: found, started, connected, gone.
 
-An agent is looked for or started when something needs it (a queued run, an execution that may
-live). The driver's answer decides: `gone` allows a new start, and the new agent adopts the
-executions of the old one; `alive` means wait; `unknown` means wait, and nothing is declared lost. A
-closed connection ends nothing. On a host that is down, no agent is looked for or started
+The core looks for an agent, or starts it, when something needs it (a queued run, or an execution
+that may be alive). The driver's answer decides: `gone` allows a new start, and the new agent adopts
+the executions of the old one; `alive` means wait; `unknown` means wait, and nothing is declared
+lost. A closed connection ends nothing. On a host that is down, no agent is looked for or started
 (`host_availability`). If a host has no memory left, idle agents are evicted (`idle_eviction`).
 """
 

@@ -56,14 +56,14 @@ class World:
         recall: Callable[[AgentKey], AgentRecord] = lambda key: AgentRecord(key=key),
         down: Outages | None = None,
     ) -> None:
-        """recall: loads an agent's record from the log. down: unavailable hosts."""
+        """recall: function that loads an agent's record from the log. down: unavailable hosts."""
         self.policy = policy
         self._recall = recall
         self.jobs: dict[str, Job] = {}
         self.agents: dict[AgentKey, AgentState] = {}
         #: agents used since `forget_idle`
         self._looked_at: set[AgentKey] = set()
-        #: agents used in this decision whose idle state matters
+        #: agents used in this decision, of drivers that evict idle agents
         self.watched: set[AgentKey] = set()
         self.slots = ConcurrencyLimits(capacity=self._capacity)
         self._watches = cache(policy.watches)
