@@ -191,7 +191,7 @@ class _Writer:
             return
         if text.startswith(
             records[0].where
-        ):  # else it is a complaint of pkdebug's own; the records are written without it
+        ):  # else an error message of pkdebug itself; the records are written without it
             self.wrote = True
             self._put(records, text)
 

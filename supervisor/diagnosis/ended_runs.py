@@ -31,8 +31,8 @@ from .phrases import (
     with_job_id,
 )
 
-#: Causes (of diagnosis.causes) that are another time limit, such as the limit of CPU time, exclude
-#: this one.
+#: Causes that are another time limit, such as the limit of CPU time (diagnosis.causes), exclude
+#: this cause.
 _TIME_LIMIT_OF_RUN = "the time limit of the run"
 
 

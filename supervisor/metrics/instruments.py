@@ -218,7 +218,7 @@ class Instruments:
             family.samples = [s for s in family.samples if not s.name.endswith("_created")]
             yield family
 
-    # ---- the hub's `Links`
+    # ---- the hub's `ConnectionMetrics`
 
     def connected(self, key: AgentKey) -> None:
         self.connections.labels(key.driver).inc()

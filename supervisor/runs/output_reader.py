@@ -46,7 +46,7 @@ class OutputReader:
         """Return a piece of one stream. `end` is set if nothing can follow. Raises Refusal."""
         task = asked_for(job, request)
         if job.run is not None and job.run.status == PURGED:
-            task = None  # files that are left over must not be read
+            task = None  # leftover files must not be read
         if task is None:
             over = job.run is None or not job.run.active
             return LogChunk(op_id="0" * 32, offset=0, next_offset=0, data=b"", end=over)

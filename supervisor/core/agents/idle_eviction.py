@@ -122,7 +122,7 @@ def refused(tx: Transaction, input_: EvictionRefused) -> None:
     view.used, view.idle, view.busy = tx.now.mono, True, True
     tx.emit(SetTimer(("agent-idle", input_.key), _BUSY_SECS))
     tx.freed_memory[input_.key.driver, input_.key.host] = (
-        None  # nothing was freed, but another agent may have to go
+        None  # no memory was freed; another agent may be evicted
     )
     tx.emit(ListTasks(input_.key))
     placement.agent_up(tx, input_.key)

@@ -117,7 +117,7 @@ def host_down(tx: Transaction, driver: str, host: str) -> None:
     placements.
     """
     if driver in tx.world.policy.batch:
-        return  # the run names one cluster, there is no other
+        return  # the run names its cluster, so no other host is possible
     pool = tx.world.node_pool(driver)
     for ticket in sorted(tx.world.holds):
         hold = tx.world.holds.get(ticket)
