@@ -383,7 +383,9 @@ def _add_measurements(answer: Answer, exit_: ExitInfo) -> None:
 
 
 def _memory_peak(facts: ExitFacts, ran_out: bool) -> str:
-    """Return the memory peak. ran_out: memory ran out, so a low figure is an earlier measurement."""
+    """Return the sentence about the memory peak. ran_out: memory ran out, so a low peak was
+    measured before that.
+    """
     most, limit = facts.memory_peak_bytes or 0, facts.memory_limit_bytes
     of = f" of the {mib(limit)} that it may have" if limit else ""
     if ran_out and limit and most < NEAR * limit:

@@ -29,7 +29,7 @@ SILENT_SECS = 120.0
 NAMED_KEEPERS = 10
 #: Single events are reported for this time.
 REPORT_SECS = 900.0
-#: Front ends of other versions: maximum number of versions, and of characters of a version.
+#: Front ends of other versions: maximum number of versions, and maximum length of a version.
 _FRONT_ENDS, _VERSION_CHARS = 8, 40
 #: The watchdog signal is late after this many intervals.
 LATE_SIGNS = 3.0

@@ -18,8 +18,8 @@ LONGEST_ASKED_SECS = 3_600.0
 
 
 class PendingDelivery(msgspec.Struct, kw_only=True):
-    """An event to be delivered. due, since: monotonic times; since: time of the first possible
-    delivery. in_flight: a delivery is in progress.
+    """An event to be delivered. due: time of the next attempt; since: time of the first possible
+    delivery (both monotonic). in_flight: a delivery is in progress.
     """
 
     position: int

@@ -1,4 +1,6 @@
-"""The answer of `trace`: the matches, and the timeline, phases, gaps and clock offsets of the best."""
+"""The answer of `trace`: the matches, and the timeline, phases, gaps and clock offsets of the best
+match.
+"""
 
 import math
 import re

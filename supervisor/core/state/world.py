@@ -236,10 +236,11 @@ def pools_of(
     directory, CPU.
 
     The job itself comes first and is held until all tasks of the run have ended. The run directory
-    is released at the start (frames are read while the run is active), and a run that is being
-    stopped must not meet its successor there. A run with roles takes no CPU slot: it holds the
-    resources that its roles request (`gang_allocator`). With drivers in `clusters` it takes one,
-    which is a place in the queue of its cluster, and each cluster has its own op slots.
+    is released at the start, because frames are read from it while the run is active. This pool
+    also prevents that a stopping run and its successor share the directory. A run with roles takes
+    no CPU slot: it holds the resources that its roles request (`gang_allocator`). With drivers in
+    `clusters` it takes one, which is a place in the queue of its cluster, and each cluster has its
+    own op slots.
     """
     uid, sid, _ = split_jid(jid)
     array = (f"array/{uid}-{sid}/{asked.at_once}",) if asked.at_once is not None else ()
