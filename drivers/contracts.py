@@ -35,7 +35,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
     state: `alive`, `gone` (certainly not running) or `unknown` (cannot be determined now).
     detail: one sentence for a person.
-    sign_in: neither `find` nor `start` can succeed before the user signs in.
+    sign_in: `find` and `start` fail until the user signs in.
     """
 
     state: Literal["alive", "gone", "unknown"]
@@ -88,7 +88,9 @@ class AgentDriver(Protocol):
         """
 
     async def stop(self, handle: Handle, grace_secs: float) -> None:
-        """Stop agent and keeper with all their processes. Returns when none is left. Idempotent."""
+        """Stop agent and keeper with all their processes. Returns when no process is left.
+        Idempotent.
+        """
 
     async def evidence(
         self, key: AgentKey, name: str, offset: int, limit: int
@@ -172,7 +174,7 @@ class TaskDriver(Protocol):
         """
 
     def release(self, place: AgentKey, token: Token) -> None:
-        """Delete what is held of a failed task for debugging, except its evidence."""
+        """Delete everything that is held for debugging of a failed task, except its evidence."""
 
     async def evidence(
         self, place: AgentKey, token: Token, name: str, offset: int, limit: int

@@ -198,7 +198,7 @@ class FakeTasks:
                 del known[token]
 
     def release(self, place: AgentKey, token: Token) -> None:
-        """Nothing to delete except the evidence."""
+        """Do nothing: a failed task has only its evidence, which stays."""
 
     async def evidence(
         self, place: AgentKey, token: Token, name: str, offset: int, limit: int

@@ -61,7 +61,7 @@ class KeeperTaskDriver:
         self._send(place, RunAck(tokens=tokens))
 
     def release(self, place: AgentKey, token: Token) -> None:
-        """Nothing to delete except the evidence."""
+        """Do nothing: a failed task has only its evidence, which stays."""
 
     async def evidence(
         self, place: AgentKey, token: Token, name: str, offset: int, limit: int

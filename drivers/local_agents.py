@@ -106,8 +106,8 @@ class LocalDriver:
         }
 
     async def find(self, handle: Handle) -> Found:
-        """Check the keeper's process. Resumes a stopped (SIGSTOP) keeper: nobody else does this
-        while its agent is not connected.
+        """Check the keeper's process. Resumes a stopped (SIGSTOP) keeper, because nothing else
+        resumes it while its agent is not connected.
         """
         if handle.get("bootId") != processes.boot_id():
             return Found(state="gone", detail="the machine was restarted")

@@ -1,7 +1,7 @@
 """Ids and names: their shapes, how they are parsed, and how they are shortened for people.
 
 An id is parsed once, at the edge of the system, and trusted afterwards. All shapes are plain ASCII,
-so no look-alike from another alphabet, NUL, slash or `..` passes this module.
+so this module rejects NUL, slashes, `..` and look-alikes from other alphabets.
 """
 
 import hashlib
@@ -86,8 +86,8 @@ class AgentKey(msgspec.Struct, frozen=True, array_like=True, order=True):
     """Identifies an agent: one user and kind on one driver and host. `str()` gives
     `<driver>.<kind>.<uid>@<host>`.
 
-    Kind `container` is no process. It stands for the containers of a user's tasks on that host;
-    their driver reports for it.
+    Kind `container` has no agent process: it stands for the containers of a user's tasks on that
+    host, and their driver reports for it.
     """
 
     driver: Driver

@@ -31,7 +31,7 @@ _SECRET_KEY = re.compile(
 )
 _HARMLESS_KEYS = frozenset({"computeJobHash", "compute_job_hash"})
 #: The fencing token is also called `token` and is no secret. It is recognised by its form: five
-#: fields, of which these stand out.
+#: fields, including these.
 _FENCING = re.compile(r"[A-Za-z0-9]{8}-[A-Za-z0-9]{8}-\w{1,64}/\d+/\d+/\w{1,32}/\d+", re.ASCII)
 _FLAG = re.compile(r"--?[A-Za-z][\w-]{0,127}", re.ASCII)
 _OPTION = re.compile(r"(-{0,2}[A-Za-z_][\w-]{1,127})=(.+)", re.ASCII | re.DOTALL)
@@ -124,8 +124,8 @@ class Redactor:
         return "".join(out) + run[start:]
 
     def shown(self, text: str) -> str:
-        """Return `text` without the known secrets, truncated. The part that is cut away costs no
-        time, and no partial secret remains at the cut.
+        """Return `text` without the known secrets, truncated. The dropped part costs no time, and
+        no partial secret remains at the end.
         """
         if len(text) <= MAX_STRING:
             return truncated(self.text(text))
@@ -218,7 +218,9 @@ def is_secret(key: str, value: Any = "") -> bool:
 
 @lru_cache(2048)
 def _sounds_secret(key: str) -> bool:
-    """Cached, because every request has the same few keys."""
+    """Return whether the name suggests a secret. Cached, because every request has the same few
+    keys.
+    """
     return _SECRET_KEY.search(key) is not None
 
 

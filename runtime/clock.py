@@ -39,7 +39,7 @@ class SteadyClock:
 
 
 class ManualClock:
-    """A clock that only moves when told to."""
+    """A clock that moves only by `advance` and `jump_wall`."""
 
     def __init__(self, wall: float = 1_700_000_000.0, monotonic: float = 1000.0) -> None:
         self._wall = wall

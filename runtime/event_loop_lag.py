@@ -61,8 +61,8 @@ class LoopLag:
         #: latest long iterations: end (monotonic) and length
         self._latest: deque[tuple[float, float]] = deque(maxlen=256)
         self._sampled: tuple[float, str] = (0.0, "")
-        #: at a time before this iteration: nanoseconds that the loop's thread ran and waited for a
-        #: processor, and ticks that each processor was given to other machines
+        #: counters from before this iteration: nanoseconds that the loop's thread ran and waited
+        #: for a processor, and ticks of each processor given to other machines
         self._before, self._stolen_before = (0, 0), list[int]()
         self._schedstat = self._processors = -1
         #: last check, due time of the next one, and intervals in which the watcher could not run
@@ -127,7 +127,7 @@ class LoopLag:
 
     def longest(self, since: float) -> float:
         """Return the length of the longest logged iteration that ended after `since` (monotonic),
-        in seconds; 0 if there is none.
+        in seconds; 0 without one.
         """
         return max((own for at, own in self._latest if at > since), default=0.0)
 
@@ -148,8 +148,8 @@ class LoopLag:
         return self._worst[0]
 
     def percentile(self, part: float) -> float:
-        """Return the seconds that input at a random moment had to wait longer for in only `part` of
-        the cases. Exact from COUNTED_SECS on.
+        """Return the lag in seconds that input at a random moment exceeds with the probability
+        `part`. Exact from COUNTED_SECS on.
         """
         allowed = part * (time.monotonic() - self._since)
         low, high = COUNTED_SECS, max(COUNTED_SECS, self._worst[0])
@@ -205,8 +205,8 @@ class LoopLag:
             max(0.0, min(to, now) - max(since, self.began))
             for since, to in (*self._prevented, *late)
         )
-        # of two: a thread of this process that holds the interpreter may be on another processor
-        # than the loop's
+        # of two processors: a thread of this process that holds the interpreter may be on another
+        # processor than the loop's thread
         taken = sorted(
             after - before
             for after, before in zip(self._stolen(), self._stolen_before, strict=False)
@@ -216,8 +216,8 @@ class LoopLag:
         return min(not_computed, max(waited + stolen, unseen - ran))
 
     def _scheduled(self) -> tuple[int, int]:
-        """Return how long the loop's thread has run, and how long it was runnable without running;
-        nanoseconds.
+        """Return the time that the loop's thread has run, and the time that it was runnable without
+        running (nanoseconds).
         """
         if self._schedstat < 0:
             return 0, 0
@@ -228,8 +228,8 @@ class LoopLag:
             return 0, 0
 
     def _stolen(self) -> list[int]:
-        """Return how long each processor was given to other machines although this one had work for
-        it; ticks.
+        """Return the time for which a hypervisor gave each processor to other machines although
+        this machine needed it (ticks).
         """
         if self._processors < 0:
             return []

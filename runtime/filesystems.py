@@ -39,7 +39,7 @@ NETWORK = frozenset(
         "wekafs",
     )
 )
-#: The same behind FUSE (`fuse.<name>`).
+#: Network file systems behind FUSE (`fuse.<name>`).
 _NETWORK_FUSE = frozenset(
     (
         "beegfs",
@@ -152,8 +152,8 @@ def write_atomically(
 
 
 def _fresh(path: str, mode: int) -> int:
-    """Create a new file. A leftover at this path, of a killed process or a job, is removed, not
-    opened.
+    """Create a new file. An existing file at this path (left by a killed process, or created by a
+    job) is removed, not opened.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:

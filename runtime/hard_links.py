@@ -1,5 +1,5 @@
-"""Hard links in folders of jobs: a file may have another name elsewhere, in a place that its reader
-here may not read.
+"""Hard links in folders of jobs: a file may have another name in a folder that its owner here may
+not read.
 
 Permissions do not help: the reading process may be root, and if it runs as the job's unix user,
 that user's secrets are readable as well.

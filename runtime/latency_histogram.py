@@ -1,6 +1,6 @@
 """Latency histogram: durations by class, and errors by code. Plain numbers.
 
-For code that does not depend on metrics. One thread.
+For code that must not depend on the metrics library. Not thread-safe.
 """
 
 from bisect import bisect_left

@@ -31,8 +31,8 @@ _ENVIRON_BYTES = 8 << 20
 _NOT_READABLE = (FileNotFoundError, ProcessLookupError, PermissionError)
 
 _libc = ctypes.CDLL(None, use_errno=True)
-#: A function object with declared types: converting each argument by hand costs a fresh fork more
-#: than the call itself.
+#: A function object with declared types: in a new fork, converting each argument takes longer than
+#: the call itself.
 _set = _libc["prctl"]
 _set.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
 
@@ -56,8 +56,8 @@ class Process:
 
     @property
     def over(self) -> bool:
-        """Whether the process has ended. A zombie has: it only waits for its parent to read its
-        exit.
+        """Whether the process has ended. A zombie has ended: it only waits for its parent to read
+        its exit.
         """
         return self.state in _OVER
 
@@ -285,8 +285,8 @@ def _kill_by_pid(pid: int, ticks: int, number: int) -> bool:
 
 
 def kill_until_gone(look: Callable[[], list[Process]], timeout_secs: float) -> int:
-    """Send SIGKILL to all processes that `look` returns, until it returns none or the time is over.
-    Return the number of remaining ones.
+    """Send SIGKILL to all processes that `look` returns, until it returns none or the time has
+    elapsed. Return the number of remaining processes.
 
     Blocks. Processes forked meanwhile are found in the next round.
     """

@@ -16,8 +16,8 @@ T = TypeVar("T")
 
 
 class Stuck(Exception):
-    """The call did not begin: all threads are busy with calls without an answer. since: seconds of
-    the oldest; calls: their number.
+    """The call did not begin: all threads are busy with calls without an answer. since: age of the
+    oldest call in seconds; calls: their number.
     """
 
     def __init__(self, calls: int, since: float) -> None:

@@ -16,7 +16,7 @@ import msgspec
 
 from ..protocol import durations
 
-#: Maximum number of reported problems; a file with more is of another kind.
+#: Maximum number of reported problems; a file with more is probably of another kind.
 MAX_PROBLEMS = 1_000
 #: Maximum bytes of one word of a command, and of `NAME=value` in an environment: the limit of the
 #: operating system.
@@ -112,7 +112,7 @@ class Findings:
             self.warnings.append(Problem(path=path, problem=problem, right=right))
 
     def nearest(self, word: str, known: Mapping[str, Sequence[str]]) -> str | None:
-        """Return the name that was probably intended. known: each name with its aliases."""
+        """Return the known name that was probably meant. known: each name with its aliases."""
         self._guesses -= len(known)
         if len(word) > _GUESSED or self._guesses < 0:
             return None

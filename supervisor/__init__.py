@@ -1,1 +1,3 @@
-"""The broker: pure decisions in core/, and the shell around them."""
+"""The supervisor: pure decisions in `core`, and around them the modules that store, act and talk to
+clients, agents and drivers.
+"""

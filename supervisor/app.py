@@ -138,8 +138,8 @@ async def _serve(
 
 
 class _Supervisor:
-    """All objects of one supervisor process, and the engine's `EngineCallbacks`. `close` goes back
-    in reverse order of construction.
+    """All objects of one supervisor process, and the engine's `EngineCallbacks`. `close` closes
+    them in reverse order of construction.
     """
 
     def __init__(

@@ -16,8 +16,8 @@ from .core.resources.host_selection import HostCapacity
 from .core.state.configuration import CoreConfig
 from .process.root_directory import RootDirectory
 
-#: Longest wait of an agent start in a container for earlier starts, without the time to pull its
-#: image.
+#: Maximum time for which the start of an agent's container waits for earlier starts, without the
+#: time to pull its image.
 QUEUED_STARTS_SECS = 600.0
 #: Concurrent container runs of one user per host. The resources that their tasks request are the
 #: real limit.

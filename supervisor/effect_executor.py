@@ -204,7 +204,7 @@ class EffectExecutor:
     async def _launch_with_library(
         self, tasks: TaskDriver, effect: LaunchTask, simulation_type: str
     ) -> None:
-        """Copy the library, then launch. A stop that arrives earlier names a token that then never
+        """Copy the library, then launch. If a stop arrives before the launch, the token never
         starts.
         """
         await self._library_sync.copy_library(effect.key, simulation_type)

@@ -13,8 +13,9 @@ from ...protocol.errors import Refusal
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """address: content of the agent's address file. ca: a file here, whose text the agent gets.
-    through: a socket there is forwarded to host and port here.
+    """Link between an agent and the supervisor. address: content of the agent's address file. ca:
+    path of a local certificate file, sent to the agent. through: local host and port to which a
+    socket on the login node is forwarded.
     """
 
     address: dict[str, Any]

@@ -60,8 +60,8 @@ _GOOD = {
     "sacct": "Slurm's accounting answers",
     "sbatch": "--test-only accepts a job with the defaults",
 }
-#: Program that runs there: connects as an agent would, and prints the result. Reads the address,
-#: one line of JSON, from stdin.
+#: Program that runs on the login node: connects as an agent would, and prints the result. Reads the
+#: address, one line of JSON, from stdin.
 _DIAL_PROGRAM = """
 import json, socket, ssl, sys
 a = json.loads(sys.stdin.readline())
@@ -86,7 +86,7 @@ _HELLO = "jobscribe"
 
 
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Result of one step. ok None: the step could not be checked, for the reason in `said`."""
+    """Result of one step. ok: None if the step could not be checked; `said` has the reason."""
 
     cluster: str
     what: str
@@ -253,7 +253,7 @@ def _read(path: str) -> str:
 
 
 async def _through_ssh(cluster: Cluster, channel: Channel, site: LoginNode) -> str | None:
-    """Check a forwarded socket with a temporary listener here. The supervisor need not run."""
+    """Check a forwarded socket with a temporary local listener. The supervisor need not run."""
     folder = f"{site.base}/agent/check-{os.getpid()}"
 
     async def hello(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -276,7 +276,7 @@ async def _through_ssh(cluster: Cluster, channel: Channel, site: LoginNode) -> s
 async def _dial(
     cluster: Cluster, channel: Channel, site: LoginNode, target: Mapping[str, Any]
 ) -> str | None:
-    """Return why the address cannot be reached from there, or None."""
+    """Return why the address cannot be reached from the login node, or None."""
     secs = max(1.0, cluster.call_secs / 2)
     result = await channel.run(
         [site.python, "-I", "-c", _DIAL_PROGRAM],

@@ -1,8 +1,9 @@
 """Agents on login nodes of clusters: one per user and cluster, with a keeper that outlives this
 process and the ssh connection.
 
-`agent/login_node` does the work there (one line of JSON in, one out), through a channel: a local
-process, or a user's ssh connection, which exists only after the user has signed in.
+On the login node, `agent/login_node` does the work (one line of JSON in, one line out), through a
+channel: a local process, or a user's ssh connection, which exists only after the user has signed
+in.
 """
 
 import asyncio
@@ -44,7 +45,8 @@ if TYPE_CHECKING:
 #: Renewal interval of a lease, and the age after which it counts as abandoned (see
 #: agent/keeper/lease; seconds).
 _RENEW_SECS, _ABANDONED_SECS = 5.0, 30.0
-#: Code seen this recently is not checked again (seconds): a start follows a sign-in.
+#: Code that was checked less than this time ago is not checked again (seconds): a start follows
+#: soon after a sign-in.
 _CODE_CHECK_SECS = 60.0
 #: Grace for an agent after a sign-out (seconds). An agent needs no cleanup: its knowledge of jobs
 #: is on disk.
@@ -96,7 +98,8 @@ class SbatchDriver:
         } | self._keeper_settings.get("lease", {})
         self._codes = CodeCache()
         self._channels: dict[tuple[str, str], Channel] = {}
-        #: by uid and cluster: the channel, the login node seen through it, and when (monotonic)
+        #: by uid and cluster: the channel, its login node, and the time of the last check
+        #: (monotonic)
         self._login_nodes: dict[tuple[str, str], tuple[Channel, LoginNode, float]] = {}
         self._forwards: dict[AgentKey, tuple[Channel, str, int, str]] = {}
         self._locks: dict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -414,7 +417,7 @@ class SbatchDriver:
         return cluster
 
     def _usable_users(self, cluster: Cluster) -> list[str]:
-        """Return the users as whom commands can run there now."""
+        """Return the users whose accounts can run commands on the cluster now."""
         match cluster.access:
             case "account":
                 return [""]

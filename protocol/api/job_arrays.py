@@ -19,7 +19,7 @@ MAX_INDEX = 999_999
 MAX_AT_ONCE = 100_000
 #: Maximum length of the index text, in characters.
 MAX_TEXT = 80_000
-#: Each value has two names: ours, and the one that Slurm scripts expect.
+#: Each value has two names: one of jobscribe, and the one that Slurm scripts expect.
 _INDEX = ("ARRAY_INDEX", "SLURM_ARRAY_TASK_ID")
 _COUNT = ("ARRAY_COUNT", "SLURM_ARRAY_TASK_COUNT")
 _MIN = ("ARRAY_MIN", "SLURM_ARRAY_TASK_MIN")

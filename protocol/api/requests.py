@@ -78,7 +78,7 @@ class RunSpec(_Request, frozen=True, kw_only=True):
     after: Annotated[tuple[After, ...], msgspec.Meta(max_length=1_000)] = ()
     #: maximum number of concurrent runs with this user and simulation
     at_once: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None = None
-    #: the plan of the user's account at submission, as the front end names it; runs of some plans
+    #: the plan of the user's account at submission (a name of the front end); runs of some plans
     #: are never purged
     active_plan: Plan | None = None
     #: resources requested from the cluster; only with the driver sbatch
@@ -109,7 +109,7 @@ class RunStatusRequest(_Request, frozen=True, kw_only=True):
     """Return the status of the run with this hash and serial, if given. A mismatch is answered as
     `missing` with the reason.
 
-    wait_secs: answer as soon as the run is over and cleaned up, at the latest after this time.
+    wait_secs: answer when the run has ended and is cleaned up, at the latest after this time.
     """
 
     uid: Uid
@@ -218,7 +218,7 @@ class CallRequest(_Request, frozen=True, kw_only=True):
 
 
 class BeginSession(_Request, frozen=True, kw_only=True):
-    """Start the agent of a user who is about to work. Answered at once."""
+    """Start a user's agent in advance. Answered at once."""
 
     uid: Uid
     driver: AnyDriver = ""
@@ -291,7 +291,7 @@ class RunPlan(_Request, frozen=True, kw_only=True):
     run: RunSpec
 
 
-#: Status filter for the runs of a group. `failed`: over, and not completed.
+#: Status filter for the runs of a group. `failed`: ended without completing.
 GroupStatus = Literal[
     "pending", "running", "completed", "canceled", "error", "job_run_purged", "failed"
 ]

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-#: A name that Slurm defines: of a partition, an account or a QOS.
+#: A name defined in Slurm: a partition, an account or a QOS.
 SlurmName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,127}\Z")]
 #: The name of a configured cluster. It is also the host in agent keys.
 ClusterName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,62}\Z")]
@@ -45,10 +45,10 @@ class BatchRequest(_Part, frozen=True, kw_only=True):
     """The resources that one run requests from its cluster. Unset fields take the cluster's
     defaults, then Slurm's own.
 
-    tasks: processes that `srun` starts (ranks). cores: of each of these processes. memory_mb, gpus:
-    of each node. setup: lines of sh that run before the command, on the node. signal_secs: the job
-    gets SIGUSR1 this long before its time limit. cluster `None`: the first one. The time limit is a
-    field of the run.
+    tasks: processes that `srun` starts (ranks). cores: per process. memory_mb, gpus: per node.
+    setup: lines of sh that run before the command, on the node. signal_secs: the job gets SIGUSR1
+    this long before its time limit. cluster `None`: the first one. The time limit is a field of the
+    run.
     """
 
     cluster: ClusterName | None = None
@@ -76,7 +76,7 @@ class BatchState(_Part, frozen=True, kw_only=True, omit_defaults=True):
     sentence: the reason explained for people. nodes: in Slurm's notation (`n[1-3]`). starts_at:
     Slurm's estimate. unknown_since: Slurm has not answered since then. restarts: how often Slurm
     has requeued and started the job again. run_dir: the run directory, if it differs from the
-    supervisor's. node: the one of these nodes that runs this task, if the job has several tasks.
+    supervisor's. node: the node of this task, if the job has several tasks.
     """
 
     cluster: ClusterName
@@ -126,10 +126,10 @@ class Partition(_Part, frozen=True, kw_only=True):
 
 
 class ClusterStatus(_Part, frozen=True, kw_only=True):
-    """What an agent knows about its cluster. partitions: empty if Slurm does not answer or has
-    none.
+    """The state of a cluster as one of its agents knows it. partitions: empty if Slurm does not
+    answer or has none.
 
-    accounts, qos: those that this user may use, according to Slurm's accounting; None: the
+    accounts, qos: names that this user may use, according to Slurm's accounting; None: the
     accounting cannot be queried.
     """
 

@@ -37,7 +37,7 @@ class Limits(_Part, frozen=True, kw_only=True):
     """The maximum that one run may request here, regardless of the partition. None: the partition's
     limit.
 
-    cores: of all tasks together. memory_mb, gpus: of each node, as requested.
+    cores: for all tasks together. memory_mb, gpus: requested per node.
     """
 
     nodes: int | None = None
@@ -104,8 +104,8 @@ class Cluster(_Part, frozen=True, kw_only=True):
 
 
 def fallback_secs(limit_secs: float, slack_secs: float = LIMIT_SLACK_SECS) -> float:
-    """Return when jobscribe ends a run that Slurm did not end at its time limit, in seconds from
-    its start. Slurm counts in full minutes.
+    """Return the run time in seconds after which jobscribe ends a run that Slurm did not end at its
+    time limit. Slurm counts in full minutes.
     """
     return 60.0 * math.ceil(limit_secs / 60) + slack_secs
 

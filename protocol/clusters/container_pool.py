@@ -50,8 +50,8 @@ class PoolHost(_Part, frozen=True, kw_only=True):
 
     cpu, memory_mb, gpus, ports: capacity for tasks in containers of their own. agents_mb:
     additional memory for agents' containers. sequential, parallel: concurrent runs in agents.
-    plans: only users with one of these plans use this host; empty: users whose plan
-    no host lists.
+    plans: only users with one of these plans use this host; empty: for users with a plan that no
+    host lists.
     """
 
     name: Host

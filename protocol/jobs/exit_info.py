@@ -86,7 +86,7 @@ class ExitFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     - `ulimits`: process limits in force, such as "ulimit -t 1", from the command text or seen on
       processes.
     - `calls_timeout`: the command text runs timeout(1).
-    - `canceled_by_user`: the unix user of the job, and nobody else, canceled it in Slurm.
+    - `canceled_by_user`: only the unix user of the job canceled it in Slurm.
     """
 
     memory_peak_bytes: int | None = None
@@ -116,8 +116,8 @@ class ExitInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     detail: str | None = None
     #: reason of a failed start; a key of FAULTS
     fault: str | None = None
-    #: whether the kernel killed one of its processes for lack of memory; None: unknown here, or an
-    #: older version wrote this
+    #: whether the kernel killed one of its processes for lack of memory; None: unknown, or written
+    #: by an older version
     out_of_memory: bool | None = None
     started_at: Instant | None = None
     ended_at: Instant | None = None
@@ -193,7 +193,7 @@ class ExitInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def signal_number(code: int | None, signal: int | None) -> int | None:
-    """Return the signal that ended the process, or the one that a code of 128+n may stand for."""
+    """Return the signal that ended the process, or signal n for an exit code of 128+n."""
     if signal is not None:
         return signal
     return code - 128 if code is not None and 128 < code <= 192 else None

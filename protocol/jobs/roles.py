@@ -22,7 +22,7 @@ FIRST_PORT, LAST_PORT = 1024, 65_535
 PortNumber = Annotated[int, msgspec.Meta(ge=1, le=LAST_PORT)]
 #: `[registry[:port]/]name[:tag][@sha256:...]`. The host checks whether the image exists.
 Image = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,500}\Z")]
-#: Number of tasks of one role that decides the attempt; None: never.
+#: Number of tasks of one role that decides the attempt; None: the role decides nothing.
 Threshold = Annotated[int, msgspec.Meta(ge=1, le=MAX_TASKS)] | None
 
 
@@ -96,8 +96,8 @@ class After(_Part, frozen=True, kw_only=True):
 
 
 class TaskPlace(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The placement of one task of an attempt. address: where other tasks connect to. ports: by
-    label, in order.
+    """The placement of one task of an attempt. address: host to which other tasks connect. ports:
+    by label, in order.
     """
 
     role: Role

@@ -39,7 +39,7 @@ EndReason = Literal[
     "scheduler",
 ]
 
-#: What a pending, ending or stopping run waits for or does now.
+#: Sub-states of a pending, ending or stopping run: the reason to wait, or the current step.
 QueueState = Literal[
     "dependency",
     "agent",

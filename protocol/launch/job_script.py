@@ -2,11 +2,11 @@
 with its exit code. Pure; others write and run the script.
 
 Running the file by hand repeats the execution. Under a keeper, or in a container of its own,
-descriptor 3 is the command's stderr. The script's own stderr goes to a file where the shell reports
-the signal that killed the command, which tells a SIGKILL from `exit 137`. The command runs in a
-subshell that `exec`s it, for two reasons: dash would write that report to the command's stderr
-otherwise, and shell builtins differ from the programs of the same names. The script starts no
-process but the shell and the command.
+descriptor 3 is the command's stderr. The script's own stderr goes to a file. There the shell
+reports the signal that killed the command, which distinguishes a SIGKILL from `exit 137`. The
+command runs in a subshell that `exec`s it, for two reasons: dash would write that report to the
+command's stderr otherwise, and shell builtins differ from the programs of the same names. The
+script starts no process but the shell and the command.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,8 +42,8 @@ _SHELL_VARIABLES = frozenset(
 _TEXT = ("/bin/bash", "-c")
 #: The unit of `ulimit -c` in bytes, as POSIX defines it.
 _BLOCK = 512
-#: When memory runs out, the kernel shall kill a job before the keeper, the agent and the rest of
-#: the machine. Child processes inherit the score.
+#: When memory runs out, the kernel kills a job before the keeper, the agent and other processes.
+#: Child processes inherit the score.
 _RAISE_OOM_SCORE = "{ echo 500 >/proc/self/oom_score_adj; } 2>/dev/null"
 _PYTHON = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
 

@@ -27,11 +27,11 @@ GIVEN = {
     "PAI_DEFAULT_FS_URI": "file:///",
     "PAI_JOB_VC_NAME": "default",
 }
-#: Number of variables of the run, of each role and of a task, without those for each task or each
-#: label.
+#: Number of variables per run, per role and per task, excluding those that exist once per task or
+#: per port label.
 _OF_RUN, _OF_ROLE, _OWN = 17, 5, 18
-#: Role names that start like this, or contain a number between underscores, may give two variables
-#: the same name.
+#: Role names with this prefix, or with a number between underscores, may give two variables the
+#: same name.
 _DOUBTFUL = re.compile(r"(PORT_LIST|RESOURCE|MIN|TASK_COUNT|TASK_ROLE)_|.*_\d+_")
 
 Pairs = Iterator[tuple[str, str]]

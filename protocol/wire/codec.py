@@ -158,8 +158,8 @@ class Decoder:
         )
 
     def _next(self, seq: Any) -> bool:
-        """Return whether the frame is newer than all before. Late and repeated frames are dropped:
-        their content may be outdated, and the gap was counted.
+        """Return whether the frame is newer than all earlier ones. Late and repeated frames are
+        dropped: their content may be outdated, and the gap was counted.
         """
         if type(seq) is not int or seq < 1:
             raise FrameError("malformed", "seq is not a positive integer", close=True)

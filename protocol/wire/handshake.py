@@ -14,7 +14,9 @@ FRONT_END = "X-Jobscribe-Front-End"
 
 
 class SiteHello(msgspec.Struct, frozen=True):
-    """version: of jobscribe. apps: the setting `apps.also`."""
+    """Version of a front end or supervisor. version: of the package jobscribe. apps: the setting
+    `apps.also`.
+    """
 
     version: str
     apps: tuple[str, ...] = ()

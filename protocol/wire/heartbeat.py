@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 #: `ask`: send a ping. `gone`: the peer did not answer in time. `slept`: this process was suspended
-#: so long that the peer has given up the connection.
+#: for so much time that the peer has given up the connection.
 Verdict = Literal["fine", "ask", "gone", "slept"]
 
 
@@ -47,8 +47,8 @@ class Heartbeat:
         self._answered = True
 
     def was_suspended(self, now: float) -> bool:
-        """Return whether this process was ever suspended so long that the peer has given up the
-        connection. Data that is read afterwards is outdated.
+        """Return whether a suspension of this process made the peer give up the connection. Data
+        that is read after that is outdated.
         """
         self._over = self._over or now - self._looked > self._pace.given_up
         return self._over

@@ -234,8 +234,9 @@ class Call(_Message, frozen=True, kw_only=True, tag="analysis"):
     """Let an app compute something now, in a worker. Answered by `ok` or `error`, at the latest
     after `deadline_secs`.
 
-    run_dir: of the run that the call reads, or None. lib_dir: the user's library of this app. args:
-    the input of the method (for a frame its index and report, for a download its suffix).
+    run_dir: directory of the run that the call reads, or None. lib_dir: the user's library of this
+    app. args: the input of the method (for a frame its index and report, for a download its
+    suffix).
     reply_limit: maximum size of the answer, in bytes of JSON.
     """
 
@@ -356,10 +357,10 @@ class RunStatusUpdate(_Message, frozen=True, kw_only=True, tag="run_status_updat
 
 
 class LogChunk(_Message, frozen=True, kw_only=True, tag="log_chunk"):
-    """Answer to `io`. `data` begins at `offset`; `next_offset` is where the next read starts.
-    Missing bytes in between were dropped.
+    """Answer to `io`. `data` begins at `offset`; the next read starts at `next_offset`. Missing
+    bytes in between were dropped.
 
-    end: the execution is over and no bytes follow.
+    end: the execution has ended and no bytes follow.
     """
 
     op_id: OpId
@@ -378,8 +379,8 @@ class CallReply(_Message, frozen=True, kw_only=True, tag="ok"):
 
 
 class FileChunk(_Message, frozen=True, kw_only=True, tag="file_chunk"):
-    """Answer to `read_file`. `size` and `mtime_ns` are those of the whole file, so that a reader of
-    several chunks can detect a change.
+    """Answer to `read_file`. `size` and `mtime_ns` belong to the whole file, so that a reader of
+    several chunks detects a change.
     """
 
     op_id: OpId

@@ -30,7 +30,7 @@ _SENTENCES: dict[Reason, str] = {
 
 
 class Limits(NamedTuple):
-    """Timeouts in seconds: of an unauthenticated request; between bytes of a body; between
+    """Timeouts in seconds: for an unauthenticated request; between bytes of a body; between
     requests. per_peer: unauthenticated connections of one peer.
     """
 
@@ -139,10 +139,10 @@ class Admission:
         """Admit a new connection, and close others if there are too many. Return None if the new
         one must be closed.
 
-        scarce: so many descriptors are in use that each new connection requires closing another.
-        This continues while an unauthenticated connection that was admitted so is open: the next
-        connection gets the low descriptor of a closed one, although no more descriptors are free
-        than before.
+        scarce: descriptors are short, so each new connection requires closing another. This
+        continues while an unauthenticated connection that was admitted in this way is open: the
+        next connection gets the low descriptor of a closed one, although descriptors are still
+        short.
         """
         self._scarce = [e for e in self._scarce if not (e.known or e.closed())]
         if (scarce or self._scarce) and not self.make_room() and not peer.own:
@@ -169,8 +169,8 @@ class Admission:
             self._remove_unauthenticated(entry)
 
     def make_room(self) -> bool:
-        """Close one connection: an unauthenticated one of the peer with most of them, else an idle
-        one that is not the owner's. Return whether one was closed.
+        """Close one connection: an unauthenticated one of the peer with the most, else an idle one
+        of another user than the owner. Return whether one was closed.
         """
         if self._count:
             self._end(self._oldest_of_largest_peer(), "descriptors")
@@ -200,7 +200,7 @@ class Admission:
                 self._end(entry, entry.why)
 
     def _oldest_of_largest_peer(self) -> TrackedConnection:
-        """Return the oldest unauthenticated connection of the peer with most of them. The site's
+        """Return the oldest unauthenticated connection of the peer with the most. The site's
         proxies come after other peers, the owner last.
         """
         peer = max(

@@ -106,8 +106,8 @@ class GuardedServer(tornado.httputil.HTTPServerConnectionDelegate):
     """Wraps an application.
 
     unread(start line): returns the answer (HTTP status, body) to an unauthenticated request with a
-    body. None: unix users are sufficient for the application. Then the owner's connections count as
-    authenticated, and the application refuses the others.
+    body. None: the application needs no other authentication than the unix user. Then the owner's
+    connections count as authenticated, and the application refuses all others.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class _Message(tornado.httputil.HTTPMessageDelegate):
         return None
 
     async def _wait_until_taken(self, taken: Awaitable[None]) -> None:
-        """Wait for the application. Its sender need not send meanwhile."""
+        """Wait until the application takes the data. The sender has no deadline meanwhile."""
         self._entry.answering()
         await taken
         self._entry.reading()
@@ -242,7 +242,7 @@ def server(
     guarded: GuardedServer, *, tls: ssl.SSLContext | None = None, body: int | None = None
 ) -> tornado.httpserver.HTTPServer:
     """Return the HTTP server. body: limit in bytes, unless the application sets another one."""
-    # Tornado's own timeouts are off: those of `admission` know which connections are authenticated.
+    # Tornado's own timeouts are off: `admission` has timeouts that depend on authentication.
     return tornado.httpserver.HTTPServer(
         guarded, ssl_options=tls, max_body_size=body, max_header_size=MAX_HEADERS
     )

@@ -23,7 +23,7 @@ _TABLES = {4: "/proc/net/tcp", 6: "/proc/net/tcp6"}
 #: Fields of a line of the table.
 _LOCAL, _REMOTE, _STATE, _UID, _INODE = 1, 2, 3, 7, 9
 #: States of a peer that may have sent a request: ESTABLISHED, FIN_WAIT1, FIN_WAIT2. A socket in
-#: SYN_SENT is a later one on the same port.
+#: SYN_SENT belongs to a later connection on the same port.
 _OPEN = (1, 4, 5)
 
 _SOCK_DIAG, _BY_FAMILY, _REQUEST = 4, 20, 1

@@ -74,8 +74,8 @@ def write_json(path: str, value: dict[str, Any]) -> None:
 
 
 def read(path: str, limit: int = 1 << 20, *, alone: bool = False) -> bytes | None:
-    """Return the first `limit` bytes of a regular file, or None if there is none. A job may have
-    replaced it by anything.
+    """Return the first `limit` bytes of a file, or None if it is missing or not a regular file (a
+    job may have replaced it by anything).
 
     alone: return None also for a file with another hard link, which may belong to somebody else.
     Raise OSError only if this process lacks resources: then the file may exist.
@@ -104,7 +104,7 @@ def _opened(path: str) -> int | None:
 
 
 def read_json(path: str) -> dict[str, Any] | None:
-    """Return the object in a JSON file, or None if there is no file or no object."""
+    """Return the object in a JSON file, or None if the file is missing or has no object."""
     data = read(path)
     try:
         value = json.loads(data) if data else None
@@ -200,7 +200,7 @@ def via_shell(folder: str, code: int) -> bool | None:
     ):
         return True
     if code - 128 in _SILENT_SIGNALS:
-        # the command itself may have died of it: no shell reports these signals
+        # the signal may have killed the command itself: no shell reports these signals
         return None
     command = _COMMAND.search(read(f"{folder}/{SCRIPT}") or b"")
     return False if command is not None and _NO_SHELLS.match(os.path.basename(command[1])) else None

@@ -64,7 +64,7 @@ class OutputCap:
         self._say = say
         self._head = -(-head // _BLOCK) * _BLOCK
         self._tail = tail
-        #: a hole grows in steps of this size, not with every check
+        #: a hole grows in steps of this size, not at every check
         self._step = max(_BLOCK, min(1 << 20, tail // 4))
 
     def apply(self, e: Output, *, last: bool = False) -> bool:

@@ -1,4 +1,6 @@
-"""Aggregates frequent log lines: the first at once, the others as a sum. Needs a running loop."""
+"""Aggregates frequent log lines: logs the first at once and the number of the others later. Needs a
+running loop.
+"""
 
 import asyncio
 

@@ -27,8 +27,8 @@ class Stream:
     """A text stream such as stderr. A closed pipe, a full disk or a slow reader only adds to
     `lost`.
 
-    patience_secs: longest wait of a line for the reader. Further lines do not wait until one is
-    taken again.
+    patience_secs: longest wait of a line for the reader. After a timeout, lines do not wait until
+    the reader takes one again.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class Stream:
 
 
 def is_writable(fd: int, secs: float = 0.0) -> bool:
-    """Return whether this descriptor takes a line now, or within `secs`. Only pipes and sockets may
-    not. A broken one returns True, because the write reports it.
+    """Return whether this descriptor takes a line within `secs`. Only a pipe or socket can be
+    unwritable. A broken one returns True, because the write reports it.
     """
     poll = select.poll()
     poll.register(fd, select.POLLOUT)

@@ -32,8 +32,8 @@ _TOO_LARGE = (errno.EMSGSIZE, errno.ENOBUFS)
 
 class Journal:
     """Journal destination. identifier: name of the program, as in `journalctl -t`. patience_secs:
-    longest wait of a record for a busy journal. Further records do not wait until one is taken
-    again.
+    longest wait of a record for a busy journal. After a timeout, records do not wait until the
+    journal takes one again.
     """
 
     def __init__(

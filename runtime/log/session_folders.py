@@ -48,8 +48,8 @@ def log_files(root: str, name: str) -> list[str]:
     """
     log = os.path.join(root, "log")
     folders = [os.path.join(log, "sessions", session) for session in sessions(root)]
-    # plain files: of a version without sessions, or of a front end that started before the first
-    # supervisor
+    # plain files are from a version without sessions, or from a front end that started before the
+    # first supervisor
     return [file for folder in (log, *folders) for file in _files_in(folder, name)]
 
 

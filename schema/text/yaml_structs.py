@@ -56,8 +56,8 @@ class Notes:
 
 
 def read_mapping(path: str, setting: str, needs: str) -> LocatedMapping:
-    """Read the mapping in the file. setting: that names the file. needs: required content, for
-    messages. Raises Refusal.
+    """Read the mapping in the file. setting: name of the setting with the path. needs: required
+    content, for messages. Raises Refusal.
     """
     try:
         with open(path, "rb") as f:

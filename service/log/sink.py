@@ -48,7 +48,7 @@ from ..settings.settings import LogSettings
 from .session_file import OwnSession, newest_session
 
 MAX_QUEUED = 10_000
-#: Time limit for a line to a slow reader of the stream. The log's thread may wait, others do not.
+#: Time limit for a line to a slow reader of the stream. Only the log's thread waits for it.
 STREAM_SECS = 1.0
 #: Lines within TOGETHER_SECS are written together, up to TOGETHER lines and TOGETHER_CHARS
 #: characters: pkdebug needs the same time for one line as for many, and most of the cost is waking
@@ -70,7 +70,7 @@ class PkdebugSink:
         journal: Journal | None = None,
         kept: OwnSession | Following | None = None,
     ) -> None:
-        """kept: the output whose session is included in JSON lines."""
+        """kept: the output that provides the session for JSON lines."""
         self._writer = _Writer(outputs, form, redactor or Redactor(), journal, kept)
         self._max_queued = max_queued
         self._queue: deque[Record] = deque()
@@ -191,7 +191,7 @@ class _Writer:
             return
         if text.startswith(
             records[0].where
-        ):  # else it is a complaint of pkdebug's own; the records are written without it
+        ):  # else an error message of pkdebug itself; the records are written without it
             self.wrote = True
             self._put(records, text)
 

@@ -267,7 +267,7 @@ def _program_problems(program: str) -> Iterator[tuple[str, str]]:
 
 def _check_owner(path: str) -> None:
     """Check that only this user can write the file: it names commands to execute and receivers of
-    everybody's runs.
+    notifications about all users' runs.
     """
     found = os.stat(path)
     if found.st_uid not in (0, os.geteuid()):

@@ -124,7 +124,7 @@ def _check_address(host: Part, wrong: Wrong) -> None:
 
 
 def _check_certificates(host: Part, wrong: Wrong) -> None:
-    """Check that certificates can exist. Whether they work is tested by `jobscribe pool check`."""
+    """Check that the host can have certificates. `jobscribe pool check` tests whether they work."""
     folder = host.values["tls"]
     field = "tls" if "tls" in host.given else "address"
     if not os.path.isdir(folder):

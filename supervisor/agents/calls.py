@@ -58,8 +58,8 @@ API_NAMES: Mapping[str, str] = {
 
 
 class OpenFile(msgspec.Struct, frozen=True):
-    """A file of a run or a library, as of the start of the read. length: number of bytes that
-    `chunks` yields.
+    """A file of a run or a library, in its state at the start of the read. length: number of bytes
+    that `chunks` yields.
     """
 
     size: int

@@ -62,9 +62,9 @@ def check(
 ) -> RunSpec:
     """Return the run with its complete request to Slurm.
 
-    news: the clusters' states as this user may know them. usual_secs: time limit of the site for
-    runs without one; a lower limit of the cluster wins. Raises Refusal (batchRefused,
-    resourceExceeded) with all problems.
+    news: the clusters' states that this user may see. usual_secs: time limit of the site for runs
+    without one; a lower limit of the cluster wins. Raises Refusal (batchRefused, resourceExceeded)
+    with all problems.
     """
     asked = spec.batch if isinstance(spec.batch, BatchRequest) else BatchRequest()
     cluster = _cluster(asked, clusters)

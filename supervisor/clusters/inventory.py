@@ -1,7 +1,7 @@
 """The inventory of clusters: their settings, and the newest reports of agents about them.
 
 The reports are in memory only. An agent runs as its user, who can make it report anything. So a
-report counts for that user alone, unless one unix user submits for all users (access `account`).
+report is used for this user only, unless one unix user submits for all users (access `account`).
 """
 
 import time
@@ -83,7 +83,7 @@ class ClusterInventory:
             del reports[next(iter(reports))]
 
     def news(self, uid: str) -> dict[str, ClusterStatus]:
-        """Return the reports, by cluster, that runs of this user are checked against."""
+        """Return the current reports for this user's runs, by cluster."""
         found = {
             c.name: self._report(c, uid)
             for c in (self._clusters.clusters if self._clusters is not None else ())
@@ -107,7 +107,7 @@ class ClusterInventory:
         )
 
     def apart(self, key: AgentKey) -> bool:
-        """Return whether the agent's file system has other user folders than the supervisor's."""
+        """Return whether the agent's user folders differ from the supervisor's."""
         cluster = (
             self._clusters.named(key.host)
             if self._clusters is not None and key.driver == DRIVER
@@ -130,7 +130,9 @@ class ClusterInventory:
         return self._reports[cluster.name].get(_owner(cluster, uid))
 
     def _row(self, cluster: Cluster, uid: str) -> dict[str, Any]:
-        """state: of Slurm: up, down or unknown. partitions: None if they are unknown."""
+        """Return one cluster. state: up, down or unknown, for Slurm. partitions: None if they are
+        unknown.
+        """
         news = self._report(cluster, uid)
         report: dict[str, Any] = {} if news is None else msgspec.to_builtins(news)
         return {

@@ -1,8 +1,8 @@
 """Sign-in of users to clusters: one attempt at a time, throttled, without storing any secret.
 
 The secrets are in the request, in the driver during the attempt, and in the redactor, which keeps
-them out of the log; nowhere else, and for seconds only. The driver knows who must sign in and who
-is signed in.
+them out of the log; nowhere else, and for seconds only. The driver knows which users must sign in
+and which are signed in.
 """
 
 import asyncio
@@ -132,7 +132,7 @@ class SignIns:
         """Sign this user out. Raises Refusal (badRequest, tooManyRequests, signInUnreachable).
 
         signedOut: the user was signed in. agentEnded: the agent is gone, as far as is known. runs:
-        number of runs that Slurm continues.
+        number of the user's runs that continue in Slurm.
         """
         cluster = self._cluster(request.cluster)
         key = _key(request.uid, cluster)
@@ -174,7 +174,9 @@ class SignIns:
         }
 
     def status(self, request: SbatchLoginStatus) -> dict[str, Any]:
-        """Return the sign-in state. ready: no sign-in is needed. sentence: why one is needed."""
+        """Return the sign-in state. ready: no sign-in is needed. sentence: why a sign-in is
+        needed.
+        """
         cluster = self._cluster(request.cluster)
         return self._reply(_key(request.uid, cluster), cluster)
 
@@ -281,7 +283,7 @@ class SignIns:
         except Refusal as e:
             raise Refusal(e.code, _without_secrets(e, request.username, secrets)) from None
         except Exception as e:
-            # neither its text nor its traceback, which may contain secrets
+            # do not log its text or traceback, which may contain secrets
             self._log(
                 "internal error in a sign-in: {} at {}",
                 type(e).__name__,

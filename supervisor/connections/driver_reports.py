@@ -1,7 +1,7 @@
 """Virtual agents: reports of drivers for places where no agent connects, such as task containers.
 
-They reach the engine as if an agent had sent them, so the core handles one kind of agent only. This
-is the `Spokesman` of `drivers.contracts`.
+They reach the engine as if an agent had sent them, so the core handles one kind of agent only.
+Implements `PlaceReporter` of `drivers.contracts`.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,9 @@ class DriverReports:
         self._next_epoch: Callable[[], int]
 
     def bind(self, engine: Engine, metering: UsageSamples, next_epoch: Callable[[], int]) -> None:
-        """next_epoch: of the hub, because the epochs of all agents come from one sequence."""
+        """next_epoch: the hub's function, because the epochs of all agents come from one
+        sequence.
+        """
         self._engine, self._metering, self._next_epoch = engine, metering, next_epoch
 
     def up(self, place: AgentKey, boot_id: str) -> None:

@@ -1,7 +1,8 @@
 """The hub: one live connection for each agent, with authentication, frames, queues and requests.
 
-Messages of agents go to the engine as inputs, answers (log, call, file) to the caller that asked,
-progress reports to `progress`, and resource samples to `metering`. Decisions are in `core`.
+The hub passes agents' messages to the engine as inputs, answers (log, call, file) to the waiting
+callers, progress reports to `progress`, and resource samples to `metering`. Decisions are in
+`core`.
 """
 
 import asyncio

@@ -7,8 +7,8 @@ from ...protocol.clusters.container_pool import PoolHost
 
 
 class MonitoredHosts(Protocol):
-    """A monitored host. up: its daemon answers. detail: a sentence. since: of the state, unix
-    seconds. version: of its daemon.
+    """A monitored host. up: its daemon answers. detail: a sentence. since: start of the state, unix
+    seconds. version: version of its daemon.
     """
 
     host: PoolHost

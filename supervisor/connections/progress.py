@@ -64,7 +64,9 @@ class Progress:
             del self._reports[job.jid]
 
     def of(self, job: Job) -> dict[str, Any] | None:
-        """Return the newest report of the current run: of a live execution, else of its exit."""
+        """Return the newest report of the current run: from a live execution, else from its
+        exit.
+        """
         run = job.run
         if run is None:
             return None

@@ -125,7 +125,7 @@ def queue_advice(batch: BatchState | None) -> list[str]:
 
 
 def explain_sign_in(answer: dict[str, Any], host: str, message: str | None) -> None:
-    """Fill the answer for a run whose user is not signed in to the cluster."""
+    """Fill the answer for a run that waits for its user's sign-in to the cluster."""
     answer["sentence"] = f"not started: {message}"
     answer["not"] = ["a failure: it continues automatically after the sign-in"]
     answer["try"] = [login_command(host)]
@@ -152,7 +152,7 @@ def accounting_commands(batch: BatchState | None) -> list[str]:
 
 
 def latest_state(run: Run, status: dict[str, Any]) -> BatchState | None:
-    """Return the newest known state of the Slurm job: of the status, else of the task."""
+    """Return the newest known state of the Slurm job: from the status, else from the task."""
     newest = status.get("batch")
     if newest is not None:
         return msgspec.convert(newest, BatchState)

@@ -1,4 +1,4 @@
-"""Explain a run that is over: cause, confidence, evidence, excluded causes and advice. Pure."""
+"""Explain an ended run: cause, confidence, evidence, excluded causes and advice. Pure."""
 
 import math
 import signal
@@ -31,12 +31,13 @@ from .phrases import (
     with_job_id,
 )
 
-#: Excluded by causes that are another time limit, e.g. of CPU time (diagnosis.causes).
+#: Causes that are another time limit, such as the limit of CPU time (diagnosis.causes), exclude
+#: this cause.
 _TIME_LIMIT_OF_RUN = "the time limit of the run"
 
 
 def explain(answer: Answer, run: Run) -> None:
-    """Fill the answer for a run that is over."""
+    """Fill the answer for an ended run."""
     exit_, jid = run.exit, answer["computeJid"]
     answer["reason"] = run.reason
     lines: list[str] = []
@@ -118,8 +119,8 @@ def _advise_without_output(answer: Answer, run: Run) -> None:
 def _table_doubted(run: Run, exit_: ExitInfo | None, found: Classification) -> bool:
     """Return whether the cause is more reliable than the entry of the exit table.
 
-    This is so if the entry says "unknown", or if it rests on a shell's line "Killed", which
-    suggests too little memory, although the kernel counted no such kill.
+    This holds if the entry says "unknown". It also holds if the entry is based on a shell's line
+    "Killed", which suggests too little memory, and the kernel counted no such kill.
     """
     table = run.diagnosis
     if table is None or exit_ is None or found.cause == "exit":
@@ -224,7 +225,7 @@ def _add_sentence(answer: Answer, run: Run, exit_: ExitInfo | None, found: Class
         case _:
             excluded = _add_exit(answer, run, exit_, found)
     all_excluded = list(dict.fromkeys((*answer["not"], *excluded)))
-    # another time limit may have ended it: of CPU time, or of the command 'timeout'
+    # another time limit may have ended it: the limit of CPU time, or the command 'timeout'
     answer["not"] = (
         [d for d in all_excluded if d != "a time limit"]
         if _TIME_LIMIT_OF_RUN in all_excluded
@@ -245,7 +246,7 @@ def _exited_itself(exit_: ExitInfo | None) -> bool:
 
 
 def _error(run: Run) -> str | None:
-    """Return the error of the run; for several tasks, the exit of the one that represents them.
+    """Return the error of the run; for several tasks, the exit of the representative task.
 
     The policy that decided the attempt is part of the evidence instead.
     """
@@ -258,7 +259,7 @@ def _error(run: Run) -> str | None:
 
 
 def _add_dependency(answer: Answer, run: Run) -> None:
-    """Name the runs whose end canceled this run."""
+    """Name the runs that canceled this run by their end."""
     answer["sentence"] = "canceled: a run that it depends on did not end as required"
     over = [
         a for a in run.spec.after if a.compute_jid not in {w.compute_jid for w in run.waits_for}
@@ -382,7 +383,9 @@ def _add_measurements(answer: Answer, exit_: ExitInfo) -> None:
 
 
 def _memory_peak(facts: ExitFacts, ran_out: bool) -> str:
-    """Return the memory peak. ran_out: memory ran out, so a low figure is an earlier measurement."""
+    """Return the sentence about the memory peak. ran_out: memory ran out, so a low peak was
+    measured before that.
+    """
     most, limit = facts.memory_peak_bytes or 0, facts.memory_limit_bytes
     of = f" of the {mib(limit)} that it may have" if limit else ""
     if ran_out and limit and most < NEAR * limit:

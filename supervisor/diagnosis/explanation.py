@@ -148,7 +148,7 @@ def _explain_active(answer: Answer, run: Run, status: dict[str, Any]) -> None:
 
 
 def _add_execution(answer: Answer, run: Run) -> None:
-    """Name the execution that represents the run, else its first live one."""
+    """Name the representative execution of the run, else its first live one."""
     task: Task | None = run.telling or next(iter(run.live_tasks), None)
     answer["attempt"] = run.attempt or None
     if task is not None:
@@ -160,7 +160,7 @@ def _add_execution(answer: Answer, run: Run) -> None:
 
 
 def _earlier_run(answer: Answer, status: dict[str, Any]) -> None:
-    """Explain an earlier run, of which only status, reason and exit are kept."""
+    """Explain an earlier run. Only its status, reason and exit are stored."""
     error = f": {status['error']}" if status["error"] else ""
     answer["reason"], answer["sentence"] = (
         status["reason"],

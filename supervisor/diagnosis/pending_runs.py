@@ -135,7 +135,9 @@ def _commands(jid: str, cause: str, group: str) -> list[str]:
 
 
 def _debug_commands(jid: str, run: Run) -> list[str]:
-    """Return commands that open a shell in each held task, and the one that releases them."""
+    """Return the commands that open a shell in each held task, and the command that releases
+    them.
+    """
     held = [t.token for t in run.live_tasks if t.held is not None]
     shells = [f"jobscribe job shell {jid} --role {t.role} --index {t.index}" for t in held[:NAMED]]
     return [

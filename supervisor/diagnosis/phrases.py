@@ -94,7 +94,7 @@ def add_diagnosis(
 def resume_keeper_command(pid: int, host: str) -> str:
     """Return the command that resumes a keeper that does not answer.
 
-    Process 1 is the keeper of a container; outside, only the container's name is known.
+    In a container, the keeper is process 1; outside it, only the container's name is known.
     """
     if pid == 1:
         return f"docker kill --signal=CONT CONTAINER   # on the Docker host of {host}; 'docker ps' shows the name of the container"

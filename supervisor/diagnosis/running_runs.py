@@ -35,7 +35,7 @@ def explain(answer: Answer, run: Run, batch: BatchState | None) -> None:
 
 
 def add_earlier_failure(answer: Answer, run: Run) -> None:
-    """Add the exit of the failed attempt or task of a run that is not over."""
+    """Add the exit of the failed attempt or task of a live run."""
     if run.exit is not None:
         answer["evidence"].append(exit_evidence(run, run.exit))
         add_last_output(answer, run.exit)

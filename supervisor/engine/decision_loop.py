@@ -1,7 +1,7 @@
 """Runs the core: decide, store, then act, in order, and only on durable decisions.
 
-No asyncio here: the supervisor and the simulator drive the same engine. Inputs come in by `tell`,
-durable effects go out by `perform`, and reads see durable state only. Decisions run ahead of the
+No asyncio here: the supervisor and the simulator drive the same engine. `tell` takes inputs,
+`perform` gets durable effects, and reads return durable state only. Decisions run ahead of the
 disk. If a commit fails, the engine drops all later decisions, refuses their requests, and folds the
 world from the log again.
 """
@@ -441,7 +441,7 @@ class Engine:
     # ---- reads
 
     def durable(self, jid: str) -> DurableJob | None:
-        """Return the job as stored on disk, or None if there is none."""
+        """Return the job as stored on disk, or None if it does not exist."""
         entry = self._durable.get(jid)
         if entry is None:
             entry, _ = self._read(jid)

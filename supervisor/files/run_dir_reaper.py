@@ -61,8 +61,8 @@ class RunDirReaper:
         self._elsewhere = elsewhere
         self._engine, self._store, self._log, self._now = engine, store, log, now
         self._user_root, self._after_secs, self._every_secs = user_root, after_secs, every_secs
-        #: By status: every run below this position was inspected and is kept for its plan. It is
-        #: not read again.
+        #: By status: all runs below this position were inspected. They are kept because of their
+        #: plan and are not read again.
         self._kept_below: dict[str, int] = {}
         #: Runs changed after this position are not old, whatever their wall time. `_marks` has
         #: (monotonic time, position) of later rounds.

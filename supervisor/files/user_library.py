@@ -335,7 +335,7 @@ def _may_read(info: os.stat_result, owner: tuple[int, int]) -> bool:
     supervisor's permissions, and a hard link may name any file.
 
     If users' jobs run as the supervisor's unix user, permissions do not separate their files from
-    the supervisor's. In this case a file must have exactly one name.
+    the supervisor's. In this case a file must have exactly one hard link.
     """
     if owner[0] == os.geteuid():
         return info.st_nlink == 1

@@ -55,7 +55,7 @@ class BackgroundSampler:
         self._jobs: Tally = {}
         self._counted_at, self._count_secs = 0.0, 0.0
         self.newest = DiskSample(0.0, {}, 0, {}, {"disk": "not measured yet"})
-        #: Wall time since which the measurement does not answer.
+        #: Wall time of the first measurement that did not finish.
         self.stuck_since: float | None = None
 
     async def measure(self) -> DiskSample:

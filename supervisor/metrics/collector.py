@@ -63,8 +63,8 @@ SLURM = (
 
 
 class CollectorSources(NamedTuple):
-    """Objects that provide values. lines_lost: lost lines of the log. altered: files of the root
-    that were changed and not repaired.
+    """Objects that provide values. lines_lost: lost lines of the log. altered: changed files of the
+    root that were not repaired.
     """
 
     engine: Engine

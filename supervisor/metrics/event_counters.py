@@ -1,7 +1,6 @@
-"""Counters of events: listens to the log, and reads each job as of the durable event.
+"""Counters of events: follows the log, and reads each job in its state at the durable event.
 
-All counting is in one module and follows the log. Events from before the start of this process are
-not counted.
+All counting is in this module. Events from before the start of this process are not counted.
 """
 
 from collections import deque

@@ -21,7 +21,7 @@ State = Literal["degraded", "failing"]
 MIB = 1024 * 1024
 #: Limits of free space on a disk (degraded, failing), and of free files (degraded).
 LOW_BYTES, LEAST_BYTES, LOW_FILES = 1024 * MIB, 100 * MIB, 1_000
-#: A longer block of the event loop within the last LOOK_BACK_SECS is reported.
+#: Longer blocks of the event loop within the last LOOK_BACK_SECS are reported.
 HELD_SECS, LOOK_BACK_SECS = 1.0, 300.0
 #: An agent that is away longer than this is reported. Earlier it may come back by itself.
 SILENT_SECS = 120.0
@@ -29,7 +29,7 @@ SILENT_SECS = 120.0
 NAMED_KEEPERS = 10
 #: Single events are reported for this time.
 REPORT_SECS = 900.0
-#: Front ends of other versions: maximum number of versions, and of characters of a version.
+#: Front ends of other versions: maximum number of versions, and maximum length of a version.
 _FRONT_ENDS, _VERSION_CHARS = 8, 40
 #: The watchdog signal is late after this many intervals.
 LATE_SIGNS = 3.0
@@ -66,8 +66,8 @@ class Moments(NamedTuple):
 
 
 class Health:
-    """Evaluates the health of a supervisor. Stores the start time of each fault that has no other
-    record.
+    """Evaluates the health of a supervisor. Remembers the start time of faults that are recorded
+    nowhere else.
     """
 
     def __init__(

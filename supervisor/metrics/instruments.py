@@ -38,7 +38,7 @@ STARTS = ("up", "failed", "signIn")
 
 
 class Instruments:
-    """places: names of hosts or clusters by driver."""
+    """All instruments of one process. places: names of hosts or clusters by driver."""
 
     def __init__(self, places: Mapping[str, Iterable[str]]) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
@@ -211,14 +211,14 @@ class Instruments:
         return out
 
     def families(self) -> Iterator[Metric]:
-        """Return all metrics now, without creation times of series: nobody uses them, and they
-        would double the number of samples.
+        """Return the current value of all metrics. Creation times of series are omitted: they are
+        unused and would double the number of samples.
         """
         for family in self.registry.collect():
             family.samples = [s for s in family.samples if not s.name.endswith("_created")]
             yield family
 
-    # ---- the hub's `Links`
+    # ---- the hub's `ConnectionMetrics`
 
     def connected(self, key: AgentKey) -> None:
         self.connections.labels(key.driver).inc()

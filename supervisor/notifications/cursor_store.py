@@ -52,8 +52,8 @@ class CursorStore:
         return found.targets
 
     def write(self, targets: Mapping[str, SavedTarget]) -> str | None:
-        """Replace the file. Return None when it is durable; otherwise an error sentence, and the
-        previous content remains.
+        """Replace the file. Return None when it is durable. After a failure, return an error
+        sentence; the previous content is unchanged.
         """
         try:
             with self._turn:

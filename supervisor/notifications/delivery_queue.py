@@ -18,8 +18,8 @@ LONGEST_ASKED_SECS = 3_600.0
 
 
 class PendingDelivery(msgspec.Struct, kw_only=True):
-    """An event to be delivered. due, since: monotonic times; since: time of the first possible
-    delivery. in_flight: a delivery is in progress.
+    """An event to be delivered. due: time of the next attempt; since: time of the first possible
+    delivery (both monotonic). in_flight: a delivery is in progress.
     """
 
     position: int
@@ -101,12 +101,14 @@ class Queue:
 
     @property
     def room(self) -> int:
-        """Return how many more deliveries fit."""
+        """Return the number of further deliveries that fit."""
         return max(0, MOST_WAITING - len(self.waiting))
 
     @property
     def has_room(self) -> bool:
-        """Return whether reading on is worthwhile. Reading single events is not."""
+        """Return whether enough deliveries fit to read on. Reading the log for single events is too
+        slow.
+        """
         return len(self.waiting) <= MOST_WAITING // 2
 
     @property
@@ -145,7 +147,7 @@ class Queue:
         if self.failures:
             if self.in_flight or now < self._gate:
                 return []
-            # Not always the same delivery: the failure may be its own fault.
+            # not always the same delivery, because it may cause the failure itself
             out = sorted(self._first_of_streams(), key=lambda w: (w.attempts, w.position))[:1]
         else:
             out = [w for w in self._first_of_streams() if not w.in_flight and w.due <= now][
@@ -191,7 +193,7 @@ class Queue:
         return False
 
     def expired(self, now: float) -> list[PendingDelivery]:
-        """Remove and return the deliveries whose time limit has passed while the target accepts
+        """Remove and return the deliveries with an expired time limit, while the target accepts
         nothing.
         """
         if self._failing_since is None:

@@ -196,7 +196,7 @@ class DeliveryWorker:
         self._wake.set()
 
     def _notification(self, w: PendingDelivery) -> Notification | None:
-        """Return the notification, or None if there is nothing to send any more."""
+        """Return the notification, or None if the event no longer needs one."""
         moment = self._context.history.moment(w.stream, w.version)
         if moment is None or messages.wanted(self.target, moment) is None:
             return None

@@ -32,7 +32,7 @@ _GONE, _BUSY = 410, (429, 503)
 
 
 def signature(secret: str, timestamp: str, body: bytes) -> str:
-    """Sign the time and the body, so that nobody can change them or replay an old message."""
+    """Sign the time and the body, so that a receiver detects changed or replayed messages."""
     return (
         "sha256="
         + hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()

@@ -26,7 +26,7 @@ DisconnectReason = Literal[
 
 
 class Counters:
-    """Counters and gauges. Names are `<topic>` or `<topic>.<code>`, from closed sets."""
+    """Counters and gauges. Names have the form `<topic>` or `<topic>.<code>`, from closed sets."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()

@@ -14,8 +14,8 @@ DESCRIPTORS = 65_536
 
 
 def protect_memory() -> None:
-    """Protect memory and environment from jobs: those of the local driver run as the supervisor's
-    unix user.
+    """Protect memory and environment from jobs, because jobs of the local driver run as the
+    supervisor's unix user.
     """
     os.umask(0o077)
     processes.set_dumpable(False)
@@ -30,7 +30,7 @@ def shorten_switch_interval() -> None:
 
 def raise_descriptor_limit() -> int:
     """Raise the limit of open descriptors: agents, clients and streams need one or two each. Return
-    the previous limit, which agents and jobs get.
+    the previous limit, for agents and jobs.
     """
     before, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     new_limit = (

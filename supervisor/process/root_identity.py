@@ -37,8 +37,8 @@ ID_LENGTH = 12
 
 
 class RootIdentity(msgspec.Struct, kw_only=True, rename="camel"):
-    """Content of `root.json`. uid: of the command line. path: of the root at its last start. was:
-    id in the log before an adoption.
+    """Content of `root.json`. uid: user id that the command line uses. path: path of the root at
+    its last start. was: id in the log before an adoption.
     """
 
     id: str
@@ -58,7 +58,7 @@ def compare(held: RootDirectory) -> RootIdentity:
 
 
 def problems(root: Path) -> list[str]:
-    """Return sentences about parts that do not belong together; [] if this process may not read
+    """Return sentences about parts that do not belong together; empty if this process may not read
     them.
     """
     try:
@@ -238,7 +238,7 @@ def _refuse_missing(root: Path, record: RootIdentity | None) -> None:
 
 
 def _original(root: Path, record: RootIdentity | None) -> Path | None:
-    """Return the root of which this one is a copy, if it still exists."""
+    """Return the root that was copied to this one, if it still exists."""
     if record is None or record.path == str(root):
         return None
     with contextlib.suppress(OSError):

@@ -17,7 +17,9 @@ KEPT, SENTENCE = 20_000, 200
 
 
 class RunOutcome(NamedTuple):
-    """code, signal: of the exit that represents the run. error: a sentence for a person."""
+    """Outcome of a run. code, signal: from the representative exit. error: a sentence for
+    people.
+    """
 
     code: int | None = None
     signal: int | None = None

@@ -19,7 +19,7 @@ from ..connections.hub import Hub
 _Offset = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 #: Time limit of an agent's answer, on top of the time that the reader waits for data.
 ANSWER_SECS = 10.0
-#: Polling interval for the files of a running task whose agent is not connected.
+#: Polling interval for the files of a running task while its agent is not connected.
 LOOK_SECS = 0.25
 #: Largest piece of a file that an agent returns at once.
 MOST_BYTES = 512 * 1024
@@ -46,7 +46,7 @@ class OutputReader:
         """Return a piece of one stream. `end` is set if nothing can follow. Raises Refusal."""
         task = asked_for(job, request)
         if job.run is not None and job.run.status == PURGED:
-            task = None  # files that are left over must not be read
+            task = None  # leftover files must not be read
         if task is None:
             over = job.run is None or not job.run.active
             return LogChunk(op_id="0" * 32, offset=0, next_offset=0, data=b"", end=over)
@@ -60,7 +60,9 @@ class OutputReader:
         return await self._from_evidence(task, request, offset)
 
     async def _wait_for_data(self, task: Task, request: JobLog, offset: int) -> None:
-        """Return when there is data after `offset`, the task is over, or `wait_secs` have passed."""
+        """Return when data after `offset` exists, the task has ended, or `wait_secs` have
+        passed.
+        """
         loop = asyncio.get_running_loop()
         until = loop.time() + request.wait_secs
         while loop.time() < until and await self._size(task, request.stream) <= offset:
@@ -166,7 +168,7 @@ def _over(task: Task) -> bool:
 
 
 def asked_for(job: Job, request: JobLog) -> Task | None:
-    """Return the task whose output is requested; None if no task was placed yet.
+    """Return the task that the request selects; None if no task was placed yet.
 
     Raises Refusal("notFound").
     """

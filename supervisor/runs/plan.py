@@ -31,10 +31,11 @@ def plan(
     serial: int,
     places: Sequence[TaskPlace] | None = None,
 ) -> dict[str, Any]:
-    """Return the plan of a run. places: of tasks on a cluster, which has no `nodes` here.
+    """Return the plan of a run. places: placements of tasks on a cluster, which has no `nodes`
+    here.
 
-    A task has the command of its role. Its environment is that of the run, of the role and of the
-    task, and the later ones win; each is given once, which keeps the plan small. Raises
+    A task has the command of its role. Its environment combines the variables of run, role and
+    task; later ones take precedence. Each part is listed once, to keep the plan small. Raises
     Refusal("resourceExceeded") if `nodes` are too small for the run, even if they are empty.
     """
     if spec.roles:

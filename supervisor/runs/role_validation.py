@@ -65,7 +65,7 @@ def check_roles(
 def check_env(env: dict[str, str], whose: str = "") -> None:
     """Check that an environment has no reserved or secret variables. Raises Refusal("badRequest").
 
-    whose: beginning of the sentence, for the environment of a role.
+    whose: beginning of the error sentence, for the environment of a role.
     """
     for name in env:
         if name.startswith("JOBSCRIBE_"):

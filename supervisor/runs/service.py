@@ -165,7 +165,7 @@ class RunService:
         return self.describe(entry, serial=effect.serial)
 
     def projected(self, job: Job) -> None:
-        """Wake the watchers of a job that changed durably, and those of its group."""
+        """Wake the watchers of a job that changed durably, and the watchers of its group."""
         self.progress.settle(job)
         for watched in (job.jid, job.jid[:_GROUP]):
             for event in self._watchers.get(watched, ()):
@@ -421,7 +421,7 @@ class RunService:
         return {**reply, "parallelStatus": self.progress.of(entry.job)}
 
     async def status(self, request: RunStatusRequest) -> dict[str, Any]:
-        """Return the status at once, or when the run is over, after `wait_secs` at most."""
+        """Return the status at once, or when the run has ended, after `wait_secs` at most."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + request.wait_secs
         with self.watching(request.compute_jid) as changed:
@@ -489,7 +489,9 @@ class RunService:
         return {**why(reply, entry.job, folder, self._fails_since()), "status": reply}
 
     def _fails_since(self) -> float | None:
-        """Return since when the event store cannot be written (unix seconds), if it cannot."""
+        """Return the time (unix seconds) of the first failed write of the event store, or None
+        while it works.
+        """
         return self.engine.fails_since if self.engine.paused else None
 
     def evidence_folder(self, task: Task) -> str:

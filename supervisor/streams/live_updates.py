@@ -175,8 +175,7 @@ class Reader:
         self._named = frozenset(subscription.jids)
         self._changed: dict[str, int] = {}
         self._progressed: dict[str, None] = {}
-        #: Of active jobs: the last sent position, and the fields that may change without an
-        #: event
+        #: by active job: the last sent position, and the fields that may change without an event
         self._sent: dict[str, tuple[int, Any]] = {}
         self._awake = asyncio.Event()
         self.left = False

@@ -124,7 +124,9 @@ def _slurm(store: EventStore, id_: str, uid: str | None) -> Iterator[Match]:
 
 
 def _ids_of_agents(store: EventStore, id_: str, uid: str | None, known: Known) -> Iterator[Match]:
-    """Yield the agents whose agentId begins with these four characters; logs never show more."""
+    """Yield the agents with an agentId that begins with these four characters; logs never show
+    more.
+    """
     if known.agent_id is None or _AGENT_ID.fullmatch(id_) is None:
         return
     for name in store.agents():

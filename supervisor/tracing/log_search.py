@@ -42,7 +42,7 @@ class Line(NamedTuple):
 
 class JobQuery(NamedTuple):
     """Search terms for a job, from its events. ops, requests: complete ids. since, until: first
-    request and end. hosts: of Docker. clusters: agents there write their logs outside this root.
+    request and end. hosts: of Docker. clusters: their agents write logs outside this root.
     """
 
     jid: str

@@ -39,7 +39,7 @@ Freed = Callable[[int], str | None]
 
 
 class Phase(NamedTuple):
-    """A phase of a run. track: phases of one track do not overlap. until: None if it lasts.
+    """A phase of a run. track: phases of one track do not overlap. until: None if it has not ended.
     position: of the event that ends it.
     """
 
@@ -78,7 +78,7 @@ def waits(events: Sequence[Stored], freed: Freed) -> list[dict[str, Any]]:
 
 
 class _State:
-    """State of a run, from its events in order, that shows what it waits for."""
+    """State of a run, computed from its events in order, to determine the reason for each wait."""
 
     def __init__(self) -> None:
         self._run: RunRequested | None = None

@@ -1,4 +1,6 @@
-"""The answer of `trace`: the matches, and the timeline, phases, gaps and clock offsets of the best."""
+"""The answer of `trace`: the matches, and the timeline, phases, gaps and clock offsets of the best
+match.
+"""
 
 import math
 import re
@@ -14,7 +16,7 @@ from . import clock_offsets, phases, timeline
 from .id_lookup import Known, Match, find, match_bodies, row_of
 from .log_search import AgentQuery, JobQuery, Line
 
-#: Up to this number of matches, each has its timeline. Of more matches, only the newest has one.
+#: Up to this number of matches, each gets a timeline. With more matches, only the newest gets one.
 WHOLE = 3
 _PULLED = re.compile(r"pulled \S+ in [0-9.]+ s")
 #: Number of events, and seconds, before a placement that may contain the end of the previous task.
@@ -151,7 +153,9 @@ def _offset_body(offset: clock_offsets.Offset) -> dict[str, Any]:
 
 
 def _freed(store: EventStore, position: int, jid: str | None) -> str | None:
-    """Return the job of the same user whose end just before this position freed the slot, if any."""
+    """Return the job of the same user that ended just before this position and freed the slot, if
+    any.
+    """
     if jid is None:
         return None
     uid = split_jid(jid)[0]

@@ -78,8 +78,8 @@ class UsageSamples:
         self._live_tasks += len(usages)
 
     def settle(self, job: Job) -> None:
-        """Handle a durable change of a job: forget all tasks except its live ones and those of the
-        last attempt.
+        """Handle a durable change of a job: forget all tasks except live ones and tasks of the last
+        attempt.
         """
         usages = self._live.get(job.jid) or self._over.get(job.jid)
         run = job.run

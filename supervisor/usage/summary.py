@@ -38,8 +38,8 @@ SERIES_POINTS = 3_600
 
 
 class TaskUsage(msgspec.Struct, kw_only=True):
-    """Usage of one execution. newest: the last sample, which arrived at the monotonic time `heard`.
-    The cumulative values only grow.
+    """Usage of one execution. newest: the last sample. heard: its arrival time (monotonic). The
+    cumulative values only grow.
     """
 
     newest: Sample

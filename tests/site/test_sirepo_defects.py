@@ -391,13 +391,8 @@ def test_run_13_an_app_that_computes_such_a_number_is_named_and_its_run_goes_on(
 async def test_run_13_an_update_with_such_a_number_is_refused_and_the_run_is_none_the_worse(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-<<<<<<< HEAD
-    """No agent of ours would say it; this one is made by hand, and has the token."""
-    local_site = in_process_supervisor.InProcessSupervisor(tmp_path / "hall", monkeypatch)
-=======
     """No agent of ours would send it. This in-process agent has the token."""
-    local_site = in_process_supervisor.Hall(tmp_path / "hall", monkeypatch)
->>>>>>> t-6
+    local_site = in_process_supervisor.InProcessSupervisor(tmp_path / "hall", monkeypatch)
     await local_site.open()
     try:
         run = await local_site.submit()

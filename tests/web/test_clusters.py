@@ -271,13 +271,8 @@ def test_the_gates_are_those_of_every_route(front: FrontEnd, api: Api) -> None:
         "planRequired", "clusters are not in your plan"
     )
     refused(front.as_(ANN).post("/sbatch-login", body), 402, "planRequired")
-<<<<<<< HEAD
     assert api.login_nodes.tried == []
-    # the uid is the site's word, never the body's
-=======
-    assert api.doors.tried == []
     # the uid comes from the site, never from the body
->>>>>>> t-6
     front.as_(BOB).said("/sbatch-login", {**body, "uid": ANN})
     assert [t[0] for t in api.login_nodes.tried] == [BOB]
 

@@ -21,7 +21,7 @@ FILE = "container.log"
 LINES = 20
 #: Number of ended containers whose reason is cached.
 _REMEMBERED = 2000
-#: How much of the end of a file is searched for a record, in bytes.
+#: Number of bytes at the end of a file that are searched for a record.
 _READ_BYTES = 64 * 1024
 _LINE_CHARS = 500
 #: A container in state `dead` is inspected again: number of times, and pause in seconds.

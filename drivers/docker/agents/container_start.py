@@ -66,7 +66,7 @@ class ContainerStarter:
         self._log = log
 
     async def start(self, spec: AgentSpec) -> Handle:
-        """Start an agent; call it for one start of a key at a time. Raises Refusal, EngineError,
+        """Start an agent. The caller serialises the starts of one key. Raises Refusal, EngineError,
         ImageFault and OSError.
         """
         # Concurrently: the three are independent, and each takes a round trip or a disk write.
@@ -91,8 +91,8 @@ class ContainerStarter:
             return await self._create_and_start(spec, image, user)
 
     async def _find_earlier_start(self, key: AgentKey) -> Handle | None:
-        """Return the handle of a container that already runs. Its start succeeded without an
-        answer, and its agent has one of the accepted tokens.
+        """Return the handle of a container that already runs: its start succeeded, but the answer
+        was lost. Its agent has one of the accepted tokens.
         """
         filters = names.filters(self._deployment, "agent", key=str(key))
         existing: list[dict[str, Any]] = await self._engine.call(

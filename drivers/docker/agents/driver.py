@@ -2,8 +2,8 @@
 
 Each (uid, kind) has one container, made from the pool's image, with the keeper as PID 1. Containers
 outlive the supervisor and the Docker daemons, and are found again by id and label. When one ends,
-its reason is stored before it is removed. Keys of kind `container` are no process: the task driver
-reports for them.
+its reason is stored before it is removed. Keys of kind `container` have no agent process: the task
+driver reports for them.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from .container_start import ContainerStarter
 from .relay_container import Relay
 from .subnet_check import subnet_conflicts
 
-#: Time beyond the grace period in which a keeper may end, in seconds.
+#: Time after the grace period for a keeper to end, in seconds.
 _KEEPER_EXTRA_SECS = 5.0
 #: Time for the engine to report the end after SIGKILL, in seconds.
 _KILLED_SECS = 30.0
@@ -39,7 +39,8 @@ _FIRST_POLL_SECS, _POLL_SECS = 0.02, 0.25
 #: SIGTERM is repeated after this time, in seconds; the pause doubles each time.
 _RESIGNAL_SECS = 0.25
 UNIX_USERS = "unix-users.json"
-#: Concurrent starts on one host. More would slow each other until they time out and are repeated.
+#: Concurrent starts on one host. More starts would slow each other down until they time out and are
+#: repeated.
 STARTS_AT_ONCE = 4
 
 
@@ -303,7 +304,7 @@ class DockerDriver:
 
     @contextlib.contextmanager
     def _start_lock(self, key: AgentKey) -> Iterator[asyncio.Lock]:
-        """Give a lock that serialises the starts of one key."""
+        """Return a lock that serialises the starts of one key."""
         queue = self._start_queues.setdefault(key, [])
         lock = queue[0] if queue else asyncio.Lock()
         queue.append(lock)

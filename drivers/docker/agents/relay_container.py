@@ -43,7 +43,7 @@ class Relay:
         #: image and settings of the running relay; None if it must be checked again
         self._running: tuple[str, dict[str, Any]] | None = None
         self._image: str | None = None
-        #: whether an agent has needed the relay; only then it is kept running
+        #: whether any agent has needed the relay; without one it is not kept running
         self.wanted = False
 
     def invalidate(self) -> None:

@@ -156,7 +156,7 @@ def exit_facts(
     """
     if exit_.code == 0 or exit_.source == "start":
         return msgspec.UNSET
-    # "No OOM kill" is reliable if the engine was watched; "some" comes without a count.
+    # A count of 0 is reliable only if the engine was watched. A reported OOM kill has no count.
     kills = ooms or (0 if exit_.out_of_memory is False else None)
     asked = exit_.stop_reason is None and signal_number(exit_.code, exit_.signal) in KERNEL_SIGNALS
     return ExitFacts(
@@ -261,15 +261,15 @@ def _shorten(text: str) -> str:
 
 
 def _signal(code: int) -> int | None:
-    """A PID 1 that a signal killed is reported as 128+n. The init script and the keeper never exit
-    with such a code themselves.
+    """Return the signal that killed PID 1, which the engine reports as 128+n. The init script and
+    the keeper never exit with such a code themselves.
     """
     return code - 128 if 128 < code <= 128 + 64 else None
 
 
 def _unix_time(text: object) -> float | None:
-    """Convert an engine's time, which has nine decimal places, to unix seconds. The year 1 stands
-    for "never" and gives None.
+    """Convert an engine's time, which has nine decimal places, to unix seconds. Return None for the
+    year 1, which means "never".
     """
     if not isinstance(text, str) or text.startswith("0001-"):
         return None

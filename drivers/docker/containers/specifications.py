@@ -59,7 +59,7 @@ def agent_container(
     log_driver: str,
 ) -> Creation:
     """The container of an agent: a keeper as PID 1, which gets its configuration on stdin. folder:
-    the agent's own. links: the volume of the relay's socket.
+    the agent's folder. links: the volume of the relay's socket.
     """
     mounts = [
         _bind_mount(folder, folder),
@@ -133,7 +133,7 @@ def task_container(
     network: the bridge of its gang.
 
     declared: volumes that the image declares. They are held in memory and end with the container;
-    an engine would put them on its own disk, without a limit.
+    the engine would store them on its own disk, without a limit.
 
     Raises Refusal("badRequest") for a volume that the pool does not have.
     """

@@ -31,7 +31,7 @@ _TCP = re.compile(r"tcp://(\[[0-9A-Fa-f:.]+\]|[^:/\[\]]+):(\d{1,5})/?")
 
 @dataclass(frozen=True)
 class Address:
-    """path: of a unix socket; otherwise ip (or name) and port."""
+    """Address of a host. path: path of a unix socket; without it, ip (or name) and port are set."""
 
     path: str = ""
     ip: str = ""
@@ -256,7 +256,7 @@ def _read_certificate(cert: Path, key: Path) -> dict[str, Any]:
     client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     for side in (client, server):
-        # With TLS 1.2, both ends know the certificates when the handshake is over.
+        # With TLS 1.2, both ends have the certificates when the handshake has ended.
         side.maximum_version = ssl.TLSVersion.TLSv1_2
         side.load_cert_chain(cert, key, password="")
     server.verify_mode = ssl.CERT_REQUIRED

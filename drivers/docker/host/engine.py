@@ -183,8 +183,8 @@ class HostEngine:
             self.timings.record(time.monotonic() - began, error or None)
 
     def _with_client(self, action: str, work: Callable[[Any], T], secs: float) -> T:
-        """Runs in a thread with its own client, so each call has its own deadline and no connection
-        is shared.
+        """Call `work` in a thread with its own client: each call has its own deadline and shares no
+        connection.
         """
         me = threading.get_ident()
         try:
@@ -213,8 +213,8 @@ class HostEngine:
             known[1].close()
 
     def _diagnose(self, error: EngineError) -> EngineError:
-        """A daemon that refuses our certificate often just closes the connection; a probe finds the
-        reason.
+        """Return the reason for a failed connection, found by a probe: a daemon that refuses our
+        certificate often just closes the connection.
         """
         if error.code == "unreachable" and self.host.tls is not None and "broke" in error.sentence:
             return probe(self.host, 2.0) or error

@@ -1,5 +1,5 @@
-"""Streams of a Docker host: JSON lines of an open-ended answer, and the stream of container events.
-No decision about containers is made here.
+"""Streams of a Docker host: JSON lines of an endless response, and container events. No decision
+about containers is made here.
 
 A stream blocks its thread and can be closed from any other thread.
 """
@@ -23,8 +23,8 @@ IDLE_SECS = 60.0
 
 
 class Stream:
-    """Iterate over it in one thread. `close` may be called from any thread, also before the answer
-    arrives.
+    """A stream of JSON lines. Iterate over it in one thread. `close` may be called from any thread,
+    also before the answer arrives.
     """
 
     def __init__(self) -> None:

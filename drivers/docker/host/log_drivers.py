@@ -12,7 +12,9 @@ _WORDS: Final = ("logging driver", "journald")
 
 
 class LogDrivers:
-    """wanted: the setting of the pool. The result for each host is remembered."""
+    """Log driver of each host. wanted: the setting of the pool. The choice for each host is
+    cached.
+    """
 
     def __init__(self, wanted: str, log: Log) -> None:
         self._wanted, self._log = wanted, log
@@ -24,8 +26,8 @@ class LogDrivers:
         return FALLBACK if host in self._without else JOURNALD
 
     def fall_back(self, host: str, sentence: str) -> bool:
-        """Handle the engine's error of a start. True: the host has no journald; create the
-        container again with the driver that `choose` now returns.
+        """Handle the engine's error of a start. Return True if the host has no journald: the caller
+        then creates the container again with the driver that `choose` returns.
         """
         if self._wanted != AUTO or not all(word in sentence for word in _WORDS):
             return False

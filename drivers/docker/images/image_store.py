@@ -1,5 +1,5 @@
-"""Images on one Docker host: looked up, or pulled according to the pool's policy. Concurrent pulls
-of an image are merged, and each pull has a time limit.
+"""Images on one Docker host: finds them, or pulls them according to the pool's policy. Concurrent
+pulls of an image are merged, and each pull has a time limit.
 """
 
 import asyncio

@@ -412,7 +412,9 @@ class ContainerTaskController:
 
 
 class _PlaceAdapter:
-    """The PlaceProvider of the driver; needed because `find` has another meaning there."""
+    """The PlaceProvider of the driver. A separate class, because its `find` differs from that of a
+    TaskDriver.
+    """
 
     def __init__(self, tasks: ContainerTaskController) -> None:
         self._tasks = tasks

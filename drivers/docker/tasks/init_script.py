@@ -5,7 +5,7 @@ The kernel drops signals to PID 1 that have no handler. So the task runs in the 
 shell waits for it. A shell starts background processes with SIGINT and SIGQUIT ignored; if the
 image has a suitable program, the script undoes that. It prints its start and exit to the
 container's output and nothing else: the output of the task is in its evidence folder. It needs only
-/bin/sh; without `sleep` the inner time limit is missing, and only the driver's applies.
+/bin/sh; without `sleep` the script has no time limit, and only the driver's applies.
 """
 
 import math

@@ -1,5 +1,5 @@
-"""Observes the container of a task: it runs, it has ended (then the exit information is collected,
-once), or it is gone. Decisions are made elsewhere.
+"""Observes the container of a task: running, ended (the exit information is then collected once),
+or gone. Decisions are made elsewhere.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from .state import TaskState
 ENDING_SECS = 0.4
 #: The kernel's upper limit of process ids.
 _MOST = 2**22
-#: The pid of a task that ended before it was inspected: the one in its own container.
+#: The pid of a task that ended before it was inspected: its pid inside its container.
 _UNSEEN_PID = 1
 
 

@@ -23,8 +23,8 @@ from .state import ContainerPlace, TaskState
 TICK_SECS, CAP_SECS, SWEEP_SECS = 0.5, 2.0, 30.0
 #: Intervals at which a starting task is reported again, and an end that is not acknowledged.
 STARTING_SECS, ENDED_SECS = 10.0, 5.0
-#: Time after which a container is killed whose command has exited by itself; repeated until it
-#: ends.
+#: If a command exits by itself and its container continues, the container is killed after this
+#: time. The kill is repeated until the container ends.
 LEFTOVER_SECS = 5.0
 #: How long the container of a failed task is held for debugging, unless it is released (one week).
 KEEP_SECS = 604_800.0
@@ -85,8 +85,8 @@ class TaskPollLoop:
         self._sampling.forget(token)
 
     async def settle(self, task: TaskState) -> None:
-        """The end is durable elsewhere: remove everything but the evidence, and a container that is
-        kept for a while.
+        """Remove everything but the evidence, because the end is durable elsewhere. The container
+        of a failed task is kept for a while.
         """
         until = self._kept_until(task)
         await asyncio.to_thread(task.place.files.settle, task.token, until)
@@ -95,8 +95,8 @@ class TaskPollLoop:
             await self._remove_container(task.place, task.token)
 
     async def release(self, key: AgentKey, token: Token) -> None:
-        """Stop holding a container for debugging; it stays as long as other failed ones. If its
-        place is closed or its host is down, the next sweep removes it.
+        """Stop holding a container for debugging. It is then removed after the same time as other
+        failed ones. If its place is closed or its host is down, the next sweep removes it.
         """
         place, files = (
             self._places.get(key),
@@ -128,8 +128,8 @@ class TaskPollLoop:
             await self._networks.remove(name, self._driver.engines[task.place.key.host])
 
     async def sweep(self, engine: HostEngine) -> None:
-        """Remove containers and networks that are due, including places that were not opened since
-        the supervisor started.
+        """Remove containers and networks that are due, including those of places that were not
+        opened since the supervisor started.
         """
         if not engine.up:
             return
@@ -153,8 +153,8 @@ class TaskPollLoop:
                 self._log.exception("periodic work on tasks in containers failed", error=e)
 
     def _kill_leftover_container(self, task: TaskState, now: float) -> None:
-        """Kill a container whose command has exited by itself. A job may have written its own exit
-        code and continued.
+        """Kill a container that runs on after its command has exited by itself. A job may have
+        written its own exit code and continued.
         """
         if (
             task.exit is None

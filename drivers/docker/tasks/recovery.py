@@ -58,8 +58,8 @@ class Recovery:
                 and entry.exit is None
                 and entry.stop is None
             ):
-                # Only recorded containers are started, so nothing ran; a repeated request starts
-                # from the beginning.
+                # Only recorded containers are started, so nothing has run. A repeated request
+                # starts from the beginning.
                 await asyncio.to_thread(place.files.release_token, entry.token)
             else:
                 place.tasks[entry.token] = await self._task(

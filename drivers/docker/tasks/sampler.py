@@ -19,7 +19,7 @@ AT_ONCE, CALL_SECS = 2, 4.0
 
 
 class Sampling:
-    """Samples tasks, and remembers the last CPU time of each for the usage since then."""
+    """Samples tasks, and remembers the last CPU time of each, to compute the usage since then."""
 
     def __init__(self) -> None:
         self._last: dict[Token, tuple[float, float]] = {}

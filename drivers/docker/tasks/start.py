@@ -259,7 +259,7 @@ class TaskStarter:
                 await self.fail_start(task, e)
 
     async def _start(self, task: TaskState, engine: HostEngine, image: str | None) -> None:
-        """Repeat until the container is started or the start fails. Waits while the host is
+        """Try repeatedly until the container is started or the start fails. Waits while the host is
         down.
         """
         while task.exit is None:

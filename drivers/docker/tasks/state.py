@@ -14,9 +14,9 @@ from .ledger import ContainerLedger, Stop, TaskRequest
 class TaskState:
     """One task, from its launch or recovery until its end is acknowledged.
 
-    request: its ledger record; None: its token is not used yet, or was used before. container: its
-    id, once created. reported_mono: time of the last report (monotonic). folder, token, dropped,
-    sizes: read by OutputCap.
+    request: its ledger record; None: the token is not used yet, or an earlier launch used it.
+    container: its id, once created. reported_mono: time of the last report (monotonic). folder,
+    token, dropped, sizes: read by OutputCap.
     """
 
     def __init__(self, place: "ContainerPlace", token: Token, spec: TaskSpec | None = None) -> None:

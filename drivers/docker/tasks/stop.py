@@ -58,8 +58,8 @@ class ContainerStopper:
                 await self._observe(task)  # the event of its end may have been missed
 
     async def clear(self, task: TaskState) -> None:
-        """Kill a container whose command has exited by itself: processes never outlive their
-        command.
+        """Kill a container that runs on after its command has exited by itself: no process may
+        outlive its command.
         """
         engine = self._driver.engines[task.place.key.host]
         with contextlib.suppress(EngineError):
@@ -67,7 +67,7 @@ class ContainerStopper:
             await self._observe(task)
 
     async def _prepare_first_signal(self, task: TaskState, engine: HostEngine) -> bool:
-        """Called before the first signal. Return False if the command has exited by itself. Raises
+        """Prepare the first signal. Return False if the command has exited by itself. Raises
         EngineError while no signal can be sent.
         """
         assert task.stop is not None

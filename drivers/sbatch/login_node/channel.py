@@ -61,8 +61,8 @@ class Channel(Protocol):
         """
 
     async def forward(self, path: str, host: str, port: int) -> None:
-        """Forward a unix socket at `path` there to an address as seen from here. Replaces an
-        earlier forward. Raises ChannelError.
+        """Forward a unix socket at `path` on the login node to a local address. Replaces an earlier
+        forward. Raises ChannelError.
         """
 
     async def close(self) -> None:
@@ -75,7 +75,7 @@ class LocalChannel:
     """
 
     def __init__(self, prefix: Sequence[str], user: str | None = None) -> None:
-        """user: the user that the prefix leads to."""
+        """user: the unix user that the prefix switches to."""
         try:
             self._account = pwd.getpwuid(os.geteuid()) if user is None else pwd.getpwnam(user)
         except KeyError:

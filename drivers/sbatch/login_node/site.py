@@ -46,7 +46,7 @@ _NAME = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))
 _KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "SLURM_CONF")
 #: Time limit for sending code, which is long for slow connections (seconds).
 _SEND_SECS = 300.0
-#: Maximum length of a sentence from there (characters).
+#: Maximum length of a sentence from the login node (characters).
 _ERROR_CHARS = 500
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 _Name = Annotated[str, msgspec.Meta(max_length=256)]
@@ -67,7 +67,7 @@ class StartResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class StartLogs(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a start: the previous agent log, and the output of the start."""
+    """Logs of a start: the previous agent log, and the output of the start."""
 
     before: bytes = b""
     output: bytes = b""
@@ -88,7 +88,7 @@ class FileChunk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoginNode(msgspec.Struct, frozen=True, kw_only=True):
-    """One login node. base: our folder there. code: digest of the sent code; None: the supervisor's
+    """One login node. base: our folder on it. code: digest of the sent code; None: the supervisor's
     own installation is used.
     """
 
@@ -102,8 +102,8 @@ class LoginNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CodeCache:
-    """Built code archives by interpreter. tried: combinations that were probed successfully; one
-    user's probe counts for all.
+    """Built code archives by interpreter. tried: combinations that were probed successfully, valid
+    for all users.
     """
 
     def __init__(self) -> None:
@@ -142,8 +142,8 @@ async def prepare(
 
 
 def expand_folder(cluster: Cluster, login: Mapping[str, str]) -> str:
-    """Expand `~` and variables in the cluster's folder as a shell there would, without executing
-    anything. Raises Refusal("agentUnavailable").
+    """Expand `~` and variables in the cluster's folder like a shell on the login node, without
+    executing anything. Raises Refusal("agentUnavailable").
     """
     folder = cluster.folder
     if folder == "~" or folder.startswith("~/"):
@@ -283,7 +283,7 @@ async def _find_python(
 async def _send_code(
     channel: Channel, cluster: Cluster, python: Python, base: str, code: Code
 ) -> str:
-    """Make sure that the code is there, and return its digest."""
+    """Ensure that the code is on the login node, and return its digest."""
     for archive in (None, code.archive):
         request = {
             "base": base,

@@ -57,7 +57,7 @@ class SecretRegistry:
 
 
 class AuthDialog(asyncssh.SSHClient):
-    """Dialog with one host. refusal: why the dialog was stopped, if it was. sent: descriptions of
+    """Dialog with one host. refusal: why the dialog was stopped, or None. sent: descriptions of
     answers that are not accepted yet.
     """
 
@@ -169,8 +169,8 @@ class AuthDialog(asyncssh.SSHClient):
     # ---- one answer to each question
 
     def _check_answerable(self, kind: str, prompt: str) -> None:
-        """Stop the dialog if this question cannot be answered or was answered before. Nothing of
-        this round has been sent then.
+        """Stop the dialog if this question cannot be answered or was answered before. Called before
+        any answer of this round is sent.
         """
         question = quote_prompt(self._secrets.mask(prompt))
         parts = {"both": ("password", "code"), "password": ("password",), "code": ("code",)}.get(

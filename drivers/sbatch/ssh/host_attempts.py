@@ -1,8 +1,8 @@
 """Attempts to sign in at a cluster's login hosts, until one accepts the user.
 
 The next host is tried only after a network failure. After a host has received a secret, no other
-host is tried: it would refuse as well, and the account might get locked. Files and agents of the
-supervisor's own unix user (~/.ssh, ssh-agent) are not used.
+host is tried: it would refuse as well, and the account might get locked. The ~/.ssh and the
+ssh-agent of the supervisor's unix user are not used.
 """
 
 import asyncio
@@ -249,7 +249,9 @@ def _options(
 
 
 async def _check_commands(channel: SshChannel, dialog: AuthDialog, secs: float) -> Refusal | None:
-    """Run a first command. It reveals an expired password or an account without a working shell."""
+    """Run a first command. It detects an expired password and an account without a working
+    shell.
+    """
     try:
         result = await channel.run(["true"], secs=secs)
     except ChannelError as e:
@@ -305,8 +307,8 @@ def _explain_failure(
 
 
 def _no_usable_method(dialog: AuthDialog) -> Refusal:
-    """Return the refusal of a host that asks for something not given, or not allowed by the
-    operator.
+    """Return the refusal for a host that requires a credential that is missing or that the operator
+    does not allow.
     """
     offered = ", ".join(m for m in dialog.offered if m in METHODS) or "no supported method"
     so_far = (

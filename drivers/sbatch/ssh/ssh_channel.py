@@ -1,5 +1,5 @@
-"""Channel over a user's established ssh connection to a login node: commands, and a socket there
-that is forwarded to here.
+"""Channel over a user's established ssh connection to a login node: commands, and a socket on the
+login node that is forwarded to this machine.
 
 Holds no secret. Ends when the host, the network or the keepalive ends it; subscribers are then
 called.
@@ -111,8 +111,8 @@ class SshChannel:
         return CommandResult(code, out, err)
 
     async def _start(self, command: str) -> "asyncssh.SSHClientProcess[bytes]":
-        """Start a command. sshd counts a closed session for a moment longer than we do, so retry; a
-        refused session has not started.
+        """Start a command. Retry a refused session, which has not started: sshd counts a closed
+        session for a moment longer than this class.
         """
         for pause in _PAUSES:
             try:

@@ -71,7 +71,7 @@ def _load_pair(
             "the certificate belongs to another key; give the certificate and its own key"
         )
     pair = next(p for p in pairs if p.has_cert)
-    # servers refuse this algorithm, because it once meant SHA-1 signatures
+    # servers refuse this algorithm, because it stands for SHA-1 signatures
     if pair.algorithm == b"ssh-rsa-cert-v01@openssh.com":
         pair.algorithm, pair.sig_algorithm = b"rsa-sha2-512-cert-v01@openssh.com", b"rsa-sha2-512"
         pair.sig_algorithms = [b"rsa-sha2-512"]
@@ -157,7 +157,7 @@ def _certificate_problem(text: str, user: str) -> str | None:
     """Return why a host would refuse this certificate, as far as can be checked here."""
     try:
         certificate = load_ssh_public_identity(text.strip().encode())
-    except Exception:  # of many kinds, as the bytes are anything
+    except Exception:  # invalid bytes raise many kinds of errors
         return "the certificate is unreadable; give the file that ends in '-cert.pub'"
     if not isinstance(certificate, SSHCertificate):
         return "a public key was given instead of a certificate; give the file that ends in '-cert.pub'"

@@ -79,7 +79,7 @@ async def job_list(h: Handler) -> Any:
     )
     jobs = []
     async for row in gently(rows):
-        # `status` of the row is the old name of `state`
+        # `status` of the row is the former name of `state`
         more = h.runs.summaries.get(row)._asdict() if request.commands is True else {}
         jobs.append({**msgspec.to_builtins(row), "state": row.status, **more})
     return {"jobs": jobs, "next": rows[-1].position if len(rows) == request.limit else None}

@@ -1,4 +1,4 @@
-"""Signing in to clusters, and the sign-in request in a run's status.
+"""Sign-in to clusters, and the sign-in request in a run's status.
 
 The request bodies contain secrets. They are never logged or stored.
 """

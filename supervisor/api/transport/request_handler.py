@@ -42,9 +42,9 @@ class ApiContext(NamedTuple):
     """The services that handlers use.
 
     secret: of front ends; it also signs the tickets of their pages. unsent: memory of answers that
-    clients have not read yet. sign_ins, clusters: None without clusters. known: lets `trace` find
-    agents and containers. logs_written: returns when the log files are up to date, or after a
-    second.
+    clients have not read yet. sign_ins, clusters: None without clusters. known: names with which
+    `trace` finds agents and containers. logs_written: returns when the log files are up to date, or
+    after a second.
     """
 
     runs: RunService

@@ -24,7 +24,7 @@ from ..state.transaction import Transaction
 
 #: A remaining time below this is treated as elapsed.
 _SOON_SECS = 0.001
-#: Delay before an agent is asked again that stayed because of a pending answer.
+#: Delay before the next request to an agent that did not stop because of a pending answer.
 _BUSY_SECS = 5.0
 #: Why an agent is evicted: sent to the agent, and logged.
 UNNEEDED, REQUESTED = "it was idle for too long", "its user or an operator asked for it"
@@ -53,7 +53,7 @@ def update(tx: Transaction) -> None:
 
 
 def idle_deadline(tx: Transaction, key: AgentKey) -> None:
-    """Evict an agent whose idle time is over, unless it was called meanwhile."""
+    """Evict an agent after its idle time, unless it was called meanwhile."""
     view = tx.world.agent(key)
     if not view.idle or view.phase != "up" or view.needed:
         return
@@ -122,7 +122,7 @@ def refused(tx: Transaction, input_: EvictionRefused) -> None:
     view.used, view.idle, view.busy = tx.now.mono, True, True
     tx.emit(SetTimer(("agent-idle", input_.key), _BUSY_SECS))
     tx.freed_memory[input_.key.driver, input_.key.host] = (
-        None  # nothing was freed, but another agent may have to go
+        None  # no memory was freed; another agent may be evicted
     )
     tx.emit(ListTasks(input_.key))
     placement.agent_up(tx, input_.key)
@@ -142,7 +142,7 @@ def leave_deadline(tx: Transaction, key: AgentKey) -> None:
 
 
 def gone(tx: Transaction, key: AgentKey, why: str = "it was idle") -> None:
-    """Record that nothing of an evicted agent is left."""
+    """Record that an evicted agent has ended completely."""
     view = tx.world.agent(key)
     tx.emit(ClearTimer(("agent-leave", key)))
     tx.record_agent(

@@ -1,10 +1,10 @@
 """The lifecycle of agents: found, started, connected, gone.
 
-An agent is looked for or started when something needs it (a queued run, an execution that may
-live). The driver's answer decides: `gone` allows a new start, and the new agent adopts the
-executions of the old one; `alive` means wait; `unknown` means wait, and nothing is declared lost. A
-closed connection ends nothing. On a host that is down nothing is looked for or started
-(`host_availability`). If a host has no memory left, idle agents make room (`idle_eviction`).
+The core looks for an agent, or starts it, when something needs it (a queued run, or an execution
+that may be alive). The driver's answer decides: `gone` allows a new start, and the new agent adopts
+the executions of the old one; `alive` means wait; `unknown` means wait, and nothing is declared
+lost. A closed connection ends nothing. On a host that is down, no agent is looked for or started
+(`host_availability`). If a host has no memory left, idle agents are evicted (`idle_eviction`).
 """
 
 from ....db.events.events import (
@@ -46,7 +46,7 @@ from . import idle_eviction
 RETRY_SECS = (0.2, 1.0, 5.0, 15.0, 60.0)
 #: Runs ended in one decision when their agent cannot be started.
 GIVEN_UP = 128
-#: Interval of further attempts to find an agent with executions that may live.
+#: Interval of further attempts to find an agent with executions that may be alive.
 PATIENT_SECS = 60.0
 
 

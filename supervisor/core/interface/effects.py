@@ -90,7 +90,7 @@ class CheckPorts(msgspec.Struct, frozen=True):
 
 
 class StopTask(msgspec.Struct, frozen=True):
-    """Stop this execution. One that was never launched must never start."""
+    """Stop this execution. If it was never launched, it must never start."""
 
     key: AgentKey
     token: Token
@@ -99,7 +99,7 @@ class StopTask(msgspec.Struct, frozen=True):
 
 
 class ListTasks(msgspec.Struct, frozen=True):
-    """Report every execution that is known to this agent. The log and the agent may differ."""
+    """Report every execution that this agent knows. The log and the agent may differ."""
 
     key: AgentKey
 

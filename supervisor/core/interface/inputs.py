@@ -51,8 +51,8 @@ class ReleaseHold(msgspec.Struct, frozen=True):
 
 
 class RequireAgent(msgspec.Struct, frozen=True):
-    """A reader or a call needs this agent. `handle` gets an answer when it is up, or why it cannot
-    be. Nothing of it is stored.
+    """A reader or a call needs this agent. `handle` gets an answer when the agent is up, or a
+    refusal. The request is not stored.
     """
 
     handle: int
@@ -143,7 +143,7 @@ class SignedIn(msgspec.Struct, frozen=True):
 
 
 class SignedOut(msgspec.Struct, frozen=True):
-    """The user of this agent has signed out, and nothing of the agent is left."""
+    """The user of this agent has signed out, and the agent has ended completely."""
 
     key: AgentKey
 
@@ -153,8 +153,8 @@ class DriverStopped(msgspec.Struct, frozen=True):
 
 
 class HostChanged(msgspec.Struct, frozen=True):
-    """A host of a driver with several hosts is up or down. A notice: without one, a host counts as
-    up.
+    """A host of a driver with several hosts is up or down. This is a notice: without it, a host
+    counts as up.
     """
 
     driver: str

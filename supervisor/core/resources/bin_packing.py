@@ -1,7 +1,7 @@
 """Bin packing of gangs: assigns each task to one node by the free resources, all tasks or none.
 
-Tasks of a role are alike, so whole roles are laid out at once: the largest first, node after node,
-in a few orders. If no order works, a small gang is searched exhaustively, so that it is not
+Tasks of a role are alike, so a whole role is placed at once: the largest role first, node after
+node, in a few orders. If no order works, a small gang is searched exhaustively, so that it is not
 rejected when a solution exists. Deterministic. `gang_allocator` records the holders,
 `unschedulable` explains failures.
 """

@@ -98,7 +98,7 @@ def release(slots: ConcurrencyLimits, ticket: RunKey, only: str | None = None) -
 
 def release_all(slots: ConcurrencyLimits, tickets: Iterable[RunKey]) -> list[RunKey]:
     """Release everything that these tickets hold or wait for. None of them gets a slot that another
-    one releases.
+    of them releases.
     """
     names: dict[str, None] = {}
     for ticket in tickets:

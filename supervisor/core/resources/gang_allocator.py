@@ -3,13 +3,13 @@ gangs that wait for them.
 
 A gang is all tasks of all roles of an attempt. It gets everything or nothing, each task on one
 node. The lowest number goes first. If the first gang does not fit, it blocks all later ones, so
-that small gangs do not starve a large one. A gang that would not fit on idle nodes (it was accepted
-when there were more) waits aside and blocks nobody.
+that small gangs do not starve a large one. A gang that would not fit even on idle nodes (it was
+accepted when there were more nodes) waits outside the queue and blocks no other gang.
 
-Ports are assigned in turn, so that a released port rests. Ports on which other processes listen are
-avoided for a while. On nodes with subnets, each gang has a block of addresses; blocks used by other
-networks are avoided as well. A host that is down gets no new tasks. Nothing is stored for ended
-gangs. Functions on plain data; deterministic.
+Ports are assigned in turn, so that a released port is not reused at once. Ports on which other
+processes listen are avoided for a while. On nodes with subnets, each gang has a block of addresses;
+blocks used by other networks are avoided as well. A host that is down gets no new tasks. Nothing is
+stored for ended gangs. Functions on plain data; deterministic.
 """
 
 from bisect import bisect_left, insort
@@ -58,8 +58,8 @@ AVOID_SECS, AVOID_BLOCK_SECS = 60.0, 600.0
 
 
 class NodeUsage(msgspec.Struct):
-    """Held resources of one node. They exceed its capacity only through tasks placed before a
-    restart.
+    """Held resources of one node. Only tasks placed before a restart can make them exceed its
+    capacity.
     """
 
     cpu: int = 0
@@ -87,7 +87,7 @@ class AllocationRequest(msgspec.Struct):
     roles: tuple[TaskRole, ...]
     placements: dict[TaskIndex, TaskPlace] = msgspec.field(default_factory=dict)
     kept: bool = False
-    #: why it would not fit on idle nodes: then it is in no queue
+    #: why it would not fit on idle nodes; if set, the gang is in no queue
     never: str | None = None
     #: plan of its user: some hosts are reserved for plans
     plan: str | None = None
@@ -142,7 +142,7 @@ def record_placed(
         _leave_queue(pool, ticket)
         claim = None
     if claim is None:
-        # it was placed before all gangs that wait from now on
+        # it precedes all gangs that wait from now on
         claim = AllocationRequest(-1, tuple(roles))
     claim.kept = True
     for place in places:
@@ -186,7 +186,7 @@ def ports_taken(
     placements with other ports.
 
     Return None if no other ports are free (or the gang has no placements): the gang waits again
-    with its number. It may be among the granted gangs, then on other hosts.
+    with its number, and may be granted other hosts at once.
     """
     for host, numbers in ports.items():
         if host in pool.usage:

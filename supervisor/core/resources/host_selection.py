@@ -18,8 +18,8 @@ class HostCapacity(msgspec.Struct, frozen=True, kw_only=True):
     for all agents of the host, None: not counted.
 
     Memory is counted only for drivers that run gangs in containers: otherwise agents of gangs could
-    wait for each other's memory. plans: only runs of users with these plans; empty: users without a
-    dedicated host.
+    wait for each other's memory. plans: only users with these plans use the host; empty: only users
+    without a dedicated host.
     """
 
     host: str

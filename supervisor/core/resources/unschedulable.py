@@ -22,7 +22,7 @@ class UnschedulableReason(msgspec.Struct, frozen=True):
     """Why a gang waits.
 
     behind: `ahead` earlier gangs wait. insufficient: less is free than requested. fragmented:
-    enough is free, but not where it is needed. ports: only ports are missing.
+    enough is free in total, but not on suitable nodes. ports: only ports are missing.
     """
 
     code: Literal["behind", "insufficient", "fragmented", "ports"]
@@ -112,7 +112,7 @@ def no_host(plan: str | None) -> str:
 def _one_network(
     demands: Sequence[RoleDemand], capacities: Sequence[FreeCapacity], clause: str
 ) -> str:
-    """Return the sentence for enough free resources that are not on one host."""
+    """Return the sentence for a case in which enough resources are free, but not on one host."""
     asks = [
         _demand_text(demands, resource)
         for resource in (CPU, MEMORY, GPU)
@@ -212,7 +212,9 @@ def _shortage_text(
 
 
 def _fragmented_text(stuck: UnplacedTask, tasks: int) -> str:
-    """Return the sentence for enough free resources that do not fit this task on any one host."""
+    """Return the sentence for a case in which enough resources are free, but no single host fits
+    this task.
+    """
     demand, capacities = stuck.demand, stuck.capacities
     first = f"{stuck.placed} of its {tasks} tasks would fit; beside them, " if stuck.placed else ""
     task = f"{first}task {demand.role}/{stuck.index} asks for"

@@ -1,10 +1,10 @@
 """Completion policy and retry policy of attempts: when an attempt is decided, and whether another
 one follows.
 
-Pure: ended tasks in, a verdict out. An attempt is evaluated whenever one of its tasks has ended by
-itself. Failure comes first: if both a failure and a success could decide, the attempt failed.
-Attempts are retried as a whole. Failures of the platform and failures of unknown cause have
-separate limits; permanent failures are never retried.
+Pure: the input is the ended tasks, the result is a `Verdict`. An attempt is evaluated whenever one
+of its tasks has ended by itself. Failure comes first: if both a failure and a success could decide,
+the attempt failed. Attempts are retried as a whole. Failures of the platform and failures of
+unknown cause have separate limits; permanent failures are never retried.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from ....protocol.jobs.roles import Retry, TaskRole
 CONFLICTS, CONFLICT_TIMES = 6, 6
 #: Longest pause before other retries, in seconds.
 MAX_PAUSE_SECS = 60.0
-#: 2 to this power exceeds MAX_PAUSE_SECS: higher powers are not computed.
+#: Maximum exponent of the backoff: 2 to this power exceeds MAX_PAUSE_SECS.
 _DOUBLINGS = 6
 
 
@@ -96,7 +96,7 @@ def _all_over(roles: Sequence[TaskRole], finals: Sequence[TaskOutcome]) -> Verdi
 def again(
     policy: Retry | None, behavior: Behavior, before: Sequence[Behavior], chance: float
 ) -> RetryDecision | str:
-    """Return the retry that follows a failed attempt, or a sentence that says why there is none.
+    """Return the retry that follows a failed attempt, or a sentence that says why no retry follows.
 
     before: behaviors of earlier retries. chance: in [0, 1), spreads the retries of runs that wait
     for the same resource.

@@ -19,7 +19,7 @@ from .outcome import outcome
 #: Stop reason of tasks that are no longer needed because their attempt was decided. Never a failure
 #: of the task.
 DECIDED = "decided"
-#: Why no attempt follows if the run was canceled too late to change its result.
+#: Reason for no further attempt if the run was canceled too late to change its result.
 CANCELED_LATE = "{} asked for the end of the run after its command had ended"
 
 
@@ -61,7 +61,9 @@ def _attempt(run: Run, number: int) -> Attempt | None:
 
 
 def _decide(tx: Transaction, run: Run, token: Token, exit_: ExitInfo) -> None:
-    """Decide the attempt if this end does so, and stop the other tasks."""
+    """Decide the attempt if this end fulfils a condition of its policy, and stop the other
+    tasks.
+    """
     attempt = _attempt(run, token.attempt)
     if not run.spec.roles or not run.active or attempt is None or attempt.decided is not None:
         return

@@ -1,4 +1,4 @@
-"""Debug holds of failed tasks: nothing of them runs, but they keep their resources.
+"""Debug holds of failed tasks: their processes have ended, but they keep their resources.
 
 A task is held if it failed by itself (its own exit code, a crash, out of memory), never if the
 platform caused it. The hold ends at its deadline or by a release. Then the task ends with its
@@ -78,8 +78,8 @@ def deadline(tx: Transaction, token: Token) -> None:
 
 
 def release(tx: Transaction, input_: ReleaseHold) -> None:
-    """End holds at a user's request. Raise Refusal; the answer for another user's job and for no
-    job is the same.
+    """End holds at a user's request. Raise Refusal, with the same answer for an unknown job and for
+    a job of another user.
     """
     request = input_.request
     job = tx.world.jobs.get(request.compute_jid)

@@ -1,8 +1,8 @@
 """Dependencies: runs that start after the end of other runs.
 
 A waiting run is in no queue. The end of a run is handled in a decision of its own, for a limited
-number of followers at a time, so that a chain of ten thousand runs is no long decision. After a
-restart, all runs with followers are checked again.
+number of followers at a time, so that a chain of ten thousand runs does not take one long decision.
+After a restart, all runs with followers are checked again.
 """
 
 from itertools import islice
@@ -26,8 +26,8 @@ AT_ONCE = 128
 
 
 def unfinished(tx: Transaction, spec: RunSpec, jid: str) -> tuple[After, ...]:
-    """Return the dependencies that have not ended yet, each with its serial. Raise Refusal for one
-    that can no longer be fulfilled.
+    """Return the dependencies that have not ended yet, each with its serial. Raise Refusal if a
+    dependency can no longer be fulfilled.
     """
     waits: list[After] = []
     for after in spec.after:

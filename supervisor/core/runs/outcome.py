@@ -8,7 +8,7 @@ from ....protocol.jobs.status import CANCELED, COMPLETED, ERROR
 #: The error of a run that was neither canceled nor over a limit.
 SHUTDOWN = "stopped from outside: its machine was shut down, or its keeper was told to stop"
 
-#: The error of a run that the log did not know after a rollback: its processes were stopped as
+#: The error of a run that was missing in the log after a rollback: its processes were stopped as
 #: leftovers.
 LEFTOVER = "stopped because the event log was rolled back and had no record of its start"
 

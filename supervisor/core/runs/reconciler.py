@@ -1,10 +1,10 @@
 """Reconciler: compares the reports of agents with the log. Level-triggered: only the difference
 counts, in any order.
 
-An execution goes placed -> started -> (exited) -> ended. A report repeats known facts, brings new
-ones, or names an unexpected execution. An ended or unknown execution that still runs is stopped. An
-end that is already recorded is acknowledged again. A task that the agent does not know was never
-received (it is sent again) or, if it had started, is lost.
+The states of an execution are placed -> started -> (exited) -> ended. A report repeats known facts,
+adds new ones, or names an unexpected execution. An ended or unknown execution that still runs is
+stopped. An end that is already recorded is acknowledged again. A task that the agent does not know
+was never received (it is sent again) or, if it had started, is lost.
 """
 
 from typing import assert_never
@@ -94,8 +94,8 @@ def message_received(tx: Transaction, input_: AgentMessage) -> None:
             | Samples()
             | ClusterReport()
         ):
-            # handled outside the core: a connection opens with the first, the others answer a
-            # reader or are not stored
+            # handled outside the core: `Alive` opens a connection, the others answer a reader or
+            # are not stored
             pass
         case _:
             assert_never(message)
@@ -156,8 +156,8 @@ def _batch_reported(tx: Transaction, task: Task, report: BatchState) -> None:
 
 
 def _reply_secs(tx: Transaction, token: Token) -> float:
-    """Return the seconds without a report after which an execution that has not started is asked
-    for.
+    """Return the seconds after which the agent is asked about an execution that has not started and
+    was not reported.
     """
     policy = tx.world.policy
     return policy.batch_reply_secs if token in tx.world.batch else policy.op_reply_secs
@@ -253,8 +253,8 @@ def finish(
     pid: int | None = None,
     start_ticks: int | None = None,
 ) -> None:
-    """Record that nothing of this execution is left: it has ended, or is held for debugging. If its
-    end is lost, a recorded exit of the command counts.
+    """Record that this execution has ended completely, or is held for debugging. If its end is
+    lost, a recorded exit of the command counts.
     """
     if exit_.source == "lost" and task.exited is not None:
         exit_ = task.exited
@@ -337,8 +337,8 @@ def _snapshot_page(tx: Transaction, key: AgentKey, view: AgentState, page: Snaps
 
 
 def reconcile(tx: Transaction, key: AgentKey, known: dict[Token, Execution]) -> None:
-    """Compare all executions of the agent with all that the log expects there. Then the agent is
-    synchronised and gets work.
+    """Compare all executions of the agent with the executions that the log expects on it. After
+    that, the agent is synchronised and gets work.
     """
     view = tx.world.agent(key)
     if (

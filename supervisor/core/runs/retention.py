@@ -8,7 +8,9 @@ from ..state.transaction import Transaction
 
 
 def purge(tx: Transaction, input_: Purge) -> None:
-    """Purge exactly this run, unless something of it is left or its plan is kept."""
+    """Purge exactly this run, unless a part of it still runs or its plan excludes it from
+    purging.
+    """
     job = tx.world.jobs.get(input_.jid)
     run = job.run if job is not None else None
     if (

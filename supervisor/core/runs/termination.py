@@ -24,8 +24,8 @@ from . import attempts, dependencies
 
 
 def cancel(tx: Transaction, input_: Cancel) -> None:
-    """Cancel exactly the requested run. Raise Refusal; the answer for another user's job and for no
-    job is the same.
+    """Cancel exactly the requested run. Raise Refusal, with the same answer for an unknown job and
+    for a job of another user.
     """
     request = input_.request
     job = tx.world.jobs.get(request.compute_jid)

@@ -1,4 +1,6 @@
-"""Launch and stop requests for tasks, each with a timer that repeats the request without an answer."""
+"""Launch and stop requests for tasks, each with a timer that repeats the request until it is
+answered.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -19,7 +21,7 @@ from ..state.transaction import Transaction
 #: Interval of repeated stop requests.
 REMIND_SECS = 10.0
 #: Limits of one launch message of a gang: tasks, characters and names. They are well below the
-#: codec's limits, which a single task never exceeds (`role_checks`).
+#: codec's limits, which a single task never exceeds (`role_validation`).
 AT_ONCE, MESSAGE_CHARS, MESSAGE_NAMES = 32, 700_000, MAX_KEYS // 2
 #: Names of one task besides its variables.
 _OTHER_NAMES = 20

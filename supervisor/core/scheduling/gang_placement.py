@@ -6,10 +6,10 @@ memory, GPUs and ports of all tasks at once (`gang_allocator`). Then, when all i
 report its ports free, all tasks are placed in one transaction and launched afterwards. So the host
 lists are complete before anything starts.
 
-Ports of containers are not checked, because each container has its own. Nor are ports with a batch
-scheduler, where only the nodes could check them; there everything fits (`cluster_assignment`). A
-gang that cannot be completed releases everything and waits, with a reason. A reservation is a
-notice, not an event: after a restart everything is reserved again.
+Ports of containers are not checked, because each container has its own. With a batch scheduler,
+ports are not checked either, because only the nodes could check them, and every gang fits
+(`cluster_assignment`). A gang that cannot be completed releases everything and waits, with a
+reason. A reservation is a notice, not an event: after a restart everything is reserved again.
 """
 
 from collections.abc import Iterable
@@ -71,7 +71,7 @@ def agent_up(tx: Transaction, key: AgentKey) -> None:
 
 
 def agent_away(tx: Transaction, key: AgentKey) -> None:
-    """Drop the port checks of an agent that is away, and look for it again."""
+    """Drop the port checks of an agent that is away, and ask its driver for its state again."""
     view = tx.world.agent(key)
     for ticket in sorted(view.holding):
         hold = tx.world.holds[ticket]
@@ -117,7 +117,7 @@ def host_down(tx: Transaction, driver: str, host: str) -> None:
     placements.
     """
     if driver in tx.world.policy.batch:
-        return  # the run names one cluster, there is no other
+        return  # the run names its cluster, so no other host is possible
     pool = tx.world.node_pool(driver)
     for ticket in sorted(tx.world.holds):
         hold = tx.world.holds.get(ticket)
@@ -149,8 +149,8 @@ def probed(tx: Transaction, key: AgentKey, report: PortsProbed) -> None:
 
 
 def deadline(tx: Transaction, ticket: RunKey) -> None:
-    """Check again a gang that holds everything and is not placed, later release everything for a
-    while.
+    """Check a gang again that holds all resources and is not placed. After a longer time, release
+    all resources for a while.
     """
     hold = tx.world.holds.get(ticket)
     if hold is None:

@@ -1,7 +1,7 @@
 """Rebalancing: moves queued runs between the hosts of a driver. Each run keeps its number.
 
 Runs with placed tasks never move. A run moves because its host is down, because the host has no
-memory for its agent, or because a slot is free elsewhere without a waiter.
+memory for its agent, or because another host has a free slot and no waiting run.
 """
 
 from collections.abc import Iterable

@@ -16,8 +16,8 @@ class AgentState(msgspec.Struct, kw_only=True):
 
     phase: `absent` (not looked for), `finding`, `starting`, `away` (alive according to its driver,
     not connected), `stopping`, `up`, `leaving` (idle and asked to stop), `crowded` (its host has no
-    memory for it), `signed_out` (its user must sign in first). Only an `up` agent with a complete
-    first snapshot (`synced`) is believed and gets work.
+    memory for it), `signed_out` (its user must sign in first). Only the reports of an `up` agent
+    with a complete first snapshot (`synced`) are trusted, and only such an agent gets work.
     """
 
     record: AgentRecord
@@ -35,7 +35,8 @@ class AgentState(msgspec.Struct, kw_only=True):
     host: str = ""
     #: the driver's last report while it is away
     away: str = ""
-    #: the agent's report that its keeper does not answer, while this is so; and the keeper's pid
+    #: the agent's report that its keeper does not answer (unset while it answers); and the keeper's
+    #: pid
     keeper: KeeperReport | None = None
     keeper_pid: int = 0
     #: snapshot in progress: its number and the executions received so far
@@ -60,7 +61,7 @@ class AgentState(msgspec.Struct, kw_only=True):
     wanted: list[int] = msgspec.field(default_factory=list)
     #: gangs that hold resources here and are not placed yet
     holding: set[RunKey] = msgspec.field(default_factory=set)
-    #: up and not needed, with a timer; and the monotonic time of the last need or call
+    #: idle: up and not needed, with a timer; and the monotonic time of the last need or call
     idle: bool = False
     used: float = 0.0
     #: eviction refused because of a pending answer: not asked again for a short time

@@ -1,7 +1,7 @@
 """Runs with a batch scheduler: the cluster of each run, its batch request, and the placement of a
 gang's tasks.
 
-Pure functions on plain data. No packing here: the scheduler chooses the nodes. Until then, the
+Pure functions on plain data. No bin packing here: the scheduler chooses the nodes. Until then, the
 address of a task is a placeholder (`@worker-0@`), which the batch script replaces.
 """
 

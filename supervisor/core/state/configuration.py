@@ -13,8 +13,8 @@ _ALONE = (HostCapacity(host="localhost", slots={}),)
 
 
 class CoreConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes and deadlines (seconds). places: per driver, the hosts of its agents; without any there
-    is one host, with cpu_slots.
+    """Sizes and deadlines (seconds). places: per driver, the hosts of its agents; if empty, the
+    driver has one host, with cpu_slots.
 
     nodes: per driver, the nodes for runs with roles. containers: drivers that place runs with roles
     at kind `container`. batch: drivers that submit runs to a batch scheduler; their hosts are
@@ -45,7 +45,7 @@ class CoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     #: agent_start_secs counts
     driver_start_secs: dict[str, float] = {}
     agent_start_tries: int = 3
-    #: calls that may wait for one agent
+    #: maximum number of calls that wait for one agent
     agent_wanted: int = 256
     #: run directories of users with these plans are never removed
     kept_plans: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""Task counts of live attempts, so that the end of one of a thousand tasks need not look at all
+"""Task counts of live attempts, so that the end of one task does not require a loop over all
 others.
 """
 

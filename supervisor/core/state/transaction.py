@@ -36,7 +36,7 @@ class Transaction:
         self.needed_agents: dict[AgentKey, None] = {}
         #: agents whose queue became shorter
         self.shortened_queues: dict[AgentKey, None] = {}
-        #: (driver, host) where agent memory was freed, or may be
+        #: (driver, host) where memory of agents was or may have been freed
         self.freed_memory: dict[tuple[str, str], None] = {}
         #: data shared by the tasks of an attempt (computeJid, serial, attempt), where they are
         #: launched

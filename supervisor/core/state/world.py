@@ -56,14 +56,14 @@ class World:
         recall: Callable[[AgentKey], AgentRecord] = lambda key: AgentRecord(key=key),
         down: Outages | None = None,
     ) -> None:
-        """recall: loads an agent's record from the log. down: unavailable hosts."""
+        """recall: function that loads an agent's record from the log. down: unavailable hosts."""
         self.policy = policy
         self._recall = recall
         self.jobs: dict[str, Job] = {}
         self.agents: dict[AgentKey, AgentState] = {}
         #: agents used since `forget_idle`
         self._looked_at: set[AgentKey] = set()
-        #: agents used in this decision whose idle state matters
+        #: agents used in this decision, of drivers that evict idle agents
         self.watched: set[AgentKey] = set()
         self.slots = ConcurrencyLimits(capacity=self._capacity)
         self._watches = cache(policy.watches)
@@ -236,10 +236,11 @@ def pools_of(
     directory, CPU.
 
     The job itself comes first and is held until all tasks of the run have ended. The run directory
-    is released at the start (frames are read while the run is active), and a run that is being
-    stopped must not meet its successor there. A run with roles takes no CPU slot: it holds the
-    resources that its roles request (`gang_allocator`). With drivers in `clusters` it takes one,
-    which is a place in the queue of its cluster, and each cluster has its own op slots.
+    is released at the start, because frames are read from it while the run is active. This pool
+    also prevents that a stopping run and its successor share the directory. A run with roles takes
+    no CPU slot: it holds the resources that its roles request (`gang_allocator`). With drivers in
+    `clusters` it takes one, which is a place in the queue of its cluster, and each cluster has its
+    own op slots.
     """
     uid, sid, _ = split_jid(jid)
     array = (f"array/{uid}-{sid}/{asked.at_once}",) if asked.at_once is not None else ()

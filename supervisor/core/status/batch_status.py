@@ -27,8 +27,8 @@ def last_report(world: World, run: Run) -> BatchState | None:
 
 
 def _of_gang(run: Run, report: BatchState) -> BatchState:
-    """Return the report without fields of a single task: its node and its part of the run
-    directory.
+    """Return the report for the whole gang, without the fields of a single task (its node and its
+    part of the run directory).
     """
     if not run.spec.roles:
         return report

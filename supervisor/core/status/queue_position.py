@@ -1,8 +1,8 @@
 """Queue position: the number of earlier runs that need the same slots or nodes. Pure.
 
-The queue of one pool has only some of them. A run that still waits for a slot of its user, or
-behind its user's first runs, takes its CPU slot before every later run. Runs whose agent is not up
-request nothing and are not counted.
+The queue of one pool contains only some of these runs. A run that still waits for a slot of its
+user, or behind its user's first runs, takes its CPU slot before every later run. Runs whose agent
+is not up request nothing and are not counted.
 
 Queues are in order of submission, so a count costs a copy of the numbers and a search, not a loop
 over all runs.
@@ -59,7 +59,7 @@ def for_slot(world: World, wait: LimitWait, number: int) -> int | None:
 
 def for_nodes(world: World, driver: str, number: int) -> int:
     """Return the number of runs with roles submitted before `number` that wait for nodes of this
-    driver. Those that wait aside do not count.
+    driver. Runs that wait outside the queue do not count.
     """
     views = [v for v in _asking(world, driver) if v.gangs]
     never = (

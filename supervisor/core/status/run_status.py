@@ -251,7 +251,7 @@ def waiting(world: World, job: Job, run: Run) -> tuple[str, str]:
     if run.spec.roles and ticket in view.asking:
         return _gang_sentence(world, run, ticket)
     if ticket in view.queued:
-        # it will wait for the slots that the earlier runs wait for
+        # it will need the slots that the earlier runs wait for
         before = queue_position.of_user(view, view.queued[ticket])
         return (
             "op_slot",
@@ -284,8 +284,8 @@ def _with_tasks(world: World, run: Run) -> tuple[str, str] | None:
 
 
 def _ending(world: World, run: Run) -> str:
-    """Return the sentence for a run whose command has ended while something of it is left: exit,
-    and what it waits for.
+    """Return the sentence for a run with an ended command that is not cleaned up: the exit, and the
+    reason to wait.
     """
     task = next(t for t in run.ending if t.exited is not None)
     assert task.exited is not None
@@ -499,8 +499,8 @@ def _longest(world: World, wait: LimitWait) -> float | None:
 
 
 def _since(at: float | None, word: str = "since") -> str:
-    """Return a point in time instead of a duration, so that followers of the page get an update
-    only when something changes.
+    """Return a point in time, not a duration, so that subscribers get an update only when something
+    changes.
     """
     return (
         ""
