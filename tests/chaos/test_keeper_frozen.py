@@ -77,7 +77,7 @@ def test_a_stopped_keeper_is_woken_and_what_ended_meanwhile_ended_then(
     assert [stamps.words(n) for n in ("short", "following")] == [["start", "end"]] * 2
     log = agent_log(site)
     assert (
-        "does not answer" in log
+        "has not answered for" in log
         and "SIGCONT sent" in log
         and "answers again" in log
         and "killed" not in log

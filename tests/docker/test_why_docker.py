@@ -124,7 +124,7 @@ class Failure(NamedTuple):
 EVENTS = "docker events --since 24h --filter "
 OF_JOB, OF_AGENT = EVENTS + "label=jobscribe.jid=", EVENTS + "container="
 UNSENT = "(not sent by jobscribe"
-LESS = ("Ask for more memory", "Make it need less")
+LESS = ("Ask for more memory", "Reduce its memory use")
 FAILURES = (
     Failure(
         AGENT,
@@ -149,7 +149,7 @@ FAILURES = (
         f"{EATS}; exit 0",
         None,
         ("completed", "certain"),
-        ("completed with", f"but {OUT}", "give it more"),
+        ("completed: its tasks met", f"but {OUT}", "give it more"),
     ),
     Failure(
         TASK,
@@ -216,7 +216,7 @@ FAILURES = (
         "",
         lambda c: c.docker("stop"),
         ("shutdown", "certain"),
-        ("keeper of its jobs was told to end", OF_AGENT),
+        ("its keeper was told to stop", OF_AGENT),
         USERS[3],
     ),
     Failure(

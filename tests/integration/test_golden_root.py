@@ -86,7 +86,7 @@ def test_a_root_of_a_released_version_opens_and_goes_on(
     known = identity(site.root)
     check_stopped(site.root, recorded)
     if where == "adopted":
-        assert "a root of its own" in command(site.root, "db", "adopt")
+        assert "is now a separate root" in command(site.root, "db", "adopt")
 
     site.start()
     assert identity(site.root) == known

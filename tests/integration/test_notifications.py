@@ -207,7 +207,7 @@ def test_the_command_line_lists_tests_and_retries_and_no_secret_is_anywhere(
     shown = [cli(site, "notify", "test", "hook")]
     assert (
         shown[0].returncode == 0
-        and "hook was told" in shown[0].stderr
+        and "hook: delivered after" in shown[0].stderr
         and "HTTP 204" in shown[0].stderr
     )
     assert there.next()[1]["event"] == "test"

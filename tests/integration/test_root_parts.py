@@ -90,7 +90,7 @@ def test_a_root_without_its_log_is_refused_until_the_loss_is_accepted(
     assert site.wait(run)["exit"]["code"] == 3
     site.stop()
     shutil.rmtree(site.root / "db")
-    assert "begins anew" in command(site.root, "db", "init", "--accept-loss")
+    assert "new empty log" in command(site.root, "db", "init", "--accept-loss")
     site.start()
     assert site.finished(shell("exit 4"))["exit"]["code"] == 4
 
@@ -106,7 +106,7 @@ def test_a_copy_of_a_root_in_use_is_refused_until_it_is_a_root_of_its_own(
     refused(copy, f"is a copy: its keeper, pid {site.keeper()['pid']}, belongs to {site.root}")
     subprocess.run(["cp", "-a", str(site.root / "root.json"), str(copy.root)], check=True)
     uid = json.loads((copy.root / "client.json").read_text())["uid"]
-    assert "a root of its own" in command(copy.root, "db", "adopt")
+    assert "is now a separate root" in command(copy.root, "db", "adopt")
     copy.start()
     assert json.loads((copy.root / "client.json").read_text())["uid"] == uid, (
         "the command line goes on as the same user"

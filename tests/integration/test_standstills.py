@@ -17,7 +17,7 @@ import pytest
 
 tried = []
 if "PYTEST_XDIST_WORKER" not in os.environ:
-    scheduling_noise.Floor.wait_until_it_runs = lambda *_: None  # no test of these but one has to wait for it
+    scheduling_noise.NoiseMeter.wait_until_it_runs = lambda *_: None  # no test of these but one has to wait for it
 
 def stand_still():
     "Who is late by this is the idle process, as it would be on a machine that stood still."
@@ -38,7 +38,7 @@ def tried(tmp_path: Path) -> Tried:
     exit status.
     """
     (tmp_path / "tests").mkdir()
-    for name in ("conftest.py", "system"):
+    for name in ("conftest.py", "integration"):
         (tmp_path / "tests" / name).symlink_to(TESTS / name)
     (tmp_path / "pyproject.toml").write_text((TESTS.parent / "pyproject.toml").read_text())
 

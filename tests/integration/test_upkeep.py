@@ -126,7 +126,7 @@ def test_a_run_that_waited_at_the_backup_and_ran_since_does_not_run_again(make_s
     assert ends["over"]["state"] == "error" and (
         ends["over"]["reason"] == "lost" or ends["over"]["exit"]["code"] == 3
     ), ends["over"]
-    assert "the log, which had been set back, did not know" in ends["running"]["error"]
+    assert "the event log was rolled back and had no reco" in ends["running"]["error"]
     check_books(site)
 
 

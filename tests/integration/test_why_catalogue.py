@@ -138,7 +138,7 @@ def by_themselves(place: Path) -> dict[str, Case]:
             "fileSizeLimit",
             "certain",
             shell("ulimit -f 1; yes > f; exit $?"),
-            ("ulimit -f 1", "of the job"),
+            ("ulimit -f 1", "caused by the job"),
         ),
         "timeout": Case(
             "commandTimeout",
@@ -505,7 +505,7 @@ def test_ends_that_others_bring(site: SupervisorProcess) -> None:
         site.kill(pid, signal.SIGKILL)
     for run in (down, gone):
         site.wait(run, SECS)
-    check(site, "shutdown", Case("shutdown", "certain", down, ("ended from outside",)))
+    check(site, "shutdown", Case("shutdown", "certain", down, ("stopped from outside",)))
     answer, text = explanation_quality.settled(
         lambda: answered(site, gone), lambda: printed(site, gone)
     )

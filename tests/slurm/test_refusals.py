@@ -316,7 +316,7 @@ def test_a_disk_that_is_full_is_named_and_nothing_is_submitted_until_there_is_ro
         assert (why["cause"], why["confidence"]) == (
             "diskFull",
             "certain",
-        ) and "ree the disk" in "\n".join(why["try"]), why
+        ) and "ree space on the disk" in "\n".join(why["try"]), why
         nothing_of(stage, run)
     assert stage.said(before)["queueState"] == "slurm" and stage.said(before)["known"] is True
     ballast.unlink()

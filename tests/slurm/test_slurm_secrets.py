@@ -31,7 +31,7 @@ from jobscribe.runtime import processes
 from ..integration.test_tls import Authority, settings
 
 pytestmark = pytest.mark.timeout(600)
-ATTACKER = Path(__file__).resolve().parent / "attacker.py"
+ATTACKER = Path(__file__).resolve().parent / "support" / "attacker.py"
 #: An errno that proves isolation.
 WALLS = frozenset(("EPERM", "EACCES"))
 WRONG, LOST = "canaryOfAWrongPassword4711", "canaryTypedAsAName4711"

@@ -186,7 +186,7 @@ def test_a_sync_that_fails_is_the_end_of_the_supervisor_and_is_not_tried_again(
         said = site.log()
         assert (
             "cannot be written" in said
-            and "nothing is written until the supervisor has been started again" in said
+            and "nothing is written until you restart the supervisor" in said
         ), said[-2000:]
         assert "Traceback" not in said, said[-3000:]
         assert "the event store failed permanently" in site.logged()

@@ -171,7 +171,7 @@ class SignedInUsers:
         while (
             answer := self.site.ask("POST", "/api/sbatch-login", json.dumps(body).encode())
         ).code == 429 and code == 200:
-            assert b"under way" in answer.body, answer
+            assert b"in progress" in answer.body, answer
             time.sleep(0.2)
         assert answer.code == code, (answer.code, answer.body)
         said: dict[str, Any] = answer.json()
