@@ -220,7 +220,7 @@ def test_the_command(site: SupervisorProcess, oracle: Oracle) -> None:
 def test_the_interpreter_of_a_job_command(site: SupervisorProcess, oracle: Oracle) -> None:
     case = Case(site, oracle, app=True)
     job_command = case.ancestor(1)
-    assert b"job_cmd" in Path(f"/proc/{job_command}/cmdline").read_bytes()
+    assert b"job_command" in Path(f"/proc/{job_command}/cmdline").read_bytes()
     site.kill(job_command)
     case.check_killed()
     case.check_slots()
