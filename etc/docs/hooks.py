@@ -1,4 +1,4 @@
-"""How MkDocs reads this repository: which files the site has, and how their Markdown is read.
+"""MkDocs hooks for this repository: which files the site has, and how their Markdown is read.
 
 A file keeps its path in the repository as its source path, so a link works in the site and on
 GitHub alike. Nothing here knows single pages: mkdocs.yml lists them.

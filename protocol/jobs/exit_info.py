@@ -102,7 +102,7 @@ class ExitFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ExitInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How an execution ended. code 0..255 or None; signal 1..64 or None; at most one of the two is
+    """The exit of an execution. code 0..255 or None; signal 1..64 or None; at most one of the two is
     set. Times are unix seconds, sizes bytes.
     """
 

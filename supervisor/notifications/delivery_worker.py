@@ -30,7 +30,7 @@ _JOB = "job/"
 
 
 class WorkerContext(NamedTuple):
-    """What workers share. changed: requests a save of the cursors, now (True) or later (False)."""
+    """Values that the workers share. changed: requests a save of the cursors, now (True) or later (False)."""
 
     history: History
     log: Log

@@ -45,7 +45,7 @@ _NO_CHANGE = b": nothing new\n\n"
 
 
 class Subscription(msgspec.Struct, frozen=True):
-    """What a page subscribes to: these jobs (none: all jobs of the user), and optionally the output
+    """The subscription of a page: these jobs (none: all jobs of the user), and optionally the output
     of one job.
 
     tail: bytes of existing output to start with; 0: all. last_id: id of the last received event

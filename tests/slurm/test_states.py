@@ -619,7 +619,7 @@ def the_partition_is_down_for_a_while(stage: ConcurrentRuns) -> None:
 
 @play
 def the_third_node(stage: ConcurrentRuns) -> None:
-    """It is drained while one run is active on it and one waits for it. Then a job with higher
+    """A node is drained while one run is active on it and one waits for it. Then a job with higher
     priority needs it, then it is set down, then it has a power cut.
     """
     slurm, node = stage.slurm, stage.slurm.nodes[2]
