@@ -300,8 +300,8 @@ class _Supervisor:
         self._counters.measure(
             loop=lag.summary,
             engine=self._engine.sizes,
-            desk=self._run_service.sizes,
-            performer=self._effect_executor.sizes,
+            run_service=self._run_service.sizes,
+            effect_executor=self._effect_executor.sizes,
             hub=self._hub.sizes,
             places=self._driver_reports.sizes,
             live=self._live.sizes,

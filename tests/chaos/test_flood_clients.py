@@ -34,7 +34,7 @@ def back(site: SupervisorProcess, before: dict, secs: float = 20.0) -> None:
 
     def same() -> bool:
         now = metrics(site)
-        sizes = {k: now[k] for k in ("desk", "live", "unsent", "calls")}
+        sizes = {k: now[k] for k in ("run_service", "live", "unsent", "calls")}
         return (
             now["process"]["descriptors"] <= before["process"]["descriptors"] + 1
             and now["process"]["tasks"] <= before["process"]["tasks"] + 1

@@ -104,5 +104,5 @@ def test_a_job_that_reports_without_end(make_site) -> None:
     assert said["parallelStatus"]["frameCount"] == count, "the last one is durable"
     print(f"{count} reports: grown {memory.grown()} MiB")
     assert memory.grown()["supervisor"] <= 32 and memory.grown()["agent"] <= 16
-    assert metrics(site)["desk"]["reported"] == 0
+    assert metrics(site)["run_service"]["reported"] == 0
     assert check_lag(site) == []

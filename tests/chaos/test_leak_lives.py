@@ -133,7 +133,7 @@ def test_nothing_of_a_life_stays_in_the_processes(make_site) -> None:
         lambda: all((_descriptors(p) or 0) <= (open_before[n] or 0) for n, p in pids.items()),
         f"no more descriptors are open than before: {open_before}",
     )
-    for part in ("engine", "desk", "performer", "hub", "live", "unsent", "calls"):
+    for part in ("engine", "run_service", "effect_executor", "hub", "live", "unsent", "calls"):
         assert (
             after[part] == before[part] | {"atHand": after[part]["atHand"]}
             if part == "engine"
@@ -163,7 +163,9 @@ def _lived(site: SupervisorProcess, count: int) -> None:
             0.05,
         )
     until(
-        lambda: metrics(site)["performer"]["timers"] == 0 and metrics(site)["hub"]["tasks"] == 0,
+        lambda: (
+            metrics(site)["effect_executor"]["timers"] == 0 and metrics(site)["hub"]["tasks"] == 0
+        ),
         "nothing is under way",
     )
 
