@@ -323,7 +323,7 @@ def test_the_daemon_says_what_holds_it(said: dict[str, dict[str, Any]], kind: st
 def test_a_job_that_attacks_its_own_agent_harms_itself_alone(
     site: SupervisorProcess, zoo_host: Host
 ) -> None:
-    """It forks, takes memory and signals every process. Meanwhile another user's job runs, cancels
+    """A hostile job forks, takes memory and signals every process. Meanwhile another user's job runs, cancels
     work, and the next run of each user works.
     """
     neighbour = spec(["sleep", "600"], "ZooQuiet")

@@ -405,7 +405,7 @@ async def test_a_relay_that_is_replaced_costs_a_moment(place: Place, agent: str)
 async def test_a_job_that_floods_the_socket_disturbs_no_other_user(
     place: Place, agent: str
 ) -> None:
-    """It runs as another user's agent would: with the same volume. The supervisor accepts only its
+    """The container runs as another user's agent would: with the same volume. The supervisor accepts only its
     share of connections.
     """
     flood = "import socket, time\nheld = []\nend = time.time() + 3\nwhile time.time() < end:\n    s = socket.socket(socket.AF_UNIX)\n    s.settimeout(2)\n    try: s.connect('/run/jobscribe/link.sock'); held.append(s)\n    except OSError: pass\n    if len(held) > 400: held.clear()\n"

@@ -296,8 +296,8 @@ async def test_a_half_that_ended_does_not_keep_the_other_for_ever(there: Running
 
 
 async def test_a_user_has_its_share_of_connections_and_nobody_elses(there: Running) -> None:
-    """Of 200 connections of another unix user, all above its limit are closed at once. An agent is
-    served meanwhile.
+    """Another unix user opens 200 connections: those above the limit are closed at once. An agent
+    is served meanwhile.
     """
     if ME != 0:
         pytest.skip("only root can be two unix users: run the tests as root")

@@ -1,4 +1,4 @@
-"""How long a command retries an unavailable supervisor, and the progress messages it prints."""
+"""The time for which a command retries an unavailable supervisor, and the progress messages it prints."""
 
 import time
 from pathlib import Path
