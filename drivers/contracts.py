@@ -3,8 +3,7 @@
 A driver is any object that passes tests/contracts/: there is no base class. A driver decides
 nothing. Code of a particular driver does not belong here.
 
-`AgentDriver`: `start`, `find`, `stop`, `evidence`, `capacity`, `check`, `close`.
-`TaskDriver`: `launch`, `launch_gang`, `probe`, `stop`, `find`, `settle`, `release`, `evidence`.
+ARCHITECTURE.md lists the methods of both; a test compares the list with the code.
 """
 
 from collections.abc import Sequence
