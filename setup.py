@@ -49,12 +49,13 @@ def readme() -> str:
 
 
 #: All that an agent needs; tests/packaging holds that it needs no more. See docs/agent-install.md.
-AGENT = ["msgpack>=1.1", "msgspec>=0.20", "psutil>=6", "tornado>=6.5"]
+AGENT = ["msgpack>=1.1", "msgspec>=0.20", "tornado>=6.5"]
 SERVER = [
     "aiofiles>=24.1",
     "click>=8.1",
     "flask>=3.1",
     "prometheus-client>=0.21",
+    "psutil>=6",
     "pykern>=20250101",
     "pyyaml>=6",
     "rich>=13.7",

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds the image for a pool of Docker hosts: a base image with Python, the agent's part of jobscribe, and its four dependencies.
+# Builds the image for a pool of Docker hosts: a base image with Python, the agent's part of jobscribe, and its three dependencies.
 #
 #   build.sh --base IMAGE --tag TAG [--host unix:///path | tcp://...] [--pull] [--python COMMAND]
 #
@@ -7,9 +7,9 @@
 # --host    Docker host (as in `docker -H`); default: DOCKER_HOST or the current context
 # --python  Python whose pip downloads the packages (python3); they match the Python of the image
 #
-# The image has only agent, apps, protocol and runtime, no server code. Only the four packages are downloaded.
+# The image has only agent, apps, protocol and runtime, no server code. Only the three packages are downloaded.
 set -euo pipefail
-packages=("msgpack>=1.1" "msgspec>=0.20" "psutil>=6" "tornado>=6.5")
+packages=("msgpack>=1.1" "msgspec>=0.20" "tornado>=6.5")
 parts=(agent apps protocol runtime)
 # runs in the base image; prints its Python version, machine and C library
 question='import sys, platform, ctypes, ssl, sqlite3, asyncio

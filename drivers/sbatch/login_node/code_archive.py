@@ -1,7 +1,7 @@
 """The code that an agent needs on a login node without jobscribe: the agent side of this package,
-and the four packages that it uses, unpacked.
+and the three packages that it uses, unpacked.
 
-The four packages come from this process's own installation if their tags fit the remote Python, or
+The three packages come from this process's own installation if their tags fit the remote Python, or
 else from wheels in the operator's folder. Each content is sent once: its digest names the folder
 (see agent/login_node/code_unpacker).
 """
@@ -28,7 +28,7 @@ from .wheel_tags import Python, best, fits
 #: Folders of this package that an agent needs.
 OWN = ("agent", "apps", "protocol", "runtime")
 #: Minimum versions for an agent, as in setup.py.
-NEEDED = {"msgpack": (1, 1), "msgspec": (0, 20), "psutil": (6,), "tornado": (6, 5)}
+NEEDED = {"msgpack": (1, 1), "msgspec": (0, 20), "tornado": (6, 5)}
 LEAST_PYTHON = (3, 11)
 #: Program for any Python, to print its properties.
 PROBE = """

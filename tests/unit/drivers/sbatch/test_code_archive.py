@@ -90,7 +90,7 @@ def test_the_newest_wheel_that_fits_is_taken() -> None:
 # ---- archive contents
 
 
-def test_the_agents_side_and_its_four_packages_and_nothing_else() -> None:
+def test_the_agents_side_and_its_three_packages_and_nothing_else() -> None:
     made = code_archive.build_code(code_archive.this_python(), Cluster(name="hpc"))
     tops = {name.split("/")[1] for name in made.sizes if name.startswith("jobscribe/")}
     assert tops == {*code_archive.OWN, "__init__.py", "py.typed"}
