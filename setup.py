@@ -54,6 +54,7 @@ SERVER = [
     "aiofiles>=24.1",
     "click>=8.1",
     "flask>=3.1",
+    "itsdangerous>=2.2",
     "prometheus-client>=0.21",
     "psutil>=6",
     "pykern>=20250101",
