@@ -55,6 +55,7 @@ SERVER = [
     "click>=8.1",
     "flask>=3.1",
     "itsdangerous>=2.2",
+    "packaging>=24",
     "prometheus-client>=0.21",
     "psutil>=6",
     "pykern>=20250101",

@@ -71,7 +71,10 @@ def test_each_place_that_repeats_the_agents_packages_has_all_of_them() -> None:
     from jobscribe.agent.login_node import __main__ as login_node
     from jobscribe.drivers.sbatch.login_node import code_archive
 
-    assert set(login_node._NEEDED) == set(code_archive.NEEDED) == names
+    assert set(login_node._NEEDED) == names
+    assert (
+        sorted(f"{name}>={least}" for name, least in code_archive.NEEDED.items()) == SETUP["AGENT"]
+    )
     (line,) = re.findall(
         r"pip install (msgpack .*)$",
         (ROOT / "docs/agent-install.md").read_text(encoding="utf-8"),

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from packaging.version import Version
 from sbatch_agents import KEY, SPEC, SYSTEM_PYTHON, SbatchAgents, Ssh, made_ground
 
 from jobscribe.agent.login_node import code_unpacker
@@ -84,7 +85,7 @@ def test_the_newest_wheel_that_fits_is_taken() -> None:
         "msgpack_numpy-2.0-py3-none-any.whl",
         "msgpack-9.tar.gz",
     ]
-    assert best(names, "msgpack", CP311) == names[1]
+    assert best(names, "msgpack", CP311) == (Version("1.10.0"), names[1])
 
 
 # ---- archive contents
