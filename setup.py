@@ -54,6 +54,7 @@ SERVER = [
     "aiofiles>=24.1",
     "click>=8.1",
     "flask>=3.1",
+    "google-re2>=1.1",
     "itsdangerous>=2.2",
     "packaging>=24",
     "prometheus-client>=0.21",
