@@ -1,5 +1,5 @@
 # All that a developer does. The first run makes .venv; `make help` says what there is.
-.PHONY: help venv demo engines test lint check bench soak docs clean
+.PHONY: help venv demo engines test test-pythons lint check lock audit bench soak docs clean
 
 # Supervisors, agents and commands are started hundreds of times by the tests: compiled once, each starts in half the time.
 unexport PYTHONDONTWRITEBYTECODE
@@ -25,6 +25,9 @@ help:
 	@echo "make test    everything that is tested, packaging included; says at its end what was left out and why"
 	@echo "make lint    format, lint, types and import contracts"
 	@echo "make check   the same, floors, purity and the fast tests"
+	@echo "make test-pythons  the fast tests under each Python from 3.11 to 3.14 that is installed"
+	@echo "make lock    pin the dependencies of setup.py in etc/requirements (UPGRADE=1: the newest versions)"
+	@echo "make audit   known vulnerabilities of the pinned versions"
 	@echo "make soak    crashes, kills, faults and the simulator at full length: hours (SEEDS: lives of the simulator, SEED: where chance begins)"
 	@echo "make bench   speed, beside a floor or a peer in the same run"
 	@echo "make docs    the documentation as a searchable site, in build/docs; a broken link fails"
@@ -63,6 +66,7 @@ else
 endif
 
 lint: venv
+	$(python) etc/requirements/lock.py --check
 	$(python) -m ruff format --check .
 	$(python) -m ruff check .
 	$(python) -m mypy
@@ -71,6 +75,17 @@ lint: venv
 check: lint
 	$(python) -m pytest -q -x tests/architecture tests/unit/protocol tests/unit/db $(PYTEST_ARGS)
 
+# In one environment for each Python, below build/pythons. PYTHONS='3.12 3.13' chooses some.
+test-pythons:
+	@etc/test_pythons.sh $(PYTEST_ARGS)
+
+# Without .venv, which cannot be made while a lock file is older than setup.py.
+lock:
+	@$(or $(PYTHON),python3) etc/requirements/lock.py $(if $(UPGRADE),--upgrade)
+
+audit: venv
+	@$(python) etc/requirements/audit.py
+
 # What these tests do a little of in every run, as often as the guarantees say; bounds in seconds as they stand. Examples of properties are
 # others in each of its runs, and in none of `make test`.
 soak: venv engines
@@ -78,7 +93,7 @@ soak: venv engines
 	$(python) tests/simulation/support/run_seeds.py --seeds $(SEEDS)
 
 bench: venv
-	@etc/venv.sh test,check,bench
+	@etc/venv.sh bench
 	$(bench) tests/bench/run.py
 	$(bench) tests/bench/front_bench.py
 	$(bench) tests/bench/roles_bench.py

@@ -49,12 +49,16 @@ def readme() -> str:
 
 
 #: All that an agent needs; tests/packaging holds that it needs no more. See docs/agent-install.md.
-AGENT = ["msgpack>=1.1", "msgspec>=0.20", "psutil>=6", "tornado>=6.5"]
+AGENT = ["msgpack>=1.1", "msgspec>=0.20", "tornado>=6.5"]
 SERVER = [
     "aiofiles>=24.1",
     "click>=8.1",
     "flask>=3.1",
+    "google-re2>=1.1",
+    "itsdangerous>=2.2",
+    "packaging>=24",
     "prometheus-client>=0.21",
+    "psutil>=6",
     "pykern>=20250101",
     "pyyaml>=6",
     "rich>=13.7",
@@ -109,6 +113,15 @@ if __name__ == "__main__":
         description="Runs computations for a web application: a supervisor, agents, and every step a durable event",
         long_description=readme(),
         long_description_content_type="text/markdown",
+        classifiers=[
+            "Operating System :: POSIX :: Linux",
+            "Programming Language :: Python :: 3",
+            "Programming Language :: Python :: 3.11",
+            "Programming Language :: Python :: 3.12",
+            "Programming Language :: Python :: 3.13",
+            "Programming Language :: Python :: 3.14",
+            "Typing :: Typed",
+        ],
         python_requires=">=3.11",
         package_dir={"jobscribe": "."},
         packages=packages(),

@@ -1,4 +1,4 @@
 """The agent: connection to the supervisor, session (pure), keeper, samples, workers.
 
-Needs only tornado, msgpack, msgspec and psutil.
+Needs only tornado, msgpack and msgspec.
 """

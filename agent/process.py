@@ -1,7 +1,7 @@
 """The agent's composition root: keeper socket, session, websocket, evidence. The keeper's child
 calls `run_agent`.
 
-Standard library, tornado, msgpack, msgspec and psutil only. The agent is not the source of truth:
+Standard library, tornado, msgpack and msgspec only. The agent is not the source of truth:
 the keeper owns executions, and a new agent receives all state again.
 """
 

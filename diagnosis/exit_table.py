@@ -11,14 +11,13 @@ that looks like a user error does not prevent a retry after a machine was lost.
 Codes of rows start at 1000 and exit codes end at 255, so they cannot be confused.
 """
 
-import re
 from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
 
 from ..protocol.jobs.exit_info import FAULTS, ExitInfo, Source, signal_name, signal_number
-from . import output_patterns
+from . import output_patterns, safe_patterns
 from .causes import CAUSES
 from .classification import classify_by_facts
 from .kill_attribution import Classification
@@ -253,8 +252,7 @@ def _newest(text: str) -> list[str]:
 
 
 def _matches(row: Row, line: str) -> bool:
-    # `re` caches compiled expressions
-    return any(re.search(rule, line) for rule in row.when.log)
+    return safe_patterns.any_of(row.when.log).search(line)
 
 
 def excerpt(lines: list[str], at: int) -> str:

@@ -1,9 +1,11 @@
 #!/bin/sh
-# Makes or brings up to date the virtual environment .venv, and .types/jobscribe for the type checkers.
-# Usage: etc/venv.sh [extras, as in test,check,docs]. A second run with nothing changed takes no time.
+# Makes or brings up to date the virtual environment .venv (VENV=folder: another one), and .types/jobscribe for the type checkers.
+# Usage: etc/venv.sh [lock file in etc/requirements, as in bench]. A second run with nothing changed takes no time.
 set -eu
 cd "$(dirname "$0")/.."
-extras=${1:-test,check,docs}
+name=${1:-development}
+lock=etc/requirements/$name.lock
+venv=${VENV:-.venv}
 
 # The system's own Python first: whoever jobs run as may read it, where one in somebody's home is closed to them, and it was built to be fast.
 python= without=
@@ -25,12 +27,14 @@ fi
 mkdir -p .types
 [ -e .types/jobscribe/setup.py ] || ln -sfn .. .types/jobscribe
 
-stamp=.venv/.made-for-$extras
+stamp=$venv/.made-for-$name
 by="$("$python" -c 'import sys; print(sys.version, sys.base_prefix)' | tr '\n' ' ')$(pwd -P)"
-want="$(cat setup.py pyproject.toml protocol/version.py etc/venv.sh | sha256sum | cut -d' ' -f1) $by"
-if [ -x .venv/bin/python ] && [ "$(cat "$stamp" 2>/dev/null || true)" = "$want" ]; then
+want="$(cat setup.py pyproject.toml protocol/version.py etc/venv.sh "$lock" | sha256sum | cut -d' ' -f1) $by"
+if [ -x $venv/bin/python ] && [ "$(cat "$stamp" 2>/dev/null || true)" = "$want" ]; then
     exit 0
 fi
+
+"$python" etc/requirements/lock.py --check
 
 if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
@@ -45,13 +49,16 @@ if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
 fi
 
 # An environment of another place or Python is made anew; one that is only out of date is brought up to date.
-made=$(cat .venv/.made-by 2>/dev/null || true)
-if [ "$made" != "$by" ] || ! .venv/bin/python -c 'import pip' 2>/dev/null; then
-    rm -rf .venv
-    "$python" -m venv .venv
-    echo "$by" > .venv/.made-by
+made=$(cat $venv/.made-by 2>/dev/null || true)
+if [ "$made" != "$by" ] || ! $venv/bin/python -c 'import pip' 2>/dev/null; then
+    rm -rf "$venv"
+    "$python" -m venv "$venv"
+    echo "$by" > $venv/.made-by
 fi
-echo "installing what jobscribe needs into .venv (a minute or two the first time)" >&2
+echo "installing what jobscribe needs into $venv (a minute or two the first time)" >&2
 # what is used of it is compiled when it is used first: that is a small part of it
-.venv/bin/python -m pip install --no-compile --quiet --disable-pip-version-check --editable ".[$extras]" >&2
+install="$venv/bin/python -m pip install --no-compile --quiet --disable-pip-version-check --no-deps"
+$install --require-hashes --requirement "$lock" >&2
+# setuptools, which builds it, is one of the locked packages
+$install --no-build-isolation --editable . >&2
 echo "$want" > "$stamp"

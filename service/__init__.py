@@ -1,3 +1,3 @@
-"""Code of the server processes only: settings with their origins, site files, log sink and systemd
-notifications.
+"""Code of the server processes only: settings with their origins, site files, log sink, systemd
+notifications, and tickets for event streams.
 """

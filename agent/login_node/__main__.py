@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _REQUEST_BYTES = 4 << 20
 #: Packages that an agent needs (see setup.py).
-_NEEDED = ("tornado", "msgpack", "msgspec", "psutil")
+_NEEDED = ("tornado", "msgpack", "msgspec")
 
 
 def main() -> int:

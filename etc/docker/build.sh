@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds the image for a pool of Docker hosts: a base image with Python, the agent's part of jobscribe, and its four dependencies.
+# Builds the image for a pool of Docker hosts: a base image with Python, the agent's part of jobscribe, and its three dependencies.
 #
 #   build.sh --base IMAGE --tag TAG [--host unix:///path | tcp://...] [--pull] [--python COMMAND]
 #
@@ -7,9 +7,9 @@
 # --host    Docker host (as in `docker -H`); default: DOCKER_HOST or the current context
 # --python  Python whose pip downloads the packages (python3); they match the Python of the image
 #
-# The image has only agent, apps, protocol and runtime, no server code. Only the four packages are downloaded.
+# The image has only agent, apps, protocol and runtime, no server code. Only the three packages are
+# downloaded, in the versions of etc/requirements/agent.lock, and their hashes are checked.
 set -euo pipefail
-packages=("msgpack>=1.1" "msgspec>=0.20" "psutil>=6" "tornado>=6.5")
 parts=(agent apps protocol runtime)
 # runs in the base image; prints its Python version, machine and C library
 question='import sys, platform, ctypes, ssl, sqlite3, asyncio
@@ -30,7 +30,7 @@ while (($#)); do
         case $1 in --base) base=$2 ;; --tag) tag=$2 ;; --host) docker=(docker -H "$2") ;; --python) python=$2 ;; esac
         shift 2 ;;
     --pull) pull=yes; shift ;;
-    -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit ;;
+    -h | --help) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit ;;
     *) fail "unknown option '$1'; see --help" ;;
     esac
 done
@@ -39,7 +39,9 @@ done
 
 here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 source=$(cd "$here/../.." && pwd)
+lock=$source/etc/requirements/agent.lock
 for part in "${parts[@]}"; do [[ -d $source/$part ]] || fail "$source is not a source tree of jobscribe: $part is missing"; done
+[[ -f $lock ]] || fail "$lock is missing"
 command -v docker >/dev/null || fail "the docker command is missing: install Debian's docker.io or docker-cli"
 "$python" -m pip --version >/dev/null 2>&1 || fail "$python has no pip: pass another Python with --python"
 "${docker[@]}" version >/dev/null 2>&1 || fail "no Docker daemon answers${DOCKER_HOST:+ at $DOCKER_HOST}: $("${docker[@]}" version 2>&1 | tail -1)"
@@ -71,9 +73,9 @@ trap 'rm -rf "$work"' EXIT
 umask 022
 lib=$work/app/lib
 mkdir -p "$lib/jobscribe"
-say "downloading ${packages[*]} for Python $version on $machine ($kind)"
-"$python" -m pip install --quiet --disable-pip-version-check --no-input --no-compile --only-binary :all: --target "$lib" \
-    --python-version "$version" --implementation cp "${platforms[@]}" "${packages[@]}" || fail "the packages cannot be downloaded"
+say "downloading $(sed -n 's/^\([a-z][a-z0-9._-]*==[^ ]*\).*/\1/p' "$lock" | xargs) for Python $version on $machine ($kind)"
+"$python" -m pip install --quiet --disable-pip-version-check --no-input --no-compile --only-binary :all: --no-deps --target "$lib" \
+    --python-version "$version" --implementation cp "${platforms[@]}" --require-hashes --requirement "$lock" || fail "the packages cannot be downloaded"
 rm -rf "$lib"/bin "$lib"/*/tests "$lib"/tornado/test
 cp "$source/__init__.py" "$lib/jobscribe/"
 for part in "${parts[@]}"; do cp -r "$source/$part" "$lib/jobscribe/"; done

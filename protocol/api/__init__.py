@@ -1,3 +1,3 @@
-"""Requests of the HTTP API, the expansion of job arrays, and tickets for event streams. Shapes and
-pure functions only; `supervisor/api` answers the requests.
+"""Requests of the HTTP API and the expansion of job arrays. Shapes and pure functions only;
+`supervisor/api` answers the requests.
 """

@@ -74,6 +74,13 @@ class Output(Protocol):
         """Write whole lines. Never raises; counts lost lines."""
 
 
+class TracePattern(Protocol):
+    """Selects trace lines. A server passes one that matches in linear time."""
+
+    def search(self, text: str, /) -> object:
+        """Return a true value if some part of the text matches."""
+
+
 class Direct:
     """A sink that writes at once, in the caller's thread."""
 
@@ -100,14 +107,14 @@ class Log:
         redactor: Redactor,
         sink: Sink,
         *,
-        trace: str | None = None,
+        trace: TracePattern | None = None,
         wall: Callable[[], float] = time.time,
         ids: dict[str, str] | None = None,
     ) -> None:
         self.component = component
         self.redactor = redactor
         self._sink = sink
-        self._trace = re.compile(trace, re.IGNORECASE) if trace else None
+        self._trace = trace
         self._wall = wall
         self._ids = ids or {}
 

@@ -36,6 +36,7 @@ from ...runtime.log.logger import (
     Log,
     Output,
     Record,
+    TracePattern,
     head_of,
     indented,
     json_of,
@@ -279,7 +280,16 @@ def open_log(
     sink = PkdebugSink(
         *outputs, form=settings.format, redactor=redactor, journal=journal, kept=kept
     )
-    return Log(component, redactor, sink, trace=settings.trace), sink
+    return Log(component, redactor, sink, trace=_trace_pattern(settings.trace)), sink
+
+
+def _trace_pattern(trace: str | None) -> TracePattern | None:
+    if trace is None:
+        return None
+    # imported here: only a set pattern needs it
+    from ...diagnosis.safe_patterns import Pattern
+
+    return Pattern(trace, ignore_case=True)
 
 
 def _is_journal_stream(stream: TextIO) -> bool:

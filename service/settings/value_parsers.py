@@ -101,11 +101,15 @@ def port_range(value: Any) -> tuple[int, int]:
 
 
 def pattern(value: Any) -> str:
+    # imported here: only a set pattern needs it
+    from ...diagnosis.safe_patterns import Pattern
+
+    given = text(value)
     try:
-        re.compile(text(value))
-    except re.error as e:
-        raise InvalidValue(f"must be a regular expression: {e}") from None
-    return text(value)
+        Pattern(given)
+    except ValueError as e:
+        raise InvalidValue(str(e)) from None
+    return given
 
 
 def app_list(value: Any) -> tuple[str, ...]:

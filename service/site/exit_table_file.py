@@ -11,7 +11,7 @@ import signal
 from collections.abc import Callable, Iterable
 from typing import Any, get_args
 
-from ...diagnosis import pattern_cost
+from ...diagnosis import safe_patterns
 from ...diagnosis.causes import CAUSES
 from ...diagnosis.exit_table import Behavior, Cause, Row, Table, When
 from ...protocol.errors import Refusal
@@ -253,11 +253,9 @@ def _unknown(
 
 
 def _steps(rows: Iterable[Row], problems: Problems) -> None:
-    total = sum(pattern_cost.steps(rule) for row in rows for rule in row.when.log)
-    if total > pattern_cost.TABLE_STEPS:
-        what = (
-            "may take too long on a line; limit repetitions, as in .{0,40}, or start rules with ^"
-        )
+    total = sum(safe_patterns.rule_size(rule) for row in rows for rule in row.when.log)
+    if total > safe_patterns.TABLE_SIZE:
+        what = f"are too large: a size of {total}, at most {safe_patterns.TABLE_SIZE}; use smaller upper bounds of repetitions"
         problems.append(("when.log of all rows together", what))
 
 
@@ -322,7 +320,7 @@ def _signal(value: Any) -> int:
 def _rule(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("must be a regular expression as text")
-    pattern_cost.steps(value)
+    safe_patterns.rule_size(value)
     return value
 
 

@@ -78,6 +78,7 @@ def test_an_agent_may_import_apps_and_nothing_else_of_its_floor(house: pathlib.P
         ("drivers", "from ..service import settings", "service is for the server processes only"),
         ("agent", "import click", "An agent needs"),
         ("agent", "import prometheus_client", "An agent needs"),
+        ("agent", "import psutil", "An agent needs"),
         ("runtime", "import pykern.pkdebug", "An agent needs"),
         ("supervisor", "import pykern.pkdebug", "pykern is used in service only"),
     ],

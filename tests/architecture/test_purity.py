@@ -30,6 +30,7 @@ PURE = (
     "agent/session/backoff.py",
     "agent/session/path_mapping.py",
     "agent/slurm/*.py",
+    "service/tickets.py",
 )
 #: Contracts and plain data that pure modules may import from impure folders.
 SHAPES = ("drivers/contracts.py", "__init__.py")

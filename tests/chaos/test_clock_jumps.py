@@ -35,7 +35,7 @@ from timestamped_jobs import (
     told,
 )
 
-from jobscribe.protocol.api import tickets
+from jobscribe.service import tickets
 
 MakeSite = Callable[..., SupervisorProcess]
 #: Durations are right within one second, times `ROOM`. A busy machine excuses neither a duration

@@ -13,7 +13,7 @@ from loop_lag import check_lag
 from site_locations import ROOM, share
 from supervisor_process import SupervisorProcess, fresh_nap, jid_of, naps, spec, until
 
-from jobscribe.protocol.api import tickets
+from jobscribe.service import tickets
 
 UNREAD = 40
 

@@ -30,8 +30,8 @@ from supervisor_process import (
 )
 
 from jobscribe.client.api.server_sent_events import Message, Parser
-from jobscribe.protocol.api import tickets
 from jobscribe.runtime import processes
+from jobscribe.service import tickets
 
 OTHER_UID = "SystemU2"
 #: An app that misbehaves in the way its arguments request.

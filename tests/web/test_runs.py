@@ -533,7 +533,7 @@ def test_a_ticket_is_signed_with_the_secret_that_is_valid_now(
 
     import msgspec
 
-    from jobscribe.protocol.api import tickets
+    from jobscribe.service import tickets
 
     where = [stub.address]
     web = make_web(lambda: where[0])

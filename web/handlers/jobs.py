@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 
 from ...client.api.requests import page_of
-from ...protocol.api import requests, tickets
+from ...protocol.api import requests
 from ...protocol.errors import Refusal
 from ...protocol.ids import split_jid
+from ...service import tickets
 from ..request import schemas
 from ..request.context import RequestContext
 

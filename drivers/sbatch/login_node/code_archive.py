@@ -1,7 +1,7 @@
 """The code that an agent needs on a login node without jobscribe: the agent side of this package,
-and the four packages that it uses, unpacked.
+and the three packages that it uses, unpacked.
 
-The four packages come from this process's own installation if their tags fit the remote Python, or
+The three packages come from this process's own installation if their tags fit the remote Python, or
 else from wheels in the operator's folder. Each content is sent once: its digest names the folder
 (see agent/login_node/code_unpacker).
 """
@@ -20,6 +20,7 @@ from importlib import metadata
 from pathlib import Path
 
 import msgspec
+from packaging.version import Version
 
 from ....protocol.clusters.cluster import Cluster
 from ....protocol.errors import Refusal
@@ -28,7 +29,7 @@ from .wheel_tags import Python, best, fits
 #: Folders of this package that an agent needs.
 OWN = ("agent", "apps", "protocol", "runtime")
 #: Minimum versions for an agent, as in setup.py.
-NEEDED = {"msgpack": (1, 1), "msgspec": (0, 20), "psutil": (6,), "tornado": (6, 5)}
+NEEDED = {"msgpack": "1.1", "msgspec": "0.20", "tornado": "6.5"}
 LEAST_PYTHON = (3, 11)
 #: Program for any Python, to print its properties.
 PROBE = """
@@ -139,10 +140,10 @@ def _installed(name: str, python: Python) -> dict[str, bytes] | None:
 
 def _from_wheels(name: str, python: Python, folder: str | None) -> dict[str, bytes] | None:
     try:
-        wheel = None if folder is None else best(os.listdir(folder), name, python)
-        if folder is None or wheel is None or _version(wheel) < NEEDED[name]:
+        found = None if folder is None else best(os.listdir(folder), name, python)
+        if found is None or found[0] < Version(NEEDED[name]):
             return None
-        with zipfile.ZipFile(f"{folder}/{wheel}") as z:
+        with zipfile.ZipFile(f"{folder}/{found[1]}") as z:
             return {
                 i.filename: z.read(i)
                 for i in z.infolist()
@@ -150,10 +151,6 @@ def _from_wheels(name: str, python: Python, folder: str | None) -> dict[str, byt
             }
     except (OSError, zipfile.BadZipFile) as e:
         raise Refusal("agentUnavailable", f"cannot read the wheels in {folder}: {e}") from None
-
-
-def _version(wheel: str) -> tuple[int, ...]:
-    return tuple(int(n) for n in re.findall(r"\d+", wheel.split("-")[1]))
 
 
 def _is_test(parts: Sequence[str]) -> bool:

@@ -3,15 +3,15 @@ metadata of installed packages. Pure.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
+from packaging.tags import Tag, compatible_tags, cpython_tags, parse_tag
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import Version
 
-_MANYLINUX = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}
-_MANYLINUX_TAG = re.compile(r"(?:manylinux|musllinux)_(\d+)_(\d+)_(.+)\Z")
-_WHEEL = re.compile(
-    r"(?P<name>[A-Za-z0-9_.]+)-(?P<version>[^-]+)(?:-\d[^-]*)?-(?P<python>[^-]+)-(?P<abi>[^-]+)-(?P<platform>[^-]+)\.whl\Z"
-)
+#: Older names of some platforms, by the minimum version of glibc.
+_LEGACY = {(2, 5): "manylinux1", (2, 12): "manylinux2010", (2, 17): "manylinux2014"}
 
 
 class Python(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,60 +39,46 @@ def fits(tag: str, python: Python, ours: Python | None = None) -> bool:
     ours: the interpreter where the package was built or installed, if known. A plain `linux` tag
     says nothing about the C library.
     """
-    pythons, abis, platforms = (part.split(".") for part in tag.split("-"))
-    return any(
-        _python_fits(p, a, python) and _platform_fits(platform, python, ours)
-        for p in pythons
-        for a in abis
-        for platform in platforms
-    )
+    return not parse_tag(tag).isdisjoint(_usable(python, ours))
 
 
-def _python_fits(tag: str, abi: str, python: Python) -> bool:
-    major, minor = python.version
-    short = f"{major}{minor}"
-    if tag in (f"py{major}", f"py{short}"):
-        return abi == "none"
-    if python.implementation != "cpython" or not tag.startswith(f"cp{major}"):
-        return False
-    if abi == "abi3":
-        digits = tag[2 + len(str(major)) :]
-        return digits.isdigit() and int(digits) <= minor
-    return tag == f"cp{short}" and abi in (f"cp{short}", "none")
-
-
-def _platform_fits(tag: str, python: Python, ours: Python | None) -> bool:
-    if tag == "any":
-        return True
-    if tag == f"linux_{python.machine}":
-        return ours is not None and (ours.machine, ours.libc) == (python.machine, python.libc)
-    name = tag.removesuffix(f"_{python.machine}")
-    minimum = _MANYLINUX.get(name)
-    kind = "glibc"
-    if minimum is None:
-        match = _MANYLINUX_TAG.match(tag)
-        if match is None or match[3] != python.machine:
-            return False
-        minimum, kind = (
-            (int(match[1]), int(match[2])),
-            "glibc" if tag.startswith("manylinux") else "musl",
-        )
-    found, _, version = python.libc.partition(" ")
-    return found == kind and _pair(version) >= minimum
-
-
-def _pair(version: str) -> tuple[int, int]:
-    numbers = [int(n) for n in re.findall(r"\d+", version)[:2]]
-    return (numbers[0], numbers[1]) if len(numbers) == 2 else (0, 0)
-
-
-def best(files: Iterable[str], name: str, python: Python) -> str | None:
-    """Return the newest matching wheel of this package among these file names, or None."""
+def best(files: Iterable[str], name: str, python: Python) -> tuple[Version, str] | None:
+    """Return the newest matching wheel of this package among these file names with its version, or
+    None.
+    """
+    usable = _usable(python)
     found = []
     for file in files:
-        match = _WHEEL.match(file)
-        if match is None or match["name"].lower().replace("-", "_") != name:
+        try:
+            package, version, _, tags = parse_wheel_filename(file)
+        except InvalidWheelFilename:
             continue
-        if fits(f"{match['python']}-{match['abi']}-{match['platform']}", python):
-            found.append(([int(n) for n in re.findall(r"\d+", match["version"])], file))
-    return max(found)[1] if found else None
+        if package == name and not tags.isdisjoint(usable):
+            found.append((version, file))
+    return max(found, default=None)
+
+
+def _usable(python: Python, ours: Python | None = None) -> frozenset[Tag]:
+    """Return all tags of packages that this interpreter can use."""
+    short = f"cp{python.version[0]}{python.version[1]}"
+    platforms = list(_platforms(python, ours))
+    usable = set(compatible_tags(python.version, short, platforms))
+    if python.implementation == "cpython":
+        usable.update(cpython_tags(python.version, [short], platforms))
+    return frozenset(usable)
+
+
+def _platforms(python: Python, ours: Python | None) -> Iterator[str]:
+    # never an empty list: `packaging` would take the platforms of this machine instead
+    yield "any"
+    if ours is not None and (ours.machine, ours.libc) == (python.machine, python.libc):
+        yield f"linux_{python.machine}"
+    found = re.fullmatch(r"(glibc|musl) (\d+)\.(\d+).*", python.libc)
+    if found is None:
+        return
+    name = "manylinux" if found[1] == "glibc" else "musllinux"
+    major = int(found[2])
+    for minor in range(int(found[3]) + 1):
+        yield f"{name}_{major}_{minor}_{python.machine}"
+        if found[1] == "glibc" and (major, minor) in _LEGACY:
+            yield f"{_LEGACY[major, minor]}_{python.machine}"

@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 import tornado.iostream
 
-from ....protocol.api import tickets
 from ....protocol.errors import Refusal
 from ....protocol.ids import parse
+from ....service import tickets
 from ...streams.live_updates import Subscription
 from ..transport.request_handler import Handler
 from .event_stream import begin_stream

@@ -224,7 +224,7 @@ def test_a_server_process_opens_its_log_from_its_settings(
 ) -> None:
     path = tmp_path / "supervisor.log"
     log, sink = open_log(
-        "supervisor", LogSettings(format="json", trace="hub"), Redactor([CANARY]), file=str(path)
+        "supervisor", LogSettings(format="json", trace="HUB"), Redactor([CANARY]), file=str(path)
     )
     log("hello {}", CANARY, jid="EPRSqtUW-IVh7w74d-m")
     log.trace("not traced")

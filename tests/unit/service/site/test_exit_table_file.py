@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobscribe.diagnosis import pattern_cost
 from jobscribe.diagnosis.exit_table import LINE_CHARS, SEEN_CHARS, Row, Table, classified, diagnose
+from jobscribe.diagnosis.safe_patterns import TABLE_SIZE, rule_size
 from jobscribe.protocol.clusters.batch import BatchState
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.jobs.exit_info import FAULTS, SCHEDULER_END_STATES, ExitInfo
@@ -498,12 +498,12 @@ def test_text_stays_text_and_names_of_signals_are_read(tmp_path: pathlib.Path) -
         ),
         (
             "rows:"
-            + ROW.format(code=70001, phrase="p", when="{log: ['(a+)+$', '(', 7]}").replace(
+            + ROW.format(code=70001, phrase="p", when="{log: ['(?=a)b', '(', 7]}").replace(
                 "    behavior: conflict\n", ""
             ),
             [
-                "when.log[0]: can take too long",
-                "when.log[1]: must be a regular expression: ",
+                "when.log[0]: must not have lookaround",
+                "when.log[1]: must be a regular expression as RE2 has them: ",
                 "when.log[2]: must be a regular expression as text",
             ],
         ),
@@ -650,64 +650,7 @@ def test_the_example_in_the_documentation_is_a_table(tmp_path: pathlib.Path) -> 
     ] == []
 
 
-# ---- rules with a long run time
-
-HARMLESS = [
-    "error",
-    "^Error: .*$",
-    "a.*b",
-    "(?i)x{1,3}y",
-    "a.{0,40}b.{0,40}c",
-    "[^]a-z]+x",
-    r"\bfoo\b",
-    "(?:ab|cd)?e",
-    "(ab)*c",
-    r"\{\}\*",
-    "x|yy|z",
-    "a{3}b",
-    "a{,3}b",
-]
-HARMFUL = [
-    "(a+)+$",
-    "(a*)*b",
-    "(a|a)*b",
-    "(a|aa)+$",
-    r"(\w+\s?)*x",
-    "(.*a){20}",
-    ".*.*.*x",
-    "a.*b.*c.*d",
-    "a?" * 30 + "a" * 30,
-    "(a?){30}a{30}",
-    "(?:a|b|ab)*c",
-    "((a{0,9}){0,9}){0,9}b",
-    "(x+x+)+y",
-    r"^(([a-z])+.)+[A-Z]([a-z])+$",
-]
-NOT_COUNTED = [
-    r"(a)\1",
-    "(?=a)b",
-    "(?<=a)b",
-    "(?P<n>a)",
-    "(?>a+)b",
-    "a++b",
-    "a(?i:b)",
-    r"a\Z",
-    "(?x)a",
-    "a{b",
-]
-
-
-@pytest.mark.parametrize("rule", HARMLESS)
-def test_an_ordinary_rule_may_be_had(rule: str) -> None:
-    assert 0 < pattern_cost.steps(rule) <= pattern_cost.RULE_STEPS
-
-
-@pytest.mark.parametrize(
-    "rule", [*HARMFUL, *NOT_COUNTED, "", "x*", "^", "a|", "(", "a" * 201, "a**", ")"]
-)
-def test_a_rule_that_could_take_long_or_says_nothing_is_refused(rule: str) -> None:
-    with pytest.raises(ValueError, match=r"must|can take too long"):
-        pattern_cost.steps(rule)
+# ---- limits of rules
 
 
 def test_all_rules_together_have_a_limit(tmp_path: pathlib.Path) -> None:
@@ -716,7 +659,7 @@ def test_all_rules_together_have_a_limit(tmp_path: pathlib.Path) -> None:
         ROW.format(code=70000 + n, phrase=f"p{n}", when=f"{{log: [{rule}]}}").replace(
             "    behavior: conflict\n", ""
         )
-        for n in range(int(pattern_cost.TABLE_STEPS / pattern_cost.steps(rule.strip("'"))) + 1)
+        for n in range(TABLE_SIZE // rule_size(rule.strip("'")) + 1)
     )
     with pytest.raises(Refusal, match="all rows together"):
         load(own(tmp_path, f"rows:{rows}"))
@@ -747,44 +690,6 @@ def test_no_output_holds_the_loop() -> None:
         begun = time.monotonic()
         diagnose(ExitInfo(code=1, last_lines=text, termination_message=text), TABLE)
         assert time.monotonic() - begun < 5, line[:40]
-
-
-ATOMS = st.sampled_from(["a", "b", ".", "[ab]", r"\w", " ", "ab", "^", "$"])
-RULES = st.recursive(
-    ATOMS,
-    lambda inner: st.one_of(
-        st.lists(inner, min_size=1, max_size=4).map("".join),
-        st.lists(inner, min_size=2, max_size=3).map(lambda p: f"({'|'.join(p)})"),
-        st.tuples(inner, st.sampled_from(["*", "+", "?", "{2}", "{0,9}", "{3,}", "*?"])).map(
-            lambda p: f"(?:{p[0]}){p[1]}"
-        ),
-        st.tuples(ATOMS, st.sampled_from(["*", "+", "?", "{2,40}", "+?"])).map("".join),
-    ),
-    max_leaves=12,
-)
-
-
-@settings(max_examples=150, deadline=None)
-@given(RULES)
-@pytest.mark.timeout(60)
-def test_whatever_is_taken_ends_soon_on_any_line(rule: str) -> None:
-    """A slow rule that is accepted by mistake would not finish within this test's timeout."""
-    import re
-
-    try:
-        pattern_cost.steps(rule)
-    except ValueError:
-        return
-    begun = time.monotonic()
-    for line in (
-        "a" * LINE_CHARS,
-        "ab" * (LINE_CHARS // 2),
-        "a" * (LINE_CHARS - 1) + "!",
-        "a b" * (LINE_CHARS // 3),
-        " " * LINE_CHARS,
-    ):
-        re.search(rule, line)
-    assert time.monotonic() - begun < 5
 
 
 def test_rows_are_plain_data_that_compare() -> None:

@@ -1,0 +1,50 @@
+"""Short-lived signed tickets with which a web page opens its event stream: the front end signs them,
+and the supervisor verifies them, both with the server's shared secret.
+
+Pure: the time is an argument. A ticket names a user and an expiry time, and nothing else. It is
+sent in a header, never in a URL, and is worthless after it expires.
+"""
+
+import hashlib
+
+from itsdangerous import BadData, URLSafeSerializer
+
+from ..protocol.errors import Refusal
+from ..protocol.ids import parse
+
+#: The HTTP header that carries the ticket.
+HEADER = "X-Jobscribe-Ticket"
+LIFE_SECS = 30.0
+#: Upper limit of the remaining lifetime. A ticket with more left is refused.
+LONGEST_SECS = 2 * LIFE_SECS
+
+
+def sign(secret: str, uid: str, now: float, life_secs: float = LIFE_SECS) -> str:
+    """Return a ticket for this user, valid until `now + life_secs` (unix seconds)."""
+    return _signer(secret).dumps([uid, int((now + life_secs) * 1000)])
+
+
+def verify(secret: str, ticket: str, now: float) -> str:
+    """Return the uid that a valid ticket names. Raises Refusal("unauthenticated"). All defects but
+    the age give the same sentence, so that an attacker learns nothing.
+    """
+    try:
+        uid, until = _signer(secret).loads(ticket)
+    except (BadData, ValueError):
+        raise Refusal(
+            "unauthenticated", "the ticket is not valid for this site; request a new one"
+        ) from None
+    # More than the longest lifetime is left if the clock was set back; the ticket may have expired
+    # before that.
+    if not 0 <= until - now * 1000 <= LONGEST_SECS * 1000:
+        raise Refusal("unauthenticated", "the ticket has expired; request a new one")
+    return parse("uid", uid)
+
+
+def _signer(secret: str) -> URLSafeSerializer:
+    """The expiry time is part of the payload: the timed signers of itsdangerous read the clock."""
+    return URLSafeSerializer(
+        secret,
+        salt="jobscribe ticket",
+        signer_kwargs={"key_derivation": "hmac", "digest_method": hashlib.sha256},
+    )
