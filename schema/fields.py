@@ -49,7 +49,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     """An error or a warning. path: its place (`roles.worker.minFailed`, "" for the whole document).
     right: the expected form.
 
-    file, line: its place in the text, if known.
+    file, line: its place in the text, if known. unsafe: the error would endanger the site.
     """
 
     path: str
@@ -57,6 +57,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     right: str
     line: int | None = None
     file: str | None = None
+    unsafe: bool = False
 
     def sentence(self, kind: str = "") -> str:
         """Return one line in the style of compilers. kind: such as `warning`."""
@@ -101,11 +102,16 @@ class Findings:
         """Return the number of all errors, including those beyond the limit."""
         return len(self.problems) + self._more
 
-    def error(self, path: str, problem: str, right: str) -> None:
+    def error(self, path: str, problem: str, right: str, *, unsafe: bool = False) -> None:
         if self.full:
             self._more += 1
         else:
-            self.problems.append(Problem(path=path, problem=problem, right=right))
+            self.problems.append(Problem(path=path, problem=problem, right=right, unsafe=unsafe))
+
+    def has_error(self, path: str) -> bool:
+        """Return whether there is an error at this path or below it."""
+        below = (f"{path}.", f"{path}[")
+        return any(p.path == path or p.path.startswith(below) for p in self.problems)
 
     def warning(self, path: str, problem: str, right: str) -> None:
         if len(self.warnings) < MAX_PROBLEMS:
@@ -165,6 +171,20 @@ def bounds(struct: type[msgspec.Struct], name: str) -> Bounds:
             if low is not None and t.le is not None:
                 return Bounds(low, t.le, above)
     raise TypeError(f"{struct.__name__}.{name} is not a number with two limits")
+
+
+def range_text(metas: Sequence[msgspec.Meta], least: str, most: str) -> str:
+    """Return the range that these attributes of the constraints give as text; "" for none."""
+    low, high = _first(metas, least), _first(metas, most)
+    if (beyond := _first(metas, "gt")) is not None:
+        return f"more than {beyond:g}" + ("" if high is None else f", at most {_figure(high)}")
+    if low is None:
+        return "" if high is None else f"at most {_figure(high)}"
+    return f"at least {_figure(low)}" if high is None else f"{_figure(low)} to {_figure(high)}"
+
+
+def _first(metas: Sequence[msgspec.Meta], name: str) -> float | None:
+    return next((v for m in metas if (v := getattr(m, name)) is not None), None)
 
 
 def fits(value: str, shape: Any) -> bool:
@@ -243,7 +263,7 @@ class Table:
                 findings.error(
                     member(path, key),
                     "unknown key",
-                    f"`{near}`" if near else f"{what} has {_listed(known)}",
+                    f"`{near}`" if near else f"{what} has {listed(list(known))}",
                 )
 
     def raw(self, key: str) -> object:
@@ -421,8 +441,7 @@ def quoted(text: str) -> str:
     return f'"{inner}..."' if len(text) > _SHOWN else f'"{inner}"'
 
 
-def _listed(known: Mapping[str, Sequence[str]]) -> str:
-    names = list(known)
+def listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
 
 

@@ -156,7 +156,7 @@ def secret_of(target: Target) -> str | None:
     if target.secret_file is None:
         return None
     for problem in (
-        *file_problems("secretFile", target.secret_file),
+        *(p.refusal("secretFile") for p in file_problems(target.secret_file)),
         *_weak_secret_problems(target.secret_file),
     ):
         raise problem
@@ -167,8 +167,8 @@ def headers_of(target: Target) -> dict[str, str]:
     """Return the additional headers of a target. Raises Refusal."""
     if target.headers_file is None:
         return {}
-    for problem in file_problems("headersFile", target.headers_file):
-        raise problem
+    for problem in file_problems(target.headers_file):
+        raise problem.refusal("headersFile")
     return _read_headers(target.headers_file)
 
 
@@ -214,7 +214,7 @@ def _check_target(part: Part, wrong: Wrong) -> None:
     ):
         if values.get(name) is not None:
             for problem in _file_or_content_problems(
-                file_problems(field, values[name]), check, values[name]
+                (p.refusal(field) for p in file_problems(values[name])), check, values[name]
             ):
                 wrong(part, "", problem.sentence, problem.code)
     if values.get("ca_file") is not None:
