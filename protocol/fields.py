@@ -5,6 +5,7 @@ A field declares its form in its type: `Annotated[float, msgspec.Meta(gt=0), SEC
 ignores it; `schema.structs` converts plain data with it and explains errors.
 """
 
+import math
 import re
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
@@ -13,6 +14,12 @@ from . import durations
 
 _RANGE = re.compile(r"([0-9]{1,10}) *- *([0-9]{1,10})", re.ASCII)
 _ADDRESS = re.compile(r"[A-Za-z0-9.:\[\]_-]+:([0-9]{1,5})", re.ASCII)
+_AMOUNT = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?) ?([A-Za-z]{0,3})", re.ASCII)
+_MEGABYTES = {"": 1.0} | {
+    suffix: unit
+    for letter, unit in (("k", 2.0**-10), ("m", 1.0), ("g", 2.0**10), ("t", 2.0**20))
+    for suffix in (letter, f"{letter}b", f"{letter}ib")
+}
 MAX_SECS = 1e9
 
 
@@ -33,7 +40,13 @@ class Form(NamedTuple):
 
 
 class InvalidForm(ValueError):
-    """A value does not have its form. The text says why, as a sentence about `it`."""
+    """A value does not have its form. The text says why, as a sentence about `it`. right: the
+    expected form, if it is more specific than that of the field.
+    """
+
+    def __init__(self, why: str = "", right: str = "") -> None:
+        super().__init__(why)
+        self.right = right
 
 
 def seconds(value: Any) -> float:
@@ -42,6 +55,16 @@ def seconds(value: Any) -> float:
     if isinstance(secs, bool) or not isinstance(secs, int | float) or not 0 <= secs < MAX_SECS:
         raise InvalidForm
     return float(secs)
+
+
+def megabytes(value: Any) -> int:
+    """Parse a number of MB (2**20 bytes), or a text such as 2GB. Parts of a MB are rounded up."""
+    match = _AMOUNT.fullmatch(value) if isinstance(value, str) else None
+    if match is not None and (unit := _MEGABYTES.get(match[2].lower())) is not None:
+        value = float(match[1]) * unit
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InvalidForm
+    return math.ceil(value)
 
 
 def word(value: Any) -> str:
@@ -83,6 +106,7 @@ def address(value: Any) -> str:
 
 SECONDS = Form("seconds, or a text as in 90s, 15m or 1:30", seconds)
 PORTS = Form("two ports from 1024 to 65535, the lower one first, as in 30000-32767", port_range)
+MEGABYTES = Form("MB as a number, or a text such as '512MB' or '2GB'", megabytes)
 #: A text that may be written as a number, true or false.
 Word = Annotated[str, Form("a text in quotes", word)]
 Address = Annotated[str, Form("host:port, as in 10.1.2.3:8002", address)]

@@ -22,6 +22,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 _NOTHING: Any = object()
 _FREE = Form()
+_ABSENT: set[Any] = {NoneType, msgspec.UnsetType}
 _ZEROS: dict[Any, Any] = {str: "", int: 0, float: 0.0, bool: False, tuple: (), dict: {}}
 _NAMES: dict[Any, str] = {
     str: "a text",
@@ -32,7 +33,13 @@ _NAMES: dict[Any, str] = {
 
 
 def convert(
-    type_: type[S], data: object, findings: Findings, path: str = "", folder: str = ""
+    type_: type[S],
+    data: object,
+    findings: Findings,
+    path: str = "",
+    folder: str = "",
+    *,
+    wire: bool = False,
 ) -> S:
     """Return the struct that the data describes; with an error in `findings`, one to check further
     but not to use.
@@ -40,8 +47,11 @@ def convert(
     A key with the value null counts as missing, unless its type has None. A struct as default
     provides the defaults of a partly given struct. Required fields with an error get an empty
     value ("", 0, ()). path: place of the data. folder: start of relative paths.
+
+    wire: the data is a message of a program: as in msgspec, null is a value, texts such as `1:30`
+    are not parsed, and a struct decides whether unknown keys are errors.
     """
-    out: S = _Conversion(findings, folder).struct(type_, data, path, "")
+    out: S = _Conversion(findings, folder, wire).struct(type_, data, path, "")
     return out
 
 
@@ -87,9 +97,11 @@ def field_names(type_: type[msgspec.Struct]) -> dict[str, tuple[str, ...]]:
 
 
 class _Shape(NamedTuple):
-    """A type, taken apart. bare: the type without its constraints. none: null is a value."""
+    """A type, taken apart. bare: the type without its constraints. none: null is a value. inner:
+    the types of elements, of keys and values, or the choices of a union.
+    """
 
-    kind: Literal["struct", "list", "dict", "value"]
+    kind: Literal["struct", "list", "dict", "union", "value"]
     type_: Any
     bare: Any
     form: Form
@@ -125,13 +137,13 @@ def _shape(
 ) -> _Shape:
     origin, args = get_origin(type_), get_args(type_)
     if origin is Annotated:
-        own = next((e for e in args[1:] if isinstance(e, Form)), _FREE)
         metas = (*(e for e in args[1:] if isinstance(e, msgspec.Meta)), *metas)
-        merged = own._replace(**{k: v for k, v in form._asdict().items() if v})
-        return _shape(args[0], metas, merged, none)
-    if origin in (Union, UnionType) and NoneType in args:
-        rest = tuple(a for a in args if a is not NoneType)
-        return _shape(functools.reduce(operator.or_, rest), metas, form, True)
+        forms = [e for e in (*args[1:], form) if isinstance(e, Form)]
+        return _shape(args[0], metas, functools.reduce(_merged, forms), none)
+    if origin in (Union, UnionType) and _ABSENT & set(args):
+        rest = tuple(a for a in args if a not in _ABSENT)
+        none = none or NoneType in args
+        return _shape(functools.reduce(operator.or_, rest), metas, form, none)
     whole = Annotated[type_, *metas] if metas else type_
     if form.read is not None:
         return _Shape("value", whole, type_, form, none, metas)
@@ -141,12 +153,22 @@ def _shape(
         return _Shape("list", whole, origin, form, none, metas, (_shape(args[0]),))
     if origin is dict:
         return _Shape("dict", whole, dict, form, none, metas, (_shape(args[0]), _shape(args[1])))
+    if origin in (Union, UnionType):
+        choices = tuple(map(_shape, args))
+        if any(choice.kind != "value" for choice in choices):
+            return _Shape("union", whole, type_, form, none, metas, choices)
     return _Shape("value", whole, type_, form, none, metas)
+
+
+def _merged(inner: Form, outer: Form) -> Form:
+    return inner._replace(**{k: v for k, v in outer._asdict().items() if v})
 
 
 def _right(shape: _Shape) -> str:
     """Return the expected form."""
     form, bare = shape.form.right, shape.bare
+    if shape.kind == "union":
+        return form or ", or ".join(map(_right, shape.inner))
     if shape.kind == "struct":
         required = [n for n, f in _fields(shape.type_).items() if f.default() is _NOTHING]
         return form or f"an object with {listed(required or list(_fields(shape.type_)))}"
@@ -164,6 +186,7 @@ def _right(shape: _Shape) -> str:
 class _Conversion(NamedTuple):
     findings: Findings
     folder: str
+    wire: bool
 
     def struct(
         self,
@@ -185,10 +208,8 @@ class _Conversion(NamedTuple):
         for key, field in fields.items():
             default = field.default() if base is None else getattr(base, field.name)
             value, here = table.get(key), member(path, key)
-            if value is not None:
+            if value is not None or (key in table and (self.wire or field.shape.none)):
                 values[field.name] = self._value(field.shape, value, here, default)
-            elif field.shape.none and key in table:
-                values[field.name] = None
             elif default is _NOTHING:
                 if isinstance(data, dict):
                     self.findings.error(here, "it is missing", _right(field.shape))
@@ -202,7 +223,7 @@ class _Conversion(NamedTuple):
         for key in table:
             if not isinstance(key, str):
                 self._wrong_key(key, path)
-            elif key not in known:
+            elif key not in known and not (self.wire and _accepts_unknown(type_)):
                 near = self.findings.nearest(key, known)
                 right = f"`{near}`" if near else f"the keys here are {listed(list(known))}"
                 self.findings.error(member(path, key), "unknown key", right)
@@ -212,7 +233,15 @@ class _Conversion(NamedTuple):
 
     def _value(self, shape: _Shape, value: Any, path: str, default: Any) -> Any:
         """default: for a wrong value, if there is one."""
+        if value is None and shape.none:
+            return None
         before = self.findings.count
+        if shape.kind == "union":
+            choice = _choice(shape, value)
+            if choice is not None:
+                return self._value(choice, value, path, default)
+            self._wrong(shape, value, path)
+        out = None
         match shape.kind:
             case "struct":
                 base = default if isinstance(default, shape.type_) else None
@@ -221,7 +250,7 @@ class _Conversion(NamedTuple):
                 out = self._list(shape, value, path)
             case "dict":
                 out = self._dict(shape, value, path)
-            case _:
+            case "value":
                 out = self._leaf(shape, value, path)
         parts = shape.inner[-1:] if isinstance(value, list | tuple | dict) else ()
         if self.findings.count == before or (parts and parts[0].kind == "struct"):
@@ -249,6 +278,9 @@ class _Conversion(NamedTuple):
             self._wrong(shape, value, path)
             return {}
         keys, values = shape.inner
+        if not _length_fits(shape.metas, len(value)):
+            self.findings.error(path, f"it has {len(value)} keys", _right(shape))
+            return {}
         out = {}
         for key, each in value.items():
             if not isinstance(key, str):
@@ -263,19 +295,23 @@ class _Conversion(NamedTuple):
     def _leaf(self, shape: _Shape, value: Any, path: str) -> Any:
         form = shape.form
         try:
-            out = value if form.read is None else form.read(value)
+            out = value if form.read is None or self.wire else form.read(value)
             if form.path:
                 if not isinstance(out, str) or not out or "\0" in out:
                     raise InvalidForm
                 out = posixpath.join(self.folder, out)
             return msgspec.convert(out, shape.type_)
         except (ValueError, OverflowError) as e:
-            why = str(e) if isinstance(e, InvalidForm) else ""
-            self._wrong(shape, value, path, why)
+            if isinstance(e, InvalidForm):
+                self._wrong(shape, value, path, str(e), e.right)
+            else:
+                self._wrong(shape, value, path)
             return None
 
-    def _wrong(self, shape: _Shape, value: Any, path: str, why: str = "") -> None:
-        right = _right(shape)
+    def _wrong(self, shape: _Shape, value: Any, path: str, why: str = "", right: str = "") -> None:
+        if self.wire and shape.form.read is not None:
+            shape = shape._replace(form=_FREE)
+        right = right or _right(shape)
         if shape.kind == "value" and shape.form.read is None:
             if shape.bare is str and isinstance(value, int) and not isinstance(value, bool):
                 right += f"; put it in quotes: '{value}'"
@@ -289,10 +325,25 @@ def _zero(shape: _Shape) -> Any:
     if shape.none:
         return None
     if shape.kind == "struct":
-        return _Conversion(Findings(), "").struct(shape.type_, {}, "", "")
+        return _Conversion(Findings(), "", wire=False).struct(shape.type_, {}, "", "")
     if get_origin(shape.bare) is Literal:
         return get_args(shape.bare)[0]
     return _ZEROS.get(get_origin(shape.bare) or shape.bare)
+
+
+def _choice(shape: _Shape, value: Any) -> _Shape | None:
+    """Return the choice of a union for this kind of value."""
+    kinds: tuple[str, ...] = ("value",)
+    if isinstance(value, dict | list | tuple):
+        kinds = ("struct", "dict") if isinstance(value, dict) else ("list",)
+    found = next((c for c in shape.inner if c.kind in kinds), None)
+    if found is not None and found.kind == "value":
+        return found._replace(form=found.form._replace(right=_right(shape)))
+    return found
+
+
+def _accepts_unknown(type_: type[Any]) -> bool:
+    return not type_.__struct_config__.forbid_unknown_fields
 
 
 def _fits(value: Any, type_: Any) -> bool:

@@ -71,7 +71,7 @@ def dry_run(s: Session, path: str, quiet: bool) -> None:
                 "volumeRefused",
             ):
                 raise
-            part = "batch" if e.code == "batchRefused" else "roles" if job.job.roles else ""
+            part = "batch" if e.code == "batchRefused" else "roles" if job.job.spec.roles else ""
             path = member(job.job.path, part) if part else job.job.path
             problems.append(Problem(path=path, problem=e.sentence, right=e.advice))
     if problems:

@@ -86,6 +86,65 @@ def test_values_are_read_as_people_write_them() -> None:
     )
 
 
+Shout = Annotated[str, msgspec.Meta(max_length=3), Form("a text", aliases=("loud",))]
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """shout: its outer form adds a name, and keeps the rest of the inner one."""
+
+    line: Annotated[str | tuple[str, ...], Form("a line, or a list of words")] = ""
+    sizes: Annotated[dict[str, int | Size | None], msgspec.Meta(max_length=2)] = {}
+    shout: Annotated[Shout, Form(aliases=("cry",))] = ""
+    unset: Size | msgspec.UnsetType = msgspec.UNSET
+
+
+def test_the_kind_of_a_value_selects_the_choice_of_a_union() -> None:
+    given = {"line": ["a", "b"], "sizes": {"x": 3, "y": {"low": 2}}}
+    wanted = Choice(line=("a", "b"), sizes={"x": 3, "y": Size(low=2)})
+    assert read(given, Choice) == (wanted, [])
+    assert read({"line": "a b", "sizes": {"x": None}}, Choice) == (
+        Choice(line="a b", sizes={"x": None}),
+        [],
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [
+        ("line", {}, "line: it is an empty object; right: a line, or a list of words"),
+        ("line", 7, "line: it is 7; right: a line, or a list of words; put it in quotes: '7'"),
+        ("line", ["a", []], "line[1]: it is an empty list; right: a text"),
+        (
+            "sizes",
+            {"x": {"low": "2"}},
+            'sizes.x.low: it is the text "2"; right: a whole number, without quotes',
+        ),
+        (
+            "sizes",
+            {"x": []},
+            "sizes.x: it is an empty list; right: a whole number, or an object with low and high",
+        ),
+        ("sizes", dict.fromkeys("abc", 1), "sizes: it has 3 keys; right: an object of at most 2"),
+        ("shout", "abcd", 'shout: it is the text "abcd"; right: a text'),
+        ("cry", "a", "cry: unknown key; right: `shout`"),
+        ("unset", 7, "unset: it is 7; right: an object with low and high"),
+    ],
+)
+def test_each_choice_explains_its_own_errors(key: str, value: object, sentence: str) -> None:
+    assert read({key: value}, Choice)[1] == [sentence]
+
+
+def test_a_message_of_a_program_is_read_as_strictly_as_msgspec_reads_it() -> None:
+    findings = Findings()
+    convert(Part, {"name": "a", "limit": "1:30", "kind": None, "new": 1}, findings, wire=True)
+    convert(Choice, {"new": 1}, findings, "second", wire=True)
+    assert [p.sentence() for p in findings.problems] == [
+        'limit: it is the text "1:30"; right: a number, more than 0, at most 600',
+        "kind: it is nothing; right: one of a, b",
+        "second.new: unknown key; right: the keys here are line, sizes, shout and unset",
+    ]
+
+
 def test_null_is_missing_unless_it_is_a_value() -> None:
     given = {"name": "a", "tasksEach": None, "ports": None, "limit": None, "most": None}
     assert read(given) == (Part(name="a", most=None), [])
