@@ -317,6 +317,8 @@ class _Conversion(NamedTuple):
                 right += f"; put it in quotes: '{value}'"
             elif shape.bare is int and isinstance(value, str):
                 right += ", without quotes"
+            elif isinstance(value, str) and not _length_fits(shape.metas, len(value)):
+                why = f"it has {len(value)} characters"
         self.findings.error(path, why or f"it is {shown(value)}", right)
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 from ...protocol.clusters.container_pool import Pool, PoolHost
 from ...protocol.errors import Refusal
+from ...schema.structs import Place
 from . import site_file
 from .pool_rules import check
 
@@ -27,10 +28,13 @@ def load(path: str, own: Sequence[str] = ()) -> Pool:
 
 def read(path: str, own: Sequence[str] = ()) -> tuple[Pool | None, list[Refusal]]:
     """Return the pool, or all problems of the file."""
-    pool, found = site_file.read(
-        path, "docker.pool", Pool, lambda pool, place: check(_complete(pool), place, own)
-    )
-    return (None if pool is None else _complete(pool)), found
+
+    def complete_and_check(pool: Pool, place: Place) -> Pool:
+        pool = _complete(pool)
+        check(pool, place, own)
+        return pool
+
+    return site_file.read(path, "docker.pool", Pool, complete_and_check)
 
 
 def _complete(pool: Pool) -> Pool:

@@ -21,10 +21,11 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def read(
-    path: str, setting: str, type_: type[S], check: Callable[[S, Place], None]
+    path: str, setting: str, type_: type[S], check: Callable[[S, Place], S]
 ) -> tuple[S | None, list[Refusal]]:
     """Return the content of the file, or all problems in the order of the file. setting: names the
-    file. check: adds errors of meaning; the values with an error are empty or defaults.
+    file. check: completes the content, and adds errors of meaning; values with an error are empty
+    or defaults.
     """
     try:
         tree = reader.read(path, lenient=True)
@@ -32,7 +33,7 @@ def read(
         return None, [_refusal(p, f"{setting}: " if p.line is None else "") for p in e.problems]
     findings = Findings()
     value = convert(type_, tree.data, findings, folder=os.path.dirname(os.path.abspath(path)))
-    check(value, Place(tree.data, "", findings))
+    value = check(value, Place(tree.data, "", findings))
     found = sorted([*tree.problems, *tree.located(findings.problems)], key=lambda p: p.line or 0)
     return (None, [_refusal(p) for p in found]) if found else (value, [])
 
