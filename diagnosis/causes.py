@@ -17,6 +17,28 @@ Confidence = Literal["certain", "likely", "possible", "unknown"]
 #: The responsible side as in a diagnosis, or `nobody` if no repair is needed.
 Whose = Literal["user", "platform", "resource", "unknown", "nobody"]
 
+#: Sub-states of a pending, ending or stopping run: the reason to wait, or the current step.
+QueueState = Literal[
+    "dependency",
+    "agent",
+    "op_slot",
+    "run_dir",
+    "cpu_slot",
+    "array_slot",
+    "resources",
+    "ports",
+    "retry_wait",
+    "starting",
+    "stopping",
+    "ending",
+    "debug_hold",
+    "no_host",
+    "host_down",
+    "agent_memory",
+    "sign_in",
+    "slurm",
+]
+
 WHOSE: dict[Whose, str] = {
     "user": "caused by the job: its program, its input, or its request",
     "platform": "caused by the platform, not the job",
@@ -26,9 +48,15 @@ WHOSE: dict[Whose, str] = {
 }
 
 
+ACTIVE_COMMAND = "jobscribe job list --active   # shows running and waiting jobs"
+
+
 class Cause(msgspec.Struct, frozen=True):
     """One cause. word: its identifier. whose: responsible side. sentence: meaning. todo: advice,
     most likely to help first. excludes: causes that look similar but are ruled out.
+
+    commands: of a reason to wait: commands that show more about it, the most useful one first. JOB
+    and SIMULATION stand for the ids of the run.
     """
 
     word: str
@@ -36,6 +64,7 @@ class Cause(msgspec.Struct, frozen=True):
     sentence: str
     todo: tuple[str, ...]
     excludes: tuple[str, ...] = ()
+    commands: tuple[str, ...] = (ACTIVE_COMMAND,)
 
 
 _AGAIN = "Submit it again."
@@ -389,7 +418,7 @@ _ENDED = (
     ),
 )
 
-#: Waiting and running runs: the values of `queueState`, and `running`.
+#: Waiting and running runs: each `QueueState`, and `running`.
 _LIVE = (
     Cause(
         "running",
@@ -428,6 +457,7 @@ _LIVE = (
         "Its agent was told to start it; an image may have to be pulled first.",
         ("Wait; if it takes minutes, look at its tasks: jobscribe job tasks JOB",),
         ("a fault of the job: it waits",),
+        ("jobscribe job tasks JOB   # shows the state of each task",),
     ),
     Cause(
         "agent",
@@ -435,6 +465,7 @@ _LIVE = (
         "Its agent has not started yet.",
         ("Wait: the start is retried. Previous tries: jobscribe trace JOB",),
         ("a fault of the job: it waits",),
+        ("jobscribe trace JOB   # shows the attempts to start its agent, and their errors",),
     ),
     Cause(
         "op_slot",
@@ -456,6 +487,7 @@ _LIVE = (
         "Its array runs as many runs at once as it may.",
         ("Wait for earlier runs, or submit the array with more at once.",),
         ("a fault of the job: it waits",),
+        ("jobscribe job group SIMULATION   # shows the state of its array", ACTIVE_COMMAND),
     ),
     Cause(
         "run_dir",
@@ -470,6 +502,7 @@ _LIVE = (
         "No host has the requested resources free at the moment.",
         (_POOL, _ACTIVE),
         ("a fault of the job: it waits",),
+        ("jobscribe pool show   # shows total and used resources of the hosts", ACTIVE_COMMAND),
     ),
     Cause(
         "ports",
@@ -477,6 +510,7 @@ _LIVE = (
         "Requested ports are in use, or are being checked.",
         ("Leave out the start of port ranges, so that jobscribe chooses free ports.",),
         ("a fault of the job: it waits",),
+        ("jobscribe pool show   # shows total and used resources of the hosts", ACTIVE_COMMAND),
     ),
     Cause(
         "no_host",
@@ -484,6 +518,11 @@ _LIVE = (
         "No existing host or cluster can take it.",
         (_POOL, _CLUSTER, "Cancel it, and submit it again with a request that fits."),
         ("a failure: it waits",),
+        (
+            "jobscribe pool show   # lists the hosts",
+            "jobscribe cluster list   # lists the clusters",
+            "jobscribe job cancel JOB   # then submit it again with a smaller request",
+        ),
     ),
     Cause(
         "host_down",
@@ -491,6 +530,7 @@ _LIVE = (
         "No host for it can be reached.",
         (_CHECK, "Tell the operator which host is down."),
         ("a fault of the job: it waits",),
+        ("jobscribe pool check   # shows the faults of the hosts",),
     ),
     Cause(
         "agent_memory",

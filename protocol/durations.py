@@ -13,6 +13,8 @@ _AMOUNT = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?) ?([A-Za-z]?)")
 #: days-hours:minutes:seconds
 _CLOCK = re.compile(r"(?:([0-9]{1,6}):)?([0-9]{1,6}):([0-5]?[0-9])")
 _DAYS = re.compile(r"([0-9]{1,6})-([01]?[0-9]|2[0-3])(?::([0-5]?[0-9])(?::([0-5]?[0-9]))?)?")
+#: 2d12:00:00, with any of the first parts left out
+_UNIT_DAYS = re.compile(r"([0-9]{1,6})[dD](?:(?:([0-9]{1,6}):)?([0-5]?[0-9]):)?([0-5]?[0-9])")
 
 
 def seconds(text: str) -> float | None:
@@ -22,7 +24,7 @@ def seconds(text: str) -> float | None:
     if match := _AMOUNT.fullmatch(text):
         unit = _UNITS.get(match[2].lower())
         return None if unit is None else float(match[1]) * unit
-    if match := _DAYS.fullmatch(text):
+    if match := _DAYS.fullmatch(text) or _UNIT_DAYS.fullmatch(text):
         days, hours, minutes, secs = (int(part or 0) for part in match.groups())
         return float(days * 86400 + hours * 3600 + minutes * 60 + secs)
     if match := _CLOCK.fullmatch(text):

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import msgspec
 
 from .errors import Refusal
+from .fields import Form
 from .redaction import AGENT_SHORT, OP_SHORT, UID_SHORT
 
 _BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -36,7 +37,11 @@ Driver = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9]{0,15}\Z")]
 Host = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9.-]{0,252}\Z")]
 #: A command argument or the value of an environment variable; `EnvName` is the name of a variable.
 Arg = Annotated[str, msgspec.Meta(pattern=r"^[^\0]*\Z", max_length=128 * 1024)]
-EnvName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}\Z")]
+EnvName = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}\Z"),
+    Form("letters, digits and _, not a digit first, at most 128"),
+]
 Serial = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 Ordinal = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 Index = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]

@@ -1,55 +1,29 @@
-"""Reads plain data (from JSON or YAML) key by key: returns typed values, and collects all errors
-with their paths.
-
-Nothing here raises for any data: an error is recorded, and a valid value is returned instead, so
-that one pass finds all errors. Source and file of the data are unknown here.
+"""Problems of plain data (from JSON or YAML) with their paths, and the text forms of paths, values
+and ranges. `structs` finds the problems. Source and file of the data are unknown here.
 """
 
 import difflib
-import functools
-import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
-from ..protocol import durations
-
 #: Maximum number of reported problems; a file with more is probably of another kind.
 MAX_PROBLEMS = 1_000
-#: Maximum bytes of one word of a command, and of `NAME=value` in an environment: the limit of the
-#: operating system.
-MAX_WORD = 128 * 1024 - 1
 _SHOWN = 60
 #: Maximum length of a name that gets a suggestion, and number of comparisons in one pass, because
 #: each takes time.
 _GUESSED, _GUESSES = 40, 20_000
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _LAST = re.compile(r'(?:\.?[A-Za-z_][A-Za-z0-9_-]*|\[(?:\d+|"[^"\n]*")\])\Z')
-_AMOUNT = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?) ?([A-Za-z]{0,3})")
-_MEGABYTES = {
-    "": 1.0,
-    "k": 2**-10,
-    "kb": 2**-10,
-    "kib": 2**-10,
-    "m": 1,
-    "mb": 1,
-    "mib": 1,
-    "g": 2**10,
-    "gb": 2**10,
-    "gib": 2**10,
-    "t": 2**20,
-    "tb": 2**20,
-    "tib": 2**20,
-}
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """An error or a warning. path: its place (`roles.worker.minFailed`, "" for the whole document).
     right: the expected form.
 
-    file, line: its place in the text, if known.
+    file, line: its place in the text, if known. unsafe: the error would endanger the site.
     """
 
     path: str
@@ -57,6 +31,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     right: str
     line: int | None = None
     file: str | None = None
+    unsafe: bool = False
 
     def sentence(self, kind: str = "") -> str:
         """Return one line in the style of compilers. kind: such as `warning`."""
@@ -101,11 +76,16 @@ class Findings:
         """Return the number of all errors, including those beyond the limit."""
         return len(self.problems) + self._more
 
-    def error(self, path: str, problem: str, right: str) -> None:
+    def error(self, path: str, problem: str, right: str, *, unsafe: bool = False) -> None:
         if self.full:
             self._more += 1
         else:
-            self.problems.append(Problem(path=path, problem=problem, right=right))
+            self.problems.append(Problem(path=path, problem=problem, right=right, unsafe=unsafe))
+
+    def has_error(self, path: str) -> bool:
+        """Return whether there is an error at this path or below it."""
+        below = (f"{path}.", f"{path}[")
+        return any(p.path == path or p.path.startswith(below) for p in self.problems)
 
     def warning(self, path: str, problem: str, right: str) -> None:
         if len(self.warnings) < MAX_PROBLEMS:
@@ -136,35 +116,18 @@ class Findings:
             raise InvalidDocument(self.problems, self.warnings)
 
 
-class Bounds(NamedTuple):
-    """Range of a number. low: minimum; with `above`, the value must be greater."""
-
-    low: float
-    high: float
-    above: bool = False
-
-    def hold(self, value: float) -> bool:
-        return (self.low < value if self.above else self.low <= value) and value <= self.high
-
-    def text(self) -> str:
-        return (
-            f"more than {self.low:g}, at most {_figure(self.high)}"
-            if self.above
-            else f"{self.low:g} to {_figure(self.high)}"
-        )
+def range_text(metas: Sequence[msgspec.Meta], least: str, most: str) -> str:
+    """Return the range that these attributes of the constraints give as text; "" for none."""
+    low, high = _first(metas, least), _first(metas, most)
+    if (beyond := _first(metas, "gt")) is not None:
+        return f"more than {beyond:g}" + ("" if high is None else f", at most {_figure(high)}")
+    if low is None:
+        return "" if high is None else f"at most {_figure(high)}"
+    return f"at least {_figure(low)}" if high is None else f"{_figure(low)} to {_figure(high)}"
 
 
-@functools.cache
-def bounds(struct: type[msgspec.Struct], name: str) -> Bounds:
-    """Return the range of this numeric field, from its type."""
-    info: Any = msgspec.inspect.type_info(struct)
-    type_: Any = next(f.type for f in info.fields if f.name == name)
-    for t in getattr(type_, "types", (type_,)):
-        if isinstance(t, msgspec.inspect.IntType | msgspec.inspect.FloatType):
-            low, above = (t.ge, False) if t.ge is not None else (t.gt, True)
-            if low is not None and t.le is not None:
-                return Bounds(low, t.le, above)
-    raise TypeError(f"{struct.__name__}.{name} is not a number with two limits")
+def _first(metas: Sequence[msgspec.Meta], name: str) -> float | None:
+    return next((v for m in metas if (v := getattr(m, name)) is not None), None)
 
 
 def fits(value: str, shape: Any) -> bool:
@@ -214,215 +177,13 @@ def shown(value: object) -> str:
             return "something that is neither text nor number, list or object"
 
 
-class Table:
-    """The keys of one object. known: allowed keys with their aliases. A key with the value `None`
-    counts as missing.
-    """
-
-    def __init__(
-        self,
-        data: object,
-        path: str,
-        findings: Findings,
-        known: Mapping[str, Sequence[str]],
-        what: str,
-    ) -> None:
-        self.where, self.findings = path, findings
-        self._data: dict[Any, Any] = data if isinstance(data, dict) else {}
-        if not isinstance(data, dict):
-            findings.error(
-                path,
-                f"it is {shown(data)}",
-                f"{what}: an object, with keys such as {next(iter(known))}",
-            )
-        for key in self._data:
-            if not isinstance(key, str):
-                findings.error(path, f"a key is {shown(key)}", "keys are texts; put it in quotes")
-            elif key not in known:
-                near = findings.nearest(key, known)
-                findings.error(
-                    member(path, key),
-                    "unknown key",
-                    f"`{near}`" if near else f"{what} has {_listed(known)}",
-                )
-
-    def raw(self, key: str) -> object:
-        return self._data.get(key)
-
-    def has(self, key: str) -> bool:
-        return self._data.get(key) is not None
-
-    def null(self, key: str) -> bool:
-        """Return whether the key exists with the value null."""
-        return key in self._data and self._data[key] is None
-
-    def path(self, key: str) -> str:
-        return member(self.where, key)
-
-    def error(self, key: str, right: str, problem: str = "") -> None:
-        self.findings.error(self.path(key), problem or f"it is {shown(self.raw(key))}", right)
-
-    def whole(self, key: str, limits: Bounds, default: int) -> int:
-        """Return a whole number."""
-        value = self.raw(key)
-        if value is None:
-            return default
-        if isinstance(value, int) and not isinstance(value, bool) and limits.hold(value):
-            return value
-        self.error(
-            key,
-            f"a whole number, {limits.text()}"
-            + (", without quotes" if isinstance(value, str) else ""),
-        )
-        return default
-
-    def secs(self, key: str, limits: Bounds, default: float | None) -> float | None:
-        """Return a time in seconds, from a number or a text that `durations` reads."""
-        return self._amount(key, limits, durations.seconds, durations.FORM, default)
-
-    def megabytes(self, key: str, limits: Bounds, default: int) -> int:
-        """Return whole MB (2**20 bytes), rounded up, from a number of MB or a text such as 2GB."""
-        amount = self._amount(
-            key,
-            limits,
-            _megabytes,
-            "MB as a number, or a text such as '512MB' or '2GB'",
-            default,
-            whole=True,
-        )
-        return default if amount is None else int(amount)
-
-    def text(self, key: str, shape: Any, right: str) -> str | None:
-        value = self.raw(key)
-        if value is None or (isinstance(value, str) and fits(value, shape)):
-            return value
-        self.error(key, right + (f"; put it in quotes: '{value}'" if _is_whole(value) else ""))
-        return None
-
-    def choice(self, key: str, options: Sequence[str], default: str) -> str:
-        value = self.raw(key)
-        if value is None:
-            return default
-        if isinstance(value, str) and value in options:
-            return value
-        self.error(key, "one of " + ", ".join(options))
-        return default
-
-    def table(self, key: str, known: Mapping[str, Sequence[str]], what: str) -> "Table":
-        """Return the object of this key; an empty one if it is missing."""
-        return Table(
-            {} if self.raw(key) is None else self.raw(key),
-            self.path(key),
-            self.findings,
-            known,
-            what,
-        )
-
-    def entries(self, key: str, what: str) -> list[tuple[str, object, str]]:
-        """Return (name, value, path) for each key of an object, in order."""
-        value = self.raw(key)
-        if value is None:
-            return []
-        if not isinstance(value, dict):
-            self.error(key, what)
-            return []
-        path = self.path(key)
-        for name in value:
-            if not isinstance(name, str):
-                self.findings.error(
-                    path, f"a key is {shown(name)}", "keys are texts; put it in quotes"
-                )
-        return [(name, v, member(path, name)) for name, v in value.items() if isinstance(name, str)]
-
-    def elements(self, key: str, what: str) -> list[tuple[object, str]]:
-        """Return (value, path) for each element of a list."""
-        value = self.raw(key)
-        if value is None:
-            return []
-        if not isinstance(value, list | tuple):
-            self.error(key, what)
-            return []
-        return [(v, element(self.path(key), n)) for n, v in enumerate(value)]
-
-    def _amount(
-        self,
-        key: str,
-        limits: Bounds,
-        read: Callable[[str], float | None],
-        right: str,
-        default: float | None,
-        *,
-        whole: bool = False,
-    ) -> float | None:
-        value = self.raw(key)
-        if value is None:
-            return default
-        amount = math.nan
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            amount = float(value) if abs(value) < 2**64 else math.inf
-        elif isinstance(value, str) and (number := read(value)) is not None:
-            amount = number
-        if whole and math.isfinite(amount):
-            amount = math.ceil(amount)
-        if limits.hold(amount):
-            return amount
-        self.error(key, f"{right}, {limits.text()}")
-        return default
-
-
-def _megabytes(text: str) -> float | None:
-    match = _AMOUNT.fullmatch(text)
-    unit = _MEGABYTES.get(match[2].lower()) if match else None
-    return None if match is None or unit is None else float(match[1]) * unit
-
-
-def word(findings: Findings, path: str, value: object) -> str:
-    """Return a word of a command or the value of a variable, from a text or a whole number."""
-    if _is_whole(value):
-        return str(value)
-    if not isinstance(value, str):
-        how = f"; put it in quotes: '{shown(value)}'" if isinstance(value, bool | float) else ""
-        findings.error(path, f"it is {shown(value)}", f"a text{how}")
-        return ""
-    if "\0" in value:
-        findings.error(path, "it contains a NUL", "a text without NUL; programs cannot receive one")
-    elif not value.isascii() and not _is_unicode(value):
-        findings.error(
-            path,
-            "it contains half of a character (a lone surrogate)",
-            "a text in valid Unicode",
-        )
-    elif len(value) > MAX_WORD or len(value.encode()) > MAX_WORD:
-        findings.error(
-            path,
-            f"it has {len(value)} characters",
-            f"at most {MAX_WORD} bytes; put longer data into a file",
-        )
-    else:
-        return value
-    return ""
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**64
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def quoted(text: str) -> str:
     """Return the text in double quotes, as ASCII, shortened."""
     inner = ascii(text[:_SHOWN])[1:-1].replace("\\'", "'").replace('"', "'")
     return f'"{inner}..."' if len(text) > _SHOWN else f'"{inner}"'
 
 
-def _listed(known: Mapping[str, Sequence[str]]) -> str:
-    names = list(known)
+def listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
 
 

@@ -5,16 +5,25 @@ The file lies beside the crash reports. Errors on writing or reading it are igno
 """
 
 import contextlib
-import json
 import os
 import time
 from collections.abc import Iterator
-from typing import Any
+
+import msgspec
 
 from .crash_report import folders
 from .session import Session
 
 _FILE, _MAX_BYTES, _MAX_SENTENCE = "cli-refused.json", 8192, 500
+
+
+class _Note(msgspec.Struct, frozen=True):
+    """The content of the file. at: unix seconds. where, uid: supervisor and user of the submission."""
+
+    at: float
+    where: str
+    uid: str
+    error: str
 
 
 @contextlib.contextmanager
@@ -27,15 +36,8 @@ def record_refusal(session: Session) -> Iterator[None]:
         yield
     except (Refusal, ClientError) as e:
         with contextlib.suppress(OSError, Refusal, ClientError):
-            _write(
-                session,
-                {
-                    "at": time.time(),
-                    "where": _supervisor(session),
-                    "uid": session.client().uid,
-                    "error": e.sentence[:_MAX_SENTENCE],
-                },
-            )
+            sentence = e.sentence[:_MAX_SENTENCE]
+            _write(session, _Note(time.time(), *_submitter(session), sentence))
         raise
 
 
@@ -45,20 +47,20 @@ def refusal_since(session: Session, moment: float) -> tuple[float, str] | None:
     """
     found = [_read(os.path.join(folder, _FILE)) for folder in folders(session)]
     mine = [
-        f
-        for f in found
-        if f is not None
-        and (f.get("where"), f.get("uid")) == (_supervisor(session), session.client().uid)
+        (note.at, note.error)
+        for note in found
+        if note is not None and (note.where, note.uid) == _submitter(session)
     ]
-    latest = max(((float(f["at"]), str(f["error"])) for f in mine), default=None)
+    latest = max(mine, default=None)
     return latest if latest is not None and latest[0] > moment else None
 
 
-def _supervisor(session: Session) -> str:
-    return session.url or session.root
+def _submitter(session: Session) -> tuple[str, str]:
+    """Return the supervisor, by its address or root, and the user."""
+    return session.url or session.root, session.client().uid
 
 
-def _write(session: Session, note: dict[str, Any]) -> None:
+def _write(session: Session, note: _Note) -> None:
     """Write the note into the first folder that belongs to this user."""
     for folder in folders(session):
         with contextlib.suppress(OSError):
@@ -69,23 +71,19 @@ def _write(session: Session, note: dict[str, Any]) -> None:
             fd = os.open(
                 f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600
             )
-            with os.fdopen(fd, "w", encoding="utf-8") as f:
-                json.dump(note, f)
+            with os.fdopen(fd, "wb") as f:
+                f.write(msgspec.json.encode(note))
             os.replace(f"{path}.new", path)
             return
 
 
-def _read(path: str) -> dict[str, Any] | None:
+def _read(path: str) -> _Note | None:
     """Return the note, or None if it is missing, invalid or belongs to another user."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(fd, "rb") as f:
-            found = json.loads(f.read(_MAX_BYTES)) if os.fstat(fd).st_uid == os.getuid() else None
-    except (OSError, ValueError):
+            if os.fstat(fd).st_uid != os.getuid():
+                return None
+            return msgspec.json.decode(f.read(_MAX_BYTES), type=_Note)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
-    valid = (
-        isinstance(found, dict)
-        and isinstance(found.get("at"), int | float)
-        and isinstance(found.get("error"), str)
-    )
-    return found if valid else None

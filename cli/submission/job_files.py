@@ -9,7 +9,7 @@ from ...client.api.errors import ClientError
 from ...protocol.errors import Refusal
 from ...schema.fields import InvalidDocument, Problem, member
 from ...schema.jobs.description import JobDescription, JobRuns, build_runs, parse_description
-from ...schema.text import job_text
+from ...schema.text import reader
 from ..session.session import Session
 from .plan_text import show
 
@@ -71,7 +71,7 @@ def dry_run(s: Session, path: str, quiet: bool) -> None:
                 "volumeRefused",
             ):
                 raise
-            part = "batch" if e.code == "batchRefused" else "roles" if job.job.roles else ""
+            part = "batch" if e.code == "batchRefused" else "roles" if job.job.spec.roles else ""
             path = member(job.job.path, part) if part else job.job.path
             problems.append(Problem(path=path, problem=e.sentence, right=e.advice))
     if problems:
@@ -87,7 +87,7 @@ def checked(path: str) -> tuple["Tree | None", list[Problem], list[Problem]]:
     """Read a job file; return its document, its problems and its warnings, each with its line."""
     tree = None
     try:
-        tree = job_text.read(path, lenient=True)
+        tree = reader.read(path, lenient=True)
         return tree, tree.problems, tree.located(parse_description(tree.data).warnings)
     except InvalidDocument as e:
         if tree is None:

@@ -220,20 +220,14 @@ def _task(
     }
     if all(value is None for value in given.values()):
         return None
-    from ...schema.fields import Findings, Table
-    from ...schema.jobs.role_fields import roles
+    from ...schema.jobs.role_rules import task_options
 
-    found = Findings()
-    table = Table({"roles": {"main": {**given, "command": ["true"]}}}, "", found, {"roles": ()}, "")
-    parsed = roles(table)
+    role, found = task_options(given)
     for problem in found.problems:
-        option = (
-            problem.path.removeprefix("roles.main.").partition("[")[0].replace("volumes", "volume")
-        )
+        option = problem.path.partition("[")[0].replace("volumes", "volume")
         raise click.BadParameter(
             f"{problem.problem}; right: {problem.right}", param_hint=f"--{option}"
         )
-    role = parsed[0]
     return {
         name: getattr(role, name)
         for name in ("image", "cpu", "memory_mb", "gpu", "shm_mb", "volumes")
@@ -250,9 +244,9 @@ def _batch_request(values: dict[str, Any]) -> "BatchRequest | None":
     }
     if not given:
         return None
-    from ...schema.jobs.batch_fields import parse_batch_options
+    from ...schema.jobs.batch_rules import batch_options
 
-    request, findings = parse_batch_options(given)
+    request, findings = batch_options(given)
     names = {
         "modules": "module",
         "directives": "directive",
@@ -260,7 +254,7 @@ def _batch_request(values: dict[str, Any]) -> "BatchRequest | None":
         "signalSecs": "signal-secs",
     }
     for problem in findings.problems:
-        key = problem.path.removeprefix("batch").removeprefix(".").partition("[")[0]
+        key = problem.path.partition("[")[0]
         hint = f"--{names.get(key, key)}" if key else None
         raise click.BadParameter(f"{problem.problem}; right: {problem.right}", param_hint=hint)
     return request

@@ -28,6 +28,8 @@ from ..jobs.status import Kind, Status
 from ..wire.messages import JobCmd, Offset, Stream
 
 Limit = Annotated[float, msgspec.Meta(gt=0, le=366 * 86400)]
+GraceSecs = Annotated[float, msgspec.Meta(ge=0, le=3600)]
+DebugSecs = Annotated[float, msgspec.Meta(gt=0, le=30 * 86400)]
 Sentence = Annotated[str, msgspec.Meta(max_length=1000)]
 Hash = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{1,64}\Z")]
 Plan = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}\Z")]
@@ -67,14 +69,14 @@ class RunSpec(_Request, frozen=True, kw_only=True):
     compute_job_hash: Hash | None = None
     time_limit_secs: Limit | None = None
     queue_limit_secs: Limit | None = None
-    grace_secs: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 3.0
+    grace_secs: GraceSecs = 3.0
     core_bytes: Annotated[int, msgspec.Meta(ge=0, le=2**50)] = 0
     sim_name: Sentence | None = None
     roles: Annotated[tuple[TaskRole, ...], msgspec.Meta(max_length=MAX_ROLES)] = ()
     #: None: no retries
     retry: Retry | None = None
     #: how long the container and resources of a failed task are held for debugging
-    debug_secs: Annotated[float, msgspec.Meta(gt=0, le=30 * 86400)] | None = None
+    debug_secs: DebugSecs | None = None
     after: Annotated[tuple[After, ...], msgspec.Meta(max_length=1_000)] = ()
     #: maximum number of concurrent runs with this user and simulation
     at_once: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None = None

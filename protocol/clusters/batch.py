@@ -10,15 +10,25 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from ..fields import Form
+
 #: A name defined in Slurm: a partition, an account or a QOS.
 SlurmName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,127}\Z")]
 #: The name of a configured cluster. It is also the host in agent keys.
-ClusterName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,62}\Z")]
+ClusterName = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,62}\Z"),
+    Form("the name of a cluster: letters, digits and -, at most 63"),
+]
 #: `feature&feature`, `[a|b]*2`: what sbatch accepts, without characters that could form a shell
 #: command or another directive.
 Expression = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.,:|&()\[\]*=@+-]{1,256}\Z")]
 #: An environment module: `gcc/12.2`.
-Module = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./+-]{0,127}\Z")]
+Module = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./+-]{0,127}\Z"),
+    Form("the name of a module, such as gcc/12.2"),
+]
 #: One further sbatch option without its dashes: `exclusive`, `reservation=maint`. The cluster
 #: configuration lists the allowed ones. It contains no blank, so no second option can follow.
 Directive = Annotated[
@@ -26,6 +36,7 @@ Directive = Annotated[
     msgspec.Meta(
         pattern=r"^[a-z][a-z0-9-]{0,63}(=[A-Za-z0-9_.,:;@%+/=\[\](){}*?&|!~<>^-]{1,256})?\Z"
     ),
+    Form("an option of sbatch without its dashes, such as exclusive or reservation=maint"),
 ]
 #: A Slurm job id, with the task of an array or the component of a heterogeneous job.
 SlurmJobId = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,20}([_+][0-9]{1,10})?\Z")]
@@ -51,22 +62,70 @@ class BatchRequest(_Part, frozen=True, kw_only=True):
     run.
     """
 
-    cluster: ClusterName | None = None
-    partition: SlurmName | None = None
-    account: SlurmName | None = None
-    qos: SlurmName | None = None
-    constraint: Expression | None = None
-    licenses: Expression | None = None
-    nodes: _Count | None = None
-    tasks: _Count | None = None
-    tasks_per_node: _Count | None = None
-    cores: _Count | None = None
-    memory_mb: _Mib | None = None
-    gpus: Annotated[int, msgspec.Meta(ge=0, le=1_000)] | None = None
-    modules: Annotated[tuple[Module, ...], msgspec.Meta(max_length=50)] = ()
-    setup: Annotated[str, msgspec.Meta(max_length=8192)] = ""
-    directives: Annotated[tuple[Directive, ...], msgspec.Meta(max_length=20)] = ()
-    signal_secs: Annotated[int, msgspec.Meta(ge=1, le=65_535)] | None = None
+    cluster: Annotated[ClusterName, Form(aliases=("clusters", "host"))] | None = None
+    partition: (
+        Annotated[SlurmName, Form("the name of a partition, without blanks", aliases=("queue",))]
+        | None
+    ) = None
+    account: (
+        Annotated[
+            SlurmName,
+            Form("the name of an account, without blanks", aliases=("project", "charge")),
+        ]
+        | None
+    ) = None
+    qos: (
+        Annotated[
+            SlurmName, Form("the name of a QOS, without blanks", aliases=("qualityOfService",))
+        ]
+        | None
+    ) = None
+    constraint: (
+        Annotated[
+            Expression,
+            Form(
+                "features as sbatch takes them, without blanks, such as 'cpu&amd'",
+                aliases=("features",),
+            ),
+        ]
+        | None
+    ) = None
+    licenses: (
+        Annotated[
+            Expression,
+            Form("licences as sbatch takes them, such as matlab:2", aliases=("licences",)),
+        ]
+        | None
+    ) = None
+    nodes: Annotated[_Count, Form(aliases=("nodeCount", "sbatchNodes"))] | None = None
+    tasks: Annotated[_Count, Form(aliases=("ntasks", "ranks", "processes"))] | None = None
+    tasks_per_node: Annotated[_Count, Form(aliases=("ntasksPerNode", "ppn"))] | None = None
+    cores: Annotated[_Count, Form(aliases=("cpusPerTask", "cpus", "sbatchCores"))] | None = None
+    memory_mb: Annotated[_Mib, Form("a whole number of MiB", aliases=("mem", "memory"))] | None = (
+        None
+    )
+    gpus: (
+        Annotated[int, msgspec.Meta(ge=0, le=1_000), Form(aliases=("gpu", "gpusPerNode"))] | None
+    ) = None
+    modules: Annotated[
+        tuple[Module, ...], msgspec.Meta(max_length=50), Form(aliases=("module",), unique=True)
+    ] = ()
+    setup: Annotated[
+        str,
+        msgspec.Meta(max_length=8192),
+        Form("lines of sh, at most 8192 characters", aliases=("prolog", "init")),
+    ] = ""
+    directives: Annotated[
+        tuple[Directive, ...], msgspec.Meta(max_length=20), Form(aliases=("options", "extra"))
+    ] = ()
+    signal_secs: (
+        Annotated[
+            int,
+            msgspec.Meta(ge=1, le=65_535),
+            Form("a whole number of seconds", aliases=("signal",)),
+        ]
+        | None
+    ) = None
 
 
 class BatchState(_Part, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,4 +1,4 @@
-"""The configuration of Slurm clusters: shapes and defaults only.
+"""The configuration of Slurm clusters: fields, their forms and defaults.
 
 `service/site/cluster_file` reads the file.
 """
@@ -8,12 +8,37 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from .batch import BatchRequest, ClusterName, Directive
+from ..fields import SECONDS, Address, Form, Word
+from ..ids import EnvName, Uid
+from .batch import BatchRequest, ClusterName
 
-Path = Annotated[str, msgspec.Meta(pattern=r"^[/~$][^\0\n]{0,1023}\Z")]
+Path = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^[/~$][^\0\n]{0,1023}\Z"),
+    Form("a path that starts with /, ~ or $, as in $SCRATCH or $HOME/work"),
+]
 #: Slurm checks time limits every 30 s, and waits 30 s (its KillWait) between SIGTERM and SIGKILL.
 LIMIT_SLACK_SECS = 90.0
-_Secs = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
+_Secs = Annotated[float, msgspec.Meta(gt=0, le=86_400), SECONDS]
+_Count = Annotated[int, msgspec.Meta(ge=1)]
+Method = Literal["password", "keyboard-interactive", "publickey"]
+Python = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^(/[A-Za-z0-9_.+/-]{1,1023}|[A-Za-z0-9_.+][A-Za-z0-9_.+-]{0,1023})\Z"),
+    Form("a command or an absolute path, such as python3.12 or /opt/python/bin/python3"),
+]
+#: An sbatch option, without its value: runs give it.
+OptionName = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^[a-z][a-z0-9-]{0,63}\Z"),
+    Form("the name of an sbatch option without its dashes, such as exclusive; runs give its value"),
+]
+#: A unix user other than root; `root` is a rule of its own.
+UnixUser = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}\$?\Z"),
+    Form("the name of a unix user"),
+]
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -27,9 +52,21 @@ class LoginHost(_Part, frozen=True, kw_only=True):
     via: another login host to connect through first (ProxyJump), with its own keys.
     """
 
-    host: str
-    port: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = 22
-    keys: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=50)]
+    host: Annotated[
+        str,
+        msgspec.Meta(
+            pattern=r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,252}[A-Za-z0-9])?|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*)\Z"
+        ),
+        Form("the name of a host, or an IP address"),
+    ]
+    port: Annotated[int, msgspec.Meta(ge=1, le=65_535), Form("a port")] = 22
+    keys: Annotated[
+        tuple[str, ...],
+        msgspec.Meta(min_length=1, max_length=50),
+        Form(
+            "a list of 1 to 50 host keys as ssh-keyscan prints them after the host's name, such as 'ssh-ed25519 AAAA...'"
+        ),
+    ]
     via: "LoginHost | None" = None
 
 
@@ -40,12 +77,12 @@ class Limits(_Part, frozen=True, kw_only=True):
     cores: for all tasks together. memory_mb, gpus: requested per node.
     """
 
-    nodes: int | None = None
-    tasks: int | None = None
-    cores: int | None = None
-    memory_mb: int | None = None
-    gpus: int | None = None
-    time_limit_secs: float | None = None
+    nodes: _Count | None = None
+    tasks: _Count | None = None
+    cores: _Count | None = None
+    memory_mb: Annotated[_Count, Form("a whole number of MiB")] | None = None
+    gpus: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    time_limit_secs: Annotated[float, msgspec.Meta(gt=0, le=366 * 86_400), SECONDS] | None = None
 
 
 class Cluster(_Part, frozen=True, kw_only=True):
@@ -76,22 +113,40 @@ class Cluster(_Part, frozen=True, kw_only=True):
 
     name: ClusterName
     access: Literal["account", "sudo", "runuser", "ssh"] = "account"
-    login: tuple[LoginHost, ...] = ()
-    methods: tuple[Literal["password", "keyboard-interactive", "publickey"], ...] = (
+    login: Annotated[tuple[LoginHost, ...], msgspec.Meta(max_length=50)] = ()
+    methods: Annotated[tuple[Method, ...], msgspec.Meta(min_length=1), Form(unique=True)] = (
         "publickey",
         "keyboard-interactive",
         "password",
     )
-    users: dict[str, str] = {}
+    users: dict[
+        Annotated[Uid, Form("a user id ('jobscribe job list --json' shows them)")], UnixUser
+    ] = {}
     folder: Path = "$SCRATCH"
-    user_root: str | None = None
-    pythons: tuple[str, ...] = ("python3", "python3.13", "python3.12", "python3.11")
-    wheels: str | None = None
+    user_root: (
+        Annotated[
+            str,
+            msgspec.Meta(pattern=r"^/[^\0-\x1f\x7f]{0,1023}\Z"),
+            Form("an absolute path on the cluster"),
+        ]
+        | None
+    ) = None
+    pythons: Annotated[tuple[Python, ...], msgspec.Meta(min_length=1), Form(unique=True)] = (
+        "python3",
+        "python3.13",
+        "python3.12",
+        "python3.11",
+    )
+    wheels: Annotated[str, Form("a folder with wheels", path=True)] | None = None
     link: Literal["tls", "ssh", "direct"] = "direct"
-    supervisor: str | None = None
-    environment: dict[str, str] = {}
-    runs: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 1_000
-    runs_per_user: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 100
+    supervisor: Address | None = None
+    environment: dict[EnvName, Word] = {}
+    runs: Annotated[
+        int, msgspec.Meta(ge=1, le=100_000), Form("a whole number of concurrent runs")
+    ] = 1_000
+    runs_per_user: Annotated[
+        int, msgspec.Meta(ge=1, le=10_000), Form("a whole number of concurrent runs")
+    ] = 100
     poll_secs: _Secs = 2.0
     poll_max_secs: _Secs = 30.0
     call_secs: _Secs = 30.0
@@ -99,8 +154,10 @@ class Cluster(_Part, frozen=True, kw_only=True):
     limit_slack_secs: _Secs = LIMIT_SLACK_SECS
     defaults: BatchRequest = BatchRequest()
     limits: Limits = Limits()
-    setup: str = ""
-    directives: tuple[Directive, ...] = ()
+    setup: Annotated[
+        str, msgspec.Meta(max_length=65_536), Form("lines of sh, at most 65,536 characters")
+    ] = ""
+    directives: Annotated[tuple[OptionName, ...], Form(unique=True)] = ()
 
 
 def fallback_secs(limit_secs: float, slack_secs: float = LIMIT_SLACK_SECS) -> float:

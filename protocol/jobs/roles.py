@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from ..fields import SECONDS, Form
 from ..ids import Arg, ComputeJid, EnvName, Host, Role
 
 #: Limits of one run: tasks, roles, and ports of all tasks together. The environment names all of
@@ -22,6 +23,14 @@ FIRST_PORT, LAST_PORT = 1024, 65_535
 PortNumber = Annotated[int, msgspec.Meta(ge=1, le=LAST_PORT)]
 #: `[registry[:port]/]name[:tag][@sha256:...]`. The host checks whether the image exists.
 Image = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,500}\Z")]
+TaskCount = Annotated[int, msgspec.Meta(ge=1, le=MAX_TASKS)]
+Cores = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
+Mib = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
+Gpus = Annotated[int, msgspec.Meta(ge=0, le=1_000)]
+Retries = Annotated[int, msgspec.Meta(ge=-1, le=1_000)]
+PortCount = Annotated[int, msgspec.Meta(ge=1, le=256)]
+#: First of consecutive ports; 0: any free ports.
+PortBegin = Annotated[int, msgspec.Meta(ge=0, le=LAST_PORT)]
 #: Number of tasks of one role that decides the attempt; None: the role decides nothing.
 Threshold = Annotated[int, msgspec.Meta(ge=1, le=MAX_TASKS)] | None
 
@@ -36,8 +45,8 @@ class Port(_Part, frozen=True, kw_only=True):
     """
 
     label: Role
-    count: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
-    begin: Annotated[int, msgspec.Meta(ge=0, le=LAST_PORT)] = 0
+    count: PortCount = 1
+    begin: PortBegin = 0
 
 
 class TaskRole(_Part, frozen=True, kw_only=True):
@@ -49,13 +58,13 @@ class TaskRole(_Part, frozen=True, kw_only=True):
     """
 
     name: Role
-    tasks: Annotated[int, msgspec.Meta(ge=1, le=MAX_TASKS)] = 1
+    tasks: TaskCount = 1
     command: Annotated[tuple[Arg, ...], msgspec.Meta(min_length=1, max_length=10_000)]
     env: dict[EnvName, Arg] = {}
-    cpu: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 1
-    memory_mb: Annotated[int, msgspec.Meta(ge=1, le=2**40)] = 100
-    shm_mb: Annotated[int, msgspec.Meta(ge=1, le=2**40)] = 64
-    gpu: Annotated[int, msgspec.Meta(ge=0, le=1_000)] = 0
+    cpu: Cores = 1
+    memory_mb: Mib = 100
+    shm_mb: Mib = 64
+    gpu: Gpus = 0
     ports: Annotated[tuple[Port, ...], msgspec.Meta(max_length=100)] = ()
     image: Image | None = None
     volumes: Annotated[tuple[Arg, ...], msgspec.Meta(max_length=100)] = ()
@@ -78,9 +87,9 @@ class Retry(_Part, frozen=True, kw_only=True):
     the minimum wait after resources were not available in time.
     """
 
-    count: Annotated[int, msgspec.Meta(ge=-1, le=1_000)] = 0
-    platform: Annotated[int, msgspec.Meta(ge=-1, le=1_000)] = 3
-    conflict_secs: Annotated[float, msgspec.Meta(gt=0, le=86_400)] = 600.0
+    count: Annotated[Retries, Form(aliases=("retryCount",))] = 0
+    platform: Annotated[Retries, Form(aliases=("maxPlatformRetries",))] = 3
+    conflict_secs: Annotated[float, msgspec.Meta(gt=0, le=86_400), SECONDS] = 600.0
 
 
 class After(_Part, frozen=True, kw_only=True):

@@ -39,26 +39,4 @@ EndReason = Literal[
     "scheduler",
 ]
 
-#: Sub-states of a pending, ending or stopping run: the reason to wait, or the current step.
-QueueState = Literal[
-    "dependency",
-    "agent",
-    "op_slot",
-    "run_dir",
-    "cpu_slot",
-    "array_slot",
-    "resources",
-    "ports",
-    "retry_wait",
-    "starting",
-    "stopping",
-    "ending",
-    "debug_hold",
-    "no_host",
-    "host_down",
-    "agent_memory",
-    "sign_in",
-    "slurm",
-]
-
 Kind = Literal["sequential", "parallel"]

@@ -7,14 +7,16 @@ contradict each other.
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from ...protocol.clusters.batch import BatchRequest
 from ...protocol.jobs.roles import TaskRole
-from ..fields import quoted
+from ..fields import Findings, quoted
+from ..structs import Place, convert
+from .keys import BatchKeys
 
 DIRECTIVE_FORM = "an option of sbatch without its dashes, such as exclusive or reservation=maint, of those that the cluster allows"
 SETUP_FORM = "lines of sh, at most 8192 characters"
@@ -79,6 +81,29 @@ SIZES = ("nodes", "tasks", "tasks_per_node", "cores", "memory_mb", "gpus")
 LAYOUT = ("nodes", "tasks", "tasks_per_node")
 _UNSEEN = re.compile(r"[^\t\n -~\xa1-\ud7ff\ue000-\U0010ffff]")
 _DIRECTIVE = re.compile(r"[ \t]*#[ \t]*SBATCH\b")
+
+
+def batch_request(keys: BatchKeys, place: Place) -> BatchRequest:
+    """Return the request of a job file, whose place is that of the key `batch`."""
+    before = place.findings.count
+    if place.valid("directives"):
+        for directive in keys.directives:
+            if problem := directive_problem(directive):
+                place.error("directives", problem, DIRECTIVE_FORM)
+    if problem := setup_problem(keys.setup):
+        place.error("setup", problem, SETUP_FORM)
+    asked = BatchRequest(**{name: getattr(keys, name) for name in keys.__struct_fields__})
+    if place.findings.count == before and place.valid(""):
+        for sentence in contradictions(asked):
+            place.error("", sentence, "sizes that fit together")
+    return asked
+
+
+def batch_options(options: Mapping[str, object]) -> tuple[BatchRequest, Findings]:
+    """Parse the keys of `batch` that are options of the command line."""
+    findings = Findings()
+    place = Place(options, "", findings)
+    return batch_request(convert(BatchKeys, options, findings), place), findings
 
 
 def directive_name(directive: str) -> str:

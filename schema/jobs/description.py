@@ -1,107 +1,51 @@
 """Job descriptions: one job, or several that depend on each other. Validates a description as a
 whole, then builds its runs.
 
-Formats of other systems are translated into this one. `parse_description` reads it (docs/jobs.md
-lists every key). `build_runs` returns the `RunSpec`s, each after its dependencies. InvalidDocument
-reports all errors at once.
+`keys` has the keys of a job. `parse_description` reads a description; InvalidDocument reports all
+errors at once. `build_runs` returns the `RunSpec`s, each after its dependencies.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Annotated, Any, Literal, get_args
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from ...protocol.api.job_arrays import VARIABLES, Indices, expand, parse_indices
+from ...protocol.api.job_arrays import VARIABLES, Indices, expand
 from ...protocol.api.requests import MAX_BULK, RunSpec
-from ...protocol.clusters.batch import BatchRequest
 from ...protocol.errors import Refusal
-from ...protocol.ids import ComputeJid, Driver, compute_jid, split_jid
-from ...protocol.jobs.roles import After, Retry, TaskRole
-from ...protocol.jobs.status import Kind
+from ...protocol.ids import ComputeJid, compute_jid, split_jid
+from ...protocol.jobs.roles import After
 from ...protocol.launch.task_environment import GIVEN
-from ..fields import Findings, Problem, Table, bounds, element, fits, member, quoted, shown, word
-from .batch_fields import batch
-from .role_fields import command, environment, image, roles
+from ..fields import Findings, InvalidDocument, Problem, element, fits, member, quoted, shown
+from ..structs import Place, convert
+from .batch_rules import batch_request
+from .keys import MAX_AFTER, Dependency, JobKeys, JobList
+from .role_rules import check_env, roles, words
 
-On = Literal["ok", "any", "failed"]
-JobName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,255}\Z")]
-
-MAX_JOBS, MAX_AFTER = 1_000, 1_000
 #: Maximum bytes of all stored runs together: a short text can describe many of them.
 MAX_BYTES = 16 * 2**20
 #: Variables that keys of a job set.
-DIRECTORIES = {
+_DIRECTORIES = {
     "dataDir": "PAI_DATA_DIR",
     "outputDir": "PAI_OUTPUT_DIR",
     "codeDir": "PAI_CODE_DIR",
     "virtualCluster": "PAI_JOB_VC_NAME",
 }
-#: Keys of a job, each with names used by other systems.
-JOB: dict[str, Sequence[str]] = {
-    "name": ("jobName", "simName"),
-    "kind": ("jobRunMode",),
-    "driver": (),
-    "image": ("dockerImage",),
-    "command": ("cmd",),
-    "roles": ("taskRoles",),
-    "env": ("environment", "jobEnvs"),
-    "retry": ("retryCount", "jobRetryCount", "retries"),
-    "debug": ("isDebug", "debugSecs"),
-    "timeLimit": ("timeLimitSecs", "time"),
-    "queueLimit": ("queueLimitSecs",),
-    "grace": ("graceSecs",),
-    "after": ("dependsOn", "dependencies", "needs"),
-    "array": ("indices",),
-    "dataDir": (),
-    "outputDir": (),
-    "codeDir": (),
-    "virtualCluster": ("partition", "queue"),
-    "batch": ("sbatch", "slurm"),
-}
-_JOBS: dict[str, Sequence[str]] = {"jobs": ()}
-_RETRY: dict[str, Sequence[str]] = {
-    "count": ("retryCount",),
-    "platform": ("maxPlatformRetries",),
-    "conflictSecs": (),
-}
-_AFTER: dict[str, Sequence[str]] = {"job": ("name",), "on": ("when",)}
 _NAMED_AT_MOST = 8
 #: The driver for clusters.
 SBATCH = "sbatch"
 
 
-class DependencyWait(msgspec.Struct, frozen=True):
-    """A dependency: on a job of this description, by its name, or on another run, by its
-    computeJid.
-    """
-
-    job: str
-    on: On = "ok"
-
-
 class JobDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """One job, with `command` or `roles`. path: its place in the document.
-
-    env: includes the variables set by dataDir, outputDir, codeDir and virtualCluster. indices: the
-    job is an array with one run for each.
+    """One job. path: its place in the document. spec: its run, without user, simulation and
+    dependencies. indices: the job is an array with one run for each.
     """
 
     name: str
-    path: str = ""
-    kind: Kind = "sequential"
-    driver: str = ""
-    command: tuple[str, ...] = ()
-    roles: tuple[TaskRole, ...] = ()
-    env: dict[str, str] = {}
-    retry: Retry = Retry()
-    debug_secs: float | None = None
-    time_limit_secs: float | None = None
-    queue_limit_secs: float | None = None
-    grace_secs: float = 3.0
-    after: tuple[DependencyWait, ...] = ()
+    path: str
+    spec: RunSpec
+    after: tuple[Dependency, ...] = ()
     indices: Indices | None = None
-    batch: BatchRequest | msgspec.UnsetType = msgspec.UNSET
 
 
 class Description(msgspec.Struct, frozen=True):
@@ -126,11 +70,17 @@ def parse_description(data: object) -> Description:
     for any data.
     """
     findings = Findings()
-    jobs = (
-        _several(data, findings)
-        if isinstance(data, dict) and "jobs" in data
-        else [_job(data, "", findings)]
-    )
+    if not isinstance(data, dict):
+        right = "a job: an object with name, and command or roles; or an object with jobs"
+        findings.error("", f"it is {shown(data)}", right)
+        raise InvalidDocument(findings.problems)
+    whole = Place(data, "", findings)
+    if "jobs" in data:
+        keys: Sequence[JobKeys] = convert(JobList, data, findings).jobs
+        jobs = [_job(job, at) for job, at in zip(keys, whole.each("jobs"), strict=False)]
+        _check_names(jobs, findings)
+    else:
+        jobs = [_job(convert(JobKeys, data, findings), whole)]
     _check_waits(jobs, findings)
     ordered = _ordered(jobs, findings)
     findings.check()
@@ -146,7 +96,7 @@ def build_runs(description: Description, uid: str, fresh: Callable[[], str]) -> 
     size = count = 0
     for job in description.jobs:
         after = _after(job, out, uid, findings)
-        spec = _spec(job, uid, fresh(), after)
+        spec = msgspec.structs.replace(job.spec, uid=uid, simulation_id=fresh(), after=after)
         each = len(job.indices.numbers) if job.indices else 1
         size, count = size + each * len(msgspec.json.encode(spec)), count + each
         if size > MAX_BYTES or count > MAX_BULK:
@@ -173,144 +123,83 @@ def build_runs(description: Description, uid: str, fresh: Callable[[], str]) -> 
     return tuple(out.values())
 
 
-def _several(data: Mapping[Any, Any], findings: Findings) -> list[JobDescription]:
-    table = Table(data, "", findings, _JOBS, "a description of several jobs")
-    elements = table.elements("jobs", "a list of jobs")
-    if not 1 <= len(elements) <= MAX_JOBS and isinstance(data["jobs"], list | tuple | None):
-        table.error("jobs", f"1 to {MAX_JOBS} jobs", f"there are {len(elements)}")
-    jobs = [_job(value, path, findings) for value, path in elements[:MAX_JOBS]]
+def _check_names(jobs: Sequence[JobDescription], findings: Findings) -> None:
     first: dict[str, str] = {}
     for job in jobs:
         if job.name and first.setdefault(job.name, job.path) != job.path:
-            findings.error(
-                member(job.path, "name"),
-                f"{first[job.name]} has the same name",
-                "a unique name",
-            )
-    return jobs
+            problem = f"{first[job.name]} has the same name"
+            findings.error(member(job.path, "name"), problem, "a unique name")
 
 
-def _job(data: object, path: str, findings: Findings) -> JobDescription:
-    t = Table(data, path, findings, JOB, "a job")
-    if not isinstance(data, dict):
-        return JobDescription(name="", path=path)
-    name = t.text("name", JobName, "letters, digits and . _ -, at most 255")
-    if not t.has("name"):
-        t.error("name", "letters, digits and . _ -, at most 255", "it is missing")
-    has_roles = t.has("roles")
-    if has_roles and t.has("command"):
-        t.error(
-            "command",
-            "`command` inside of each role",
-            "a job with roles has no command of its own",
+def _job(keys: JobKeys, place: Place) -> JobDescription:
+    _check_conflicts(keys, place)
+    has_roles, has_batch = keys.roles is not None, keys.batch is not None
+    spec = RunSpec(
+        uid="",
+        simulation_id="",
+        job_run_mode=keys.kind or ("parallel" if has_roles else "sequential"),
+        driver=keys.driver or (SBATCH if has_batch else ""),
+        command=() if has_roles else words(keys.command, place),
+        roles=roles(keys.roles or {}, place, keys.image),
+        env=_environment(keys, place),
+        retry=keys.retry,
+        debug_secs=keys.debug,
+        time_limit_secs=keys.time_limit,
+        queue_limit_secs=keys.queue_limit,
+        grace_secs=keys.grace,
+        sim_name=keys.name,
+        batch=(
+            msgspec.UNSET
+            if keys.batch is None
+            else batch_request(keys.batch, place.within("batch"))
+        ),
+    )
+    return JobDescription(
+        name=keys.name, path=place.path, spec=spec, after=_waits(keys), indices=keys.array
+    )
+
+
+def _check_conflicts(keys: JobKeys, place: Place) -> None:
+    """Check keys that exclude or need each other."""
+    has_roles = place.given("roles")
+    if has_roles and place.given("command"):
+        place.error(
+            "command", "a job with roles has no command of its own", "`command` inside of each role"
         )
-    elif not has_roles and not t.has("command"):
-        findings.error(path, "it has nothing to run", "`command`, or `roles`")
-    of_all = image(t)
-    if t.has("image") and not has_roles:
-        t.error(
+    elif isinstance(place.data, dict) and not has_roles and not place.given("command"):
+        place.error("", "it has nothing to run", "`command`, or `roles`")
+    if place.given("image") and not has_roles:
+        place.error(
             "image",
-            "`roles`, whose tasks have their own containers",
             "a job without roles runs in the image of its pool",
+            "`roles`, whose tasks have their own containers",
         )
-    driver = t.text(
-        "driver",
-        Driver,
-        "a small letter, then small letters or digits, at most 16; the usual one is local",
-    )
-    indices = _indices(t)
-    job = JobDescription(
-        name=name or "",
-        path=path,
-        kind=_kind(t, has_roles),
-        driver=driver or (SBATCH if t.has("batch") else ""),
-        command=command(t) if t.has("command") and not has_roles else (),
-        roles=roles(t, of_all) if has_roles else (),
-        env=_environment(t, indices is not None, GIVEN if has_roles else None),
-        retry=_retry(t),
-        debug_secs=_secs(t, "debug", "debug_secs"),
-        time_limit_secs=_secs(t, "timeLimit", "time_limit_secs"),
-        queue_limit_secs=_secs(t, "queueLimit", "queue_limit_secs"),
-        grace_secs=t.secs("grace", bounds(RunSpec, "grace_secs"), 3.0) or 0.0,
-        after=_waits(t),
-        indices=indices,
-        batch=batch(t),
-    )
-    if t.has("batch") and driver not in (None, SBATCH):
-        t.error("driver", f"{SBATCH}, the driver for `batch`")
-    if job.retry.count == -1 and job.time_limit_secs is None:
-        findings.warning(
-            member(t.path("retry"), "count"),
+    if place.given("batch") and keys.driver not in (None, SBATCH):
+        place.error("driver", f"it is {shown(keys.driver)}", f"{SBATCH}, the driver for `batch`")
+    if keys.retry.count == -1 and keys.time_limit is None:
+        place.findings.warning(
+            member(place.within("retry").path, "count"),
             "a run that always fails is retried without end",
             "a number, or a `timeLimit`",
         )
-    return job
 
 
-def _environment(t: Table, array: bool, pai: Collection[str] | None) -> dict[str, str]:
+def _environment(keys: JobKeys, place: Place) -> dict[str, str]:
     """Return the variables of `env`, and those that other keys of the job set."""
-    own = {variable: key for key, variable in DIRECTORIES.items() if t.has(key)}
-    env = environment(t, own | (dict.fromkeys(VARIABLES, "array") if array else {}), pai)
-    return env | {
-        variable: word(t.findings, t.path(key), t.raw(key)) for variable, key in own.items()
+    values = (keys.data_dir, keys.output_dir, keys.code_dir, keys.virtual_cluster)
+    own = {
+        variable: (key, value)
+        for (key, variable), value in zip(_DIRECTORIES.items(), values, strict=True)
+        if value is not None
     }
+    taken = {variable: key for variable, (key, _) in own.items()}
+    array = dict.fromkeys(VARIABLES, "array") if keys.array is not None else {}
+    check_env(keys.env, place, taken | array, None if keys.roles is None else GIVEN)
+    return keys.env | {variable: value for variable, (_, value) in own.items()}
 
 
-def _secs(t: Table, key: str, field: str) -> float | None:
-    return t.secs(key, bounds(RunSpec, field), None)
-
-
-def _kind(t: Table, has_roles: bool) -> Kind:
-    kind: Any = t.choice("kind", get_args(Kind), "parallel" if has_roles else "sequential")
-    return kind  # type: ignore[no-any-return]
-
-
-def _retry(t: Table) -> Retry:
-    table = t.table("retry", _RETRY, "an object with count, platform and conflictSecs")
-    return Retry(
-        count=table.whole("count", bounds(Retry, "count"), 0),
-        platform=table.whole("platform", bounds(Retry, "platform"), 3),
-        conflict_secs=table.secs("conflictSecs", bounds(Retry, "conflict_secs"), 600.0) or 600.0,
-    )
-
-
-def _indices(t: Table) -> Indices | None:
-    value = t.raw("array")
-    right = "indices as a text, such as '0-9,20,30-40:2%5' (%5: five at once)"
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        t.error("array", right)
-        return None
-    try:
-        return parse_indices(value)
-    except Refusal as e:
-        t.error("array", right, e.sentence)
-        return None
-
-
-def _waits(t: Table) -> tuple[DependencyWait, ...]:
-    elements = t.elements("after", "a list of names, or of objects with job and on")
-    if len(elements) > MAX_AFTER:
-        t.error("after", f"at most {MAX_AFTER}", f"it has {len(elements)} dependencies")
-    out: list[DependencyWait] = []
-    for value, path in elements[:MAX_AFTER]:
-        if isinstance(value, str):
-            out.append(DependencyWait(value))
-            continue
-        one = Table(value, path, t.findings, _AFTER, "a dependency")
-        on: Any = one.choice("on", get_args(On), "ok")
-        if isinstance(one.raw("job"), str):
-            out.append(DependencyWait(str(one.raw("job")), on))
-        else:
-            out.append(DependencyWait(""))
-            if isinstance(value, dict):
-                one.error(
-                    "job",
-                    "the name of a job here, or a computeJid",
-                    f"it is {shown(one.raw('job'))}",
-                )
-    return tuple(out)
+def _waits(keys: JobKeys) -> tuple[Dependency, ...]:
+    return tuple(Dependency(job=w) if isinstance(w, str) else w for w in keys.after)
 
 
 def _check_waits(jobs: Sequence[JobDescription], findings: Findings) -> None:
@@ -410,23 +299,3 @@ def _after(
         )
         return ()
     return tuple(after)
-
-
-def _spec(job: JobDescription, uid: str, sid: str, after: tuple[After, ...]) -> RunSpec:
-    return RunSpec(
-        uid=uid,
-        simulation_id=sid,
-        job_run_mode=job.kind,
-        driver=job.driver,
-        command=job.command,
-        roles=job.roles,
-        env=job.env,
-        retry=job.retry,
-        debug_secs=job.debug_secs,
-        time_limit_secs=job.time_limit_secs,
-        queue_limit_secs=job.queue_limit_secs,
-        grace_secs=job.grace_secs,
-        after=after,
-        sim_name=job.name,
-        batch=job.batch,
-    )

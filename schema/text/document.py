@@ -11,7 +11,7 @@ import msgspec
 
 from ..fields import MAX_PROBLEMS, InvalidDocument, Problem, above, element, member, quoted
 
-#: Limits: a job description needs less depth, and no file written by a person has more values.
+#: Limits: every file needs less depth, and no file written by a person has more values.
 MAX_DEPTH, MAX_VALUES = 16, 50_000
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _DIGITS = 20
@@ -53,7 +53,7 @@ class Tree:
             self.stop(
                 line,
                 f"it has more than {MAX_DEPTH} levels of nesting",
-                "less depth: a job needs seven levels",
+                "less depth",
             )
         self._open.append((container, path))
 

@@ -1,5 +1,5 @@
-"""Semantic checks of a cluster: trust, settings that cannot work, values that do not fit together.
-`cluster_file` checks the form of single fields.
+"""Rules of a cluster: trust, settings that cannot work, values that do not fit together. The fields'
+types have the form of single values.
 """
 
 import base64
@@ -7,14 +7,12 @@ import binascii
 import os
 import re
 import stat
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
 
 from ...protocol.clusters.batch import BatchRequest
-from ...protocol.ids import EnvName, Uid
+from ...protocol.clusters.cluster import Cluster, Clusters, Limits, LoginHost
 from ...protocol.redaction import is_secret
-from ...schema.fields import fits
+from ...schema.fields import quoted, shown
 from ...schema.jobs.batch_rules import (
     contradictions,
     directive_name,
@@ -22,8 +20,8 @@ from ...schema.jobs.batch_rules import (
     setup_problem,
     tasks_of,
 )
-from ...schema.text.yaml_structs import Part, Wrong
-from .secret_files import is_loopback
+from ...schema.structs import Place
+from .secret_files import FileProblem, is_loopback
 
 #: Types of host keys in known_hosts and in the output of ssh-keyscan.
 KEY_TYPES = (
@@ -36,218 +34,145 @@ KEY_TYPES = (
     "sk-ecdsa-sha2-nistp256@openssh.com",
 )
 MIN_RSA_BITS = 2048
-MAX_SETUP = 65_536
-_USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}\$?", re.ASCII)
 _FOLDER = re.compile(
     r"(?:/|~(?=/|\Z)|\$[A-Za-z_][A-Za-z0-9_]*)(?:[A-Za-z0-9_.,:=@%+/-]|\$[A-Za-z_][A-Za-z0-9_]*)*",
     re.ASCII,
 )
+_REMOVE = "remove this field"
 
 
-class ClusterShape(NamedTuple):
-    """The fields of one cluster. A host's `via` is a Part in its values."""
-
-    cluster: Part
-    login: tuple[Part, ...]
-    defaults: Part | None
-    limits: Part | None
-
-
-def check(path: str, whole: Part, shapes: Sequence[ClusterShape], wrong: Wrong) -> None:
-    """Check all clusters. path: the file; whole: its top-level fields."""
+def check_file(path: str, place: Place) -> None:
+    """Add an error if everybody can write the file."""
     if os.stat(path).st_mode & stat.S_IWOTH:
-        what = "can be written by everybody: others could add their own host to it and receive passwords"
-        wrong(whole, "", f"{path} {what}; run: chmod o-w {path}", "unsafe")
-    _check_unique_names([s.cluster for s in shapes], wrong)
-    for shape in shapes:
-        _check_access(shape, wrong)
-        _check_link(shape, wrong)
-        for host in shape.login:
-            _check_login(host, wrong)
-        _check_unique_hosts(shape.login, wrong)
-        _check_paths(shape.cluster, wrong)
-        _check_environment(shape.cluster, wrong)
-        _check_rates(shape.cluster, wrong)
-        _check_batch(shape, wrong)
+        place.error(
+            "",
+            "the file can be written by everybody: others could add their own host to it and receive passwords",
+            f"run: chmod o-w {path}",
+            unsafe=True,
+        )
 
 
-def _check_unique_names(clusters: Sequence[Part], wrong: Wrong) -> None:
-    seen: dict[str, Part] = {}
-    for cluster in clusters:
-        if (name := cluster.values.get("name")) is None:
-            continue
-        first = seen.setdefault(name.lower(), cluster)
-        if first is not cluster:
-            what = f"is also that of {first.where} (line {first.line('name')})"
-            wrong(cluster, "name", f"{what}: each cluster needs its own name", "badConfig")
+def check(clusters: Clusters, place: Place) -> None:
+    """Add the errors of all clusters, whose wrong values are empty or defaults."""
+    names: dict[str, Place] = {}
+    for cluster, at in zip(clusters.clusters, place.each("clusters"), strict=False):
+        name = cluster.name.lower()
+        if name and (first := names.setdefault(name, at)) is not at:
+            at.error("name", f"it is also that of {first.path}", "each cluster has its own name")
+        if at.valid("access"):
+            _check_access(cluster, at)
+            _check_link(cluster, at)
+        _check_hosts(cluster.login, at)
+        _check_paths(cluster, at)
+        _check_environment(cluster, at)
+        _check_rates(cluster, at)
+        _check_batch(cluster, at)
 
 
 # ---- access
 
 
-def _check_access(shape: ClusterShape, wrong: Wrong) -> None:
-    cluster = shape.cluster
-    access = cluster.values.get("access", "account")
-    if "access" in cluster.given and "access" not in cluster.values:
-        return
-    if access == "ssh" and "login" not in cluster.given:
-        wrong(
-            cluster,
-            "access",
-            "is ssh, which needs login hosts: add them to login, each with its keys",
-            "badConfig",
-        )
-    for name in ("login", "methods"):
-        if access != "ssh" and name in cluster.given:
-            wrong(
-                cluster,
-                name,
-                f"is only for access ssh, and access is {access}: remove this field",
-                "badConfig",
-            )
+def _check_access(cluster: Cluster, at: Place) -> None:
+    access = cluster.access
+    if access == "ssh" and not cluster.login and at.valid("login"):
+        at.error("access", "it is ssh, which needs login hosts", "`login`, each host with its keys")
+    for key in ("login", "methods"):
+        if access != "ssh" and at.given(key):
+            at.error(key, f"it is only for access ssh, and access is {access}", _REMOVE)
     becomes = access in ("sudo", "runuser")
-    if becomes and not cluster.given.get("users"):
-        what = f"is missing: access {access} needs the unix user of each user"
-        wrong(cluster, "users", f"{what}, as in users: {{EPRSqtUW: ann}}", "badConfig")
-    if not becomes and "users" in cluster.given:
-        wrong(
-            cluster,
+    if becomes and not cluster.users and at.valid("users"):
+        at.error(
             "users",
-            f"is only for access sudo and runuser, and access is {access}: remove this field",
-            "badConfig",
+            f"it is missing: access {access} needs the unix user of each user",
+            "an object, as in {EPRSqtUW: ann}",
         )
-    for uid, user in cluster.values.get("users", {}).items():
-        _check_user(cluster, uid, user, wrong)
-    methods = cluster.values.get("methods", ())
-    if not methods and "methods" in cluster.values:
-        wrong(
-            cluster,
-            "methods",
-            "is empty: nobody could sign in; remove it to allow all methods",
-            "badConfig",
+    if not becomes and at.given("users"):
+        at.error(
+            "users", f"it is only for access sudo and runuser, and access is {access}", _REMOVE
         )
-    if again := _first_duplicate(methods):
-        wrong(cluster, "methods", f"names {again} twice; give each once", "badConfig")
+    for uid, user in cluster.users.items():
+        if user == "root":
+            at.within("users").error(
+                uid,
+                "it is root: users' jobs would control the machine",
+                "another unix user",
+                unsafe=True,
+            )
 
 
-def _check_user(cluster: Part, uid: str, user: str, wrong: Wrong) -> None:
-    if not fits(uid, Uid):
-        what = f"{ascii(uid)[:40]} is not a user id of 8 letters and digits"
-        wrong(cluster, "users", f"{what} ('jobscribe job list --json' shows them)", "badConfig")
-    if not _USER.fullmatch(user):
-        wrong(cluster, "users", f"{ascii(user)[:60]} is not the name of a unix user", "badConfig")
-    elif user == "root":
-        wrong(
-            cluster,
-            "users",
-            f"{uid} must not be root: users' jobs would control the machine",
-            "unsafe",
-        )
-
-
-def _check_link(shape: ClusterShape, wrong: Wrong) -> None:
-    cluster = shape.cluster
-    access, link = cluster.values.get("access", "account"), cluster.values.get("link", "direct")
+def _check_link(cluster: Cluster, at: Place) -> None:
+    access, link = cluster.access, cluster.link
     if link == "ssh" and access != "ssh":
-        wrong(
-            cluster,
+        at.error(
             "link",
-            f"is ssh, which needs access ssh, and access is {access}: use direct (on this machine) or tls",
-            "badConfig",
+            f"it is ssh, which needs access ssh, and access is {access}",
+            "direct (on this machine) or tls",
         )
-    far = [
-        host for host in shape.login if not is_loopback(str(host.values.get("host", "localhost")))
-    ]
-    if link == "direct" and access == "ssh" and far:
-        what = f"must be tls or ssh: {far[0].values['host']} is another machine"
-        wrong(
-            cluster, "link", f"{what}, and direct is only for agents on this machine", "badConfig"
+    far = next((h.host for h in cluster.login if h.host and not is_loopback(h.host)), None)
+    if link == "direct" and access == "ssh" and far is not None:
+        at.error(
+            "link",
+            f"{far} is another machine, and direct is only for agents on this machine",
+            "tls or ssh",
         )
-    if (supervisor := cluster.values.get("supervisor")) is not None:
-        name, colon, port = supervisor.rpartition(":")
-        if link != "tls":
-            wrong(
-                cluster,
-                "supervisor",
-                f"is only for link tls, and link is {link}: remove this field",
-                "badConfig",
-            )
-        elif (
-            not colon
-            or not re.fullmatch(r"[A-Za-z0-9.:\[\]_-]+", name)
-            or not port.isdecimal()
-            or not 0 < int(port) < 65_536
+    if at.given("supervisor") and link != "tls" and at.valid("link"):
+        at.error("supervisor", f"it is only for link tls, and link is {link}", _REMOVE)
+
+
+def _check_hosts(hosts: Sequence[LoginHost], at: Place) -> None:
+    seen: dict[tuple[str, int], Place] = {}
+    for host, here in zip(hosts, at.each("login"), strict=False):
+        _check_keys(host, here)
+        if (
+            host.host
+            and (first := seen.setdefault((host.host.lower(), host.port), here)) is not here
         ):
-            wrong(
-                cluster,
-                "supervisor",
-                f"must be host:port, as in 10.1.2.3:8002; got {ascii(supervisor)[:80]}",
-                "badConfig",
+            here.error(
+                "host", f"it is also that of {first.path}", "all keys of a host under one entry"
             )
 
 
-def _check_login(host: Part, wrong: Wrong) -> None:
-    keys = host.values.get("keys", ())
-    for n, key in enumerate(keys):
+def _check_keys(host: LoginHost, at: Place) -> None:
+    seen = set()
+    for key, place in zip(host.keys, at.each("keys"), strict=False):
         if problem := key_problem(key):
-            wrong(host, "keys", f"[{n}]: {problem[0]}", problem[1])
-    if again := _first_duplicate(" ".join(key.split()[:2]) for key in keys):
-        wrong(host, "keys", f"has {again[:40]}... twice; give each once", "badConfig")
-    if (via := host.values.get("via")) is not None:
-        _check_login(via, wrong)
+            place.error("", problem.problem, problem.right, unsafe=problem.unsafe)
+        if (plain := " ".join(key.split()[:2])) in seen:
+            place.error("", f"{quoted(plain)} occurs twice", "each once")
+        seen.add(plain)
+    if host.via is not None:
+        _check_keys(host.via, at.within("via"))
 
 
-def _check_unique_hosts(hosts: Sequence[Part], wrong: Wrong) -> None:
-    seen: dict[tuple[str, int], Part] = {}
-    for host in hosts:
-        if (name := host.values.get("host")) is None:
-            continue
-        first = seen.setdefault((name.lower(), host.values.get("port", 22)), host)
-        if first is not host:
-            wrong(
-                host,
-                "host",
-                f"is also that of {first.where} (line {first.line('host')}): list all keys under one host",
-                "badConfig",
-            )
-
-
-def key_problem(text: str) -> tuple[str, str] | None:
-    """Return why a host key is not acceptable, and the error code; None if it is acceptable."""
+def key_problem(text: str) -> FileProblem | None:
+    """Return why a host key is not acceptable; None if it is acceptable."""
     words = text.split()
     kind = words[0] if words else ""
-    better = "use the host's ssh-ed25519 key"
+    right = "a key as ssh-keyscan prints it after the host's name, such as 'ssh-ed25519 AAAA...'"
+    better = "the host's ssh-ed25519 key"
     if kind.startswith(("SHA256:", "MD5:")):
-        return (
-            "is the fingerprint of a key: give the key itself, as 'ssh-keyscan HOST' prints it",
-            "badConfig",
-        )
+        return FileProblem("it is the fingerprint of a key", right, False)
     if len(words) > 2 and kind not in KEY_TYPES and words[1] in KEY_TYPES:
-        return (
-            "starts with a host name: remove the name, so that the line starts with the key type",
-            "badConfig",
-        )
+        return FileProblem("it starts with a host name", right, False)
     if kind == "ssh-dss":
-        return f"is a DSA key, which is insecure: {better}", "unsafe"
+        return FileProblem("it is a DSA key, which is insecure", better)
     if len(words) < 2 or kind not in KEY_TYPES:
-        what = "must be a key as ssh-keyscan prints it after the host's name, such as 'ssh-ed25519 AAAA...'"
-        return f"{what}; got {ascii(text)[:60]}", "badConfig"
+        return FileProblem(f"it is {shown(text)}", right, False)
     try:
         parts = list(_strings(base64.b64decode(words[1], validate=True)))
     except (binascii.Error, ValueError):
-        return f"is not a key: the text after {kind} was cut off, or is not base64", "badConfig"
+        why = f"the text after {kind} was cut off, or is not base64"
+        return FileProblem(why, right, False)
     if len(parts) < 2 or parts[0] != kind.encode():
-        return f"has type {kind}, but the key itself has another type", "badConfig"
+        return FileProblem(f"it has type {kind}, but the key itself has another type", right, False)
     bits = (
         int.from_bytes(parts[2], "big").bit_length()
         if kind == "ssh-rsa" and len(parts) > 2
         else MIN_RSA_BITS
     )
     if bits < MIN_RSA_BITS:
-        return (
-            f"is an RSA key of {bits} bits, which can be broken: {better}, or one of {MIN_RSA_BITS} bits",
-            "unsafe",
-        )
+        why = f"it is an RSA key of {bits} bits, which can be broken"
+        return FileProblem(why, f"{better}, or one of {MIN_RSA_BITS} bits")
     return None
 
 
@@ -264,170 +189,92 @@ def _strings(blob: bytes) -> Iterator[bytes]:
 # ---- paths
 
 
-def _check_paths(cluster: Part, wrong: Wrong) -> None:
-    folder = cluster.values.get("folder")
-    if folder is not None:
-        if not _FOLDER.fullmatch(folder) or ".." in folder.split("/"):
-            what = "must be a path of letters, digits and . , : = @ % + / _ -, with variables such as $SCRATCH, without '..'"
-            wrong(cluster, "folder", f"{what}; got {ascii(folder)[:80]}", "badConfig")
-        elif not folder.strip("/"):
-            wrong(
-                cluster,
-                "folder",
-                "must not be /: users' files and agents are stored there",
-                "badConfig",
-            )
-    user_root = cluster.values.get("user_root")
-    if user_root is not None and (
-        user_root != os.path.normpath(user_root) or user_root.startswith("//") or user_root == "/"
+def _check_paths(cluster: Cluster, at: Place) -> None:
+    folder = cluster.folder
+    if not _FOLDER.fullmatch(folder) or ".." in folder.split("/"):
+        right = "a path of letters, digits and . , : = @ % + / _ -, with variables such as $SCRATCH, without '..'"
+        at.error("folder", f"it is {shown(folder)}", right)
+    elif not folder.strip("/"):
+        at.error("folder", "it is /", "another folder: users' files and agents are stored there")
+    root = cluster.user_root
+    if root is not None and (
+        root != os.path.normpath(root) or root.startswith("//") or root == "/"
     ):
-        what = "must be an absolute path without '..', '.' or '//', and not /"
-        wrong(cluster, "userRoot", f"{what}; got {ascii(user_root)[:80]}", "badConfig")
-    pythons = cluster.values.get("pythons", ())
-    for python in pythons:
-        if "/" in python and not python.startswith("/"):
-            what = f"{ascii(python)[:60]} is a relative path"
-            wrong(
-                cluster,
-                "pythons",
-                f"{what}: use an absolute path, or a command name",
-                "badConfig",
-            )
-    if again := _first_duplicate(pythons):
-        wrong(cluster, "pythons", f"names {again} twice; give each once", "badConfig")
-    wheels = cluster.values.get("wheels")
-    if wheels is not None and not os.path.isdir(wheels):
-        wrong(
-            cluster,
+        right = "an absolute path without '..', '.' or '//', and not /"
+        at.error("userRoot", f"it is {shown(root)}", right)
+    if cluster.wheels is not None and not os.path.isdir(cluster.wheels):
+        at.error(
             "wheels",
-            f"folder {wheels} does not exist: create it with 'pip download', or remove this field",
-            "badConfig",
+            f"the folder {cluster.wheels} does not exist",
+            "a folder that 'pip download' filled, or no such field",
         )
 
 
-def _check_environment(cluster: Part, wrong: Wrong) -> None:
-    for name, value in cluster.values.get("environment", {}).items():
-        shown = ascii(name)[1:-1][:60]
-        if not fits(name, EnvName):
-            wrong(
-                cluster,
-                "environment",
-                f"{shown} is not the name of a variable: use letters, digits and _, not starting with a digit",
-                "badConfig",
-            )
-        elif name.startswith(("JOBSCRIBE_", "SLURM_JOB", "SBATCH_")):
-            wrong(
-                cluster,
-                "environment",
-                f"{shown} is set by jobscribe or Slurm: remove it",
-                "badConfig",
-            )
+def _check_environment(cluster: Cluster, at: Place) -> None:
+    here = at.within("environment")
+    for name, value in cluster.environment.items():
+        if name.startswith(("JOBSCRIBE_", "SLURM_JOB", "SBATCH_")):
+            here.error(name, "jobscribe or Slurm sets this variable", "another name")
         elif is_secret(name):
-            what = "looks like a secret, and all users' jobs would get it"
-            wrong(
-                cluster,
-                "environment",
-                f"{shown} {what}: put it into a file that only its users can read",
-                "unsafe",
+            here.error(
+                name,
+                "it looks like a secret, and all users' jobs would get it",
+                "a file that only its users can read",
+                unsafe=True,
             )
         elif not value.isprintable():
-            wrong(cluster, "environment", f"{shown} must be text on one line", "badConfig")
+            here.error(name, f"it is {shown(value)}", "text on one line")
 
 
-def _check_rates(cluster: Part, wrong: Wrong) -> None:
-    values = cluster.values
-    least, most = values.get("poll_secs", 2.0), values.get("poll_max_secs", 30.0)
+def _check_rates(cluster: Cluster, at: Place) -> None:
+    least, most = cluster.poll_secs, cluster.poll_max_secs
     if least > most:
-        field = "pollSecs" if "poll_secs" in values else "pollMaxSecs"
-        wrong(
-            cluster,
-            field,
-            f"is wrong: pollSecs is {least:g} and pollMaxSecs is {most:g}, which must not be smaller",
-            "badConfig",
+        at.error(
+            "pollSecs" if at.given("pollSecs") else "pollMaxSecs",
+            f"pollSecs is {least:g} and pollMaxSecs is {most:g}",
+            "pollSecs at most pollMaxSecs",
         )
-    if values.get("runs_per_user", 1) > values.get("runs", 1_000):
-        wrong(
-            cluster,
+    if cluster.runs_per_user > cluster.runs:
+        at.error(
             "runsPerUser",
-            f"is more than the {values.get('runs', 1_000)} runs of all users (runs)",
-            "badConfig",
+            f"it is {cluster.runs_per_user}, more than the {cluster.runs} runs of all users",
+            "at most `runs`",
         )
 
 
 # ---- batch requests
 
 
-def _check_batch(shape: ClusterShape, wrong: Wrong) -> None:
-    cluster, defaults, limits = shape.cluster, shape.defaults, shape.limits
-    for part in (cluster, defaults):
-        setup = part.values.get("setup", "") if part is not None else ""
-        if part is not None and (problem := setup_problem(setup) or _length_problem(setup)):
-            wrong(part, "setup", problem, "badConfig")
-    names = cluster.values.get("directives", ())
-    for name in names:
-        if "=" in name:
-            wrong(
-                cluster,
-                "directives",
-                f"{ascii(name)[:60]} must be only the name of an option; runs give the value",
-                "badConfig",
-            )
-        elif problem := directive_problem(name):
-            wrong(cluster, "directives", problem, "badConfig")
-    if again := _first_duplicate(names):
-        wrong(cluster, "directives", f"names {again} twice; give each once", "badConfig")
-    for name, limit in (limits.values if limits is not None else {}).items():
-        if not limit and limits is not None and name != "gpus":
-            wrong(limits, _camel(name), "must be at least 1: no run could start", "badConfig")
-    if defaults is not None:
-        _check_defaults(defaults, names, limits.values if limits is not None else {}, wrong)
+def _check_batch(cluster: Cluster, at: Place) -> None:
+    for name, place in zip(cluster.directives, at.each("directives"), strict=False):
+        if problem := directive_problem(name):
+            place.error("", problem, "another option")
+    defaults = at.within("defaults")
+    for setup, place in ((cluster.setup, at), (cluster.defaults.setup, defaults)):
+        if problem := setup_problem(setup):
+            place.error("setup", problem, "lines of sh")
+    if defaults.given("cluster"):
+        defaults.error("cluster", "the defaults are those of this cluster", _REMOVE)
+    _check_defaults(cluster.defaults, cluster, defaults)
 
 
-def _check_defaults(
-    defaults: Part, allowed: Sequence[str], limits: dict[str, Any], wrong: Wrong
-) -> None:
-    for directive in defaults.values.get("directives", ()):
+def _check_defaults(wishes: BatchRequest, cluster: Cluster, at: Place) -> None:
+    for directive, place in zip(wishes.directives, at.each("directives"), strict=False):
         name = directive_name(directive)
         if problem := directive_problem(directive):
-            wrong(defaults, "directives", problem, "badConfig")
-        elif name not in allowed:
-            wrong(
-                defaults,
-                "directives",
-                f"{name} is not in directives of the cluster: add it there",
-                "badConfig",
-            )
-    wishes = BatchRequest(**defaults.values)
+            place.error("", problem, "another option")
+        elif name not in cluster.directives:
+            place.error("", f"the cluster does not allow {name}", "add it to its `directives`")
     for sentence in contradictions(wishes):
-        wrong(defaults, "", sentence, "badConfig")
-    for name, value in (
-        ("nodes", wishes.nodes),
-        ("tasks", tasks_of(wishes)),
-        ("cores", tasks_of(wishes) * (wishes.cores or 1)),
-        ("memory_mb", wishes.memory_mb),
-        ("gpus", wishes.gpus),
+        at.error("", sentence, "sizes that fit together")
+    limits: Limits = cluster.limits
+    for key, value, limit in (
+        ("nodes", wishes.nodes, limits.nodes),
+        ("tasks", tasks_of(wishes), limits.tasks),
+        ("cores", tasks_of(wishes) * (wishes.cores or 1), limits.cores),
+        ("memoryMb", wishes.memory_mb, limits.memory_mb),
+        ("gpus", wishes.gpus, limits.gpus),
     ):
-        if value is not None and name in limits and limits[name] and value > limits[name]:
-            what = f"{value}{' of all tasks together' if name == 'cores' else ''}"
-            wrong(
-                defaults,
-                _camel(name),
-                f"is {what}, above the cluster's limit of {limits[name]}",
-                "badConfig",
-            )
-
-
-def _length_problem(setup: str) -> str | None:
-    return (
-        f"has {len(setup)} characters; the limit is {MAX_SETUP}" if len(setup) > MAX_SETUP else None
-    )
-
-
-def _camel(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(word.capitalize() for word in others)
-
-
-def _first_duplicate(values: Any) -> str | None:
-    """Return the first duplicate, or None."""
-    return next((value for value, count in Counter(values).items() if count > 1), None)
+        if value is not None and limit is not None and value > limit:
+            what = f"{value}{' of all tasks together' if key == 'cores' else ''}"
+            at.error(key, f"it is {what}", f"at most {limit}, the cluster's limit")

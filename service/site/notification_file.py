@@ -1,39 +1,31 @@
-"""The file of notification targets (YAML, `notify.file`): the parser and all checks. All mistakes
-are reported together, with their lines.
+"""The file of notification targets (YAML, `notify.file`): fields, their forms, and rules. All
+problems are reported together, with their lines.
 
 Only this file decides where notifications go; users and jobs have no influence. Secrets are in
-separate files that it names. Relative paths are relative to the file. docs/notifications.md
-describes all fields.
+separate files that it names. docs/notifications.md describes all fields.
 """
 
 import os
 import re
 import ssl
 import stat
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Annotated, Literal, TypeVar, get_args
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
 from ...protocol.errors import Refusal
-from ...schema.fields import InvalidValue
-from ...schema.text.yaml_structs import (
-    Fields,
-    Notes,
-    Part,
-    Wrong,
-    combined_refusal,
-    matching,
-    read_mapping,
-)
-from ...schema.text.yaml_subset import LocatedMapping
-from ..settings.value_parsers import seconds
-from .secret_files import file_problems, is_loopback, is_weak
+from ...protocol.fields import SECONDS, Form, word
+from ...protocol.ids import SimulationType, Uid
+from ...schema.fields import shown
+from ...schema.structs import Place
+from . import site_file
+from .secret_files import FileProblem, file_problems, is_loopback, is_weak
 
-MAX_TARGETS, MAX_ARGUMENTS, MAX_HEADERS = 50, 100, 30
-#: Events to which a target can subscribe.
-WORDS = (
+MAX_HEADERS = 30
+#: An event to which a target can subscribe.
+Event = Literal[
     "pending",
     "running",
     "held",
@@ -44,7 +36,8 @@ WORDS = (
     "attemptEnded",
     "signInNeeded",
     "purged",
-)
+]
+WORDS: tuple[Event, ...] = get_args(Event)
 #: Headers that jobscribe sets itself.
 _RESERVED_HEADERS = frozenset(
     {
@@ -61,23 +54,43 @@ _RESERVED_PREFIX = "x-jobscribe-"
 _MOST_BYTES = 64 * 1024
 
 
+_URL_FORM = "an address such as https://host/path, at most 2000 characters"
+_Url = Annotated[str, msgspec.Meta(pattern=r"^[\x21-\x7e]{1,2000}\Z"), Form(_URL_FORM)]
+_Argument = Annotated[str, msgspec.Meta(pattern=r"^[^\0]{0,4000}\Z"), Form("a text", word)]
+_UserId = Annotated[Uid, Form("a user id: 8 letters or digits")]
+_Type = Annotated[SimulationType, Form("a simulation type")]
+_SecretFile = Annotated[str, Form("a file that only its owner can read", path=True)]
+
+T = TypeVar("T")
+
+
 class Target(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A notification target: a webhook (url) or a command. Empty filters match everything."""
 
-    name: str
-    url: str | None = None
-    command: tuple[str, ...] = ()
-    on: tuple[str, ...] = ("ended",)
-    users: tuple[str, ...] = ()
-    simulation_types: tuple[str, ...] = ()
-    drivers: tuple[str, ...] = ()
-    secret_file: str | None = None
-    headers_file: str | None = None
-    ca_file: str | None = None
+    name: Annotated[
+        str,
+        msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}\Z"),
+        Form("lower-case letters, digits, _ and -, at most 40"),
+    ]
+    url: _Url | None = None
+    command: Annotated[
+        tuple[_Argument, ...],
+        msgspec.Meta(min_length=1, max_length=100),
+        Form("a list of 1 to 100 texts, the first one the absolute path of a program"),
+    ] = ()
+    on: Annotated[tuple[Event, ...], msgspec.Meta(min_length=1), Form(unique=True)] = ("ended",)
+    users: Annotated[tuple[_UserId, ...], msgspec.Meta(max_length=1_000), Form(unique=True)] = ()
+    simulation_types: Annotated[
+        tuple[_Type, ...], msgspec.Meta(max_length=100), Form(unique=True)
+    ] = ()
+    drivers: Annotated[tuple[Literal["local", "docker", "sbatch"], ...], Form(unique=True)] = ()
+    secret_file: _SecretFile | None = None
+    headers_file: _SecretFile | None = None
+    ca_file: Annotated[str, Form("a file with certificates (PEM)", path=True)] | None = None
     allow_http: bool = False
-    timeout_secs: float = 10.0
-    give_up_secs: float = 86_400.0
-    max_parallel: int = 4
+    timeout_secs: Annotated[float, msgspec.Meta(gt=0, le=600), SECONDS] = 10.0
+    give_up_secs: Annotated[float, msgspec.Meta(gt=0, le=30 * 86_400), SECONDS] = 86_400.0
+    max_parallel: Annotated[int, msgspec.Meta(ge=1, le=32)] = 4
 
     @property
     def kind(self) -> str:
@@ -94,219 +107,177 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return f"{parts.scheme}://{parts.netloc}"
 
 
-class _TargetsFile(msgspec.Struct, frozen=True, kw_only=True):
-    targets: tuple[Target, ...]
-
-
-_TIME = "more than 0 seconds and at most 10 minutes, as in 10 or 1:30"
-#: The expected form of each field, for error messages.
-FORMS = {
-    "targets": f"a list of 1 to {MAX_TARGETS} targets, each a mapping with name, and url or command",
-    "name": "lower-case letters, digits, _ and -, at most 40",
-    "url": "an address such as https://host/path, at most 2000 characters",
-    "command": f"a list of 1 to {MAX_ARGUMENTS} texts, the first one the absolute path of a program",
-    "on": f"a list of some of {', '.join(WORDS)}, each once",
-    "users": "a list of user ids, each 8 letters or digits",
-    "simulationTypes": "a list of simulation types",
-    "drivers": "a list of drivers, such as [local, sbatch]",
-    "secretFile": "the path of a file that only its owner can read",
-    "headersFile": "the path of a file that only its owner can read",
-    "caFile": "the path of a file with certificates (PEM)",
-    "allowHttp": "true or false",
-    "timeoutSecs": _TIME,
-    "giveUpSecs": "more than 0 seconds and at most 30 days, as in 3600 or 1d00:00:00",
-    "maxParallel": "a whole number from 1 to 32",
-}
+class _Targets(msgspec.Struct, frozen=True, kw_only=True):
+    targets: Annotated[tuple[Target, ...], msgspec.Meta(min_length=1, max_length=50)]
 
 
 def load(path: str) -> tuple[Target, ...]:
-    """Return the targets in this file. Raises Refusal with all mistakes."""
+    """Return the targets in this file. Raises Refusal with all problems."""
     targets, found = read(path)
-    if targets is not None:
-        return targets
-    raise combined_refusal(f"the file of notifications {path}", found)
+    if targets is None:
+        raise site_file.combined(path, found)
+    return targets
 
 
 def read(path: str) -> tuple[tuple[Target, ...] | None, list[Refusal]]:
-    """Return the targets, or all mistakes of the file."""
-    try:
-        given = read_mapping(path, "notify.file", "targets; etc/notifications.example.yml is one")
-        _check_owner(path)
-    except Refusal as e:
-        return None, [e]
-    notes = Notes(path)
-    parts = _parts(path, given, notes.wrong)
-    names: dict[str, Part] = {}
-    for part in parts:
-        _check_target(part, notes.wrong)
-        name = part.values.get("name", "")
-        if name and names.setdefault(name, part) is not part:
-            first = names[name].line("name")
-            notes.wrong(
-                part,
-                "name",
-                f"{name} is also the name of the target in line {first}; each target needs its own name",
-            )
-    found = notes.found()
-    return (None, found) if found else (tuple(Target(**part.values) for part in parts), [])
+    """Return the targets, or all problems of the file."""
+
+    def check(file: _Targets, place: Place) -> _Targets:
+        _check_owner(path, place)
+        names: dict[str, Place] = {}
+        for target, at in zip(file.targets, place.each("targets"), strict=False):
+            _check_target(target, at)
+            if target.name and (first := names.setdefault(target.name, at)) is not at:
+                at.error("name", f"it is also that of {first.path}", "each target has its own name")
+        return file
+
+    file, found = site_file.read(path, "notify.file", _Targets, check)
+    return (None if file is None else file.targets), found
 
 
 def secret_of(target: Target) -> str | None:
     """Return the signing key of a target. Raises Refusal."""
-    if target.secret_file is None:
-        return None
-    for problem in (
-        *file_problems("secretFile", target.secret_file),
-        *_weak_secret_problems(target.secret_file),
-    ):
-        raise problem
-    return _read_text(target.secret_file).strip()
+    path = target.secret_file
+    return None if path is None else _content("secretFile", path, _secret)
 
 
 def headers_of(target: Target) -> dict[str, str]:
     """Return the additional headers of a target. Raises Refusal."""
-    if target.headers_file is None:
-        return {}
-    for problem in file_problems("headersFile", target.headers_file):
-        raise problem
-    return _read_headers(target.headers_file)
+    path = target.headers_file
+    return {} if path is None else _content("headersFile", path, _headers)
 
 
-def _parts(path: str, given: LocatedMapping, wrong: Wrong) -> list[Part]:
-    fields = Fields(
-        path, wrong, forms=FORMS, read=_READ, paths=("secretFile", "headersFile", "caFile")
-    )
-    whole = fields.part(_TargetsFile, given, "", left=("targets",))
-    if "targets" not in given:
-        return []
-    value = given["targets"]
-    if not isinstance(value, list) or not 0 < len(value) <= MAX_TARGETS:
-        fields.unfit(whole, "targets", value)
-        return []
-    return fields.each(
-        whole, Target, {f"targets[{n}]": each for n, each in enumerate(value)}, "targets"
-    )
+# ---- rules
 
 
-# ---- checks of combinations
-
-
-def _check_target(part: Part, wrong: Wrong) -> None:
-    given, values = part.given, part.values
-    if ("url" in given) == ("command" in given):
-        wrong(part, "", "a target needs either url or command, not both", "badConfig")
-    if "url" in values:
-        _check_url(part, wrong)
-    if "command" in values:
-        for what, code in _program_problems(values["command"][0]):
-            wrong(part, "command", what, code)
-        for name in ("secretFile", "headersFile", "caFile", "allowHttp"):
-            if name in given:
-                wrong(
-                    part,
-                    name,
-                    "is only for targets with url; remove it",
-                    "badConfig",
-                )
-    for field, name, check in (
-        ("secretFile", "secret_file", _weak_secret_problems),
-        ("headersFile", "headers_file", _header_problems),
-    ):
-        if values.get(name) is not None:
-            for problem in _file_or_content_problems(
-                file_problems(field, values[name]), check, values[name]
-            ):
-                wrong(part, "", problem.sentence, problem.code)
-    if values.get("ca_file") is not None:
-        for problem in _ca_problems(values["ca_file"]):
-            wrong(part, "caFile", problem.sentence, problem.code)
-
-
-def _file_or_content_problems(
-    first: Iterator[Refusal], then: Callable[[str], Iterator[Refusal]], path: str
-) -> list[Refusal]:
-    """Skip content checks if the file itself has problems, such as being readable by others."""
-    return list(first) or list(then(path))
-
-
-def _check_url(part: Part, wrong: Wrong) -> None:
-    try:
-        url = urlsplit(part.values["url"])
-        host, _ = url.hostname, url.port
-    except ValueError:
-        host, url = None, SplitResult("", "", "", "", "")
-    if not host or url.scheme not in ("http", "https"):
-        wrong(part, "url", f"must be {FORMS['url']}", "badConfig")
-    elif url.username is not None or url.password is not None:
-        wrong(
-            part,
-            "url",
-            "must not contain a user or password; put the header into a file and name that file in headersFile",
-            "unsafe",
-        )
-    elif url.scheme == "http" and not is_loopback(host) and not part.values.get("allow_http"):
-        what = "http can be read and changed in transit: use https (with caFile for your own certificate authority), or"
-        wrong(part, "url", f"{what} set allowHttp: true in a trusted network", "unsafe")
-
-
-def _program_problems(program: str) -> Iterator[tuple[str, str]]:
-    """Yield (problem, error code)."""
-    try:
-        found = os.stat(program)
-    except OSError as e:
-        yield f"{program} cannot be used: {e.strerror}; name an existing program", "badConfig"
-        return
-    if not stat.S_ISREG(found.st_mode) or not os.access(program, os.X_OK):
-        yield f"{program} cannot be executed; run: chmod +x {program}", "badConfig"
-    elif found.st_mode & stat.S_IWOTH:
-        yield (
-            f"{program} can be changed by everybody (mode {stat.S_IMODE(found.st_mode):04o}); run: chmod o-w {program}",
-            "unsafe",
-        )
-
-
-def _check_owner(path: str) -> None:
+def _check_owner(path: str, place: Place) -> None:
     """Check that only this user can write the file: it names commands to execute and receivers of
     notifications about all users' runs.
     """
     found = os.stat(path)
     if found.st_uid not in (0, os.geteuid()):
-        raise Refusal(
-            "unsafe",
-            f"notify.file: {path} belongs to another user (uid {found.st_uid}), who could execute commands",
+        place.error(
+            "",
+            f"the file belongs to another user (uid {found.st_uid}), who could execute commands",
+            "a file of this user or of root",
+            unsafe=True,
         )
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        mode = f"{stat.S_IMODE(found.st_mode):04o}"
-        raise Refusal(
-            "unsafe",
-            f"notify.file: {path} can be changed by others (mode {mode}); run: chmod go-w {path}",
+    elif found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        place.error(
+            "",
+            f"the file can be changed by others (mode {stat.S_IMODE(found.st_mode):04o})",
+            f"run: chmod go-w {path}",
+            unsafe=True,
         )
 
 
-def _weak_secret_problems(path: str) -> Iterator[Refusal]:
-    try:
-        secret = _read_text(path).strip()
-    except Refusal as problem:
-        yield problem
+def _check_target(target: Target, at: Place) -> None:
+    if isinstance(at.data, dict) and at.given("url") == at.given("command"):
+        at.error("", "it has both url and command, or neither", "either `url` or `command`")
+    if target.url is not None:
+        _check_url(target.url, target.allow_http, at)
+    if target.command:
+        _check_program(target.command[0], at)
+        for key in ("secretFile", "headersFile", "caFile", "allowHttp"):
+            if at.given(key):
+                at.error(key, "it is only for targets with url", "remove this field")
+    _check_content("secretFile", target.secret_file, _secret, at)
+    _check_content("headersFile", target.headers_file, _headers, at)
+    if target.ca_file is not None:
+        try:
+            ssl.create_default_context(cafile=target.ca_file)
+        except (OSError, ssl.SSLError) as e:
+            why = getattr(e, "strerror", None) or "it has no certificates"
+            at.error("caFile", f"{target.ca_file}: {why}", "a file with certificates (PEM)")
+
+
+def _check_content(key: str, path: str | None, parse: Callable[[str], object], at: Place) -> None:
+    """Check a file with a secret. Skip its content if others could read it."""
+    if path is None:
         return
-    if is_weak(secret):
-        yield Refusal(
-            "unsafe",
-            f"secretFile: the secret in {path} is easily guessed; 'openssl rand -hex 32' creates a strong one",
+    found = list(file_problems(path))
+    if not found and isinstance(content := parse(path), FileProblem):
+        found = [content]
+    for problem in found:
+        at.error(key, problem.problem, problem.right, unsafe=problem.unsafe)
+
+
+def _check_url(text: str, allow_http: bool, at: Place) -> None:
+    try:
+        url = urlsplit(text)
+        host, _ = url.hostname, url.port
+    except ValueError:
+        host, url = None, SplitResult("", "", "", "", "")
+    if not host or url.scheme not in ("http", "https"):
+        at.error("url", f"it is {shown(text)}", _URL_FORM)
+    elif url.username is not None or url.password is not None:
+        at.error(
+            "url",
+            "it contains a user or password",
+            "a file with the header, whose path is in headersFile",
+            unsafe=True,
+        )
+    elif url.scheme == "http" and not is_loopback(host) and not allow_http:
+        at.error(
+            "url",
+            "http can be read and changed in transit",
+            "https (with caFile for your own certificate authority), or allowHttp: true in a trusted network",
+            unsafe=True,
         )
 
 
-def _header_problems(path: str) -> Iterator[Refusal]:
+def _check_program(program: str, at: Place) -> None:
+    if not os.path.isabs(program):
+        at.error("command", f"it begins with {shown(program)}", "the absolute path of a program")
+        return
     try:
-        _read_headers(path)
-    except Refusal as problem:
-        yield problem
+        found = os.stat(program)
+    except OSError as e:
+        why = e.strerror or "it cannot be opened"
+        at.error("command", f"{program} cannot be used: {why}", "an existing program")
+        return
+    if not stat.S_ISREG(found.st_mode) or not os.access(program, os.X_OK):
+        at.error("command", f"{program} cannot be executed", f"run: chmod +x {program}")
+    elif found.st_mode & stat.S_IWOTH:
+        mode = f"{stat.S_IMODE(found.st_mode):04o}"
+        at.error(
+            "command",
+            f"{program} can be changed by everybody (mode {mode})",
+            f"run: chmod o-w {program}",
+            unsafe=True,
+        )
 
 
-def _read_headers(path: str) -> dict[str, str]:
+# ---- files with secrets
+
+
+def _content(key: str, path: str, parse: Callable[[str], T | FileProblem]) -> T:
+    """Return the content of a file that a field names. Raises Refusal."""
+    for problem in file_problems(path):
+        raise problem.refusal(key)
+    content = parse(path)
+    if isinstance(content, FileProblem):
+        raise content.refusal(key)
+    return content
+
+
+def _secret(path: str) -> str | FileProblem:
+    text = _text(path)
+    if isinstance(text, FileProblem) or not is_weak(text.strip()):
+        return text if isinstance(text, FileProblem) else text.strip()
+    return FileProblem(
+        f"the secret in {path} is easily guessed", "a strong one, as 'openssl rand -hex 32' creates"
+    )
+
+
+def _headers(path: str) -> dict[str, str] | FileProblem:
     """Parse lines `Name: value`. Errors do not contain the value, which may be a secret."""
+    text = _text(path)
+    if isinstance(text, FileProblem):
+        return text
+    right = "a header, as in 'Authorization: Bearer ...'"
     out: dict[str, str] = {}
-    for number, line in enumerate(_read_text(path).splitlines(), 1):
+    for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
         name, colon, value = line.partition(":")
@@ -315,103 +286,22 @@ def _read_headers(path: str) -> dict[str, str]:
             or not re.fullmatch(r"[A-Za-z0-9-]{1,100}", name)
             or not re.fullmatch(r"[\x20-\x7e\t]{1,4000}", value.strip())
         ):
-            raise Refusal(
-                "badConfig",
-                f"headersFile: {path}:{number}: must be a header, as in 'Authorization: Bearer ...'",
-            )
+            return FileProblem(f"{path}:{number}: it is not a header", right, False)
         if name.lower() in _RESERVED_HEADERS or name.lower().startswith(_RESERVED_PREFIX):
-            raise Refusal(
-                "badConfig",
-                f"headersFile: {path}:{number}: jobscribe sets {name} itself; remove it",
-            )
+            what = f"{path}:{number}: jobscribe sets {name} itself"
+            return FileProblem(what, "remove this line", False)
         out[name] = value.strip()
     if not 0 < len(out) <= MAX_HEADERS:
-        what = (
-            f"must have 1 to {MAX_HEADERS} headers, one a line, as in 'Authorization: Bearer ...'"
-        )
-        raise Refusal("badConfig", f"headersFile: {path} {what}")
+        what = f"{path} has {len(out)} headers"
+        return FileProblem(what, f"1 to {MAX_HEADERS}, one a line, each {right}", False)
     return out
 
 
-def _ca_problems(path: str) -> Iterator[Refusal]:
-    try:
-        ssl.create_default_context(cafile=path)
-    except (OSError, ssl.SSLError) as e:
-        yield Refusal(
-            "badConfig",
-            f"{path} cannot be read as certificates (PEM): {getattr(e, 'strerror', None) or 'it has no certificates'}",
-        )
-
-
-def _read_text(path: str) -> str:
+def _text(path: str) -> str | FileProblem:
     try:
         with open(path, "rb") as f:
             return f.read(_MOST_BYTES).decode("ascii")
     except OSError as e:
-        raise Refusal("badConfig", f"{path} cannot be read: {e.strerror}") from None
+        return FileProblem(f"{path} cannot be read: {e.strerror}", "a readable file", False)
     except UnicodeDecodeError:
-        raise Refusal("badConfig", f"{path} must contain only ASCII characters") from None
-
-
-# ---- values
-
-
-def _span(most: float) -> Callable[[Any], float]:
-    def read(value: Any) -> float:
-        secs = seconds(value)
-        if not 0 < secs <= most:
-            raise InvalidValue("")
-        return secs
-
-    return read
-
-
-def _each(pattern: str, most: int) -> Callable[[Any], list[str]]:
-    """Return a reader of a list of different texts of this form, with at least one item."""
-    form = re.compile(pattern, re.ASCII)
-
-    def read(value: Any) -> list[str]:
-        if (
-            not isinstance(value, list)
-            or not 0 < len(value) <= most
-            or not all(isinstance(v, str) and form.fullmatch(v) for v in value)
-        ):
-            raise InvalidValue("")
-        if len(set(value)) != len(value):
-            raise InvalidValue("")
-        return value
-
-    return read
-
-
-def _argv(value: Any) -> Sequence[str]:
-    if (
-        not isinstance(value, list)
-        or not 0 < len(value) <= MAX_ARGUMENTS
-        or not all(isinstance(v, str | int) for v in value)
-    ):
-        raise InvalidValue("")
-    out = [str(v) for v in value]
-    if not os.path.isabs(out[0]) or any("\0" in v or len(v) > 4_000 for v in out):
-        raise InvalidValue("")
-    return out
-
-
-def _few(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 32:
-        raise InvalidValue("")
-    return value
-
-
-_READ: dict[str, Callable[[Any], Any]] = {
-    "name": matching(r"[a-z0-9][a-z0-9_-]{0,39}"),
-    "url": matching(r"[\x21-\x7e]{1,2000}"),
-    "command": _argv,
-    "on": _each("|".join(WORDS), len(WORDS)),
-    "users": _each(r"[A-Za-z0-9]{8}", 1_000),
-    "simulationTypes": _each(r"[a-z][a-z0-9_]{0,31}", 100),
-    "drivers": _each("local|docker|sbatch", 3),
-    "timeoutSecs": _span(600.0),
-    "giveUpSecs": _span(30 * 86_400.0),
-    "maxParallel": _few,
-}
+        return FileProblem(f"{path} has other characters than ASCII", "a text in ASCII", False)

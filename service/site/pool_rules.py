@@ -1,5 +1,5 @@
-"""Semantic checks of a pool: network exposure, volumes that would give access to the host, values
-that do not fit together. `pool_file` checks the form of single fields.
+"""Rules of a pool: network exposure, volumes that would give access to the host, values that do not
+fit together. The fields' types have the form of single values.
 """
 
 import ipaddress
@@ -7,13 +7,11 @@ import os
 import pwd
 import stat
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
-import msgspec
-
-from ...protocol.clusters.container_pool import Limits, Pool
-from ...schema.text.yaml_structs import Part, Wrong
+from ...protocol.clusters.container_pool import Pool, PoolHost, Volume
+from ...schema.fields import shown
+from ...schema.structs import Place
 from .secret_files import file_problems, is_loopback
 
 #: Prefix length of a gang's network; `taskSubnets` must fit at least one.
@@ -60,79 +58,74 @@ IMAGE_PATHS = (
 )
 #: Below: Debian's system and user accounts. NOBODY: excluded ids.
 FIRST_USER, NOBODY, LAST_USER = 1_000, range(65_534, 65_536), 2**31 - 2
+ELSEWHERE = "another folder"
 
 
-class Shape(NamedTuple):
-    """The fields of a pool file. Parts that are not mappings are omitted."""
-
-    whole: Part
-    hosts: tuple[Part, ...]
-    volumes: tuple[Part, ...]
-
-
-def check(shape: Shape, own: Sequence[str], wrong: Wrong) -> None:
-    for host in shape.hosts:
-        _check_address(host, wrong)
-    _check_unique(shape.hosts, wrong)
-    _check_networks(shape.whole, wrong)
-    _check_users(shape.whole, wrong)
-    _check_agent_memory(shape, wrong)
-    if "registries" in shape.whole.values:
-        for problem in file_problems("registries", shape.whole.values["registries"]):
-            wrong(
-                shape.whole,
-                "registries",
-                problem.sentence.removeprefix("registries: "),
-                problem.code,
+def check(pool: Pool, place: Place, own: Sequence[str]) -> None:
+    """Add the errors of a pool, whose wrong values are empty or defaults. own: folders of the
+    supervisor, which no volume may contain.
+    """
+    hosts = list(zip(pool.hosts, place.each("hosts"), strict=False))
+    for host, at in hosts:
+        _check_address(host, at)
+        _check_agent_memory(pool, host, at)
+    _check_unique(hosts)
+    _check_networks(pool, place)
+    _check_users(pool, place)
+    if pool.registries is not None:
+        for found in file_problems(pool.registries):
+            place.error("registries", found.problem, found.right, unsafe=found.unsafe)
+    targets: dict[str, Place] = {}
+    for volume, at in zip(pool.volumes.values(), place.each("volumes"), strict=False):
+        _check_volume(volume, at, own)
+        if volume.target and (first := targets.setdefault(volume.target, at)) is not at:
+            at.error(
+                "target", f"it is also that of {first.path}", "another path: a task may use both"
             )
-    for volume in shape.volumes:
-        _check_volume(volume, own, wrong)
-    _check_unique_targets(shape.volumes, wrong)
 
 
 # ---- hosts
 
 
-def _check_address(host: Part, wrong: Wrong) -> None:
-    address = host.values.get("address")
-    if address is None:
+def _check_address(host: PoolHost, at: Place) -> None:
+    if not host.address:
         return
+    right = "tcp://ip:port, or unix:///path for this machine's own daemon"
     try:
-        url = urlsplit(address)
+        url = urlsplit(host.address)
         port = url.port
     except ValueError:
         url, port = urlsplit(""), None
     if url.scheme == "unix" and not url.netloc and url.path.startswith("/"):
-        if "tls" in host.given:
-            wrong(host, "tls", "a unix socket has no TLS: remove this field", "badConfig")
-        return
-    if (
+        if at.given("tls"):
+            at.error("tls", "a unix socket has no TLS", "remove this field")
+    elif (
         url.scheme != "tcp"
         or not url.hostname
         or not port
-        or address != f"tcp://{url.netloc}"
+        or host.address != f"tcp://{url.netloc}"
         or "@" in url.netloc
     ):
-        form = "must be tcp://ip:port, or unix:///path for this machine's own daemon"
-        wrong(host, "address", f"{form}; got {ascii(address)[:80]}", "badConfig")
-    elif host.values.get("tls") is not None:
-        _check_certificates(host, wrong)
+        at.error("address", f"it is {shown(host.address)}", right)
+    elif host.tls is not None:
+        _check_certificates(host.tls, at)
     elif not is_loopback(url.hostname):
-        what = "is plain TCP without TLS off loopback: everybody who reaches the port becomes root on the host"
-        advice = "start the daemon with --tlsverify, and name the folder of its certificates in tls (or tlsDir for all hosts)"
-        wrong(host, "address", f"{what}; {advice}", "unsafe")
+        at.error(
+            "address",
+            "it is plain TCP without TLS off loopback: everybody who reaches the port becomes root on the host",
+            "start the daemon with --tlsverify, and name the folder of its certificates in tls (or tlsDir for all hosts)",
+            unsafe=True,
+        )
 
 
-def _check_certificates(host: Part, wrong: Wrong) -> None:
+def _check_certificates(folder: str, at: Place) -> None:
     """Check that the host can have certificates. `jobscribe pool check` tests whether they work."""
-    folder = host.values["tls"]
-    field = "tls" if "tls" in host.given else "address"
+    field = "tls" if at.given("tls") else "address"
     if not os.path.isdir(folder):
-        wrong(
-            host,
+        at.error(
             field,
-            f"folder {folder} with the certificates of this host (cacert.pem, cert.pem, key.pem) does not exist",
-            "badConfig",
+            f"the folder {folder} does not exist",
+            "a folder with the certificates of this host: cacert.pem, cert.pem, key.pem",
         )
         return
     key = os.path.join(folder, "key.pem")
@@ -141,154 +134,116 @@ def _check_certificates(host: Part, wrong: Wrong) -> None:
     except OSError:
         return
     if mode & 0o077:
-        what = f"{key} is accessible to others (mode {stat.S_IMODE(mode):04o}), and the key gives root access to the host"
-        wrong(host, field, f"{what}; run: chmod 600 {key}", "unsafe")
+        at.error(
+            field,
+            f"{key} is accessible to others (mode {stat.S_IMODE(mode):04o}), and the key gives root access to the host",
+            f"mode 0600 (run: chmod 600 {key})",
+            unsafe=True,
+        )
 
 
-def _check_unique(hosts: Sequence[Part], wrong: Wrong) -> None:
+def _check_unique(hosts: Sequence[tuple[PoolHost, Place]]) -> None:
     for field in ("name", "address"):
-        seen: dict[str, Part] = {}
-        for host in hosts:
-            if (value := host.values.get(field)) is None:
-                continue
-            first = seen.setdefault(value.lower().replace("//localhost:", "//127.0.0.1:"), host)
-            if first is not host:
-                other = f"{first.where} (line {first.line(field)})"
-                wrong(
-                    host,
-                    field,
-                    f"is also that of {other}: each host needs its own {field}",
-                    "badConfig",
+        seen: dict[str, Place] = {}
+        for host, at in hosts:
+            value = getattr(host, field).lower().replace("//localhost:", "//127.0.0.1:")
+            if value and (first := seen.setdefault(value, at)) is not at:
+                at.error(
+                    field, f"it is also that of {first.path}", f"each host has its own {field}"
                 )
 
 
-def _check_agent_memory(shape: Shape, wrong: Wrong) -> None:
-    defaults = {f.name: f.default for f in msgspec.structs.fields(Pool) if f.type is Limits}
-    limits: dict[str, Limits] = {
-        name: shape.whole.values.get(name, default) for name, default in defaults.items()
-    }
-    for host in shape.hosts:
-        room = host.values.get("agents_mb")
-        for kind in ("sequential", "parallel"):
-            needed = limits[kind].memory_mb
-            if room is not None and room < needed:
-                what = f"{room} MiB are too few for one agent of kind {kind}, which needs {needed} MiB ({kind}.memoryMb)"
-                wrong(
-                    host,
-                    "agentsMb",
-                    f"{what}: no run of that kind could start there",
-                    "badConfig",
-                )
+def _check_agent_memory(pool: Pool, host: PoolHost, at: Place) -> None:
+    for kind, limits in (("sequential", pool.sequential), ("parallel", pool.parallel)):
+        if host.agents_mb is not None and host.agents_mb < limits.memory_mb:
+            at.error(
+                "agentsMb",
+                f"{host.agents_mb} MiB are too few for one agent of kind {kind}, so no run of that kind could start",
+                f"at least {limits.memory_mb} MiB ({kind}.memoryMb)",
+            )
 
 
 # ---- networks and users
 
 
-def _check_networks(whole: Part, wrong: Wrong) -> None:
-    if whole.values.get("network") == "host":
-        what = "must not be host: users' code could reach the supervisor, the host and all its services"
-        wrong(whole, "network", f"{what}; use none, or a separate network", "unsafe")
-    if whole.values.get("relay_network") == "none":
-        wrong(
-            whole,
-            "relayNetwork",
-            "must not be none: the relay connects agents with the supervisor",
-            "badConfig",
+def _check_networks(pool: Pool, place: Place) -> None:
+    if pool.network == "host":
+        place.error(
+            "network",
+            "it is host: users' code could reach the supervisor, the host and all its services",
+            "none, or a separate network",
+            unsafe=True,
         )
-    _check_subnets(whole, wrong)
-    if (supervisor := whole.values.get("supervisor")) is not None:
-        name, colon, port = supervisor.rpartition(":")
-        if (
-            not colon
-            or not name
-            or not port.isdecimal()
-            or not 0 < int(port) < 65_536
-            or "/" in name
-        ):
-            wrong(
-                whole,
-                "supervisor",
-                f"must be host:port, as in 10.1.2.3:8002; got {ascii(supervisor)[:80]}",
-                "badConfig",
-            )
-
-
-def _check_subnets(whole: Part, wrong: Wrong) -> None:
-    if (text := whole.values.get("task_subnets")) is None:
-        return
+    if pool.relay_network == "none":
+        place.error(
+            "relayNetwork",
+            "it is none, but the relay connects agents with the supervisor",
+            "host, or the name of a network of the hosts",
+        )
+    text = pool.task_subnets
     try:
         network = ipaddress.IPv4Network(text)
     except ValueError as e:
-        wrong(
-            whole, "taskSubnets", f"must be an IPv4 network, as in 10.208.0.0/12: {e}", "badConfig"
-        )
+        place.error("taskSubnets", str(e), "an IPv4 network, as in 10.208.0.0/12")
         return
     if not any(network.subnet_of(p) for p in _PRIVATE):
-        wrong(
-            whole,
-            "taskSubnets",
-            f"{text} is not private: use a part of {', '.join(map(str, _PRIVATE))}",
-            "badConfig",
-        )
+        parts = ", ".join(map(str, _PRIVATE))
+        place.error("taskSubnets", f"{text} is not private", f"a part of {parts}")
     if network.prefixlen > GANG_PREFIX:
-        wrong(
-            whole,
-            "taskSubnets",
-            f"{text} is too small: each gang needs a /{GANG_PREFIX}",
-            "badConfig",
-        )
+        place.error("taskSubnets", f"{text} is too small", f"a /{GANG_PREFIX} for each gang")
 
 
-def _check_users(whole: Part, wrong: Wrong) -> None:
-    if whole.values.get("unix_users") is None:
+def _check_users(pool: Pool, place: Place) -> None:
+    if pool.unix_users is None:
         return
-    first, last = whole.values["unix_users"]
+    first, last = pool.unix_users
     if not FIRST_USER <= first <= last <= LAST_USER:
-        what = f"must be two numbers from {FIRST_USER} (below are root and the system's own) to {LAST_USER}, the lower one first"
-        wrong(whole, "unixUsers", f"{what}; got {first}-{last}", "badConfig")
+        place.error(
+            "unixUsers",
+            f"it is {first}-{last}",
+            f"two numbers from {FIRST_USER} (below are root and the system's own) to {LAST_USER}, the lower one first",
+        )
         return
     if first < NOBODY.stop and last >= NOBODY.start:
-        wrong(
-            whole,
+        place.error(
             "unixUsers",
-            f"must not contain {NOBODY.start}, the user nobody; start above {NOBODY.stop}",
-            "badConfig",
+            f"it contains {NOBODY.start}, the user nobody",
+            f"start at {NOBODY.stop} or above",
         )
     taken = [p for p in pwd.getpwall() if first <= p.pw_uid <= last and p.pw_uid not in NOBODY]
     if taken:
-        what = f"{taken[0].pw_uid} is the account {taken[0].pw_name} of this machine; containers could read its files"
-        wrong(whole, "unixUsers", f"{what}; use numbers without accounts", "unsafe")
+        place.error(
+            "unixUsers",
+            f"{taken[0].pw_uid} is the account {taken[0].pw_name} of this machine; containers could read its files",
+            "numbers without accounts",
+            unsafe=True,
+        )
 
 
 # ---- volumes
 
 
-def _check_volume(volume: Part, own: Sequence[str], wrong: Wrong) -> None:
-    kinds = (
-        ("source", HOST_PATHS, "a task could control the host with it"),
-        ("target", IMAGE_PATHS, "it would cover files of the image"),
-    )
-    for field, forbidden, why in kinds:
-        if (path := volume.values.get(field)) is None:
+def _check_volume(volume: Volume, at: Place, own: Sequence[str]) -> None:
+    host, image = "a task could control the host with it", "it would cover files of the image"
+    supervisor = "it contains files of the supervisor and its users"
+    for field, path, forbidden, why in (
+        ("source", volume.source, HOST_PATHS, host),
+        ("target", volume.target, IMAGE_PATHS, image),
+    ):
+        if not path:
             continue
         if path != os.path.normpath(path) or path.startswith("//"):
-            wrong(
-                volume,
-                field,
-                f"must be an absolute path without '..', '.' or '//'; got {ascii(path)[:80]}",
-                "badConfig",
-            )
+            right = "an absolute path without '..', '.' or '//'"
+            at.error(field, f"it is {shown(path)}", right)
         elif path == "/":
-            wrong(volume, field, f"must not be /: {why}", "unsafe")
-        elif (hit := next(_overlapping(path, forbidden, both=field == "source"), None)) is not None:
-            wrong(volume, field, f"{path} must not be a volume, because of {hit}: {why}", "unsafe")
-        elif (hit := next(_overlapping(path, own, both=True), None)) is not None:
-            wrong(
-                volume,
-                field,
-                f"{path} must not be a volume, because of {hit}: it contains files of the supervisor and its users",
-                "unsafe",
+            at.error(field, f"it is /: {why}", "a folder below it", unsafe=True)
+        elif hit := next(_overlapping(path, forbidden, both=field == "source"), None):
+            at.error(
+                field, f"{path} is not allowed because of {hit}: {why}", ELSEWHERE, unsafe=True
             )
+        elif hit := next(_overlapping(path, own, both=True), None):
+            why = f"{path} is not allowed because of {hit}: {supervisor}"
+            at.error(field, why, ELSEWHERE, unsafe=True)
 
 
 def _overlapping(path: str, others: Sequence[str], *, both: bool) -> Iterator[str]:
@@ -296,17 +251,3 @@ def _overlapping(path: str, others: Sequence[str], *, both: bool) -> Iterator[st
     for other in others:
         if f"{path}/".startswith(f"{other}/") or (both and f"{other}/".startswith(f"{path}/")):
             yield other
-
-
-def _check_unique_targets(volumes: Sequence[Part], wrong: Wrong) -> None:
-    seen: dict[str, Part] = {}
-    for volume in volumes:
-        if (target := volume.values.get("target")) is not None:
-            first = seen.setdefault(target, volume)
-            if first is not volume:
-                wrong(
-                    volume,
-                    "target",
-                    f"is also that of {first.where} (line {first.line('target')}): a task may use both",
-                    "badConfig",
-                )

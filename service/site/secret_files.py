@@ -7,6 +7,7 @@ import ipaddress
 import os
 import stat
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from ...protocol.errors import Refusal
 
@@ -28,8 +29,8 @@ def read_secret(path: str, setting: str = "supervisor.server_secret_file") -> st
     """Return the secret in the file that a setting names. Raises Refusal("unsafe") if others can
     read the file, or if the secret is weak.
     """
-    for problem in file_problems(setting, path):
-        raise problem
+    for problem in file_problems(path):
+        raise problem.refusal(setting)
     try:
         with open(path, encoding="utf-8") as f:
             secret = f.read().strip()
@@ -46,22 +47,39 @@ def read_secret(path: str, setting: str = "supervisor.server_secret_file") -> st
     return secret
 
 
-def file_problems(name: str, path: str) -> Iterator[Refusal]:
-    """Yield reasons why this file must not contain a secret. name: the setting or field."""
+class FileProblem(NamedTuple):
+    """A reason why a file must not contain a secret. right: a file that may."""
+
+    problem: str
+    right: str
+    unsafe: bool = True
+
+    def refusal(self, name: str) -> Refusal:
+        """name: the setting or field that names the file."""
+        code = "unsafe" if self.unsafe else "badConfig"
+        return Refusal(code, f"{name}: {self.problem}; right: {self.right}")
+
+
+def file_problems(path: str) -> Iterator[FileProblem]:
+    """Yield reasons why this file must not contain a secret."""
     try:
         found = os.stat(path)
     except OSError as e:
-        yield Refusal("badConfig", f"{name}: {path} cannot be read: {e.strerror}")
+        why = e.strerror or "it cannot be opened"
+        yield FileProblem(f"{path} cannot be read: {why}", "a readable file", False)
         return
     if not stat.S_ISREG(found.st_mode):
-        yield unsafe(f"{name}: {path} is not a regular file")
+        yield FileProblem(f"{path} is not a regular file", "a regular file")
     if found.st_mode & 0o077:
-        yield unsafe(
-            f"{name}: {path} is accessible to others (mode {stat.S_IMODE(found.st_mode):04o});"
-            f" run: chmod 600 {path}"
+        mode = f"{stat.S_IMODE(found.st_mode):04o}"
+        yield FileProblem(
+            f"{path} is accessible to others (mode {mode})",
+            f"mode 0600 (run: chmod 600 {path})",
         )
     if found.st_uid not in (0, os.geteuid()):
-        yield unsafe(f"{name}: {path} belongs to another user (uid {found.st_uid})")
+        yield FileProblem(
+            f"{path} belongs to another user (uid {found.st_uid})", "a file of this user or of root"
+        )
 
 
 def is_weak(secret: str) -> bool:

@@ -116,7 +116,8 @@ def _setting_problems(settings: Settings) -> Iterator[Refusal]:
     if s.metrics_secret_file is not None:
         yield from _secret_problems(s.metrics_secret_file, "supervisor.metrics_secret_file")
     if s.agents_tls_key is not None:
-        yield from file_problems("supervisor.agents_tls_key", s.agents_tls_key)
+        for problem in file_problems(s.agents_tls_key):
+            yield problem.refusal("supervisor.agents_tls_key")
 
 
 def _secret_problems(path: str, setting: str) -> Iterator[Refusal]:

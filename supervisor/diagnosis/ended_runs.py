@@ -28,7 +28,7 @@ from .phrases import (
     dependency,
     exit_evidence,
     utc,
-    with_job_id,
+    with_ids,
 )
 
 #: Causes that are another time limit, such as the limit of CPU time (diagnosis.causes), exclude
@@ -158,7 +158,7 @@ def _advice(
         return CAUSES["outOfMemory"].todo if exit_ is not None and exit_.out_of_memory else ()
     if found.cause == "dependency":
         return ()
-    lines = with_job_id(answer["computeJid"], CAUSES[found.cause].todo)
+    lines = with_ids(answer["computeJid"], CAUSES[found.cause].todo)
     if found.cause == "outOfMemory" and exit_ is not None and facts_of(exit_).memory_limit_bytes:
         limit = facts_of(exit_).memory_limit_bytes or 0
         lines = (

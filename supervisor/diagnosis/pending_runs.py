@@ -9,7 +9,7 @@ from typing import Any
 from ...db.events.state import Run
 from ...diagnosis.causes import CAUSES
 from . import batch_jobs
-from .phrases import NAMED, Answer, add_attempts, dependency
+from .phrases import NAMED, Answer, add_attempts, dependency, with_ids
 from .running_runs import add_earlier_failure
 
 Explainer = Callable[[Answer, Run, dict[str, Any]], None]
@@ -83,7 +83,7 @@ def _ending(answer: Answer, run: Run, status: dict[str, Any]) -> None:
 
 def _other(answer: Answer, run: Run, status: dict[str, Any]) -> None:
     """Explain a run that waits for a slot, for resources, or for its agent."""
-    jid, cause = answer["computeJid"], CAUSES[answer["cause"]]
+    cause = CAUSES[answer["cause"]]
     attempt = f"attempt {run.attempt + 1} " if run.retry is not None else ""
     answer["sentence"], answer["not"] = (
         f"{attempt}not started: {status['jobStatusMessage']}",
@@ -96,9 +96,8 @@ def _other(answer: Answer, run: Run, status: dict[str, Any]) -> None:
             f"images that its hosts may have to pull first: {', '.join(images[:NAMED])}{more}"
         )
     _add_never_ran(answer, run)
-    group = f"jobscribe job group {run.spec.simulation_id}   # shows the state of its array"
     answer["try"] = [
-        *_commands(jid, answer["cause"], group),
+        *with_ids(answer["computeJid"], cause.commands),
         *(line for line in cause.todo if "jobscribe " not in line),
     ]
 
@@ -106,32 +105,6 @@ def _other(answer: Answer, run: Run, status: dict[str, Any]) -> None:
 def _add_never_ran(answer: Answer, run: Run) -> None:
     if run.started_at is None:
         answer["evidence"].append("it has not run yet, so it has no output")
-
-
-def _commands(jid: str, cause: str, group: str) -> list[str]:
-    """Return commands that show more about the wait, the most useful one first."""
-    active = "jobscribe job list --active   # shows running and waiting jobs"
-    match cause:
-        case "agent":
-            return [
-                f"jobscribe trace {jid}   # shows the attempts to start its agent, and their errors"
-            ]
-        case "starting":
-            return [f"jobscribe job tasks {jid}   # shows the state of each task"]
-        case "array_slot":
-            return [group, active]
-        case "resources" | "ports":
-            return ["jobscribe pool show   # shows total and used resources of the hosts", active]
-        case "no_host":
-            return [
-                "jobscribe pool show   # lists the hosts",
-                "jobscribe cluster list   # lists the clusters",
-                f"jobscribe job cancel {jid}   # then submit it again with a smaller request",
-            ]
-        case "host_down":
-            return ["jobscribe pool check   # shows the faults of the hosts"]
-        case _:
-            return [active]
 
 
 def _debug_commands(jid: str, run: Run) -> list[str]:

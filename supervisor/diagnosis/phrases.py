@@ -5,6 +5,7 @@ from typing import Any
 
 from ...db.events.state import Run
 from ...diagnosis.exit_table import AGAIN, WHOSE
+from ...protocol.ids import split_jid
 from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.jobs.roles import After
 from . import batch_jobs, containers
@@ -106,6 +107,9 @@ def prepend_advice(answer: Answer, lines: tuple[str, ...]) -> None:
     answer["try"] = list(dict.fromkeys((*lines, *answer["try"])))
 
 
-def with_job_id(jid: str, lines: tuple[str, ...]) -> tuple[str, ...]:
-    """Replace the placeholder JOB in lines of advice."""
-    return tuple(line.replace(" JOB", f" {jid}") for line in lines)
+def with_ids(jid: str, lines: tuple[str, ...]) -> tuple[str, ...]:
+    """Replace the placeholders JOB and SIMULATION in lines of advice."""
+    simulation = split_jid(jid)[1]
+    return tuple(
+        line.replace(" JOB", f" {jid}").replace(" SIMULATION", f" {simulation}") for line in lines
+    )

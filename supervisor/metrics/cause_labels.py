@@ -6,9 +6,10 @@ from typing import Final, get_args
 
 from ...db.events.state import Run
 from ...diagnosis.causes import CAUSES as TABLE
+from ...diagnosis.causes import QueueState
 from ...diagnosis.classification import classify_run
 from ...protocol.jobs.exit_info import ExitInfo
-from ...protocol.jobs.status import CANCELED, COMPLETED, ERROR, QueueState
+from ...protocol.jobs.status import CANCELED, COMPLETED, ERROR
 
 FINAL: Final = (COMPLETED, CANCELED, ERROR)
 _OTHER: Final = "other"

@@ -9,13 +9,11 @@ key is restored from `root.json`. This module knows nothing about runs.
 
 import contextlib
 import hashlib
-import json
 import os
 import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -46,6 +44,19 @@ class RootIdentity(msgspec.Struct, kw_only=True, rename="camel"):
     uid: str
     path: str
     was: str | None = None
+
+
+class _Process(msgspec.Struct, frozen=True, rename="camel"):
+    """The process that `keeper.json` or `start.json` names. folder: of a keeper's agent."""
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+    folder: str | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self.boot_id == processes.boot_id() and processes.alive(self.pid, self.start_ticks)
 
 
 def compare(held: RootDirectory) -> RootIdentity:
@@ -139,14 +150,17 @@ def foreign_agents(root: Path) -> Iterator[str]:
     folder.
     """
     for folder in sorted((root / "agent").glob("local.*")):
-        data = _json(folder / "keeper.json")
-        elsewhere, pid = data.get("folder") not in (None, os.path.realpath(folder)), _live_pid(data)
-        if pid is not None and elsewhere and locked(folder):
-            yield f"{folder} was moved from {data['folder']} while its keeper runs; move it back, or end keeper and jobs: kill {pid}"
-        elif pid is not None and not owns(folder, data["startTicks"], data.get("folder")):
-            yield f"{folder} is a copy: its keeper, pid {pid}, {_owner(data)} and runs there. {_remedy(root)}"
+        keeper = _process(folder / "keeper.json")
+        if keeper is None:
+            continue
+        live, elsewhere = keeper.alive, keeper.folder not in (None, os.path.realpath(folder))
+        there = f"belongs to {keeper.folder or 'another root'} and runs there. {_remedy(root)}"
+        if live and elsewhere and locked(folder):
+            yield f"{folder} was moved from {keeper.folder} while its keeper runs; move it back, or end keeper and jobs: kill {keeper.pid}"
+        elif live and not owns(folder, keeper.start_ticks, keeper.folder):
+            yield f"{folder} is a copy: its keeper, pid {keeper.pid}, {there}"
         elif elsewhere and (job := _live_job(folder)):
-            yield f"{folder} is a copy: its job with pid {job} {_owner(data)} and runs there. {_remedy(root)}"
+            yield f"{folder} is a copy: its job with pid {job} {there}"
 
 
 # ---- operator commands
@@ -267,37 +281,22 @@ def _remedy(root: Path) -> str:
     )
 
 
-def _owner(data: dict[str, Any]) -> str:
-    return f"belongs to {data['folder']}" if data.get("folder") else "belongs to another root"
-
-
 def _live_job(folder: Path) -> int | None:
     """Return the pid of a live execution in the folder's ledger, or None."""
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(folder / "ledger")):
-            if (pid := _live_pid(_json(folder / "run" / name / "start.json"))) is not None:
-                return pid
+            job = _process(folder / "run" / name / "start.json")
+            if job is not None and job.alive:
+                return job.pid
     return None
 
 
-def _live_pid(data: dict[str, Any]) -> int | None:
-    """Return the pid of the described process if it is alive."""
-    pid, ticks = data.get("pid"), data.get("startTicks")
-    there = (
-        isinstance(pid, int)
-        and isinstance(ticks, int)
-        and data.get("bootId") == processes.boot_id()
-        and processes.alive(pid, ticks)
-    )
-    return pid if there else None
-
-
-def _json(path: Path) -> dict[str, Any]:
+def _process(path: Path) -> _Process | None:
+    """Return the process that the file names, or None if it names none."""
     try:
-        data = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return data if isinstance(data, dict) else {}
+        return msgspec.json.decode(path.read_bytes(), type=_Process)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 def _read_key(root: Path) -> str | None:

@@ -84,8 +84,8 @@ def test_a_supervisor_does_not_start_with_a_pool_that_is_wrong(docker_sites: Sit
     process = site.launch()
     assert process.wait(60) == 78
     assert (
-        "netwrok is not known; did you mean 'network'?" in site.log()
-        and "network: must not be host" in site.log()
+        "netwrok: unknown key; right: `network`" in site.log()
+        and "network: it is host" in site.log()
     )
     assert process.stdout is not None
     process.stdout.close()

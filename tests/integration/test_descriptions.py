@@ -12,7 +12,7 @@ from loop_lag import check_lag
 from supervisor_process import UID, SupervisorProcess, ended, req_id, until
 
 from jobscribe.client.sync_client import Client, Job
-from jobscribe.schema.text.job_text import read
+from jobscribe.schema.text.reader import read
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "etc" / "examples" / "jobs"
 

@@ -32,7 +32,7 @@ def clusters(v: RequestContext) -> dict[str, Any]:
         raise
 
 
-def sbatch_login(v: RequestContext) -> dict[str, Any]:
+def sbatch_login(v: RequestContext) -> schemas.LoginReply | dict[str, Any]:
     """Sign in. The request is never repeated: a second wrong password may lock an account, and a
     one-time code is valid once.
     """
@@ -40,11 +40,10 @@ def sbatch_login(v: RequestContext) -> dict[str, Any]:
     v.authorize(body.simulation_type)
     cluster = _cluster(v, body)
     status = _status(v, cluster)
-    if status.get("ready") and (
-        status.get("access") != "ssh"
-        or status.get("user") in (None, body.sbatch_credentials.username)
+    if status.ready and (
+        status.access != "ssh" or status.user in (None, body.sbatch_credentials.username)
     ):
-        return _success(status)
+        return schemas.LoginReply(cluster=status.cluster, user=status.user)
     request = _request(v.uid, cluster, body.sbatch_credentials)
     try:
         reply = v.upstream.once("sbatch-login", request, SIGN_IN_SECS)
@@ -54,35 +53,33 @@ def sbatch_login(v: RequestContext) -> dict[str, Any]:
             raise
         refusal = error_responses.from_supervisor(e)
         v.site.counts.add("refused." + refusal.code)
-        v.log(None, {"cluster": status.get("cluster"), "reason": reason})
+        v.log(None, {"cluster": status.cluster, "reason": reason})
         return {"state": SR_EXCEPTION, SR_EXCEPTION: _exception(reason, refusal, status, body)}
-    v.log(None, {"cluster": status.get("cluster"), "reason": "ok"})
-    return _success(reply)
+    v.log(None, {"cluster": status.cluster, "reason": "ok"})
+    return msgspec.convert(reply, schemas.LoginReply)
 
 
-def sbatch_login_status(v: RequestContext) -> dict[str, Any]:
+def sbatch_login_status(v: RequestContext) -> schemas.LoginStatusReply:
     body = v.body(schemas.SbatchLoginStatus)
     v.authorize(body.simulation_type)
-    reply = _status(v, _cluster(v, body))
-    return {k: reply.get(k) for k in ("ready", "cluster", "host", "access", "user", "sentence")}
+    return _status(v, _cluster(v, body))
 
 
-def sbatch_logout(v: RequestContext) -> dict[str, Any]:
+def sbatch_logout(v: RequestContext) -> schemas.LogoutReply:
     body = v.body(schemas.SbatchLogout)
     v.authorize(None)
     reply = v.upstream.once(
         "sbatch-logout", requests.SbatchLogout(uid=v.uid, cluster=body.cluster), SIGN_IN_SECS
     )
-    v.log(None, {"cluster": reply.get("cluster"), "signedOut": reply.get("signedOut")})
-    return {
-        k: reply.get(k)
-        for k in ("state", "cluster", "host", "user", "signedOut", "agentEnded", "runs")
-    }
+    ended = msgspec.convert(reply, schemas.LogoutReply)
+    v.log(None, {"cluster": ended.cluster, "signedOut": ended.signed_out})
+    return ended
 
 
-def _status(v: RequestContext, cluster: str | None) -> dict[str, Any]:
-    return v.upstream.object(
-        "sbatch-login-status", requests.SbatchLoginStatus(uid=v.uid, cluster=cluster)
+def _status(v: RequestContext, cluster: str | None) -> schemas.LoginStatusReply:
+    request = requests.SbatchLoginStatus(uid=v.uid, cluster=cluster)
+    return msgspec.convert(
+        v.upstream.object("sbatch-login-status", request), schemas.LoginStatusReply
     )
 
 
@@ -122,24 +119,15 @@ def _request(
     )
 
 
-def _success(reply: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "state": "ok",
-        "loginSuccess": True,
-        "cluster": reply.get("cluster"),
-        "user": reply.get("user"),
-    }
-
-
 def _exception(
-    reason: str, refusal: Refusal, status: dict[str, Any], body: schemas.SbatchLogin
+    reason: str, refusal: Refusal, status: schemas.LoginStatusReply, body: schemas.SbatchLogin
 ) -> dict[str, Any]:
     params = {
         "isModal": True,
         "isSbatchLogin": True,
         "reason": reason,
-        "cluster": status.get("cluster"),
-        "host": status.get("host"),
+        "cluster": status.cluster,
+        "host": status.host,
         "sentence": refusal.sentence,
         "advice": error_responses.body(refusal)["advice"],
         "simulationType": body.simulation_type,

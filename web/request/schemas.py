@@ -198,7 +198,7 @@ class NextRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class SignIn(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Where a user must sign in, and why. reason: `no-creds`, `invalid-creds` or
+    """The sign-in that a cluster requires, with its reason: `no-creds`, `invalid-creds` or
     `general-connection-error`.
     """
 
@@ -286,7 +286,7 @@ class StatusReply(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class SrException(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Where the client must send its user. routeName: `sbatchLogin`."""
+    """The page to which the client redirects its user. routeName: `sbatchLogin`."""
 
     route_name: str
     params: SignIn

@@ -14,12 +14,12 @@ from ....protocol.ids import derived_id
 from ....protocol.jobs.status import CANCELED, COMPLETED, ERROR
 from ....schema.fields import InvalidDocument, Problem, element, member
 from ....schema.jobs.description import (
-    DependencyWait,
     JobDescription,
     JobRuns,
     build_runs,
     parse_description,
 )
+from ....schema.jobs.keys import Dependency
 from ...core.resources import gang_allocator
 from ...runs.service import RunService
 from ..transport.request_handler import Handler
@@ -72,11 +72,12 @@ def _job_runs(
     problems = []
     for job in jobs:
         path = job.job.path
-        if job.job.driver and job.job.driver not in drivers:
+        driver = job.job.spec.driver
+        if driver and driver not in drivers:
             problems.append(
                 Problem(
                     path=member(path, "driver"),
-                    problem=f"unknown driver {job.job.driver!r}",
+                    problem=f"unknown driver {driver!r}",
                     right=f"one of {', '.join(drivers)}",
                 )
             )
@@ -115,7 +116,7 @@ def _check_site(service: RunService, uid: str, jobs: Sequence[JobRuns]) -> None:
     ours = {job.job.name for job in jobs}
     problems = []
     for job, plan in ((j.job, j.specs[0].active_plan) for j in jobs):
-        if job.roles and (lack := _too_much(service, job, plan)):
+        if job.spec.roles and (lack := _too_much(service, job, plan)):
             problems.append(
                 Problem(
                     path=member(job.path, "roles"),
@@ -134,16 +135,16 @@ def _check_site(service: RunService, uid: str, jobs: Sequence[JobRuns]) -> None:
 
 def _too_much(service: RunService, job: JobDescription, plan: str | None) -> str | None:
     """Return why no host can fit its roles, if so. Runs on clusters were checked before."""
-    policy, driver = service.engine.policy, service.driver(job.driver)
+    policy, driver = service.engine.policy, service.driver(job.spec.driver)
     return (
         None
         if driver in policy.batch
-        else gang_allocator.too_much(policy.nodes.get(driver, ()), job.roles, plan)
+        else gang_allocator.too_much(policy.nodes.get(driver, ()), job.spec.roles, plan)
     )
 
 
 def _never_fulfilled(
-    service: RunService, uid: str, job: JobDescription, n: int, wait: DependencyWait
+    service: RunService, uid: str, job: JobDescription, n: int, wait: Dependency
 ) -> Problem | None:
     """Return a problem if the dependency can never be fulfilled."""
     path = element(member(job.path, "after"), n)

@@ -7,6 +7,7 @@ import datetime
 import msgspec
 
 from ....db.events.state import Run, Task
+from ....diagnosis.causes import QueueState
 from ....protocol.clusters.batch import BatchState
 from ....protocol.ids import AgentKey
 from ..state.agent_state import AgentState
@@ -57,7 +58,7 @@ def sign_in_to(world: World, run: Run) -> str | None:
     return key.host if view is not None and view.phase == "signed_out" else None
 
 
-def queued(world: World, run: Run) -> tuple[str, str]:
+def queued(world: World, run: Run) -> tuple[QueueState, str]:
     """Return (queueState, sentence) of a run that was submitted to its scheduler and has not begun."""
     report, key = last_report(world, run), run.live_tasks[0].agent_key
     if report is None:

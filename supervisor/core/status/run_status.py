@@ -8,6 +8,7 @@ import msgspec
 
 from ....db.events.state import Job, PastRun, Run
 from ....db.records.job_record import roles, usage
+from ....diagnosis.causes import QueueState
 from ....protocol.clusters.batch import BatchState
 from ....protocol.ids import AgentKey
 from ....protocol.jobs.status import ACTIVE, PENDING, PURGED
@@ -199,7 +200,7 @@ def knowledge(world: World, job: Job, run: Run) -> tuple[bool, float | None]:
     return True, None
 
 
-def waiting(world: World, job: Job, run: Run) -> tuple[str, str]:
+def waiting(world: World, job: Job, run: Run) -> tuple[QueueState, str]:
     """Return (queueState, sentence with numbers) of a pending run."""
     ticket = (job.jid, run.serial)
     queued = run.spec.driver in world.policy.batch
@@ -260,7 +261,7 @@ def waiting(world: World, job: Job, run: Run) -> tuple[str, str]:
     return "starting", "it is being placed"
 
 
-def _with_tasks(world: World, run: Run) -> tuple[str, str] | None:
+def _with_tasks(world: World, run: Run) -> tuple[QueueState, str] | None:
     """Return (queueState, sentence) that follows from the run's live tasks, or None."""
     if run.ending:
         return "ending", _ending(world, run)
@@ -308,7 +309,7 @@ def _ending(world: World, run: Run) -> str:
     return f"its command{more} ended: {task.exited.sentence()}; {waits}{too_late}"
 
 
-def _gang_sentence(world: World, run: Run, ticket: RunKey) -> tuple[str, str]:
+def _gang_sentence(world: World, run: Run, ticket: RunKey) -> tuple[QueueState, str]:
     """Return (queueState, sentence) of a run with roles that holds its slots."""
     if ticket in world.gang_backoffs:
         reason, until = world.gang_backoffs[ticket]
@@ -451,7 +452,7 @@ def _first_waits(world: World, view: AgentState) -> str:
             return "the first of which are being placed"
 
 
-def _slot_sentence(world: World, job: Job, wait: LimitWait, number: int) -> tuple[str, str]:
+def _slot_sentence(world: World, job: Job, wait: LimitWait, number: int) -> tuple[QueueState, str]:
     numbers = f"{wait.in_use} of {wait.capacity} in use, {queue_position.for_slot(world, wait, number)} ahead"
     longest = _longest(world, wait)
     since = "" if longest is None else ", the longest" + _since(longest).removeprefix(",")

@@ -337,7 +337,7 @@ def test_it_needs_clusters_that_can_be_read(run: Run, tmp_path: Path) -> None:
     ended = run("driver", "check", "sbatch")
     assert ended.code == 125 and "sbatch.clusters" in ended.err
     ended = run("driver", "check", "sbatch", *site(tmp_path, "clusters: [{name: a, folder: x}]\n"))
-    assert ended.code == 125 and "clusters.yml:1: clusters[0].folder: must be a path" in ended.err
+    assert ended.code == 125 and "clusters.yml:1: clusters[0].folder: it is the text" in ended.err
     ended = run(
         "driver", "check", "sbatch", "--cluster", "b", *site(tmp_path, "clusters: [{name: a}]\n")
     )

@@ -14,7 +14,7 @@ from jobscribe.protocol.jobs import roles
 from jobscribe.protocol.jobs.roles import Port, TaskPlace, TaskRole
 from jobscribe.protocol.launch import task_environment
 from jobscribe.schema.jobs.description import parse_description
-from jobscribe.schema.text import job_text
+from jobscribe.schema.text import reader
 
 TEXT = (Path(jobscribe.__file__).parent / "docs" / "roles.md").read_text(encoding="utf-8")
 
@@ -75,4 +75,4 @@ def test_every_description_is_right(tmp_path: Path) -> None:
     for n, text in enumerate(found):
         path = tmp_path / f"{n}.yaml"
         path.write_text(text)
-        assert parse_description(job_text.read(str(path)).data).jobs[0].name
+        assert parse_description(reader.read(str(path)).data).jobs[0].name

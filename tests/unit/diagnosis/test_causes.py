@@ -10,12 +10,12 @@ from typing import Any, get_args
 import pytest
 
 from jobscribe.diagnosis import output_patterns
-from jobscribe.diagnosis.causes import BY_REASON, BY_SLURM, BY_STOP, CAUSES, WHOSE
+from jobscribe.diagnosis.causes import BY_REASON, BY_SLURM, BY_STOP, CAUSES, WHOSE, QueueState
 from jobscribe.diagnosis.classification import classify_by_facts, classify_exit, classify_run
 from jobscribe.diagnosis.exit_table import Table, agrees, diagnose
 from jobscribe.protocol.clusters.batch import BatchState
 from jobscribe.protocol.jobs.exit_info import FAULTS, SCHEDULER_END_STATES, ExitFacts, ExitInfo
-from jobscribe.protocol.jobs.status import EndReason, QueueState, Status, StopReason
+from jobscribe.protocol.jobs.status import EndReason, Status, StopReason
 from jobscribe.service.site.exit_table_file import load
 
 SHELL, NO_SHELL = ExitFacts(via_shell=True), ExitFacts(via_shell=False)

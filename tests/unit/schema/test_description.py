@@ -24,17 +24,16 @@ from jobscribe.protocol.jobs.roles import (
 )
 from jobscribe.schema.fields import MAX_PROBLEMS, InvalidDocument, Problem, above, element, member
 from jobscribe.schema.jobs.description import (
-    JOB,
-    MAX_AFTER,
     MAX_BYTES,
-    MAX_JOBS,
     JobRuns,
     build_runs,
     parse_description,
 )
-from jobscribe.schema.jobs.role_fields import ROLE
+from jobscribe.schema.jobs.keys import MAX_AFTER, MAX_JOBS, JobKeys, RoleKeys
+from jobscribe.schema.structs import field_names
 
 UID = "user0001"
+JOB, ROLE = field_names(JobKeys), field_names(RoleKeys)
 
 
 def made(data: object, uid: str = UID) -> tuple[JobRuns, ...]:
@@ -308,7 +307,11 @@ def test_everything_is_told_at_once_with_its_path() -> None:
         ([job()], "", ["a list"]),
         ({"jobs": {}}, "jobs", ["an empty object", "a list of jobs"]),
         ({"jobs": []}, "jobs", ["1 to 1000"]),
-        ({"jobs": [job(name=f"j{n}") for n in range(MAX_JOBS + 1)]}, "jobs", ["there are 1001"]),
+        (
+            {"jobs": [job(name=f"j{n}") for n in range(MAX_JOBS + 1)]},
+            "jobs",
+            ["1001 elements", "1 to 1000"],
+        ),
         ({"jobs": [job()], "name": "x"}, "name", ["unknown key"]),
         ({"command": "x"}, "name", ["it is missing"]),
         (job(name=""), "name", ["letters"]),
@@ -319,7 +322,7 @@ def test_everything_is_told_at_once_with_its_path() -> None:
         (job(command=""), "command", ["empty"]),
         (job(command=" \n"), "command", ["empty"]),
         (job(command=[]), "command", ["0 words"]),
-        (job(command=["x"] * 10_001), "command", ["10001 words"]),
+        (job(command=["x"] * 10_001), "command", ["10001 elements", "1 to 10000 words"]),
         (job(command=["", "x"]), "command[0]", ["first word"]),
         (job(command=["x", None]), "command[1]", ["nothing"]),
         (job(command=["x", 1.5]), "command[1]", ["in quotes: '1.5'"]),
@@ -342,7 +345,7 @@ def test_everything_is_told_at_once_with_its_path() -> None:
         (job(retry={"count": -2}), "retry.count", ["-1 to"]),
         (job(retry={"platfrom": 1}), "retry.platfrom", ["`platform`"]),
         (job(env=["A"]), "env", ["NAME: value"]),
-        (job(env={"A-B": "x"}), "env.A-B", ["not a variable name"]),
+        (job(env={"A-B": "x"}), "env.A-B", ["not a valid name", "the name of a variable"]),
         (job(env={"JOBSCRIBE_X": "x"}), "env.JOBSCRIBE_X", ["prefix JOBSCRIBE_"]),
         (job(env={"API_TOKEN": "x"}), "env.API_TOKEN", ["looks like a secret"]),
         (job(env={"A": None}), "env.A", ["nothing"]),
@@ -357,7 +360,7 @@ def test_everything_is_told_at_once_with_its_path() -> None:
         (job(array="0-99999999"), "array", []),
         (job(after="y"), "after", ["a list"]),
         (job(after=[3]), "after[0]", ["it is 3"]),
-        (job(after=[{"on": "ok"}]), "after[0].job", ["nothing"]),
+        (job(after=[{"on": "ok"}]), "after[0].job", ["missing"]),
         (
             job(after=[{"job": "user0001-abcdefgh-command", "on": "sometimes"}]),
             "after[0].on",
@@ -367,7 +370,11 @@ def test_everything_is_told_at_once_with_its_path() -> None:
         (job(after=["x"]), "after", ["x -> x"]),
         (job(roles=[], command=None), "roles", ["an empty list"]),
         (job(roles={}, command=None), "roles", ["0 roles"]),
-        (job(roles={"a-b": {"command": "x"}}, command=None), "roles.a-b", ["not a role name"]),
+        (
+            job(roles={"a-b": {"command": "x"}}, command=None),
+            "roles.a-b",
+            ["not a valid name", "the name of a role"],
+        ),
         (job(roles={"a": None}, command=None), "roles.a", ["nothing", "an object"]),
         (job(roles={"a": {}}, command=None), "roles.a.command", ["it is missing"]),
         (roles(taskNumber=3), "roles.worker.taskNumber", ["`tasks`"]),
@@ -391,7 +398,7 @@ def test_everything_is_told_at_once_with_its_path() -> None:
         (roles(minFailed=True), "roles.worker.minFailed", ["true"]),
         (roles(ports=[1]), "roles.worker.ports", ["label: count"]),
         (roles(ports={"a": 0}), "roles.worker.ports.a", ["1 to 256"]),
-        (roles(ports={"a b": 1}), 'roles.worker.ports["a b"]', ["not a port label"]),
+        (roles(ports={"a b": 1}), 'roles.worker.ports["a b"]', ["not a valid name", "a label"]),
         (
             roles(ports={"a": {"begin": 80}}),
             "roles.worker.ports.a.begin",
@@ -435,7 +442,7 @@ def test_everything_is_told_at_once_with_its_path() -> None:
         (
             roles(volumes=[f"v{n}" for n in range(101)]),
             "roles.worker.volumes",
-            ["101 volumes", "at most 100"],
+            ["101 elements", "at most 100"],
         ),
         (roles(mounts=["a"]), "roles.worker.mounts", ["`volumes`"]),
         (roles(tasks=1000, ports={"a": 3}), "roles", ["5000 ports", str(MAX_PORTS)]),
@@ -447,7 +454,7 @@ def test_everything_is_told_at_once_with_its_path() -> None:
         (
             job(roles={f"r{n}x": {"command": "x"} for n in range(MAX_ROLES + 1)}, command=None),
             "roles",
-            ["101 roles"],
+            ["101 keys", "1 to 100 roles"],
         ),
     ],
 )

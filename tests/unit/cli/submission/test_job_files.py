@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from jobscribe.cli.submission.job_files import checked
-from jobscribe.schema.jobs.batch_fields import BATCH
-from jobscribe.schema.jobs.description import JOB
-from jobscribe.schema.jobs.role_fields import ROLE
+from jobscribe.schema.jobs.keys import BatchKeys, JobKeys, RoleKeys
+from jobscribe.schema.structs import field_names
 
 Fake = Any
 Run = Any
@@ -349,9 +348,9 @@ def test_the_page_names_every_key_and_no_other() -> None:
             for key in re.findall("`([a-zA-Z]+)`", row.split("|")[1])
         }
 
-    assert keys("A job") == set(JOB)
-    assert keys("A role") == set(ROLE)
-    assert keys("On a cluster") == set(BATCH)
+    assert keys("A job") == set(field_names(JobKeys))
+    assert keys("A role") == set(field_names(RoleKeys))
+    assert keys("On a cluster") == set(field_names(BatchKeys))
 
 
 def test_the_example_on_the_page_is_right(alone: Run, file: Any) -> None:

@@ -97,11 +97,11 @@ def test_everything_that_can_be_said_is_read(write: Write, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("lines", "code", "words"),
     [
-        ((), "badConfig", ("F:2", "either url or command")),
+        ((), "badConfig", ("F:2", "either `url` or `command`")),
         (
             ("url: https://x.example.org", "command: [/bin/true]"),
             "badConfig",
-            ("either url or command",),
+            ("either `url` or `command`",),
         ),
         (("url: ftp://x.example.org",), "badConfig", ("F:3", "https://host/path")),
         (("url: https://x.example.org:port/",), "badConfig", ("F:3",)),
@@ -114,7 +114,7 @@ def test_everything_that_can_be_said_is_read(write: Write, tmp_path: Path) -> No
         (
             ("url: http://127.0.0.1/", "user: abcd1234"),
             "badConfig",
-            ("F:4", "did you mean 'users'"),
+            ("F:4", "right: `users`"),
         ),
         (("command: [true]",), "badConfig", ("F:3", "absolute path")),
         (("command: [/no/such/program]",), "badConfig", ("F:3", "No such file")),
@@ -122,19 +122,19 @@ def test_everything_that_can_be_said_is_read(write: Write, tmp_path: Path) -> No
         (
             ("command: [/bin/true]", "secretFile: secret"),
             "badConfig",
-            ("F:4", "is only for targets with url"),
+            ("F:4", "it is only for targets with url"),
         ),
         (
             ("url: http://127.0.0.1/", "secretFile: none"),
             "badConfig",
-            ("F:2", "none", "cannot be read"),
+            ("F:4", "secretFile", "none cannot be read"),
         ),
         (("url: http://127.0.0.1/", "secretFile: open"), "unsafe", ("chmod 600",)),
         (("url: http://127.0.0.1/", "secretFile: weak"), "unsafe", ("openssl rand",)),
         (
             ("url: http://127.0.0.1/", "headersFile: ours"),
             "badConfig",
-            ("ours:1", "Content-Type", "remove it"),
+            ("ours:1", "Content-Type", "remove this line"),
         ),
         (
             ("url: http://127.0.0.1/", "headersFile: bad"),
@@ -161,14 +161,14 @@ def test_two_of_one_name_are_two_of_a_kind(write: Write) -> None:
     one(
         write("targets: [{name: a, url: 'https://x.org'}, {name: a, url: 'https://y.org'}]\n"),
         "badConfig",
-        "a is also the name",
+        "F:1: targets[1].name: it is also that of targets[0]",
     )
 
 
 def test_all_mistakes_are_told_at_once(write: Write) -> None:
     path = write(target("url: nothing", "on: []") + "  - {name: B, command: []}\n  - 7\n")
     assert len(told(path)) == 5
-    with pytest.raises(Refusal, match="has 5 mistakes"):
+    with pytest.raises(Refusal, match="has 5 problems"):
         load(path)
 
 
@@ -190,7 +190,7 @@ def test_a_supervisor_does_not_start_with_a_wrong_one(write: Write) -> None:
     path = write(target("url: nothing", "on: []"))
     settings = load_settings({"notify.file": path, "supervisor.development": True}, env={})
     assert len(list(problems(settings))) == 2
-    with pytest.raises(Refusal, match="has 2 mistakes"):
+    with pytest.raises(Refusal, match="has 2 problems"):
         check(settings)
 
 

@@ -7,10 +7,9 @@ from typing import get_args
 import pytest
 from in_memory_supervisor import UID, InMemorySupervisor
 
-from jobscribe.diagnosis.causes import CAUSES
+from jobscribe.diagnosis.causes import CAUSES, QueueState
 from jobscribe.diagnosis.exit_table import Diagnosis
 from jobscribe.protocol.jobs.exit_info import ExitFacts, ExitInfo
-from jobscribe.protocol.jobs.status import QueueState
 from jobscribe.supervisor.core.interface.inputs import DriverFailed
 from jobscribe.supervisor.core.status.run_status import status
 from jobscribe.supervisor.diagnosis.explanation import brief, why

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from jobscribe.schema.fields import MAX_PROBLEMS, InvalidDocument, Problem
 from jobscribe.schema.jobs.description import parse_description
 from jobscribe.schema.text.document import MAX_DEPTH, MAX_VALUES
-from jobscribe.schema.text.job_text import MAX_BYTES, parse, read
+from jobscribe.schema.text.reader import MAX_BYTES, parse, read
 
 SOAK = bool(os.environ.get("SOAK"))
 

@@ -1,5 +1,5 @@
-"""Parser of job files: text (YAML or JSON) to plain data with the line of each path.
-`schema.jobs.description` interprets the data.
+"""Reader of files that people write (YAML or JSON): text to plain data with the line of each path.
+`schema.structs` and `schema.jobs` interpret the data.
 
 The text is untrusted: its size, depth and number of values are limited while parsing. Anchors and
 aliases, which expand a short text to large data, and tags are refused. YAML is parsed by events,
@@ -159,7 +159,7 @@ def _add_event(event: "Event", tree: Tree) -> None:
             tree.stop(
                 line,
                 "a second document begins",
-                "one document; several jobs are a list behind `jobs`",
+                "one document",
             )
         case _:
             return
