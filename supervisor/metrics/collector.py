@@ -24,6 +24,7 @@ from ...runtime.latency_histogram import BOUNDS, LatencyHistogram
 from ..clusters.inventory import ClusterInventory
 from ..connections.hub import Hub
 from ..connections.monitored_hosts import HasHosts
+from ..core.state.agent_phase import AgentPhase
 from ..core.state.host_assignment import cpu_pool
 from ..engine.decision_loop import Engine
 from ..engine.event_feed import EventFeed
@@ -36,17 +37,6 @@ from .instruments import KINDS
 
 #: Rows to read in one iteration of the event loop.
 SLICE = 2_000
-PHASES = (
-    "absent",
-    "finding",
-    "starting",
-    "away",
-    "stopping",
-    "up",
-    "leaving",
-    "crowded",
-    "signed_out",
-)
 STATES = ("pending", "running", "completed", "canceled", "error", "job_run_purged")
 REJECTED = ("tooLarge", "malformed", "unknownOp", "foreignToken", "unauthenticated")
 #: Slurm's names of active job states. Any other state is counted as `OTHER`.
@@ -138,7 +128,7 @@ def _jobs(sources: CollectorSources, sample: DiskSample) -> Metric:
 
 async def _agents(sources: CollectorSources) -> Metric:
     rows: Counter[tuple[str, ...]] = Counter(
-        {(driver, phase): 0 for driver in sources.drivers for phase in PHASES}
+        {(driver, phase): 0 for driver in sources.drivers for phase in AgentPhase}
     )
     for n, (key, view) in enumerate(list(sources.engine.world.agents.items())):
         if n % SLICE == SLICE - 1:

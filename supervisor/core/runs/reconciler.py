@@ -47,6 +47,7 @@ from ..interface.effects import (
 from ..interface.inputs import AgentMessage, FramesLost
 from ..scheduling import dispatch, gang_placement, placement
 from ..state import cluster_assignment
+from ..state.agent_phase import AgentPhase
 from ..state.agent_state import AgentState
 from ..state.transaction import Transaction
 from ..state.world import owner
@@ -59,9 +60,9 @@ RESTARTED = "the machine rebooted while it was starting"
 def message_received(tx: Transaction, input_: AgentMessage) -> None:
     """Handle one message of an agent's current connection."""
     view = tx.world.agent(input_.key)
-    if view.phase == "leaving" and input_.epoch == view.epoch:
+    if view.phase == AgentPhase.LEAVING and input_.epoch == view.epoch:
         return  # if the agent stays, it is asked for everything
-    if view.phase != "up" or input_.epoch != view.epoch:
+    if view.phase != AgentPhase.UP or input_.epoch != view.epoch:
         tx.emit(
             IncrementCounter("staleEpoch", f"{input_.key} sent a message on an older connection")
         )
@@ -104,7 +105,7 @@ def message_received(tx: Transaction, input_: AgentMessage) -> None:
 def frames_lost(tx: Transaction, input_: FramesLost) -> None:
     """Ask for a snapshot because messages were lost."""
     view = tx.world.agent(input_.key)
-    if view.phase == "up" and view.epoch == input_.epoch:
+    if view.phase == AgentPhase.UP and view.epoch == input_.epoch:
         tx.emit(ListTasks(input_.key))
 
 
@@ -418,7 +419,7 @@ def _restarted(tx: Transaction, task: Task) -> bool:
 def sync_deadline(tx: Transaction, key: AgentKey, epoch: int) -> None:
     """Ask again for the first snapshot of a connection."""
     view = tx.world.agent(key)
-    if view.phase == "up" and view.epoch == epoch and not view.synced:
+    if view.phase == AgentPhase.UP and view.epoch == epoch and not view.synced:
         tx.emit(ListTasks(key))
         tx.emit(SetTimer(("sync", key, epoch), tx.world.policy.op_reply_secs))
 
@@ -429,6 +430,6 @@ def op_deadline(tx: Transaction, token: Token) -> None:
     if task is None or not task.live or task.pid is not None:
         return
     view = tx.world.agent(task.agent_key)
-    if view.phase == "up":
+    if view.phase == AgentPhase.UP:
         tx.emit(ListTasks(task.agent_key))
     tx.emit(SetTimer(("op", token), _reply_secs(tx, token)))

@@ -15,8 +15,12 @@ from ..resources import host_selection
 from ..resources.concurrency_limits import Pool, RunKey
 from ..resources.host_selection import HostCandidate, HostCapacity, Outages
 from . import cluster_assignment
+from .agent_phase import WITHOUT_PROCESS, AgentPhase
 from .agent_state import AgentState
 from .configuration import CoreConfig
+
+#: Phases of agents that a new run cannot use, or only after another start.
+_NOT_USABLE = WITHOUT_PROCESS | {AgentPhase.LEAVING, AgentPhase.STOPPING}
 
 
 def cpu_pool(key: AgentKey) -> str:
@@ -82,7 +86,7 @@ class HostAssignment:
     def update_memory(self, key: AgentKey, *, taken: bool) -> None:
         """Record whether the agent takes memory on its host."""
         self.waiting_for_memory.pop(key, None)
-        if self._agents[key].phase == "crowded":
+        if self._agents[key].phase == AgentPhase.CROWDED:
             self.waiting_for_memory[key] = None
         if taken:
             self._with_memory.setdefault((key.driver, key.host), {})[key] = None
@@ -175,13 +179,7 @@ class HostAssignment:
 
     def _alive(self, key: AgentKey) -> bool:
         view = self._agents.get(key)
-        return view is not None and view.phase not in (
-            "absent",
-            "crowded",
-            "leaving",
-            "stopping",
-            "signed_out",
-        )
+        return view is not None and view.phase not in _NOT_USABLE
 
     # ---- memory of agents
 
@@ -220,7 +218,7 @@ class HostAssignment:
         idle = [
             v
             for v in views
-            if v.phase == "up"
+            if v.phase == AgentPhase.UP
             and v.synced
             and not (v.needed or v.busy)
             and v.record.key.kind != "container"
@@ -228,7 +226,7 @@ class HostAssignment:
         return [v.record.key for v in sorted(idle, key=lambda v: (v.used, v.record.key))]
 
     def leaving_agents(self, key: AgentKey) -> list[AgentKey]:
-        return [k for k in self._others(key) if self._agents[k].phase == "leaving"]
+        return [k for k in self._others(key) if self._agents[k].phase == AgentPhase.LEAVING]
 
     def memory_in_use(self, key: AgentKey) -> tuple[int, int]:
         """Return the number of other agents on the same host and their MiB."""

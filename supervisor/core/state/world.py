@@ -22,6 +22,7 @@ from ..resources.concurrency_limits import ConcurrencyLimits, RunKey
 from ..resources.gang_allocator import NodePool
 from ..resources.host_selection import Outages
 from . import task_counts
+from .agent_phase import AgentPhase
 from .agent_state import AgentState
 from .configuration import CoreConfig
 from .host_assignment import HostAssignment, cpu_pool
@@ -117,7 +118,11 @@ class World:
         """
         for key in self._looked_at:
             view = self.agents.get(key)
-            if view is not None and view.phase in ("absent", "signed_out") and not view.needed:
+            if (
+                view is not None
+                and view.phase in (AgentPhase.ABSENT, AgentPhase.SIGNED_OUT)
+                and not view.needed
+            ):
                 del self.agents[key]
         self._looked_at.clear()
 

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import takewhile
 
 from ..resources.concurrency_limits import LimitWait, RunKey
+from ..state.agent_phase import AgentPhase
 from ..state.agent_state import AgentState
 from ..state.world import World
 
@@ -79,7 +80,12 @@ def of_user(view: AgentState, number: int) -> int:
 def _asking(world: World, driver: str | None = None) -> Iterator[AgentState]:
     """Yield agents that are up and have queued runs."""
     for key, view in world.agents.items():
-        if view.queued and view.phase == "up" and view.synced and driver in (None, key.driver):
+        if (
+            view.queued
+            and view.phase == AgentPhase.UP
+            and view.synced
+            and driver in (None, key.driver)
+        ):
             yield view
 
 

@@ -18,6 +18,7 @@ from ..resources.gang_allocator import Node
 from ..resources.host_selection import HostCapacity
 from ..runs.termination import canceled_after
 from ..state import cluster_assignment
+from ..state.agent_phase import AgentPhase
 from ..state.agent_state import AgentState
 from ..state.world import World, owner
 from . import batch_status, queue_position
@@ -240,9 +241,9 @@ def waiting(world: World, job: Job, run: Run) -> tuple[str, str]:
                 f"no host is available: {_down(world, run, world.policy.hosts(key.driver))}"
                 + _before_it(view, ticket),
             )
-        if view is not None and view.phase == "signed_out":
+        if view is not None and view.phase == AgentPhase.SIGNED_OUT:
             return "sign_in", batch_status.sign_in(view, key) + _before_it(view, ticket)
-        if view is not None and view.phase == "crowded":
+        if view is not None and view.phase == AgentPhase.CROWDED:
             return "agent_memory", _memory_sentence(world, key) + _before_it(view, ticket)
         return "agent", _agent_sentence(world, view, str(key)) + _before_it(view, ticket)
     wait = concurrency_limits.wait_of(world.slots, ticket)
@@ -385,14 +386,15 @@ def _agent_sentence(world: World, view: AgentState | None, key: str) -> str:
     if view.keeper is not None:
         return f"{keeper_sentence(view)} ({key})"
     text = {
-        "starting": f"its agent {starting}, {tries}",
-        "finding": "its agent is being located",
-        "absent": "its agent is not started yet",
-        "away": "its agent is alive but not connected" + (f" ({view.away})" if view.away else ""),
-        "stopping": f"its agent did not connect and is being stopped, {tries}",
-        "up": "its agent is reporting its tasks",
-        "leaving": "its idle agent is being stopped and will be started again",
-        "crowded": "its agent waits for memory",
+        AgentPhase.STARTING: f"its agent {starting}, {tries}",
+        AgentPhase.FINDING: "its agent is being located",
+        AgentPhase.ABSENT: "its agent is not started yet",
+        AgentPhase.AWAY: "its agent is alive but not connected"
+        + (f" ({view.away})" if view.away else ""),
+        AgentPhase.STOPPING: f"its agent did not connect and is being stopped, {tries}",
+        AgentPhase.UP: "its agent is reporting its tasks",
+        AgentPhase.LEAVING: "its idle agent is being stopped and will be started again",
+        AgentPhase.CROWDED: "its agent waits for memory",
     }[view.phase]
     failure = view.record.last_failure
     return f"{text}{_since(view.since)} ({key})" + (f"; last failure: {failure}" if failure else "")

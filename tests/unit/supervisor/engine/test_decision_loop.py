@@ -38,8 +38,12 @@ from jobscribe.supervisor.core.interface.inputs import (
 from jobscribe.supervisor.core.resources import concurrency_limits
 from jobscribe.supervisor.core.runs import termination
 from jobscribe.supervisor.core.scheduling import placement
+from jobscribe.supervisor.core.state import transaction
+from jobscribe.supervisor.core.state.agent_phase import AgentPhase, PhaseTrigger, next_phase
 from jobscribe.supervisor.core.state.configuration import CoreConfig
 from jobscribe.supervisor.engine.decision_loop import CACHED, PAUSE_SECS, Engine
+
+EVICTED = PhaseTrigger.EVICTED
 
 
 class House:
@@ -792,6 +796,24 @@ def test_a_bug_in_starting_over_lets_nobody_decide_on_that_world(kit, monkeypatc
         assert house.job(1).status == "running"
     handle = house.submit(5)
     assert isinstance(house.answers()[handle], int)
+    check(house)
+
+
+def test_an_illegal_change_of_phase_is_such_a_bug_and_loses_no_acknowledged_run(kit, monkeypatch):
+    house = House(kit)
+    acknowledged = house.submit(1)
+    key = kit.key_of()
+    house.live = [(key, 1, kit.alive(key))]
+    with monkeypatch.context() as m:
+        m.setattr(transaction, "next_phase", lambda phase, trigger: next_phase(phase, EVICTED))
+        house.engine.tell(AgentConnected(key, 1, kit.alive(key)))
+    assert house.errors == ["an agent that is starting has no transition for: agent ended"]
+    assert isinstance(house.answers()[acknowledged], int) and house.job(1).status == "pending"
+    house.engine.poke()
+    assert house.engine.world.agent(key).phase == AgentPhase.UP, "its connection is told again"
+    house.engine.tell(AgentMessage(key, 1, Snapshot(number=1, page=0, last=True, executions=())))
+    house.says(kit.ended(house.token(1)))
+    assert house.job(1).status == "completed"
     check(house)
 
 
