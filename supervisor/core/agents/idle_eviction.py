@@ -8,6 +8,7 @@ afterwards, unless it reports that it is busy.
 from ....db.events.events import AgentGone
 from ....protocol.errors import Refusal
 from ....protocol.ids import AgentKey
+from ..interface import timers
 from ..interface.effects import (
     AgentReady,
     ClearTimer,
@@ -46,11 +47,15 @@ def update(tx: Transaction) -> None:
         if idle and not view.idle:
             view.idle, view.used = True, tx.now.mono
             if key.driver in tx.world.policy.agent_idle_secs:
-                tx.emit(SetTimer(("agent-idle", key), tx.world.policy.agent_idle_secs[key.driver]))
+                tx.emit(
+                    SetTimer(
+                        timers.AgentIdleDeadline(key), tx.world.policy.agent_idle_secs[key.driver]
+                    )
+                )
             tx.freed_memory[key.driver, key.host] = None
         elif view.idle and not idle:
             view.idle = view.busy = False
-            tx.emit(ClearTimer(("agent-idle", key)))
+            tx.emit(ClearTimer(timers.AgentIdleDeadline(key)))
 
 
 def idle_deadline(tx: Transaction, key: AgentKey) -> None:
@@ -66,7 +71,7 @@ def idle_deadline(tx: Transaction, key: AgentKey) -> None:
         return
     left = secs - (tx.now.mono - view.used)
     if left > _SOON_SECS:
-        tx.emit(SetTimer(("agent-idle", key), left))
+        tx.emit(SetTimer(timers.AgentIdleDeadline(key), left))
     else:
         evict(tx, view)
 
@@ -98,10 +103,10 @@ def evict(tx: Transaction, view: AgentState, reason: str = UNNEEDED) -> None:
     key = view.record.key
     if view.idle:
         view.idle = False
-        tx.emit(ClearTimer(("agent-idle", key)))
+        tx.emit(ClearTimer(timers.AgentIdleDeadline(key)))
     tx.change_phase(view, PhaseTrigger.EVICTION_REQUESTED)
     tx.emit(EvictAgent(key, view.epoch, view.record.handle or {}, reason))
-    tx.emit(SetTimer(("agent-leave", key), tx.world.policy.agent_start_secs))
+    tx.emit(SetTimer(timers.AgentLeaveDeadline(key), tx.world.policy.agent_start_secs))
 
 
 def reconnected(tx: Transaction, view: AgentState, input_: AgentConnected) -> None:
@@ -119,10 +124,10 @@ def refused(tx: Transaction, input_: EvictionRefused) -> None:
     view = tx.world.agent(input_.key)
     if view.phase != AgentPhase.LEAVING or view.epoch != input_.epoch or not view.synced:
         return
-    tx.emit(ClearTimer(("agent-leave", input_.key)))
+    tx.emit(ClearTimer(timers.AgentLeaveDeadline(input_.key)))
     tx.change_phase(view, PhaseTrigger.EVICTION_REFUSED)
     view.used, view.idle, view.busy = tx.now.mono, True, True
-    tx.emit(SetTimer(("agent-idle", input_.key), _BUSY_SECS))
+    tx.emit(SetTimer(timers.AgentIdleDeadline(input_.key), _BUSY_SECS))
     tx.freed_memory[input_.key.driver, input_.key.host] = (
         None  # no memory was freed; another agent may be evicted
     )
@@ -140,13 +145,13 @@ def leave_deadline(tx: Transaction, key: AgentKey) -> None:
         if view.record.handle is None
         else StopAgent(key, view.record.handle)
     )
-    tx.emit(SetTimer(("agent-leave", key), tx.world.policy.agent_start_secs))
+    tx.emit(SetTimer(timers.AgentLeaveDeadline(key), tx.world.policy.agent_start_secs))
 
 
 def gone(tx: Transaction, key: AgentKey, trigger: PhaseTrigger, why: str = "it was idle") -> None:
     """Record that an agent has ended completely. trigger: EVICTED or SIGNED_OUT."""
     view = tx.world.agent(key)
-    tx.emit(ClearTimer(("agent-leave", key)))
+    tx.emit(ClearTimer(timers.AgentLeaveDeadline(key)))
     tx.record_agent(
         key, AgentGone(at=tx.now.wall, agent_key=key, reason=f"stopped: {why}", ended=True)
     )

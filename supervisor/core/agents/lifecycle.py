@@ -19,6 +19,7 @@ from ....protocol.errors import Refusal
 from ....protocol.ids import AgentKey
 from ....protocol.jobs.status import ERROR
 from ....protocol.wire.messages import KeeperReport
+from ..interface import timers
 from ..interface.effects import (
     AgentReady,
     ClearTimer,
@@ -108,7 +109,7 @@ def _start(tx: Transaction, key: AgentKey) -> None:
         AgentStartRequested(at=tx.now.wall, agent_key=key, token_hash=digest, attempt=attempt),
     )
     tx.emit(StartAgent(key, attempt, token))
-    tx.emit(SetTimer(("agent-start", key, attempt), _secs_to_start(tx, key)))
+    tx.emit(SetTimer(timers.AgentStartDeadline(key, attempt), _secs_to_start(tx, key)))
 
 
 def started(tx: Transaction, input_: DriverStarted) -> None:
@@ -122,7 +123,10 @@ def started(tx: Transaction, input_: DriverStarted) -> None:
     )
     if view.phase == AgentPhase.STARTING and input_.key.driver in tx.world.policy.driver_start_secs:
         tx.emit(
-            SetTimer(("agent-start", input_.key, input_.attempt), tx.world.policy.agent_start_secs)
+            SetTimer(
+                timers.AgentStartDeadline(input_.key, input_.attempt),
+                tx.world.policy.agent_start_secs,
+            )
         )
 
 
@@ -131,8 +135,8 @@ def sign_in_needed(tx: Transaction, input_: SignInNeeded) -> None:
     key, view = input_.key, tx.world.agent(input_.key)
     if input_.attempt is None:
         if view.phase in (AgentPhase.STOPPING, AgentPhase.LEAVING):
-            tx.emit(ClearTimer(("agent-start", key, view.record.attempt)))
-            tx.emit(ClearTimer(("agent-leave", key)))
+            tx.emit(ClearTimer(timers.AgentStartDeadline(key, view.record.attempt)))
+            tx.emit(ClearTimer(timers.AgentLeaveDeadline(key)))
             view.synced = False
             _signed_out(tx, view, input_.sentence)
         return
@@ -142,7 +146,7 @@ def sign_in_needed(tx: Transaction, input_: SignInNeeded) -> None:
         or not view.record.starting
     ):
         return
-    tx.emit(ClearTimer(("agent-start", key, input_.attempt)))
+    tx.emit(ClearTimer(timers.AgentStartDeadline(key, input_.attempt)))
     tx.record_agent(
         key,
         AgentSignInNeeded(
@@ -179,7 +183,7 @@ def signed_in(tx: Transaction, key: AgentKey) -> None:
         if view.needed:
             ensure(tx, key)
     elif view.phase == AgentPhase.STARTING and not view.record.starting:
-        tx.emit(ClearTimer(("agent-retry", key, view.record.attempt)))
+        tx.emit(ClearTimer(timers.AgentStartRetry(key, view.record.attempt)))
         retry(tx, key, view.record.attempt)
 
 
@@ -190,7 +194,7 @@ def signed_out(tx: Transaction, key: AgentKey) -> None:
     view = tx.world.agent(key)
     if view.record.handle is None or view.placed or view.phase == AgentPhase.UP:
         return
-    tx.emit(ClearTimer(("agent-return", key)))
+    tx.emit(ClearTimer(timers.AgentReturnDeadline(key)))
     idle_eviction.gone(tx, key, PhaseTrigger.SIGNED_OUT, "its user signed out")
 
 
@@ -207,7 +211,7 @@ def failed(tx: Transaction, key: AgentKey, attempt: int, reason: str) -> None:
         AgentPhase.STOPPING,
     ):
         return
-    tx.emit(ClearTimer(("agent-start", key, attempt)))
+    tx.emit(ClearTimer(timers.AgentStartDeadline(key, attempt)))
     view.signed_in = False
     tx.record_agent(
         key, AgentStartFailed(at=tx.now.wall, agent_key=key, attempt=attempt, reason=reason)
@@ -223,7 +227,7 @@ def failed(tx: Transaction, key: AgentKey, attempt: int, reason: str) -> None:
         wait = (
             RETRY_SECS[min(view.failures, len(RETRY_SECS)) - 1] if view.failures else PATIENT_SECS
         )
-        tx.emit(SetTimer(("agent-retry", key, attempt), wait))
+        tx.emit(SetTimer(timers.AgentStartRetry(key, attempt), wait))
 
 
 def _give_up(tx: Transaction, key: AgentKey, reason: str) -> None:
@@ -253,7 +257,7 @@ def give_up_queued(tx: Transaction, key: AgentKey, before: int, reason: str) -> 
     waiting = [ticket for ticket, number in tx.world.agent(key).queued.items() if number < before]
     for jid, serial in waiting[:GIVEN_UP]:
         placement.remove(tx, key, (jid, serial))
-        tx.emit(ClearTimer(("queue", jid, serial)))
+        tx.emit(ClearTimer(timers.QueueLimit(jid, serial)))
         tx.record(
             jid,
             RunEnded(
@@ -265,7 +269,7 @@ def give_up_queued(tx: Transaction, key: AgentKey, before: int, reason: str) -> 
             ),
         )
     if len(waiting) > GIVEN_UP:
-        tx.emit(SetTimer(("agent-give-up", key, before, reason), 0.0))
+        tx.emit(SetTimer(timers.QueueGiveUp(key, before, reason), 0.0))
 
 
 def retry(tx: Transaction, key: AgentKey, attempt: int) -> None:
@@ -284,11 +288,11 @@ def retry_at_once(tx: Transaction, key: AgentKey) -> None:
     """Retry needed agents of a host that is available again."""
     view = tx.world.agent(key)
     if view.phase == AgentPhase.AWAY:
-        tx.emit(ClearTimer(("agent-return", key)))
+        tx.emit(ClearTimer(timers.AgentReturnDeadline(key)))
         return_deadline(tx, key)
     elif view.phase == AgentPhase.STARTING:
         tx.emit(
-            ClearTimer(("agent-retry", key, view.record.attempt))
+            ClearTimer(timers.AgentStartRetry(key, view.record.attempt))
         ) if not view.record.starting else None
         retry(tx, key, view.record.attempt)
     elif view.needed:
@@ -329,7 +333,7 @@ def start_deadline(tx: Transaction, key: AgentKey, attempt: int) -> None:
     if view.record.handle is not None and not view.placed:
         tx.change_phase(view, PhaseTrigger.STOP_REQUESTED)
         tx.emit(StopAgent(key, view.record.handle))
-        tx.emit(SetTimer(("agent-start", key, attempt), tx.world.policy.agent_start_secs))
+        tx.emit(SetTimer(timers.AgentStartDeadline(key, attempt), tx.world.policy.agent_start_secs))
     elif view.record.handle is not None:
         tx.change_phase(view, PhaseTrigger.LOOKUP_REQUESTED)
         tx.emit(FindAgent(key, view.record.handle))
@@ -373,7 +377,7 @@ def connected(tx: Transaction, input_: AgentConnected) -> None:
         )
         return
     if view.epoch and not view.synced:
-        tx.emit(ClearTimer(("sync", key, view.epoch)))
+        tx.emit(ClearTimer(timers.SnapshotDeadline(key, view.epoch)))
     view.synced = False
     if view.phase == AgentPhase.LEAVING:
         idle_eviction.reconnected(tx, view, input_)
@@ -384,15 +388,15 @@ def connected(tx: Transaction, input_: AgentConnected) -> None:
         )
         tx.emit(EndConnection(key, view.epoch, "a newer connection of this agent"))
         placement.withdraw_all(tx, key)
-    tx.emit(ClearTimer(("agent-start", key, view.record.attempt)))
-    tx.emit(ClearTimer(("agent-return", key)))
+    tx.emit(ClearTimer(timers.AgentStartDeadline(key, view.record.attempt)))
+    tx.emit(ClearTimer(timers.AgentReturnDeadline(key)))
     tx.change_phase(view, PhaseTrigger.CONNECTED)
     view.epoch, view.synced, view.doubted, view.failures = input_.epoch, False, False, 0
     view.sign_in, view.signed_in = "", False
     view.boot_id, view.host = input_.alive.boot_id, input_.alive.host
     view.keeper, view.keeper_pid = None, input_.alive.keeper_pid
     view.snapshot_number, view.snapshot, view.snapshot_pages, view.snapshot_done = None, {}, 0, 0
-    tx.emit(SetTimer(("sync", key, view.epoch), tx.world.policy.op_reply_secs))
+    tx.emit(SetTimer(timers.SnapshotDeadline(key, view.epoch), tx.world.policy.op_reply_secs))
     if view.unknown_since is None and view.placed:
         view.unknown_since = tx.now.wall
 
@@ -435,9 +439,9 @@ def disconnected(tx: Transaction, input_: AgentDisconnected) -> None:
     was_synced, view.synced = view.synced, False
     silent, view.keeper = view.keeper, None
     if not was_synced:
-        tx.emit(ClearTimer(("sync", key, view.epoch)))
+        tx.emit(ClearTimer(timers.SnapshotDeadline(key, view.epoch)))
     if view.phase == AgentPhase.LEAVING:
-        tx.emit(ClearTimer(("agent-leave", key)))
+        tx.emit(ClearTimer(timers.AgentLeaveDeadline(key)))
     placement.withdraw_all(tx, key)
     if not view.placed:
         view.unknown_since = None
@@ -464,7 +468,7 @@ def found(tx: Transaction, input_: DriverFound) -> None:
         return
     tx.change_phase(view, PhaseTrigger.FOUND_ALIVE)
     view.away = input_.detail
-    tx.emit(SetTimer(("agent-return", key), tx.world.policy.agent_return_secs))
+    tx.emit(SetTimer(timers.AgentReturnDeadline(key), tx.world.policy.agent_return_secs))
 
 
 def return_deadline(tx: Transaction, key: AgentKey) -> None:

@@ -35,6 +35,7 @@ from ....protocol.wire.messages import (
     Snapshot,
 )
 from ..agents import lifecycle
+from ..interface import timers
 from ..interface.effects import (
     AcknowledgeTasks,
     ClearTimer,
@@ -133,12 +134,12 @@ def update(tx: Transaction, key: AgentKey, execution: Execution) -> None:
     if task.held is not None:  # its end is recorded, and it is held for debugging
         tx.emit(AcknowledgeTasks(key, (token,)))
         return
-    tx.emit(ClearTimer(("op", token)))
+    tx.emit(ClearTimer(timers.LaunchDeadline(token)))
     if isinstance(execution.batch, BatchState) and key.driver in tx.world.policy.batch:
         _batch_reported(tx, task, execution.batch)
     match execution.state:
         case "starting":
-            tx.emit(SetTimer(("op", token), _reply_secs(tx, token)))
+            tx.emit(SetTimer(timers.LaunchDeadline(token), _reply_secs(tx, token)))
             if _must_stop(tx, token):
                 termination.repeat_stop(tx, token)
         case "running":
@@ -216,8 +217,8 @@ def _exited(tx: Transaction, token: Token, exit_: ExitInfo) -> None:
         tx.record(
             token.jid, TaskExited(at=tx.now.wall, token=token, exit=_with_valid_report(tx, exit_))
         )
-    for timer in ("limit", "stop"):
-        tx.emit(ClearTimer((timer, token)))
+    for timer in (timers.TimeLimit, timers.StopReminder):
+        tx.emit(ClearTimer(timer(token)))
 
 
 def _host(tx: Transaction, task: Task, view: AgentState) -> str:
@@ -278,8 +279,8 @@ def finish(
         placement.task_started(tx, token)
     exit_ = _with_batch_report(tx, token, exit_)
     tx.world.began.pop(token, None)
-    for timer in ("op", "limit", "stop"):
-        tx.emit(ClearTimer((timer, token)))
+    for timer in (timers.LaunchDeadline, timers.TimeLimit, timers.StopReminder):
+        tx.emit(ClearTimer(timer(token)))
     if exit_.fault == "subnetTaken":
         gang_placement.avoid_network(tx, task)
     run = tx.world.jobs[token.jid].run
@@ -288,7 +289,7 @@ def finish(
         and run.serial == token.serial
         and cluster_assignment.queue_limit_continues(tx.world.policy, run)
     ):
-        tx.emit(ClearTimer(("queue", token.jid, token.serial)))
+        tx.emit(ClearTimer(timers.QueueLimit(token.jid, token.serial)))
     diagnosis = diagnose(exit_, tx.world.policy.exits)
     if debug_hold.is_wanted(tx, task, exit_, diagnosis):
         debug_hold.hold(tx, task, exit_, diagnosis)
@@ -366,7 +367,7 @@ def reconcile(tx: Transaction, key: AgentKey, known: dict[Token, Execution]) -> 
             view.unknown_since,
         )
         view.synced, view.unknown_since = True, None
-        tx.emit(ClearTimer(("sync", key, view.epoch)))
+        tx.emit(ClearTimer(timers.SnapshotDeadline(key, view.epoch)))
         placement.agent_up(tx, key)
         lifecycle.ready(tx, key)
 
@@ -421,7 +422,7 @@ def sync_deadline(tx: Transaction, key: AgentKey, epoch: int) -> None:
     view = tx.world.agent(key)
     if view.phase == AgentPhase.UP and view.epoch == epoch and not view.synced:
         tx.emit(ListTasks(key))
-        tx.emit(SetTimer(("sync", key, epoch), tx.world.policy.op_reply_secs))
+        tx.emit(SetTimer(timers.SnapshotDeadline(key, epoch), tx.world.policy.op_reply_secs))
 
 
 def op_deadline(tx: Transaction, token: Token) -> None:
@@ -432,4 +433,4 @@ def op_deadline(tx: Transaction, token: Token) -> None:
     view = tx.world.agent(task.agent_key)
     if view.phase == AgentPhase.UP:
         tx.emit(ListTasks(task.agent_key))
-    tx.emit(SetTimer(("op", token), _reply_secs(tx, token)))
+    tx.emit(SetTimer(timers.LaunchDeadline(token), _reply_secs(tx, token)))

@@ -16,6 +16,7 @@ from ....db.events.events import TaskPlaced
 from ....db.events.state import Job, Run
 from ....protocol.ids import AgentKey, Token, op_id
 from ....protocol.wire.messages import PortsProbed
+from ..interface import timers
 from ..interface.effects import ClearTimer
 from ..resources import concurrency_limits
 from ..resources.concurrency_limits import RunKey
@@ -145,7 +146,7 @@ def task_started(tx: Transaction, token: Token) -> None:
         and run.serial == token.serial
         and cluster_assignment.queue_limit_continues(tx.world.policy, run)
     ):
-        tx.emit(ClearTimer(("queue", token.jid, token.serial)))
+        tx.emit(ClearTimer(timers.QueueLimit(token.jid, token.serial)))
     _release(tx, (token.jid, token.serial), dir_pool(token.jid))
 
 
@@ -193,7 +194,7 @@ def _place_one(tx: Transaction, ticket: RunKey, run: Run) -> AgentKey:
     view.placed.add(token)
     limited = run.spec.queue_limit_secs or tx.world.policy.queue_limit_secs
     if limited and not cluster_assignment.queue_limit_continues(tx.world.policy, run):
-        tx.emit(ClearTimer(("queue", jid, serial)))
+        tx.emit(ClearTimer(timers.QueueLimit(jid, serial)))
     tx.record(
         jid,
         TaskPlaced(

@@ -14,6 +14,7 @@ from jobscribe.db.events.state import Job, Run, Task
 from jobscribe.protocol.clusters.batch import BatchState
 from jobscribe.protocol.ids import AgentKey, Token
 from jobscribe.protocol.jobs.status import PURGED
+from jobscribe.supervisor.core.interface.timers import AgentTimer, SnapshotDeadline
 from jobscribe.supervisor.core.resources import concurrency_limits, gang_allocator
 from jobscribe.supervisor.core.resources.concurrency_limits import RunKey
 from jobscribe.supervisor.core.runs.reconciler import RESTARTED
@@ -381,7 +382,11 @@ class Checks:
             "requests": engine._requests,
             "replies": supervisor.replies,
             "calls": self.clients.calls,
-            "timers": [t for t in supervisor.timers if not t[0].startswith("agent-")],
+            "timers": [
+                t
+                for t in supervisor.timers
+                if not isinstance(t, AgentTimer) or isinstance(t, SnapshotDeadline)
+            ],
             "views": [
                 (str(k), v) for k, v in world.agents.items() if v.needed or v.asking or v.snapshot
             ],

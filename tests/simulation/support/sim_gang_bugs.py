@@ -7,6 +7,7 @@ import msgspec
 
 from jobscribe.diagnosis.exit_table import Diagnosis
 from jobscribe.protocol.jobs.exit_info import ExitInfo
+from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.interface.effects import SetTimer
 from jobscribe.supervisor.core.resources import gang_allocator
 from jobscribe.supervisor.core.runs import attempts, debug_hold, dependencies, termination
@@ -61,7 +62,9 @@ def starts_the_next_attempt_too_early() -> list[Patch]:
         (
             attempts,
             "SetTimer",
-            lambda timer, secs: SetTimer(timer, 0.0 if timer[0] == "retry" else secs),
+            lambda timer, secs: SetTimer(
+                timer, 0.0 if isinstance(timer, timers.AttemptRetry) else secs
+            ),
         )
     ]
 
@@ -194,7 +197,12 @@ def loses_word_of_a_hold() -> list[Patch]:
         (
             gang_placement,
             "SetTimer",
-            lambda timer, secs: SetTimer(("none", *timer) if timer[0] == "hold" else timer, secs),
+            lambda timer, secs: SetTimer(
+                timers.ReservationRetry(*msgspec.structs.astuple(timer))
+                if isinstance(timer, timers.ReservationDeadline)
+                else timer,
+                secs,
+            ),
         )
     ]
 

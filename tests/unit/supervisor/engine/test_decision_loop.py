@@ -17,6 +17,7 @@ from jobscribe.protocol.ids import Token
 from jobscribe.protocol.wire.messages import RunStatusUpdate, Snapshot
 from jobscribe.supervisor.core import decide
 from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.interface.inputs import (
     AgentConnected,
     AgentDisconnected,
@@ -207,7 +208,7 @@ def test_effects_come_in_the_order_of_decisions_also_of_those_that_write_nothing
     first = house.submit(1)
     joined = house.submit(1)
     refused = house.submit(1, command=("other",))
-    house.engine.tell(TimerFired(("queue", kit.jid_of(9), 1)))
+    house.engine.tell(TimerFired(timers.QueueLimit(kit.jid_of(9), 1)))
     assert house.performed == []
     house.store.commit()
     assert list(house.answers()) == [first, joined, refused]
@@ -642,9 +643,9 @@ def test_an_idle_agent_that_is_connected_keeps_its_record(kit):
 @pytest.mark.parametrize(
     "input_",
     [
-        lambda key: TimerFired(("agent-return", key)),
-        lambda key: TimerFired(("agent-retry", key, 1)),
-        lambda key: TimerFired(("agent-start", key, 1)),
+        lambda key: TimerFired(timers.AgentReturnDeadline(key)),
+        lambda key: TimerFired(timers.AgentStartRetry(key, 1)),
+        lambda key: TimerFired(timers.AgentStartDeadline(key, 1)),
         lambda key: DriverStarted(key, 9, {}),
         lambda key: DriverFailed(key, 9, "x"),
         lambda key: DriverFound(key, "gone", "x"),
@@ -891,8 +892,8 @@ def test_every_input_says_which_jobs_and_which_agent_it_needs(kit):
             sub,
             cancel,
             update,
-            TimerFired(("agent-return", key)),
-            TimerFired(("op", token)),
+            TimerFired(timers.AgentReturnDeadline(key)),
+            TimerFired(timers.LaunchDeadline(token)),
             Restarted(),
         )
     ] == [
