@@ -16,7 +16,6 @@ from prometheus_client.core import (
 
 from ...drivers.contracts import AgentDriver
 from ...protocol.errors import CODES
-from ...protocol.ids import AgentKey
 from ...protocol.version import VERSION
 from ...runtime.connections.admission import Reason
 from ...runtime.event_loop_lag import LoopLag
@@ -24,8 +23,8 @@ from ...runtime.latency_histogram import BOUNDS, LatencyHistogram
 from ..clusters.inventory import ClusterInventory
 from ..connections.hub import Hub
 from ..connections.monitored_hosts import HasHosts
+from ..core.resources.limit_pools import CpuPool
 from ..core.state.agent_phase import AgentPhase
-from ..core.state.host_assignment import cpu_pool
 from ..engine.decision_loop import Engine
 from ..engine.event_feed import EventFeed
 from ..notifications.notifier import Notifications
@@ -209,7 +208,7 @@ def _slots(sources: CollectorSources) -> Iterable[Metric]:
         for place in policy.hosts(driver):
             for kind in KINDS:
                 if kind in place.slots:
-                    pool = world.slots.pools.get(cpu_pool(AgentKey(driver, kind, "-", place.host)))
+                    pool = world.slots.pools.get(CpuPool(driver, kind, place.host))
                     limits[driver, kind] += policy.slots_at(driver, kind, place.host)
                     used[driver, kind] += 0 if pool is None else len(pool.holders)
     yield _gauge("slots", "Concurrency limit of runs without roles.", ("driver", "kind"), limits)

@@ -20,9 +20,10 @@ from ..interface import timers
 from ..interface.effects import ClearTimer
 from ..resources import concurrency_limits
 from ..resources.concurrency_limits import RunKey
+from ..resources.limit_pools import LimitPool, RunDirPool
 from ..state import cluster_assignment
 from ..state.transaction import Transaction
-from ..state.world import World, dir_pool, pools_of
+from ..state.world import World, pools_of
 from . import dispatch, gang_placement
 
 ROLE, INDEX = "main", 0
@@ -147,10 +148,10 @@ def task_started(tx: Transaction, token: Token) -> None:
         and cluster_assignment.queue_limit_continues(tx.world.policy, run)
     ):
         tx.emit(ClearTimer(timers.QueueLimit(token.jid, token.serial)))
-    _release(tx, (token.jid, token.serial), dir_pool(token.jid))
+    _release(tx, (token.jid, token.serial), RunDirPool(token.jid))
 
 
-def _release(tx: Transaction, ticket: RunKey, only: str | None = None) -> None:
+def _release(tx: Transaction, ticket: RunKey, only: LimitPool | None = None) -> None:
     if only is None:
         gang_placement.release(tx, ticket)
     _refill(tx, place(tx, concurrency_limits.release(tx.world.slots, ticket, only)))

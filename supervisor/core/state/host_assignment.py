@@ -14,6 +14,7 @@ from ....protocol.ids import AgentKey, compute_jid
 from ..resources import host_selection
 from ..resources.concurrency_limits import Pool, RunKey
 from ..resources.host_selection import HostCandidate, HostCapacity, Outages
+from ..resources.limit_pools import LimitPool, cpu_pool
 from . import cluster_assignment
 from .agent_phase import WITHOUT_PROCESS, AgentPhase
 from .agent_state import AgentState
@@ -23,11 +24,6 @@ from .configuration import CoreConfig
 _NOT_USABLE = WITHOUT_PROCESS | {AgentPhase.LEAVING, AgentPhase.STOPPING}
 
 
-def cpu_pool(key: AgentKey) -> str:
-    """Return the name of the slot pool for plain runs of this kind on this host."""
-    return f"cpu/{key.driver}/{key.kind}/{key.host}"
-
-
 class HostAssignment:
     """Host assignment for one `World`."""
 
@@ -35,7 +31,7 @@ class HostAssignment:
         self,
         policy: CoreConfig,
         agents: Mapping[AgentKey, AgentState],
-        pools: Mapping[str, Pool],
+        pools: Mapping[LimitPool, Pool],
         down: Outages,
     ) -> None:
         """agents, pools: the world's own, which change. down: unavailable hosts."""

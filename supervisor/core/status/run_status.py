@@ -2,7 +2,7 @@
 
 import datetime
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, assert_never
 
 import msgspec
 
@@ -16,6 +16,7 @@ from ..resources import concurrency_limits, gang_allocator, host_selection, unsc
 from ..resources.concurrency_limits import LimitWait, RunKey
 from ..resources.gang_allocator import Node
 from ..resources.host_selection import HostCapacity
+from ..resources.limit_pools import ArrayPool, CpuPool, JobPool, OpPool, RunDirPool
 from ..runs.termination import canceled_after
 from ..state import cluster_assignment
 from ..state.agent_phase import AgentPhase
@@ -438,38 +439,39 @@ def _before_it(view: AgentState | None, ticket: RunKey) -> str:
 def _first_waits(world: World, view: AgentState) -> str:
     first = next(iter(view.queued))
     wait = concurrency_limits.wait_of(world.slots, first)
-    match wait.pool.split("/", 1)[0] if wait is not None else "":
-        case "op":
+    if wait is None and first in view.gangs:
+        return "the first of which wait for the resources of their roles"
+    if wait is None:
+        return "the first of which are being placed"
+    match wait.pool:
+        case OpPool():
             return "the first of which wait for another run of the user to end"
-        case "cpu":
+        case CpuPool():
             return "the first of which wait for CPU resources"
-        case "array":
+        case ArrayPool():
             return "the first of which wait for their turn in an array"
-        case "job" | "dir":
+        case JobPool() | RunDirPool():
             return "the first of which wait for an earlier run of the same simulation to end"
-        case _ if first in view.gangs:
-            return "the first of which wait for the resources of their roles"
         case _:
-            return "the first of which are being placed"
+            assert_never(wait.pool)
 
 
 def _slot_sentence(world: World, job: Job, wait: LimitWait, number: int) -> tuple[str, str]:
     numbers = f"{wait.in_use} of {wait.capacity} in use, {queue_position.for_slot(world, wait, number)} ahead"
     longest = _longest(world, wait)
     since = "" if longest is None else ", the longest" + _since(longest).removeprefix(",")
-    match wait.pool.split("/", 1)[0]:
-        case "op":
+    match wait.pool:
+        case OpPool():
             held = f": {len(wait.holders)} hold what one user may have{since}"
             return "op_slot", f"waiting for another run of this user to end{held} ({numbers})"
-        case "array":
+        case ArrayPool():
             return (
                 "array_slot",
                 f"waiting for its turn in its array, of which {wait.capacity} run at once ({numbers})",
             )
-        case "cpu":
+        case CpuPool(driver=driver, host=host):
             own = sum(owner(jid) == owner(job.jid) for jid, _ in wait.holders)
             held = f": {own} runs of this user and {len(wait.holders) - own} of others have them{since}"
-            _, driver, _, host = wait.pool.split("/")
             if driver in world.policy.batch:
                 return (
                     "cpu_slot",
@@ -477,7 +479,7 @@ def _slot_sentence(world: World, job: Job, wait: LimitWait, number: int) -> tupl
                 )
             where = f" on {host}" if len(world.policy.hosts(driver)) > 1 else ""
             return "cpu_slot", f"waiting for CPU resources{where}{held} ({numbers})"
-        case _:
+        case JobPool() | RunDirPool():
             ended = max(
                 (p.ended_at for p in job.history if p.live_tasks and p.ended_at is not None),
                 default=None,
@@ -485,6 +487,8 @@ def _slot_sentence(world: World, job: Job, wait: LimitWait, number: int) -> tupl
             return "run_dir", "waiting for the earlier run of this simulation to end" + _since(
                 ended
             )
+        case _:
+            assert_never(wait.pool)
 
 
 def _longest(world: World, wait: LimitWait) -> float | None:

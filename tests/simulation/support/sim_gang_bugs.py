@@ -10,6 +10,7 @@ from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.interface.effects import SetTimer
 from jobscribe.supervisor.core.resources import gang_allocator
+from jobscribe.supervisor.core.resources.limit_pools import ArrayPool, LimitPool
 from jobscribe.supervisor.core.runs import attempts, debug_hold, dependencies, termination
 from jobscribe.supervisor.core.runs.attempt_policies import Verdict
 from jobscribe.supervisor.core.scheduling import dispatch, gang_placement, placement
@@ -174,8 +175,8 @@ def tells_followers_nothing_after_a_restart() -> list[Patch]:
 def takes_no_turn_in_an_array() -> list[Patch]:
     original = placement.pools_of
 
-    def pools_of(key: Any, jid: str, spec: Any, clusters: Any = ()) -> tuple[str, ...]:
-        return tuple(p for p in original(key, jid, spec, clusters) if not p.startswith("array/"))
+    def pools_of(key: Any, jid: str, spec: Any, clusters: Any = ()) -> tuple[LimitPool, ...]:
+        return tuple(p for p in original(key, jid, spec, clusters) if not isinstance(p, ArrayPool))
 
     return [(placement, "pools_of", pools_of)]
 

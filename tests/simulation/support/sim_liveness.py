@@ -10,10 +10,10 @@ from jobscribe.db.events.state import Job, Run, Task
 from jobscribe.protocol.ids import AgentKey
 from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.resources.concurrency_limits import RunKey
+from jobscribe.supervisor.core.resources.limit_pools import RunDirPool
 from jobscribe.supervisor.core.scheduling import placement
 from jobscribe.supervisor.core.state import cluster_assignment
 from jobscribe.supervisor.core.state.agent_state import AgentState
-from jobscribe.supervisor.core.state.world import dir_pool
 
 if TYPE_CHECKING:
     from sim_supervisor import Supervisor
@@ -170,7 +170,7 @@ def _task(supervisor: "Supervisor", job: Job, task: Task) -> str | None:
     attempt = (
         job.run.attempts[-1].tasks if job.run is not None and job.run.serial == token.serial else ()
     )
-    if attempt and (dir_pool(token.jid) in world.slots.claims[ticket].pools) == any(
+    if attempt and (RunDirPool(token.jid) in world.slots.claims[ticket].pools) == any(
         t.pid is not None for t in attempt
     ):
         return f"{token} with pid {task.pid} holds {world.slots.claims[ticket].pools}"

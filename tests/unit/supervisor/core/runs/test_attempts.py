@@ -28,6 +28,7 @@ from jobscribe.protocol.jobs.roles import Retry
 from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.interface.inputs import Restarted
+from jobscribe.supervisor.core.resources.limit_pools import CpuPool
 from jobscribe.supervisor.core.status.run_status import status
 
 PLAYS = 400 if os.environ.get("SOAK") == "1" else 24
@@ -321,7 +322,7 @@ def test_a_run_that_takes_the_place_of_a_canceled_one_gets_all_that_it_held(kit,
     for other in (play, play.restarted()):
         room = other.stage.world.node_pools["local"]
         assert sum(b.cpu for b in room.usage.values()) == len(other.stage.tokens())
-        cpu_pools = [p for p in other.stage.world.slots.pools if p.startswith("cpu/")]
+        cpu_pools = [p for p in other.stage.world.slots.pools if isinstance(p, CpuPool)]
         assert cpu_pools == [], "a run with roles holds cores, not a CPU slot"
         other.finish()
         assert other.stage.state() == ("completed", "exit")

@@ -8,6 +8,7 @@ from jobscribe.protocol.ids import Token
 from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.interface.inputs import Cancel, Restarted, cancel_receipt
+from jobscribe.supervisor.core.resources.limit_pools import CpuPool
 from jobscribe.supervisor.core.runs.termination import REMIND_SECS
 
 
@@ -410,5 +411,7 @@ def test_a_queued_run_leaves_the_queue_at_once_and_without_an_agent(kit):
             and ticket not in stage.world.slots.claims
         )
         if up:
-            (pool,) = [p for name, p in stage.world.slots.pools.items() if name.startswith("cpu/")]
+            (pool,) = [
+                p for name, p in stage.world.slots.pools.items() if isinstance(name, CpuPool)
+            ]
             assert [t[0] for _, t in pool.queue] == [kit.jid_of(3)]

@@ -10,6 +10,7 @@ from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.interface.inputs import DriverFailed
 from jobscribe.supervisor.core.resources.gang_allocator import AVOID_SECS
+from jobscribe.supervisor.core.resources.limit_pools import ArrayPool, RunDirPool
 from jobscribe.supervisor.core.status.run_status import status
 
 #: Longest permitted decision (seconds), times five for a busy machine.
@@ -256,7 +257,7 @@ def test_after_a_restart_what_runs_is_counted_and_nothing_is_placed_twice(kit, s
 
 def test_its_directory_may_be_read_from_the_first_start_on_also_after_a_restart(kit, stage, here):
     first, second = stage.placed(kit.role("a", 2, min_failed=None))
-    directory = f"dir/{kit.jid_of()}"
+    directory = RunDirPool(kit.jid_of())
     assert directory in stage.world.slots.pools
     stage.reports(kit.running(first), key=here)
     stage.end(first)
@@ -415,7 +416,7 @@ def test_a_leftover_of_an_array_keeps_its_place_until_it_is_over(kit, here):
     stage.cancel()
     stage.gang(kit.role("a"), at_once=1, force=True)
     stage.restarted()
-    assert any(p.startswith("array/") for p in stage.world.slots.pools)
+    assert any(isinstance(p, ArrayPool) for p in stage.world.slots.pools)
     stage.up(here)
     stage.answer()
     assert stage.tokens() == [token]

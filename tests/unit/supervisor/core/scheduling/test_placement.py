@@ -3,6 +3,7 @@
 from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.resources import concurrency_limits
+from jobscribe.supervisor.core.resources.limit_pools import JobPool, RunDirPool
 from jobscribe.supervisor.core.scheduling.placement import ASKING
 
 
@@ -127,7 +128,7 @@ def test_the_run_directory_is_given_back_at_the_start_and_the_rest_at_the_end(st
     stage.submit()
     stage.up()
     token = stage.token()
-    dir_, job = f"dir/{kit.jid_of()}", f"job/{kit.jid_of()}"
+    dir_, job = RunDirPool(kit.jid_of()), JobPool(kit.jid_of())
     assert {dir_, job} <= stage.world.slots.pools.keys()
     stage.reports(kit.running(token))
     assert dir_ not in stage.world.slots.pools
