@@ -57,6 +57,7 @@ from .core.interface.inputs import (
     SignInNeeded,
     TimerFired,
 )
+from .core.interface.timers import Timer
 from .engine.decision_loop import Engine
 from .files.library_sync import LibrarySync
 from .files.run_dir_reaper import RunDirReaper
@@ -103,7 +104,7 @@ class EffectExecutor:
         self._library_sync = library_sync
         self._redactor, self._log, self._counters = redactor, log, counters
         self._agent_id, self._driver_called = agent_id, driver_called
-        self._timers: dict[tuple[Any, ...], asyncio.TimerHandle] = {}
+        self._timers: dict[Timer, asyncio.TimerHandle] = {}
         self._work: set[asyncio.Task[None]] = set()
 
     def perform(self, effect: Effect) -> None:
@@ -212,16 +213,16 @@ class EffectExecutor:
 
     # ---- timers
 
-    def _set_timer(self, timer: tuple[Any, ...], secs: float) -> None:
+    def _set_timer(self, timer: Timer, secs: float) -> None:
         self._clear_timer(timer)
         self._timers[timer] = asyncio.get_running_loop().call_later(secs, self._timer_fired, timer)
 
-    def _clear_timer(self, timer: tuple[Any, ...]) -> None:
+    def _clear_timer(self, timer: Timer) -> None:
         handle = self._timers.pop(timer, None)
         if handle is not None:
             handle.cancel()
 
-    def _timer_fired(self, timer: tuple[Any, ...]) -> None:
+    def _timer_fired(self, timer: Timer) -> None:
         self._timers.pop(timer, None)
         self._engine.tell(TimerFired(timer))
 

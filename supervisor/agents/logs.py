@@ -16,6 +16,7 @@ from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKey, base62, parse_agent_key, short_agent
 from ...protocol.wire.messages import FileChunk, ReadFile
 from ..connections.hub import Hub
+from ..core.state.agent_phase import AgentPhase
 from ..core.state.agent_state import AgentState
 from ..runs.service import RunService
 
@@ -266,7 +267,7 @@ class AgentLogReader:
             "driver": key.driver,
             "kind": key.kind,
             "host": alive.host if alive is not None else key.host,
-            "phase": view.phase if view is not None else "absent",
+            "phase": view.phase if view is not None else AgentPhase.ABSENT,
             "since": view.since if view is not None else None,
             "version": alive.version if alive is not None else None,
             "pid": alive.pid if alive is not None else None,

@@ -20,6 +20,7 @@ from ...db.events.state import Job
 from ...db.store.contract import Receipt, Write
 from ...protocol.errors import Refusal
 from .agents import host_availability, idle_eviction, lifecycle
+from .interface import timers
 from .interface.effects import Effect, ReplyRefusal
 from .interface.inputs import (
     AgentConnected,
@@ -46,6 +47,7 @@ from .interface.inputs import (
     Submit,
     TimerFired,
 )
+from .interface.timers import Timer
 from .runs import admission, attempts, debug_hold, dependencies, reconciler, retention, termination
 from .scheduling import gang_placement, placement, rebalancing
 from .state.transaction import Transaction
@@ -134,51 +136,51 @@ def _apply(tx: Transaction, input_: Input) -> None:
         case EvictionRefused():
             idle_eviction.refused(tx, input_)
         case TimerFired():
-            _timer(tx, input_)
+            _timer(tx, input_.timer)
         case Restarted():
             restarted(tx)
         case _:
             assert_never(input_)
 
 
-def _timer(tx: Transaction, fired: TimerFired) -> None:
-    match fired.timer:
-        case ("agent-start", key, attempt):
+def _timer(tx: Transaction, timer: Timer) -> None:
+    match timer:
+        case timers.AgentStartDeadline(key, attempt):
             lifecycle.start_deadline(tx, key, attempt)
-        case ("agent-retry", key, attempt):
+        case timers.AgentStartRetry(key, attempt):
             lifecycle.retry(tx, key, attempt)
-        case ("agent-return", key):
+        case timers.AgentReturnDeadline(key):
             lifecycle.return_deadline(tx, key)
-        case ("agent-idle", key):
+        case timers.AgentIdleDeadline(key):
             idle_eviction.idle_deadline(tx, key)
-        case ("agent-leave", key):
+        case timers.AgentLeaveDeadline(key):
             idle_eviction.leave_deadline(tx, key)
-        case ("agent-give-up", key, before, reason):
+        case timers.QueueGiveUp(key, before, reason):
             lifecycle.give_up_queued(tx, key, before, reason)
-        case ("queue", jid, serial):
+        case timers.QueueLimit(jid, serial):
             termination.queue_limit(tx, jid, serial)
-        case ("limit", token):
+        case timers.TimeLimit(token):
             termination.time_limit(tx, token)
-        case ("stop", token):
+        case timers.StopReminder(token):
             termination.repeat_stop(tx, token)
-        case ("sync", key, epoch):
+        case timers.SnapshotDeadline(key, epoch):
             reconciler.sync_deadline(tx, key, epoch)
-        case ("op", token):
+        case timers.LaunchDeadline(token):
             reconciler.op_deadline(tx, token)
-        case ("retry", jid, serial):
+        case timers.AttemptRetry(jid, serial):
             attempts.retry(tx, jid, serial)
-        case ("debug", token):
+        case timers.DebugHoldDeadline(token):
             debug_hold.deadline(tx, token)
-        case ("follow", jid):
+        case timers.FollowerCheck(jid):
             dependencies.follow(tx, jid)
-        case ("hold", jid, serial):
+        case timers.ReservationDeadline(jid, serial):
             gang_placement.deadline(tx, (jid, serial))
-        case ("gang", jid, serial):
+        case timers.ReservationRetry(jid, serial):
             gang_placement.backoff_over(tx, (jid, serial))
-        case ("room", driver):
+        case timers.AvoidedResourcesRetry(driver):
             gang_placement.retry_avoided(tx, driver)
         case _:
-            raise ValueError(f"unknown timer: {fired.timer}")
+            assert_never(timer)
 
 
 def restarted(tx: Transaction) -> None:

@@ -16,7 +16,6 @@ from prometheus_client.core import (
 
 from ...drivers.contracts import AgentDriver
 from ...protocol.errors import CODES
-from ...protocol.ids import AgentKey
 from ...protocol.version import VERSION
 from ...runtime.connections.admission import Reason
 from ...runtime.event_loop_lag import LoopLag
@@ -24,7 +23,8 @@ from ...runtime.latency_histogram import BOUNDS, LatencyHistogram
 from ..clusters.inventory import ClusterInventory
 from ..connections.hub import Hub
 from ..connections.monitored_hosts import HasHosts
-from ..core.state.host_assignment import cpu_pool
+from ..core.resources.limit_pools import CpuPool
+from ..core.state.agent_phase import AgentPhase
 from ..engine.decision_loop import Engine
 from ..engine.event_feed import EventFeed
 from ..notifications.notifier import Notifications
@@ -36,17 +36,6 @@ from .instruments import KINDS
 
 #: Rows to read in one iteration of the event loop.
 SLICE = 2_000
-PHASES = (
-    "absent",
-    "finding",
-    "starting",
-    "away",
-    "stopping",
-    "up",
-    "leaving",
-    "crowded",
-    "signed_out",
-)
 STATES = ("pending", "running", "completed", "canceled", "error", "job_run_purged")
 REJECTED = ("tooLarge", "malformed", "unknownOp", "foreignToken", "unauthenticated")
 #: Slurm's names of active job states. Any other state is counted as `OTHER`.
@@ -138,7 +127,7 @@ def _jobs(sources: CollectorSources, sample: DiskSample) -> Metric:
 
 async def _agents(sources: CollectorSources) -> Metric:
     rows: Counter[tuple[str, ...]] = Counter(
-        {(driver, phase): 0 for driver in sources.drivers for phase in PHASES}
+        {(driver, phase): 0 for driver in sources.drivers for phase in AgentPhase}
     )
     for n, (key, view) in enumerate(list(sources.engine.world.agents.items())):
         if n % SLICE == SLICE - 1:
@@ -219,7 +208,7 @@ def _slots(sources: CollectorSources) -> Iterable[Metric]:
         for place in policy.hosts(driver):
             for kind in KINDS:
                 if kind in place.slots:
-                    pool = world.slots.pools.get(cpu_pool(AgentKey(driver, kind, "-", place.host)))
+                    pool = world.slots.pools.get(CpuPool(driver, kind, place.host))
                     limits[driver, kind] += policy.slots_at(driver, kind, place.host)
                     used[driver, kind] += 0 if pool is None else len(pool.holders)
     yield _gauge("slots", "Concurrency limit of runs without roles.", ("driver", "kind"), limits)

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 from ...drivers.contracts import AgentDriver
 from ...protocol.version import VERSION
 from ..connections.monitored_hosts import HasHosts
+from ..core.state.agent_phase import AgentPhase
 from ..core.state.agent_state import AgentState
 from ..diagnosis.phrases import resume_keeper_command
 from .background_sampler import BackgroundSampler, Disk
@@ -190,10 +191,10 @@ class Health:
         silent: list[AgentState] = []
         now = self._wall()
         for view in self._sources.engine.world.agents.values():
-            if view.failures and view.phase != "up":
+            if view.failures and view.phase != AgentPhase.UP:
                 failed.append(view)
             elif (
-                view.phase == "away"
+                view.phase == AgentPhase.AWAY
                 and view.placed
                 and now - (view.unknown_since or now) > SILENT_SECS
             ):

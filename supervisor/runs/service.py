@@ -43,6 +43,7 @@ from ..core.interface.inputs import (
     Submit,
 )
 from ..core.scheduling.dispatch import task_dir
+from ..core.state.agent_phase import AgentPhase
 from ..core.status.run_status import missing, status
 from ..diagnosis.explanation import brief, why
 from ..engine.decision_loop import DurableJob, Engine
@@ -339,7 +340,7 @@ class RunService:
         Raises Refusal (agentUnavailable, tooManyRequests, draining).
         """
         view = self.engine.world.agents.get(key)
-        if view is not None and view.phase == "up" and view.synced and not self.draining:
+        if view is not None and view.phase == AgentPhase.UP and view.synced and not self.draining:
             return
         policy = self.engine.policy
         secs = policy.agent_start_secs * policy.agent_start_tries + _BETWEEN_STARTS_SECS

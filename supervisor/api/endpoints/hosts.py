@@ -5,7 +5,7 @@ from typing import Any
 from ....protocol.ids import AgentKey
 from ...connections.monitored_hosts import HasHosts, MonitoredHosts
 from ...core.resources import gang_allocator
-from ...core.state.host_assignment import cpu_pool
+from ...core.resources.limit_pools import cpu_pool
 from ...core.state.world import World
 from ..transport.request_handler import Handler
 

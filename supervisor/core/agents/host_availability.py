@@ -10,6 +10,7 @@ from ..interface.effects import ReplyRefusal
 from ..interface.inputs import HostChanged
 from ..resources import gang_allocator, host_selection
 from ..scheduling import gang_placement, rebalancing
+from ..state.agent_phase import AgentPhase
 from ..state.agent_state import AgentState
 from ..state.transaction import Transaction
 from . import lifecycle
@@ -33,7 +34,7 @@ def _down(tx: Transaction, driver: str, host: str, detail: str) -> None:
         "agentUnavailable", f"its agent cannot be reached: the host {host} is down: {detail}"
     )
     for key, view in _there(tx, driver, host):
-        if view.phase != "up":
+        if view.phase != AgentPhase.UP:
             for handle in view.wanted:
                 tx.emit(ReplyRefusal(handle, unreachable))
             view.wanted.clear()

@@ -8,6 +8,7 @@ afterwards, unless it reports that it is busy.
 from ....db.events.events import AgentGone
 from ....protocol.errors import Refusal
 from ....protocol.ids import AgentKey
+from ..interface import timers
 from ..interface.effects import (
     AgentReady,
     ClearTimer,
@@ -19,6 +20,7 @@ from ..interface.effects import (
 )
 from ..interface.inputs import AgentConnected, AgentStopRequested, EvictionRefused
 from ..scheduling import placement
+from ..state.agent_phase import AgentPhase, PhaseTrigger
 from ..state.agent_state import AgentState
 from ..state.transaction import Transaction
 
@@ -41,21 +43,25 @@ def update(tx: Transaction) -> None:
         view = tx.world.agents.get(key)
         if view is None or key.kind == "container":
             continue
-        idle = view.phase == "up" and view.synced and not view.needed
+        idle = view.phase == AgentPhase.UP and view.synced and not view.needed
         if idle and not view.idle:
             view.idle, view.used = True, tx.now.mono
             if key.driver in tx.world.policy.agent_idle_secs:
-                tx.emit(SetTimer(("agent-idle", key), tx.world.policy.agent_idle_secs[key.driver]))
+                tx.emit(
+                    SetTimer(
+                        timers.AgentIdleDeadline(key), tx.world.policy.agent_idle_secs[key.driver]
+                    )
+                )
             tx.freed_memory[key.driver, key.host] = None
         elif view.idle and not idle:
             view.idle = view.busy = False
-            tx.emit(ClearTimer(("agent-idle", key)))
+            tx.emit(ClearTimer(timers.AgentIdleDeadline(key)))
 
 
 def idle_deadline(tx: Transaction, key: AgentKey) -> None:
     """Evict an agent after its idle time, unless it was called meanwhile."""
     view = tx.world.agent(key)
-    if not view.idle or view.phase != "up" or view.needed:
+    if not view.idle or view.phase != AgentPhase.UP or view.needed:
         return
     if view.busy:
         view.busy = False
@@ -65,7 +71,7 @@ def idle_deadline(tx: Transaction, key: AgentKey) -> None:
         return
     left = secs - (tx.now.mono - view.used)
     if left > _SOON_SECS:
-        tx.emit(SetTimer(("agent-idle", key), left))
+        tx.emit(SetTimer(timers.AgentIdleDeadline(key), left))
     else:
         evict(tx, view)
 
@@ -76,7 +82,7 @@ def stop_requested(tx: Transaction, input_: AgentStopRequested) -> None:
     """
     key = input_.key
     view = tx.world.agents.get(key)
-    if view is None or view.phase not in ("up", "leaving") or not view.synced:
+    if view is None or view.phase not in (AgentPhase.UP, AgentPhase.LEAVING) or not view.synced:
         raise Refusal(
             "agentUnavailable",
             f"{key} is not connected, so it cannot be told to stop",
@@ -87,7 +93,7 @@ def stop_requested(tx: Transaction, input_: AgentStopRequested) -> None:
             "agentBusy",
             f"{key} still has runs: {len(view.placed)} started and {len(view.queued)} waiting",
         )
-    if view.phase == "up":
+    if view.phase == AgentPhase.UP:
         evict(tx, view, REQUESTED)
     tx.emit(AgentReady(input_.handle, key))
 
@@ -97,10 +103,10 @@ def evict(tx: Transaction, view: AgentState, reason: str = UNNEEDED) -> None:
     key = view.record.key
     if view.idle:
         view.idle = False
-        tx.emit(ClearTimer(("agent-idle", key)))
-    tx.set_phase(view, "leaving")
+        tx.emit(ClearTimer(timers.AgentIdleDeadline(key)))
+    tx.change_phase(view, PhaseTrigger.EVICTION_REQUESTED)
     tx.emit(EvictAgent(key, view.epoch, view.record.handle or {}, reason))
-    tx.emit(SetTimer(("agent-leave", key), tx.world.policy.agent_start_secs))
+    tx.emit(SetTimer(timers.AgentLeaveDeadline(key), tx.world.policy.agent_start_secs))
 
 
 def reconnected(tx: Transaction, view: AgentState, input_: AgentConnected) -> None:
@@ -109,18 +115,19 @@ def reconnected(tx: Transaction, view: AgentState, input_: AgentConnected) -> No
     """
     tx.emit(EndConnection(input_.key, view.epoch, "a newer connection of this agent"))
     view.epoch = input_.epoch
+    tx.change_phase(view, PhaseTrigger.CONNECTED)
     tx.emit(EvictAgent(input_.key, view.epoch, view.record.handle or {}))
 
 
 def refused(tx: Transaction, input_: EvictionRefused) -> None:
     """Keep an agent that owes an answer, and request the reports that it sent meanwhile."""
     view = tx.world.agent(input_.key)
-    if view.phase != "leaving" or view.epoch != input_.epoch or not view.synced:
+    if view.phase != AgentPhase.LEAVING or view.epoch != input_.epoch or not view.synced:
         return
-    tx.emit(ClearTimer(("agent-leave", input_.key)))
-    tx.set_phase(view, "up")
+    tx.emit(ClearTimer(timers.AgentLeaveDeadline(input_.key)))
+    tx.change_phase(view, PhaseTrigger.EVICTION_REFUSED)
     view.used, view.idle, view.busy = tx.now.mono, True, True
-    tx.emit(SetTimer(("agent-idle", input_.key), _BUSY_SECS))
+    tx.emit(SetTimer(timers.AgentIdleDeadline(input_.key), _BUSY_SECS))
     tx.freed_memory[input_.key.driver, input_.key.host] = (
         None  # no memory was freed; another agent may be evicted
     )
@@ -131,25 +138,25 @@ def refused(tx: Transaction, input_: EvictionRefused) -> None:
 def leave_deadline(tx: Transaction, key: AgentKey) -> None:
     """Ask again after the deadline."""
     view = tx.world.agent(key)
-    if view.phase != "leaving":
+    if view.phase != AgentPhase.LEAVING:
         return
     tx.emit(
         EvictAgent(key, view.epoch, {})
         if view.record.handle is None
         else StopAgent(key, view.record.handle)
     )
-    tx.emit(SetTimer(("agent-leave", key), tx.world.policy.agent_start_secs))
+    tx.emit(SetTimer(timers.AgentLeaveDeadline(key), tx.world.policy.agent_start_secs))
 
 
-def gone(tx: Transaction, key: AgentKey, why: str = "it was idle") -> None:
-    """Record that an evicted agent has ended completely."""
+def gone(tx: Transaction, key: AgentKey, trigger: PhaseTrigger, why: str = "it was idle") -> None:
+    """Record that an agent has ended completely. trigger: EVICTED or SIGNED_OUT."""
     view = tx.world.agent(key)
-    tx.emit(ClearTimer(("agent-leave", key)))
+    tx.emit(ClearTimer(timers.AgentLeaveDeadline(key)))
     tx.record_agent(
         key, AgentGone(at=tx.now.wall, agent_key=key, reason=f"stopped: {why}", ended=True)
     )
     view.synced = False
-    tx.set_phase(view, "absent")
+    tx.change_phase(view, trigger)
     if view.needed:
         tx.require_agent(key)
 

@@ -19,6 +19,7 @@ from ....protocol.errors import Refusal
 from ....protocol.ids import AgentKey
 from ....protocol.jobs.status import ERROR
 from ....protocol.wire.messages import KeeperReport
+from ..interface import timers
 from ..interface.effects import (
     AgentReady,
     ClearTimer,
@@ -39,6 +40,7 @@ from ..interface.inputs import (
     SignInNeeded,
 )
 from ..scheduling import gang_placement, placement, rebalancing
+from ..state.agent_phase import AT_DRIVER, AgentPhase, PhaseTrigger
 from ..state.agent_state import AgentState
 from ..state.transaction import Transaction
 from . import idle_eviction
@@ -53,10 +55,10 @@ PATIENT_SECS = 60.0
 def ensure(tx: Transaction, key: AgentKey) -> None:
     """Ensure that a needed agent is up or on its way."""
     view = tx.world.agent(key)
-    if view.phase != "absent" or (key.driver, key.host) in tx.world.host_assignment.down:
+    if view.phase != AgentPhase.ABSENT or (key.driver, key.host) in tx.world.host_assignment.down:
         return
     if view.record.handle is not None:
-        tx.set_phase(view, "finding")
+        tx.change_phase(view, PhaseTrigger.LOOKUP_REQUESTED)
         tx.emit(FindAgent(key, view.record.handle))
     else:
         _start(tx, key)
@@ -67,14 +69,14 @@ def require(tx: Transaction, input_: RequireAgent) -> None:
     view = tx.world.agent(input_.key)
     down = tx.world.host_assignment.down.get((input_.key.driver, input_.key.host))
     view.used = tx.now.mono
-    if view.phase == "up" and view.synced:
+    if view.phase == AgentPhase.UP and view.synced:
         tx.emit(AgentReady(input_.handle, input_.key))
-    elif down is not None and view.phase != "up":
+    elif down is not None and view.phase != AgentPhase.UP:
         raise Refusal(
             "agentUnavailable",
             f"its agent cannot be reached: the host {input_.key.host} is down: {down.detail}",
         )
-    elif view.phase == "signed_out":
+    elif view.phase == AgentPhase.SIGNED_OUT:
         raise _sign_in_first(view)
     elif len(view.wanted) >= tx.world.policy.agent_wanted:
         raise Refusal(
@@ -96,18 +98,18 @@ def ready(tx: Transaction, key: AgentKey) -> None:
 def _start(tx: Transaction, key: AgentKey) -> None:
     view = tx.world.agent(key)
     if not idle_eviction.ensure_memory(tx, key):
-        tx.set_phase(view, "crowded")
+        tx.change_phase(view, PhaseTrigger.MEMORY_LACKING)
         rebalancing.leave_host(tx, key)
         return
     attempt = view.record.attempt + 1
     token, digest = tx.new_token()
-    tx.set_phase(view, "starting")
+    tx.change_phase(view, PhaseTrigger.START_REQUESTED)
     tx.record_agent(
         key,
         AgentStartRequested(at=tx.now.wall, agent_key=key, token_hash=digest, attempt=attempt),
     )
     tx.emit(StartAgent(key, attempt, token))
-    tx.emit(SetTimer(("agent-start", key, attempt), _secs_to_start(tx, key)))
+    tx.emit(SetTimer(timers.AgentStartDeadline(key, attempt), _secs_to_start(tx, key)))
 
 
 def started(tx: Transaction, input_: DriverStarted) -> None:
@@ -119,9 +121,12 @@ def started(tx: Transaction, input_: DriverStarted) -> None:
     tx.record_agent(
         input_.key, AgentStarted(at=tx.now.wall, agent_key=input_.key, handle=input_.handle)
     )
-    if view.phase == "starting" and input_.key.driver in tx.world.policy.driver_start_secs:
+    if view.phase == AgentPhase.STARTING and input_.key.driver in tx.world.policy.driver_start_secs:
         tx.emit(
-            SetTimer(("agent-start", input_.key, input_.attempt), tx.world.policy.agent_start_secs)
+            SetTimer(
+                timers.AgentStartDeadline(input_.key, input_.attempt),
+                tx.world.policy.agent_start_secs,
+            )
         )
 
 
@@ -129,19 +134,19 @@ def sign_in_needed(tx: Transaction, input_: SignInNeeded) -> None:
     """Wait until the user signs in. This is no failure, and nothing is retried before."""
     key, view = input_.key, tx.world.agent(input_.key)
     if input_.attempt is None:
-        if view.phase in ("stopping", "leaving"):
-            tx.emit(ClearTimer(("agent-start", key, view.record.attempt)))
-            tx.emit(ClearTimer(("agent-leave", key)))
+        if view.phase in (AgentPhase.STOPPING, AgentPhase.LEAVING):
+            tx.emit(ClearTimer(timers.AgentStartDeadline(key, view.record.attempt)))
+            tx.emit(ClearTimer(timers.AgentLeaveDeadline(key)))
             view.synced = False
             _signed_out(tx, view, input_.sentence)
         return
     if (
         view.record.attempt != input_.attempt
-        or view.phase != "starting"
+        or view.phase != AgentPhase.STARTING
         or not view.record.starting
     ):
         return
-    tx.emit(ClearTimer(("agent-start", key, input_.attempt)))
+    tx.emit(ClearTimer(timers.AgentStartDeadline(key, input_.attempt)))
     tx.record_agent(
         key,
         AgentSignInNeeded(
@@ -153,7 +158,7 @@ def sign_in_needed(tx: Transaction, input_: SignInNeeded) -> None:
 
 def _signed_out(tx: Transaction, view: AgentState, sentence: str) -> None:
     """Let runs wait and refuse calls. If the agent connects by itself, it is accepted."""
-    tx.set_phase(view, "signed_out")
+    tx.change_phase(view, PhaseTrigger.SIGN_IN_NEEDED)
     view.sign_in = sentence
     if view.signed_in:
         # the user signed in after the driver was asked and before it answered
@@ -171,14 +176,14 @@ def _sign_in_first(view: AgentState) -> Refusal:
 def signed_in(tx: Transaction, key: AgentKey) -> None:
     """Continue everything that waited for the user's sign-in."""
     view = tx.world.agent(key)
-    view.signed_in = view.phase in ("finding", "starting", "stopping", "leaving")
-    if view.phase == "signed_out":
-        tx.set_phase(view, "absent")
+    view.signed_in = view.phase in AT_DRIVER
+    if view.phase == AgentPhase.SIGNED_OUT:
+        tx.change_phase(view, PhaseTrigger.SIGNED_IN)
         view.sign_in, view.failures = "", 0
         if view.needed:
             ensure(tx, key)
-    elif view.phase == "starting" and not view.record.starting:
-        tx.emit(ClearTimer(("agent-retry", key, view.record.attempt)))
+    elif view.phase == AgentPhase.STARTING and not view.record.starting:
+        tx.emit(ClearTimer(timers.AgentStartRetry(key, view.record.attempt)))
         retry(tx, key, view.record.attempt)
 
 
@@ -187,10 +192,10 @@ def signed_out(tx: Transaction, key: AgentKey) -> None:
     cluster, only the same unix user may sign in.
     """
     view = tx.world.agent(key)
-    if view.record.handle is None or view.placed or view.phase == "up":
+    if view.record.handle is None or view.placed or view.phase == AgentPhase.UP:
         return
-    tx.emit(ClearTimer(("agent-return", key)))
-    idle_eviction.gone(tx, key, "its user signed out")
+    tx.emit(ClearTimer(timers.AgentReturnDeadline(key)))
+    idle_eviction.gone(tx, key, PhaseTrigger.SIGNED_OUT, "its user signed out")
 
 
 def _secs_to_start(tx: Transaction, key: AgentKey) -> float:
@@ -201,25 +206,28 @@ def _secs_to_start(tx: Transaction, key: AgentKey) -> float:
 def failed(tx: Transaction, key: AgentKey, attempt: int, reason: str) -> None:
     """Record that the driver could not start the agent or that it did not connect in time."""
     view = tx.world.agent(key)
-    if view.record.attempt != attempt or view.phase not in ("starting", "stopping"):
+    if view.record.attempt != attempt or view.phase not in (
+        AgentPhase.STARTING,
+        AgentPhase.STOPPING,
+    ):
         return
-    tx.emit(ClearTimer(("agent-start", key, attempt)))
+    tx.emit(ClearTimer(timers.AgentStartDeadline(key, attempt)))
     view.signed_in = False
     tx.record_agent(
         key, AgentStartFailed(at=tx.now.wall, agent_key=key, attempt=attempt, reason=reason)
     )
-    tx.set_phase(view, "absent")
+    tx.change_phase(view, PhaseTrigger.START_FAILED)
     if (key.driver, key.host) in tx.world.host_assignment.down:
         return  # not the agent's fault: it is started when its host is up
     view.failures += 1
     if view.failures >= tx.world.policy.agent_start_tries:
         _give_up(tx, key, reason)
     if view.needed:
-        tx.set_phase(view, "starting")
+        tx.change_phase(view, PhaseTrigger.RETRY_SCHEDULED)
         wait = (
             RETRY_SECS[min(view.failures, len(RETRY_SECS)) - 1] if view.failures else PATIENT_SECS
         )
-        tx.emit(SetTimer(("agent-retry", key, attempt), wait))
+        tx.emit(SetTimer(timers.AgentStartRetry(key, attempt), wait))
 
 
 def _give_up(tx: Transaction, key: AgentKey, reason: str) -> None:
@@ -249,7 +257,7 @@ def give_up_queued(tx: Transaction, key: AgentKey, before: int, reason: str) -> 
     waiting = [ticket for ticket, number in tx.world.agent(key).queued.items() if number < before]
     for jid, serial in waiting[:GIVEN_UP]:
         placement.remove(tx, key, (jid, serial))
-        tx.emit(ClearTimer(("queue", jid, serial)))
+        tx.emit(ClearTimer(timers.QueueLimit(jid, serial)))
         tx.record(
             jid,
             RunEnded(
@@ -261,13 +269,17 @@ def give_up_queued(tx: Transaction, key: AgentKey, before: int, reason: str) -> 
             ),
         )
     if len(waiting) > GIVEN_UP:
-        tx.emit(SetTimer(("agent-give-up", key, before, reason), 0.0))
+        tx.emit(SetTimer(timers.QueueGiveUp(key, before, reason), 0.0))
 
 
 def retry(tx: Transaction, key: AgentKey, attempt: int) -> None:
     view = tx.world.agent(key)
-    if view.phase == "starting" and view.record.attempt == attempt and not view.record.starting:
-        tx.set_phase(view, "absent")
+    if (
+        view.phase == AgentPhase.STARTING
+        and view.record.attempt == attempt
+        and not view.record.starting
+    ):
+        tx.change_phase(view, PhaseTrigger.RETRY_DUE)
         if view.needed:
             ensure(tx, key)
 
@@ -275,12 +287,12 @@ def retry(tx: Transaction, key: AgentKey, attempt: int) -> None:
 def retry_at_once(tx: Transaction, key: AgentKey) -> None:
     """Retry needed agents of a host that is available again."""
     view = tx.world.agent(key)
-    if view.phase == "away":
-        tx.emit(ClearTimer(("agent-return", key)))
+    if view.phase == AgentPhase.AWAY:
+        tx.emit(ClearTimer(timers.AgentReturnDeadline(key)))
         return_deadline(tx, key)
-    elif view.phase == "starting":
+    elif view.phase == AgentPhase.STARTING:
         tx.emit(
-            ClearTimer(("agent-retry", key, view.record.attempt))
+            ClearTimer(timers.AgentStartRetry(key, view.record.attempt))
         ) if not view.record.starting else None
         retry(tx, key, view.record.attempt)
     elif view.needed:
@@ -299,10 +311,10 @@ def retry_memory(tx: Transaction) -> None:
     ):
         view = tx.world.agent(key)
         if not view.needed:
-            tx.set_phase(view, "absent")
+            tx.change_phase(view, PhaseTrigger.NOT_NEEDED)
         elif (key.driver, key.host) in freed:
             if idle_eviction.ensure_memory(tx, key):
-                tx.set_phase(view, "absent")
+                tx.change_phase(view, PhaseTrigger.MEMORY_FREED)
                 ensure(tx, key)
         elif key.driver in drivers:
             rebalancing.leave_host(tx, key)
@@ -313,14 +325,17 @@ def start_deadline(tx: Transaction, key: AgentKey, attempt: int) -> None:
     count the start as failed.
     """
     view = tx.world.agent(key)
-    if view.phase not in ("starting", "stopping") or view.record.attempt != attempt:
+    if (
+        view.phase not in (AgentPhase.STARTING, AgentPhase.STOPPING)
+        or view.record.attempt != attempt
+    ):
         return
     if view.record.handle is not None and not view.placed:
-        tx.set_phase(view, "stopping")
+        tx.change_phase(view, PhaseTrigger.STOP_REQUESTED)
         tx.emit(StopAgent(key, view.record.handle))
-        tx.emit(SetTimer(("agent-start", key, attempt), tx.world.policy.agent_start_secs))
+        tx.emit(SetTimer(timers.AgentStartDeadline(key, attempt), tx.world.policy.agent_start_secs))
     elif view.record.handle is not None:
-        tx.set_phase(view, "finding")
+        tx.change_phase(view, PhaseTrigger.LOOKUP_REQUESTED)
         tx.emit(FindAgent(key, view.record.handle))
     else:
         failed(tx, key, attempt, f"it did not report within {_secs_to_start(tx, key):g} s")
@@ -329,10 +344,10 @@ def start_deadline(tx: Transaction, key: AgentKey, attempt: int) -> None:
 def stopped(tx: Transaction, key: AgentKey) -> None:
     """Record the driver's report that nothing of the agent is left."""
     view = tx.world.agent(key)
-    if view.phase == "leaving":
-        idle_eviction.gone(tx, key)
+    if view.phase == AgentPhase.LEAVING:
+        idle_eviction.gone(tx, key, PhaseTrigger.EVICTED)
         return
-    if view.phase != "stopping":
+    if view.phase != AgentPhase.STOPPING:
         return
     failed(
         tx,
@@ -354,7 +369,7 @@ def connected(tx: Transaction, input_: AgentConnected) -> None:
     if input_.epoch <= view.epoch:
         tx.emit(EndConnection(key, input_.epoch, "an older connection"))
         return
-    if view.phase == "stopping":
+    if view.phase == AgentPhase.STOPPING:
         tx.emit(
             EndConnection(
                 key, input_.epoch, "it is being stopped because it did not connect in time"
@@ -362,26 +377,26 @@ def connected(tx: Transaction, input_: AgentConnected) -> None:
         )
         return
     if view.epoch and not view.synced:
-        tx.emit(ClearTimer(("sync", key, view.epoch)))
+        tx.emit(ClearTimer(timers.SnapshotDeadline(key, view.epoch)))
     view.synced = False
-    if view.phase == "leaving":
+    if view.phase == AgentPhase.LEAVING:
         idle_eviction.reconnected(tx, view, input_)
         return
-    if view.phase == "up":
+    if view.phase == AgentPhase.UP:
         tx.emit(
             IncrementCounter("agentReplaced", f"a second connection of {key} ended the older one")
         )
         tx.emit(EndConnection(key, view.epoch, "a newer connection of this agent"))
         placement.withdraw_all(tx, key)
-    tx.emit(ClearTimer(("agent-start", key, view.record.attempt)))
-    tx.emit(ClearTimer(("agent-return", key)))
-    tx.set_phase(view, "up")
+    tx.emit(ClearTimer(timers.AgentStartDeadline(key, view.record.attempt)))
+    tx.emit(ClearTimer(timers.AgentReturnDeadline(key)))
+    tx.change_phase(view, PhaseTrigger.CONNECTED)
     view.epoch, view.synced, view.doubted, view.failures = input_.epoch, False, False, 0
     view.sign_in, view.signed_in = "", False
     view.boot_id, view.host = input_.alive.boot_id, input_.alive.host
     view.keeper, view.keeper_pid = None, input_.alive.keeper_pid
     view.snapshot_number, view.snapshot, view.snapshot_pages, view.snapshot_done = None, {}, 0, 0
-    tx.emit(SetTimer(("sync", key, view.epoch), tx.world.policy.op_reply_secs))
+    tx.emit(SetTimer(timers.SnapshotDeadline(key, view.epoch), tx.world.policy.op_reply_secs))
     if view.unknown_since is None and view.placed:
         view.unknown_since = tx.now.wall
 
@@ -419,27 +434,27 @@ def disconnected(tx: Transaction, input_: AgentDisconnected) -> None:
     state at once.
     """
     key, view = input_.key, tx.world.agent(input_.key)
-    if view.phase not in ("up", "leaving") or view.epoch != input_.epoch:
+    if view.phase not in (AgentPhase.UP, AgentPhase.LEAVING) or view.epoch != input_.epoch:
         return
     was_synced, view.synced = view.synced, False
     silent, view.keeper = view.keeper, None
     if not was_synced:
-        tx.emit(ClearTimer(("sync", key, view.epoch)))
-    if view.phase == "leaving":
-        tx.emit(ClearTimer(("agent-leave", key)))
+        tx.emit(ClearTimer(timers.SnapshotDeadline(key, view.epoch)))
+    if view.phase == AgentPhase.LEAVING:
+        tx.emit(ClearTimer(timers.AgentLeaveDeadline(key)))
     placement.withdraw_all(tx, key)
     if not view.placed:
         view.unknown_since = None
     elif was_synced or view.unknown_since is None:
         view.unknown_since = tx.now.wall if silent is None or silent.since is None else silent.since
-    tx.set_phase(view, "absent")
+    tx.change_phase(view, PhaseTrigger.DISCONNECTED)
     if view.needed:
         ensure(tx, key)
 
 
 def found(tx: Transaction, input_: DriverFound) -> None:
     key, view = input_.key, tx.world.agent(input_.key)
-    if view.phase != "finding":
+    if view.phase != AgentPhase.FINDING:
         return
     if input_.sign_in:
         _signed_out(tx, view, input_.detail)
@@ -447,20 +462,20 @@ def found(tx: Transaction, input_: DriverFound) -> None:
     view.signed_in = False
     if input_.state == "gone":
         tx.record_agent(key, AgentGone(at=tx.now.wall, agent_key=key, reason=input_.detail))
-        tx.set_phase(view, "absent")
+        tx.change_phase(view, PhaseTrigger.FOUND_GONE)
         if view.needed:
             _start(tx, key)
         return
-    tx.set_phase(view, "away")
+    tx.change_phase(view, PhaseTrigger.FOUND_ALIVE)
     view.away = input_.detail
-    tx.emit(SetTimer(("agent-return", key), tx.world.policy.agent_return_secs))
+    tx.emit(SetTimer(timers.AgentReturnDeadline(key), tx.world.policy.agent_return_secs))
 
 
 def return_deadline(tx: Transaction, key: AgentKey) -> None:
     """Look again for an agent that its driver reports alive and that has not connected."""
     view = tx.world.agent(key)
-    if view.phase != "away":
+    if view.phase != AgentPhase.AWAY:
         return
-    tx.set_phase(view, "absent")
+    tx.change_phase(view, PhaseTrigger.RETURN_DEADLINE_PASSED)
     if view.needed:
         ensure(tx, key)

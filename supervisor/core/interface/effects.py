@@ -10,6 +10,7 @@ import msgspec
 from ....protocol.errors import Refusal
 from ....protocol.ids import AgentKey, OpId, Token
 from ....protocol.wire.messages import Shared, TaskRun, TaskSpec
+from .timers import Timer
 
 
 class ReplyStatus(msgspec.Struct, frozen=True):
@@ -135,12 +136,12 @@ class RemoveRunDir(msgspec.Struct, frozen=True):
 class SetTimer(msgspec.Struct, frozen=True):
     """Identity: `timer`. Setting it again replaces the deadline. secs: monotonic seconds from now."""
 
-    timer: tuple[Any, ...]
+    timer: Timer
     secs: float
 
 
 class ClearTimer(msgspec.Struct, frozen=True):
-    timer: tuple[Any, ...]
+    timer: Timer
 
 
 class IncrementCounter(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ import msgspec
 from ....protocol.api.requests import RunCancel, RunRelease, RunSimulation
 from ....protocol.ids import AgentKey
 from ....protocol.wire.messages import Alive, RunStatusUpdate, Snapshot, ToSupervisor
+from .timers import AgentTimer, FollowerCheck, Timer
 
 
 class Now(msgspec.Struct, frozen=True):
@@ -173,7 +174,7 @@ class EvictionRefused(msgspec.Struct, frozen=True):
 class TimerFired(msgspec.Struct, frozen=True):
     """`timer`: the value given to SetTimer."""
 
-    timer: tuple[Any, ...]
+    timer: Timer
 
 
 class Restarted(msgspec.Struct, frozen=True):
@@ -223,7 +224,7 @@ def jids(input_: Input) -> tuple[str, ...]:
             )
         case Cancel(request=request) | ReleaseHold(request=request):
             return (request.compute_jid,)
-        case TimerFired(timer=("follow", str() as jid)):
+        case TimerFired(timer=FollowerCheck(jid)):
             return (jid,)
         case Purge(jid=jid):
             return (jid,)
@@ -238,17 +239,9 @@ def jids(input_: Input) -> tuple[str, ...]:
 def agent_key(input_: Input) -> AgentKey | None:
     """Return the agent whose record must be in the world before this input is decided."""
     match input_:
-        case TimerFired(timer=(_, AgentKey() as key, *_)):
-            return key
-        case (
-            Submit()
-            | Cancel()
-            | ReleaseHold()
-            | Purge()
-            | HostChanged()
-            | TimerFired()
-            | Restarted()
-        ):
+        case TimerFired(timer=timer):
+            return timer.key if isinstance(timer, AgentTimer) else None
+        case Submit() | Cancel() | ReleaseHold() | Purge() | HostChanged() | Restarted():
             return None
         case _:
             return input_.key

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from .limit_pools import LimitPool
+
 #: (computeJid, serial)
 RunKey = tuple[str, int]
 
@@ -25,7 +27,7 @@ class Pool(msgspec.Struct):
 
 class LimitClaim(msgspec.Struct):
     number: int
-    pools: tuple[str, ...]
+    pools: tuple[LimitPool, ...]
     #: number of held pools, from the front of `pools`
     held: int = 0
 
@@ -37,7 +39,7 @@ class LimitWait(msgspec.Struct, frozen=True):
     `queue_position`).
     """
 
-    pool: str
+    pool: LimitPool
     ahead: int
     holders: frozenset[RunKey]
     capacity: int
@@ -50,13 +52,13 @@ class LimitWait(msgspec.Struct, frozen=True):
 class ConcurrencyLimits(msgspec.Struct):
     """`capacity` returns the size of a pool when it is created."""
 
-    capacity: Callable[[str], int]
-    pools: dict[str, Pool] = msgspec.field(default_factory=dict)
+    capacity: Callable[[LimitPool], int]
+    pools: dict[LimitPool, Pool] = msgspec.field(default_factory=dict)
     claims: dict[RunKey, LimitClaim] = msgspec.field(default_factory=dict)
 
 
 def request(
-    slots: ConcurrencyLimits, ticket: RunKey, number: int, pools: tuple[str, ...]
+    slots: ConcurrencyLimits, ticket: RunKey, number: int, pools: tuple[LimitPool, ...]
 ) -> list[RunKey]:
     """Request all of `pools`. Return the tickets that now hold all their pools (this one, or none)."""
     if ticket in slots.claims:
@@ -69,19 +71,21 @@ def restore(
     slots: ConcurrencyLimits,
     ticket: RunKey,
     number: int,
-    pools: tuple[str, ...],
-    released: Iterable[str] = (),
+    pools: tuple[LimitPool, ...],
+    released: Iterable[LimitPool] = (),
 ) -> None:
     """Record slots that were held before a restart, even above capacity. `released` were released
     since.
     """
     kept = tuple(p for p in pools if p not in released)
     slots.claims[ticket] = LimitClaim(number=number, pools=kept, held=len(kept))
-    for name in kept:
-        _pool(slots, name).holders.add(ticket)
+    for limit in kept:
+        _pool(slots, limit).holders.add(ticket)
 
 
-def release(slots: ConcurrencyLimits, ticket: RunKey, only: str | None = None) -> list[RunKey]:
+def release(
+    slots: ConcurrencyLimits, ticket: RunKey, only: LimitPool | None = None
+) -> list[RunKey]:
     """Release everything that a ticket holds or waits for (or one pool of a ticket that holds all).
     Return the tickets that now hold all their pools.
     """
@@ -100,18 +104,18 @@ def release_all(slots: ConcurrencyLimits, tickets: Iterable[RunKey]) -> list[Run
     """Release everything that these tickets hold or wait for. None of them gets a slot that another
     of them releases.
     """
-    names: dict[str, None] = {}
+    limits: dict[LimitPool, None] = {}
     for ticket in tickets:
         claim = slots.claims.pop(ticket, None)
         if claim is None:
             continue
-        for name in claim.pools[: claim.held]:
-            slots.pools[name].holders.discard(ticket)
-        for name in claim.pools[claim.held : claim.held + 1]:
-            queue = slots.pools[name].queue
+        for limit in claim.pools[: claim.held]:
+            slots.pools[limit].holders.discard(ticket)
+        for limit in claim.pools[claim.held : claim.held + 1]:
+            queue = slots.pools[limit].queue
             del queue[bisect_left(queue, (claim.number, ticket))]
-        names |= dict.fromkeys(claim.pools[: claim.held + 1])
-    return _grant_released(slots, names)
+        limits |= dict.fromkeys(claim.pools[: claim.held + 1])
+    return _grant_released(slots, limits)
 
 
 def wait_of(slots: ConcurrencyLimits, ticket: RunKey) -> LimitWait | None:
@@ -119,10 +123,10 @@ def wait_of(slots: ConcurrencyLimits, ticket: RunKey) -> LimitWait | None:
     claim = slots.claims.get(ticket)
     if claim is None or claim.held == len(claim.pools):
         return None
-    name = claim.pools[claim.held]
-    pool = slots.pools[name]
+    limit = claim.pools[claim.held]
+    pool = slots.pools[limit]
     return LimitWait(
-        name,
+        limit,
         bisect_left(pool.queue, (claim.number, ticket)),
         frozenset(pool.holders),
         pool.capacity,
@@ -132,27 +136,27 @@ def wait_of(slots: ConcurrencyLimits, ticket: RunKey) -> LimitWait | None:
 def violations(slots: ConcurrencyLimits) -> list[str]:
     """Return violated invariants as sentences, for tests and the simulator."""
     out = []
-    for name, pool in slots.pools.items():
+    for limit, pool in slots.pools.items():
         for t in pool.holders:
             claim = slots.claims.get(t)
-            if claim is None or name not in claim.pools[: claim.held]:
-                out.append(f"{name} is held by {t}, which does not know")
+            if claim is None or limit not in claim.pools[: claim.held]:
+                out.append(f"{limit} is held by {t}, which does not know")
         out.extend(
-            f"{t} stands in the queue of {name} and does not wait for it"
+            f"{t} stands in the queue of {limit} and does not wait for it"
             for _, t in pool.queue
-            if not _waits_for(slots, t, name)
+            if not _waits_for(slots, t, limit)
         )
         if pool.queue != sorted(pool.queue):
-            out.append(f"the queue of {name} is out of order")
+            out.append(f"the queue of {limit} is out of order")
         if not pool.holders and not pool.queue:
-            out.append(f"{name} is kept though unused")
+            out.append(f"{limit} is kept though unused")
         if len(pool.holders) < pool.capacity and pool.queue:
-            out.append(f"{name} has room and somebody waits")
+            out.append(f"{limit} has room and somebody waits")
     for t, claim in slots.claims.items():
         out.extend(
-            f"{t} believes it holds {name}"
-            for name in claim.pools[: claim.held]
-            if t not in slots.pools[name].holders
+            f"{t} believes it holds {limit}"
+            for limit in claim.pools[: claim.held]
+            if t not in slots.pools[limit].holders
         )
     return out
 
@@ -165,8 +169,8 @@ def _advance(slots: ConcurrencyLimits, tickets: list[RunKey]) -> list[RunKey]:
     for ticket in tickets:
         claim = slots.claims[ticket]
         while claim.held < len(claim.pools):
-            name = claim.pools[claim.held]
-            pool = _pool(slots, name)
+            limit = claim.pools[claim.held]
+            pool = _pool(slots, limit)
             if len(pool.holders) >= pool.capacity or pool.queue:
                 insort(pool.queue, (claim.number, ticket))
                 break
@@ -177,17 +181,17 @@ def _advance(slots: ConcurrencyLimits, tickets: list[RunKey]) -> list[RunKey]:
     return done
 
 
-def _grant_released(slots: ConcurrencyLimits, names: Iterable[str]) -> list[RunKey]:
+def _grant_released(slots: ConcurrencyLimits, limits: Iterable[LimitPool]) -> list[RunKey]:
     """Grant released slots to waiters, and drop unused pools."""
-    out = [ticket for name in names for ticket in _grant(slots, name)]
-    for name in names:
-        _forget_if_unused(slots, name)
+    out = [ticket for limit in limits for ticket in _grant(slots, limit)]
+    for limit in limits:
+        _forget_if_unused(slots, limit)
     return out
 
 
-def _grant(slots: ConcurrencyLimits, name: str) -> list[RunKey]:
+def _grant(slots: ConcurrencyLimits, limit: LimitPool) -> list[RunKey]:
     out: list[RunKey] = []
-    pool = slots.pools.get(name)
+    pool = slots.pools.get(limit)
     while pool is not None and pool.queue and len(pool.holders) < pool.capacity:
         _, ticket = pool.queue.pop(0)
         pool.holders.add(ticket)
@@ -196,19 +200,19 @@ def _grant(slots: ConcurrencyLimits, name: str) -> list[RunKey]:
     return out
 
 
-def _waits_for(slots: ConcurrencyLimits, ticket: RunKey, name: str) -> bool:
+def _waits_for(slots: ConcurrencyLimits, ticket: RunKey, limit: LimitPool) -> bool:
     claim = slots.claims.get(ticket)
-    return claim is not None and claim.held < len(claim.pools) and claim.pools[claim.held] == name
+    return claim is not None and claim.held < len(claim.pools) and claim.pools[claim.held] == limit
 
 
-def _pool(slots: ConcurrencyLimits, name: str) -> Pool:
-    pool = slots.pools.get(name)
+def _pool(slots: ConcurrencyLimits, limit: LimitPool) -> Pool:
+    pool = slots.pools.get(limit)
     if pool is None:
-        pool = slots.pools[name] = Pool(capacity=slots.capacity(name))
+        pool = slots.pools[limit] = Pool(capacity=slots.capacity(limit))
     return pool
 
 
-def _forget_if_unused(slots: ConcurrencyLimits, name: str) -> None:
-    pool = slots.pools.get(name)
+def _forget_if_unused(slots: ConcurrencyLimits, limit: LimitPool) -> None:
+    pool = slots.pools.get(limit)
     if pool is not None and not pool.holders and not pool.queue:
-        del slots.pools[name]
+        del slots.pools[limit]

@@ -10,6 +10,7 @@ from ....diagnosis.exit_table import Diagnosis
 from ....protocol.ids import Token
 from ....protocol.jobs.exit_info import ExitInfo
 from ....protocol.jobs.status import COMPLETED, ERROR
+from ..interface import timers
 from ..interface.effects import ClearTimer, DiscardHeldTask, SetTimer
 from ..scheduling import dispatch, placement
 from ..state.transaction import Transaction
@@ -53,7 +54,9 @@ def arm(tx: Transaction, jid: str, run: Run) -> None:
     """Set the timer for the rest of the pause, after a restart."""
     if run.retry is not None and not run.live_tasks:
         passed = tx.secs_since(run.retry.at, run.retry.mono, run.retry.boot_id)
-        tx.emit(SetTimer(("retry", jid, run.serial), max(0.0, run.retry.delay_secs - passed)))
+        tx.emit(
+            SetTimer(timers.AttemptRetry(jid, run.serial), max(0.0, run.retry.delay_secs - passed))
+        )
 
 
 def _attempt(run: Run, number: int) -> Attempt | None:
@@ -147,7 +150,7 @@ def end_held(tx: Transaction, task: Task) -> None:
     if known is None or not known.live:
         return
     assert task.exit is not None
-    tx.emit(ClearTimer(("debug", task.token)))
+    tx.emit(ClearTimer(timers.DebugHoldDeadline(task.token)))
     task_ended(tx, task, task.exit, task.diagnosis)
 
 
@@ -194,7 +197,7 @@ def _end_attempt(tx: Transaction, token: Token) -> None:
                     boot_id=tx.now.boot_id,
                 ),
             )
-            tx.emit(SetTimer(("retry", token.jid, token.serial), found.delay_secs))
+            tx.emit(SetTimer(timers.AttemptRetry(token.jid, token.serial), found.delay_secs))
             return
         _end(tx, token, reason, not_retried=found)
     else:

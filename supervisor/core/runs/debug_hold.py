@@ -11,6 +11,7 @@ from ....diagnosis.exit_table import Diagnosis
 from ....protocol.errors import Refusal
 from ....protocol.ids import Token
 from ....protocol.jobs.exit_info import ExitInfo
+from ..interface import timers
 from ..interface.effects import ReplyStatus, SetTimer
 from ..interface.inputs import ReleaseHold
 from ..state.transaction import Transaction
@@ -67,7 +68,7 @@ def hold(tx: Transaction, task: Task, exit_: ExitInfo, diagnosis: Diagnosis | No
         ),
     )
     tx.world.agent(task.agent_key).placed.discard(token)
-    tx.emit(SetTimer(("debug", token), secs))
+    tx.emit(SetTimer(timers.DebugHoldDeadline(token), secs))
 
 
 def deadline(tx: Transaction, token: Token) -> None:
@@ -99,4 +100,6 @@ def arm(tx: Transaction, job: Job) -> None:
     for task in job.live_tasks():
         if task.held is not None:
             passed = tx.secs_since(task.held.at, task.held.mono, task.held.boot_id)
-            tx.emit(SetTimer(("debug", task.token), max(0.0, task.held.secs - passed)))
+            tx.emit(
+                SetTimer(timers.DebugHoldDeadline(task.token), max(0.0, task.held.secs - passed))
+            )

@@ -15,6 +15,7 @@ from ....protocol.api.requests import RunSpec
 from ....protocol.errors import Refusal
 from ....protocol.jobs.roles import After
 from ....protocol.jobs.status import CANCELED, COMPLETED, ERROR, PURGED
+from ..interface import timers
 from ..interface.effects import ClearTimer, SetTimer
 from ..resources.concurrency_limits import RunKey
 from ..scheduling import placement
@@ -69,13 +70,13 @@ def schedule_followers(tx: Transaction) -> None:
     """Schedule `follow` for jobs that ended in this decision and have followers."""
     for jid in sorted(tx.touched.keys() & tx.world.followers.keys()):
         if any(_ended(tx.touched[jid], serial) is not None for serial in tx.world.followers[jid]):
-            tx.emit(SetTimer(("follow", jid), 0.0))
+            tx.emit(SetTimer(timers.FollowerCheck(jid), 0.0))
 
 
 def schedule_all(tx: Transaction) -> None:
     """Schedule `follow` for all jobs with followers, after a restart."""
     for jid in tx.world.followers:
-        tx.emit(SetTimer(("follow", jid), 0.0))
+        tx.emit(SetTimer(timers.FollowerCheck(jid), 0.0))
 
 
 def follow(tx: Transaction, jid: str) -> None:
@@ -92,7 +93,7 @@ def follow(tx: Transaction, jid: str) -> None:
         for ticket in tickets:
             _handle_end(tx, ticket, jid, serial, found)
         if left == 0:
-            tx.emit(SetTimer(("follow", jid), 0.0))
+            tx.emit(SetTimer(timers.FollowerCheck(jid), 0.0))
             return
 
 
@@ -138,7 +139,7 @@ def _record_end(
     assert run is not None
     if not fulfilled:
         forget(tx, ticket, waited)
-        tx.emit(ClearTimer(("queue", own, own_serial)))
+        tx.emit(ClearTimer(timers.QueueLimit(own, own_serial)))
         tx.record(
             own, RunEnded(at=tx.now.wall, serial=own_serial, status=CANCELED, reason="dependency")
         )

@@ -35,6 +35,7 @@ from ....protocol.wire.messages import (
     Snapshot,
 )
 from ..agents import lifecycle
+from ..interface import timers
 from ..interface.effects import (
     AcknowledgeTasks,
     ClearTimer,
@@ -47,6 +48,7 @@ from ..interface.effects import (
 from ..interface.inputs import AgentMessage, FramesLost
 from ..scheduling import dispatch, gang_placement, placement
 from ..state import cluster_assignment
+from ..state.agent_phase import AgentPhase
 from ..state.agent_state import AgentState
 from ..state.transaction import Transaction
 from ..state.world import owner
@@ -59,9 +61,9 @@ RESTARTED = "the machine rebooted while it was starting"
 def message_received(tx: Transaction, input_: AgentMessage) -> None:
     """Handle one message of an agent's current connection."""
     view = tx.world.agent(input_.key)
-    if view.phase == "leaving" and input_.epoch == view.epoch:
+    if view.phase == AgentPhase.LEAVING and input_.epoch == view.epoch:
         return  # if the agent stays, it is asked for everything
-    if view.phase != "up" or input_.epoch != view.epoch:
+    if view.phase != AgentPhase.UP or input_.epoch != view.epoch:
         tx.emit(
             IncrementCounter("staleEpoch", f"{input_.key} sent a message on an older connection")
         )
@@ -104,7 +106,7 @@ def message_received(tx: Transaction, input_: AgentMessage) -> None:
 def frames_lost(tx: Transaction, input_: FramesLost) -> None:
     """Ask for a snapshot because messages were lost."""
     view = tx.world.agent(input_.key)
-    if view.phase == "up" and view.epoch == input_.epoch:
+    if view.phase == AgentPhase.UP and view.epoch == input_.epoch:
         tx.emit(ListTasks(input_.key))
 
 
@@ -132,12 +134,12 @@ def update(tx: Transaction, key: AgentKey, execution: Execution) -> None:
     if task.held is not None:  # its end is recorded, and it is held for debugging
         tx.emit(AcknowledgeTasks(key, (token,)))
         return
-    tx.emit(ClearTimer(("op", token)))
+    tx.emit(ClearTimer(timers.LaunchDeadline(token)))
     if isinstance(execution.batch, BatchState) and key.driver in tx.world.policy.batch:
         _batch_reported(tx, task, execution.batch)
     match execution.state:
         case "starting":
-            tx.emit(SetTimer(("op", token), _reply_secs(tx, token)))
+            tx.emit(SetTimer(timers.LaunchDeadline(token), _reply_secs(tx, token)))
             if _must_stop(tx, token):
                 termination.repeat_stop(tx, token)
         case "running":
@@ -215,8 +217,8 @@ def _exited(tx: Transaction, token: Token, exit_: ExitInfo) -> None:
         tx.record(
             token.jid, TaskExited(at=tx.now.wall, token=token, exit=_with_valid_report(tx, exit_))
         )
-    for timer in ("limit", "stop"):
-        tx.emit(ClearTimer((timer, token)))
+    for timer in (timers.TimeLimit, timers.StopReminder):
+        tx.emit(ClearTimer(timer(token)))
 
 
 def _host(tx: Transaction, task: Task, view: AgentState) -> str:
@@ -277,8 +279,8 @@ def finish(
         placement.task_started(tx, token)
     exit_ = _with_batch_report(tx, token, exit_)
     tx.world.began.pop(token, None)
-    for timer in ("op", "limit", "stop"):
-        tx.emit(ClearTimer((timer, token)))
+    for timer in (timers.LaunchDeadline, timers.TimeLimit, timers.StopReminder):
+        tx.emit(ClearTimer(timer(token)))
     if exit_.fault == "subnetTaken":
         gang_placement.avoid_network(tx, task)
     run = tx.world.jobs[token.jid].run
@@ -287,7 +289,7 @@ def finish(
         and run.serial == token.serial
         and cluster_assignment.queue_limit_continues(tx.world.policy, run)
     ):
-        tx.emit(ClearTimer(("queue", token.jid, token.serial)))
+        tx.emit(ClearTimer(timers.QueueLimit(token.jid, token.serial)))
     diagnosis = diagnose(exit_, tx.world.policy.exits)
     if debug_hold.is_wanted(tx, task, exit_, diagnosis):
         debug_hold.hold(tx, task, exit_, diagnosis)
@@ -365,7 +367,7 @@ def reconcile(tx: Transaction, key: AgentKey, known: dict[Token, Execution]) -> 
             view.unknown_since,
         )
         view.synced, view.unknown_since = True, None
-        tx.emit(ClearTimer(("sync", key, view.epoch)))
+        tx.emit(ClearTimer(timers.SnapshotDeadline(key, view.epoch)))
         placement.agent_up(tx, key)
         lifecycle.ready(tx, key)
 
@@ -418,9 +420,9 @@ def _restarted(tx: Transaction, task: Task) -> bool:
 def sync_deadline(tx: Transaction, key: AgentKey, epoch: int) -> None:
     """Ask again for the first snapshot of a connection."""
     view = tx.world.agent(key)
-    if view.phase == "up" and view.epoch == epoch and not view.synced:
+    if view.phase == AgentPhase.UP and view.epoch == epoch and not view.synced:
         tx.emit(ListTasks(key))
-        tx.emit(SetTimer(("sync", key, epoch), tx.world.policy.op_reply_secs))
+        tx.emit(SetTimer(timers.SnapshotDeadline(key, epoch), tx.world.policy.op_reply_secs))
 
 
 def op_deadline(tx: Transaction, token: Token) -> None:
@@ -429,6 +431,6 @@ def op_deadline(tx: Transaction, token: Token) -> None:
     if task is None or not task.live or task.pid is not None:
         return
     view = tx.world.agent(task.agent_key)
-    if view.phase == "up":
+    if view.phase == AgentPhase.UP:
         tx.emit(ListTasks(task.agent_key))
-    tx.emit(SetTimer(("op", token), _reply_secs(tx, token)))
+    tx.emit(SetTimer(timers.LaunchDeadline(token), _reply_secs(tx, token)))

@@ -13,6 +13,7 @@ from ....protocol.clusters.cluster import fallback_secs
 from ....protocol.errors import Refusal
 from ....protocol.ids import Token
 from ....protocol.jobs.status import CANCELED
+from ..interface import timers
 from ..interface.effects import ClearTimer, ReplyStatus, SetTimer, StopTask
 from ..interface.inputs import Cancel, cancel_receipt
 from ..scheduling import dispatch, placement
@@ -80,7 +81,7 @@ def time_limit(tx: Transaction, token: Token) -> None:
     run = _live(tx, token.jid, token.serial)
     if run is not None and task is not None and task.live and task.exited is None:
         tx.emit(StopTask(task.agent_key, token, "timeLimit", run.spec.grace_secs))
-        tx.emit(SetTimer(("limit", token), REMIND_SECS + run.spec.grace_secs))
+        tx.emit(SetTimer(timers.TimeLimit(token), REMIND_SECS + run.spec.grace_secs))
 
 
 def repeat_stop(tx: Transaction, token: Token) -> None:
@@ -152,8 +153,8 @@ def _stop(
             req_id=req_id,
         ),
     )
-    for timer in ("queue", "retry"):
-        tx.emit(ClearTimer((timer, jid, run.serial)))
+    for timer in (timers.QueueLimit, timers.AttemptRetry):
+        tx.emit(ClearTimer(timer(jid, run.serial)))
     dependencies.forget(tx, (jid, run.serial), run.waits_for)
     if live and len(held) == len(live):
         # it has failed and was held: it ends with its recorded exit
@@ -187,7 +188,7 @@ def arm(tx: Transaction, job: Job) -> None:
         )
     if limit is not None:
         passed = tx.secs_since(run.queued_at, run.queued_mono, run.queued_boot_id)
-        tx.emit(SetTimer(("queue", job.jid, run.serial), max(0.0, limit - passed)))
+        tx.emit(SetTimer(timers.QueueLimit(job.jid, run.serial), max(0.0, limit - passed)))
 
 
 def arm_limit(tx: Transaction, token: Token, elapsed: float) -> None:
@@ -205,7 +206,7 @@ def arm_limit(tx: Transaction, token: Token, elapsed: float) -> None:
                 if place is None
                 else fallback_secs(limit, place.limit_slack_secs)
             )
-        tx.emit(SetTimer(("limit", token), max(0.0, limit + slack - elapsed)))
+        tx.emit(SetTimer(timers.TimeLimit(token), max(0.0, limit + slack - elapsed)))
 
 
 def canceled_after(run: Run) -> float | None:

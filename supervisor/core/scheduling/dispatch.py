@@ -13,6 +13,7 @@ from ....protocol.jobs.roles import TaskPlace, TaskRole
 from ....protocol.launch import task_environment
 from ....protocol.wire.codec import MAX_KEYS
 from ....protocol.wire.messages import AppInput, ContainerSpec, Shared, TaskRun, TaskSpec
+from ..interface import timers
 from ..interface.effects import LaunchGang, LaunchTask, SetTimer, StopTask
 from ..resources import subnets
 from ..state import cluster_assignment
@@ -37,7 +38,7 @@ def launch(tx: Transaction, key: AgentKey, tokens: Sequence[Token]) -> None:
             gangs.setdefault((token.jid, token.serial, token.attempt), []).append(token)
         else:
             tx.emit(LaunchTask(key, token, _plain_spec(tx, run, key)))
-        tx.emit(SetTimer(("op", token), tx.world.policy.op_reply_secs))
+        tx.emit(SetTimer(timers.LaunchDeadline(token), tx.world.policy.op_reply_secs))
     for (jid, _, number), members in gangs.items():
         run = tx.world.jobs[jid].run
         assert run is not None
@@ -194,4 +195,4 @@ def stop(tx: Transaction, token: Token, wanted: Stop | None) -> None:
     assert task is not None
     reason, grace = (wanted.reason, wanted.grace_secs) if wanted is not None else ("lost", 0.0)
     tx.emit(StopTask(task.agent_key, token, reason, grace))
-    tx.emit(SetTimer(("stop", token), REMIND_SECS + grace))
+    tx.emit(SetTimer(timers.StopReminder(token), REMIND_SECS + grace))

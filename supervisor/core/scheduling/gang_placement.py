@@ -19,6 +19,7 @@ from ....db.events.state import Run, Task
 from ....protocol.ids import AgentKey, Token, derived_id, op_id
 from ....protocol.jobs.roles import TaskPlace
 from ....protocol.wire.messages import PortsProbed
+from ..interface import timers
 from ..interface.effects import CheckPorts, ClearTimer, SetTimer
 from ..resources import gang_allocator
 from ..resources.concurrency_limits import RunKey
@@ -58,7 +59,7 @@ def granted(tx: Transaction, grants: Iterable[Allocation]) -> None:
         run = _run(tx, ticket)
         number = tx.world.agent(tx.world.key_of(run)).queued[ticket]
         tx.world.holds[ticket] = GangReservation(number=number, places=places, since=tx.now.mono)
-        tx.emit(SetTimer(("hold", *ticket), tx.world.policy.op_reply_secs))
+        tx.emit(SetTimer(timers.ReservationDeadline(*ticket), tx.world.policy.op_reply_secs))
         _advance(tx, ticket)
 
 
@@ -83,7 +84,7 @@ def agent_away(tx: Transaction, key: AgentKey) -> None:
 def release(tx: Transaction, ticket: RunKey) -> None:
     """Release everything that the gang holds or waits for."""
     if tx.world.gang_backoffs.pop(ticket, None) is not None:
-        tx.emit(ClearTimer(("gang", *ticket)))
+        tx.emit(ClearTimer(timers.ReservationRetry(*ticket)))
     _drop_reservation(tx, ticket)
     for pool in tx.world.node_pools.values():
         granted(tx, gang_allocator.release(pool, ticket, tx.now.mono))
@@ -109,7 +110,7 @@ def avoid_network(tx: Transaction, task: Task) -> None:
     gang_allocator.avoid_block(
         tx.world.node_pool(driver), task.agent_key.host, task.address, tx.now.mono
     )
-    tx.emit(SetTimer(("room", driver), AVOID_BLOCK_SECS + _SLACK_SECS))
+    tx.emit(SetTimer(timers.AvoidedResourcesRetry(driver), AVOID_BLOCK_SECS + _SLACK_SECS))
 
 
 def host_down(tx: Transaction, driver: str, host: str) -> None:
@@ -157,7 +158,7 @@ def deadline(tx: Transaction, ticket: RunKey) -> None:
         return
     if tx.now.mono - hold.since < tx.world.policy.hold_secs:
         hold.probes.clear()
-        tx.emit(SetTimer(("hold", *ticket), tx.world.policy.op_reply_secs))
+        tx.emit(SetTimer(timers.ReservationDeadline(*ticket), tx.world.policy.op_reply_secs))
         _advance(tx, ticket)
         return
     late = sorted(str(key) for key in _agents(tx, _run(tx, ticket), hold) - hold.free)
@@ -173,7 +174,7 @@ def back_off(tx: Transaction, ticket: RunKey, reason: str) -> None:
     secs = tx.world.policy.hold_again_secs
     release(tx, ticket)
     tx.world.gang_backoffs[ticket] = (reason, tx.now.wall + secs)
-    tx.emit(SetTimer(("gang", *ticket), secs))
+    tx.emit(SetTimer(timers.ReservationRetry(*ticket), secs))
 
 
 def backoff_over(tx: Transaction, ticket: RunKey) -> None:
@@ -188,7 +189,11 @@ def retry_avoided(tx: Transaction, driver: str) -> None:
     granted(tx, gang_allocator.retry(pool, tx.now.mono))
     again = gang_allocator.next_retry(pool)
     if again is not None:
-        tx.emit(SetTimer(("room", driver), max(0.0, again - tx.now.mono) + _SLACK_SECS))
+        tx.emit(
+            SetTimer(
+                timers.AvoidedResourcesRetry(driver), max(0.0, again - tx.now.mono) + _SLACK_SECS
+            )
+        )
 
 
 # ---- inside
@@ -238,7 +243,7 @@ def _replace_ports(tx: Transaction, ticket: RunKey, key: AgentKey, busy: list[in
     pool = tx.world.node_pool(run.spec.driver)
     places, grants = gang_allocator.ports_taken(pool, ticket, {key.host: busy}, tx.now.mono)
     # also if the gang got other ports: another gang may wait for these
-    tx.emit(SetTimer(("room", run.spec.driver), AVOID_SECS + _SLACK_SECS))
+    tx.emit(SetTimer(timers.AvoidedResourcesRetry(run.spec.driver), AVOID_SECS + _SLACK_SECS))
     if places is not None:
         hold.places = places
         _advance(tx, ticket)
@@ -250,7 +255,7 @@ def _replace_ports(tx: Transaction, ticket: RunKey, key: AgentKey, busy: list[in
 def _drop_reservation(tx: Transaction, ticket: RunKey) -> None:
     hold = tx.world.holds.pop(ticket, None)
     if hold is not None:
-        tx.emit(ClearTimer(("hold", *ticket)))
+        tx.emit(ClearTimer(timers.ReservationDeadline(*ticket)))
         for key in _agents(tx, _run(tx, ticket), hold):
             tx.world.agent(key).holding.discard(ticket)
 
@@ -263,7 +268,7 @@ def _place(tx: Transaction, ticket: RunKey, run: Run, hold: GangReservation) -> 
     tx.world.dequeue(queue_key, ticket)
     tx.shortened_queues[queue_key] = None
     if not cluster_assignment.queue_limit_continues(tx.world.policy, run):
-        tx.emit(ClearTimer(("queue", jid, serial)))
+        tx.emit(ClearTimer(timers.QueueLimit(jid, serial)))
     tokens: dict[AgentKey, list[Token]] = {}
     for place in hold.places:
         key = tx.world.key_at(run.spec, place.host)

@@ -16,12 +16,14 @@ from ....db.events.events import TaskPlaced
 from ....db.events.state import Job, Run
 from ....protocol.ids import AgentKey, Token, op_id
 from ....protocol.wire.messages import PortsProbed
+from ..interface import timers
 from ..interface.effects import ClearTimer
 from ..resources import concurrency_limits
 from ..resources.concurrency_limits import RunKey
+from ..resources.limit_pools import LimitPool, RunDirPool
 from ..state import cluster_assignment
 from ..state.transaction import Transaction
-from ..state.world import World, dir_pool, pools_of
+from ..state.world import World, pools_of
 from . import dispatch, gang_placement
 
 ROLE, INDEX = "main", 0
@@ -145,11 +147,11 @@ def task_started(tx: Transaction, token: Token) -> None:
         and run.serial == token.serial
         and cluster_assignment.queue_limit_continues(tx.world.policy, run)
     ):
-        tx.emit(ClearTimer(("queue", token.jid, token.serial)))
-    _release(tx, (token.jid, token.serial), dir_pool(token.jid))
+        tx.emit(ClearTimer(timers.QueueLimit(token.jid, token.serial)))
+    _release(tx, (token.jid, token.serial), RunDirPool(token.jid))
 
 
-def _release(tx: Transaction, ticket: RunKey, only: str | None = None) -> None:
+def _release(tx: Transaction, ticket: RunKey, only: LimitPool | None = None) -> None:
     if only is None:
         gang_placement.release(tx, ticket)
     _refill(tx, place(tx, concurrency_limits.release(tx.world.slots, ticket, only)))
@@ -193,7 +195,7 @@ def _place_one(tx: Transaction, ticket: RunKey, run: Run) -> AgentKey:
     view.placed.add(token)
     limited = run.spec.queue_limit_secs or tx.world.policy.queue_limit_secs
     if limited and not cluster_assignment.queue_limit_continues(tx.world.policy, run):
-        tx.emit(ClearTimer(("queue", jid, serial)))
+        tx.emit(ClearTimer(timers.QueueLimit(jid, serial)))
     tx.record(
         jid,
         TaskPlaced(

@@ -10,7 +10,7 @@ from ....protocol.api.requests import RunSpec
 from ....protocol.ids import AgentKey
 from ..resources import host_selection
 from ..resources.concurrency_limits import RunKey
-from ..state.host_assignment import cpu_pool
+from ..resources.limit_pools import CpuPool
 from ..state.transaction import Transaction
 from . import placement
 
@@ -63,7 +63,7 @@ def rebalance(tx: Transaction) -> None:
 def _rebalance(tx: Transaction, driver: str, kind: str) -> None:
     world = tx.world
     pools = {
-        p.host: world.slots.pools.get(cpu_pool(AgentKey(driver, kind, "", p.host)))
+        p.host: world.slots.pools.get(CpuPool(driver, kind, p.host))
         for p in world.policy.places[driver]
     }
     waiting = sorted(

@@ -1,6 +1,7 @@
 """State of one agent: its durable record, its phase, and the runs that wait for it or run there.
 
-Data and simple queries only. `agents.lifecycle` changes the phase.
+Data and simple queries only. `agents.lifecycle` and `agents.idle_eviction` change the phase
+(`agent_phase`).
 """
 
 import msgspec
@@ -9,19 +10,18 @@ from ....db.events.state import AgentRecord
 from ....protocol.ids import Token
 from ....protocol.wire.messages import Execution, KeeperReport
 from ..resources.concurrency_limits import RunKey
+from .agent_phase import WITHOUT_PROCESS, AgentPhase
 
 
 class AgentState(msgspec.Struct, kw_only=True):
     """One agent: its durable record and its current phase (a notice).
 
-    phase: `absent` (not looked for), `finding`, `starting`, `away` (alive according to its driver,
-    not connected), `stopping`, `up`, `leaving` (idle and asked to stop), `crowded` (its host has no
-    memory for it), `signed_out` (its user must sign in first). Only the reports of an `up` agent
-    with a complete first snapshot (`synced`) are trusted, and only such an agent gets work.
+    Only the reports of an agent that is UP with a complete first snapshot (`synced`) are trusted,
+    and only such an agent gets work.
     """
 
     record: AgentRecord
-    phase: str = "absent"
+    phase: AgentPhase = AgentPhase.ABSENT
     #: wall time at which the phase began
     since: float | None = None
     epoch: int = 0
@@ -74,12 +74,12 @@ class AgentState(msgspec.Struct, kw_only=True):
     @property
     def takes_memory(self) -> bool:
         """Return whether the agent takes memory, as far as known."""
-        return self.phase not in ("absent", "crowded", "signed_out")
+        return self.phase not in WITHOUT_PROCESS
 
     @property
     def known(self) -> bool:
         """Return whether the agent is up and its reports are current. Only then it gets work."""
-        return self.phase == "up" and self.synced and self.keeper is None
+        return self.phase == AgentPhase.UP and self.synced and self.keeper is None
 
     @property
     def needed(self) -> bool:

@@ -14,14 +14,14 @@ from ....protocol.ids import AgentKey, compute_jid
 from ..resources import host_selection
 from ..resources.concurrency_limits import Pool, RunKey
 from ..resources.host_selection import HostCandidate, HostCapacity, Outages
+from ..resources.limit_pools import LimitPool, cpu_pool
 from . import cluster_assignment
+from .agent_phase import WITHOUT_PROCESS, AgentPhase
 from .agent_state import AgentState
 from .configuration import CoreConfig
 
-
-def cpu_pool(key: AgentKey) -> str:
-    """Return the name of the slot pool for plain runs of this kind on this host."""
-    return f"cpu/{key.driver}/{key.kind}/{key.host}"
+#: Phases of agents that a new run cannot use, or only after another start.
+_NOT_USABLE = WITHOUT_PROCESS | {AgentPhase.LEAVING, AgentPhase.STOPPING}
 
 
 class HostAssignment:
@@ -31,7 +31,7 @@ class HostAssignment:
         self,
         policy: CoreConfig,
         agents: Mapping[AgentKey, AgentState],
-        pools: Mapping[str, Pool],
+        pools: Mapping[LimitPool, Pool],
         down: Outages,
     ) -> None:
         """agents, pools: the world's own, which change. down: unavailable hosts."""
@@ -82,7 +82,7 @@ class HostAssignment:
     def update_memory(self, key: AgentKey, *, taken: bool) -> None:
         """Record whether the agent takes memory on its host."""
         self.waiting_for_memory.pop(key, None)
-        if self._agents[key].phase == "crowded":
+        if self._agents[key].phase == AgentPhase.CROWDED:
             self.waiting_for_memory[key] = None
         if taken:
             self._with_memory.setdefault((key.driver, key.host), {})[key] = None
@@ -175,13 +175,7 @@ class HostAssignment:
 
     def _alive(self, key: AgentKey) -> bool:
         view = self._agents.get(key)
-        return view is not None and view.phase not in (
-            "absent",
-            "crowded",
-            "leaving",
-            "stopping",
-            "signed_out",
-        )
+        return view is not None and view.phase not in _NOT_USABLE
 
     # ---- memory of agents
 
@@ -220,7 +214,7 @@ class HostAssignment:
         idle = [
             v
             for v in views
-            if v.phase == "up"
+            if v.phase == AgentPhase.UP
             and v.synced
             and not (v.needed or v.busy)
             and v.record.key.kind != "container"
@@ -228,7 +222,7 @@ class HostAssignment:
         return [v.record.key for v in sorted(idle, key=lambda v: (v.used, v.record.key))]
 
     def leaving_agents(self, key: AgentKey) -> list[AgentKey]:
-        return [k for k in self._others(key) if self._agents[k].phase == "leaving"]
+        return [k for k in self._others(key) if self._agents[k].phase == AgentPhase.LEAVING]
 
     def memory_in_use(self, key: AgentKey) -> tuple[int, int]:
         """Return the number of other agents on the same host and their MiB."""

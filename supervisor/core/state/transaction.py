@@ -16,6 +16,7 @@ from ....protocol.wire.messages import Shared
 from ..interface.effects import Effect
 from ..interface.inputs import Now
 from . import task_counts
+from .agent_phase import PhaseTrigger, next_phase
 from .agent_state import AgentState
 from .world import World
 
@@ -60,8 +61,11 @@ class Transaction:
     def emit(self, effect: Effect) -> None:
         self.effects.append(effect)
 
-    def set_phase(self, view: AgentState, phase: str) -> None:
-        """Change the phase of an agent."""
+    def change_phase(self, view: AgentState, trigger: PhaseTrigger) -> None:
+        """Change the phase of an agent as `TRANSITIONS` says. Raise IllegalTransition, and change
+        nothing, if the agent has no such transition now.
+        """
+        phase = next_phase(view.phase, trigger)
         if view.phase == phase:
             return
         key, took_memory = view.record.key, view.takes_memory

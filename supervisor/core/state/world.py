@@ -9,6 +9,7 @@ world and folds a new one.
 
 from collections.abc import Callable, Container, Iterable
 from functools import cache
+from typing import assert_never
 
 import msgspec
 
@@ -21,10 +22,20 @@ from ..resources import concurrency_limits, gang_allocator
 from ..resources.concurrency_limits import ConcurrencyLimits, RunKey
 from ..resources.gang_allocator import NodePool
 from ..resources.host_selection import Outages
+from ..resources.limit_pools import (
+    ArrayPool,
+    CpuPool,
+    JobPool,
+    LimitPool,
+    OpPool,
+    RunDirPool,
+    cpu_pool,
+)
 from . import task_counts
+from .agent_phase import AgentPhase
 from .agent_state import AgentState
 from .configuration import CoreConfig
-from .host_assignment import HostAssignment, cpu_pool
+from .host_assignment import HostAssignment
 from .task_counts import CountsByRun
 
 
@@ -91,16 +102,18 @@ class World:
         self.batch: dict[Token, BatchState] = {}
         self.next_number = 1
 
-    def _capacity(self, pool: str) -> int:
-        match pool.split("/"):
-            case ["cpu", driver, kind, host]:
+    def _capacity(self, pool: LimitPool) -> int:
+        match pool:
+            case CpuPool(driver, kind, host):
                 return self.policy.slots_at(driver, kind, host)
-            case ["op", _, driver, kind, _, *host]:
-                return self.policy.runs_at(driver, kind, host[0] if host else None)
-            case ["array", _, at_once]:
-                return int(at_once)
-            case _:
+            case OpPool(driver, kind, host=host_):
+                return self.policy.runs_at(driver, kind, host_)
+            case ArrayPool(at_once=at_once):
+                return at_once
+            case JobPool() | RunDirPool():
                 return 1
+            case _:
+                assert_never(pool)
 
     def agent(self, key: AgentKey) -> AgentState:
         view = self.agents.get(key)
@@ -117,7 +130,11 @@ class World:
         """
         for key in self._looked_at:
             view = self.agents.get(key)
-            if view is not None and view.phase in ("absent", "signed_out") and not view.needed:
+            if (
+                view is not None
+                and view.phase in (AgentPhase.ABSENT, AgentPhase.SIGNED_OUT)
+                and not view.needed
+            ):
                 del self.agents[key]
         self._looked_at.clear()
 
@@ -219,7 +236,7 @@ class World:
         else:
             asked, attempt = next(p for p in job.history if p.serial == ticket[1]), tuple(tasks)
         self.task_counts[ticket] = task_counts.count_tasks(attempt)
-        released = () if all(t.pid is None for t in attempt) else (dir_pool(job.jid),)
+        released = () if all(t.pid is None for t in attempt) else (RunDirPool(job.jid),)
         concurrency_limits.restore(
             self.slots, ticket, number, pools_of(key, job.jid, asked, self.policy.batch), released
         )
@@ -231,7 +248,7 @@ class World:
 
 def pools_of(
     key: AgentKey, jid: str, asked: RunSpec | PastRun, clusters: Container[str] = ()
-) -> tuple[str, ...]:
+) -> tuple[LimitPool, ...]:
     """Return the pools that a run must hold, in the order of acquisition: array limit, op slot, run
     directory, CPU.
 
@@ -243,15 +260,11 @@ def pools_of(
     own op slots.
     """
     uid, sid, _ = split_jid(jid)
-    array = (f"array/{uid}-{sid}/{asked.at_once}",) if asked.at_once is not None else ()
+    array = (ArrayPool(uid, sid, asked.at_once),) if asked.at_once is not None else ()
     queued = key.driver in clusters
     cpu = () if asked.roles and not queued else (cpu_pool(key),)
-    op = f"op/run/{key.driver}/{key.kind}/{key.uid}" + (f"/{key.host}" if queued else "")
-    return ("job/" + jid, *array, op, dir_pool(jid), *cpu)
-
-
-def dir_pool(jid: str) -> str:
-    return "dir/" + jid
+    op = OpPool(key.driver, key.kind, key.uid, key.host if queued else None)
+    return (JobPool(jid), *array, op, RunDirPool(jid), *cpu)
 
 
 def owner(jid: str) -> str:

@@ -10,6 +10,7 @@ from ....db.events.state import Run, Task
 from ....diagnosis.causes import QueueState
 from ....protocol.clusters.batch import BatchState
 from ....protocol.ids import AgentKey
+from ..state.agent_phase import AgentPhase
 from ..state.agent_state import AgentState
 from ..state.world import World
 
@@ -55,7 +56,7 @@ def sign_in_to(world: World, run: Run) -> str | None:
         return None
     key = run.live_tasks[0].agent_key if run.live_tasks else world.key_of(run)
     view = world.agents.get(key)
-    return key.host if view is not None and view.phase == "signed_out" else None
+    return key.host if view is not None and view.phase == AgentPhase.SIGNED_OUT else None
 
 
 def queued(world: World, run: Run) -> tuple[QueueState, str]:
@@ -104,9 +105,9 @@ def unknown_clause(world: World, run: Run) -> str:
     if world.policy.place(key.driver, key.host) is None:
         return f"; the cluster {key.host} is no longer configured, so its state is unknown"
     view = world.agents.get(key)
-    if view is not None and view.phase == "signed_out":
+    if view is not None and view.phase == AgentPhase.SIGNED_OUT:
         return f"; its state is unknown{_since(view.unknown_since)}: its user must sign in to {key.host}{_why(view)}"
-    if view is None or view.phase != "up" or not view.synced:
+    if view is None or view.phase != AgentPhase.UP or not view.synced:
         return f"; its state is unknown{_since(None if view is None else view.unknown_since)}: its agent is not connected"
     since = unknown_since(world, run.live_tasks)
     return (

@@ -11,8 +11,11 @@ over all runs.
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator
 from itertools import takewhile
+from typing import assert_never
 
 from ..resources.concurrency_limits import LimitWait, RunKey
+from ..resources.limit_pools import ArrayPool, CpuPool, JobPool, OpPool, RunDirPool
+from ..state.agent_phase import AgentPhase
 from ..state.agent_state import AgentState
 from ..state.world import World
 
@@ -21,8 +24,8 @@ def for_slot(world: World, wait: LimitWait, number: int) -> int | None:
     """Return the number of runs submitted before `number` that need a slot of the pool and have
     none. None for a pool that is no queue of runs.
     """
-    match wait.pool.split("/"):
-        case ["cpu", driver, kind, host]:
+    match wait.pool:
+        case CpuPool(driver, kind, host):
             views = [
                 v
                 for v in _asking(world, driver)
@@ -38,23 +41,26 @@ def for_slot(world: World, wait: LimitWait, number: int) -> int | None:
                 - gangs
                 - _among(views, wait.holders, number)
             )
-        case ["op", _, driver, kind, uid, *host]:
+        case OpPool(driver, kind, uid, cluster):
             views = [
                 v
                 for v in _asking(world, driver)
                 if (v.record.key.kind, v.record.key.uid) == (kind, uid)
             ]
-            views = [v for v in views if not host or v.record.key.host == host[0]]
+            views = [v for v in views if cluster in (None, v.record.key.host)]
             return sum(_earlier(v.queued.values(), number) for v in views) - _among(
                 views, wait.holders, number
             )
-        case ["array", array, _]:
-            views = [v for v in _asking(world) if v.record.key.uid == array.partition("-")[0]]
-            return sum(_members(v, f"{array}-", number) for v in views) - _among(
+        case ArrayPool(uid, simulation_id):
+            views = [v for v in _asking(world) if v.record.key.uid == uid]
+            members = f"{uid}-{simulation_id}-"
+            return sum(_members(v, members, number) for v in views) - _among(
                 views, wait.holders, number
             )
-        case _:
+        case JobPool() | RunDirPool():
             return None
+        case _:
+            assert_never(wait.pool)
 
 
 def for_nodes(world: World, driver: str, number: int) -> int:
@@ -79,7 +85,12 @@ def of_user(view: AgentState, number: int) -> int:
 def _asking(world: World, driver: str | None = None) -> Iterator[AgentState]:
     """Yield agents that are up and have queued runs."""
     for key, view in world.agents.items():
-        if view.queued and view.phase == "up" and view.synced and driver in (None, key.driver):
+        if (
+            view.queued
+            and view.phase == AgentPhase.UP
+            and view.synced
+            and driver in (None, key.driver)
+        ):
             yield view
 
 

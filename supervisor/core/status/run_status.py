@@ -2,7 +2,7 @@
 
 import datetime
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, assert_never
 
 import msgspec
 
@@ -17,8 +17,10 @@ from ..resources import concurrency_limits, gang_allocator, host_selection, unsc
 from ..resources.concurrency_limits import LimitWait, RunKey
 from ..resources.gang_allocator import Node
 from ..resources.host_selection import HostCapacity
+from ..resources.limit_pools import ArrayPool, CpuPool, JobPool, OpPool, RunDirPool
 from ..runs.termination import canceled_after
 from ..state import cluster_assignment
+from ..state.agent_phase import AgentPhase
 from ..state.agent_state import AgentState
 from ..state.world import World, owner
 from . import batch_status, queue_position
@@ -241,9 +243,9 @@ def waiting(world: World, job: Job, run: Run) -> tuple[QueueState, str]:
                 f"no host is available: {_down(world, run, world.policy.hosts(key.driver))}"
                 + _before_it(view, ticket),
             )
-        if view is not None and view.phase == "signed_out":
+        if view is not None and view.phase == AgentPhase.SIGNED_OUT:
             return "sign_in", batch_status.sign_in(view, key) + _before_it(view, ticket)
-        if view is not None and view.phase == "crowded":
+        if view is not None and view.phase == AgentPhase.CROWDED:
             return "agent_memory", _memory_sentence(world, key) + _before_it(view, ticket)
         return "agent", _agent_sentence(world, view, str(key)) + _before_it(view, ticket)
     wait = concurrency_limits.wait_of(world.slots, ticket)
@@ -386,14 +388,15 @@ def _agent_sentence(world: World, view: AgentState | None, key: str) -> str:
     if view.keeper is not None:
         return f"{keeper_sentence(view)} ({key})"
     text = {
-        "starting": f"its agent {starting}, {tries}",
-        "finding": "its agent is being located",
-        "absent": "its agent is not started yet",
-        "away": "its agent is alive but not connected" + (f" ({view.away})" if view.away else ""),
-        "stopping": f"its agent did not connect and is being stopped, {tries}",
-        "up": "its agent is reporting its tasks",
-        "leaving": "its idle agent is being stopped and will be started again",
-        "crowded": "its agent waits for memory",
+        AgentPhase.STARTING: f"its agent {starting}, {tries}",
+        AgentPhase.FINDING: "its agent is being located",
+        AgentPhase.ABSENT: "its agent is not started yet",
+        AgentPhase.AWAY: "its agent is alive but not connected"
+        + (f" ({view.away})" if view.away else ""),
+        AgentPhase.STOPPING: f"its agent did not connect and is being stopped, {tries}",
+        AgentPhase.UP: "its agent is reporting its tasks",
+        AgentPhase.LEAVING: "its idle agent is being stopped and will be started again",
+        AgentPhase.CROWDED: "its agent waits for memory",
     }[view.phase]
     failure = view.record.last_failure
     return f"{text}{_since(view.since)} ({key})" + (f"; last failure: {failure}" if failure else "")
@@ -437,38 +440,39 @@ def _before_it(view: AgentState | None, ticket: RunKey) -> str:
 def _first_waits(world: World, view: AgentState) -> str:
     first = next(iter(view.queued))
     wait = concurrency_limits.wait_of(world.slots, first)
-    match wait.pool.split("/", 1)[0] if wait is not None else "":
-        case "op":
+    if wait is None and first in view.gangs:
+        return "the first of which wait for the resources of their roles"
+    if wait is None:
+        return "the first of which are being placed"
+    match wait.pool:
+        case OpPool():
             return "the first of which wait for another run of the user to end"
-        case "cpu":
+        case CpuPool():
             return "the first of which wait for CPU resources"
-        case "array":
+        case ArrayPool():
             return "the first of which wait for their turn in an array"
-        case "job" | "dir":
+        case JobPool() | RunDirPool():
             return "the first of which wait for an earlier run of the same simulation to end"
-        case _ if first in view.gangs:
-            return "the first of which wait for the resources of their roles"
         case _:
-            return "the first of which are being placed"
+            assert_never(wait.pool)
 
 
 def _slot_sentence(world: World, job: Job, wait: LimitWait, number: int) -> tuple[QueueState, str]:
     numbers = f"{wait.in_use} of {wait.capacity} in use, {queue_position.for_slot(world, wait, number)} ahead"
     longest = _longest(world, wait)
     since = "" if longest is None else ", the longest" + _since(longest).removeprefix(",")
-    match wait.pool.split("/", 1)[0]:
-        case "op":
+    match wait.pool:
+        case OpPool():
             held = f": {len(wait.holders)} hold what one user may have{since}"
             return "op_slot", f"waiting for another run of this user to end{held} ({numbers})"
-        case "array":
+        case ArrayPool():
             return (
                 "array_slot",
                 f"waiting for its turn in its array, of which {wait.capacity} run at once ({numbers})",
             )
-        case "cpu":
+        case CpuPool(driver=driver, host=host):
             own = sum(owner(jid) == owner(job.jid) for jid, _ in wait.holders)
             held = f": {own} runs of this user and {len(wait.holders) - own} of others have them{since}"
-            _, driver, _, host = wait.pool.split("/")
             if driver in world.policy.batch:
                 return (
                     "cpu_slot",
@@ -476,7 +480,7 @@ def _slot_sentence(world: World, job: Job, wait: LimitWait, number: int) -> tupl
                 )
             where = f" on {host}" if len(world.policy.hosts(driver)) > 1 else ""
             return "cpu_slot", f"waiting for CPU resources{where}{held} ({numbers})"
-        case _:
+        case JobPool() | RunDirPool():
             ended = max(
                 (p.ended_at for p in job.history if p.live_tasks and p.ended_at is not None),
                 default=None,
@@ -484,6 +488,8 @@ def _slot_sentence(world: World, job: Job, wait: LimitWait, number: int) -> tupl
             return "run_dir", "waiting for the earlier run of this simulation to end" + _since(
                 ended
             )
+        case _:
+            assert_never(wait.pool)
 
 
 def _longest(world: World, wait: LimitWait) -> float | None:

@@ -15,6 +15,7 @@ from jobscribe.agent.session.state_machine import Session
 from jobscribe.db.events import agent_fold
 from jobscribe.supervisor.core import decide
 from jobscribe.supervisor.core.agents import lifecycle
+from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.interface.effects import ListTasks, SetTimer
 from jobscribe.supervisor.core.resources import concurrency_limits
 from jobscribe.supervisor.core.runs import reconciler, retention, termination
@@ -112,7 +113,9 @@ def sends_a_stop_once() -> list[Patch]:
     def stop(tx: Any, token: Any, wanted: Any) -> None:
         original(tx, token, wanted)
         tx.effects = [
-            e for e in tx.effects if not (isinstance(e, SetTimer) and e.timer == ("stop", token))
+            e
+            for e in tx.effects
+            if not (isinstance(e, SetTimer) and e.timer == timers.StopReminder(token))
         ]
 
     return [(dispatch, "stop", stop)]

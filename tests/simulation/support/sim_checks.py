@@ -14,10 +14,12 @@ from jobscribe.db.events.state import Job, Run, Task
 from jobscribe.protocol.clusters.batch import BatchState
 from jobscribe.protocol.ids import AgentKey, Token
 from jobscribe.protocol.jobs.status import PURGED
+from jobscribe.supervisor.core.interface.timers import AgentTimer, SnapshotDeadline
 from jobscribe.supervisor.core.resources import concurrency_limits, gang_allocator
 from jobscribe.supervisor.core.resources.concurrency_limits import RunKey
+from jobscribe.supervisor.core.resources.limit_pools import RunDirPool
 from jobscribe.supervisor.core.runs.reconciler import RESTARTED
-from jobscribe.supervisor.core.state.world import World, dir_pool
+from jobscribe.supervisor.core.state.world import World
 from jobscribe.supervisor.core.status.run_status import status
 
 if TYPE_CHECKING:
@@ -285,7 +287,7 @@ class Checks:
             live_claim = world.slots.claims.get(ticket)
             # for an earlier run, it is unknown whether a task that is over had started
             run = world.jobs[ticket[0]].run
-            but = set() if run is not None and run.serial == ticket[1] else {dir_pool(ticket[0])}
+            but = set() if run is not None and run.serial == ticket[1] else {RunDirPool(ticket[0])}
             if (
                 live_claim is None
                 or not set(live_claim.pools[: live_claim.held]) ^ set(claim.pools) <= but
@@ -381,7 +383,11 @@ class Checks:
             "requests": engine._requests,
             "replies": supervisor.replies,
             "calls": self.clients.calls,
-            "timers": [t for t in supervisor.timers if not t[0].startswith("agent-")],
+            "timers": [
+                t
+                for t in supervisor.timers
+                if not isinstance(t, AgentTimer) or isinstance(t, SnapshotDeadline)
+            ],
             "views": [
                 (str(k), v) for k, v in world.agents.items() if v.needed or v.asking or v.snapshot
             ],

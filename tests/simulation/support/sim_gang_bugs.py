@@ -7,8 +7,10 @@ import msgspec
 
 from jobscribe.diagnosis.exit_table import Diagnosis
 from jobscribe.protocol.jobs.exit_info import ExitInfo
+from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.interface.effects import SetTimer
 from jobscribe.supervisor.core.resources import gang_allocator
+from jobscribe.supervisor.core.resources.limit_pools import ArrayPool, LimitPool
 from jobscribe.supervisor.core.runs import attempts, debug_hold, dependencies, termination
 from jobscribe.supervisor.core.runs.attempt_policies import Verdict
 from jobscribe.supervisor.core.scheduling import dispatch, gang_placement, placement
@@ -61,7 +63,9 @@ def starts_the_next_attempt_too_early() -> list[Patch]:
         (
             attempts,
             "SetTimer",
-            lambda timer, secs: SetTimer(timer, 0.0 if timer[0] == "retry" else secs),
+            lambda timer, secs: SetTimer(
+                timer, 0.0 if isinstance(timer, timers.AttemptRetry) else secs
+            ),
         )
     ]
 
@@ -171,8 +175,8 @@ def tells_followers_nothing_after_a_restart() -> list[Patch]:
 def takes_no_turn_in_an_array() -> list[Patch]:
     original = placement.pools_of
 
-    def pools_of(key: Any, jid: str, spec: Any, clusters: Any = ()) -> tuple[str, ...]:
-        return tuple(p for p in original(key, jid, spec, clusters) if not p.startswith("array/"))
+    def pools_of(key: Any, jid: str, spec: Any, clusters: Any = ()) -> tuple[LimitPool, ...]:
+        return tuple(p for p in original(key, jid, spec, clusters) if not isinstance(p, ArrayPool))
 
     return [(placement, "pools_of", pools_of)]
 
@@ -194,7 +198,12 @@ def loses_word_of_a_hold() -> list[Patch]:
         (
             gang_placement,
             "SetTimer",
-            lambda timer, secs: SetTimer(("none", *timer) if timer[0] == "hold" else timer, secs),
+            lambda timer, secs: SetTimer(
+                timers.ReservationRetry(*msgspec.structs.astuple(timer))
+                if isinstance(timer, timers.ReservationDeadline)
+                else timer,
+                secs,
+            ),
         )
     ]
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from jobscribe.db.events.state import Job, Run, Task
 from jobscribe.protocol.ids import AgentKey
+from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.resources.concurrency_limits import RunKey
+from jobscribe.supervisor.core.resources.limit_pools import RunDirPool
 from jobscribe.supervisor.core.scheduling import placement
 from jobscribe.supervisor.core.state import cluster_assignment
 from jobscribe.supervisor.core.state.agent_state import AgentState
-from jobscribe.supervisor.core.state.world import dir_pool
 
 if TYPE_CHECKING:
     from sim_supervisor import Supervisor
@@ -48,15 +49,15 @@ def unmoved(supervisor: "Supervisor") -> str | None:
             return why
     for jid in world.followers:
         job = world.jobs.get(jid)
-        if (job is None or not job.busy) and ("follow", jid) not in supervisor.timers:
+        if (job is None or not job.busy) and timers.FollowerCheck(jid) not in supervisor.timers:
             return f"{jid} is over, some wait for it, and nobody tells them"
     return None
 
 
 def _waits(supervisor: "Supervisor", jid: str, run: Run) -> str | None:
     """Check a run without placed tasks: what it waits for, and what will wake it up."""
-    world, timers, ticket = supervisor.engine.world, supervisor.timers, (jid, run.serial)
-    if run.spec.queue_limit_secs and not run.attempts and ("queue", *ticket) not in timers:
+    world, pending, ticket = supervisor.engine.world, supervisor.timers, (jid, run.serial)
+    if run.spec.queue_limit_secs and not run.attempts and timers.QueueLimit(*ticket) not in pending:
         return f"{ticket} has a queue limit, and no timer"
     if run.waits_for:
         return _others(supervisor, ticket, run)
@@ -67,7 +68,7 @@ def _waits(supervisor: "Supervisor", jid: str, run: Run) -> str | None:
     if view is None or ticket not in view.queued:
         return (
             None
-            if run.retry is not None and ("retry", *ticket) in timers
+            if run.retry is not None and timers.AttemptRetry(*ticket) in pending
             else f"{ticket} waits, and is in no queue"
         )
     claim = world.slots.claims.get(ticket)
@@ -92,9 +93,8 @@ def _others(supervisor: "Supervisor", ticket: RunKey, run: Run) -> str | None:
         ):
             return f"{ticket} waits for {after}, and is not among those who are told"
         there = world.jobs.get(after.compute_jid)
-        if (there is None or not there.busy) and (
-            "follow",
-            after.compute_jid,
+        if (there is None or not there.busy) and timers.FollowerCheck(
+            after.compute_jid
         ) not in supervisor.timers:
             return f"{ticket} waits for {after}, which is over, and nobody tells it"
     return None
@@ -102,19 +102,19 @@ def _others(supervisor: "Supervisor", ticket: RunKey, run: Run) -> str | None:
 
 def _gang(supervisor: "Supervisor", ticket: RunKey, run: Run) -> str | None:
     """Check a gang that has its slots and waits for other resources."""
-    world, timers = supervisor.engine.world, supervisor.timers
+    world, pending = supervisor.engine.world, supervisor.timers
     room = world.node_pool(run.spec.driver)
     claim = room.claims.get(ticket)
     hold = world.holds.get(ticket)
     if ticket in world.gang_backoffs:
         return (
             None
-            if ("gang", *ticket) in timers and claim is None
+            if timers.ReservationRetry(*ticket) in pending and claim is None
             else f"{ticket} was held off with {claim}, and is forgotten"
         )
     if claim is None or (hold is None) != (not claim.placements):
         return f"{ticket} has its slots, of the room {claim}, and of the holds {hold}"
-    if hold is not None and ("hold", *ticket) not in timers:
+    if hold is not None and timers.ReservationDeadline(*ticket) not in pending:
         return f"{ticket} has everything, and nobody sees to it that it is placed"
     for place in hold.places if hold is not None else ():
         key = world.key_at(run.spec, place.host)
@@ -126,7 +126,7 @@ def _gang(supervisor: "Supervisor", ticket: RunKey, run: Run) -> str | None:
     if (
         hold is None
         and any(b.avoided for b in room.usage.values())
-        and ("room", run.spec.driver) not in timers
+        and timers.AvoidedResourcesRetry(run.spec.driver) not in pending
     ):
         return f"{ticket} waits in a room where ports are avoided, and nobody will look again"
     return None
@@ -134,7 +134,7 @@ def _gang(supervisor: "Supervisor", ticket: RunKey, run: Run) -> str | None:
 
 def _held(supervisor: "Supervisor", task: Task) -> str | None:
     view = supervisor.engine.world.agents.get(task.agent_key)
-    if ("debug", task.token) not in supervisor.timers:
+    if timers.DebugHoldDeadline(task.token) not in supervisor.timers:
         return f"{task.token} is kept for debugging, and its time will never end"
     if view is not None and task.token in view.placed:
         return f"{task.token} is kept for debugging, and its agent is asked about it"
@@ -170,7 +170,7 @@ def _task(supervisor: "Supervisor", job: Job, task: Task) -> str | None:
     attempt = (
         job.run.attempts[-1].tasks if job.run is not None and job.run.serial == token.serial else ()
     )
-    if attempt and (dir_pool(token.jid) in world.slots.claims[ticket].pools) == any(
+    if attempt and (RunDirPool(token.jid) in world.slots.claims[ticket].pools) == any(
         t.pid is not None for t in attempt
     ):
         return f"{token} with pid {task.pid} holds {world.slots.claims[ticket].pools}"
@@ -186,25 +186,29 @@ def _task(supervisor: "Supervisor", job: Job, task: Task) -> str | None:
         and run.attempts[-1].decided is None
     )
     if task.exited is not None:
-        left = [t for t in ("limit", "stop") if (t, token) in supervisor.timers]
+        left = [
+            t
+            for t in (timers.TimeLimit(token), timers.StopReminder(token))
+            if t in supervisor.timers
+        ]
         return f"{token} has exited, and timers for its end are left: {left}" if left else None
-    if not wanted and ("stop", token) not in supervisor.timers:
+    if not wanted and timers.StopReminder(token) not in supervisor.timers:
         return f"{token} is to be stopped, and nobody asks for it again"
     own_limit = (
         run is not None
         and run.spec.queue_limit_secs
         and cluster_assignment.in_scheduler_queue(world.policy, run)
     )
-    if wanted and own_limit and ("queue", *ticket) not in supervisor.timers:
+    if wanted and own_limit and timers.QueueLimit(*ticket) not in supervisor.timers:
         return f"{token} waits in the queue of its cluster, has a queue limit, and no timer"
-    if wanted and task.pid is None and ("op", token) not in supervisor.timers:
+    if wanted and task.pid is None and timers.LaunchDeadline(token) not in supervisor.timers:
         return f"{token} is to start, and nobody asks what became of it"
     if (
         wanted
         and task.pid is not None
         and run is not None
         and run.spec.time_limit_secs
-        and ("limit", token) not in supervisor.timers
+        and timers.TimeLimit(token) not in supervisor.timers
     ):
         return f"{token} has a time limit, and no timer"
     return None
@@ -241,27 +245,26 @@ def _crowded(supervisor: "Supervisor", key: AgentKey) -> str | None:
 
 def moved(supervisor: "Supervisor", key: AgentKey, view: AgentState) -> str | None:
     """Check what will bring up an agent that is needed."""
-    timers, attempt = supervisor.timers, view.record.attempt
+    pending, attempt = supervisor.timers, view.record.attempt
     match view.phase:
         case "up":
             link = supervisor.links.get(key)
             if link is None or link.epoch != view.epoch:
                 return f"{key} is up on connection {view.epoch:x}, and the live one is {link.epoch if link else None}"
-            if not view.synced and ("sync", key, view.epoch) not in timers:
+            if not view.synced and timers.SnapshotDeadline(key, view.epoch) not in pending:
                 return f"{key} is connected, and nobody asks for its snapshot"
         case "finding" if not supervisor.driver.busy.get(key):
             return f"{key} is being looked for, by nobody"
-        case "starting" if ("agent-start", key, attempt) not in timers and (
-            "agent-retry",
-            key,
-            attempt,
-        ) not in timers:
+        case "starting" if (
+            timers.AgentStartDeadline(key, attempt) not in pending
+            and timers.AgentStartRetry(key, attempt) not in pending
+        ):
             return f"{key} is being started, and nothing comes of it"
-        case "stopping" if ("agent-start", key, attempt) not in timers:
+        case "stopping" if timers.AgentStartDeadline(key, attempt) not in pending:
             return f"{key} is being ended, and nothing comes of it"
-        case "away" if ("agent-return", key) not in timers:
+        case "away" if timers.AgentReturnDeadline(key) not in pending:
             return f"{key} is away, and nobody looks for it"
-        case "leaving" if ("agent-leave", key) not in timers:
+        case "leaving" if timers.AgentLeaveDeadline(key) not in pending:
             return f"{key} is to go and needed, and nothing comes of it"
         case "signed_out" if (key.uid, key.host) in supervisor.driver.sign_ins.there:
             return f"{key} waits for a sign-in, and its user is signed in"

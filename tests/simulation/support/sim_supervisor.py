@@ -43,6 +43,7 @@ from jobscribe.supervisor.core.interface.effects import (
     StopTask,
 )
 from jobscribe.supervisor.core.interface.inputs import Input, Now, TimerFired
+from jobscribe.supervisor.core.interface.timers import Timer
 from jobscribe.supervisor.core.state.configuration import CoreConfig
 from jobscribe.supervisor.core.state.transaction import token_hash
 from jobscribe.supervisor.engine.decision_loop import Engine
@@ -72,7 +73,7 @@ class Supervisor:
         self.sockets: dict[int, Link] = {}
         #: waiting requests: callback and deadline
         self.replies: dict[int, tuple[Reply, float]] = {}
-        self.timers: dict[tuple[Any, ...], Cancel] = {}
+        self.timers: dict[Timer, Cancel] = {}
         #: the crash point that kills it, and at which passage
         self.armed: tuple[str, int] | None = None
         #: mean duration of a commit in seconds
@@ -342,9 +343,9 @@ class Supervisor:
         if waiting is not None:
             waiting[0](reply)
 
-    def _clear(self, timer: tuple[Any, ...]) -> None:
+    def _clear(self, timer: Timer) -> None:
         self.timers.pop(timer, lambda: None)()
 
-    def _fired(self, timer: tuple[Any, ...]) -> None:
+    def _fired(self, timer: Timer) -> None:
         self.timers.pop(timer, None)
         self.tell(TimerFired(timer))

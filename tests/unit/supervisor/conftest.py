@@ -32,6 +32,7 @@ from jobscribe.protocol.wire.messages import (
 )
 from jobscribe.supervisor.core.decide import Decision, decide
 from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.interface.inputs import (
     AgentConnected,
     AgentDisconnected,
@@ -47,6 +48,7 @@ from jobscribe.supervisor.core.interface.inputs import (
     cancel_receipt,
     jids,
 )
+from jobscribe.supervisor.core.interface.timers import Timer
 from jobscribe.supervisor.core.resources import concurrency_limits, gang_allocator
 from jobscribe.supervisor.core.resources.gang_allocator import Node
 from jobscribe.supervisor.core.state import task_counts
@@ -151,7 +153,7 @@ class Stage:
         self.epochs: dict[AgentKey, int] = {}
         #: probes without an answer; timers that are set and neither fired nor cleared
         self.probes: list[fx.CheckPorts] = []
-        self.clock: dict[tuple[Any, ...], float] = {}
+        self.clock: dict[Timer, float] = {}
         self._snapshots = itertools.count(1)
         self._handles = itertools.count(1)
         self._moments = itertools.count(1)
@@ -278,10 +280,10 @@ class Stage:
             run = world.jobs[ticket[0]].run
             for key in {world.key_at(run.spec, p.host) for p in hold.places}:
                 holding.setdefault(key, set()).add(ticket)
-            assert ("hold", *ticket) in self.clock
+            assert timers.ReservationDeadline(*ticket) in self.clock
         assert {k: v.holding for k, v in world.agents.items() if v.holding} == holding
         for ticket in world.gang_backoffs:
-            assert ("gang", *ticket) in self.clock
+            assert timers.ReservationRetry(*ticket) in self.clock
         waits: dict[str, dict[int, dict[Any, None]]] = {}
         for jid, job in world.jobs.items():
             for a in job.run.waits_for if job.run is not None and job.run.active else ():
@@ -294,8 +296,10 @@ class Stage:
         """Return everything that must be gone when no work is pending; {} if nothing is left."""
         world = self.world
         # the driver's avoided ports are checked again even if no run waits
-        timers = [
-            t for t in self.clock if not t[0].startswith("agent-") and t[0] not in ("sync", "room")
+        left = [
+            t
+            for t in self.clock
+            if not isinstance(t, timers.AgentTimer | timers.AvoidedResourcesRetry)
         ]
         books = [
             b
@@ -314,7 +318,7 @@ class Stage:
             "followers": world.followers,
             "tallies": world.task_counts,
             "began": world.began,
-            "timers": timers,
+            "timers": left,
             "batch": world.batch,
             "needed": [k for k, v in world.agents.items() if v.needed],
         }
@@ -522,7 +526,7 @@ class Stage:
     def found(self, state: str, key: AgentKey | None = None) -> None:
         self.tell(DriverFound(key or key_of(), state, f"so says the driver: {state}"))
 
-    def fire(self, *timer: Any) -> None:
+    def fire(self, timer: Timer) -> None:
         self.tell(TimerFired(timer))
 
     def up(self, key: AgentKey | None = None) -> "Stage":
@@ -538,10 +542,10 @@ class Stage:
     def asked(self, type_: Any) -> list[Any]:
         return [e for e in self.effects if isinstance(e, type_)]
 
-    def timers(self) -> dict[tuple[Any, ...], float]:
+    def timers(self) -> dict[Timer, float]:
         return {e.timer: e.secs for e in self.asked(fx.SetTimer)}
 
-    def cleared(self) -> set[tuple[Any, ...]]:
+    def cleared(self) -> set[Timer]:
         return {e.timer for e in self.asked(fx.ClearTimer)}
 
     def refusal(self) -> str:

@@ -13,6 +13,7 @@ from jobscribe.supervisor.api.endpoints.hosts import HasHosts, host_row
 from jobscribe.supervisor.core.resources import concurrency_limits, gang_allocator
 from jobscribe.supervisor.core.resources.gang_allocator import Node
 from jobscribe.supervisor.core.resources.host_selection import HostCapacity
+from jobscribe.supervisor.core.resources.limit_pools import CpuPool
 from jobscribe.supervisor.core.state.configuration import CoreConfig
 from jobscribe.supervisor.core.state.world import World
 from jobscribe.supervisor.runs.service import RunService
@@ -89,8 +90,8 @@ def test_a_host_that_nobody_uses() -> None:
 def test_what_is_held_there_and_nothing_of_another_host() -> None:
     w = world()
     for n in range(3):
-        concurrency_limits.request(w.slots, ("job", n), n, ("cpu/docker/sequential/a",))
-    concurrency_limits.request(w.slots, ("job", 9), 9, ("cpu/docker/sequential/b",))
+        concurrency_limits.request(w.slots, ("job", n), n, (CpuPool("docker", "sequential", "a"),))
+    concurrency_limits.request(w.slots, ("job", 9), 9, (CpuPool("docker", "sequential", "b"),))
     gang_allocator.record_placed(
         w.node_pools["docker"],
         ("gang", 1),

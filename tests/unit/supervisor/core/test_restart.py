@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from jobscribe.protocol.wire.messages import RunStatusUpdate, Snapshot
 from jobscribe.supervisor.core.decide import decide, outstanding
 from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.interface.inputs import (
     AgentConnected,
     AgentDisconnected,
@@ -86,7 +87,7 @@ class Play:
             case "driver" if self.owed:
                 stage.tell(self.answer(self.owed.pop(0), m))
             case "timer" if self.timers:
-                stage.fire(*list(self.timers)[m % len(self.timers)])
+                stage.fire(list(self.timers)[m % len(self.timers)])
             case "time":
                 stage.pass_time(m / 3)
         self.obey()
@@ -297,7 +298,11 @@ def test_what_is_owed_can_be_asked_for_again(kit, actions):
     assert kinds <= {fx.FindAgent, fx.StartAgent, fx.SetTimer}
     needed = {k for k, v in one.agents.items() if v.needed}
     assert {e.key for e in owed if isinstance(e, fx.FindAgent | fx.StartAgent)} == needed
-    assert {e.timer[1:] for e in owed if isinstance(e, fx.SetTimer) and e.timer[0] == "queue"} == {
+    assert {
+        (e.timer.jid, e.timer.serial)
+        for e in owed
+        if isinstance(e, fx.SetTimer) and isinstance(e.timer, timers.QueueLimit)
+    } == {
         (j.jid, j.run.serial)
         for j in one.jobs.values()
         if j.run.active and not j.run.attempts and j.run.spec.queue_limit_secs

@@ -9,6 +9,7 @@ from jobscribe.protocol.ids import AgentKey
 from jobscribe.protocol.jobs.exit_info import ExitFacts, ExitInfo
 from jobscribe.protocol.jobs.roles import Retry
 from jobscribe.protocol.wire.messages import KeeperReport
+from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.interface.inputs import DriverFailed
 from jobscribe.supervisor.core.status.run_status import status
 from jobscribe.supervisor.diagnosis.containers import is_command
@@ -221,7 +222,7 @@ def test_canceled_with_and_without_a_note(kit):
 
 def test_limits(stage, kit):
     stage.submit(queue_limit_secs=3.0)
-    stage.fire("queue", kit.jid_of(), stage.job().run.serial)
+    stage.fire(timers.QueueLimit(kit.jid_of(), stage.job().run.serial))
     assert ask(stage)["sentence"] == "waited longer than its queue limit and never started"
 
 
@@ -238,7 +239,7 @@ def test_its_agent_could_not_be_started(stage, kit):
     stage.submit()
     for attempt in (1, 2, 3):
         stage.tell(DriverFailed(kit.key_of(), attempt, "no room"))
-        stage.fire("agent-retry", kit.key_of(), attempt)
+        stage.fire(timers.AgentStartRetry(kit.key_of(), attempt))
     answer = ask(stage)
     assert answer["sentence"] == "its agent could not be started: no room"
     assert answer["not"] == ["a fault of the job: it never started"]
@@ -639,7 +640,7 @@ def test_retries_are_told_with_their_reasons_while_it_waits_and_when_no_other_fo
         f"jobscribe job cancel {kit.jid_of()}   # stops the retries" in answer["try"]
         and answer["diagnosis"]
     )
-    stage.fire("retry", kit.jid_of(), token.serial)
+    stage.fire(timers.AttemptRetry(kit.jid_of(), token.serial))
     assert ask(stage)["sentence"].startswith("attempt 2 not started: ")
     stage.answer()
     again = stage.token()
@@ -678,7 +679,7 @@ def test_who_waits_for_others_is_told_for_which_and_what_became_of_that(kit):
     assert answer["evidence"] == [f"it runs after {kit.jid_of(2)}, if that run completes"]
     assert answer["try"] == [f"jobscribe job why {kit.jid_of(2)}"]
     stage.cancel(2)
-    stage.fire("follow", kit.jid_of(2))
+    stage.fire(timers.FollowerCheck(kit.jid_of(2)))
     answer = ask(stage)
     assert (answer["state"], answer["reason"], answer["cause"]) == (
         "canceled",

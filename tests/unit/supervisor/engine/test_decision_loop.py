@@ -17,6 +17,7 @@ from jobscribe.protocol.ids import Token
 from jobscribe.protocol.wire.messages import RunStatusUpdate, Snapshot
 from jobscribe.supervisor.core import decide
 from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.interface.inputs import (
     AgentConnected,
     AgentDisconnected,
@@ -38,8 +39,12 @@ from jobscribe.supervisor.core.interface.inputs import (
 from jobscribe.supervisor.core.resources import concurrency_limits
 from jobscribe.supervisor.core.runs import termination
 from jobscribe.supervisor.core.scheduling import placement
+from jobscribe.supervisor.core.state import transaction
+from jobscribe.supervisor.core.state.agent_phase import AgentPhase, PhaseTrigger, next_phase
 from jobscribe.supervisor.core.state.configuration import CoreConfig
 from jobscribe.supervisor.engine.decision_loop import CACHED, PAUSE_SECS, Engine
+
+EVICTED = PhaseTrigger.EVICTED
 
 
 class House:
@@ -203,7 +208,7 @@ def test_effects_come_in_the_order_of_decisions_also_of_those_that_write_nothing
     first = house.submit(1)
     joined = house.submit(1)
     refused = house.submit(1, command=("other",))
-    house.engine.tell(TimerFired(("queue", kit.jid_of(9), 1)))
+    house.engine.tell(TimerFired(timers.QueueLimit(kit.jid_of(9), 1)))
     assert house.performed == []
     house.store.commit()
     assert list(house.answers()) == [first, joined, refused]
@@ -638,9 +643,9 @@ def test_an_idle_agent_that_is_connected_keeps_its_record(kit):
 @pytest.mark.parametrize(
     "input_",
     [
-        lambda key: TimerFired(("agent-return", key)),
-        lambda key: TimerFired(("agent-retry", key, 1)),
-        lambda key: TimerFired(("agent-start", key, 1)),
+        lambda key: TimerFired(timers.AgentReturnDeadline(key)),
+        lambda key: TimerFired(timers.AgentStartRetry(key, 1)),
+        lambda key: TimerFired(timers.AgentStartDeadline(key, 1)),
         lambda key: DriverStarted(key, 9, {}),
         lambda key: DriverFailed(key, 9, "x"),
         lambda key: DriverFound(key, "gone", "x"),
@@ -795,6 +800,24 @@ def test_a_bug_in_starting_over_lets_nobody_decide_on_that_world(kit, monkeypatc
     check(house)
 
 
+def test_an_illegal_change_of_phase_is_such_a_bug_and_loses_no_acknowledged_run(kit, monkeypatch):
+    house = House(kit)
+    acknowledged = house.submit(1)
+    key = kit.key_of()
+    house.live = [(key, 1, kit.alive(key))]
+    with monkeypatch.context() as m:
+        m.setattr(transaction, "next_phase", lambda phase, trigger: next_phase(phase, EVICTED))
+        house.engine.tell(AgentConnected(key, 1, kit.alive(key)))
+    assert house.errors == ["an agent that is starting has no transition for: agent ended"]
+    assert isinstance(house.answers()[acknowledged], int) and house.job(1).status == "pending"
+    house.engine.poke()
+    assert house.engine.world.agent(key).phase == AgentPhase.UP, "its connection is told again"
+    house.engine.tell(AgentMessage(key, 1, Snapshot(number=1, page=0, last=True, executions=())))
+    house.says(kit.ended(house.token(1)))
+    assert house.job(1).status == "completed"
+    check(house)
+
+
 @pytest.mark.parametrize("nth", range(1, 7))
 def test_whichever_commit_fails_nothing_acknowledged_is_lost_and_all_complete(kit, nth):
     """A short history of runs; the client and the agent repeat their requests as usual."""
@@ -869,8 +892,8 @@ def test_every_input_says_which_jobs_and_which_agent_it_needs(kit):
             sub,
             cancel,
             update,
-            TimerFired(("agent-return", key)),
-            TimerFired(("op", token)),
+            TimerFired(timers.AgentReturnDeadline(key)),
+            TimerFired(timers.LaunchDeadline(token)),
             Restarted(),
         )
     ] == [

@@ -14,6 +14,7 @@ from jobscribe.supervisor.core.interface.inputs import (
     DriverStopped,
     FramesLost,
 )
+from jobscribe.supervisor.core.interface.timers import DebugHoldDeadline, QueueLimit, TimeLimit
 
 ACTIONS = (
     "gang",
@@ -35,7 +36,7 @@ ACTIONS = (
     "late",
 )
 #: Timers that only elapsed time may fire, because they end runs.
-_ENDS = ("queue", "limit", "debug")
+_ENDS = QueueLimit | TimeLimit | DebugHoldDeadline
 
 
 class GangScenario:
@@ -142,7 +143,7 @@ class GangScenario:
             case "driver" if self.owed:
                 self.answered(m)
             case "timer" if stage.clock:
-                stage.fire(*list(stage.clock)[(6 * m + n) % len(stage.clock)])
+                stage.fire(list(stage.clock)[(6 * m + n) % len(stage.clock)])
             case "time":
                 stage.pass_time(5.0 * m)
         self.obey()
@@ -292,8 +293,8 @@ class GangScenario:
             t for job in stage.world.jobs.values() for t in job.live_tasks() if t.held is not None
         ]
         for timer in list(stage.clock):
-            if timer[0] not in _ENDS or (timer[0] == "debug" and held):
-                stage.fire(*timer) if timer in stage.clock else None
+            if not isinstance(timer, _ENDS) or (isinstance(timer, DebugHoldDeadline) and held):
+                stage.fire(timer) if timer in stage.clock else None
                 self.obey()
 
     def ends(self):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from jobscribe.protocol.jobs.roles import Retry
 from jobscribe.protocol.wire.messages import ContainerSpec
 from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.interface.inputs import (
     DriverFailed,
     HostChanged,
@@ -431,13 +432,13 @@ def test_a_gang_whose_addresses_were_taken_gets_others_with_its_next_attempt(kit
             fault="subnetTaken",
             detail="Pool overlaps with other one on this address space",
         )
-    stage.fire("retry", kit.jid_of(), stage.job().run.serial)
+    stage.fire(timers.AttemptRetry(kit.jid_of(), stage.job().run.serial))
     stage.answer()
     assert [t.address for t in stage.job().live_tasks()] == [
         "10.208.4.2",
         "10.208.4.3",
     ] and stage.job().run.attempt == 2
-    assert stage.clock["room", "local"] > gang_allocator.AVOID_BLOCK_SECS
+    assert stage.clock[timers.AvoidedResourcesRetry("local")] > gang_allocator.AVOID_BLOCK_SECS
 
 
 def test_a_gang_too_large_for_each_host_is_told_so(kit):

@@ -3,6 +3,7 @@
 import pytest
 
 from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.interface.inputs import (
     AgentStopRequested,
     DriverStopped,
@@ -67,11 +68,11 @@ def told(stage, n):
 def test_an_agent_that_nobody_needs_for_a_while_is_dismissed(one, kit):
     one.submit(0, uid=UIDS[0])
     one.up(key(kit, 0))
-    assert ("agent-idle", key(kit, 0)) not in one.clock
+    assert timers.AgentIdleDeadline(key(kit, 0)) not in one.clock
     one.end(one.token(0, UIDS[0]))
-    assert one.clock["agent-idle", key(kit, 0)] == IDLE_SECS
+    assert one.clock[timers.AgentIdleDeadline(key(kit, 0))] == IDLE_SECS
     one.pass_time(IDLE_SECS)
-    one.fire("agent-idle", key(kit, 0))
+    one.fire(timers.AgentIdleDeadline(key(kit, 0)))
     (effect,) = one.asked(fx.EvictAgent)
     assert (
         effect == fx.EvictAgent(key(kit, 0), 1, {"pid": 9})
@@ -81,16 +82,16 @@ def test_an_agent_that_nobody_needs_for_a_while_is_dismissed(one, kit):
     assert (
         one.world.agent(key(kit, 0)).phase == "absent"
         and started(one) == []
-        and ("agent-leave", key(kit, 0)) not in one.clock
+        and timers.AgentLeaveDeadline(key(kit, 0)) not in one.clock
     )
 
 
 def test_who_is_needed_again_is_not_idle(one, kit):
     idle(one, kit, 0)
     one.submit(1, uid=UIDS[0])
-    assert ("agent-idle", key(kit, 0)) not in one.clock
+    assert timers.AgentIdleDeadline(key(kit, 0)) not in one.clock
     one.pass_time(2 * IDLE_SECS)
-    one.fire("agent-idle", key(kit, 0))
+    one.fire(timers.AgentIdleDeadline(key(kit, 0)))
     assert dismissed(one) == []
 
 
@@ -99,14 +100,16 @@ def test_a_call_is_a_use(one, kit):
     one.pass_time(IDLE_SECS - 11)
     one.tell(RequireAgent(1, key(kit, 0)))
     one.pass_time(10.0)
-    one.fire("agent-idle", key(kit, 0))
-    assert dismissed(one) == [] and one.clock["agent-idle", key(kit, 0)] == IDLE_SECS - 10
+    one.fire(timers.AgentIdleDeadline(key(kit, 0)))
+    assert (
+        dismissed(one) == [] and one.clock[timers.AgentIdleDeadline(key(kit, 0))] == IDLE_SECS - 10
+    )
 
 
 def _leaving(one, kit):
     idle(one, kit, 0)
     one.pass_time(IDLE_SECS)
-    one.fire("agent-idle", key(kit, 0))
+    one.fire(timers.AgentIdleDeadline(key(kit, 0)))
 
 
 def test_who_is_busy_stays_and_is_asked_for_everything(one, kit):
@@ -116,9 +119,9 @@ def test_who_is_busy_stays_and_is_asked_for_everything(one, kit):
     assert (
         one.job(1, UIDS[0]).live_tasks()
         and one.asked(fx.ListTasks)
-        and ("agent-leave", key(kit, 0)) not in one.clock
+        and timers.AgentLeaveDeadline(key(kit, 0)) not in one.clock
     )
-    assert ("agent-idle", key(kit, 0)) not in one.clock
+    assert timers.AgentIdleDeadline(key(kit, 0)) not in one.clock
 
 
 def test_who_is_busy_is_left_alone_for_a_moment_also_where_memory_is_wanted(one, kit):
@@ -128,8 +131,8 @@ def test_who_is_busy_is_left_alone_for_a_moment_also_where_memory_is_wanted(one,
     assert dismissed(one) == [key(kit, 1)], "another one goes"
     one.tell(EvictionRefused(key(kit, 1), 1))
     assert dismissed(one) == [] and told(one, 2)[0] == "agent_memory"
-    one.pass_time(one.clock["agent-idle", key(kit, 0)])
-    one.fire("agent-idle", key(kit, 0))
+    one.pass_time(one.clock[timers.AgentIdleDeadline(key(kit, 0))])
+    one.fire(timers.AgentIdleDeadline(key(kit, 0)))
     assert dismissed(one) == [key(kit, 0)]
 
 
@@ -161,10 +164,9 @@ def test_who_is_needed_while_it_leaves_is_started_anew(one, kit, how):
 
 def test_who_does_not_go_is_stopped(one, kit):
     _leaving(one, kit)
-    one.fire("agent-leave", key(kit, 0))
-    assert [e.key for e in one.asked(fx.StopAgent)] == [key(kit, 0)] and (
-        "agent-leave",
-        key(kit, 0),
+    one.fire(timers.AgentLeaveDeadline(key(kit, 0)))
+    assert [e.key for e in one.asked(fx.StopAgent)] == [key(kit, 0)] and timers.AgentLeaveDeadline(
+        key(kit, 0)
     ) in one.clock
 
 
@@ -181,7 +183,7 @@ def test_without_a_time_nobody_is_dismissed(kit):
     stage.submit()
     stage.up()
     stage.end(stage.token())
-    assert not any(t[0] == "agent-idle" for t in stage.clock)
+    assert not any(isinstance(t, timers.AgentIdleDeadline) for t in stage.clock)
 
 
 # memory

@@ -7,6 +7,7 @@ import pytest
 from jobscribe.protocol.wire.messages import KeeperReport
 from jobscribe.supervisor.core.agents.lifecycle import GIVEN_UP, PATIENT_SECS, RETRY_SECS
 from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.interface.inputs import (
     AgentConnected,
     DriverFailed,
@@ -40,7 +41,9 @@ def test_an_agent_is_started_once_for_many_runs(stage, kit):
     stage.submit(1)
     (start,) = stage.asked(fx.StartAgent)
     assert (start.key, start.attempt) == (kit.key_of(), 1)
-    assert stage.timers()["agent-start", kit.key_of(), 1] == stage.policy.agent_start_secs
+    assert (
+        stage.timers()[timers.AgentStartDeadline(kit.key_of(), 1)] == stage.policy.agent_start_secs
+    )
     stage.submit(2)
     assert stage.asked(fx.StartAgent) == []
     stage.started()
@@ -55,17 +58,19 @@ def test_an_agent_has_its_time_from_when_its_driver_started_it_where_starts_take
     """
     stage = kit.Stage(driver_start_secs={"local": 600.0})
     stage.submit(1)
-    assert stage.timers()["agent-start", kit.key_of(), 1] == 600.0
+    assert stage.timers()[timers.AgentStartDeadline(kit.key_of(), 1)] == 600.0
     stage.started()
-    assert stage.timers()["agent-start", kit.key_of(), 1] == stage.policy.agent_start_secs
-    stage.fire("agent-start", kit.key_of(), 1)
+    assert (
+        stage.timers()[timers.AgentStartDeadline(kit.key_of(), 1)] == stage.policy.agent_start_secs
+    )
+    stage.fire(timers.AgentStartDeadline(kit.key_of(), 1))
     assert len(stage.asked(fx.StopAgent)) == 1
 
 
 def test_a_driver_that_never_says_how_a_start_went_is_given_up(kit):
     stage = kit.Stage(driver_start_secs={"local": 600.0}, agent_start_tries=1)
     stage.submit(1)
-    stage.fire("agent-start", kit.key_of(), 1)
+    stage.fire(timers.AgentStartDeadline(kit.key_of(), 1))
     assert stage.state()[0] == "error"
 
 
@@ -98,10 +103,10 @@ def test_failed_starts_are_tried_again_with_growing_pauses(kit):
     waits = []
     for attempt in range(1, 7):
         fail(stage, kit)
-        assert ("agent-start", kit.key_of(), attempt) in stage.cleared()
-        waits.append(stage.timers()["agent-retry", kit.key_of(), attempt])
+        assert timers.AgentStartDeadline(kit.key_of(), attempt) in stage.cleared()
+        waits.append(stage.timers()[timers.AgentStartRetry(kit.key_of(), attempt)])
         assert stage.asked(fx.StartAgent) == []
-        stage.fire("agent-retry", kit.key_of(), attempt)
+        stage.fire(timers.AgentStartRetry(kit.key_of(), attempt))
         (start,) = stage.asked(fx.StartAgent)
         assert start.attempt == attempt + 1
     assert tuple(waits) == (*RETRY_SECS, RETRY_SECS[-1])
@@ -113,13 +118,13 @@ def test_giving_up_ends_the_queued_runs_with_the_reason(stage, kit):
     stage.submit(2)
     for attempt in (1, 2):
         fail(stage, kit)
-        stage.fire("agent-retry", kit.key_of(), attempt)
+        stage.fire(timers.AgentStartRetry(kit.key_of(), attempt))
     fail(stage, kit, "the image is gone")
     for n in (1, 2):
         assert stage.state(n) == ("error", "agentStartFailed")
         assert "the image is gone" in stage.job(n).run.error
         assert not stage.job(n).busy
-    assert ("queue", kit.jid_of(1), stage.job(1).run.serial) in stage.cleared()
+    assert timers.QueueLimit(kit.jid_of(1), stage.job(1).run.serial) in stage.cleared()
     assert stage.timers() == {}
     view = stage.world.agent(kit.key_of())
     assert (view.phase, view.queued, view.failures) == ("absent", {}, 0)
@@ -135,11 +140,11 @@ def test_giving_up_never_ends_a_run_whose_execution_may_live(kit):
     for attempt in (2, 3, 4):
         fail(stage, kit)
         if attempt < 4:
-            stage.fire("agent-retry", kit.key_of(), attempt)
+            stage.fire(timers.AgentStartRetry(kit.key_of(), attempt))
     assert stage.state(2) == ("error", "agentStartFailed")
     assert stage.state(1) == ("running", None)
-    assert stage.timers()["agent-retry", kit.key_of(), 4] == PATIENT_SECS
-    stage.fire("agent-retry", kit.key_of(), 4)
+    assert stage.timers()[timers.AgentStartRetry(kit.key_of(), 4)] == PATIENT_SECS
+    stage.fire(timers.AgentStartRetry(kit.key_of(), 4))
     assert [e.attempt for e in stage.asked(fx.StartAgent)] == [5]
 
 
@@ -149,14 +154,14 @@ def test_an_execution_that_may_live_is_looked_for_at_the_usual_pace_first(kit):
     stage.disconnect()
     stage.found("gone")
     fail(stage, kit)
-    assert stage.timers()["agent-retry", kit.key_of(), 2] == RETRY_SECS[0]
+    assert stage.timers()[timers.AgentStartRetry(kit.key_of(), 2)] == RETRY_SECS[0]
 
 
 def test_a_connection_forgets_the_failures(kit):
     stage = kit.Stage(agent_start_tries=2)
     stage.submit(1)
     fail(stage, kit)
-    stage.fire("agent-retry", kit.key_of(), 1)
+    stage.fire(timers.AgentStartRetry(kit.key_of(), 1))
     stage.up()
     stage.disconnect()
     stage.found("gone")
@@ -171,8 +176,8 @@ def test_words_about_another_attempt_change_nothing(stage, kit, attempt):
     before = len(stage.log)
     stage.tell(DriverStarted(kit.key_of(), attempt, {"pid": 1}))
     stage.tell(DriverFailed(kit.key_of(), attempt, "x"))
-    stage.fire("agent-start", kit.key_of(), attempt)
-    stage.fire("agent-retry", kit.key_of(), attempt)
+    stage.fire(timers.AgentStartDeadline(kit.key_of(), attempt))
+    stage.fire(timers.AgentStartRetry(kit.key_of(), attempt))
     assert len(stage.log) == before
     assert stage.effects == []
 
@@ -187,10 +192,10 @@ def test_started_is_said_twice(stage, kit):
 
 def test_a_retry_timer_of_a_start_under_way_does_nothing(stage, kit):
     stage.submit()
-    stage.fire("agent-retry", kit.key_of(), 1)
+    stage.fire(timers.AgentStartRetry(kit.key_of(), 1))
     assert stage.effects == []
     stage.up()
-    stage.fire("agent-retry", kit.key_of(), 1)
+    stage.fire(timers.AgentStartRetry(kit.key_of(), 1))
     assert stage.effects == []
 
 
@@ -198,7 +203,7 @@ def test_a_retry_for_which_nobody_waits_any_more_starts_nothing(stage, kit):
     stage.submit()
     fail(stage, kit)
     stage.cancel()
-    stage.fire("agent-retry", kit.key_of(), 1)
+    stage.fire(timers.AgentStartRetry(kit.key_of(), 1))
     assert stage.asked(fx.StartAgent) == []
     assert stage.world.agent(kit.key_of()).phase == "absent"
 
@@ -216,18 +221,18 @@ def test_a_failure_for_which_nobody_waits_any_more(stage, kit):
 
 def test_no_word_at_all_by_the_deadline_counts_as_failed(stage, kit):
     stage.submit()
-    stage.fire("agent-start", kit.key_of(), 1)
+    stage.fire(timers.AgentStartDeadline(kit.key_of(), 1))
     assert stage.agent_events()[-1] == "AgentStartFailed"
-    assert ("agent-retry", kit.key_of(), 1) in stage.timers()
+    assert timers.AgentStartRetry(kit.key_of(), 1) in stage.timers()
 
 
 def test_word_of_a_start_that_comes_after_the_deadline_is_not_lost(stage, kit):
     """The agent was slow, not dead: its handle is needed to find it; no second start is needed."""
     stage.submit()
-    stage.fire("agent-start", kit.key_of(), 1)
+    stage.fire(timers.AgentStartDeadline(kit.key_of(), 1))
     stage.started()
     assert stage.record(kit.key_of()).handle == {"pid": 9}
-    stage.fire("agent-retry", kit.key_of(), 1)
+    stage.fire(timers.AgentStartRetry(kit.key_of(), 1))
     assert stage.asked(fx.StartAgent) == []
     assert len(stage.asked(fx.FindAgent)) == 1
 
@@ -235,18 +240,18 @@ def test_word_of_a_start_that_comes_after_the_deadline_is_not_lost(stage, kit):
 def test_started_but_not_connected_is_ended_and_counts_as_failed(stage, kit):
     stage.submit()
     stage.started()
-    stage.fire("agent-start", kit.key_of(), 1)
+    stage.fire(timers.AgentStartDeadline(kit.key_of(), 1))
     (stop,) = stage.asked(fx.StopAgent)
     assert (stop.key, stop.handle) == (kit.key_of(), {"pid": 9})
     stage.submit(2)
     assert stage.asked(fx.StartAgent) == []
-    stage.fire("agent-start", kit.key_of(), 1)
+    stage.fire(timers.AgentStartDeadline(kit.key_of(), 1))
     assert stage.asked(fx.StopAgent) == [stop], "nobody said that it is done: asked again"
     stage.tell(DriverStopped(kit.key_of()))
-    assert ("agent-start", kit.key_of(), 1) in stage.cleared()
+    assert timers.AgentStartDeadline(kit.key_of(), 1) in stage.cleared()
     assert stage.agent_events()[-2:] == ["AgentStartFailed", "AgentGone"]
     assert stage.record(kit.key_of()).handle is None
-    stage.fire("agent-retry", kit.key_of(), 1)
+    stage.fire(timers.AgentStartRetry(kit.key_of(), 1))
     assert [e.attempt for e in stage.asked(fx.StartAgent)] == [2]
     before = len(stage.log)
     stage.tell(DriverStopped(kit.key_of()))
@@ -257,11 +262,11 @@ def test_one_that_is_being_ended_gets_no_work(stage, kit):
     """The agent connects while it is being stopped. A run placed there now would be killed."""
     stage.submit()
     stage.started()
-    stage.fire("agent-start", kit.key_of(), 1)
+    stage.fire(timers.AgentStartDeadline(kit.key_of(), 1))
     stage.connect()
     assert stage.events() == ["RunRequested"]
     stage.tell(DriverStopped(kit.key_of()))
-    stage.fire("agent-retry", kit.key_of(), 1)
+    stage.fire(timers.AgentStartRetry(kit.key_of(), 1))
     assert [e.attempt for e in stage.asked(fx.StartAgent)] == [2]
 
 
@@ -270,7 +275,7 @@ def test_one_that_may_hold_executions_is_not_ended_but_looked_for(kit):
     stage.disconnect()
     stage.found("gone")
     stage.started()
-    stage.fire("agent-start", kit.key_of(), 2)
+    stage.fire(timers.AgentStartDeadline(kit.key_of(), 2))
     assert stage.asked(fx.StopAgent) == []
     (find,) = stage.asked(fx.FindAgent)
     assert find.handle == {"pid": 9}
@@ -282,7 +287,7 @@ def test_a_deadline_after_it_connected_does_nothing(stage, kit):
     stage.submit()
     stage.up()
     assert stage.world.agent(kit.key_of()).phase == "up"
-    stage.fire("agent-start", kit.key_of(), 1)
+    stage.fire(timers.AgentStartDeadline(kit.key_of(), 1))
     assert stage.effects == []
 
 
@@ -351,13 +356,15 @@ def test_anything_but_gone_means_wait_and_ask_again(kit, said):
     stage = busy(kit)
     for _ in range(5):
         stage.disconnect() if stage.world.agent(kit.key_of()).phase == "up" else stage.fire(
-            "agent-return", kit.key_of()
+            timers.AgentReturnDeadline(kit.key_of())
         )
         assert len(stage.asked(fx.FindAgent)) == 1
         stage.found(said)
-        assert stage.timers() == {("agent-return", kit.key_of()): stage.policy.agent_return_secs}
+        assert stage.timers() == {
+            timers.AgentReturnDeadline(kit.key_of()): stage.policy.agent_return_secs
+        }
         assert stage.asked(fx.StartAgent) == []
-        stage.fire("op", stage.token())
+        stage.fire(timers.LaunchDeadline(stage.token()))
     assert stage.state() == ("running", None)
     assert not {"TaskEnded", "RunEnded"} & set(stage.events())
 
@@ -369,7 +376,7 @@ def test_away_and_back(kit):
     stage.found("alive")
     stage.connect(None, kit.running(token))
     assert stage.world.agent(kit.key_of()).phase == "up"
-    stage.fire("agent-return", kit.key_of())
+    stage.fire(timers.AgentReturnDeadline(kit.key_of()))
     assert stage.effects == []
 
 
@@ -381,7 +388,7 @@ def test_a_return_deadline_for_which_nobody_waits_any_more(stage, kit):
     stage.submit(2)
     stage.found("alive")
     stage.cancel(2)
-    stage.fire("agent-return", kit.key_of())
+    stage.fire(timers.AgentReturnDeadline(kit.key_of()))
     assert stage.effects == []
     assert stage.world.agent(kit.key_of()).phase == "absent"
 
@@ -533,14 +540,16 @@ def test_giving_up_many_runs_leaves_room_for_others_in_between(kit):
     ended = lambda: sum(stage.job(n).status == "error" for n in range(count))
     fail(stage, kit)
     assert ended() == GIVEN_UP
-    next_: dict = {t: secs for t, secs in stage.timers().items() if t[0] == "agent-give-up"}
+    next_: dict = {
+        t: secs for t, secs in stage.timers().items() if isinstance(t, timers.QueueGiveUp)
+    }
     stage.submit(count)
     for done in (2 * GIVEN_UP, count):
         ((timer, secs),) = next_.items()
         assert secs == 0.0
-        stage.fire(*timer)
+        stage.fire(timer)
         assert ended() == done
-        next_ = {t: secs for t, secs in stage.timers().items() if t[0] == "agent-give-up"}
+        next_ = {t: secs for t, secs in stage.timers().items() if isinstance(t, timers.QueueGiveUp)}
     assert next_ == {}
     assert stage.state(count)[0] == "pending"
 

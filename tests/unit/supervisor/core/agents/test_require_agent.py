@@ -5,6 +5,7 @@ session.
 import pytest
 
 from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.interface.inputs import (
     DriverFailed,
     RequireAgent,
@@ -75,7 +76,7 @@ def test_when_it_cannot_be_started_whoever_waits_is_told_why(kit):
         ]
         assert refused == ([(7, "agentUnavailable", True)] if attempt == 2 else [])
         if attempt == 1:
-            stage.tell(TimerFired(("agent-retry", kit.key_of(), 1)))
+            stage.tell(TimerFired(timers.AgentStartRetry(kit.key_of(), 1)))
     assert not stage.world.agent(kit.key_of()).needed
 
 

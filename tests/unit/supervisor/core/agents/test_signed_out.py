@@ -9,6 +9,7 @@ from jobscribe.db.events.events import AgentSignInNeeded, RunEnded
 from jobscribe.protocol.clusters.batch import BatchState
 from jobscribe.protocol.ids import AgentKey
 from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.interface.inputs import (
     AgentConnected,
     DriverFailed,
@@ -83,14 +84,16 @@ def test_a_run_waits_for_the_sign_in_and_is_told_where(out):
 
 
 def test_no_timer_no_retry_no_failure_however_often_it_is_needed(out):
-    assert view(out).failures == 0 and not [t for t in out.clock if t[0].startswith("agent-")]
+    assert view(out).failures == 0 and not [
+        t for t in out.clock if isinstance(t, timers.AgentTimer)
+    ]
     for n in range(2, 6):
         out.submit(n, driver="sbatch")
         assert starts(out) == [] and told(out, n)["queueState"] == "sign_in"
     assert told(out, 3)["jobStatusMessage"].endswith("; 2 of this user's runs are ahead")
-    out.fire("agent-start", KEY, 1)
-    out.fire("agent-retry", KEY, 1)
-    out.fire("agent-return", KEY)
+    out.fire(timers.AgentStartDeadline(KEY, 1))
+    out.fire(timers.AgentStartRetry(KEY, 1))
+    out.fire(timers.AgentReturnDeadline(KEY))
     assert view(out).phase == "signed_out" and not any(isinstance(e, RunEnded) for _, e in out.log)
     for _ in range(5):
         out.tell(SignedIn(KEY))
@@ -183,9 +186,9 @@ def test_a_sign_in_long_ago_counts_for_no_later_word(stage):
 def test_after_a_failed_start_a_sign_in_does_not_wait_for_its_pause(stage):
     stage.submit(driver="sbatch")
     stage.tell(DriverFailed(KEY, 1, "no route"))
-    assert ("agent-retry", KEY, 1) in stage.clock
+    assert timers.AgentStartRetry(KEY, 1) in stage.clock
     stage.tell(SignedIn(KEY))
-    assert starts(stage) == [2] and ("agent-retry", KEY, 1) not in stage.clock
+    assert starts(stage) == [2] and timers.AgentStartRetry(KEY, 1) not in stage.clock
 
 
 def test_a_sign_in_that_nobody_waits_for_starts_nothing_and_leaves_nothing(stage):
@@ -207,7 +210,7 @@ def test_a_run_that_is_canceled_meanwhile_leaves_nothing(out):
 def test_its_queue_limit_counts_while_it_waits_for_the_sign_in(stage):
     stage.submit(driver="sbatch", queue_limit_secs=50.0)
     needed(stage)
-    stage.fire("queue", stage.job().jid, stage.job().run.serial)
+    stage.fire(timers.QueueLimit(stage.job().jid, stage.job().run.serial))
     assert stage.state() == ("canceled", "queueLimit") and stage.left() == {}
 
 
@@ -291,10 +294,12 @@ def test_whoever_waits_for_its_answer_is_told_to_sign_in(stage):
 def test_what_did_not_connect_and_cannot_be_ended_waits_too(stage):
     stage.submit(driver="sbatch")
     stage.started(KEY)
-    stage.fire("agent-start", KEY, 1)
+    stage.fire(timers.AgentStartDeadline(KEY, 1))
     assert view(stage).phase == "stopping" and stage.asked(fx.StopAgent)
     stage.tell(SignInNeeded(KEY, None, SENTENCE))
-    assert view(stage).phase == "signed_out" and ("agent-start", KEY, 1) not in stage.clock
+    assert (
+        view(stage).phase == "signed_out" and timers.AgentStartDeadline(KEY, 1) not in stage.clock
+    )
     stage.connect(KEY)
     assert view(stage).phase == "up", "it may connect all the same"
 
@@ -309,11 +314,11 @@ def test_what_nobody_needs_and_cannot_be_ended_is_left_alone(kit):
     stage.up(KEY)
     stage.end(stage.token())
     stage.pass_time(10)
-    stage.fire("agent-idle", KEY)
+    stage.fire(timers.AgentIdleDeadline(KEY))
     assert view(stage).phase == "leaving"
-    stage.fire("agent-leave", KEY)
+    stage.fire(timers.AgentLeaveDeadline(KEY))
     stage.tell(SignInNeeded(KEY, None, SENTENCE))
-    assert view(stage).phase == "signed_out" and ("agent-leave", KEY) not in stage.clock
+    assert view(stage).phase == "signed_out" and timers.AgentLeaveDeadline(KEY) not in stage.clock
     stage.submit(2, driver="sbatch")
     assert told(stage, 2)["queueState"] == "sign_in"
     stage.tell(SignedIn(KEY))

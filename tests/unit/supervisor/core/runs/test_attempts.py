@@ -26,7 +26,9 @@ from jobscribe.protocol.ids import Token, op_id
 from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.jobs.roles import Retry
 from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.interface.inputs import Restarted
+from jobscribe.supervisor.core.resources.limit_pools import CpuPool
 from jobscribe.supervisor.core.status.run_status import status
 
 PLAYS = 400 if os.environ.get("SOAK") == "1" else 24
@@ -84,7 +86,7 @@ def test_long_plays_come_to_the_same_end_wherever_the_supervisor_was_killed(kit)
             | {type(e).__name__ for _, e in play.stage.log}
         )
         seen |= {
-            ("retry", e.retry is not None, e.not_retried is not None)
+            timers.AttemptRetry(e.retry is not None, e.not_retried is not None)
             for _, e in play.stage.log
             if isinstance(e, AttemptEnded)
         }
@@ -106,7 +108,7 @@ def test_long_plays_come_to_the_same_end_wherever_the_supervisor_was_killed(kit)
         "TaskHeld",
         "DependencyEnded",
         "held off",
-        ("retry", True, False),
+        timers.AttemptRetry(True, False),
         ("up", True),
         ("starting", True),
         ("node2", False),
@@ -164,7 +166,7 @@ def half_probed(play, kit, **more):
 def held_off(play, kit, **more):
     holding(play, kit, **more)
     play.stage.pass_time(60.0)
-    play.stage.fire("hold", *next(iter(play.stage.world.holds)))
+    play.stage.fire(timers.ReservationDeadline(*next(iter(play.stage.world.holds))))
     play.obey()
     assert play.stage.world.gang_backoffs
 
@@ -237,7 +239,7 @@ def between(play, kit, **more):
 
 def again(play, kit, **more):
     between(play, kit, **more)
-    play.stage.fire("retry", kit.jid_of(), play.stage.job().run.serial)
+    play.stage.fire(timers.AttemptRetry(kit.jid_of(), play.stage.job().run.serial))
     play.obey()
     assert play.stage.world.holds
 
@@ -291,7 +293,7 @@ def test_an_agent_is_lost_at_any_moment_and_comes_back(kit, moment, lost):
 @pytest.mark.parametrize("moment", WAITING)
 def test_the_queue_limit_ends_what_waits(kit, moment):
     play = at(kit, moment, queue_limit_secs=100.0)
-    play.stage.fire("queue", kit.jid_of(), play.stage.job().run.serial)
+    play.stage.fire(timers.QueueLimit(kit.jid_of(), play.stage.job().run.serial))
     play.obey()
     assert play.stage.state() == ("canceled", "queueLimit")
     assert play.restarted().finish() == play.finish()
@@ -301,9 +303,9 @@ def test_the_queue_limit_ends_what_waits(kit, moment):
 def test_the_queue_limit_is_not_for_what_was_placed(kit, moment):
     play = at(kit, moment, queue_limit_secs=100.0)
     jid, serial = kit.jid_of(), play.stage.job().run.serial
-    assert ("queue", jid, serial) not in play.stage.clock
+    assert timers.QueueLimit(jid, serial) not in play.stage.clock
     before = len(play.stage.log)
-    play.stage.fire("queue", jid, serial)
+    play.stage.fire(timers.QueueLimit(jid, serial))
     assert len(play.stage.log) == before
 
 
@@ -320,7 +322,7 @@ def test_a_run_that_takes_the_place_of_a_canceled_one_gets_all_that_it_held(kit,
     for other in (play, play.restarted()):
         room = other.stage.world.node_pools["local"]
         assert sum(b.cpu for b in room.usage.values()) == len(other.stage.tokens())
-        cpu_pools = [p for p in other.stage.world.slots.pools if p.startswith("cpu/")]
+        cpu_pools = [p for p in other.stage.world.slots.pools if isinstance(p, CpuPool)]
         assert cpu_pools == [], "a run with roles holds cores, not a CPU slot"
         other.finish()
         assert other.stage.state() == ("completed", "exit")
@@ -336,7 +338,7 @@ def test_reports_of_an_earlier_attempt_change_nothing(kit, stage):
         stage.reports(kit.running(token), key=kit.key_of(kind="parallel"))
     stage.end(tokens[0], None, signal=9)
     stage.end(tokens[1], 0, stop_reason="decided")
-    stage.fire("retry", *kit_ticket(stage))
+    stage.fire(timers.AttemptRetry(*kit_ticket(stage)))
     stage.answer()
     second = stage.tokens()
     assert {t.attempt for t in second} == {2}
@@ -384,7 +386,7 @@ def test_a_host_that_is_lost_takes_the_whole_attempt_with_it(kit, stage):
     assert (
         ended.retry is not None and ended.retry.behavior == "transient" and ended.reason == "lost"
     )
-    stage.fire("retry", *kit_ticket(stage))
+    stage.fire(timers.AttemptRetry(*kit_ticket(stage)))
     stage.answer()
     for token in stage.tokens():
         assert token.attempt == 2
@@ -459,7 +461,7 @@ def test_who_does_not_stop_is_told_again_also_after_a_restart(kit, stage):
     for token in tokens:
         stage.reports(kit.running(token), key=key)
     stage.end(tokens[0], 1)
-    stage.fire("stop", tokens[1])
+    stage.fire(timers.StopReminder(tokens[1]))
     assert [(e.token, e.reason) for e in stage.asked(fx.StopTask)] == [(tokens[1], "decided")]
     stage.restarted()
     stage.connect(key, kit.running(tokens[1]))
@@ -492,12 +494,12 @@ def test_retries_are_counted_over_a_restart_and_never_too_many(kit, stage):
         if n == 1:
             stage.restarted()
             stage.up(kit.key_of(kind="parallel"))
-            assert ("retry", *kit_ticket(stage)) in stage.timers() or (
-                "retry",
-                *kit_ticket(stage),
-            ) in stage.clock
+            assert (
+                timers.AttemptRetry(*kit_ticket(stage)) in stage.timers()
+                or timers.AttemptRetry(*kit_ticket(stage)) in stage.clock
+            )
         if n < 3:
-            stage.fire("retry", *kit_ticket(stage))
+            stage.fire(timers.AttemptRetry(*kit_ticket(stage)))
             stage.answer()
     assert stage.state() == ("error", "signal")
     last = of(stage, AttemptEnded)[-1]
@@ -509,18 +511,18 @@ def test_the_pause_before_a_retry_goes_on_after_a_restart_as_long_as_is_left_of_
     ticket = kit_ticket(stage)
     for _ in range(3):
         stage.end(token, 1)
-        delay = stage.clock["retry", *ticket]
-        stage.fire("retry", *ticket)
+        delay = stage.clock[timers.AttemptRetry(*ticket)]
+        stage.fire(timers.AttemptRetry(*ticket))
         stage.answer()
         (token,) = stage.tokens()
     stage.end(token, 1)
-    delay = stage.clock["retry", *ticket]
+    delay = stage.clock[timers.AttemptRetry(*ticket)]
     assert delay == 4.0
     assert status(stage.world, stage.job(), 1, stage.now())["queueState"] == "retry_wait"
     stage.pass_time(1.0)
     stage.wall += 500.0  # the wall clock is set forward
     stage.restarted()
-    assert stage.clock["retry", *ticket] == pytest.approx(3.0)
+    assert stage.clock[timers.AttemptRetry(*ticket)] == pytest.approx(3.0)
     said = status(stage.world, stage.job(), 1, stage.now())
     assert (
         said["queueState"] == "retry_wait"
@@ -530,7 +532,7 @@ def test_the_pause_before_a_retry_goes_on_after_a_restart_as_long_as_is_left_of_
     assert stage.job().status == "pending"
     stage.boot_id, stage.mono = "boot1", 5.0
     stage.restarted()
-    assert stage.clock["retry", *ticket] == 0.0, (
+    assert stage.clock[timers.AttemptRetry(*ticket)] == 0.0, (
         "over a restart of the machine only the wall clock tells"
     )
 
@@ -539,10 +541,10 @@ def test_a_retry_is_enqueued_once_however_often_its_timer_fires(kit, stage):
     (token,) = stage.placed(kit.role("a"), retry=Retry(count=1))
     stage.end(token, 1)
     for _ in range(3):
-        stage.fire("retry", *kit_ticket(stage))
+        stage.fire(timers.AttemptRetry(*kit_ticket(stage)))
     stage.answer()
     assert [t.attempt for t in stage.tokens()] == [2]
-    stage.fire("retry", *kit_ticket(stage))
+    stage.fire(timers.AttemptRetry(*kit_ticket(stage)))
     assert [t.attempt for t in stage.tokens()] == [2]
 
 
@@ -582,7 +584,7 @@ def test_a_run_that_is_tried_again_without_end_does_not_grow_without_end(kit, st
     stage.restart()
     assert stage.job() == job
     stage.tell(Restarted())
-    stage.fire("retry", *kit_ticket(stage))
+    stage.fire(timers.AttemptRetry(*kit_ticket(stage)))
     stage.up(kit.key_of(kind="parallel"))
     stage.answer()
     (token,) = stage.tokens()
@@ -594,7 +596,7 @@ def test_a_run_that_is_tried_again_without_end_does_not_grow_without_end(kit, st
     stage.end(token, 1)
     (reason,) = [e.retry.reason for e in of(stage, AttemptEnded)[-1:]]
     assert "no limit" in reason
-    stage.fire("retry", *kit_ticket(stage))
+    stage.fire(timers.AttemptRetry(*kit_ticket(stage)))
     stage.answer()
     stage.end(stage.tokens()[0], 0)
     assert stage.state() == ("completed", "exit") and not stage.left()

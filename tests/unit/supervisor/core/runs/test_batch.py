@@ -16,6 +16,7 @@ from jobscribe.protocol.jobs.roles import Port, Retry
 from jobscribe.protocol.wire.codec import Decoder, Encoder
 from jobscribe.protocol.wire.messages import RunTasks
 from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.interface.inputs import HostChanged, Restarted
 from jobscribe.supervisor.core.resources.host_selection import HostCapacity
 from jobscribe.supervisor.core.status.run_status import status
@@ -138,26 +139,28 @@ def test_an_agent_of_another_driver_says_nothing_of_a_scheduler(kit):
 
 
 def test_what_is_known_to_be_in_a_queue_is_asked_for_seldom(stage, kit, placed):
-    assert stage.clock["op", placed] == 30.0
+    assert stage.clock[timers.LaunchDeadline(placed)] == 30.0
     stage.reports(with_batch(kit.starting(placed), said(None, "")), key=key())
-    assert stage.clock["op", placed] == 600.0, "also while it is being submitted: its agent has it"
-    stage.fire("op", placed)
+    assert stage.clock[timers.LaunchDeadline(placed)] == 600.0, (
+        "also while it is being submitted: its agent has it"
+    )
+    stage.fire(timers.LaunchDeadline(placed))
     assert [type(e) for e in stage.effects] == [fx.ListTasks, fx.SetTimer] and stage.clock[
-        "op", placed
+        timers.LaunchDeadline(placed)
     ] == 600.0
     stage.reports(kit.starting(placed), key=key())
-    assert stage.clock["op", placed] == 600.0
+    assert stage.clock[timers.LaunchDeadline(placed)] == 600.0
 
 
 def test_three_days_in_the_queue_change_nothing(stage, kit, placed):
     asked = 0
     for _ in range(3 * 24 * 6):
         stage.pass_time(600.0)
-        stage.fire("op", placed)
+        stage.fire(timers.LaunchDeadline(placed))
         asked += len(stage.asked(fx.ListTasks))
         stage.snapshot(key(), with_batch(kit.starting(placed), said()))
     assert stage.state() == ("pending", None) and asked == 432
-    assert set(stage.clock) == {("op", placed)}
+    assert set(stage.clock) == {timers.LaunchDeadline(placed)}
 
 
 def test_its_own_queue_limit_counts_on_in_the_queue_of_its_scheduler(stage, kit):
@@ -166,8 +169,8 @@ def test_its_own_queue_limit_counts_on_in_the_queue_of_its_scheduler(stage, kit)
     stage.up(key())
     token = stage.token()
     stage.reports(with_batch(kit.starting(token), said()), key=key())
-    assert ("queue", stage.job().jid, serial) in stage.clock
-    stage.fire("queue", stage.job().jid, serial)
+    assert timers.QueueLimit(stage.job().jid, serial) in stage.clock
+    stage.fire(timers.QueueLimit(stage.job().jid, serial))
     assert stage.state() == ("canceled", "queueLimit")
     assert [(e.token, e.reason) for e in stage.asked(fx.StopTask)] == [(token, "queueLimit")]
     stage.reports(
@@ -179,17 +182,17 @@ def test_its_own_queue_limit_counts_on_in_the_queue_of_its_scheduler(stage, kit)
 
 def test_its_queue_limit_ends_when_it_runs(stage, kit):
     stage.submit(driver="sbatch", queue_limit_secs=100.0)
-    queue = ("queue", stage.job().jid, stage.job().run.serial)
+    queue = timers.QueueLimit(stage.job().jid, stage.job().run.serial)
     stage.up(key())
     stage.reports(with_batch(kit.running(stage.token()), said(state="RUNNING")), key=key())
     assert queue not in stage.clock
-    stage.fire(*queue)  # a timer that fires late
+    stage.fire(queue)  # a timer that fires late
     assert stage.state() == ("running", None)
 
 
 def test_what_is_left_of_its_queue_limit_counts_after_a_restart(stage, kit):
     stage.submit(driver="sbatch", queue_limit_secs=100.0)
-    queue = ("queue", stage.job().jid, stage.job().run.serial)
+    queue = timers.QueueLimit(stage.job().jid, stage.job().run.serial)
     stage.up(key())
     stage.reports(with_batch(kit.starting(stage.token()), said()), key=key())
     stage.pass_time(30.0)
@@ -202,7 +205,7 @@ def test_the_queue_limit_of_the_house_ends_where_slurm_s_queue_begins(kit):
         batch=frozenset({"sbatch"}), places={"sbatch": (place(HPC),)}, queue_limit_secs=50.0
     )
     stage.submit(driver="sbatch")
-    queue = ("queue", stage.job().jid, stage.job().run.serial)
+    queue = timers.QueueLimit(stage.job().jid, stage.job().run.serial)
     assert stage.clock[queue] == 50.0
     stage.up(key())
     assert queue not in stage.clock
@@ -212,12 +215,12 @@ def test_the_queue_limit_of_the_house_ends_where_slurm_s_queue_begins(kit):
 
 def test_a_second_attempt_is_not_held_to_the_queue_limit_that_the_first_one_kept(stage, kit):
     stage.submit(driver="sbatch", queue_limit_secs=100.0, retry=Retry(platform=1))
-    queue = ("queue", stage.job().jid, stage.job().run.serial)
+    queue = timers.QueueLimit(stage.job().jid, stage.job().run.serial)
     stage.up(key())
     stage.end(stage.token(), None, source="scheduler", batch=said(state="NODE_FAIL"))
-    stage.fire("retry", stage.job().jid, stage.job().run.serial)
+    stage.fire(timers.AttemptRetry(stage.job().jid, stage.job().run.serial))
     assert stage.job().run.attempt == 2 and stage.state() == ("pending", None)
-    stage.fire(*queue)
+    stage.fire(queue)
     assert stage.state() == ("pending", None)
 
 
@@ -226,9 +229,9 @@ def test_its_time_limit_counts_from_its_start_and_slurm_s_own_comes_first(stage,
     stage.up(key())
     token = stage.token()
     stage.reports(with_batch(kit.starting(token), said()), key=key())
-    assert ("limit", token) not in stage.clock
+    assert timers.TimeLimit(token) not in stage.clock
     stage.reports(with_batch(kit.running(token, elapsed=20.0), said(state="RUNNING")), key=key())
-    assert stage.clock["limit", token] == 120.0 + 90.0 + 3.0 + 5.0 - 20.0
+    assert stage.clock[timers.TimeLimit(token)] == 120.0 + 90.0 + 3.0 + 5.0 - 20.0
 
 
 def test_a_cancel_in_the_queue_is_final_and_asked_for_until_it_is_gone(stage, kit, placed):
@@ -242,7 +245,7 @@ def test_a_cancel_in_the_queue_is_final_and_asked_for_until_it_is_gone(stage, ki
         "canceled",
         "cancel",
     )
-    stage.fire("stop", placed)
+    stage.fire(timers.StopReminder(placed))
     assert [e.token for e in stage.asked(fx.StopTask)] == [placed]
     stage.reports(
         kit.ended(placed, None, signal=15, stop_reason="cancel", batch=said(state="CANCELLED")),
@@ -302,7 +305,7 @@ def test_what_another_attempt_helps(stage, exit_, again, expected):
     stage.up(key())
     stage.end(stage.token(), None, **exit_)
     assert stage.state() == expected
-    assert (("retry", stage.job().jid, stage.job().run.serial) in stage.clock) is again
+    assert (timers.AttemptRetry(stage.job().jid, stage.job().run.serial) in stage.clock) is again
 
 
 # ---- choice of the cluster

@@ -8,6 +8,7 @@ from jobscribe.db.events.events import AttemptEnded, TaskEnded, TaskHeld
 from jobscribe.db.records.job_record import record
 from jobscribe.protocol.jobs.roles import Retry
 from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.status.run_status import status
 
 
@@ -62,7 +63,7 @@ def test_kept_is_what_failed_by_itself(kit, stage, exit_, is_kept):
     (token,) = stage.placed(kit.role("a"), debug_secs=100.0)
     stage.reports(kit.running(token), key=kit.key_of(kind="parallel"))
     stage.end(token, **exit_)
-    assert bool(of(stage, TaskHeld)) == is_kept == (("debug", token) in stage.clock)
+    assert bool(of(stage, TaskHeld)) == is_kept == (timers.DebugHoldDeadline(token) in stage.clock)
     assert bool(of(stage, TaskEnded)) != is_kept
 
 
@@ -119,9 +120,9 @@ def test_what_is_kept_keeps_what_it_has_and_the_others_run_on(kit, stage, here):
 
 def test_at_its_deadline_it_has_ended_as_it_ended(kit, stage):
     tokens = kept(kit, stage, kit.role("a", 2))
-    assert stage.clock["debug", tokens[0]] == 100.0
+    assert stage.clock[timers.DebugHoldDeadline(tokens[0])] == 100.0
     stage.pass_time(100.0)
-    stage.fire("debug", tokens[0])
+    stage.fire(timers.DebugHoldDeadline(tokens[0]))
     (end,) = of(stage, TaskEnded)
     assert end.exit == of(stage, TaskHeld)[0].exit and end.at == kit.WALL + 100
     assert [(e.token, e.reason) for e in stage.asked(fx.StopTask)] == [(tokens[1], "decided")]
@@ -134,7 +135,10 @@ def test_at_its_deadline_it_has_ended_as_it_ended(kit, stage):
 def test_nobody_is_kept_longer_than_the_policy_has_it(kit):
     stage = kit.Stage(nodes={"local": (kit.node(),)}, debug_secs=7.0)
     tokens = kept(kit, stage, kit.role("a"), debug_secs=1000.0)
-    assert stage.clock["debug", tokens[0]] == 7.0 and of(stage, TaskHeld)[0].secs == 7.0
+    assert (
+        stage.clock[timers.DebugHoldDeadline(tokens[0])] == 7.0
+        and of(stage, TaskHeld)[0].secs == 7.0
+    )
 
 
 def test_released_by_role_and_index_or_all_of_it(kit, stage):
@@ -201,7 +205,7 @@ def test_success_of_the_others_lets_them_go(kit, stage):
     stage.end(tokens[1], 0)
     assert (
         tokens[0] in {e.token for e in of(stage, TaskEnded)}
-        and ("debug", tokens[0]) not in stage.clock
+        and timers.DebugHoldDeadline(tokens[0]) not in stage.clock
     )
     stage.end(tokens[2], 0, stop_reason="decided")
     assert stage.state() == ("completed", "exit") and not stage.left()
@@ -211,16 +215,16 @@ def test_kept_over_a_restart_for_what_is_left_of_its_time(kit, stage, here):
     tokens = kept(kit, stage, kit.role("a", 2), codes=(1, 2))
     stage.pass_time(30.0)
     stage.restarted()
-    assert {stage.clock["debug", t] for t in tokens} == {70.0}
+    assert {stage.clock[timers.DebugHoldDeadline(t)] for t in tokens} == {70.0}
     assert stage.world.node_pools["local"].usage["localhost"].cpu == 2
     assert not stage.world.agent(here).needed, "no agent is started for it"
     assert said(stage)["queueState"] == "debug_hold" and said(stage)["known"]
     stage.pass_time(1000.0)
     stage.restarted()
-    assert {stage.clock["debug", t] for t in tokens} == {0.0}
-    stage.fire("debug", tokens[1])
+    assert {stage.clock[timers.DebugHoldDeadline(t)] for t in tokens} == {0.0}
+    stage.fire(timers.DebugHoldDeadline(tokens[1]))
     assert stage.state() == ("error", "exit") and not stage.left()
-    stage.fire("debug", tokens[0])
+    stage.fire(timers.DebugHoldDeadline(tokens[0]))
     assert len(of(stage, TaskEnded)) == 2
 
 
@@ -239,7 +243,7 @@ def test_its_agent_says_its_end_again_and_is_told_that_it_is_known(kit, stage, h
 def test_each_attempt_is_kept_and_then_tried_again(kit, stage):
     kept(kit, stage, kit.role("a"), retry=Retry(count=1))
     stage.release()
-    stage.fire("retry", kit.jid_of(), stage.job().run.serial)
+    stage.fire(timers.AttemptRetry(kit.jid_of(), stage.job().run.serial))
     stage.answer()
     (token,) = stage.tokens()
     assert token.attempt == 2

@@ -13,6 +13,7 @@ from jobscribe.protocol.jobs.roles import After
 from jobscribe.protocol.jobs.status import PURGED
 from jobscribe.supervisor.core.decide import decide
 from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.interface.inputs import Cancel, Purge, Submit, TimerFired
 from jobscribe.supervisor.core.status.run_status import status
 
@@ -34,11 +35,11 @@ def of(stage, type_, n=None, kit=None):
 
 
 def follow(stage):
-    """Fire all `follow` timers, one decision each; return the number of decisions."""
+    """Fire all checks of followers, one decision each; return the number of decisions."""
     count = 0
-    while timers := [t for t in stage.clock if t[0] == "follow"]:
-        for timer in timers:
-            stage.fire(*timer)
+    while checks := [t for t in stage.clock if isinstance(t, timers.FollowerCheck)]:
+        for timer in checks:
+            stage.fire(timer)
             count += 1
     return count
 
@@ -279,8 +280,8 @@ def test_the_queue_limit_counts_while_it_waits_for_others(kit, stage):
     ticket = (kit.jid_of(2), stage.job(2).run.serial)
     stage.pass_time(20.0)
     stage.restarted()
-    assert stage.clock["queue", *ticket] == 30.0
-    stage.fire("queue", *ticket)
+    assert stage.clock[timers.QueueLimit(*ticket)] == 30.0
+    stage.fire(timers.QueueLimit(*ticket))
     assert stage.state(2) == ("canceled", "queueLimit") and not stage.world.followers
 
 
@@ -308,7 +309,7 @@ def test_wherever_the_supervisor_is_killed_the_followers_go_on(kit, stage, when)
     stage.reports(kit.ended(token, 0))
     if when == "when the end is on record":
         stage.restarted()
-        assert ("follow", kit.jid_of(1)) in stage.clock
+        assert timers.FollowerCheck(kit.jid_of(1)) in stage.clock
     follow(stage)
     if when == "when one was told":
         assert stage.job(2).run.waits_for == ()
@@ -379,7 +380,7 @@ class Quick:
         self.timers += [
             e.timer
             for e in decision.effects
-            if isinstance(e, fx.SetTimer) and e.timer[0] == "follow"
+            if isinstance(e, fx.SetTimer) and isinstance(e.timer, timers.FollowerCheck)
         ]
         return decision
 

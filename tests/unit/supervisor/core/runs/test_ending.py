@@ -12,6 +12,7 @@ from jobscribe.protocol.ids import AgentKey, Token
 from jobscribe.protocol.jobs.roles import Retry
 from jobscribe.protocol.wire.messages import Execution
 from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.resources.host_selection import HostCapacity
 from jobscribe.supervisor.core.status.run_status import status
 from jobscribe.supervisor.diagnosis.explanation import why
@@ -81,9 +82,9 @@ def test_an_exit_that_comes_with_the_first_word_began_before(kit):
 @pytest.mark.parametrize("again", ["report", "snapshot", "restart", "older agent"])
 def test_its_time_limit_is_not_counted_any_more(kit, again):
     stage, token = runs(kit)
-    assert ("limit", token) in stage.clock
+    assert timers.TimeLimit(token) in stage.clock
     stage.reports(kit.ending(token, 3))
-    assert ("limit", token) not in stage.clock
+    assert timers.TimeLimit(token) not in stage.clock
     if again == "restart":
         stage.restarted()
         stage.connect(kit.key_of(), kit.ending(token, 3))
@@ -93,9 +94,9 @@ def test_its_time_limit_is_not_counted_any_more(kit, again):
         stage.reports(
             kit.ending(token, 3) if again == "report" else kit.running(token, elapsed=99.0)
         )
-    assert ("limit", token) not in stage.clock
+    assert timers.TimeLimit(token) not in stage.clock
     stage.pass_time(1000.0)
-    stage.fire("limit", token)  # a timer that fires late
+    stage.fire(timers.TimeLimit(token))  # a timer that fires late
     assert stage.effects == []
     stage.reports(kit.ended(token, 3))
     assert stage.state() == ("error", "exit")
@@ -161,7 +162,7 @@ def test_a_cancel_on_record_before_the_exit_is_final_and_the_exit_is_kept_as_it_
     stage.cancel()
     stage.reports(kit.ending(token, 0))
     assert stage.state() == ("canceled", "cancel") and stage.events()[-1] == "TaskExited"
-    assert ("stop", token) not in stage.clock and stage.asked(fx.StopTask) == []
+    assert timers.StopReminder(token) not in stage.clock and stage.asked(fx.StopTask) == []
     assert told(stage)["queueState"] == "ending" and told(stage)["over"] is False
     stage.reports(kit.running(token))  # reported before
     assert stage.asked(fx.StopTask) == []

@@ -7,6 +7,7 @@ from jobscribe.protocol.ids import Token
 from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.wire.messages import LogChunk, OpError, RunStatusUpdate, Snapshot
 from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.interface.inputs import AgentConnected, AgentMessage, FramesLost
 from jobscribe.supervisor.core.runs.outcome import SHUTDOWN
 
@@ -30,8 +31,8 @@ def started(kit, **policy):
 def test_accepted_and_not_started_sets_the_deadline_anew(kit):
     stage, token = placed(kit)
     stage.reports(kit.starting(token))
-    assert ("op", token) in stage.cleared()
-    assert stage.timers() == {("op", token): stage.policy.op_reply_secs}
+    assert timers.LaunchDeadline(token) in stage.cleared()
+    assert stage.timers() == {timers.LaunchDeadline(token): stage.policy.op_reply_secs}
     assert stage.state()[0] == "pending"
 
 
@@ -51,7 +52,7 @@ def test_running(kit):
     assert stage.state() == ("running", None)
     task = stage.job().run.live_tasks[0]
     assert (task.pid, task.start_ticks, task.host, task.boot_id) == (100, 700, "node1", "boot1")
-    assert ("op", token) in stage.cleared()
+    assert timers.LaunchDeadline(token) in stage.cleared()
     stage.reports(kit.running(token), kit.running(token))
     assert stage.events().count("TaskStarted") == 1
 
@@ -120,7 +121,11 @@ def test_ended(kit, exit_, status, reason, error):
     assert stage.events()[-3:] == ["TaskEnded", "AttemptEnded", "RunEnded"]
     assert stage.job().run.attempts[0].reason == reason
     assert [m.tokens for m in stage.asked(fx.AcknowledgeTasks)] == [(token,)]
-    assert stage.cleared() >= {("op", token), ("limit", token), ("stop", token)}
+    assert stage.cleared() >= {
+        timers.LaunchDeadline(token),
+        timers.TimeLimit(token),
+        timers.StopReminder(token),
+    }
     assert stage.world.slots.pools == {}
     assert stage.world.agent(kit.key_of()).placed == set()
 
@@ -237,7 +242,10 @@ def test_not_received_is_sent_again_and_lost_is_lost(wide, kit):
     stage.disconnect()
     stage.connect()
     assert {m.token for m in stage.asked(fx.LaunchTask)} == {tokens[1], tokens[2]}
-    assert {("op", tokens[1]), ("op", tokens[2])} <= stage.timers().keys()
+    assert {
+        timers.LaunchDeadline(tokens[1]),
+        timers.LaunchDeadline(tokens[2]),
+    } <= stage.timers().keys()
     for n in (3, 4):
         assert stage.state(n) == ("error", "lost")
         assert stage.job(n).run.exit.source == "lost"
@@ -479,24 +487,24 @@ def test_a_gap_asks_for_everything(kit):
 
 def test_no_word_on_an_op_asks_for_a_snapshot_and_goes_on_waiting(kit):
     stage, token = placed(kit)
-    stage.fire("op", token)
+    stage.fire(timers.LaunchDeadline(token))
     assert len(stage.asked(fx.ListTasks)) == 1
-    assert ("op", token) in stage.timers()
+    assert timers.LaunchDeadline(token) in stage.timers()
     stage.snapshot(kit.key_of())
     assert [m.token for m in stage.asked(fx.LaunchTask)] == [token]
     stage.disconnect()
-    stage.fire("op", token)
+    stage.fire(timers.LaunchDeadline(token))
     assert stage.asked(fx.ListTasks) == []
-    assert ("op", token) in stage.timers()
+    assert timers.LaunchDeadline(token) in stage.timers()
 
 
 def test_a_deadline_of_what_has_started_or_ended_does_nothing(kit):
     stage, token = started(kit)
-    stage.fire("op", token)
+    stage.fire(timers.LaunchDeadline(token))
     assert stage.effects == []
     stage.reports(kit.ended(token))
-    stage.fire("op", token)
-    stage.fire("op", Token(kit.jid_of(77), 5, 1, "main", 0))
+    stage.fire(timers.LaunchDeadline(token))
+    stage.fire(timers.LaunchDeadline(Token(kit.jid_of(77), 5, 1, "main", 0)))
     assert stage.effects == []
 
 
@@ -523,19 +531,19 @@ def test_a_first_snapshot_that_does_not_come_whole_is_asked_for_again(kit):
     stage, token = started(kit)
     stage.disconnect()
     stage.open(kit.key_of())
-    sync = ("sync", kit.key_of(), stage.epochs[kit.key_of()])
+    sync = timers.SnapshotDeadline(kit.key_of(), stage.epochs[kit.key_of()])
     assert stage.timers()[sync] == stage.policy.op_reply_secs
     for _ in range(2):
-        stage.fire(*sync)
+        stage.fire(sync)
         assert len(stage.asked(fx.ListTasks)) == 1
         assert sync in stage.timers()
     stage.snapshot(kit.key_of(), kit.running(token))
     assert sync in stage.cleared()
-    stage.fire(*sync)
+    stage.fire(sync)
     assert stage.effects == []
     stage.open(kit.key_of())
-    stage.fire(*sync)
+    stage.fire(sync)
     assert stage.effects == [], "that was the connection before"
     stage.disconnect()
-    stage.fire("sync", kit.key_of(), stage.epochs[kit.key_of()])
+    stage.fire(timers.SnapshotDeadline(kit.key_of(), stage.epochs[kit.key_of()]))
     assert stage.effects == []

@@ -6,7 +6,9 @@ from jobscribe.db.events.events import StopRequested
 from jobscribe.protocol.api.requests import RunCancel
 from jobscribe.protocol.ids import Token
 from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.interface.inputs import Cancel, Restarted, cancel_receipt
+from jobscribe.supervisor.core.resources.limit_pools import CpuPool
 from jobscribe.supervisor.core.runs.termination import REMIND_SECS
 
 
@@ -36,7 +38,7 @@ def test_an_accepted_cancel_is_final_at_once(kit, state):
     assert len(decision.receipts) == 1
     (reply,) = stage.asked(fx.ReplyStatus)
     assert (reply.jid, reply.serial) == (kit.jid_of(), stage.job().run.serial)
-    assert ("queue", kit.jid_of(), reply.serial) in stage.cleared()
+    assert timers.QueueLimit(kit.jid_of(), reply.serial) in stage.cleared()
     stop = next(e for _, e in stage.log if isinstance(e, StopRequested))
     assert (stop.reason, stop.by, stop.grace_secs, cancel_receipt(stop.req_id)) == (
         "cancel",
@@ -71,15 +73,15 @@ def test_what_may_live_is_told_to_stop_and_asked_again_until_it_is_over(kit, sta
     stage.cancel()
     (op,) = stage.asked(fx.StopTask)
     assert (op.token, op.reason, op.grace_secs) == (token, "cancel", 4.0)
-    assert stage.timers() == {("stop", token): REMIND_SECS + 4.0}
+    assert stage.timers() == {timers.StopReminder(token): REMIND_SECS + 4.0}
     assert stage.job().busy, "ending it is still owed"
     for _ in range(3):
-        stage.fire("stop", token)
+        stage.fire(timers.StopReminder(token))
         assert stage.asked(fx.StopTask) == [op]
-        assert ("stop", token) in stage.timers()
+        assert timers.StopReminder(token) in stage.timers()
     stage.reports(kit.ended(token, None, signal=15, stop_reason="cancel"))
-    assert ("stop", token) in stage.cleared()
-    stage.fire("stop", token)
+    assert timers.StopReminder(token) in stage.cleared()
+    stage.fire(timers.StopReminder(token))
     assert stage.effects == []
     assert stage.state() == ("canceled", "cancel")
     assert not stage.job().busy
@@ -221,13 +223,13 @@ def test_the_queue_limit_of_the_run_or_of_the_house(kit):
     stage = kit.Stage(queue_limit_secs=50.0)
     stage.submit(1)
     stage.submit(2, queue_limit_secs=7.0)
-    assert stage.timers()["queue", kit.jid_of(2), stage.job(2).run.serial] == 7.0
+    assert stage.timers()[timers.QueueLimit(kit.jid_of(2), stage.job(2).run.serial)] == 7.0
     stage.pass_time(20)
     stage.restart()
     stage.tell(Restarted())
-    timers = stage.timers()
-    assert timers["queue", kit.jid_of(1), stage.job(1).run.serial] == pytest.approx(30.0)
-    assert timers["queue", kit.jid_of(2), stage.job(2).run.serial] == 0.0
+    pending = stage.timers()
+    assert pending[timers.QueueLimit(kit.jid_of(1), stage.job(1).run.serial)] == pytest.approx(30.0)
+    assert pending[timers.QueueLimit(kit.jid_of(2), stage.job(2).run.serial)] == 0.0
 
 
 def test_a_clock_that_was_set_back_makes_the_queue_limit_no_longer_than_it_is(kit):
@@ -236,7 +238,7 @@ def test_a_clock_that_was_set_back_makes_the_queue_limit_no_longer_than_it_is(ki
     stage.wall -= 3600
     stage.restart()
     stage.tell(Restarted())
-    assert stage.timers()["queue", kit.jid_of(1), stage.job(1).run.serial] == 7.0
+    assert stage.timers()[timers.QueueLimit(kit.jid_of(1), stage.job(1).run.serial)] == 7.0
 
 
 def test_over_a_restart_of_the_machine_the_queue_limit_counts_by_the_wall_clock(kit):
@@ -246,7 +248,7 @@ def test_over_a_restart_of_the_machine_the_queue_limit_counts_by_the_wall_clock(
     stage.wall, stage.mono, stage.boot_id = stage.wall + 3, 5.0, "boot1"
     stage.restart()
     stage.tell(Restarted())
-    name = ("queue", kit.jid_of(1), stage.job(1).run.serial)
+    name = timers.QueueLimit(kit.jid_of(1), stage.job(1).run.serial)
     assert stage.timers()[name] == 4.0
     stage.wall -= 3600
     stage.restart()
@@ -256,12 +258,12 @@ def test_over_a_restart_of_the_machine_the_queue_limit_counts_by_the_wall_clock(
 
 def test_without_a_queue_limit_there_is_no_timer(stage):
     stage.submit()
-    assert not [t for t in stage.timers() if t[0] == "queue"]
+    assert not [t for t in stage.timers() if isinstance(t, timers.QueueLimit)]
 
 
 def test_waited_too_long(stage, kit):
     stage.submit(queue_limit_secs=7.0)
-    stage.fire("queue", kit.jid_of(), stage.job().run.serial)
+    stage.fire(timers.QueueLimit(kit.jid_of(), stage.job().run.serial))
     assert stage.state() == ("canceled", "queueLimit")
     stop = next(e for _, e in stage.log if isinstance(e, StopRequested))
     assert (stop.by, stop.reason) == ("supervisor", "queueLimit")
@@ -272,13 +274,13 @@ def test_a_queue_limit_that_comes_too_late_does_nothing(stage, kit):
     stage.submit(queue_limit_secs=7.0)
     serial = stage.job().run.serial
     stage.up()
-    stage.fire("queue", kit.jid_of(), serial)
+    stage.fire(timers.QueueLimit(kit.jid_of(), serial))
     assert stage.state()[0] == "pending"
-    stage.fire("queue", kit.jid_of(), serial - 1)
-    stage.fire("queue", kit.jid_of(5), serial)
+    stage.fire(timers.QueueLimit(kit.jid_of(), serial - 1))
+    stage.fire(timers.QueueLimit(kit.jid_of(5), serial))
     stage.cancel()
     before = len(stage.log)
-    stage.fire("queue", kit.jid_of(), serial)
+    stage.fire(timers.QueueLimit(kit.jid_of(), serial))
     assert len(stage.log) == before
 
 
@@ -300,7 +302,7 @@ def test_second_line_of_the_time_limit(kit, own, house, elapsed, armed):
     stage.up()
     token = stage.token()
     stage.reports(kit.running(token, elapsed=elapsed))
-    assert stage.timers().get(("limit", token)) == armed
+    assert stage.timers().get(timers.TimeLimit(token)) == armed
 
 
 def test_the_supervisor_steps_in_after_the_time_limit(stage, kit):
@@ -309,16 +311,16 @@ def test_the_supervisor_steps_in_after_the_time_limit(stage, kit):
     token = stage.token()
     stage.reports(kit.running(token))
     for _ in range(2):
-        stage.fire("limit", token)
+        stage.fire(timers.TimeLimit(token))
         assert stage.state() == ("running", None), (
             "it may be over long since: whoever is there says how it ended"
         )
         (op,) = stage.asked(fx.StopTask)
         assert (op.token, op.reason) == (token, "timeLimit")
-        assert ("limit", token) in stage.timers(), "it is told again"
+        assert timers.TimeLimit(token) in stage.timers(), "it is told again"
     stage.reports(kit.ended(token, None, signal=15, stop_reason="timeLimit"))
     assert stage.state() == ("canceled", "timeLimit")
-    assert ("limit", token) in stage.cleared()
+    assert timers.TimeLimit(token) in stage.cleared()
 
 
 def test_what_ended_by_itself_before_the_supervisor_stepped_in_is_told_so(stage, kit):
@@ -326,7 +328,7 @@ def test_what_ended_by_itself_before_the_supervisor_stepped_in_is_told_so(stage,
     stage.up()
     token = stage.token()
     stage.reports(kit.running(token))
-    stage.fire("limit", token)
+    stage.fire(timers.TimeLimit(token))
     stage.reports(kit.ended(token))
     assert stage.state() == ("completed", "exit")
 
@@ -337,9 +339,9 @@ def test_a_time_limit_that_comes_too_late_does_nothing(stage, kit):
     token = stage.token()
     stage.reports(kit.ended(token))
     before = len(stage.log)
-    stage.fire("limit", token)
+    stage.fire(timers.TimeLimit(token))
     stage.submit(force=True)
-    stage.fire("limit", token)
+    stage.fire(timers.TimeLimit(token))
     assert stage.state()[0] == "pending"
     assert stage.events().count("StopRequested") == 0
     assert len(stage.log) > before
@@ -348,12 +350,12 @@ def test_a_time_limit_that_comes_too_late_does_nothing(stage, kit):
 def test_a_limit_timer_of_a_queued_run_does_nothing(stage, kit):
     """The token has no task, so there is nothing to stop."""
     stage.submit()
-    stage.fire("limit", Token(kit.jid_of(), stage.job().run.serial, 1, "main", 0))
+    stage.fire(timers.TimeLimit(Token(kit.jid_of(), stage.job().run.serial, 1, "main", 0)))
     assert stage.state()[0] == "pending"
 
 
 def test_reminders_of_what_nobody_knows_do_nothing(stage, kit):
-    stage.fire("stop", Token(kit.jid_of(5), 1, 1, "main", 0))
+    stage.fire(timers.StopReminder(Token(kit.jid_of(5), 1, 1, "main", 0)))
     assert stage.effects == []
 
 
@@ -363,15 +365,10 @@ def test_a_run_of_before_that_still_lives_is_reminded_too(stage, kit):
     old = stage.token()
     stage.cancel()
     stage.submit(force=True)
-    stage.fire("stop", old)
+    stage.fire(timers.StopReminder(old))
     (op,) = stage.asked(fx.StopTask)
     assert op.token == old
-    assert ("stop", old) in stage.timers()
-
-
-def test_a_timer_nobody_knows_is_a_mistake(stage):
-    with pytest.raises(ValueError, match="unknown timer"):
-        stage.fire("tea", 1)
+    assert timers.StopReminder(old) in stage.timers()
 
 
 def test_a_cancel_with_the_req_id_of_the_submission_is_refused_and_says_so(stage):
@@ -414,5 +411,7 @@ def test_a_queued_run_leaves_the_queue_at_once_and_without_an_agent(kit):
             and ticket not in stage.world.slots.claims
         )
         if up:
-            (pool,) = [p for name, p in stage.world.slots.pools.items() if name.startswith("cpu/")]
+            (pool,) = [
+                p for name, p in stage.world.slots.pools.items() if isinstance(name, CpuPool)
+            ]
             assert [t[0] for _, t in pool.queue] == [kit.jid_of(3)]

@@ -7,8 +7,10 @@ import pytest
 from jobscribe.db.events.events import TaskPlaced
 from jobscribe.protocol.wire.messages import PortsProbed
 from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.interface.inputs import DriverFailed
 from jobscribe.supervisor.core.resources.gang_allocator import AVOID_SECS
+from jobscribe.supervisor.core.resources.limit_pools import ArrayPool, RunDirPool
 from jobscribe.supervisor.core.status.run_status import status
 
 #: Longest permitted decision (seconds), times five for a busy machine.
@@ -104,7 +106,7 @@ def test_one_agent_cannot_be_started_everything_is_given_back_and_asked_for_agai
         stage.tell(DriverFailed(there, attempt, "no such machine"))
         if attempt < 3:
             assert cores(stage) == {"localhost": 4, "node2": 2}
-            stage.fire("agent-retry", there, attempt)
+            stage.fire(timers.AgentStartRetry(there, attempt))
     # the other gang, which waited for cores, has them now
     stage.answer()
     assert {t.role for t in stage.tokens(2)} == {"small"} and not stage.tokens()
@@ -112,9 +114,12 @@ def test_one_agent_cannot_be_started_everything_is_given_back_and_asked_for_agai
     assert state == "resources" and sentence == (
         f"its agent {there} could not be started: no such machine; it tries again, at 2023-11-14 22:13:50 UTC"
     )
-    assert stage.state() == ("pending", None) and stage.clock["gang", *ticket(stage)] == 30.0
+    assert (
+        stage.state() == ("pending", None)
+        and stage.clock[timers.ReservationRetry(*ticket(stage))] == 30.0
+    )
     stage.pass_time(30.0)
-    stage.fire("gang", *ticket(stage))
+    stage.fire(timers.ReservationRetry(*ticket(stage)))
     assert said(stage)[0] == "resources" and stage.world.node_pools["local"].queue, (
         "it stands in line like all others"
     )
@@ -138,7 +143,7 @@ def test_its_own_agent_cannot_be_started_and_it_ends_as_every_run_does(kit, stag
     for attempt in (1, 2, 3):
         stage.tell(DriverFailed(here, attempt, "no"))
         if attempt < 3:
-            stage.fire("agent-retry", here, attempt)
+            stage.fire(timers.AgentStartRetry(here, attempt))
     assert stage.state() == ("error", "agentStartFailed") and not stage.left()
 
 
@@ -174,7 +179,7 @@ def test_its_own_agent_goes_away_everything_is_given_back(kit, stage, here, ther
         and not stage.world.holds
         and not stage.world.slots.claims
     )
-    assert ("hold", *ticket(stage)) not in stage.clock
+    assert timers.ReservationDeadline(*ticket(stage)) not in stage.clock
     stage.connect(here)
     assert len(stage.probes) == 2
     stage.answer()
@@ -190,11 +195,11 @@ def test_who_does_not_answer_is_asked_again_and_then_everything_is_given_back(
     first, second = stage.probes
     stage.says(PortsProbed(op_id=first.op_id, busy=()), here)
     stage.pass_time(30.0)
-    stage.fire("hold", *ticket(stage))
+    stage.fire(timers.ReservationDeadline(*ticket(stage)))
     (asked,) = stage.asked(fx.CheckPorts)
     assert asked.key == there and asked.op_id != second.op_id
     stage.pass_time(30.0)
-    stage.fire("hold", *ticket(stage))
+    stage.fire(timers.ReservationDeadline(*ticket(stage)))
     assert cores(stage) == {"localhost": 0, "node2": 0}
     state, sentence = said(stage)
     assert state == "resources" and sentence.startswith(
@@ -202,11 +207,11 @@ def test_who_does_not_answer_is_asked_again_and_then_everything_is_given_back(
     )
     # a late answer
     stage.says(PortsProbed(op_id=asked.op_id, busy=()), there)
-    stage.fire("hold", *ticket(stage))
+    stage.fire(timers.ReservationDeadline(*ticket(stage)))
     assert not placements(stage) and not stage.world.holds
     stage.probes.clear()
-    stage.fire("gang", *ticket(stage))
-    stage.fire("gang", *ticket(stage))
+    stage.fire(timers.ReservationRetry(*ticket(stage)))
+    stage.fire(timers.ReservationRetry(*ticket(stage)))
     assert len(stage.probes) == 2
     stage.answer()
     assert len(stage.tokens()) == 6
@@ -252,7 +257,7 @@ def test_after_a_restart_what_runs_is_counted_and_nothing_is_placed_twice(kit, s
 
 def test_its_directory_may_be_read_from_the_first_start_on_also_after_a_restart(kit, stage, here):
     first, second = stage.placed(kit.role("a", 2, min_failed=None))
-    directory = f"dir/{kit.jid_of()}"
+    directory = RunDirPool(kit.jid_of())
     assert directory in stage.world.slots.pools
     stage.reports(kit.running(first), key=here)
     stage.end(first)
@@ -289,17 +294,18 @@ def test_who_has_no_ports_left_waits_until_they_are_looked_at_again(kit, stage, 
     stage.up(there)
     stage.answer(*range(30_000, 30_012))
     assert not stage.world.holds and said(stage)[0] == "ports"
-    assert stage.clock["room", "local"] > AVOID_SECS
+    assert stage.clock[timers.AvoidedResourcesRetry("local")] > AVOID_SECS
     stage.pass_time(10.0)
-    stage.fire("room", "local")
-    assert said(stage)[0] == "ports" and stage.clock["room", "local"] > AVOID_SECS - 10.0, (
-        "too early, so once more"
-    )
+    stage.fire(timers.AvoidedResourcesRetry("local"))
+    assert (
+        said(stage)[0] == "ports"
+        and stage.clock[timers.AvoidedResourcesRetry("local")] > AVOID_SECS - 10.0
+    ), "too early, so once more"
     stage.pass_time(AVOID_SECS)
-    stage.fire("room", "local")
+    stage.fire(timers.AvoidedResourcesRetry("local"))
     assert stage.world.holds
     stage.answer()
-    assert len(stage.tokens()) == 2 and ("room", "local") not in stage.clock
+    assert len(stage.tokens()) == 2 and timers.AvoidedResourcesRetry("local") not in stage.clock
 
 
 def test_one_that_waits_for_ports_that_others_found_taken_is_not_forgotten(kit, stage, here):
@@ -317,8 +323,8 @@ def test_one_that_waits_for_ports_that_others_found_taken_is_not_forgotten(kit, 
     assert len(stage.tokens()) == 1, "it has another one"
     stage.gang(kit.role("b", 2), n=2)
     assert said(stage, 2)[0] == "ports"
-    stage.pass_time(stage.clock["room", "local"])
-    stage.fire("room", "local")
+    stage.pass_time(stage.clock[timers.AvoidedResourcesRetry("local")])
+    stage.fire(timers.AvoidedResourcesRetry("local"))
     stage.answer()
     assert len(stage.tokens(2)) == 2
 
@@ -410,7 +416,7 @@ def test_a_leftover_of_an_array_keeps_its_place_until_it_is_over(kit, here):
     stage.cancel()
     stage.gang(kit.role("a"), at_once=1, force=True)
     stage.restarted()
-    assert any(p.startswith("array/") for p in stage.world.slots.pools)
+    assert any(isinstance(p, ArrayPool) for p in stage.world.slots.pools)
     stage.up(here)
     stage.answer()
     assert stage.tokens() == [token]

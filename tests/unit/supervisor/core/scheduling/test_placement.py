@@ -1,7 +1,9 @@
 """The queue: when each run is placed, in which order, and which messages the agent gets."""
 
 from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.resources import concurrency_limits
+from jobscribe.supervisor.core.resources.limit_pools import JobPool, RunDirPool
 from jobscribe.supervisor.core.scheduling.placement import ASKING
 
 
@@ -46,7 +48,7 @@ def test_a_placed_run_is_sent_whole(kit):
         ("nice",),
     )
     assert (task.time_limit_secs, task.grace_secs, task.core_bytes) == (77.0, 2.0, 5)
-    assert stage.timers()["op", run.token] == stage.policy.op_reply_secs
+    assert stage.timers()[timers.LaunchDeadline(run.token)] == stage.policy.op_reply_secs
 
 
 def test_a_limit_of_the_run_wins_over_the_house_rule(kit):
@@ -126,7 +128,7 @@ def test_the_run_directory_is_given_back_at_the_start_and_the_rest_at_the_end(st
     stage.submit()
     stage.up()
     token = stage.token()
-    dir_, job = f"dir/{kit.jid_of()}", f"job/{kit.jid_of()}"
+    dir_, job = RunDirPool(kit.jid_of()), JobPool(kit.jid_of())
     assert {dir_, job} <= stage.world.slots.pools.keys()
     stage.reports(kit.running(token))
     assert dir_ not in stage.world.slots.pools
@@ -149,7 +151,7 @@ def test_a_successor_is_not_placed_while_its_predecessor_is_being_stopped(wide, 
     stage.submit(2)
     assert stage.job(2).run.attempts, "others are not held up"
     stage.reports(kit.running(old))
-    stage.fire("stop", old)
+    stage.fire(timers.StopReminder(old))
     assert stage.job().run.attempts == ()
     stage.reports(kit.ended(old, None, signal=15, stop_reason="cancel"))
     (run,) = stage.asked(fx.LaunchTask)
@@ -220,7 +222,7 @@ def test_placement_forgets_the_queue_limit(kit):
     """Otherwise a one-day timer for each job that ran for a second would accumulate."""
     stage = kit.Stage(queue_limit_secs=86400.0)
     stage.submit()
-    name = ("queue", kit.jid_of(), stage.job().run.serial)
+    name = timers.QueueLimit(kit.jid_of(), stage.job().run.serial)
     assert name in stage.timers()
     stage.up()
     assert stage.job().run.attempts

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from jobscribe.db.events.state import Job
+from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.interface.inputs import DriverFailed, Restarted
 from jobscribe.supervisor.core.scheduling.placement import ASKING
 from jobscribe.supervisor.core.status.run_status import status
@@ -231,11 +232,11 @@ def test_waiting_for_an_agent(stage, kit):
     )
     stage.submit(2)
     assert sentence(stage, 2)[1].endswith("; 1 of this user's runs is ahead")
-    stage.fire("agent-retry", key, 1)
+    stage.fire(timers.AgentStartRetry(key, 1))
     stage.started()
     assert sentence(stage)[1].startswith("its agent is being started, try 2 of 3, since ")
     stage.pass_time(10)
-    stage.fire("agent-start", key, 2)
+    stage.fire(timers.AgentStartDeadline(key, 2))
     assert sentence(stage)[1].startswith(
         f"its agent did not connect and is being stopped, try 2 of 3, since {AT}33 UTC"
     )

@@ -1,0 +1,56 @@
+"""Pools of concurrency limits, one frozen struct each. `LimitPool` is the union.
+
+A pool is its own identity: equal pools are one pool. Pools of different types are never equal. The
+sizes of pools are not here, because they depend on the configuration (`World`).
+"""
+
+import msgspec
+
+from ....protocol.ids import AgentKey
+
+# The hash is cached: one decision looks the same pools up many times.
+
+
+class JobPool(msgspec.Struct, frozen=True, tag=True, cache_hash=True):
+    """The job itself: one run of it at a time, until all tasks of the run have ended."""
+
+    jid: str
+
+
+class ArrayPool(msgspec.Struct, frozen=True, tag=True, cache_hash=True):
+    """An array: the runs of one simulation, of which `at_once` may run at once."""
+
+    uid: str
+    simulation_id: str
+    at_once: int
+
+
+class OpPool(msgspec.Struct, frozen=True, tag=True, cache_hash=True):
+    """The runs of one user with this driver and agent kind. host: a cluster, None for all hosts."""
+
+    driver: str
+    kind: str
+    uid: str
+    host: str | None
+
+
+class RunDirPool(msgspec.Struct, frozen=True, tag=True, cache_hash=True):
+    """The run directory of a job, until the run has started."""
+
+    jid: str
+
+
+class CpuPool(msgspec.Struct, frozen=True, tag=True, cache_hash=True):
+    """The slots for plain runs of this kind on this host, or in the queue of this cluster."""
+
+    driver: str
+    kind: str
+    host: str
+
+
+LimitPool = JobPool | ArrayPool | OpPool | RunDirPool | CpuPool
+
+
+def cpu_pool(key: AgentKey) -> CpuPool:
+    """Return the pool that a plain run of this agent needs."""
+    return CpuPool(key.driver, key.kind, key.host)
