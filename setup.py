@@ -54,6 +54,7 @@ SERVER = [
     "aiofiles>=24.1",
     "click>=8.1",
     "flask>=3.1",
+    "httpcore[asyncio]>=1.0.9,<2",
     "prometheus-client>=0.21",
     "pykern>=20250101",
     "pyyaml>=6",
