@@ -55,6 +55,7 @@ SERVER = [
     "click>=8.1",
     "flask>=3.1",
     "google-re2>=1.1",
+    "httpcore[asyncio]>=1.0.9,<2",
     "itsdangerous>=2.2",
     "packaging>=24",
     "prometheus-client>=0.21",

@@ -1,6 +1,6 @@
-"""The Python clients of the supervisor: `Client`, `AsyncClient` (Tornado) and `ClientError`.
+"""The Python clients of the supervisor: `Client`, `AsyncClient` and `ClientError`.
 
-The names are imported on first use, so that `Client` does not load Tornado and commands without a
+The names are imported on first use, so that `Client` does not load asyncio and commands without a
 client load neither.
 """
 

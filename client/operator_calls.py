@@ -1,27 +1,36 @@
 """Requests of operators: agents and their logs, hosts, health, notifications."""
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
-from .api import requests
-from .api.requests import Call
+from .api import operations, requests
+from .api.operations import Steps, ask, field, for_users
+
+_T = TypeVar("_T")
+
+
+class _Do(Protocol):
+    def __call__(self, steps: Steps[_T], /) -> _T: ...
+
+
+class _AsyncDo(Protocol):
+    async def __call__(self, steps: Steps[_T], /) -> _T: ...
 
 
 class OperatorCalls:
     """Requests of operators for one client.
 
-    ask: sends a call and returns the JSON object of the answer; raises ClientError.
+    do: performs an operation and returns its result; raises ClientError.
     """
 
-    def __init__(self, ask: Callable[[Call], dict[str, Any]], uid: str) -> None:
-        self._object, self._uid = ask, uid
+    def __init__(self, do: _Do) -> None:
+        self._do = do
 
     def agents(self, *, all_users: bool = False) -> list[dict[str, Any]]:
         """Return the agents of this user, or of all users: state, jobs and place of the log."""
-        rows: list[dict[str, Any]] = self._object(
-            requests.agents(None if all_users else self._uid)
-        )["agents"]
-        return rows
+        agents: list[dict[str, Any]] = self._do(
+            field("agents", for_users(requests.agents, all_users))
+        )
+        return agents
 
     def agent_stop(self, agent: str, *, uid: str | None = None) -> str:
         """Stop an agent without runs, and its keeper. Return its key.
@@ -29,7 +38,7 @@ class OperatorCalls:
         agent, uid: see agent_logs. Raises ClientError: agentBusy if it has runs, agentUnavailable
         if it is not connected, notFound.
         """
-        key: str = self._object(requests.agent_stop(agent, uid))["agent"]
+        key: str = self._do(field("agent", ask(requests.agent_stop(agent, uid))))
         return key
 
     def agent_logs(
@@ -47,35 +56,91 @@ class OperatorCalls:
         agent: its key, the first four characters of its id, or one of its jobs. uid: search agents
         of this user only. Returns {"text", "offset", "nextOffset", "size", "where", "sentence"}.
         """
-        return self._object(
-            requests.agent_logs(agent, uid, "keeper" if keeper else "agent", previous, offset, tail)
-        )
+        return self._do(operations.agent_logs(agent, uid, keeper, previous, offset, tail))
 
     def pool(self) -> list[dict[str, Any]]:
         """Return the hosts of the supervisor's pools, with their used resources."""
-        hosts: list[dict[str, Any]] = self._object(requests.pool())["hosts"]
+        hosts: list[dict[str, Any]] = self._do(field("hosts", ask(requests.pool())))
         return hosts
 
     def health(self) -> dict[str, Any]:
         """Return the health of the supervisor: `state`, and `reasons` if it is not healthy."""
-        return self._object(requests.health())
+        return self._do(ask(requests.health()))
 
     def pool_check(self) -> list[str]:
         """Use each host of the pools as a run would. Return the problems as sentences."""
-        problems: list[str] = self._object(requests.pool_check())["problems"]
+        problems: list[str] = self._do(field("problems", ask(requests.pool_check())))
         return problems
 
     def notify(self) -> dict[str, Any]:
         """Return the notification targets and their states: {"targets", "unwritten"}."""
-        return self._object(requests.notify())
+        return self._do(ask(requests.notify()))
 
     def notify_test(self, name: str) -> dict[str, Any]:
         """Send a test notification to this target.
 
         Returns {"delivered", "said", "answer", "secs"}.
         """
-        return self._object(requests.notify_test(name))
+        return self._do(ask(requests.notify_test(name)))
 
     def notify_retry(self, name: str) -> dict[str, Any]:
         """Retry the waiting notifications of this target now. Returns {"waiting"}, their number."""
-        return self._object(requests.notify_retry(name))
+        return self._do(ask(requests.notify_retry(name)))
+
+
+class AsyncOperatorCalls:
+    """The same requests as coroutines. do: performs an operation."""
+
+    def __init__(self, do: _AsyncDo) -> None:
+        self._do = do
+
+    async def agents(self, *, all_users: bool = False) -> list[dict[str, Any]]:
+        """Return the agents of this user, or of all users: state, jobs and place of the log."""
+        agents: list[dict[str, Any]] = await self._do(
+            field("agents", for_users(requests.agents, all_users))
+        )
+        return agents
+
+    async def agent_stop(self, agent: str, *, uid: str | None = None) -> str:
+        """Stop an agent without runs, and its keeper. Return its key."""
+        key: str = await self._do(field("agent", ask(requests.agent_stop(agent, uid))))
+        return key
+
+    async def agent_logs(
+        self,
+        agent: str,
+        *,
+        uid: str | None = None,
+        keeper: bool = False,
+        previous: bool = False,
+        offset: int = 0,
+        tail: int = 0,
+    ) -> dict[str, Any]:
+        """Return a part of an agent's log, from an offset or its newest bytes."""
+        return await self._do(operations.agent_logs(agent, uid, keeper, previous, offset, tail))
+
+    async def pool(self) -> list[dict[str, Any]]:
+        """Return the hosts of the supervisor's pools, with their used resources."""
+        hosts: list[dict[str, Any]] = await self._do(field("hosts", ask(requests.pool())))
+        return hosts
+
+    async def health(self) -> dict[str, Any]:
+        """Return the health of the supervisor: `state`, and `reasons` if it is not healthy."""
+        return await self._do(ask(requests.health()))
+
+    async def pool_check(self) -> list[str]:
+        """Use each host of the pools as a run would. Return the problems as sentences."""
+        problems: list[str] = await self._do(field("problems", ask(requests.pool_check())))
+        return problems
+
+    async def notify(self) -> dict[str, Any]:
+        """Return the notification targets and their states: {"targets", "unwritten"}."""
+        return await self._do(ask(requests.notify()))
+
+    async def notify_test(self, name: str) -> dict[str, Any]:
+        """Send a test notification to this target."""
+        return await self._do(ask(requests.notify_test(name)))
+
+    async def notify_retry(self, name: str) -> dict[str, Any]:
+        """Retry the waiting notifications of this target now. Returns {"waiting"}, their number."""
+        return await self._do(ask(requests.notify_retry(name)))

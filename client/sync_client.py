@@ -4,39 +4,31 @@ Use a client in one thread only; `copy()` creates one for another thread. All fa
 `ClientError`.
 """
 
-import http.client
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar, assert_never
 
-from ..protocol.api.requests import (
-    BeginSession,
-    CallRequest,
-    GlobalResources,
-    RunFile,
-    RunFiles,
-    RunSpec,
-)
+from ..protocol.api.requests import RunFile, RunSpec
 from ..protocol.wire.messages import JobCmd, Stream
-from .api import random_ids, requests
-from .api.cursors import EventCursor, LogCursor, PollBackoff
-from .api.errors import ClientError, from_body, is_error, own
+from .api import operations, requests
+from .api.cursors import EventCursor
+from .api.errors import ClientError
+from .api.operations import GetTime, GetUid, Once, Part, Pause, Progress, Step, Steps, for_user
 from .api.replies import GroupRun, GroupState, JobPage, LoggedEvent, LogPart, RunState
-from .api.run_specs import command_spec
+from .api.requests import Call
 from .operator_calls import OperatorCalls
 from .transport.address import Source, fixed, in_root
-from .transport.connection import Connection, OnTrouble, unreachable
-from .transport.file_transfer import FileReader, send
-from .transport.retry import Retry
+from .transport.connection import Connection, FileReader
+from .transport.endpoint import Endpoint, OnTrouble
+from .transport.messages import Request
 from .transport.retry_time import budget
 
 #: An event stream without any data, even a keepalive, for this time counts as disconnected.
 IDLE_SECS = 60.0
-#: Number of runs of a group in one answer.
-GROUP_PAGE = 1000
-_CHUNK = 64 * 1024
+
+_T = TypeVar("_T")
 
 
 class Client:
@@ -57,7 +49,7 @@ class Client:
         on_trouble: OnTrouble | None = None,
     ) -> None:
         self._connection = Connection(
-            fixed(url, token, uid), budget_secs=budget(budget_secs), on_trouble=on_trouble
+            Endpoint(fixed(url, token, uid), budget_secs=budget(budget_secs), on_trouble=on_trouble)
         )
         self._uid: str | None = uid
 
@@ -76,7 +68,7 @@ class Client:
         """
         client = cls.__new__(cls)
         client._connection = Connection(
-            source, budget_secs=budget(budget_secs), on_trouble=on_trouble
+            Endpoint(source, budget_secs=budget(budget_secs), on_trouble=on_trouble)
         )
         client._uid = uid
         return client
@@ -100,11 +92,11 @@ class Client:
 
         budget_secs: another retry time, without calls of `on_trouble`.
         """
-        c = self._connection
+        e = self._connection.endpoint
         if budget_secs is not None:
-            return Client.from_source(c.source, uid=uid or self._uid, budget_secs=budget_secs)
+            return Client.from_source(e.source, uid=uid or self._uid, budget_secs=budget_secs)
         return Client.from_source(
-            c.source, uid=uid or self._uid, budget_secs=c.budget_secs, on_trouble=c.on_trouble
+            e.source, uid=uid or self._uid, budget_secs=e.budget_secs, on_trouble=e.on_trouble
         )
 
     @property
@@ -142,12 +134,7 @@ class Client:
         options: fields of protocol.api.requests.RunSpec, and `task`. Raises TypeError for a string;
         the list for a shell command line is ["sh", "-c", line].
         """
-        return command_spec(
-            self.uid,
-            options.pop("simulation_id", None) or random_ids.simulation_id(),
-            command,
-            options,
-        )
+        return self._do(operations.spec(command, options))
 
     def run(self, command: Sequence[str], **options: Any) -> "Job":
         """Submit a command. Returns when the run is durable, without waiting for its start."""
@@ -160,26 +147,14 @@ class Client:
 
         serial: of the expected run; 0 for any.
         """
-        return self._job(
-            self._state(
-                requests.run_simulation(
-                    spec, req_id or random_ids.req_id(), force_run=force_run, serial=serial
-                )
-            )
-        )
+        return self._job(self._do(operations.submit(spec, force_run, serial, req_id)))
 
     def run_many(self, specs: Sequence[RunSpec]) -> list["Job | ClientError"]:
         """Submit up to protocol.api.requests.MAX_BULK runs in one request.
 
         Returns the answers in the same order, when all runs are durable.
         """
-        if not specs:
-            return []
-        body = self._object(requests.run_many(specs, random_ids.req_id()))
-        runs = body.get("runs")
-        if not isinstance(runs, list) or len(runs) != len(specs):
-            raise own("notASupervisor", "the answer to run-many does not name each run")
-        return list(map(self._submitted, runs))
+        return list(map(self._submitted, self._do(operations.run_many(specs))))
 
     def submit_description(
         self, description: object, *, req_id: str | None = None
@@ -189,20 +164,15 @@ class Client:
         Returns the runs of each job by its name. A run is a ClientError if its dependency ended
         meanwhile. Raises ClientError with the problems in `more["problems"]`.
         """
-        body = self._object(
-            requests.run_description(self.uid, description, req_id or random_ids.req_id())
-        )
-        return {
-            name: list(map(self._submitted, runs))
-            for name, runs in requests.runs_by_job(body).items()
-        }
+        jobs = self._do(operations.submit_description(description, req_id))
+        return {name: list(map(self._submitted, runs)) for name, runs in jobs.items()}
 
     def plan(self, spec: RunSpec) -> dict[str, Any]:
         """Return the plan of a run: host, command and environment of each task, and the policies.
 
         Nothing is stored.
         """
-        return self._object(requests.run_plan(spec))
+        return self._do(operations.ask(requests.run_plan(spec)))
 
     def job(self, jid: str, serial: int = 0) -> "Job":
         """Return a handle on an earlier job. serial: 0 for the current run."""
@@ -215,29 +185,18 @@ class Client:
 
         wait_secs: wait this long for the end of the run, at most 20 s.
         """
-        return self._state(requests.run_status(self.uid, jid, serial, wait_secs, hash_))
+        return self._do(operations.status(jid, serial, wait_secs, hash_))
 
     def wait(self, jid: str, *, serial: int = 0, timeout: float | None = None) -> RunState:
         """Wait until the run is over, or for `timeout` seconds. Return its state (see `finished`)."""
-        end = None if timeout is None else time.monotonic() + timeout
-        pause = PollBackoff()
-        while True:
-            begun = time.monotonic()
-            left = requests.LONG_POLL_SECS if end is None else end - begun
-            state = self.status(jid, serial=serial, wait_secs=left)
-            if state.finished or left <= 0:
-                return state
-            short = pause.after(time.monotonic() - begun)
-            self._connection.pause(
-                short if end is None else max(0.0, min(short, end - time.monotonic()))
-            )
+        return self._do(operations.wait(jid, serial, timeout))
 
     def cancel(self, jid: str, *, serial: int = 0, reason: str = "") -> RunState:
         """Cancel the run; final when this returns. A run whose command has ended keeps its result.
 
         A repetition has no effect.
         """
-        return self._state(requests.run_cancel(self.uid, jid, random_ids.req_id(), serial, reason))
+        return self._do(operations.cancel(jid, serial, reason))
 
     def release(
         self, jid: str, *, serial: int = 0, role: str | None = None, index: int | None = None
@@ -246,7 +205,7 @@ class Client:
 
         Their exits stay the same.
         """
-        return self._state(requests.run_release(self.uid, jid, serial, role, index))
+        return self._do(operations.state(for_user(requests.run_release, jid, serial, role, index)))
 
     # ---- groups
 
@@ -259,7 +218,7 @@ class Client:
         [{"index", "code", "error"}]} when all are durable. Completed runs that did not change are
         not repeated.
         """
-        return self._object(requests.run_array(spec, indices, req_id or random_ids.req_id()))
+        return self._do(operations.submit_array(spec, indices, req_id))
 
     def group(
         self,
@@ -275,33 +234,15 @@ class Client:
         status: one of protocol.api.requests.GroupStatus. limit: 0 for counts only. wait_secs: wait
         this long until all runs are over, at most 20 s.
         """
-        request = requests.group_request(self.uid, sid, status, after, limit, wait_secs)
-        return requests.group_state(self._connection.call(requests.job_group(request)).body)
+        return self._do(operations.group(sid, status, after, limit, wait_secs))
 
     def group_runs(self, sid: str, *, status: str | None = None) -> Iterator[GroupRun]:
         """Yield all runs of a simulation, or those with this status, in the order of their indices."""
-        after: str | None = None
-        while True:
-            page = self.group(sid, status=status, after=after, limit=GROUP_PAGE)
-            yield from page.runs
-            after = page.next
-            if after is None:
-                return
+        return self._parts(operations.group_runs(sid, status))
 
     def wait_group(self, sid: str, *, timeout: float | None = None) -> GroupState:
         """Wait until all runs are over, or for `timeout` seconds. Return the counts (see `over`)."""
-        end = None if timeout is None else time.monotonic() + timeout
-        pause = PollBackoff()
-        while True:
-            begun = time.monotonic()
-            left = requests.LONG_POLL_SECS if end is None else end - begun
-            state = self.group(sid, limit=0, wait_secs=left)
-            if state.over or left <= 0:
-                return state
-            short = pause.after(time.monotonic() - begun)
-            self._connection.pause(
-                short if end is None else max(0.0, min(short, end - time.monotonic()))
-            )
+        return self._do(operations.wait_group(sid, timeout))
 
     def cancel_group(
         self,
@@ -317,20 +258,17 @@ class Client:
 
         Returns {"asked", "canceled", "over", "missing"}.
         """
-        request = requests.cancel_request(
-            self.uid, sid, req_id or random_ids.req_id(), indices, models, status, reason
-        )
-        return self._object(requests.group_cancel(request))
+        return self._do(operations.cancel_group(sid, indices, models, status, reason, req_id))
 
     # ---- apps
 
     def apps(self) -> list[str]:
         """Return the available simulation types."""
-        return [str(name) for name in self._object(requests.apps()).get("apps", [])]
+        return self._do(operations.apps())
 
     def begin_session(self, *, driver: str = "") -> None:
         """Start the user's agent ahead of work. Returns at once."""
-        self._object(requests.begin_session(BeginSession(uid=self.uid, driver=driver)))
+        self._do(operations.begin_session(driver))
 
     def call(self, job_cmd: JobCmd, simulation_type: str, **fields: Any) -> bytes:
         """Call a function of an app. Return its answer as JSON.
@@ -338,10 +276,7 @@ class Client:
         fields: of protocol.api.requests.CallRequest (method, args, compute_jid, ...). Refusals
         because of a deadline or too many requests are not retried.
         """
-        request = CallRequest(
-            uid=self.uid, job_cmd=job_cmd, simulation_type=simulation_type, **fields
-        )
-        return self._connection.call(requests.call(request)).body
+        return self._do(operations.call(job_cmd, simulation_type, fields))
 
     def global_resources(
         self, simulation_type: str, simulation_id: str, *, ports: int = 1, release: bool = False
@@ -350,21 +285,13 @@ class Client:
 
         Returns {"ports", "ip", "until"}.
         """
-        request = GlobalResources(
-            uid=self.uid,
-            simulation_type=simulation_type,
-            simulation_id=simulation_id,
-            ports=ports,
-            release=release,
-        )
-        return self._object(requests.global_resources(request))
+        return self._do(operations.global_resources(simulation_type, simulation_id, ports, release))
 
     # ---- clusters
 
     def clusters(self) -> list[dict[str, Any]]:
         """Return the clusters, the default one first: defaults, limits and known partitions."""
-        clusters: list[dict[str, Any]] = self._object(requests.clusters(self.uid))["clusters"]
-        return clusters
+        return self._do(operations.field("clusters", for_user(requests.clusters)))
 
     def sign_in(
         self,
@@ -391,17 +318,7 @@ class Client:
             "passphrase": passphrase,
             "certificate": certificate,
         }
-        there = self.sign_in_status(cluster)  # also finds a restarted supervisor
-        if there.get("ready") and (
-            there.get("access") != "ssh" or there.get("user") in (None, username)
-        ):
-            return {**there, "loginSuccess": True}
-        secrets = (
-            {} if there.get("ready") else secrets
-        )  # the request will be refused, so it needs no secret
-        return requests.object_of(
-            self._connection.call_once(requests.sbatch_login(self.uid, cluster, username, secrets))
-        )
+        return self._do(operations.sign_in(username, cluster, secrets))
 
     def sign_out(self, cluster: str | None = None) -> dict[str, Any]:
         """Sign out of a cluster (None: the first one), which stops the user's agent there.
@@ -410,14 +327,14 @@ class Client:
         signed in. runs: number of runs that Slurm continues; they are followed again after the next
         sign-in.
         """
-        return self._object(requests.sbatch_logout(self.uid, cluster))
+        return self._do(for_user(requests.sbatch_logout, cluster))
 
     def sign_in_status(self, cluster: str | None = None) -> dict[str, Any]:
         """Return whether this user must sign in to a cluster.
 
         Returns {"ready", "cluster", "host", "access", "user", "sentence"}.
         """
-        return self._object(requests.sbatch_login_status(self.uid, cluster))
+        return self._do(for_user(requests.sbatch_login_status, cluster))
 
     # ---- files
 
@@ -433,9 +350,7 @@ class Client:
             offset=offset,
             length=length,
         )
-        return FileReader(
-            self.url, *self._connection.download(requests.run_file(request), IDLE_SECS)
-        )
+        return FileReader(self._connection.download(requests.run_file(request), IDLE_SECS))
 
     def files(self, jid: str, *, serial: int = 0) -> Iterator[dict[str, Any]]:
         """Yield the regular files of the run directory in order: {"name", "size", "mtime"}.
@@ -443,21 +358,11 @@ class Client:
         name: relative to the directory. mtime: unix seconds. Links, pipes, devices and names that
         are not UTF-8 are left out.
         """
-        after: str | None = ""
-        while after is not None:
-            request = RunFiles(
-                uid=self.uid, compute_jid=jid, compute_job_serial=serial, after=after
-            )
-            page = self._object(requests.run_files(request))
-            serial, after = page["computeJobSerial"], page["next"]
-            yield from page["files"]
+        return self._parts(operations.files(jid, serial))
 
     def lib_files(self, simulation_type: str) -> list[dict[str, Any]]:
         """Return [{"name", "size", "sha256", "mtime"}] of the user's library for this app."""
-        files: list[dict[str, Any]] = self._object(
-            requests.lib_files(self.uid, simulation_type)
-        ).get("files", [])
-        return files
+        return self._do(operations.lib_files(simulation_type))
 
     def upload(
         self, simulation_type: str, name: str, pieces: Iterable[bytes], size: int
@@ -467,18 +372,18 @@ class Client:
         Returns {"name", "size", "sha256"}. Not retried.
         """
         call = requests.lib_file(self.uid, simulation_type, name, "PUT")
-        return requests.object_of(send(self._connection, call, pieces, size, IDLE_SECS))
+        return requests.object_of(self._connection.upload(call.path, pieces, size, IDLE_SECS))
 
     def delete_file(self, simulation_type: str, name: str) -> None:
         """Delete a file of the user's library."""
-        self._object(requests.lib_file(self.uid, simulation_type, name, "DELETE"))
+        self._do(for_user(requests.lib_file, simulation_type, name, "DELETE"))
 
     # ---- queries
 
     @property
     def operating(self) -> OperatorCalls:
         """Requests of operators: agents, hosts, health, notifications."""
-        return OperatorCalls(self._object, self.uid)
+        return OperatorCalls(self._do)
 
     def jobs(
         self,
@@ -494,10 +399,7 @@ class Client:
 
         commands: rows also have `command` (shortened) and `name`, which is slower.
         """
-        request = requests.job_page(
-            None if all_users else self.uid, status, active, before, limit, commands
-        )
-        return requests.page_of(self._connection.call(requests.job_list(request)).body)
+        return self._do(operations.jobs(all_users, status, active, before, limit, commands))
 
     def logs(
         self,
@@ -518,46 +420,30 @@ class Client:
         first; each part names its task. follow: continue until the run is over. notes: if there is
         no output, yield a part without bytes that explains why.
         """
-        cursor = LogCursor(
-            self.uid,
-            jid,
-            stream,
-            attempt=attempt,
-            role=role,
-            index=index,
-            offset=offset,
-            tail=tail,
-            follow=follow,
-        )
-        pause = PollBackoff()
-        while not cursor.done:
-            begun = time.monotonic()
-            reply = self._connection.call(requests.job_log(cursor.request()))
-            part = requests.log_part(stream, reply.headers, reply.body)
-            cursor.took(part)
-            if part.data or part.dropped or (notes and part.note):
-                pause.reset()
-                yield part
-            if cursor.idle:
-                if self.status(jid).finished:
-                    cursor.run_over()
-                else:
-                    self._connection.pause(pause.after(time.monotonic() - begun))
+        options = {
+            "attempt": attempt,
+            "role": role,
+            "index": index,
+            "offset": offset,
+            "tail": tail,
+            "follow": follow,
+        }
+        return self._parts(operations.logs(jid, stream, notes, options))
 
     def tasks(self, jid: str, attempt: int = 0, *, serial: int = 0) -> dict[str, Any]:
         """Return {"attempt", "attempts", "tasks"}: all attempts, and the tasks of one (0: the latest)."""
-        return self._object(requests.job_tasks(self.uid, jid, serial, attempt))
+        return self._do(for_user(requests.job_tasks, jid, serial, attempt))
 
     def story(self, jid: str) -> dict[str, Any]:
         """Return the job history, oldest first: {"computeJid", "events", "lines"}."""
-        return self._object(requests.job_story(self.uid, jid))
+        return self._do(for_user(requests.job_story, jid))
 
     def why(self, jid: str) -> dict[str, Any]:
         """Return why the run waits, or why it ended, with evidence and advice.
 
         {"state", "cause", "sentence", "evidence", "not", "lastLines", "logs", "try", "diagnosis"}
         """
-        return self._object(requests.job_why(self.uid, jid))
+        return self._do(for_user(requests.job_why, jid))
 
     def metrics(
         self,
@@ -573,7 +459,7 @@ class Client:
         See docs/metrics.md. series: also as time series, for this role and index if given; fewer
         tasks have a finer resolution.
         """
-        return self._object(requests.job_metrics(self.uid, jid, serial, series, role, index))
+        return self._do(for_user(requests.job_metrics, jid, serial, series, role, index))
 
     def trace(self, id_: str, *, all_users: bool = False, logs: bool = False) -> dict[str, Any]:
         """Return the timeline of an id or prefix: {"id", "items": [{"at", "source", "text"}]}.
@@ -581,7 +467,7 @@ class Client:
         logs: also "lines" from the log files in the supervisor's root, and "gaps", sentences about
         missing logs.
         """
-        return self._object(requests.trace(id_, None if all_users else self.uid, logs))
+        return self._do(operations.for_users(lambda uid: requests.trace(id_, uid, logs), all_users))
 
     def events(
         self,
@@ -597,47 +483,58 @@ class Client:
         """
         cursor = EventCursor(after)
         uid = None if all_users else self.uid
-        retry = Retry(self._connection.budget_secs)
+        retry = self._connection.endpoint.retry()
         while True:
+            used = None
             try:
-                for event in self._events_once(cursor, uid, jid, idle_secs):
-                    retry = Retry(self._connection.budget_secs)
-                    yield event
+                used = self._connection.endpoint.located()
+                request = Request("GET", *cursor.connect(uid, jid), idle_secs=idle_secs)
+                for chunk in self._connection.stream(used, request):
+                    for event in cursor.feed(chunk):
+                        retry = self._connection.endpoint.retry()
+                        yield event
             except ClientError as e:
-                if not self._connection.has_new_address(e):
-                    self._connection.after_failure(retry, e)
+                self._connection.pause_after(retry, e, used)
 
-    def _events_once(
-        self, cursor: EventCursor, uid: str | None, jid: str | None, idle_secs: float
-    ) -> Iterator[LoggedEvent]:
-        """Yield the events of one connection. Always ends with a ClientError."""
-        cursor.connected()
-        path = requests.events_path(cursor.after, uid, jid)
-        connection, response = self._connection.stream(path, cursor.headers(), idle_secs)
+    def _do(self, steps: Steps[_T]) -> _T:
+        """Perform the steps of an operation and return its result."""
+        progress = Progress(steps)
+        while progress.step is not None:
+            progress.resume(self._outcome(progress.step))
+        return progress.result
+
+    def _parts(self, steps: Steps[None]) -> Iterator[Any]:
+        """Perform the steps of an operation and yield its parts."""
+        progress = Progress(steps)
+        while (step := progress.step) is not None:
+            if isinstance(step, Part):
+                yield step.value
+            progress.resume(self._outcome(step))
+
+    def _outcome(self, step: Step) -> object:
+        """Perform one step. Return its result, or the ClientError."""
         try:
-            while chunk := response.read1(_CHUNK):
-                yield from cursor.feed(chunk)
-        except (OSError, http.client.HTTPException) as e:
-            raise unreachable(self._given_up(), e) from None
-        finally:
-            response.close()
-            connection.close()
-        raise unreachable(self._given_up(), ConnectionError("the stream of events ended"))
+            match step:
+                case Call():
+                    return self._connection.call(step)
+                case Once():
+                    return self._connection.call_once(step.call)
+                case GetUid():
+                    return self.uid
+                case GetTime():
+                    return time.monotonic()
+                case Pause():
+                    self._connection.pause(step.secs)
+                    return None
+                case Part():
+                    return None
+                case _:
+                    assert_never(step)
+        except ClientError as e:
+            return e
 
-    def _given_up(self) -> str:
-        """Drop and return the address that failed, so that the next attempt looks it up again."""
-        url = self.url
-        self._connection.forget()
-        return url
-
-    def _object(self, call: requests.Call) -> dict[str, Any]:
-        return requests.object_of(self._connection.call(call).body)
-
-    def _state(self, call: requests.Call) -> RunState:
-        return requests.state_of(self._connection.call(call).body)
-
-    def _submitted(self, answer: dict[str, Any]) -> "Job | ClientError":
-        return from_body(answer) if is_error(answer) else self._job(requests.state_from(answer))
+    def _submitted(self, run: RunState | ClientError) -> "Job | ClientError":
+        return run if isinstance(run, ClientError) else self._job(run)
 
     def _job(self, state: RunState) -> "Job":
         return Job(self, state.compute_jid, state.compute_job_serial or 0, state)

@@ -15,7 +15,7 @@ from ..terminal.quantities import moment
 
 if TYPE_CHECKING:
     from ...client.sync_client import Client
-    from ...client.transport.file_transfer import FileReader
+    from ...client.transport.connection import FileReader
 
 _GLOBS = click.argument("globs", nargs=-1, metavar="[GLOB...]")
 #: Error codes that concern one file; the other files can still be copied.

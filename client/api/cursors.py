@@ -3,7 +3,7 @@
 from ...protocol.api.requests import JobLog
 from ...protocol.wire.messages import Stream
 from .replies import LoggedEvent, LogPart
-from .requests import LOG_LIMIT, LONG_POLL_SECS, logged_event
+from .requests import LOG_LIMIT, LONG_POLL_SECS, events_path, logged_event
 from .server_sent_events import Message, Parser
 
 #: If an empty answer comes sooner than this, the supervisor did not wait, so the client waits.
@@ -101,12 +101,13 @@ class EventCursor:
         self.after = after
         self._parser = Parser()
 
-    def connected(self) -> None:
-        """Drop an incomplete event of the previous connection."""
+    def connect(self, uid: str | None, jid: str | None) -> tuple[str, dict[str, str]]:
+        """Return path and headers of the next connection. Drops an incomplete event of the previous
+        one.
+        """
         self._parser = Parser()
-
-    def headers(self) -> dict[str, str]:
-        return {"Last-Event-ID": str(self.after)} if self.after >= 0 else {}
+        headers = {"Last-Event-ID": str(self.after)} if self.after >= 0 else {}
+        return events_path(self.after, uid, jid), headers
 
     def feed(self, chunk: bytes) -> list[LoggedEvent]:
         """Return the new events. Raises ClientError if this is no event stream."""

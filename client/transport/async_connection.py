@@ -1,130 +1,255 @@
-"""Requests and streams on Tornado for the asynchronous client, with the retries of `connection`."""
+"""Requests to the supervisor on httpcore, for one event loop. `connection` is the synchronous one."""
 
 import asyncio
-import random
-import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from typing import TypeVar
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable
+from typing import TypeVar, cast
 
-from tornado.httpclient import AsyncHTTPClient, HTTPError, HTTPRequest, HTTPResponse
+import httpcore
 
 from ..api.errors import ClientError, from_reply
 from ..api.requests import Call
-from .address import Address, Source
-from .chunked_response import stream_chunks
-from .connection import ANSWER_SECS, CONNECT_SECS, OnTrouble, headers_for, unreachable
+from . import messages
+from .address import Address
+from .endpoint import Endpoint
+from .idle_connections import IdleConnections
+from .messages import CLOSED_WHILE_IDLE, FAILURES, Headers, Reply, Request
 from .retry import Retry
 
-#: Each long poll holds a connection; with Tornado's default of 10 they would block other requests.
+#: Maximum number of concurrent requests; others wait. A long poll holds its connection for seconds.
 MAX_CONNECTIONS = 1000
 
 _T = TypeVar("_T")
 
 
 class AsyncConnection:
-    """Sends requests with retries. budget_secs: how long to retry, from the first failure."""
+    """Sends requests to one supervisor. Persistent connections are reused; a stream has its own."""
 
-    def __init__(
-        self, source: Source, *, budget_secs: float, on_trouble: OnTrouble | None = None
-    ) -> None:
-        self.source, self.budget_secs, self.on_trouble = source, budget_secs, on_trouble
-        self._address: Address | None = None
-        self._http: AsyncHTTPClient | None = None
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self._idle: IdleConnections[httpcore.AsyncHTTPConnection] = IdleConnections()
+        self._free = asyncio.Semaphore(MAX_CONNECTIONS)
+        self._closing: asyncio.Task[None] | None = None
 
     async def address(self) -> Address:
         """Return the known address of the supervisor, or wait for one within the budget."""
-        return await self._repeat(self._located)
 
-    async def call(self, call: Call) -> HTTPResponse:
+        async def known(address: Address) -> Address:
+            return address
+
+        return await self._repeat(known)
+
+    async def call(self, call: Call) -> Reply:
         """Return the successful answer. Raises ClientError."""
+        request = messages.of_call(call)
 
-        async def once() -> HTTPResponse:
-            return await self._once(call)
+        async def once(address: Address) -> Reply:
+            async with self._free:
+                return await self._exchange(address, request)
 
         return await self._repeat(once, call.at_once)
 
-    async def call_once(self, call: Call) -> HTTPResponse:
-        """Send a request that must not be sent twice. Raises ClientError."""
-        return await self._once(call)
+    async def call_once(self, call: Call) -> bytes:
+        """Send a request that must not be sent twice, on its own connection. Raises ClientError."""
+        async with contextlib.aclosing(await self.open(messages.of_call(call))) as response:
+            return await response.read()
 
-    async def stream(
-        self, path: str, headers: Mapping[str, str], idle_secs: float
-    ) -> AsyncGenerator[bytes, None]:
-        """Yield the chunks of a stream, without retries. Always ends with a ClientError."""
-        address = await self._located()
-        chunks = stream_chunks(address.url, path, headers_for(address) | dict(headers), idle_secs)
-        try:
+    async def download(self, call: Call, idle_secs: float) -> "AsyncResponse":
+        """Return the successful answer before its body. The caller must close it.
+
+        Raises ClientError.
+        """
+        request = messages.of_call(call, idle_secs)
+        return await self._repeat(lambda address: self._opened(address, request), call.at_once)
+
+    async def open(self, request: Request) -> "AsyncResponse":
+        """Send a request once, on its own connection. The caller must close the response.
+
+        Raises ClientError.
+        """
+        return await self._opened(self.endpoint.located(), request)
+
+    async def stream(self, address: Address, request: Request) -> AsyncGenerator[bytes, None]:
+        """Yield the body of one response as it arrives. Always ends with a ClientError."""
+        async with (
+            contextlib.aclosing(await self._opened(address, request)) as response,
+            contextlib.aclosing(response.chunks()) as chunks,
+        ):
             async for chunk in chunks:
                 yield chunk
-        except OSError as e:
-            self._address = None
-            raise unreachable(address.url, e) from None
-        finally:
-            await chunks.aclose()
-        self._address = None
-        raise unreachable(address.url, ConnectionError("the stream ended"))
+        self.endpoint.forget()
+        raise messages.unreachable(address.url, ConnectionError("the stream ended"))
 
-    async def after_failure(self, retry: Retry, error: ClientError) -> None:
-        """Wait until the next retry, or raise `error` if no retry is allowed."""
-        now = time.monotonic()
-        delay = retry.failed(error, now, random.random())
-        if delay is None:
-            raise error
-        if self.on_trouble is not None:
-            self.on_trouble(error, now - (retry.since or now) + delay)
-        await asyncio.sleep(delay)
+    async def pause(self, secs: float) -> None:
+        await asyncio.sleep(secs)
 
-    async def has_new_address(self, error: ClientError) -> bool:
-        """Return whether a refused token is outdated: a restarted supervisor may use the old port."""
-        if error.code != "unauthenticated" or self._address is None:
-            return False
-        old, self._address = self._address, None
-        try:
-            return await self._located() != old
-        except ClientError:
-            return False
+    async def pause_after(self, retry: Retry, error: ClientError, used: Address | None) -> None:
+        """Wait until the next attempt, or raise `error` if no other one is allowed."""
+        await asyncio.sleep(self.endpoint.pause_after(retry, error, used))
 
     def close(self) -> None:
-        if self._http is not None:
-            self._http.close()
+        """Close idle connections soon: a task of the running loop does it."""
+        self._closing = asyncio.ensure_future(self.aclose())
+
+    async def aclose(self) -> None:
+        """Close idle connections."""
+        for connection in self._idle.clear():
+            await connection.aclose()
 
     async def _repeat(
-        self, once: Callable[[], Awaitable[_T]], at_once: frozenset[str] = frozenset()
+        self,
+        once: Callable[[Address], Awaitable[_T]],
+        at_once: frozenset[str] = frozenset(),
     ) -> _T:
-        retry = Retry(self.budget_secs)
+        retry = self.endpoint.retry()
         while True:
+            used = None
             try:
-                return await once()
+                used = self.endpoint.located()
+                return await once(used)
             except ClientError as e:
-                if e.code in at_once:
-                    raise
-                if not await self.has_new_address(e):
-                    await self.after_failure(retry, e)
+                pause = self.endpoint.pause_after(retry, e, used, at_once)
+            await asyncio.sleep(pause)
 
-    async def _located(self) -> Address:
-        if self._address is None:
-            self._address = self.source()
-        return self._address
-
-    async def _once(self, call: Call) -> HTTPResponse:
-        address = await self._located()
-        if self._http is None:
-            self._http = AsyncHTTPClient(force_instance=True, max_clients=MAX_CONNECTIONS)
-        request = HTTPRequest(
-            address.url + call.path,
-            method=call.method,
-            body=call.body,
-            follow_redirects=False,
-            headers=headers_for(address)
-            | ({} if call.body is None else {"Content-Type": "application/json"}),
-            connect_timeout=CONNECT_SECS,
-            request_timeout=call.wait_secs + ANSWER_SECS,
-        )
+    async def _exchange(self, address: Address, request: Request) -> Reply:
+        encoded = messages.encoded(request, address, self.endpoint.headers)
         try:
-            response = await self._http.fetch(request, raise_error=False)
-        except (OSError, HTTPError) as e:
-            self._address = None
-            raise unreachable(address.url, e) from None
-        if response.code >= 300:
-            raise from_reply(response.code, response.body or b"")
-        return response
+            if (connection := await self._taken(address.url)) is not None:
+                # a server may close an idle connection at any time, so that is no failure
+                with contextlib.suppress(*CLOSED_WHILE_IDLE):
+                    return await self._sent(address.url, connection, encoded)
+            return await self._sent(address.url, self._connection(address.url), encoded)
+        except FAILURES as e:
+            self.endpoint.forget()
+            raise messages.failure(address.url, e) from None
+
+    async def _sent(
+        self, url: str, connection: httpcore.AsyncHTTPConnection, request: httpcore.Request
+    ) -> Reply:
+        kept = False
+        try:
+            response = await connection.handle_async_request(request)
+            body = b"".join([chunk async for chunk in response.aiter_stream()])
+            await response.aclose()
+            kept = connection.is_idle() and self._idle.put(url, connection)
+        finally:
+            if not kept:
+                await connection.aclose()
+        if response.status >= 300:
+            raise from_reply(response.status, body)
+        return Reply(Headers(response.headers), body)
+
+    async def _taken(self, url: str) -> httpcore.AsyncHTTPConnection | None:
+        """Return an idle connection that the server has not closed, if there is one."""
+        while True:
+            connection, outdated = self._idle.take(url)
+            for old in outdated:
+                await old.aclose()
+            if connection is None or not connection.has_expired():
+                return connection
+            await connection.aclose()
+
+    async def _opened(self, address: Address, request: Request) -> "AsyncResponse":
+        encoded = messages.encoded(request, address, self.endpoint.headers)
+        connection = self._connection(address.url)
+        try:
+            answer = await connection.handle_async_request(encoded)
+            response = AsyncResponse(self.endpoint, address.url, connection, answer)
+            if answer.status >= 300:
+                raise from_reply(answer.status, await response.read())
+            return response
+        except BaseException as e:
+            await connection.aclose()
+            if not isinstance(e, FAILURES):
+                raise
+            self.endpoint.forget()
+            raise messages.failure(address.url, e) from None
+
+    def _connection(self, url: str) -> httpcore.AsyncHTTPConnection:
+        """Return a connection that connects at its first request."""
+        return httpcore.AsyncHTTPConnection(messages.origin(url), self.endpoint.tls(url))
+
+
+class AsyncResponse:
+    """A response whose body is read as it arrives, on its own connection."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        url: str,
+        connection: httpcore.AsyncHTTPConnection,
+        response: httpcore.Response,
+    ) -> None:
+        self._endpoint, self.url = endpoint, url
+        self._connection, self._response = connection, response
+        assert isinstance(response.stream, AsyncIterable)
+        self._body = cast(AsyncGenerator[bytes, None], aiter(response.stream))
+        self.headers = Headers(response.headers)
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """Yield the body as it arrives. Raises ClientError if it is incomplete."""
+        try:
+            async for chunk in self._body:
+                yield chunk
+        except FAILURES as e:
+            self._endpoint.forget()
+            raise messages.failure(self.url, e) from None
+
+    async def pieces(self, length: int) -> AsyncGenerator[bytes, None]:
+        """Yield a body of `length` bytes as it arrives. A part never counts as the whole: raises
+        ClientError if it ends early.
+        """
+        left = length
+        try:
+            async for chunk in self._body:
+                left -= len(chunk)
+                yield chunk
+        except httpcore.RemoteProtocolError:
+            pass  # the bytes that are left tell it
+        except FAILURES as e:
+            raise messages.failure(self.url, e) from None
+        if left > 0:
+            raise messages.cut_short(self.url, left)
+
+    async def read(self) -> bytes:
+        return b"".join([chunk async for chunk in self.chunks()])
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
+        await self._response.aclose()
+        await self._connection.aclose()
+
+
+class AsyncFileReader:
+    """An open file. size: of the whole file. length: number of bytes that `pieces` yields."""
+
+    def __init__(self, response: AsyncResponse) -> None:
+        self._response, headers = response, response.headers
+        try:
+            self.size = headers.number("X-Jobscribe-Size")
+            self.length = headers.number("Content-Length")
+        except ClientError:
+            self.close()
+            raise
+        self.etag, self.last_modified = headers.get("ETag"), headers.get("Last-Modified")
+
+    async def __aenter__(self) -> "AsyncFileReader":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._response.aclose()
+
+    def pieces(self) -> AsyncIterator[bytes]:
+        """Yield the content.
+
+        Raises ClientError("unreachable") if it is incomplete: the file changed, or the supervisor
+        is gone.
+        """
+        return self._response.pieces(self.length)
+
+    async def read(self) -> bytes:
+        return b"".join([piece async for piece in self.pieces()])
+
+    def close(self) -> None:
+        """Close the connection soon; `async with` waits for it."""
+        self._closing = asyncio.ensure_future(self._response.aclose())

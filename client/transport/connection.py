@@ -1,241 +1,256 @@
-"""One persistent HTTP connection to the supervisor, across its restarts. Not thread-safe.
+"""Requests to the supervisor on httpcore, for synchronous callers in any threads, and file reads.
 
 After a lost connection, or an error that allows it, the same bytes are sent again until the retry
-budget is used up. Whenever a connection fails, the address is looked up again.
+budget is used up (see `endpoint`).
 """
 
 import contextlib
-import http.client
-import random
-import ssl
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
 from typing import TypeVar
-from urllib.parse import urlsplit
 
-import msgspec
+import httpcore
 
-from ..api.errors import ClientError, from_reply, own
-from ..api.requests import Call, bad_request
-from .address import Address, Source
+from ..api.errors import ClientError, from_reply
+from ..api.requests import Call
+from . import messages
+from .address import Address
+from .endpoint import Endpoint
+from .idle_connections import IdleConnections
+from .messages import CLOSED_WHILE_IDLE, FAILURES, Headers, Reply, Request
 from .retry import Retry
-
-CONNECT_SECS = 5.0
-#: Time limit of an answer, on top of the time of a long poll.
-ANSWER_SECS = 30.0
 
 _T = TypeVar("_T")
 
-#: Called before a retry, with the error and the seconds from the first failure to the retry.
-OnTrouble = Callable[[ClientError, float], None]
-
-
-class Reply(msgspec.Struct, frozen=True):
-    headers: http.client.HTTPMessage
-    body: bytes
-
 
 class Connection:
-    """Sends requests with retries. budget_secs: how long to retry, from the first failure."""
+    """Sends requests to one supervisor. Persistent connections are reused; a stream has its own."""
 
-    def __init__(
-        self,
-        source: Source,
-        *,
-        budget_secs: float,
-        on_trouble: OnTrouble | None = None,
-        sleep: Callable[[float], None] = time.sleep,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        """headers: sent with every request, in addition to those of the request."""
-        self.source, self.on_trouble, self._sleep = source, on_trouble, sleep
-        self.budget_secs, self._headers = budget_secs, dict(headers or {})
-        self._address: Address | None = None
-        self._http: http.client.HTTPConnection | None = None
-        self._used = False
+    def __init__(self, endpoint: Endpoint, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        self.endpoint, self._sleep = endpoint, sleep
+        self._idle: IdleConnections[httpcore.HTTPConnection] = IdleConnections()
 
     def address(self) -> Address:
         """Return the known address of the supervisor, or wait for one within the budget."""
-        if self._address is None:
-            self._repeat(self._located)
-        assert self._address is not None
-        return self._address
+        return self._repeat(lambda address: address)
 
     def call(self, call: Call) -> Reply:
         """Return the successful answer. Raises ClientError."""
-        return self._repeat(lambda: self._once(call), call.at_once)
+        request = messages.of_call(call)
+        return self._repeat(lambda address: self._exchange(address, request), call.at_once)
 
     def call_once(self, call: Call) -> bytes:
         """Send a request that must not be sent twice, on its own connection. Raises ClientError."""
-        connection, response = self.stream(
-            call.path,
-            {"Content-Type": "application/json"},
-            call.wait_secs + ANSWER_SECS,
-            method=call.method,
-            body=call.body,
-        )
-        try:
+        return self.read_once(messages.of_call(call))
+
+    def read_once(self, request: Request) -> bytes:
+        """Send a request once, on its own connection; return the body. Raises ClientError."""
+        with self.open(request) as response:
             return response.read()
-        except (OSError, http.client.HTTPException) as e:
-            raise unreachable(self._located().url, e) from None
-        finally:
-            response.close()
-            connection.close()
 
-    def download(
-        self, call: Call, idle_secs: float
-    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        """Return the successful answer and its own connection. The caller must close both.
+    def download(self, call: Call, idle_secs: float) -> "Response":
+        """Return the successful answer before its body. The caller must close it.
 
         Raises ClientError.
         """
-        headers = {"Content-Type": "application/json"}
-        return self._repeat(
-            lambda: self.stream(call.path, headers, idle_secs, method=call.method, body=call.body),
-            call.at_once,
-        )
+        request = messages.of_call(call, idle_secs)
+        return self._repeat(lambda address: self._opened(address, request), call.at_once)
 
-    def stream(
-        self,
-        path: str,
-        headers: Mapping[str, str],
-        idle_secs: float,
-        *,
-        method: str = "GET",
-        body: bytes | Iterable[bytes] | None = None,
-    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        """Send one request on its own connection, without retries. The caller must close both.
+    def upload(self, path: str, pieces: Iterable[bytes], size: int, idle_secs: float) -> bytes:
+        """Send a body of `size` bytes, once. Return the successful answer.
+
+        Raises ClientError, and any exception of `pieces`.
+        """
+        return self.read_once(messages.upload(path, pieces, size, idle_secs))
+
+    def open(self, request: Request) -> "Response":
+        """Send a request once, on its own connection. The caller must close the response.
 
         Raises ClientError.
         """
-        address = self._located()
-        connection = _opened(address.url)
-        try:
-            connection.connect()
-            assert connection.sock is not None
-            connection.sock.settimeout(idle_secs)
-            with contextlib.suppress(
-                BrokenPipeError, ConnectionResetError
-            ):  # refused before the whole body was sent; the answer has the reason
-                connection.request(
-                    method, path, body, headers_for(address) | self._headers | dict(headers)
-                )
-            response = connection.getresponse()
-            if response.status >= 300:
-                raise from_reply(response.status, response.read())
-        except BaseException as e:
-            connection.close()
-            if isinstance(e, OSError | http.client.HTTPException):
-                self.forget()
-                raise unreachable(address.url, e) from None
-            raise
-        return connection, response
+        return self._opened(self.endpoint.located(), request)
 
-    def forget(self) -> None:
-        """Drop the address, so that the next request looks it up again."""
-        self.close()
-        self._address = None
-
-    def close(self) -> None:
-        if self._http is not None:
-            self._http.close()
-            self._http = None
-        self._used = False
+    def stream(self, address: Address, request: Request) -> Iterator[bytes]:
+        """Yield the body of one response as it arrives. Always ends with a ClientError."""
+        with self._opened(address, request) as response:
+            yield from response.chunks()
+        self.endpoint.forget()
+        raise messages.unreachable(address.url, ConnectionError("the stream ended"))
 
     def pause(self, secs: float) -> None:
         self._sleep(secs)
 
-    def after_failure(self, retry: Retry, error: ClientError) -> None:
-        """Wait until the next retry, or raise `error` if no retry is allowed."""
-        now = time.monotonic()
-        delay = retry.failed(error, now, random.random())
-        if delay is None:
-            raise error
-        if self.on_trouble is not None:
-            self.on_trouble(error, now - (retry.since or now) + delay)
-        self._sleep(delay)
+    def pause_after(self, retry: Retry, error: ClientError, used: Address | None) -> None:
+        """Wait until the next attempt, or raise `error` if no other one is allowed."""
+        self._sleep(self.endpoint.pause_after(retry, error, used))
 
-    def _repeat(self, once: Callable[[], _T], at_once: frozenset[str] = frozenset()) -> _T:
-        retry = Retry(self.budget_secs)
+    def close(self, *, for_good: bool = False) -> None:
+        """Close idle connections. for_good: from now on, close each connection after its use."""
+        for connection in self._idle.clear(for_good=for_good):
+            connection.close()
+
+    def _repeat(self, once: Callable[[Address], _T], at_once: frozenset[str] = frozenset()) -> _T:
+        retry = self.endpoint.retry()
         while True:
+            used = None
             try:
-                return once()
+                used = self.endpoint.located()
+                return once(used)
             except ClientError as e:
-                if e.code in at_once:
-                    raise
-                if not self.has_new_address(e):
-                    self.after_failure(retry, e)
+                pause = self.endpoint.pause_after(retry, e, used, at_once)
+            self._sleep(pause)
 
-    def has_new_address(self, error: ClientError) -> bool:
-        """Return whether a refused token is outdated: a restarted supervisor may use the old port."""
-        if error.code != "unauthenticated" or self._address is None:
-            return False
-        old = self._address
-        self.forget()
+    def _exchange(self, address: Address, request: Request) -> Reply:
+        encoded = messages.encoded(request, address, self.endpoint.headers)
         try:
-            return self._located() != old
-        except ClientError:
-            return False
+            if (connection := self._taken(address.url)) is not None:
+                # a server may close an idle connection at any time, so that is no failure
+                with contextlib.suppress(*CLOSED_WHILE_IDLE):
+                    return self._sent(address.url, connection, encoded)
+            return self._sent(address.url, self._connection(address.url), encoded)
+        except FAILURES as e:
+            self.endpoint.forget()
+            raise messages.failure(address.url, e) from None
 
-    def _located(self) -> Address:
-        if self._address is None:
-            self._address = self.source()
-        return self._address
-
-    def _once(self, call: Call) -> Reply:
-        address = self._located()
-        reused = self._used
+    def _sent(
+        self, url: str, connection: httpcore.HTTPConnection, request: httpcore.Request
+    ) -> Reply:
+        kept = False
         try:
-            return self._exchange(address, call)
-        except (OSError, http.client.HTTPException) as e:
-            self.close()
-            # a server may close an idle connection at any time, so that is no failure
-            if reused and not isinstance(e, TimeoutError):
-                return self._once(call)
-            self.forget()
-            raise unreachable(address.url, e) from None
-
-    def _exchange(self, address: Address, call: Call) -> Reply:
-        if self._http is None:
-            self._http = _opened(address.url)
-        connection = self._http
-        content = {} if call.body is None else {"Content-Type": "application/json"}
-        connection.request(
-            call.method, call.path, call.body, headers_for(address) | self._headers | content
-        )
-        assert connection.sock is not None
-        connection.sock.settimeout(call.wait_secs + ANSWER_SECS)
-        response = connection.getresponse()
-        body = response.read()
-        self._used = True
+            response = connection.handle_request(request)
+            body = b"".join(response.iter_stream())
+            response.close()
+            kept = connection.is_idle() and self._idle.put(url, connection)
+        finally:
+            if not kept:
+                connection.close()
         if response.status >= 300:
             raise from_reply(response.status, body)
-        return Reply(response.headers, body)
+        return Reply(Headers(response.headers), body)
+
+    def _taken(self, url: str) -> httpcore.HTTPConnection | None:
+        """Return an idle connection that the server has not closed, if there is one."""
+        while True:
+            connection, outdated = self._idle.take(url)
+            for old in outdated:
+                old.close()
+            if connection is None or not connection.has_expired():
+                return connection
+            connection.close()
+
+    def _opened(self, address: Address, request: Request) -> "Response":
+        encoded = messages.encoded(request, address, self.endpoint.headers)
+        connection = self._connection(address.url)
+        try:
+            answer = connection.handle_request(encoded)
+            response = Response(self.endpoint, address.url, connection, answer)
+            if answer.status >= 300:
+                raise from_reply(answer.status, response.read())
+            return response
+        except BaseException as e:
+            connection.close()
+            if not isinstance(e, FAILURES):
+                raise
+            self.endpoint.forget()
+            raise messages.failure(address.url, e) from None
+
+    def _connection(self, url: str) -> httpcore.HTTPConnection:
+        """Return a connection that connects at its first request."""
+        return httpcore.HTTPConnection(messages.origin(url), self.endpoint.tls(url))
 
 
-def unreachable(url: str, cause: BaseException) -> ClientError:
-    text = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
-    return own("unreachable", f"no answer from {url}: {text}")
+class Response:
+    """A response whose body is read as it arrives, on its own connection."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        url: str,
+        connection: httpcore.HTTPConnection,
+        response: httpcore.Response,
+    ) -> None:
+        self._endpoint, self.url = endpoint, url
+        self._connection, self._response = connection, response
+        self.headers = Headers(response.headers)
+
+    def __enter__(self) -> "Response":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the body as it arrives. Raises ClientError if it is incomplete."""
+        try:
+            yield from self._response.iter_stream()
+        except FAILURES as e:
+            self._endpoint.forget()
+            raise messages.failure(self.url, e) from None
+
+    def pieces(self, length: int) -> Iterator[bytes]:
+        """Yield a body of `length` bytes as it arrives. A part never counts as the whole: raises
+        ClientError if it ends early.
+        """
+        left = length
+        try:
+            for chunk in self._response.iter_stream():
+                left -= len(chunk)
+                yield chunk
+        except httpcore.RemoteProtocolError:
+            pass  # the bytes that are left tell it
+        except FAILURES as e:
+            raise messages.failure(self.url, e) from None
+        if left > 0:
+            raise messages.cut_short(self.url, left)
+
+    def read(self) -> bytes:
+        return b"".join(self.chunks())
+
+    def close(self) -> None:
+        self._response.close()
+        self._connection.close()
 
 
-def headers_for(address: Address) -> dict[str, str]:
-    return {"Authorization": f"Bearer {address.token}", "Accept": "*/*"}
+class FileReader:
+    """An open file. size: of the whole file. length: number of bytes that `pieces` yields."""
 
+    def __init__(self, response: Response) -> None:
+        self._response, headers = response, response.headers
+        try:
+            self.size = headers.number("X-Jobscribe-Size")
+            self.length = headers.number("Content-Length")
+        except ClientError:
+            self.close()
+            raise
+        self.etag, self.last_modified = headers.get("ETag"), headers.get("Last-Modified")
 
-def _opened(url: str) -> http.client.HTTPConnection:
-    """Return a connection that connects at its first request.
+    def __enter__(self) -> "FileReader":
+        return self
 
-    Raises ClientError("badRequest") for an invalid address.
-    """
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError as e:
-        raise bad_request(f"the address {url!r} is invalid: {e}") from None
-    if not host or parts.scheme not in ("http", "https") or parts.path or parts.query:
-        raise bad_request(f"the address must be http://host:port or https://host:port; got {url!r}")
-    if parts.scheme == "https":
-        return http.client.HTTPSConnection(
-            host, port, timeout=CONNECT_SECS, context=ssl.create_default_context()
-        )
-    return http.client.HTTPConnection(host, port, timeout=CONNECT_SECS)
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the content.
+
+        Raises ClientError("unreachable") if it is incomplete: the file changed, or the supervisor
+        is gone.
+        """
+        return self._response.pieces(self.length)
+
+    def read(self) -> bytes:
+        return b"".join(self.pieces())
+
+    def close(self) -> None:
+        self._response.close()

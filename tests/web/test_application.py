@@ -337,5 +337,10 @@ def test_what_is_on_its_way_when_a_site_closes_is_answered_and_its_connection_no
     upstream = SupervisorClient(lambda: stub.address, Redactor())
     stub.answers["/api/first"] = {"state": "ok"}
     stub.answers["/api/last"] = lambda _: upstream.close() or {"state": "ok"}
-    assert upstream.object("first", Empty()) == {"state": "ok"} and len(upstream._idle) == 1
-    assert upstream.object("last", Empty()) == {"state": "ok"} and upstream._idle == []
+    assert (
+        upstream.object("first", Empty()) == {"state": "ok"}
+        and len(upstream._connection._idle) == 1
+    )
+    assert (
+        upstream.object("last", Empty()) == {"state": "ok"} and len(upstream._connection._idle) == 0
+    )

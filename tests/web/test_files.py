@@ -14,6 +14,7 @@ import pytest
 from front_end_fixture import ANN, FrontEnd, refused
 from stub_supervisor import StubSupervisor
 
+from jobscribe.client.api.errors import ClientError
 from jobscribe.protocol.errors import Refusal
 
 from .test_runs import status
@@ -206,7 +207,7 @@ def test_a_download_that_is_cut_off_does_not_look_whole(
         CONTENT[:100],
     )
     answer = web.as_(ANN).ask("GET", PATH, buffered=False)
-    with contextlib.closing(answer), pytest.raises(ConnectionError, match="924 bytes too early"):
+    with contextlib.closing(answer), pytest.raises(ClientError, match="924 bytes too early"):
         answer.get_data()
 
 

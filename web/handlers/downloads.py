@@ -16,7 +16,7 @@ import flask
 import msgspec
 import werkzeug.http
 
-from ...client.transport.connection import Reply
+from ...client.transport.messages import Reply
 from ...protocol.api.requests import CallRequest, JobLog, LibFile, RunFile
 from ...protocol.errors import Refusal
 from ...protocol.ids import compute_jid
@@ -123,9 +123,9 @@ def send_file(v: RequestContext, wanted: RunFile | LibFile) -> flask.Response:
         return _sent(v, wanted, None)
     with v.upstream.stream(_route(wanted), msgspec.structs.replace(wanted, length=0)) as stat:
         etag, modified, size = (
-            stat.header("ETag"),
-            _moment(stat.header("Last-Modified")),
-            int(stat.header("X-Jobscribe-Size")),
+            stat.headers.required("ETag"),
+            _moment(stat.headers.required("Last-Modified")),
+            stat.headers.number("X-Jobscribe-Size"),
         )
     if not werkzeug.http.is_resource_modified(
         v.request.environ, etag, last_modified=modified, ignore_if_range=True
@@ -196,7 +196,10 @@ def _sent(
         )
         stream = v.upstream.stream(_route(wanted), request)
         undone.callback(stream.close)
-        length, size = int(stream.header("Content-Length")), int(stream.header("X-Jobscribe-Size"))
+        length, size = (
+            stream.headers.number("Content-Length"),
+            stream.headers.number("X-Jobscribe-Size"),
+        )
         answer = flask.Response(
             _Body(place, stream.pieces(length), stream.close), status=200 if part is None else 206
         )
@@ -204,7 +207,10 @@ def _sent(
         if part is not None:
             answer.headers["Content-Range"] = f"bytes {part[0]}-{part[0] + length - 1}/{size}"
         _described(
-            answer, wanted.name, stream.header("ETag"), _moment(stream.header("Last-Modified"))
+            answer,
+            wanted.name,
+            stream.headers.required("ETag"),
+            _moment(stream.headers.required("Last-Modified")),
         )
         undone.pop_all()  # the response owns them from here on
     return answer
@@ -269,7 +275,7 @@ def run_log(v: RequestContext) -> flask.Response:
 def _log_pieces(v: RequestContext, request: JobLog, reply: Reply) -> Iterator[bytes]:
     sent = 0
     while True:
-        dropped = int(reply.headers["X-Jobscribe-Dropped"])
+        dropped = reply.headers.number("X-Jobscribe-Dropped")
         if dropped:
             yield f"\n[{dropped} bytes are not kept]\n".encode()
         if not reply.body:
@@ -280,7 +286,9 @@ def _log_pieces(v: RequestContext, request: JobLog, reply: Reply) -> Iterator[by
             return
         reply = v.upstream.reply(
             "job-log",
-            msgspec.structs.replace(request, offset=int(reply.headers["X-Jobscribe-Next-Offset"])),
+            msgspec.structs.replace(
+                request, offset=reply.headers.number("X-Jobscribe-Next-Offset")
+            ),
         )
 
 

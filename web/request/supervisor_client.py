@@ -1,24 +1,20 @@
-"""The front end's client of the supervisor's HTTP interface: pooled connections, and a separate one
-for each stream.
+"""The front end's client of the supervisor's HTTP interface, for all threads: pooled connections,
+and a separate one for each stream.
 
 Retries are minimal: a waiting worker cannot serve other requests, and the browser repeats its
-request.
+request. Only a restart with another address or secret is retried.
 """
 
-import contextlib
-import http.client
-import os
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
-from typing import Any, TypeVar
+from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
-from ...client.api.errors import ClientError, own
 from ...client.api.requests import Call, object_of
 from ...client.transport.address import Address, Source
-from ...client.transport.connection import Connection, Reply
+from ...client.transport.connection import Connection, Response
+from ...client.transport.endpoint import Endpoint
+from ...client.transport.messages import Reply
 from ...protocol.api.requests import CallRequest
 from ...protocol.redaction import Redactor
 from ...protocol.version import VERSION
@@ -29,17 +25,15 @@ CHUNK = 64 * 1024
 IDLE_SECS = 60.0
 LONGEST_SECS = 600.0
 
-T = TypeVar("T")
-
 
 class SupervisorClient:
     """The supervisor, for all threads. Methods raise ClientError."""
 
     def __init__(self, source: Source, redactor: Redactor) -> None:
         self._source, self._redactor = source, redactor
-        self._lock = threading.Lock()
-        self._idle: list[tuple[int, Connection]] = []
-        self._kept = True
+        self._connection = Connection(
+            Endpoint(self.address, budget_secs=0.0, headers={FRONT_END: VERSION})
+        )
 
     def address(self) -> Address:
         """Look up and return the current address."""
@@ -49,21 +43,14 @@ class SupervisorClient:
 
     def reply(self, name: str, request: msgspec.Struct, wait_secs: float = 0.0) -> Reply:
         """Return the response of `/api/<name>`."""
-        call = Call(path=f"/api/{name}", body=msgspec.json.encode(request), wait_secs=wait_secs)
-        return self._with_relocation(lambda connection: connection.call(call))
+        return self._connection.call(_call(name, request, wait_secs))
 
     def post(self, name: str, request: msgspec.Struct, wait_secs: float = 0.0) -> bytes:
         return self.reply(name, request, wait_secs).body
 
     def once(self, name: str, request: msgspec.Struct, wait_secs: float) -> dict[str, Any]:
         """Send a request that must never be repeated, on a connection of its own."""
-        headers = {"Content-Type": "application/json"}
-        with self._connection() as connection:
-            sent = connection.stream(
-                f"/api/{name}", headers, wait_secs, method="POST", body=msgspec.json.encode(request)
-            )
-            with Stream(*sent) as stream:
-                return object_of(stream.read())
+        return object_of(self._connection.call_once(_call(name, request, wait_secs)))
 
     def object(self, name: str, request: msgspec.Struct) -> dict[str, Any]:
         return object_of(self.post(name, request))
@@ -80,115 +67,23 @@ class SupervisorClient:
 
     def exchange(self, method: str, path: str) -> bytes:
         """Send a request without a body; return the whole response."""
-        with self._with_relocation(
-            lambda c: Stream(*c.stream(path, {}, IDLE_SECS, method=method))
-        ) as stream:
-            return stream.read()
+        with self._connection.download(Call(path, None, method=method), IDLE_SECS) as response:
+            return response.read()
 
-    def stream(self, name: str, request: msgspec.Struct) -> "Stream":
+    def stream(self, name: str, request: msgspec.Struct) -> Response:
         """Return a response that is forwarded piece by piece; the caller closes it."""
-        body, headers = msgspec.json.encode(request), {"Content-Type": "application/json"}
-        return self._with_relocation(
-            lambda c: Stream(
-                *c.stream(f"/api/{name}", headers, IDLE_SECS, method="POST", body=body)
-            )
-        )
+        return self._connection.download(_call(name, request), IDLE_SECS)
 
     def upload(self, path: str, pieces: Iterable[bytes], length: int) -> bytes:
         """Send these pieces, `length` bytes in total. Never retried, because the pieces can be read
         only once.
         """
-        headers = {"Content-Length": str(length), "Content-Type": "application/octet-stream"}
-        with (
-            self._connection() as connection,
-            Stream(
-                *connection.stream(path, headers, IDLE_SECS, method="PUT", body=pieces)
-            ) as stream,
-        ):
-            return stream.read()
+        return self._connection.upload(path, pieces, length, IDLE_SECS)
 
     def close(self) -> None:
         """Close idle connections, and from now on each connection after its use."""
-        self._kept = False
-        for _, connection in self._take_all():
-            connection.close()
-
-    def _with_relocation(self, once: Callable[[Connection], T]) -> T:
-        """Retry once if the supervisor restarted with another address or secret."""
-        with self._connection() as connection:
-            before = connection.address()
-            try:
-                return once(connection)
-            except ClientError as e:
-                if e.code not in ("unreachable", "unauthenticated") or self.address() == before:
-                    raise
-                connection.forget()
-                return once(connection)
-
-    @contextlib.contextmanager
-    def _connection(self) -> Iterator[Connection]:
-        """Borrow a connection exclusively. A forked process uses its own connections."""
-        with self._lock:
-            pid, connection = self._idle.pop() if self._idle else (0, None)
-        if connection is None or pid != os.getpid():
-            pid, connection = (
-                os.getpid(),
-                Connection(self.address, budget_secs=0.0, headers={FRONT_END: VERSION}),
-            )
-        try:
-            yield connection
-        finally:
-            with self._lock:
-                self._idle.append((pid, connection))
-            if not self._kept:  # the site was closed while this request was in progress
-                self.close()
-
-    def _take_all(self) -> list[tuple[int, Connection]]:
-        with self._lock:
-            taken, self._idle = self._idle, []
-            return taken
+        self._connection.close(for_good=True)
 
 
-class Stream:
-    """A response whose body is read as it arrives."""
-
-    def __init__(
-        self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse
-    ) -> None:
-        self._connection, self._response = connection, response
-
-    def __enter__(self) -> "Stream":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def header(self, name: str) -> str:
-        value = self._response.headers[name]
-        if value is None:
-            raise own("notASupervisor", f"the response lacks the header {name}")
-        return str(value)
-
-    def read(self) -> bytes:
-        return self._response.read()
-
-    def pieces(self, length: int) -> Iterator[bytes]:
-        """Yield the whole body. Raises ConnectionError if it ends before `length` bytes, so that a
-        part never counts as the whole.
-        """
-        left = length
-        while left > 0:
-            piece = self._response.read1(min(CHUNK, left))
-            if not piece:
-                raise ConnectionError(f"the supervisor's response ended {left} bytes too early")
-            left -= len(piece)
-            yield piece
-
-    def close(self) -> None:
-        self._response.close()
-        self._connection.close()
+def _call(name: str, request: msgspec.Struct, wait_secs: float = 0.0) -> Call:
+    return Call(path=f"/api/{name}", body=msgspec.json.encode(request), wait_secs=wait_secs)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from answers import answer_calls
 
 Fake = Any
 Run = Any
@@ -68,13 +69,11 @@ UNKNOWN = KNOWN | {
 
 
 def say(monkeypatch: pytest.MonkeyPatch, clusters: list[dict[str, Any]]) -> None:
-    from jobscribe.client.sync_client import Client
-
-    def answer(self: Client, call: Any) -> dict[str, Any]:
+    def answer(call: Any) -> dict[str, Any]:
         assert (call.path, call.method) == ("/api/clusters", "POST")
         return {"clusters": clusters}
 
-    monkeypatch.setattr(Client, "_object", answer)
+    answer_calls(monkeypatch, answer)
 
 
 def test_each_partition_is_a_row_and_the_rest_is_said(

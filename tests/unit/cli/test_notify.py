@@ -5,6 +5,7 @@ and an exit code for scripts.
 from typing import Any
 
 import pytest
+from answers import answer_calls
 
 Fake = Any
 Run = Any
@@ -36,16 +37,14 @@ DOWN = WELL | {
 
 
 def say(monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any]) -> list[tuple[str, Any]]:
-    from jobscribe.client.sync_client import Client
-
     asked: list[tuple[str, Any]] = []
 
-    def answer(self: Client, call: Any) -> dict[str, Any]:
+    def answer(call: Any) -> dict[str, Any]:
         asked.append((call.path, call.body))
         said: dict[str, Any] = dict(answers[call.path])
         return said
 
-    monkeypatch.setattr(Client, "_object", answer)
+    answer_calls(monkeypatch, answer)
     return asked
 
 

@@ -5,6 +5,7 @@ for scripts.
 from typing import Any
 
 import pytest
+from answers import answer_calls
 
 Fake = Any
 Run = Any
@@ -43,13 +44,11 @@ DOWN = UP | {
 def say(
     fake: Fake, monkeypatch: pytest.MonkeyPatch, hosts: list[dict[str, Any]], problems: list[str]
 ) -> None:
-    from jobscribe.client.sync_client import Client
-
-    def answer(self: Client, call: Any) -> dict[str, Any]:
+    def answer(call: Any) -> dict[str, Any]:
         assert (call.method, call.body) == ("GET", None)
         return {"/api/pool": {"hosts": hosts}, "/api/pool-check": {"problems": problems}}[call.path]
 
-    monkeypatch.setattr(Client, "_object", answer)
+    answer_calls(monkeypatch, answer)
 
 
 def test_each_host_is_a_row_and_why_one_is_down_is_said(

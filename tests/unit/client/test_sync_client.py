@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpcore
 import pytest
 
 from jobscribe.client.api.errors import ClientError
@@ -392,12 +393,15 @@ def test_an_interrupted_request_leaves_no_answer_for_the_next_one(
     client: Client, fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = client.run(["date"])
-    http = client._connection._http
-    assert http is not None
-    monkeypatch.setattr(http, "getresponse", lambda: (_ for _ in ()).throw(KeyboardInterrupt()))
-    with pytest.raises(KeyboardInterrupt):
-        client.cancel(job.jid)
-    monkeypatch.undo()
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as m:
+        m.setattr(httpcore.Response, "iter_stream", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            client.cancel(job.jid)
+    assert len(client._connection._idle) == 0
     assert client.jobs().jobs[0]["jid"] == job.jid
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from jobscribe.cli.session.session import BRIEF_SECS, NEVER_SECS, PATIENCE_SECS, Session
 from jobscribe.client.api.errors import ClientError
-from jobscribe.client.transport import connection
+from jobscribe.client.transport import endpoint
 
 Fake = Any
 Run = Any
@@ -28,7 +28,7 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> Any:
             said.append((now[0] - 100, text)) if secs >= 2.0 else None
         )  # type: ignore[method-assign]
         with monkeypatch.context() as m, s.client() as client:
-            m.setattr(connection.time, "monotonic", lambda: now[0])
+            m.setattr(endpoint.time, "monotonic", lambda: now[0])
             client._connection._sleep = lambda secs: now.__setitem__(0, now[0] + secs)  # type: ignore[func-returns-value]
             with pytest.raises(ClientError) as e:
                 client.jobs()

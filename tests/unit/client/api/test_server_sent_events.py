@@ -58,11 +58,11 @@ def test_an_endless_line_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_event_that_came_before_is_not_given_again() -> None:
     cursor = EventCursor(6)
     first = cursor.feed(STREAM[: STREAM.index(b": nothing")])
-    cursor.connected()
+    cursor.connect(None, None)
     again = cursor.feed(STREAM[: STREAM.index(b": nothing")])
     assert [e.position for e in first] == [7]
     assert again == []
-    assert cursor.headers() == {"Last-Event-ID": "7"}
+    assert cursor.connect(None, None)[1] == {"Last-Event-ID": "7"}
 
 
 def test_a_block_cut_between_its_id_and_its_data_is_asked_for_again() -> None:

@@ -1,0 +1,93 @@
+"""Address of the supervisor, and the decision after a failure. Sends nothing and does not wait.
+
+Both connections use it, so retries and relocation are decided in one place.
+"""
+
+import random
+import ssl
+import time
+from collections.abc import Callable, Mapping
+
+from ..api.errors import ClientError
+from .address import Address, Source
+from .retry import Retry
+
+#: Called before a retry, with the error and the seconds from the first failure to the retry.
+OnTrouble = Callable[[ClientError, float], None]
+
+
+class Endpoint:
+    """One supervisor, across its restarts. budget_secs: how long to retry, from the first failure.
+
+    headers: sent with every request, in addition to those of the request.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        budget_secs: float,
+        on_trouble: OnTrouble | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.source, self.budget_secs, self.on_trouble = source, budget_secs, on_trouble
+        self.headers = dict(headers or {})
+        self._address: Address | None = None
+        self._tls: ssl.SSLContext | None = None
+
+    def located(self) -> Address:
+        """Return the known address, or look it up. Raises ClientError."""
+        address = self._address
+        if address is None:
+            address = self._address = self.source()
+        return address
+
+    def forget(self) -> None:
+        """Drop the address, so that the next request looks it up again."""
+        self._address = None
+
+    def tls(self, url: str) -> ssl.SSLContext | None:
+        """Return the TLS settings: the certificates that this machine trusts. None for plain HTTP."""
+        if not url.startswith("https:"):
+            return None
+        if self._tls is None:
+            self._tls = ssl.create_default_context()
+        return self._tls
+
+    def retry(self) -> Retry:
+        """Return the state of a new sequence of attempts."""
+        return Retry(self.budget_secs)
+
+    def pause_after(
+        self,
+        retry: Retry,
+        error: ClientError,
+        used: Address | None,
+        at_once: frozenset[str] = frozenset(),
+    ) -> float:
+        """Return the seconds until the next attempt, or raise `error` if no other one is allowed.
+
+        used: the address of the failed attempt, if one was known. at_once: codes that are final for
+        this request.
+        """
+        if error.code in at_once:
+            raise error
+        if self._moved(error, used):
+            return 0.0
+        now = time.monotonic()
+        pause = retry.failed(error, now, random.random())
+        if pause is None:
+            raise error
+        if self.on_trouble is not None:
+            self.on_trouble(error, now - (retry.since or now) + pause)
+        return pause
+
+    def _moved(self, error: ClientError, used: Address | None) -> bool:
+        """Return whether the supervisor restarted with another address or secret."""
+        if error.code not in ("unauthenticated", "unreachable") or used is None:
+            return False
+        self.forget()
+        try:
+            return self.located() != used
+        except ClientError:
+            return False
