@@ -27,6 +27,7 @@ from ..protocol.ids import (
     parse_token,
     short_op,
 )
+from ..protocol.jobs.execution_state import ExecutionState
 from ..protocol.redaction import Redactor
 from ..protocol.version import VERSION
 from ..protocol.wire.messages import (
@@ -294,7 +295,7 @@ class _Agent:
         self._perform(self._session.received(self._paths.message(message), time.monotonic()))
 
     def _batch_reported(self, execution: Execution) -> None:
-        if execution.state == "running":
+        if execution.state == ExecutionState.RUNNING:
             self._reports.follow(execution.token)
         elif execution.exit is not None:
             self._reports.unfollow(execution.token)
@@ -360,7 +361,7 @@ class _Agent:
     def _catch_up(self, executions: list[dict[str, Any]]) -> None:
         """Handle the executions of the keeper's hello, and its messages since."""
         for e in executions:
-            if e["state"] == "running":
+            if e["state"] == ExecutionState.RUNNING:
                 self._reports.follow(parse_token(e["token"]))
                 self._samples.follow(
                     parse_token(e["token"]), e["pid"], e["startTicks"], e["elapsed"]

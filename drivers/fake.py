@@ -13,6 +13,7 @@ import msgspec
 
 from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey, OpId, Token, op_id
+from ..protocol.jobs.execution_state import ExecutionState
 from ..protocol.jobs.exit_info import ExitInfo
 from ..protocol.wire.messages import (
     Execution,
@@ -176,7 +177,7 @@ class FakeTasks:
                 token,
                 ExitInfo(source="start", detail="stopped before it began", stop_reason=reason),
             )
-        elif known[token].state != "ended":
+        elif known[token].state != ExecutionState.ENDED:
             known[token] = _ended(token, ExitInfo(signal=15, stop_reason=reason))
         self._send(place, RunStatusUpdate(execution=known[token]))
 
@@ -194,7 +195,7 @@ class FakeTasks:
             return
         known = self._known(place)
         for token in tokens:
-            if token in known and known[token].state == "ended":
+            if token in known and known[token].state == ExecutionState.ENDED:
                 del known[token]
 
     def release(self, place: AgentKey, token: Token) -> None:
@@ -219,7 +220,11 @@ class FakeTasks:
                 output, exit_ = (" ".join(words) + "\n").encode(), ExitInfo(code=0)
             case ("sleep", _):
                 self._known(place)[token] = Execution(
-                    token=token, state="running", op_id=op_id(token, "run"), pid=1, start_ticks=1
+                    token=token,
+                    state=ExecutionState.RUNNING,
+                    op_id=op_id(token, "run"),
+                    pid=1,
+                    start_ticks=1,
                 )
                 return
         self.place.files[place, f"{token.name}/stdout.log"] = output
@@ -236,4 +241,4 @@ class FakeTasks:
 
 
 def _ended(token: Token, exit_: ExitInfo) -> Execution:
-    return Execution(token=token, state="ended", op_id=op_id(token, "run"), exit=exit_)
+    return Execution(token=token, state=ExecutionState.ENDED, op_id=op_id(token, "run"), exit=exit_)

@@ -18,6 +18,7 @@ from ...protocol.clusters.batch import ClusterStatus
 from ...protocol.clusters.cluster import Cluster
 from ...protocol.errors import Refusal
 from ...protocol.ids import Token, execution_log_ids
+from ...protocol.jobs.execution_state import ExecutionState
 from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.wire.messages import Execution, Shared, TaskSpec
 from ...runtime.execution.output_limit import DEFAULT_HEAD, DEFAULT_TAIL, OutputCap
@@ -197,7 +198,7 @@ class BatchController:
                 self.stop(token, reason, grace)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace + _STOP_ALL_SECS):
-                while any(e.state != "ended" for e in self.executions()):
+                while any(e.state != ExecutionState.ENDED for e in self.executions()):
                     self._change.clear()
                     await self._change.wait()
 
@@ -374,7 +375,7 @@ class BatchController:
         now = time.monotonic()
         for task in job.tasks:
             if task.token not in self._known or (
-                task.last_report is not None and task.last_report.state == "ended"
+                task.last_report is not None and task.last_report.state == ExecutionState.ENDED
             ):
                 continue
             e = execution(job, task, now)

@@ -10,6 +10,7 @@ import msgspec
 
 from ...protocol.clusters.batch import BatchState
 from ...protocol.ids import Token, op_id
+from ...protocol.jobs.execution_state import ExecutionState
 from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.wire.messages import Execution
 from ..slurm.job_states import SlurmStatus
@@ -204,13 +205,15 @@ def execution(job: BatchJob, task: Task, mono: float) -> Execution:
         return _ending(job, task, task.own)
     running = job.slurm_status is not None and job.slurm_status.kind == "running" and not job.gang
     if task.started is None and not running:
-        return Execution(token=task.token, state="starting", op_id=op, batch=state_of(job, task))
+        return Execution(
+            token=task.token, state=ExecutionState.STARTING, op_id=op, batch=state_of(job, task)
+        )
     elapsed = None if task.started_mono is None else max(0.0, mono - task.started_mono)
     at = task.started.at if task.started is not None else job.ran_at
     pid = task.started.pid if task.started is not None else 0
     return Execution(
         token=task.token,
-        state="running",
+        state=ExecutionState.RUNNING,
         op_id=op,
         pid=pid,
         start_ticks=0,
@@ -231,7 +234,7 @@ def _ending(job: BatchJob, task: Task, own: ExitInfo) -> Execution:
     )
     return Execution(
         token=task.token,
-        state="running",
+        state=ExecutionState.RUNNING,
         op_id=op_id(task.token, "run"),
         pid=task.started.pid if task.started is not None else 0,
         start_ticks=0,
@@ -249,7 +252,7 @@ def ended(token: Token, exit_: ExitInfo, started: Started | None = None) -> Exec
     pid = started.pid if started is not None else None
     return Execution(
         token=token,
-        state="ended",
+        state=ExecutionState.ENDED,
         op_id=op_id(token, "run"),
         pid=pid,
         start_ticks=None if pid is None else 0,

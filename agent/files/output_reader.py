@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from ...protocol.jobs.execution_state import ExecutionState
 from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.wire.messages import Execution
 from ...runtime import processes
@@ -65,7 +66,7 @@ class Evidence:
     def _exited(self, e: Execution) -> Execution | None:
         """Return the ended execution, or None if it still runs or has no recorded exit."""
         if (
-            e.state != "running"
+            e.state != ExecutionState.RUNNING
             or e.exit is not None
             or e.pid is None
             or e.start_ticks is None

@@ -9,6 +9,7 @@ the supervisor logs each refused attempt. A new address resets the backoff.
 from collections.abc import Sequence
 from typing import Literal
 
+from ...protocol.jobs.execution_state import ExecutionState
 from ...protocol.wire.messages import Execution
 
 #: Pauses (seconds), with 50 % jitter, so that a thousand agents do not connect at once.
@@ -65,7 +66,11 @@ def may_end(away: float, away_secs: float, known: Sequence[Execution]) -> bool:
     Never while a job runs or waits.
     """
     return away > away_secs and (
-        not known or (away > max(REPORT_SECS, away_secs) and all(e.state == "ended" for e in known))
+        not known
+        or (
+            away > max(REPORT_SECS, away_secs)
+            and all(e.state == ExecutionState.ENDED for e in known)
+        )
     )
 
 

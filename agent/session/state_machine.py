@@ -15,6 +15,7 @@ import msgspec
 
 from ...protocol.errors import Refusal
 from ...protocol.ids import OpId, Token, op_id, parse_token
+from ...protocol.jobs.execution_state import REPORTS, ExecutionState, next_state
 from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.wire.messages import (
     SNAPSHOT_PAGE,
@@ -46,6 +47,8 @@ REPEAT_SECS = 5.0
 #: Number of jobs whose highest serial is remembered: a late operation for an older run is refused
 #: without asking the keeper.
 SERIALS_KEPT = 10_000
+#: A keeper reports no execution before it started.
+_KEEPER_STATES = (ExecutionState.RUNNING, ExecutionState.ENDED)
 
 
 # ---- outputs
@@ -152,7 +155,7 @@ class Session:
         late = [
             k
             for k in self._known.values()
-            if k.execution.state == "ended" and mono - k.reported >= REPEAT_SECS
+            if k.execution.state == ExecutionState.ENDED and mono - k.reported >= REPEAT_SECS
         ]
         return [self._report(k, mono) for k in late]
 
@@ -195,26 +198,33 @@ class Session:
             return [self._report(known, mono)]
         if op.token.serial < self._serials.get(op.token.jid, 0):
             exit_ = ExitInfo(source="start", detail="a newer run of this job was started before")
-            refused = Execution(token=op.token, state="ended", op_id=op.op_id, exit=exit_)
+            refused = Execution(
+                token=op.token, state=ExecutionState.ENDED, op_id=op.op_id, exit=exit_
+            )
             self._known[op.token] = _Known(refused, mono)
             return [self._report(self._known[op.token], mono)]
-        self._store(Execution(token=op.token, state="starting", op_id=op.op_id), mono)
+        self._store(Execution(token=op.token, state=ExecutionState.STARTING, op_id=op.op_id), mono)
         return [Launch(op.token, op.spec, shared)]
 
     def _cancel(self, op: Cancel, mono: float) -> list[Output]:
         known = self._known.get(op.token)
-        if known is not None and known.execution.state == "ended":
+        if known is not None and known.execution.state == ExecutionState.ENDED:
             return [self._report(known, mono)]
         if known is None:
             # its `run` may still arrive; the keeper remembers that it must not start
             self._store(
-                Execution(token=op.token, state="starting", op_id=op_id(op.token, "run")), mono
+                Execution(
+                    token=op.token, state=ExecutionState.STARTING, op_id=op_id(op.token, "run")
+                ),
+                mono,
             )
         return [Stop(op.token, op.reason, op.grace_secs)]
 
     def _acknowledged(self, op: RunAck) -> list[Output]:
         ended = tuple(
-            t for t in op.tokens if t in self._known and self._known[t].execution.state == "ended"
+            t
+            for t in op.tokens
+            if t in self._known and self._known[t].execution.state == ExecutionState.ENDED
         )
         for token in ended:
             del self._known[token]
@@ -238,9 +248,12 @@ class Session:
     # ---- the keeper
 
     def keeper_hello(self, executions: list[dict[str, Any]], mono: float) -> list[Output]:
-        """Handle the executions of a keeper: at the start, or after a new one took over."""
-        for e in executions:
-            self._store(_parse_execution(e), mono)
+        """Handle the executions of a keeper: at the start, or after a new one took over. Its
+        evidence replaces the known state, whatever that is.
+        """
+        for execution in map(_parse_execution, executions):
+            self._known.pop(execution.token, None)
+            self._store(execution, mono)
         return self._snapshot(mono) if self._up else []
 
     def keeper_reported(self, report: dict[str, Any], mono: float) -> list[Output]:
@@ -254,7 +267,7 @@ class Session:
         out: list[Output] = []
         for execution in executions:
             known = self._known.get(execution.token)
-            if known is None or known.execution.state != "ended":
+            if known is None or known.execution.state != ExecutionState.ENDED:
                 known = self._store(execution, mono)
                 out += [self._report(known, mono)] if self._up else []
         return out
@@ -267,7 +280,7 @@ class Session:
         fault: see exits.FAULTS.
         """
         known = self._known.get(token)
-        if known is not None and known.execution.state != "starting":
+        if known is not None and known.execution.state != ExecutionState.STARTING:
             return []
         known = self._store(_start_failure(token, detail, fault), mono)
         return [self._report(known, mono)]
@@ -279,10 +292,10 @@ class Session:
         were acknowledged and have final evidence.
         """
         known = self._known.get(token)
-        return known is not None and known.execution.state == "ended"
+        return known is not None and known.execution.state == ExecutionState.ENDED
 
     def live(self) -> int:
-        return sum(k.execution.state != "ended" for k in self._known.values())
+        return sum(k.execution.state != ExecutionState.ENDED for k in self._known.values())
 
     def executions(self) -> list[Execution]:
         return [k.execution for k in self._known.values()]
@@ -290,6 +303,10 @@ class Session:
     # ---- inside
 
     def _store(self, execution: Execution, mono: float) -> _Known:
+        """Record a state. Raises IllegalTransition after an end."""
+        before = self._known.get(execution.token)
+        if before is not None:
+            next_state(before.execution.state, REPORTS[execution.state])
         known = self._known[execution.token] = _Known(execution, mono)
         jid, serial = execution.token.jid, execution.token.serial
         self._serials[jid] = max(serial, self._serials.get(jid, 0))
@@ -304,7 +321,7 @@ class Session:
 
     def _current(self, known: _Known, mono: float) -> Execution:
         e = known.execution
-        if e.state != "running" or e.elapsed_secs is None or e.ending:
+        if e.state != ExecutionState.RUNNING or e.elapsed_secs is None or e.ending:
             return e
         return msgspec.structs.replace(e, elapsed_secs=e.elapsed_secs + mono - known.seen)
 
@@ -312,13 +329,14 @@ class Session:
 def _parse_execution(e: dict[str, Any]) -> Execution:
     """Convert a keeper's report. Raises Refusal or msgspec.ValidationError if it is invalid."""
     token = parse_token(e["token"])
-    state = e["state"]
-    if state not in ("running", "ended"):
-        raise Refusal("malformed", f"the keeper reports the unknown state {state!r} of {token}")
+    if e["state"] not in _KEEPER_STATES:
+        raise Refusal(
+            "malformed", f"the keeper reports the unknown state {e['state']!r} of {token}"
+        )
     exit_ = msgspec.convert(e["exit"], ExitInfo) if e.get("exit") else None
     return Execution(
         token=token,
-        state=state,
+        state=ExecutionState(e["state"]),
         op_id=op_id(token, "run"),
         pid=e.get("pid"),
         start_ticks=e.get("startTicks"),
@@ -331,7 +349,7 @@ def _parse_execution(e: dict[str, Any]) -> Execution:
 def _start_failure(token: Token, detail: str, fault: str | None) -> Execution:
     return Execution(
         token=token,
-        state="ended",
+        state=ExecutionState.ENDED,
         op_id=op_id(token, "run"),
         exit=ExitInfo(source="start", detail=detail, fault=fault),
     )

@@ -13,6 +13,7 @@ import msgspec
 from ..clusters.batch import BatchRequest, BatchState, ClusterStatus
 from ..ids import AgentId, AgentKey, ComputeModel, OpId, SimulationType, Token
 from ..jobs import progress_report
+from ..jobs.execution_state import ExecutionState
 from ..jobs.exit_info import ExitInfo, Instant, Span
 from ..jobs.roles import PortNumber
 
@@ -129,7 +130,7 @@ class Execution(
     """
 
     token: Token
-    state: Literal["starting", "running", "ended"]
+    state: ExecutionState
     op_id: OpId
     pid: int | None = None
     start_ticks: int | None = None
@@ -144,7 +145,7 @@ class Execution(
         """Return whether the exit of the command is known while a part of the execution still
         exists.
         """
-        return self.state == "running" and self.exit is not None
+        return self.state == ExecutionState.RUNNING and self.exit is not None
 
 
 # ---- supervisor -> agent

@@ -24,6 +24,7 @@ from ...protocol.ids import (
     short_op,
     short_uid,
 )
+from ...protocol.jobs.execution_state import ExecutionState
 from ...protocol.version import VERSION
 from ...protocol.wire import handshake
 from ...protocol.wire.codec import Decoder, Encoder, FrameError
@@ -274,7 +275,7 @@ class Connection:
                 **execution_log_ids(e.token),
                 **self.ids,
             )
-            if e.state == "ended":
+            if e.state == ExecutionState.ENDED:
                 self.ops.pop(e.op_id, None)
         elif isinstance(message, Snapshot):
             self.hub.log(

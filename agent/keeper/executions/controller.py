@@ -247,6 +247,7 @@ class ExecutionController:
         return e
 
     def _add(self, e: Execution) -> None:
+        e.mark_running()
         for other in self.running.values():
             other.alone = e.alone = False
         self.known[e.name] = self.running[e.name] = e

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 
+from ....protocol.jobs.execution_state import ExecutionState, Trigger, next_state
 from ....runtime.execution.folder import MESSAGE
 
 TYPE_CHECKING = False
@@ -69,6 +70,7 @@ class Execution:
         "sizes",
         "started_at",
         "started_mono",
+        "state",
         "stop_reason",
         "survivors",
         "terminated",
@@ -78,6 +80,7 @@ class Execution:
 
     def __init__(self, name: str, token: str, folder: str) -> None:
         self.name, self.token, self.folder = name, token, folder
+        self.state = ExecutionState.STARTING
         self.run_dir: str | None = None
         self.limit: float | None = None
         self.grace = 3.0
@@ -121,7 +124,7 @@ class Execution:
 
     @property
     def ended(self) -> bool:
-        return self.exit is not None
+        return self.state is ExecutionState.ENDED
 
     def environment_mark(self) -> dict[bytes, bytes]:
         """Return environment entries that every process of the execution inherits.
@@ -134,8 +137,15 @@ class Execution:
     def record_main(self, pid: int, ticks: int | None, wall: float, mono: float) -> None:
         self.pid, self.ticks, self.started_at, self.started_mono = pid, ticks, wall, mono
 
+    def mark_running(self) -> None:
+        """Record that this keeper started the execution or took it over."""
+        self.state = next_state(self.state, Trigger.STARTED)
+
     def finish(self, exit_: dict[str, Any]) -> None:
-        """Record the end of the execution; no process of it is left."""
+        """Record the end of the execution; no process of it is left. Raises IllegalTransition if
+        it has ended before.
+        """
+        self.state = next_state(self.state, Trigger.ENDED)
         began, ended = self.started_at, exit_.get("endedAt")
         self.elapsed = max(0.0, ended - began) if began is not None and ended is not None else None
         self.exit = exit_
@@ -159,7 +169,7 @@ class Execution:
         return {
             "name": self.name,
             "token": self.token,
-            "state": "ended" if self.ended else "running",
+            "state": self.state.value,
             "pid": self.pid,
             "startTicks": self.ticks,
             "startedAt": self.started_at,

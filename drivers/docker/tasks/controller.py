@@ -361,8 +361,7 @@ class ContainerTaskController:
     def _on_ended(self, task: TaskState, exit_: ExitInfo) -> None:
         if task.exit is not None:
             return
-        task.exit = exit_
-        task.ended.set()
+        task.finish(exit_)
         task.changed.set()
         self._log("{} has ended: {}", str(task.token), exit_.sentence(), jid=task.token.jid)
         self._report(task)

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from ....protocol.jobs.execution_state import ExecutionState
 from ....protocol.jobs.exit_info import ExitInfo
 from ....runtime.execution.folder import (
     EXIT_CODE,
@@ -60,13 +61,14 @@ class ContainerObserver:
             container = await inspect(engine, task.container)
             state: dict[str, Any] | None = None if container is None else container["State"]
             if state is not None and exit_status.running(state):
-                if task.pid is None:
+                if task.state is ExecutionState.STARTING:
                     task.mark_running(int(state.get("Pid") or 0), exit_status.started_at(state))
                     self._on_running(task)
                 return
             limit = None if container is None else (container.get("HostConfig") or {}).get("Memory")
             exit_ = await asyncio.to_thread(self._collect_exit, task, state, limit)
-            if task.pid is None and exit_.source != "start" and exit_.started_at is not None:
+            starting = task.state is ExecutionState.STARTING
+            if starting and exit_.source != "start" and exit_.started_at is not None:
                 task.mark_running(_UNSEEN_PID, exit_.started_at)
             self._on_ended(task, exit_)
 

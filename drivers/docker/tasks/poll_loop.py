@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ....protocol.ids import AgentKey, Token
+from ....protocol.jobs.execution_state import ExecutionState
 from ....protocol.wire.messages import Samples
 from ....runtime.log.logger import Log
 from ..agents.driver import DockerDriver
@@ -23,6 +24,7 @@ from .state import ContainerPlace, TaskState
 TICK_SECS, CAP_SECS, SWEEP_SECS = 0.5, 2.0, 30.0
 #: Intervals at which a starting task is reported again, and an end that is not acknowledged.
 STARTING_SECS, ENDED_SECS = 10.0, 5.0
+_REPEAT_SECS = {ExecutionState.STARTING: STARTING_SECS, ExecutionState.ENDED: ENDED_SECS}
 #: If a command exits by itself and its container continues, the container is killed after this
 #: time. The kill is repeated until the container ends.
 LEFTOVER_SECS = 5.0
@@ -175,7 +177,9 @@ class TaskPollLoop:
 
     async def _tick(self) -> None:
         now = time.monotonic()
-        running = [t for t in self._tasks() if t.state == "running" and t.command_exit is None]
+        running = [
+            t for t in self._tasks() if t.state is ExecutionState.RUNNING and t.command_exit is None
+        ]
         for task in await asyncio.to_thread(find_exited, running, now) if running else ():
             self._log(
                 "the command of {} has exited, but its container still exists",
@@ -185,7 +189,7 @@ class TaskPollLoop:
             self._report(task)
         for task in self._tasks():
             self._kill_leftover_container(task, now)
-            quiet = {"starting": STARTING_SECS, "ended": ENDED_SECS}.get(task.state)
+            quiet = _REPEAT_SECS.get(task.state)
             if quiet is not None and now - task.reported_mono >= quiet:
                 task.reported_mono = now
                 self._report(task)
@@ -193,17 +197,21 @@ class TaskPollLoop:
                 task.request.limit if task.request is not None else None,
                 task.elapsed_secs(),
             )
-            runs = task.state == "running" and task.command_exit_mono is None and task.stop is None
+            runs = (
+                task.state is ExecutionState.RUNNING
+                and task.command_exit_mono is None
+                and task.stop is None
+            )
             if runs and limit is not None and elapsed is not None and elapsed >= limit:
                 self._stop_late(task)
 
     async def _cap(self) -> None:
-        running = [t for t in self._tasks() if t.state == "running"]
+        running = [t for t in self._tasks() if t.state is ExecutionState.RUNNING]
         if running:
             await asyncio.to_thread(self._observer.cap, running)
 
     async def _sample(self, host: str) -> None:
-        running = [t for t in self._tasks(host) if t.state == "running"]
+        running = [t for t in self._tasks(host) if t.state is ExecutionState.RUNNING]
         found = await self._sampling.sample(self._driver.engines[host], running) if running else []
         for place in {t.place for t, _ in found}:
             mine = [s for t, s in found if t.place is place]

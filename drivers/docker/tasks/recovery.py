@@ -71,19 +71,19 @@ class Recovery:
         self, place: ContainerPlace, entry: LedgerEntry, summary: dict[str, Any] | None
     ) -> TaskState:
         task = TaskState(place, entry.token)
-        task.request, task.stop, task.exit = entry.request, entry.stop, entry.exit
+        task.request, task.stop = entry.request, entry.stop
         task.container = entry.container or (summary["Id"] if summary is not None else None)
         if entry.stop is not None:
             task.kill_at = time.monotonic() + entry.stop.grace
-        if task.exit is not None:
-            task.ended.set()
+        if entry.exit is not None:
+            task.finish(entry.exit)
         elif task.container is None:
             reason = None if task.stop is None else task.stop.reason
-            task.exit = ExitInfo(
+            exit_ = ExitInfo(
                 source="start", detail=NEVER_MADE, stop_reason=reason, ended_at=time.time()
             )
-            await asyncio.to_thread(place.files.note_exit, task.token, task.exit)
-            task.ended.set()
+            await asyncio.to_thread(place.files.note_exit, task.token, exit_)
+            task.finish(exit_)
         else:
             # A created container may be started. A missing one must count as started.
             task.start_requested = summary is None or summary.get("State") != "created"

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ....protocol.ids import Token
+from ....protocol.jobs.execution_state import ExecutionState
 from ....protocol.wire.messages import Sample
 from ..host.engine import EngineError, HostEngine
 from .state import TaskState
@@ -51,7 +52,9 @@ class Sampling:
             )
         except EngineError:
             return None
-        if task.state != "running" or not stats.get("cpu_stats", {}).get("cpu_usage"):
+        if task.state is not ExecutionState.RUNNING or not stats.get("cpu_stats", {}).get(
+            "cpu_usage"
+        ):
             return None
         task.memory_peak = max(task.memory_peak or 0, memory_peak(stats) or 0) or None
         mono, cpu = time.monotonic(), cpu_secs(stats)

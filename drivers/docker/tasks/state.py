@@ -6,6 +6,7 @@ import asyncio
 import time
 
 from ....protocol.ids import AgentKey, Token, op_id
+from ....protocol.jobs.execution_state import ExecutionState, Trigger, next_state
 from ....protocol.jobs.exit_info import ExitInfo
 from ....protocol.wire.messages import SNAPSHOT_PAGE, ContainerSpec, Execution, Snapshot, TaskSpec
 from .ledger import ContainerLedger, Stop, TaskRequest
@@ -22,6 +23,7 @@ class TaskState:
     def __init__(self, place: "ContainerPlace", token: Token, spec: TaskSpec | None = None) -> None:
         self.place, self.token, self.spec = place, token, spec
         self.folder = place.files.evidence(token)
+        self.state = ExecutionState.STARTING
         self.request: TaskRequest | None = None
         self.container: str | None = None
         self.pid: int | None = None
@@ -58,19 +60,20 @@ class TaskState:
     def grace(self) -> float:
         return self.request.grace if self.request is not None else 0.0
 
-    @property
-    def state(self) -> str:
-        return (
-            "ended" if self.exit is not None else "running" if self.pid is not None else "starting"
-        )
-
     def mark_running(self, pid: int, started_at: float | None) -> None:
         """Record that the task runs. started_at: unix seconds of its host's clock, converted here
         to this process's clock.
         """
+        self.state = next_state(self.state, Trigger.STARTED)
         wall, mono = time.time(), time.monotonic()
         self.pid, self.started_at = pid, wall if started_at is None else started_at
         self.started_mono = mono - max(0.0, wall - self.started_at)
+
+    def finish(self, exit_: ExitInfo) -> None:
+        """Record the end. Raises IllegalTransition if it has ended before."""
+        self.state = next_state(self.state, Trigger.ENDED)
+        self.exit = exit_
+        self.ended.set()
 
     def elapsed_secs(self) -> float | None:
         return None if self.started_mono is None else max(0.0, time.monotonic() - self.started_mono)
@@ -83,7 +86,7 @@ class TaskState:
         if self.exit is not None:
             return Execution(
                 token=self.token,
-                state="ended",
+                state=self.state,
                 op_id=op,
                 pid=self.pid,
                 start_ticks=ticks,
@@ -91,10 +94,10 @@ class TaskState:
                 exit=self.exit,
             )
         if self.pid is None:
-            return Execution(token=self.token, state="starting", op_id=op)
+            return Execution(token=self.token, state=self.state, op_id=op)
         return Execution(
             token=self.token,
-            state="running",
+            state=self.state,
             op_id=op,
             pid=self.pid,
             start_ticks=ticks,

@@ -17,6 +17,7 @@ from ....diagnosis.exit_table import diagnose
 from ....protocol.clusters.batch import BatchState
 from ....protocol.ids import AgentKey, Token
 from ....protocol.jobs import progress_report
+from ....protocol.jobs.execution_state import ExecutionState
 from ....protocol.jobs.exit_info import ExitInfo
 from ....protocol.wire.messages import (
     Alive,
@@ -138,13 +139,13 @@ def update(tx: Transaction, key: AgentKey, execution: Execution) -> None:
     if isinstance(execution.batch, BatchState) and key.driver in tx.world.policy.batch:
         _batch_reported(tx, task, execution.batch)
     match execution.state:
-        case "starting":
+        case ExecutionState.STARTING:
             tx.emit(SetTimer(timers.LaunchDeadline(token), _reply_secs(tx, token)))
             if _must_stop(tx, token):
                 termination.repeat_stop(tx, token)
-        case "running":
+        case ExecutionState.RUNNING:
             _running(tx, task, execution)
-        case "ended":
+        case ExecutionState.ENDED:
             _ended(tx, task, execution)
         case _:
             assert_never(execution.state)
@@ -167,7 +168,7 @@ def _reply_secs(tx: Transaction, token: Token) -> float:
 
 def _leftover(tx: Transaction, key: AgentKey, execution: Execution) -> None:
     """Acknowledge or stop an execution that has ended in the log or is unknown."""
-    if execution.state == "ended":
+    if execution.state == ExecutionState.ENDED:
         tx.emit(AcknowledgeTasks(key, (execution.token,)))
         return
     tx.emit(
