@@ -14,11 +14,13 @@ from .address import Address
 from .endpoint import Endpoint
 from .idle_connections import IdleConnections
 from .messages import CLOSED_WHILE_IDLE, FAILURES, Headers, Reply, Request
+from .network import AsyncBackend
 from .retry import Retry
 
 #: Maximum number of concurrent requests; others wait. A long poll holds its connection for seconds.
 MAX_CONNECTIONS = 1000
 
+_BACKEND = AsyncBackend()
 _T = TypeVar("_T")
 
 
@@ -167,7 +169,9 @@ class AsyncConnection:
 
     def _connection(self, url: str) -> httpcore.AsyncHTTPConnection:
         """Return a connection that connects at its first request."""
-        return httpcore.AsyncHTTPConnection(messages.origin(url), self.endpoint.tls(url))
+        return httpcore.AsyncHTTPConnection(
+            messages.origin(url), self.endpoint.tls(url), network_backend=_BACKEND
+        )
 
 
 class AsyncResponse:

@@ -19,8 +19,10 @@ from .address import Address
 from .endpoint import Endpoint
 from .idle_connections import IdleConnections
 from .messages import CLOSED_WHILE_IDLE, FAILURES, Headers, Reply, Request
+from .network import Backend
 from .retry import Retry
 
+_BACKEND = Backend()
 _T = TypeVar("_T")
 
 
@@ -157,7 +159,9 @@ class Connection:
 
     def _connection(self, url: str) -> httpcore.HTTPConnection:
         """Return a connection that connects at its first request."""
-        return httpcore.HTTPConnection(messages.origin(url), self.endpoint.tls(url))
+        return httpcore.HTTPConnection(
+            messages.origin(url), self.endpoint.tls(url), network_backend=_BACKEND
+        )
 
 
 class Response:

@@ -192,6 +192,7 @@ def test_the_metadata_says_what_is_needed(server_python: pathlib.Path) -> None:
         "aiofiles",
         "click",
         "flask",
+        "httpcore[asyncio]",
         "prometheus-client",
         "pykern",
         "pyyaml",

@@ -178,6 +178,20 @@ def test_an_answer_that_trickles_in_is_read_within_its_idle_time() -> None:
         made.close()
 
 
+async def test_a_request_arrives_in_one_piece() -> None:
+    pieces: list[bytes] = []
+
+    def answer(peer: socket.socket) -> None:
+        pieces.append(peer.recv(65536))
+        peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+
+    with server(answer) as url:
+        call = Call("/api/x", b"the body")
+        await asyncio.to_thread(Connection(endpoint(url)).call, call)
+        await AsyncConnection(endpoint(url)).call(call)
+    assert [p.endswith(b"\r\n\r\nthe body") for p in pieces] == [True, True]
+
+
 @pytest.mark.parametrize("size", [4, 100])
 def test_a_body_that_does_not_fit_its_length_is_the_callers_mistake(
     fake: Fake, connection: Connection, size: int
