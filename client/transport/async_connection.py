@@ -53,7 +53,8 @@ class AsyncConnection:
 
     async def call_once(self, call: Call) -> bytes:
         """Send a request that must not be sent twice, on its own connection. Raises ClientError."""
-        async with contextlib.aclosing(await self.open(messages.of_call(call))) as response:
+        opened = await self._opened(self.endpoint.located(), messages.of_call(call))
+        async with contextlib.aclosing(opened) as response:
             return await response.read()
 
     async def download(self, call: Call, idle_secs: float) -> "AsyncResponse":
@@ -63,13 +64,6 @@ class AsyncConnection:
         """
         request = messages.of_call(call, idle_secs)
         return await self._repeat(lambda address: self._opened(address, request), call.at_once)
-
-    async def open(self, request: Request) -> "AsyncResponse":
-        """Send a request once, on its own connection. The caller must close the response.
-
-        Raises ClientError.
-        """
-        return await self._opened(self.endpoint.located(), request)
 
     async def stream(self, address: Address, request: Request) -> AsyncGenerator[bytes, None]:
         """Yield the body of one response as it arrives. Always ends with a ClientError."""

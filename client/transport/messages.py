@@ -4,7 +4,7 @@ No I/O: `connection` and `async_connection` send and receive.
 """
 
 import functools
-from collections.abc import AsyncIterable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from urllib.parse import urlsplit
 
 import httpcore
@@ -31,7 +31,7 @@ FAILURES = (
 #: server may work on the request.
 CLOSED_WHILE_IDLE = (httpcore.NetworkError, httpcore.RemoteProtocolError)
 
-Body = bytes | Iterable[bytes] | AsyncIterable[bytes] | None
+Body = bytes | Iterable[bytes] | None
 
 
 class Request(msgspec.Struct, frozen=True):
