@@ -84,8 +84,15 @@ class AsyncConnection:
         await asyncio.sleep(self.endpoint.pause_after(retry, error, used))
 
     def close(self) -> None:
-        """Close idle connections soon: a task of the running loop does it."""
-        self._closing = asyncio.ensure_future(self.aclose())
+        """Close idle connections soon: a task of the running loop does it. Without a running loop,
+        they were lost with theirs.
+        """
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self._idle.clear()
+        else:
+            self._closing = loop.create_task(self.aclose())
 
     async def aclose(self) -> None:
         """Close idle connections."""

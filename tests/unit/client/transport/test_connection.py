@@ -288,7 +288,7 @@ async def test_a_canceled_request_leaves_no_connection_and_no_answer(fake: Fake)
         assert await client.apps() == ["command", "heat"]
 
 
-async def test_a_thousand_waiters_are_served_at_once(fake: Fake) -> None:
+async def test_hundreds_of_requests_wait_at_once(fake: Fake) -> None:
     async with AsyncClient.to(fake.url, fake.token, UID) as client:
         fake.held = lambda path: len(fake.requests) < 300
         await asyncio.gather(*(client.begin_session() for _ in range(300)))
