@@ -395,10 +395,6 @@ def object_of(raw: bytes) -> dict[str, Any]:
     return body
 
 
-def state_of(raw: bytes) -> RunState:
-    return state_from(object_of(raw))
-
-
 def state_from(body: dict[str, Any]) -> RunState:
     state: RunState = _converted(body, RunState)
     return msgspec.structs.replace(state, raw=body)

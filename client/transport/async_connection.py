@@ -14,11 +14,13 @@ from .address import Address
 from .endpoint import Endpoint
 from .idle_connections import IdleConnections
 from .messages import CLOSED_WHILE_IDLE, FAILURES, Headers, Reply, Request
+from .network import AsyncBackend
 from .retry import Retry
 
 #: Maximum number of concurrent requests; others wait. A long poll holds its connection for seconds.
 MAX_CONNECTIONS = 1000
 
+_BACKEND = AsyncBackend()
 _T = TypeVar("_T")
 
 
@@ -51,7 +53,8 @@ class AsyncConnection:
 
     async def call_once(self, call: Call) -> bytes:
         """Send a request that must not be sent twice, on its own connection. Raises ClientError."""
-        async with contextlib.aclosing(await self.open(messages.of_call(call))) as response:
+        opened = await self._opened(self.endpoint.located(), messages.of_call(call))
+        async with contextlib.aclosing(opened) as response:
             return await response.read()
 
     async def download(self, call: Call, idle_secs: float) -> "AsyncResponse":
@@ -61,13 +64,6 @@ class AsyncConnection:
         """
         request = messages.of_call(call, idle_secs)
         return await self._repeat(lambda address: self._opened(address, request), call.at_once)
-
-    async def open(self, request: Request) -> "AsyncResponse":
-        """Send a request once, on its own connection. The caller must close the response.
-
-        Raises ClientError.
-        """
-        return await self._opened(self.endpoint.located(), request)
 
     async def stream(self, address: Address, request: Request) -> AsyncGenerator[bytes, None]:
         """Yield the body of one response as it arrives. Always ends with a ClientError."""
@@ -88,8 +84,15 @@ class AsyncConnection:
         await asyncio.sleep(self.endpoint.pause_after(retry, error, used))
 
     def close(self) -> None:
-        """Close idle connections soon: a task of the running loop does it."""
-        self._closing = asyncio.ensure_future(self.aclose())
+        """Close idle connections soon: a task of the running loop does it. Without a running loop,
+        they were lost with theirs.
+        """
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self._idle.clear()
+        else:
+            self._closing = loop.create_task(self.aclose())
 
     async def aclose(self) -> None:
         """Close idle connections."""
@@ -167,7 +170,9 @@ class AsyncConnection:
 
     def _connection(self, url: str) -> httpcore.AsyncHTTPConnection:
         """Return a connection that connects at its first request."""
-        return httpcore.AsyncHTTPConnection(messages.origin(url), self.endpoint.tls(url))
+        return httpcore.AsyncHTTPConnection(
+            messages.origin(url), self.endpoint.tls(url), network_backend=_BACKEND
+        )
 
 
 class AsyncResponse:

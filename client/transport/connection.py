@@ -19,8 +19,10 @@ from .address import Address
 from .endpoint import Endpoint
 from .idle_connections import IdleConnections
 from .messages import CLOSED_WHILE_IDLE, FAILURES, Headers, Reply, Request
+from .network import Backend
 from .retry import Retry
 
+_BACKEND = Backend()
 _T = TypeVar("_T")
 
 
@@ -42,12 +44,7 @@ class Connection:
 
     def call_once(self, call: Call) -> bytes:
         """Send a request that must not be sent twice, on its own connection. Raises ClientError."""
-        return self.read_once(messages.of_call(call))
-
-    def read_once(self, request: Request) -> bytes:
-        """Send a request once, on its own connection; return the body. Raises ClientError."""
-        with self.open(request) as response:
-            return response.read()
+        return self._read_once(messages.of_call(call))
 
     def download(self, call: Call, idle_secs: float) -> "Response":
         """Return the successful answer before its body. The caller must close it.
@@ -62,14 +59,7 @@ class Connection:
 
         Raises ClientError, and any exception of `pieces`.
         """
-        return self.read_once(messages.upload(path, pieces, size, idle_secs))
-
-    def open(self, request: Request) -> "Response":
-        """Send a request once, on its own connection. The caller must close the response.
-
-        Raises ClientError.
-        """
-        return self._opened(self.endpoint.located(), request)
+        return self._read_once(messages.upload(path, pieces, size, idle_secs))
 
     def stream(self, address: Address, request: Request) -> Iterator[bytes]:
         """Yield the body of one response as it arrives. Always ends with a ClientError."""
@@ -100,6 +90,10 @@ class Connection:
             except ClientError as e:
                 pause = self.endpoint.pause_after(retry, e, used, at_once)
             self._sleep(pause)
+
+    def _read_once(self, request: Request) -> bytes:
+        with self._opened(self.endpoint.located(), request) as response:
+            return response.read()
 
     def _exchange(self, address: Address, request: Request) -> Reply:
         encoded = messages.encoded(request, address, self.endpoint.headers)
@@ -157,7 +151,9 @@ class Connection:
 
     def _connection(self, url: str) -> httpcore.HTTPConnection:
         """Return a connection that connects at its first request."""
-        return httpcore.HTTPConnection(messages.origin(url), self.endpoint.tls(url))
+        return httpcore.HTTPConnection(
+            messages.origin(url), self.endpoint.tls(url), network_backend=_BACKEND
+        )
 
 
 class Response:

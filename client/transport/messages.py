@@ -4,7 +4,7 @@ No I/O: `connection` and `async_connection` send and receive.
 """
 
 import functools
-from collections.abc import AsyncIterable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from urllib.parse import urlsplit
 
 import httpcore
@@ -31,7 +31,7 @@ FAILURES = (
 #: server may work on the request.
 CLOSED_WHILE_IDLE = (httpcore.NetworkError, httpcore.RemoteProtocolError)
 
-Body = bytes | Iterable[bytes] | AsyncIterable[bytes] | None
+Body = bytes | Iterable[bytes] | None
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -125,31 +125,39 @@ def origin(url: str) -> httpcore.Origin:
     )
 
 
+@functools.lru_cache(64)
+def _head(address: Address) -> list[tuple[bytes, bytes]]:
+    """Return the headers of every request to this address."""
+    return _pairs(
+        {
+            "Host": urlsplit(address.url).netloc.rpartition("@")[2],
+            "Authorization": f"Bearer {address.token}",
+            "Accept": "*/*",
+        }
+    )
+
+
+def _pairs(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers.items()]
+
+
 def encoded(request: Request, address: Address, more: Mapping[str, str]) -> httpcore.Request:
-    """Return the request for this supervisor. more: headers that a header of `request` replaces.
+    """Return the request for this supervisor. more: further headers.
 
     Raises ClientError("badRequest") for a header or path that cannot be sent.
     """
-    to = origin(address.url)
-    headers = {
-        "Host": urlsplit(address.url).netloc.rpartition("@")[2],
-        "Authorization": f"Bearer {address.token}",
-        "Accept": "*/*",
-        **more,
-        **request.headers,
-    }
-    if isinstance(request.body, bytes):
-        headers["Content-Length"] = str(len(request.body))
-    elif request.body is None and request.method in ("POST", "PUT"):
-        headers["Content-Length"] = "0"
-    idle = request.idle_secs
+    to, idle = origin(address.url), request.idle_secs
     try:
+        headers = [*_head(address), *_pairs(more), *_pairs(request.headers)]
+        if isinstance(request.body, bytes):
+            headers.append((b"Content-Length", b"%d" % len(request.body)))
+        elif request.body is None and request.method in ("POST", "PUT"):
+            headers.append((b"Content-Length", b"0"))
+        target = request.path.encode("ascii")
         return httpcore.Request(
             request.method,
-            httpcore.URL(
-                scheme=to.scheme, host=to.host, port=to.port, target=request.path.encode("ascii")
-            ),
-            headers=[(k.encode("ascii"), v.encode("latin-1")) for k, v in headers.items()],
+            httpcore.URL(scheme=to.scheme, host=to.host, port=to.port, target=target),
+            headers=headers,
             content=request.body,
             extensions={"timeout": {"connect": CONNECT_SECS, "read": idle, "write": idle}},
         )

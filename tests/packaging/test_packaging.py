@@ -193,6 +193,7 @@ def test_the_metadata_says_what_is_needed(server_python: pathlib.Path) -> None:
         "click",
         "flask",
         "google-re2",
+        "httpcore[asyncio]",
         "itsdangerous",
         "packaging",
         "prometheus-client",

@@ -178,6 +178,20 @@ def test_an_answer_that_trickles_in_is_read_within_its_idle_time() -> None:
         made.close()
 
 
+async def test_a_request_arrives_in_one_piece() -> None:
+    pieces: list[bytes] = []
+
+    def answer(peer: socket.socket) -> None:
+        pieces.append(peer.recv(65536))
+        peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+
+    with server(answer) as url:
+        call = Call("/api/x", b"the body")
+        await asyncio.to_thread(Connection(endpoint(url)).call, call)
+        await AsyncConnection(endpoint(url)).call(call)
+    assert [p.endswith(b"\r\n\r\nthe body") for p in pieces] == [True, True]
+
+
 @pytest.mark.parametrize("size", [4, 100])
 def test_a_body_that_does_not_fit_its_length_is_the_callers_mistake(
     fake: Fake, connection: Connection, size: int
@@ -274,7 +288,7 @@ async def test_a_canceled_request_leaves_no_connection_and_no_answer(fake: Fake)
         assert await client.apps() == ["command", "heat"]
 
 
-async def test_a_thousand_waiters_are_served_at_once(fake: Fake) -> None:
+async def test_hundreds_of_requests_wait_at_once(fake: Fake) -> None:
     async with AsyncClient.to(fake.url, fake.token, UID) as client:
         fake.held = lambda path: len(fake.requests) < 300
         await asyncio.gather(*(client.begin_session() for _ in range(300)))
