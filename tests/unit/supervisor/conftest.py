@@ -7,7 +7,6 @@ followers and task counts refer only to existing runs.
 """
 
 import gc
-import itertools
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -154,9 +153,10 @@ class Stage:
         #: probes without an answer; timers that are set and neither fired nor cleared
         self.probes: list[fx.CheckPorts] = []
         self.clock: dict[Timer, float] = {}
-        self._snapshots = itertools.count(1)
-        self._handles = itertools.count(1)
-        self._moments = itertools.count(1)
+        # itertools.count cannot be copied from Python 3.14 on
+        self._snapshots = iter(range(1, 10**9))
+        self._handles = iter(range(1, 10**9))
+        self._moments = iter(range(1, 10**9))
 
     # ---- inputs
 

@@ -105,6 +105,28 @@ def certificates(folder: Path) -> tuple[Path, tuple[Path, Path]]:
             .not_valid_before(now - datetime.timedelta(days=1))
             .not_valid_after(now + datetime.timedelta(days=1))
             .add_extension(x509.BasicConstraints(ca=n == 0, path_length=None), critical=True)
+            # Python 3.13 and later require the key usage and the key identifiers
+            .add_extension(
+                x509.KeyUsage(
+                    digital_signature=True,
+                    content_commitment=False,
+                    key_encipherment=False,
+                    data_encipherment=False,
+                    key_agreement=False,
+                    key_cert_sign=n == 0,
+                    crl_sign=n == 0,
+                    encipher_only=False,
+                    decipher_only=False,
+                ),
+                critical=True,
+            )
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(keys[n].public_key()), critical=False
+            )
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(keys[0].public_key()),
+                critical=False,
+            )
         )
         if n:
             builder = builder.add_extension(
