@@ -40,6 +40,7 @@ from ...runtime.log.logger import (
     indented,
     json_of,
     one_line,
+    shown_ids,
     text_of,
 )
 from ...runtime.log.session_folders import Following
@@ -215,7 +216,9 @@ class _Writer:
             first = records[0]
             text = (
                 head_of(first)
-                + line
+                + line.removesuffix("\n")
+                + shown_ids(first)
+                + "\n"
                 + indented(first.traceback)
                 + "".join(map(text_of, records[1:]))
             )

@@ -3,14 +3,35 @@
 Effects are performed in order, and only after the events of their decision are durable.
 """
 
-from typing import Any
+from typing import Any, assert_never
 
 import msgspec
 
+from ....db.events.events import agent_stream, job_stream
 from ....protocol.errors import Refusal
 from ....protocol.ids import AgentKey, OpId, Token
 from ....protocol.wire.messages import Shared, TaskRun, TaskSpec
-from .timers import Timer
+from .causes import Cause
+from .timers import (
+    AgentIdleDeadline,
+    AgentLeaveDeadline,
+    AgentReturnDeadline,
+    AgentStartDeadline,
+    AgentStartRetry,
+    AttemptRetry,
+    AvoidedResourcesRetry,
+    DebugHoldDeadline,
+    FollowerCheck,
+    LaunchDeadline,
+    QueueGiveUp,
+    QueueLimit,
+    ReservationDeadline,
+    ReservationRetry,
+    SnapshotDeadline,
+    StopReminder,
+    TimeLimit,
+    Timer,
+)
 
 
 class ReplyStatus(msgspec.Struct, frozen=True):
@@ -169,3 +190,71 @@ Effect = (
     | ClearTimer
     | IncrementCounter
 )
+
+
+class CausedEffect(msgspec.Struct, frozen=True):
+    effect: Effect
+    cause: Cause
+
+
+def stream_of(effect: Effect) -> str | None:
+    """Return the stream of the job or agent that the effect is about. The job comes first."""
+    match effect:
+        case ReplyStatus(jid=jid) | RemoveRunDir(jid=jid):
+            return job_stream(jid)
+        case LaunchTask(token=token) | StopTask(token=token) | DiscardHeldTask(token=token):
+            return job_stream(token.jid)
+        case LaunchGang(tasks=tasks):
+            return job_stream(tasks[0].token.jid)
+        case AcknowledgeTasks(tokens=tokens):
+            return job_stream(tokens[0].jid)
+        case (
+            AgentReady(key=key)
+            | StartAgent(key=key)
+            | FindAgent(key=key)
+            | StopAgent(key=key)
+            | EvictAgent(key=key)
+            | CheckPorts(key=key)
+            | ListTasks(key=key)
+            | EndConnection(key=key)
+        ):
+            return agent_stream(key)
+        case SetTimer(timer=timer) | ClearTimer(timer=timer):
+            return _stream_of_timer(timer)
+        case ReplyRefusal() | IncrementCounter():
+            return None
+        case _:
+            assert_never(effect)
+
+
+def _stream_of_timer(timer: Timer) -> str | None:
+    match timer:
+        case (
+            AgentStartDeadline(key=key)
+            | AgentStartRetry(key=key)
+            | AgentReturnDeadline(key=key)
+            | AgentIdleDeadline(key=key)
+            | AgentLeaveDeadline(key=key)
+            | QueueGiveUp(key=key)
+            | SnapshotDeadline(key=key)
+        ):
+            return agent_stream(key)
+        case (
+            LaunchDeadline(token=token)
+            | TimeLimit(token=token)
+            | StopReminder(token=token)
+            | DebugHoldDeadline(token=token)
+        ):
+            return job_stream(token.jid)
+        case (
+            QueueLimit(jid=jid)
+            | AttemptRetry(jid=jid)
+            | ReservationDeadline(jid=jid)
+            | ReservationRetry(jid=jid)
+            | FollowerCheck(jid=jid)
+        ):
+            return job_stream(jid)
+        case AvoidedResourcesRetry():
+            return None
+        case _:
+            assert_never(timer)
