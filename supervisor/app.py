@@ -53,6 +53,7 @@ from .connections.heartbeat import HeartbeatMonitor
 from .connections.hub import Hub
 from .connections.progress import Progress
 from .connections.websocket import application as agents_application
+from .core.interface.causes import Cause
 from .core.interface.effects import Effect
 from .core.interface.inputs import Now, SignedIn, SignedOut
 from .driver_setup import DriverSet
@@ -326,14 +327,14 @@ class _Supervisor:
             self._clock.wall(), self._clock.monotonic(), self._boot_id, secrets.token_bytes(32)
         )
 
-    def perform(self, effect: Effect) -> None:
+    def perform(self, effect: Effect, cause: Cause) -> None:
         try:
-            self._effect_executor.perform(effect)
+            self._effect_executor.perform(effect, cause)
         except Exception as e:
             # One failed effect must not stop the others. Callers that wait for its result have a
             # deadline.
             self._counters.add("internal")
-            self.log.exception("an effect failed: {}", type(effect).__name__, error=e)
+            self.log.exception("an effect failed: {}", type(effect).__name__, error=e, cause=cause)
 
     def projected(self, job: Job, position: int, at: float) -> None:
         self._records.mark(job, position, at)

@@ -7,6 +7,7 @@ No decisions are made here.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar, assert_never
 
 from ..drivers.contracts import AgentDriver, AgentSpec, TaskDriver
@@ -25,6 +26,7 @@ from ..protocol.wire.messages import Kill
 from ..runtime.log.logger import Log
 from .connections.driver_reports import DriverReports
 from .connections.hub import DRIVER_NAMES, Hub
+from .core.interface.causes import Cause
 from .core.interface.effects import (
     AcknowledgeTasks,
     AgentReady,
@@ -107,7 +109,8 @@ class EffectExecutor:
         self._timers: dict[Timer, asyncio.TimerHandle] = {}
         self._work: set[asyncio.Task[None]] = set()
 
-    def perform(self, effect: Effect) -> None:
+    def perform(self, effect: Effect, cause: Cause) -> None:
+        """Perform one effect. All log lines about it name the cause."""
         match effect:
             case ReplyStatus() | ReplyRefusal() | AgentReady():
                 self._run_service.perform(effect)
@@ -120,19 +123,19 @@ class EffectExecutor:
                 | AcknowledgeTasks()
                 | DiscardHeldTask()
             ):
-                self._perform_task_effect(effect)
+                self._perform_task_effect(effect, cause)
             case SetTimer():
-                self._set_timer(effect.timer, effect.secs)
+                self._set_timer(effect.timer, effect.secs, cause)
             case ClearTimer():
                 self._clear_timer(effect.timer)
             case StartAgent():
-                self._spawn(self._start(effect))
+                self._spawn(self._start(effect, cause), cause)
             case FindAgent():
-                self._spawn(self._find(effect))
+                self._spawn(self._find(effect, cause), cause)
             case StopAgent():
-                self._spawn(self._stop(effect))
+                self._spawn(self._stop(effect, cause), cause)
             case EvictAgent():
-                self._evict(effect)
+                self._evict(effect, cause)
             case RemoveRunDir():
                 self._run_dir_reaper.remove(effect.run_dir, effect.serial)
             case EndConnection():
@@ -140,7 +143,7 @@ class EffectExecutor:
                 self._driver_reports.end(effect.key, effect.epoch, effect.reason)
             case IncrementCounter():
                 self._counters.add(effect.what)
-                self._log("{}: {}", effect.what, effect.detail)
+                self._log("{}: {}", effect.what, effect.detail, cause=cause)
             case _:
                 assert_never(effect)
 
@@ -150,7 +153,7 @@ class EffectExecutor:
 
     # ---- tasks
 
-    def _perform_task_effect(self, effect: TaskEffect) -> None:
+    def _perform_task_effect(self, effect: TaskEffect, cause: Cause) -> None:
         tasks = self._task_drivers.get(effect.key.driver)
         if tasks is None:
             self._counters.add("noTaskDriver")
@@ -159,6 +162,7 @@ class EffectExecutor:
                 effect.key.driver,
                 type(effect).__name__,
                 uid=effect.key.uid,
+                cause=cause,
             )
             return
         match effect:
@@ -170,11 +174,14 @@ class EffectExecutor:
                     effect.spec.run_dir,
                     effect.token.jid,
                     **execution_log_ids(effect.token),
+                    cause=cause,
                     **agent_log_ids(effect.key),
                 )
                 app = effect.spec.app
                 if app is not None and self._library_sync.apart(effect.key):
-                    self._spawn(self._launch_with_library(tasks, effect, app.simulation_type))
+                    self._spawn(
+                        self._launch_with_library(tasks, effect, app.simulation_type), cause
+                    )
                 else:
                     tasks.launch(effect.key, effect.token, effect.spec)
             case LaunchGang():
@@ -186,6 +193,7 @@ class EffectExecutor:
                     len(effect.tasks) - 1,
                     first.jid,
                     **execution_log_ids(first),
+                    cause=cause,
                     **agent_log_ids(effect.key),
                 )
                 tasks.launch_gang(effect.key, effect.shared, effect.tasks)
@@ -213,22 +221,24 @@ class EffectExecutor:
 
     # ---- timers
 
-    def _set_timer(self, timer: Timer, secs: float) -> None:
+    def _set_timer(self, timer: Timer, secs: float, cause: Cause) -> None:
         self._clear_timer(timer)
-        self._timers[timer] = asyncio.get_running_loop().call_later(secs, self._timer_fired, timer)
+        self._timers[timer] = asyncio.get_running_loop().call_later(
+            secs, self._timer_fired, timer, cause
+        )
 
     def _clear_timer(self, timer: Timer) -> None:
         handle = self._timers.pop(timer, None)
         if handle is not None:
             handle.cancel()
 
-    def _timer_fired(self, timer: Timer) -> None:
+    def _timer_fired(self, timer: Timer, cause: Cause) -> None:
         self._timers.pop(timer, None)
-        self._engine.tell(TimerFired(timer))
+        self._engine.tell(TimerFired(timer, cause))
 
     # ---- drivers
 
-    async def _start(self, effect: StartAgent) -> None:
+    async def _start(self, effect: StartAgent, cause: Cause) -> None:
         agent_id = self._redactor.add(self._agent_id(effect.key))
         self._redactor.add(effect.token)
         name = DRIVER_NAMES.get(effect.key.driver, effect.key.driver)
@@ -240,6 +250,7 @@ class EffectExecutor:
             short_uid(effect.key.uid),
             effect.attempt,
             agent=agent_id,
+            cause=cause,
             **agent_log_ids(effect.key),
         )
         driver = self._drivers.get(effect.key.driver)
@@ -255,6 +266,7 @@ class EffectExecutor:
                 "{} could not be started: {}",
                 str(effect.key),
                 e.sentence,
+                cause=cause,
                 **agent_log_ids(effect.key),
             )
             if e.code == SIGN_IN:
@@ -263,7 +275,11 @@ class EffectExecutor:
                 self._engine.tell(DriverFailed(effect.key, effect.attempt, e.sentence))
         except OSError as e:
             self._log.exception(
-                "{} could not be started", str(effect.key), error=e, **agent_log_ids(effect.key)
+                "{} could not be started",
+                str(effect.key),
+                error=e,
+                cause=cause,
+                **agent_log_ids(effect.key),
             )
             self._engine.tell(
                 DriverFailed(effect.key, effect.attempt, f"{type(e).__name__}: {e.strerror}")
@@ -271,7 +287,7 @@ class EffectExecutor:
         else:
             self._engine.tell(DriverStarted(effect.key, effect.attempt, handle))
 
-    async def _find(self, effect: FindAgent) -> None:
+    async def _find(self, effect: FindAgent, cause: Cause) -> None:
         driver = self._drivers.get(effect.key.driver)
         if driver is None:
             self._engine.tell(
@@ -285,38 +301,57 @@ class EffectExecutor:
         except Exception as e:
             # A bug in the driver is no proof that the agent is gone.
             self._log.exception(
-                "{} could not be located", str(effect.key), error=e, **agent_log_ids(effect.key)
+                "{} could not be located",
+                str(effect.key),
+                error=e,
+                cause=cause,
+                **agent_log_ids(effect.key),
             )
             self._engine.tell(DriverFound(effect.key, "unknown", f"{type(e).__name__}"))
             return
         self._log(
-            "{} is {}: {}", str(effect.key), found.state, found.detail, **agent_log_ids(effect.key)
+            "{} is {}: {}",
+            str(effect.key),
+            found.state,
+            found.detail,
+            cause=cause,
+            **agent_log_ids(effect.key),
         )
         self._engine.tell(DriverFound(effect.key, found.state, found.detail, found.sign_in))
 
-    def _evict(self, effect: EvictAgent) -> None:
+    def _evict(self, effect: EvictAgent, cause: Cause) -> None:
         """Stop an idle agent unless it owes an answer. Requests for an agent in this phase wait
         until it is gone.
         """
         connection = self._hub.connections.get(effect.key)
         if connection is None and effect.handle:
-            self._spawn(self._stop(StopAgent(effect.key, effect.handle)))
+            self._spawn(self._stop(StopAgent(effect.key, effect.handle), cause), cause)
         elif connection is None or connection.epoch != effect.epoch:
             return
         elif connection.asked:
             self._engine.tell(EvictionRefused(effect.key, effect.epoch))
         else:
-            self._log("{} is stopped: {}", connection, effect.reason, **agent_log_ids(effect.key))
+            self._log(
+                "{} is stopped: {}",
+                connection,
+                effect.reason,
+                cause=cause,
+                **agent_log_ids(effect.key),
+            )
             self._hub.send(effect.key, Kill(reason=effect.reason))
 
-    async def _stop(self, effect: StopAgent) -> None:
+    async def _stop(self, effect: StopAgent, cause: Cause) -> None:
         driver = self._drivers.get(effect.key.driver)
         try:
             if driver is not None:
                 await self._timed(effect.key, "stop", driver.stop(effect.handle, STOP_GRACE_SECS))
         except Refusal as e:
             self._log(
-                "{} cannot be stopped: {}", str(effect.key), e.sentence, **agent_log_ids(effect.key)
+                "{} cannot be stopped: {}",
+                str(effect.key),
+                e.sentence,
+                cause=cause,
+                **agent_log_ids(effect.key),
             )
             if e.code == SIGN_IN:
                 self._engine.tell(SignInNeeded(effect.key, None, e.sentence))
@@ -324,7 +359,11 @@ class EffectExecutor:
         except Exception as e:
             # the core's timer asks again
             self._log.exception(
-                "{} cannot be stopped", str(effect.key), error=e, **agent_log_ids(effect.key)
+                "{} cannot be stopped",
+                str(effect.key),
+                error=e,
+                cause=cause,
+                **agent_log_ids(effect.key),
             )
             return
         self._engine.tell(DriverStopped(effect.key))
@@ -338,15 +377,15 @@ class EffectExecutor:
         finally:
             self._driver_called(key.driver, key.host, verb, failed, time.monotonic() - began)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None], cause: Cause) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._work.add(task)
-        task.add_done_callback(self._work_ended)
+        task.add_done_callback(partial(self._work_ended, cause))
 
-    def _work_ended(self, task: asyncio.Task[None]) -> None:
+    def _work_ended(self, cause: Cause, task: asyncio.Task[None]) -> None:
         self._work.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            self._log.exception("an effect failed", error=task.exception())
+            self._log.exception("an effect failed", error=task.exception(), cause=cause)
 
     async def close(self) -> None:
         for timer in list(self._timers):

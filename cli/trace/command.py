@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: A shorter name is a Slurm job number or the beginning of a simulation id.
 MIN_ID_CHARS = 4
+#: Characters of an event's text before its sentence: time and interval.
+_SENTENCE_AT = 36
 _ID = re.compile(r"[A-Za-z0-9_.:@+-]{1,100}\Z", re.ASCII)
 _SIMULATION = re.compile(r"[A-Za-z0-9]{1,8}(-[A-Za-z0-9_]*)?\Z", re.ASCII)
 
@@ -140,8 +142,9 @@ def _match(m: dict[str, Any]) -> str:
 
 def _timeline(answer: dict[str, Any]) -> Iterator[str]:
     """Yield the lines in order, with the waits between them. A heading names the source whenever it
-    changes.
+    changes. The cause of an effect follows its log line.
     """
+    events = {i.get("position"): i for i in answer.get("items") or []}
     waits = {w.get("before"): w for w in answer.get("waits") or []}
     source = None
     for item in ordered(answer.get("items") or [], answer.get("lines") or []):
@@ -152,6 +155,16 @@ def _timeline(answer: dict[str, Any]) -> Iterator[str]:
             source = item.get("source")
             yield str(source)
         yield f"  {item.get('text', '')}"
+        cause = item.get("cause") or {}
+        if "name" in cause:
+            yield f"    cause: {_cause(cause, events.get(cause.get('position')))}"
+
+
+def _cause(cause: dict[str, Any], event: dict[str, Any] | None) -> str:
+    """Return the name of a cause, with the sentence of the event if the timeline has it."""
+    version = f"@{cause['version']}" if "version" in cause else ""
+    sentence = "" if event is None else f", {str(event['text'])[_SENTENCE_AT:].strip()}"
+    return f"{cause['name']}{version}{sentence}"
 
 
 def ordered(items: list[dict[str, Any]], lines: list[dict[str, Any]]) -> list[dict[str, Any]]:

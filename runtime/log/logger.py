@@ -35,6 +35,9 @@ OWN_FIELDS = frozenset(
     ("ts", "level", "component", "session", "pid", "thread", "where", "msg", "traceback")
 )
 
+#: ids that a text line shows after its message; the message names the others where people need them
+TEXT_IDS = ("cause",)
+
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _SHORT = {"op": OP_SHORT, "agent": AGENT_SHORT}
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -254,7 +257,15 @@ def head_of(record: Record) -> str:
 
 def text_of(record: Record) -> str:
     """Return the record as lines for people."""
-    return f"{head_of(record)}{record.where} {record.message}\n{indented(record.traceback)}"
+    return (
+        f"{head_of(record)}{record.where} {record.message}{shown_ids(record)}\n"
+        f"{indented(record.traceback)}"
+    )
+
+
+def shown_ids(record: Record) -> str:
+    """Return the ids that a text line has after its message."""
+    return "".join(f" {name}={record.ids[name]}" for name in TEXT_IDS if name in record.ids)
 
 
 def indented(trace: str) -> str:

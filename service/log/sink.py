@@ -41,6 +41,7 @@ from ...runtime.log.logger import (
     indented,
     json_of,
     one_line,
+    shown_ids,
     text_of,
 )
 from ...runtime.log.session_folders import Following
@@ -216,7 +217,9 @@ class _Writer:
             first = records[0]
             text = (
                 head_of(first)
-                + line
+                + line.removesuffix("\n")
+                + shown_ids(first)
+                + "\n"
                 + indented(first.traceback)
                 + "".join(map(text_of, records[1:]))
             )

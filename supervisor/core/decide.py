@@ -21,7 +21,7 @@ from ...db.store.contract import Receipt, Write
 from ...protocol.errors import Refusal
 from .agents import host_availability, idle_eviction, lifecycle
 from .interface import timers
-from .interface.effects import Effect, ReplyRefusal
+from .interface.effects import CausedEffect, Effect, ReplyRefusal
 from .interface.inputs import (
     AgentConnected,
     AgentDisconnected,
@@ -55,22 +55,30 @@ from .state.world import World
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """One transaction and its effects. touched: changed jobs as they are once it is durable."""
+    """One transaction and its effects. touched: changed jobs as they are once it is durable.
+    caused: the effects in order, each with its cause.
+    """
 
     writes: tuple[Write, ...]
     receipts: tuple[Receipt, ...]
     touched: dict[str, Job]
-    effects: tuple[Effect, ...]
+    caused: tuple[CausedEffect, ...]
+
+    @property
+    def effects(self) -> tuple[Effect, ...]:
+        return tuple(c.effect for c in self.caused)
 
 
 def decide(world: World, inputs: Sequence[Input], now: Now) -> Decision:
     """Decide these inputs together. Advances the world; has no other side effects."""
     tx = Transaction(world, now)
     for input_ in inputs:
+        tx.begin_input(input_)
         _apply(tx, input_)
         _follow_up(tx)
+    tx.end_inputs()
     dependencies.schedule_followers(tx)
-    return Decision(tx.writes(), tuple(tx.receipts), dict(tx.touched), tuple(tx.effects))
+    return Decision(tx.writes(), tuple(tx.receipts), dict(tx.touched), tuple(tx.caused))
 
 
 def _follow_up(tx: Transaction) -> None:
@@ -203,6 +211,7 @@ def restarted(tx: Transaction) -> None:
 def outstanding(world: World, now: Now) -> tuple[Effect, ...]:
     """Return the effects that are outstanding right after a restart."""
     tx = Transaction(world, now)
+    tx.begin_input(Restarted())
     restarted(tx)
     _follow_up(tx)
-    return tuple(tx.effects)
+    return tuple(c.effect for c in tx.caused)

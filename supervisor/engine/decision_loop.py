@@ -25,6 +25,7 @@ from ...protocol.wire.messages import Alive
 from ...runtime import failpoints
 from ..core.decide import Decision, decide
 from ..core.interface import inputs as core_inputs
+from ..core.interface.causes import Cause
 from ..core.interface.effects import Effect, ListTasks, ReplyRefusal
 from ..core.interface.inputs import (
     AgentConnected,
@@ -56,7 +57,7 @@ class EngineCallbacks(Protocol):
     def now(self) -> Now:
         """Return the current time and fresh entropy."""
 
-    def perform(self, effect: Effect) -> None:
+    def perform(self, effect: Effect, cause: Cause) -> None:
         """Carry out one durable effect. Must not raise and must not wait."""
 
     def projected(self, job: Job, position: int, at: float) -> None:
@@ -235,8 +236,8 @@ class Engine:
             if live is job and not job.busy:
                 del self.world.jobs[jid]
         self._trim()
-        for effect in pending.decision.effects:
-            self.ports.perform(effect)
+        for caused in pending.decision.caused:
+            self.ports.perform(caused.effect, caused.cause)
         failpoints.reached("supervisor.acted")
 
     def _cache(self, entry: DurableJob) -> None:
@@ -313,9 +314,10 @@ class Engine:
         again: list[Input] = [
             AgentConnected(key, epoch, alive) for key, epoch, alive in self.ports.connections()
         ]
-        self.tell(*again, Restarted())
+        restarted = Restarted()
+        self.tell(*again, restarted)
         for key, _epoch, _alive in self.ports.connections():
-            self.ports.perform(ListTasks(key))
+            self.ports.perform(ListTasks(key), core_inputs.cause(restarted))
 
     def poke(self) -> None:
         """Try to recover even if no request arrives."""
@@ -345,7 +347,7 @@ class Engine:
         for input_ in inputs:
             handle = core_inputs.refusal_handle(input_)
             if handle is not None:
-                self.ports.perform(ReplyRefusal(handle, refusal))
+                self.ports.perform(ReplyRefusal(handle, refusal), core_inputs.cause(input_))
 
     # ---- what has to be at hand
 

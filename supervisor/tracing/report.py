@@ -2,6 +2,7 @@
 match.
 """
 
+import json
 import math
 import re
 from collections.abc import Sequence
@@ -18,6 +19,8 @@ from .log_search import AgentQuery, JobQuery, Line
 
 #: Up to this number of matches, each gets a timeline. With more matches, only the newest gets one.
 WHOLE = 3
+_CAUSE = re.compile(r"([A-Z][A-Za-z]+)(?:@([0-9]+))?")
+_CAUSE_AT_END = re.compile(rf" cause={_CAUSE.pattern}\Z")
 _PULLED = re.compile(r"pulled \S+ in [0-9.]+ s")
 #: Number of events, and seconds, before a placement that may contain the end of the previous task.
 _BEFORE, _MOMENT_SECS = 50, 1.0
@@ -81,9 +84,12 @@ def _hosts(events: Sequence[object], driver: str) -> frozenset[str]:
 
 
 def line_items(lines: list[Line], answer: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return log lines as items, with their component and the op or request that they name.
+    """Return log lines as items, with their component and cause.
 
-    orderAt: time by the supervisor's clock (unix seconds), corrected by the known offset.
+    orderAt: time by the supervisor's clock (unix seconds), corrected by the known offset. cause:
+    the `op` or `request` that the line names. For a line about an effect also `name`: the type of
+    the event or input that caused it, and for an event `version` and, if the timeline has the
+    event, `position`.
     """
     job = log_query(answer)
     ids: list[tuple[str, dict[str, str]]] = []
@@ -96,10 +102,37 @@ def line_items(lines: list[Line], answer: dict[str, Any]) -> list[dict[str, Any]
             **line._asdict(),
             "component": _component(line.source),
             "orderAt": line.at - offsets.get(line.source.rpartition("/")[0], 0.0),
-            "cause": next((cause for id_, cause in ids if id_ in line.text), None),
+            "cause": {
+                **next((cause for id_, cause in ids if id_ in line.text), {}),
+                **_named_cause(line, answer["items"]),
+            }
+            or None,
         }
         for line in lines
     ]
+
+
+def _named_cause(line: Line, items: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the cause that a line of the supervisor names at its end, as text, or in its field, as
+    JSON.
+    """
+    if _component(line.source) != "supervisor":
+        return {}
+    try:
+        found = _CAUSE.fullmatch(str(json.loads(line.text).get("cause")))
+    except ValueError:
+        found = _CAUSE_AT_END.search(line.text)
+    if found is None:
+        return {}
+    name, version = found.groups()
+    if version is None:
+        return {"name": name}
+    caused_by: dict[str, Any] = {"name": name, "version": int(version)}
+    # several agents may have an event of this type and version
+    events = [i for i in items if (type(i["event"]).__name__, i["version"]) == (name, int(version))]
+    if len(events) == 1:
+        caused_by["position"] = events[0]["position"]
+    return caused_by
 
 
 def with_image_pulls(lines: list[Line], waits: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -60,6 +60,7 @@ def items(events: Sequence[Stored]) -> list[dict[str, Any]]:
             "source": s.stream,
             "component": component(s.event),
             "position": s.position,
+            "version": s.version,
             "text": line,
             "cause": causes.of(s),
             "event": s.event,

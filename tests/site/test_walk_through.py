@@ -287,6 +287,9 @@ def test_a_trace_has_all_of_the_way_and_nothing_of_others(walk: Walk) -> None:
         ] == wanted
     assert not [text for of in lines.values() for text in of if bob.uid in text]
     assert trace["gaps"] == []
+    events = {item["position"]: item["event"]["type"] for item in trace["items"]}
+    causes = [x["cause"] for x in trace["lines"] if "_perform_task_effect" in x["text"]]
+    assert causes and all(events[c["position"]] == c["name"] == "TaskPlaced" for c in causes)
     short = walk.site.post("trace", id=walk.reality.bound["nz5CGo"], logs=True)
     assert [x["text"] for x in short["lines"]] == [x["text"] for x in trace["lines"]]
     assert "lines" not in walk.site.post("trace", id=walk.jid)

@@ -9,6 +9,7 @@ import msgspec
 from ....protocol.api.requests import RunCancel, RunRelease, RunSimulation
 from ....protocol.ids import AgentKey
 from ....protocol.wire.messages import Alive, RunStatusUpdate, Snapshot, ToSupervisor
+from .causes import Cause
 from .timers import AgentTimer, FollowerCheck, Timer
 
 
@@ -174,7 +175,10 @@ class EvictionRefused(msgspec.Struct, frozen=True):
 class TimerFired(msgspec.Struct, frozen=True):
     """`timer`: the value given to SetTimer."""
 
+    """cause: of the effect that set the timer; None if it is not known."""
+
     timer: Timer
+    cause: Cause | None = None
 
 
 class Restarted(msgspec.Struct, frozen=True):
@@ -245,6 +249,13 @@ def agent_key(input_: Input) -> AgentKey | None:
             return None
         case _:
             return input_.key
+
+
+def cause(input_: Input) -> Cause:
+    """Return the cause of effects that follow from this input and not from an event."""
+    if isinstance(input_, TimerFired) and input_.cause is not None:
+        return input_.cause
+    return Cause(None, type(input_).__name__)
 
 
 def refusal_handle(input_: Input) -> int | None:

@@ -8,16 +8,14 @@ import msgspec
 
 from ....protocol.ids import AgentKey
 
-# The hash is cached: one decision looks the same pools up many times.
 
-
-class JobPool(msgspec.Struct, frozen=True, tag=True, cache_hash=True):
+class JobPool(msgspec.Struct, frozen=True, tag=True):
     """The job itself: one run of it at a time, until all tasks of the run have ended."""
 
     jid: str
 
 
-class ArrayPool(msgspec.Struct, frozen=True, tag=True, cache_hash=True):
+class ArrayPool(msgspec.Struct, frozen=True, tag=True):
     """An array: the runs of one simulation, of which `at_once` may run at once."""
 
     uid: str
@@ -25,7 +23,7 @@ class ArrayPool(msgspec.Struct, frozen=True, tag=True, cache_hash=True):
     at_once: int
 
 
-class OpPool(msgspec.Struct, frozen=True, tag=True, cache_hash=True):
+class OpPool(msgspec.Struct, frozen=True, tag=True):
     """The runs of one user with this driver and agent kind. host: a cluster, None for all hosts."""
 
     driver: str
@@ -34,13 +32,13 @@ class OpPool(msgspec.Struct, frozen=True, tag=True, cache_hash=True):
     host: str | None
 
 
-class RunDirPool(msgspec.Struct, frozen=True, tag=True, cache_hash=True):
+class RunDirPool(msgspec.Struct, frozen=True, tag=True):
     """The run directory of a job, until the run has started."""
 
     jid: str
 
 
-class CpuPool(msgspec.Struct, frozen=True, tag=True, cache_hash=True):
+class CpuPool(msgspec.Struct, frozen=True, tag=True):
     """The slots for plain runs of this kind on this host, or in the queue of this cluster."""
 
     driver: str

@@ -13,8 +13,9 @@ from ....db.events.state import Job
 from ....db.store.contract import Receipt, Write
 from ....protocol.ids import AgentKey, derived_id
 from ....protocol.wire.messages import Shared
-from ..interface.effects import Effect
-from ..interface.inputs import Now
+from ..interface.causes import Cause, EventId
+from ..interface.effects import CausedEffect, Effect, stream_of
+from ..interface.inputs import Input, Now, cause
 from . import task_counts
 from .agent_phase import PhaseTrigger, next_phase
 from .agent_state import AgentState
@@ -29,7 +30,8 @@ class Transaction:
     def __init__(self, world: World, now: Now) -> None:
         self.world = world
         self.now = now
-        self.effects: list[Effect] = []
+        #: requested effects with their causes, in order
+        self.caused: list[CausedEffect] = []
         self.receipts: list[Receipt] = []
         #: changed jobs with their state after this decision
         self.touched: dict[str, Job] = {}
@@ -44,6 +46,24 @@ class Transaction:
         self.shared: dict[tuple[str, int, int], Shared] = {}
         self._writes: dict[str, tuple[int, list[Any]]] = {}
         self._minted = 0
+        #: the cause of an effect that is about no recorded job or agent; the latest event that the
+        #: current input recorded in each stream; and the same for earlier inputs
+        self._cause = Cause(None, "")
+        self._latest: dict[str, Cause] = {}
+        self._before: dict[str, Cause] = {}
+        #: whether the cause of an effect depends on its job or agent
+        self._several_causes = False
+
+    def begin_input(self, input_: Input) -> None:
+        """Attribute the following effects to this input."""
+        self._before |= self._latest
+        self._latest, self._several_causes = {}, False
+        self._cause = cause(input_)
+
+    def end_inputs(self) -> None:
+        """Attribute the following effects to the latest events of all inputs."""
+        self._latest = {**self._before, **self._latest}
+        self._several_causes = True
 
     def record(self, jid: str, event: JobEvent) -> Job:
         job = self.world.jobs.get(jid) or Job(jid=jid)
@@ -59,7 +79,13 @@ class Transaction:
         view.record = evolve_agent(view.record, event)
 
     def emit(self, effect: Effect) -> None:
-        self.effects.append(effect)
+        """Request an effect. Its cause is the latest event that this input recorded about the same
+        job or agent, else the latest event of this input, else the input.
+        """
+        found = self._cause
+        if self._several_causes and (stream := stream_of(effect)) is not None:
+            found = self._latest.get(stream, found)
+        self.caused.append(CausedEffect(effect, found))
 
     def change_phase(self, view: AgentState, trigger: PhaseTrigger) -> None:
         """Change the phase of an agent as `TRANSITIONS` says. Raise IllegalTransition, and change
@@ -109,7 +135,11 @@ class Transaction:
         )
 
     def _write(self, stream: str, version: int, event: Any) -> None:
+        """version: of the stream before this event."""
         self._writes.setdefault(stream, (version, []))[1].append(event)
+        self._cause = Cause(EventId(stream, version + 1), type(event).__name__)
+        self._latest[stream] = self._cause
+        self._several_causes = len(self._latest) > 1
 
 
 def token_hash(token: str) -> str:

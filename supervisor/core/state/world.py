@@ -103,15 +103,15 @@ class World:
         self.next_number = 1
 
     def _capacity(self, pool: LimitPool) -> int:
-        match pool:
-            case CpuPool(driver, kind, host):
-                return self.policy.slots_at(driver, kind, host)
-            case OpPool(driver, kind, host=host_):
-                return self.policy.runs_at(driver, kind, host_)
-            case ArrayPool(at_once=at_once):
-                return at_once
+        match pool:  # the pools that every run creates come first
             case JobPool() | RunDirPool():
                 return 1
+            case OpPool(driver, kind, host=host_):
+                return self.policy.runs_at(driver, kind, host_)
+            case CpuPool(driver, kind, host):
+                return self.policy.slots_at(driver, kind, host)
+            case ArrayPool(at_once=at_once):
+                return at_once
             case _:
                 assert_never(pool)
 

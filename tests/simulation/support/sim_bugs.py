@@ -29,11 +29,11 @@ def acts_before_it_is_durable() -> list[Patch]:
     original = Engine._append
 
     def take(self: Engine, pending: Any) -> None:
-        effects = pending.decision.effects
-        pending.decision = msgspec.structs.replace(pending.decision, effects=())
+        caused = pending.decision.caused
+        pending.decision = msgspec.structs.replace(pending.decision, caused=())
         original(self, pending)
-        for effect in effects:
-            self.ports.perform(effect)
+        for c in caused:
+            self.ports.perform(c.effect, c.cause)
 
     return [(Engine, "_append", take)]
 
@@ -112,10 +112,10 @@ def sends_a_stop_once() -> list[Patch]:
 
     def stop(tx: Any, token: Any, wanted: Any) -> None:
         original(tx, token, wanted)
-        tx.effects = [
-            e
-            for e in tx.effects
-            if not (isinstance(e, SetTimer) and e.timer == timers.StopReminder(token))
+        tx.caused = [
+            c
+            for c in tx.caused
+            if not (isinstance(c.effect, SetTimer) and c.effect.timer == timers.StopReminder(token))
         ]
 
     return [(dispatch, "stop", stop)]

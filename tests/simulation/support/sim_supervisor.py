@@ -20,6 +20,7 @@ from jobscribe.drivers.keeper_tasks import KeeperTaskDriver
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey, Token
 from jobscribe.protocol.wire.messages import Alive, Kill, ToAgent
+from jobscribe.supervisor.core.interface.causes import Cause
 from jobscribe.supervisor.core.interface.effects import (
     AcknowledgeTasks,
     AgentReady,
@@ -264,10 +265,10 @@ class Supervisor:
             self.time.random.randbytes(32),
         )
 
-    def perform(self, effect: Effect) -> None:
+    def perform(self, effect: Effect, cause: Cause) -> None:
         if self.time.strikes("the supervisor died between two effects"):
             raise Killed
-        self.time.say("effect", effect)
+        self.time.say("effect", effect, f"cause={cause}")
         match effect:
             case ReplyStatus(handle=handle, jid=jid, serial=serial):
                 run = self.engine.world.jobs[jid].run if jid in self.engine.world.jobs else None
@@ -296,7 +297,7 @@ class Supervisor:
                 self.tasks.release(key, token)
             case SetTimer(timer=timer, secs=secs):
                 self._clear(timer)
-                self.timers[timer] = self.life.after(secs, lambda: self._fired(timer))
+                self.timers[timer] = self.life.after(secs, lambda: self._fired(timer, cause))
             case ClearTimer(timer=timer):
                 self._clear(timer)
             case StartAgent() | FindAgent() | StopAgent():
@@ -346,6 +347,6 @@ class Supervisor:
     def _clear(self, timer: Timer) -> None:
         self.timers.pop(timer, lambda: None)()
 
-    def _fired(self, timer: Timer) -> None:
+    def _fired(self, timer: Timer, cause: Cause) -> None:
         self.timers.pop(timer, None)
-        self.tell(TimerFired(timer))
+        self.tell(TimerFired(timer, cause))

@@ -7,6 +7,7 @@ followers and task counts refer only to existing runs.
 """
 
 import gc
+import typing
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +33,7 @@ from jobscribe.protocol.wire.messages import (
 from jobscribe.supervisor.core.decide import Decision, decide
 from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core.interface import timers
+from jobscribe.supervisor.core.interface.causes import Cause
 from jobscribe.supervisor.core.interface.inputs import (
     AgentConnected,
     AgentDisconnected,
@@ -39,6 +41,7 @@ from jobscribe.supervisor.core.interface.inputs import (
     Cancel,
     DriverFound,
     DriverStarted,
+    Input,
     Now,
     ReleaseHold,
     Restarted,
@@ -54,6 +57,8 @@ from jobscribe.supervisor.core.state import task_counts
 from jobscribe.supervisor.core.state.configuration import CoreConfig
 from jobscribe.supervisor.core.state.world import World
 
+#: names of the inputs of the core
+INPUTS = {type_.__name__ for type_ in typing.get_args(Input)}
 UID, OTHER_UID = "user0001", "user0002"
 WALL = 1_700_000_000.0
 
@@ -191,6 +196,8 @@ class Stage:
             assert write.events
             assert write.expected_version == sum(s == write.stream for s, _ in self.log)
             self.log += [(write.stream, e) for e in write.events]
+        for caused in decision.caused:
+            self._check_cause(caused.cause)
         for r in decision.receipts:
             assert (r.uid, r.req_id) not in self.receipts, "a reqId leads to one place"
             self.receipts[r.uid, r.req_id] = (r.jid, r.serial)
@@ -202,6 +209,13 @@ class Stage:
                     self.clock.pop(e.timer, None)
                 case fx.CheckPorts():
                     self.probes.append(e)
+
+    def _check_cause(self, cause: Cause) -> None:
+        if cause.event is None:
+            assert cause.name in INPUTS
+        else:
+            events = [e for s, e in self.log if s == cause.event.stream]
+            assert type(events[cause.event.version - 1]).__name__ == cause.name
 
     def _check(self, decision: Decision) -> None:
         assert concurrency_limits.violations(self.world.slots) == []

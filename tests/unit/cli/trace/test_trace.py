@@ -127,6 +127,29 @@ def test_what_was_waited_for_stands_between_the_events() -> None:
     ]
 
 
+def test_the_cause_of_an_effect_follows_its_log_line() -> None:
+    lines = [
+        line(0.1, "sent", cause={"op": "o", "name": "TaskPlaced", "version": 2, "position": 1}),
+        line(0.2, "started", cause={"name": "AgentStartRequested", "version": 4}),
+        line(0.3, "found", cause={"name": "AgentDisconnected"}),
+        line(0.4, "about an op", cause={"op": "o"}),
+        line(0.5, "about nothing", cause=None),
+    ]
+    assert list(_lines("j", answer(items=[item(1, 0)], lines=lines))) == [
+        "job/j",
+        f"  {'':36}event 1",
+        "log/supervisor.log",
+        "  sent",
+        "    cause: TaskPlaced@2, event 1",
+        "  started",
+        "    cause: AgentStartRequested@4",
+        "  found",
+        "    cause: AgentDisconnected",
+        "  about an op",
+        "  about nothing",
+    ]
+
+
 def test_several_matches_are_told_with_what_each_is() -> None:
     matches = [
         {"what": "slurm", "name": "77", "jid": "u-s-b", "status": "running"},

@@ -206,6 +206,16 @@ def test_json_has_the_same_and_ids_as_fields(out: Lines) -> None:
     assert out.text.count("\n") == 1
 
 
+def test_a_text_line_ends_with_the_cause_and_shows_no_other_id(out: Lines, log: Log) -> None:
+    log("sent", cause="TaskPlaced@7", jid="EPRSqtUW-IVh7w74d-m")
+    assert out.text.endswith("_shows_no_other_id sent cause=TaskPlaced@7\n")
+    try:
+        raise ValueError("no")
+    except ValueError:
+        log.exception("failed", cause="AgentDisconnected")
+    assert " failed cause=AgentDisconnected\n  Traceback" in out.text
+
+
 def test_threads_are_told_apart(out: Lines, log: Log) -> None:
     thread = threading.Thread(target=lambda: log("from a thread"), name="Thread-17 (work)")
     thread.start()

@@ -49,9 +49,12 @@ def sink(out: Lines) -> Iterator[PkdebugSink]:
 
 
 def record(
-    message: str, where: str = "supervisor/connections/hub.py:173:receive", trace: str = ""
+    message: str,
+    where: str = "supervisor/connections/hub.py:173:receive",
+    trace: str = "",
+    **ids: str,
 ) -> Record:
-    return Record(1_582_580_351.0, 14458, 0, "supervisor", where, message, {}, trace)
+    return Record(1_582_580_351.0, 14458, 0, "supervisor", where, message, ids, trace)
 
 
 def eventually(condition: Callable[[], bool]) -> None:
@@ -82,6 +85,16 @@ def test_a_line_is_the_same_as_an_agents(out: Lines, sink: PkdebugSink, message:
     assert out.text.rstrip() == agents.text.rstrip()
     assert out.text.count("\n") == 1
     assert sink.revived == 0, "it did not come through pkdebug"
+
+
+def test_the_cause_of_an_effect_is_at_the_end_of_its_line(out: Lines, sink: PkdebugSink) -> None:
+    agents = Lines()
+    for trace in ("", "Traceback (most recent call last):\nValueError: y\n"):
+        shown = record("sent", trace=trace, cause="TaskPlaced@7", jid="j")
+        Direct(agents).write(shown)
+        sink.write(shown)
+    assert sink.flush()
+    assert out.text == agents.text and out.text.count(" sent cause=TaskPlaced@7\n") == 2
 
 
 def test_it_comes_through_pkdebug(

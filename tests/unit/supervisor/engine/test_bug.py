@@ -19,7 +19,7 @@ class Ports:
     def now(self) -> Now:
         return Now(wall=1_700_000_000.0, mono=1000.0, boot_id="b", entropy=bytes(32))
 
-    def perform(self, effect) -> None:
+    def perform(self, effect, cause) -> None:
         self.performed.append(effect)
 
     def projected(self, job, position, at) -> None:

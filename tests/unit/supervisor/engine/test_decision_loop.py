@@ -56,7 +56,7 @@ class House:
         self.store = store or MemoryStore(lambda call: call(), hold=hold, point=self.faults)
         self.engine = Engine(CoreConfig(**policy), self.store, self)
         self.performed, self.projections, self.notices, self.dead, self.live = [], [], [], [], []
-        self.errors = []
+        self.errors, self.causes = [], []
         self.when_performed = lambda effect: None
         self.handles = 0
 
@@ -68,8 +68,9 @@ class House:
             wall=self.wall, mono=self.mono, boot_id="b", entropy=self.moment.to_bytes(8, "big")
         )
 
-    def perform(self, effect):
+    def perform(self, effect, cause):
         self.performed.append(effect)
+        self.causes.append(cause)
         self.when_performed(effect)
 
     def projected(self, job, position, at):
@@ -213,6 +214,27 @@ def test_effects_come_in_the_order_of_decisions_also_of_those_that_write_nothing
     house.store.commit()
     assert list(house.answers()) == [first, joined, refused]
     assert house.answers()[refused] == "anotherRun"
+
+
+def test_effects_come_with_their_causes_also_refusals_and_what_a_recovery_asks_for(
+    kit, monkeypatch
+):
+    house = House(kit)
+    house.submit(1)
+    assert [str(c) for c in house.causes] == [
+        "RunRequested@1",
+        "AgentStartRequested@1",
+        "AgentStartRequested@1",
+    ]
+    house.agent()
+    with monkeypatch.context() as m:
+        m.setattr(termination, "_stop", bug)
+        house.causes.clear()
+        house.cancel(1)
+    assert [str(c) for c in house.causes] == ["Cancel"]
+    house.engine.poke()
+    asked = zip(house.performed[-len(house.causes) :], house.causes, strict=True)
+    assert [str(c) for e, c in asked if isinstance(e, fx.ListTasks)] == ["Restarted"]
 
 
 def test_without_anything_on_its_way_a_refusal_comes_at_once(kit):

@@ -23,6 +23,7 @@ from jobscribe.supervisor.agents.calls import Calls
 from jobscribe.supervisor.connections.hub import Connection, Hub
 from jobscribe.supervisor.connections.progress import Progress
 from jobscribe.supervisor.core.interface import effects as fx
+from jobscribe.supervisor.core.interface.causes import Cause
 from jobscribe.supervisor.core.interface.inputs import Now
 from jobscribe.supervisor.core.state.configuration import CoreConfig
 from jobscribe.supervisor.engine.decision_loop import Engine
@@ -216,7 +217,7 @@ class InMemorySupervisor:
     def now(self) -> Now:
         return Now(WALL + next(self.numbers) / 1000, self.mono, "boot0", os.urandom(32))
 
-    def perform(self, effect: Any) -> None:
+    def perform(self, effect: Any, cause: Cause) -> None:
         match effect:
             case fx.ReplyStatus() | fx.ReplyRefusal() | fx.AgentReady():
                 self.desk.perform(effect)

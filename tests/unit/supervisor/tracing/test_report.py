@@ -2,8 +2,10 @@
 clocks.
 """
 
+import json
 import math
 
+import msgspec
 import pytest
 
 from jobscribe.db.events.events import (
@@ -587,6 +589,54 @@ def test_a_line_names_the_op_or_request_that_it_is_about(log: Log) -> None:
         {"request": "request-of-ann-1"},
         None,
     ]
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_line_about_an_effect_names_the_event_or_input_that_caused_it(
+    log: Log, form: str
+) -> None:
+    t = log.whole()
+    answer = trace(log.store, t.jid, None)
+    placed = next(i for i in answer["items"] if isinstance(i["event"], TaskPlaced))
+
+    def cause(said: str, source: str = "log/supervisor.log", more: str = "") -> object:
+        text = (
+            f"Nov 14 22:13:20 1 0 x.py:1:f sent{more} cause={said}"
+            if form == "text"
+            else json.dumps({"msg": f"sent{more}", "cause": said})
+        )
+        return line_items([Line(T, source, text)], answer)[0]["cause"]
+
+    name = f"TaskPlaced@{placed['version']}"
+    whole = {
+        "name": "TaskPlaced",
+        "version": placed["version"],
+        "position": placed["position"],
+    }
+    assert cause(name) == whole
+    assert cause(name, more=" o=" + placed["event"].op_id[:6]) == {
+        "op": placed["event"].op_id,
+        **whole,
+    }
+    assert cause("TaskPlaced@99") == {"name": "TaskPlaced", "version": 99}, "not in the timeline"
+    assert cause("AgentDisconnected") == {"name": "AgentDisconnected"}
+    assert cause(name, more=" cause=RunEnded@3") == whole, "only the end of the line counts"
+    assert cause(name, source="log/server.log") is None
+    assert cause("not a cause") is None
+
+
+def test_an_event_that_several_agents_may_have_is_named_without_a_position(log: Log) -> None:
+    t = token()
+    log.requested(0)
+    for n, key in enumerate((KEY, msgspec.structs.replace(KEY, host="n13"))):
+        log.add(
+            agent_stream(key),
+            AgentStartRequested(at=T + n, agent_key=key, token_hash="h", attempt=1),
+        )
+        log.placed(2 + n, token(attempt=1 + n), key=key)
+    answer = trace(log.store, t.jid, None)
+    (item,) = line_items([Line(T, "log/supervisor.log", "x cause=AgentStartRequested@1")], answer)
+    assert item["cause"] == {"name": "AgentStartRequested", "version": 1}
 
 
 def test_what_the_logs_are_searched_for(log: Log) -> None:
