@@ -125,7 +125,7 @@ def test_the_kind_of_a_value_selects_the_choice_of_a_union() -> None:
             "sizes.x: it is an empty list; right: a whole number, or an object with low and high",
         ),
         ("sizes", dict.fromkeys("abc", 1), "sizes: it has 3 keys; right: an object of at most 2"),
-        ("shout", "abcd", 'shout: it is the text "abcd"; right: a text'),
+        ("shout", "abcd", "shout: it has 4 characters; right: a text"),
         ("cry", "a", "cry: unknown key; right: `shout`"),
         ("unset", 7, "unset: it is 7; right: an object with low and high"),
     ],
