@@ -22,6 +22,8 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 _NOTHING: Any = object()
 _FREE = Form()
+#: Elements of a list in a message that are examined for errors.
+_EXAMINED = 10_000
 _ABSENT: set[Any] = {NoneType, msgspec.UnsetType}
 _ZEROS: dict[Any, Any] = {str: "", int: 0, float: 0.0, bool: False, tuple: (), dict: {}}
 _NAMES: dict[Any, str] = {
@@ -48,10 +50,11 @@ def convert(
     provides the defaults of a partly given struct. Required fields with an error get an empty
     value ("", 0, ()). path: place of the data. folder: start of relative paths.
 
-    wire: the data is a message of a program: as in msgspec, null is a value, texts such as `1:30`
-    are not parsed, and a struct decides whether unknown keys are errors.
+    wire: the data is a message that msgspec does not accept. As in msgspec, null is a value, texts
+    such as `1:30` are not parsed, and a struct decides whether unknown keys are errors. Only the
+    errors are of use, not the returned struct.
     """
-    out: S = _Conversion(findings, folder, wire).struct(type_, data, path, "")
+    out: S = _Conversion(findings, folder, wire).value(_shape(type_), data, path, _NOTHING)
     return out
 
 
@@ -180,6 +183,8 @@ def _right(shape: _Shape) -> str:
         return form or f"one of {', '.join(map(str, get_args(bare)))}"
     text = form or _NAMES.get(bare, "another value")
     limits = range_text(shape.metas, "ge", "le") if bare in (int, float) else ""
+    if bare is str and not form and (size := range_text(shape.metas, "min_length", "max_length")):
+        limits = f"{size} characters"
     return f"{text}, {limits}" if limits else text
 
 
@@ -209,7 +214,7 @@ class _Conversion(NamedTuple):
             default = field.default() if base is None else getattr(base, field.name)
             value, here = table.get(key), member(path, key)
             if value is not None or (key in table and (self.wire or field.shape.none)):
-                values[field.name] = self._value(field.shape, value, here, default)
+                values[field.name] = self.value(field.shape, value, here, default)
             elif default is _NOTHING:
                 if isinstance(data, dict):
                     self.findings.error(here, "it is missing", _right(field.shape))
@@ -231,15 +236,17 @@ class _Conversion(NamedTuple):
     def _wrong_key(self, key: object, path: str) -> None:
         self.findings.error(path, f"a key is {shown(key)}", "keys are texts; put it in quotes")
 
-    def _value(self, shape: _Shape, value: Any, path: str, default: Any) -> Any:
+    def value(self, shape: _Shape, value: Any, path: str, default: Any) -> Any:
         """default: for a wrong value, if there is one."""
         if value is None and shape.none:
             return None
+        if self.wire and _fits(value, shape.type_):
+            return None if default is _NOTHING else default  # only errors are of interest
         before = self.findings.count
         if shape.kind == "union":
             choice = _choice(shape, value)
             if choice is not None:
-                return self._value(choice, value, path, default)
+                return self.value(choice, value, path, default)
             self._wrong(shape, value, path)
         out = None
         match shape.kind:
@@ -266,8 +273,8 @@ class _Conversion(NamedTuple):
             self.findings.error(path, f"it has {len(value)} elements", _right(shape))
             return ()
         out: list[Any] = []
-        for n, each in enumerate(value):
-            one = self._value(item, each, element(path, n), _NOTHING)
+        for n, each in enumerate(value[:_EXAMINED] if self.wire else value):
+            one = self.value(item, each, element(path, n), _NOTHING)
             if shape.form.unique and one in out:
                 self.findings.error(element(path, n), f"{shown(each)} occurs twice", "each once")
             out.append(one)
@@ -289,7 +296,7 @@ class _Conversion(NamedTuple):
             here = member(path, key)
             if not _fits(key, keys.type_):
                 self.findings.error(here, "this is not a valid name", _right(keys))
-            out[key] = self._value(values, each, here, _NOTHING)
+            out[key] = self.value(values, each, here, _NOTHING)
         return out
 
     def _leaf(self, shape: _Shape, value: Any, path: str) -> Any:

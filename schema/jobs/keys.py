@@ -97,13 +97,7 @@ def _without(problem: Callable[[str], str | None]) -> Callable[[Any], str]:
 ArgWord = Annotated[str, Form("a text", program_word)]
 Image = Annotated[str, Form(IMAGE_FORM, _without(image_problem), ("dockerImage",))]
 Env = Annotated[
-    dict[
-        Annotated[
-            EnvName,
-            Form("the name of a variable: letters, digits and _, not a digit first, at most 128"),
-        ],
-        ArgWord,
-    ],
+    dict[EnvName, ArgWord],
     Form("an object: NAME: value", aliases=("environment", "jobEnvs")),
 ]
 _Line = Annotated[str, Form(read=_command_line)]
