@@ -58,6 +58,11 @@ def convert(
     return out
 
 
+def shared(source: msgspec.Struct, type_: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the values of the fields that `type_` has, too."""
+    return {f: getattr(source, f) for f in source.__struct_fields__ if f in type_.__struct_fields__}
+
+
 class Place(NamedTuple):
     """One object of the data, for checks after its conversion. path: its place."""
 
@@ -173,8 +178,9 @@ def _right(shape: _Shape) -> str:
     if shape.kind == "union":
         return form or ", or ".join(map(_right, shape.inner))
     if shape.kind == "struct":
-        required = [n for n, f in _fields(shape.type_).items() if f.default() is _NOTHING]
-        return form or f"an object with {listed(required or list(_fields(shape.type_)))}"
+        fields = _fields(shape.type_)
+        names = [n for n, f in fields.items() if f.default() is _NOTHING] or list(fields)
+        return form or (f"an object with {listed(names)}" if names else "an object")
     if shape.kind in ("list", "dict"):
         what = "a list" if shape.kind == "list" else "an object"
         limits = range_text(shape.metas, "min_length", "max_length")

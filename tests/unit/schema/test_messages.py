@@ -9,7 +9,7 @@ import pytest
 from jobscribe.protocol.api.requests import RunSimulation
 from jobscribe.protocol.errors import Refusal
 from jobscribe.schema import messages
-from jobscribe.web.request.schemas import RunStatus
+from jobscribe.web.request.schemas import Body, RunStatus
 
 RUN = {"uid": "user0001", "simulationId": "sim00001", "command": ["true"]}
 
@@ -59,6 +59,10 @@ def test_fields_that_the_type_accepts_are_no_errors() -> None:
     assert problems(json.dumps(body).encode(), RunStatus) == [
         'simulationId: it is the text "a"; right: 8 letters or digits'
     ]
+
+
+def test_a_type_without_fields_needs_an_object() -> None:
+    assert problems(b"5", Body) == ["it is 5; right: an object"]
 
 
 def test_a_body_that_is_large_or_no_json_has_the_sentence_alone() -> None:
