@@ -37,7 +37,7 @@ def problems(settings: Settings) -> Iterator[Refusal]:
     """Yield everything that prevents a supervisor from starting with these settings."""
     yield from _setting_problems(settings)
     if settings.exits.table is not None:
-        yield from _exit_table_problems(settings.exits.table)
+        yield from exit_table_file.read(settings.exits.table)[1]
     if settings.docker.pool is not None:
         pool, found = pool_file.read(settings.docker.pool, _own_folders(settings))
         yield from found
@@ -123,13 +123,6 @@ def _setting_problems(settings: Settings) -> Iterator[Refusal]:
 def _secret_problems(path: str, setting: str) -> Iterator[Refusal]:
     try:
         read_secret(path, setting)
-    except Refusal as problem:
-        yield problem
-
-
-def _exit_table_problems(path: str) -> Iterator[Refusal]:
-    try:
-        exit_table_file.load(path)
     except Refusal as problem:
         yield problem
 

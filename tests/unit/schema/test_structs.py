@@ -26,7 +26,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     limit: Annotated[float, msgspec.Meta(gt=0, le=600), SECONDS] | None = None
     ports: Annotated[tuple[int, int], PORTS] = (2000, 3000)
     words: Annotated[tuple[Annotated[str, Form("a word", word)], ...], Form(unique=True)] = ()
-    labels: dict[Annotated[str, msgspec.Meta(max_length=3), Form("3 letters")], Word] = {}
+    labels: dict[Annotated[str, msgspec.Meta(max_length=3), Form("letters")], Word] = {}
     kind: Literal["a", "b"] = "a"
     on: bool = False
     file: Annotated[str, Form("a file", path=True)] | None = None
@@ -137,7 +137,11 @@ def test_null_is_missing_unless_it_is_a_value() -> None:
             {"x": 1.5},
             "it is 1.5, which could have been written differently; right: a text in quotes",
         ),
-        ("labels.long", {"long": "x"}, "this is not a valid name; right: 3 letters"),
+        (
+            "labels.long",
+            {"long": "x"},
+            "this is not a valid name; right: letters, at most 3 characters",
+        ),
         ("labels", [], "it is an empty list; right: an object"),
         ("kind", "c", 'it is the text "c"; right: one of a, b'),
         ("on", "yes", 'it is the text "yes"; right: true or false'),
@@ -170,7 +174,7 @@ def test_parts_keep_their_places() -> None:
         "parts[1]: it is 7; right: an object with name",
         "parts[2].name: it is 1; right: small letters; put it in quotes: '1'",
         'by_name["x y"].name: it is missing; right: small letters',
-        'size.low: it is the text "x"; right: a whole number, without quotes',
+        'size.low: it is the text "x"; right: a whole number',
     ]
     assert out == Whole(
         parts=(Part(name="a"), Part(name=""), Part(name="", on=True)),
