@@ -1,8 +1,7 @@
 """Checks before the start of a supervisor or front end: secrets, keys, addresses of listeners, and
 the site's own files.
 
-`problems` yields all problems at once, for people. `check` raises the first one at a start; for a
-site file it raises all problems of the file together.
+Both `problems` and `check` report all problems together.
 """
 
 import os
@@ -14,23 +13,15 @@ from ...protocol.errors import Refusal
 from ..settings.settings import Settings
 from . import cluster_file, exit_table_file, notification_file, pool_file
 from .secret_files import file_problems, is_loopback, read_secret, unsafe
+from .site_file import combined
 
 
 def check(settings: Settings) -> None:
-    """Raise Refusal("unsafe") or Refusal("badConfig") unless a supervisor may start with these
-    settings.
+    """Raise Refusal("unsafe") or Refusal("badConfig") with all problems unless a supervisor may
+    start with these settings.
     """
-    _raise_first(_setting_problems(settings))
-    if settings.exits.table is not None:
-        exit_table_file.load(settings.exits.table)
-    if settings.docker.pool is not None:
-        pool = pool_file.load(settings.docker.pool, _own_folders(settings))
-        _raise_first(_pool_problems(settings.docker.pool, pool))
-    if settings.sbatch.clusters is not None:
-        clusters = cluster_file.load(settings.sbatch.clusters)
-        _raise_first(_cluster_problems(settings.sbatch.clusters, clusters, settings))
-    if settings.notify.file is not None:
-        notification_file.load(settings.notify.file)
+    if found := list(problems(settings)):
+        raise combined("the configuration", found)
 
 
 def problems(settings: Settings) -> Iterator[Refusal]:
@@ -84,11 +75,6 @@ def check_server(settings: Settings) -> None:
         raise unsafe(
             f"server.ip is {s.ip}, but the front end has no TLS: keep it on loopback, behind a proxy with TLS"
         )
-
-
-def _raise_first(found: Iterator[Refusal]) -> None:
-    for problem in found:
-        raise problem
 
 
 def _own_folders(settings: Settings) -> tuple[str, str]:
