@@ -65,7 +65,7 @@ Host = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9.-]{0,252}\Z"
 Arg = Annotated[
     str,
     msgspec.Meta(pattern=r"^[^\0]*\Z", max_length=128 * 1024),
-    Form("a text without NUL, at most 131,072 characters"),
+    Form("a text without NUL"),
 ]
 EnvName = Annotated[
     str,

@@ -74,8 +74,10 @@ class Place(NamedTuple):
         return isinstance(self.data, dict) and self.data.get(key) is not None
 
     def valid(self, key: str) -> bool:
-        """Return whether the conversion and earlier checks found no error at this key."""
-        return not self.findings.has_error(member(self.path, key))
+        """Return whether the conversion and earlier checks found no error at this key, or at the
+        object for the key "".
+        """
+        return not self.findings.has_error(member(self.path, key) if key else self.path)
 
     def within(self, key: str) -> "Place":
         """Return the place of an object."""
@@ -188,9 +190,11 @@ def _right(shape: _Shape) -> str:
     if get_origin(bare) is Literal:
         return form or f"one of {', '.join(map(str, get_args(bare)))}"
     text = form or _NAMES.get(bare, "another value")
-    limits = range_text(shape.metas, "ge", "le") if bare in (int, float) else ""
-    if bare is str and not form and (size := range_text(shape.metas, "min_length", "max_length")):
-        limits = f"{size} characters"
+    if bare in (int, float):
+        limits = range_text(shape.metas, "ge", "le")
+    else:
+        limits = range_text(shape.metas, "min_length", "max_length")
+        limits += " characters" if limits else ""
     return f"{text}, {limits}" if limits else text
 
 
@@ -328,7 +332,7 @@ class _Conversion(NamedTuple):
         if shape.kind == "value" and shape.form.read is None:
             if shape.bare is str and isinstance(value, int) and not isinstance(value, bool):
                 right += f"; put it in quotes: '{value}'"
-            elif shape.bare is int and isinstance(value, str):
+            elif shape.bare is int and isinstance(value, str) and value.isdecimal():
                 right += ", without quotes"
             elif isinstance(value, str) and not _length_fits(shape.metas, len(value)):
                 why = f"it has {len(value)} characters"
