@@ -76,11 +76,11 @@ def parse_description(data: object) -> Description:
         raise InvalidDocument(findings.problems)
     whole = Place(data, "", findings)
     if "jobs" in data:
-        keys: Sequence[JobKeys] = convert(JobList, data, findings).jobs
-        jobs = [_job(job, at) for job, at in zip(keys, whole.each("jobs"), strict=False)]
+        given = convert(JobList, data, findings).jobs
+        jobs = [_job(place) for _, place in zip(given, whole.each("jobs"), strict=False)]
         _check_names(jobs, findings)
     else:
-        jobs = [_job(convert(JobKeys, data, findings), whole)]
+        jobs = [_job(whole)]
     _check_waits(jobs, findings)
     ordered = _ordered(jobs, findings)
     findings.check()
@@ -131,7 +131,8 @@ def _check_names(jobs: Sequence[JobDescription], findings: Findings) -> None:
             findings.error(member(job.path, "name"), problem, "a unique name")
 
 
-def _job(keys: JobKeys, place: Place) -> JobDescription:
+def _job(place: Place) -> JobDescription:
+    keys = convert(JobKeys, place.data, place.findings, place.path)
     _check_conflicts(keys, place)
     has_roles = keys.roles is not None
     own = {
