@@ -12,11 +12,20 @@ Codes of rows start at 1000 and exit codes end at 255, so they cannot be confuse
 """
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
-from ..protocol.jobs.exit_info import FAULTS, ExitInfo, Source, signal_name, signal_number
+from ..protocol.fields import LINE, Form, InvalidForm
+from ..protocol.jobs.exit_info import (
+    FAULTS,
+    SCHEDULER_END_STATES,
+    ExitInfo,
+    Source,
+    signal_by_name,
+    signal_name,
+    signal_number,
+)
 from . import output_patterns, safe_patterns
 from .causes import CAUSES
 from .classification import classify_by_facts
@@ -49,6 +58,42 @@ SEEN_CHARS, SEEN_LINES, LINE_CHARS = 4096, 100, 400
 ORDINARY_STOP = "cancel"
 
 
+def _signal(value: Any) -> int:
+    number = signal_by_name(value) if isinstance(value, str) else value
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise InvalidForm
+    return number
+
+
+def _state(value: Any) -> str:
+    if value not in SCHEDULER_END_STATES:
+        raise InvalidForm
+    return str(value)
+
+
+def _cause(value: Any) -> str:
+    if value not in CAUSES:
+        raise InvalidForm
+    return str(value)
+
+
+_LIST = msgspec.Meta(min_length=1, max_length=300)
+_Word = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^[A-Za-z0-9]{1,60}\Z"),
+    Form("a word of letters and digits, at most 60"),
+]
+_Cause = Annotated[str, Form(f"one of {', '.join(CAUSES)}", _cause)]
+_State = Annotated[str, Form(f"one of {', '.join(sorted(SCHEDULER_END_STATES))}", _state)]
+_Signal = Annotated[
+    int,
+    msgspec.Meta(ge=1, le=64),
+    Form("a signal, such as SIGKILL, or its number", _signal),
+]
+_ExitCode = Annotated[int, msgspec.Meta(ge=1, le=255)]
+_Sentence = Annotated[str, msgspec.Meta(min_length=1, max_length=500), LINE]
+
+
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Diagnosis of one execution that did not succeed. code: of the row in the exit table, never
     the exit code of the process.
@@ -78,16 +123,16 @@ class When(msgspec.Struct, frozen=True, kw_only=True):
     with `log` is a hint; its other conditions select the exits.
     """
 
-    stop: tuple[str, ...] = ()
-    source: tuple[Source, ...] = ()
-    fault: tuple[str, ...] = ()
+    stop: Annotated[tuple[_Word, ...], _LIST] = ()
+    source: Annotated[tuple[Source, ...], _LIST] = ()
+    fault: Annotated[tuple[_Word, ...], _LIST] = ()
     memory: bool = False
-    slurm: tuple[str, ...] = ()
-    cause: tuple[str, ...] = ()
-    perhaps: tuple[str, ...] = ()
-    signals: tuple[int, ...] = ()
-    codes: tuple[int, ...] = ()
-    log: tuple[str, ...] = ()
+    slurm: Annotated[tuple[_State, ...], _LIST] = ()
+    cause: Annotated[tuple[_Cause, ...], _LIST] = ()
+    perhaps: Annotated[tuple[_Cause, ...], _LIST] = ()
+    signals: Annotated[tuple[_Signal, ...], _LIST] = ()
+    codes: Annotated[tuple[_ExitCode, ...], _LIST] = ()
+    log: Annotated[tuple[str, ...], _LIST] = ()
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,12 +140,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     most likely to help first.
     """
 
-    code: int
-    phrase: str
+    code: Annotated[int, msgspec.Meta(ge=1000, le=99_999)]
+    phrase: Annotated[str, msgspec.Meta(min_length=1, max_length=60), LINE]
     type: Cause
-    behavior: Behavior
-    reason: str
-    solutions: tuple[str, ...] = ()
+    behavior: Behavior = "unknown"
+    reason: _Sentence
+    solutions: Annotated[tuple[_Sentence, ...], _LIST] = ()
     when: When = When()
 
 

@@ -78,6 +78,14 @@ def word(value: Any) -> str:
     return str(value)
 
 
+def line(value: Any) -> str:
+    """Parse one line of text, without blanks at its ends."""
+    text = value.strip() if isinstance(value, str) else ""
+    if not text.isprintable():
+        raise InvalidForm
+    return text
+
+
 def number_range(value: Any) -> tuple[int, int]:
     """Parse `first-last`, or a list of both."""
     if isinstance(value, list | tuple) and len(value) == 2:
@@ -104,6 +112,7 @@ def address(value: Any) -> str:
     return str(value)
 
 
+LINE = Form("one line of text", line)
 SECONDS = Form("seconds, or a text as in 90s, 15m or 1:30", seconds)
 PORTS = Form("two ports from 1024 to 65535, the lower one first, as in 30000-32767", port_range)
 MEGABYTES = Form("MB as a number, or a text such as '512MB' or '2GB'", megabytes)

@@ -6,7 +6,7 @@ so this module rejects NUL, slashes, `..` and look-alikes from other alphabets.
 
 import hashlib
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import msgspec
 
@@ -17,51 +17,76 @@ from .redaction import AGENT_SHORT, OP_SHORT, UID_SHORT
 _BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 OP_ID_LENGTH = 32
 
-Uid = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{8}\Z")]
-Sid = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{8}\Z")]
-SimulationType = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_]{0,31}\Z")]
-ComputeModel = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}\Z")]
-ComputeJid = Annotated[
-    str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{8}-[A-Za-z0-9]{8}-[A-Za-z][A-Za-z0-9_]{0,63}\Z")
+Uid = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{8}\Z"), Form("8 letters or digits")]
+Sid = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{8}\Z"), Form("8 letters or digits")]
+SimulationType = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^[a-z][a-z0-9_]{0,31}\Z"),
+    Form("a small letter, then small letters, digits or _, at most 32"),
 ]
-OpId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{32}\Z")]
-AgentId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{32}\Z")]
-ReqId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:-]{8,64}\Z")]
-Role = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,31}\Z")]
+ComputeModel = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}\Z"),
+    Form("a letter, then letters, digits or _, at most 64"),
+]
+ComputeJid = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^[A-Za-z0-9]{8}-[A-Za-z0-9]{8}-[A-Za-z][A-Za-z0-9_]{0,63}\Z"),
+    Form("uid-simulationId-computeModel"),
+]
+OpId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{32}\Z"), Form("32 letters or digits")]
+AgentId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{32}\Z"), Form("32 letters or digits")]
+ReqId = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^[A-Za-z0-9_.:-]{8,64}\Z"),
+    Form("8 to 64 letters, digits or _ . : -"),
+]
+Role = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,31}\Z"),
+    Form("a letter, then letters, digits or _, at most 32"),
+]
 #: A file of a library: no separator, no control character, no blank at either end, and no non-ASCII
 #: look-alike.
 LibName = Annotated[
-    str, msgspec.Meta(pattern=r"^[A-Za-z0-9_](?:[A-Za-z0-9_.+=@(), -]{0,126}[A-Za-z0-9_.+=@)-])?\Z")
+    str,
+    msgspec.Meta(pattern=r"^[A-Za-z0-9_](?:[A-Za-z0-9_.+=@(), -]{0,126}[A-Za-z0-9_.+=@)-])?\Z"),
+    Form(
+        "letters, digits, blanks and _ . + = @ ( ) , - (at most 128), beginning with a letter, digit or _"
+    ),
 ]
-Driver = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9]{0,15}\Z")]
+Driver = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^[a-z][a-z0-9]{0,15}\Z"),
+    Form("a small letter, then small letters or digits, at most 16"),
+]
 Host = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9.-]{0,252}\Z")]
 #: A command argument or the value of an environment variable; `EnvName` is the name of a variable.
-Arg = Annotated[str, msgspec.Meta(pattern=r"^[^\0]*\Z", max_length=128 * 1024)]
+Arg = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^[^\0]*\Z", max_length=128 * 1024),
+    Form("a text without NUL"),
+]
 EnvName = Annotated[
     str,
     msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}\Z"),
     Form("letters, digits and _, not a digit first, at most 128"),
+    Form("the name of a variable: letters, digits and _, not a digit first, at most 128"),
 ]
 Serial = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 Ordinal = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 Index = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 
-_SHAPES: dict[str, tuple[Any, str]] = {
-    "uid": (Uid, "8 letters or digits"),
-    "simulationId": (Sid, "8 letters or digits"),
-    "simulationType": (
-        SimulationType,
-        "a small letter, then small letters, digits or _, at most 32",
-    ),
-    "computeModel": (ComputeModel, "a letter, then letters, digits or _, at most 64"),
-    "computeJid": (ComputeJid, "uid-simulationId-computeModel"),
-    "opId": (OpId, "32 letters or digits"),
-    "agentId": (AgentId, "32 letters or digits"),
-    "name": (
-        LibName,
-        "letters, digits, blanks and _ . + = @ ( ) , - (at most 128), beginning with a letter, digit or _",
-    ),
-    "reqId": (ReqId, "8 to 64 letters, digits or _ . : -"),
+_SHAPES: dict[str, Any] = {
+    "uid": Uid,
+    "simulationId": Sid,
+    "simulationType": SimulationType,
+    "computeModel": ComputeModel,
+    "computeJid": ComputeJid,
+    "opId": OpId,
+    "agentId": AgentId,
+    "name": LibName,
+    "reqId": ReqId,
 }
 
 
@@ -108,11 +133,12 @@ def parse(kind: str, value: Any) -> str:
     """Return `value` if it has the shape of `kind` (a key such as "uid"). Raises
     Refusal("badRequest") otherwise.
     """
-    shape, sentence = _SHAPES[kind]
+    shape = _SHAPES[kind]
     try:
         return str(msgspec.convert(value, shape))
     except msgspec.ValidationError:
-        raise Refusal("badRequest", f"{kind} must be {sentence}; got {_quoted(value)}") from None
+        right = next(each.right for each in get_args(shape) if isinstance(each, Form))
+        raise Refusal("badRequest", f"{kind} must be {right}; got {_quoted(value)}") from None
 
 
 def parse_token(text: str) -> Token:

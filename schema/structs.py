@@ -22,6 +22,8 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 _NOTHING: Any = object()
 _FREE = Form()
+#: Elements of a list in a message that are examined for errors.
+_EXAMINED = 10_000
 _ABSENT: set[Any] = {NoneType, msgspec.UnsetType}
 _ZEROS: dict[Any, Any] = {str: "", int: 0, float: 0.0, bool: False, tuple: (), dict: {}}
 _NAMES: dict[Any, str] = {
@@ -48,11 +50,17 @@ def convert(
     provides the defaults of a partly given struct. Required fields with an error get an empty
     value ("", 0, ()). path: place of the data. folder: start of relative paths.
 
-    wire: the data is a message of a program: as in msgspec, null is a value, texts such as `1:30`
-    are not parsed, and a struct decides whether unknown keys are errors.
+    wire: the data is a message that msgspec does not accept. As in msgspec, null is a value, texts
+    such as `1:30` are not parsed, and a struct decides whether unknown keys are errors. Only the
+    errors are of use, not the returned struct.
     """
-    out: S = _Conversion(findings, folder, wire).struct(type_, data, path, "")
+    out: S = _Conversion(findings, folder, wire).value(_shape(type_), data, path, _NOTHING)
     return out
+
+
+def shared(source: msgspec.Struct, type_: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the values of the fields that `type_` has, too."""
+    return {f: getattr(source, f) for f in source.__struct_fields__ if f in type_.__struct_fields__}
 
 
 class Place(NamedTuple):
@@ -66,8 +74,10 @@ class Place(NamedTuple):
         return isinstance(self.data, dict) and self.data.get(key) is not None
 
     def valid(self, key: str) -> bool:
-        """Return whether the conversion and earlier checks found no error at this key."""
-        return not self.findings.has_error(member(self.path, key))
+        """Return whether the conversion and earlier checks found no error at this key, or at the
+        object for the key "".
+        """
+        return not self.findings.has_error(member(self.path, key) if key else self.path)
 
     def within(self, key: str) -> "Place":
         """Return the place of an object."""
@@ -170,8 +180,9 @@ def _right(shape: _Shape) -> str:
     if shape.kind == "union":
         return form or ", or ".join(map(_right, shape.inner))
     if shape.kind == "struct":
-        required = [n for n, f in _fields(shape.type_).items() if f.default() is _NOTHING]
-        return form or f"an object with {listed(required or list(_fields(shape.type_)))}"
+        fields = _fields(shape.type_)
+        names = [n for n, f in fields.items() if f.default() is _NOTHING] or list(fields)
+        return form or (f"an object with {listed(names)}" if names else "an object")
     if shape.kind in ("list", "dict"):
         what = "a list" if shape.kind == "list" else "an object"
         limits = range_text(shape.metas, "min_length", "max_length")
@@ -179,7 +190,11 @@ def _right(shape: _Shape) -> str:
     if get_origin(bare) is Literal:
         return form or f"one of {', '.join(map(str, get_args(bare)))}"
     text = form or _NAMES.get(bare, "another value")
-    limits = range_text(shape.metas, "ge", "le") if bare in (int, float) else ""
+    if bare in (int, float):
+        limits = range_text(shape.metas, "ge", "le")
+    else:
+        limits = range_text(shape.metas, "min_length", "max_length")
+        limits += " characters" if limits else ""
     return f"{text}, {limits}" if limits else text
 
 
@@ -209,7 +224,7 @@ class _Conversion(NamedTuple):
             default = field.default() if base is None else getattr(base, field.name)
             value, here = table.get(key), member(path, key)
             if value is not None or (key in table and (self.wire or field.shape.none)):
-                values[field.name] = self._value(field.shape, value, here, default)
+                values[field.name] = self.value(field.shape, value, here, default)
             elif default is _NOTHING:
                 if isinstance(data, dict):
                     self.findings.error(here, "it is missing", _right(field.shape))
@@ -231,15 +246,17 @@ class _Conversion(NamedTuple):
     def _wrong_key(self, key: object, path: str) -> None:
         self.findings.error(path, f"a key is {shown(key)}", "keys are texts; put it in quotes")
 
-    def _value(self, shape: _Shape, value: Any, path: str, default: Any) -> Any:
+    def value(self, shape: _Shape, value: Any, path: str, default: Any) -> Any:
         """default: for a wrong value, if there is one."""
         if value is None and shape.none:
             return None
+        if self.wire and _fits(value, shape.type_):
+            return None if default is _NOTHING else default  # only errors are of interest
         before = self.findings.count
         if shape.kind == "union":
             choice = _choice(shape, value)
             if choice is not None:
-                return self._value(choice, value, path, default)
+                return self.value(choice, value, path, default)
             self._wrong(shape, value, path)
         out = None
         match shape.kind:
@@ -266,8 +283,8 @@ class _Conversion(NamedTuple):
             self.findings.error(path, f"it has {len(value)} elements", _right(shape))
             return ()
         out: list[Any] = []
-        for n, each in enumerate(value):
-            one = self._value(item, each, element(path, n), _NOTHING)
+        for n, each in enumerate(value[:_EXAMINED] if self.wire else value):
+            one = self.value(item, each, element(path, n), _NOTHING)
             if shape.form.unique and one in out:
                 self.findings.error(element(path, n), f"{shown(each)} occurs twice", "each once")
             out.append(one)
@@ -289,7 +306,7 @@ class _Conversion(NamedTuple):
             here = member(path, key)
             if not _fits(key, keys.type_):
                 self.findings.error(here, "this is not a valid name", _right(keys))
-            out[key] = self._value(values, each, here, _NOTHING)
+            out[key] = self.value(values, each, here, _NOTHING)
         return out
 
     def _leaf(self, shape: _Shape, value: Any, path: str) -> Any:
@@ -315,7 +332,7 @@ class _Conversion(NamedTuple):
         if shape.kind == "value" and shape.form.read is None:
             if shape.bare is str and isinstance(value, int) and not isinstance(value, bool):
                 right += f"; put it in quotes: '{value}'"
-            elif shape.bare is int and isinstance(value, str):
+            elif shape.bare is int and isinstance(value, str) and value.isdecimal():
                 right += ", without quotes"
             elif isinstance(value, str) and not _length_fits(shape.metas, len(value)):
                 why = f"it has {len(value)} characters"

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from ..clusters.batch import BatchRequest, ClusterName
+from ..fields import Form
 from ..ids import (
     Arg,
     ComputeJid,
@@ -31,12 +32,26 @@ Limit = Annotated[float, msgspec.Meta(gt=0, le=366 * 86400)]
 GraceSecs = Annotated[float, msgspec.Meta(ge=0, le=3600)]
 DebugSecs = Annotated[float, msgspec.Meta(gt=0, le=30 * 86400)]
 Sentence = Annotated[str, msgspec.Meta(max_length=1000)]
-Hash = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{1,64}\Z")]
-Plan = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}\Z")]
+Hash = Annotated[
+    str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{1,64}\Z"), Form("1 to 64 letters or digits")
+]
+Plan = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}\Z"),
+    Form("the name of a plan: a small letter, then small letters, digits, _ or -, at most 32"),
+]
 #: Name of a driver. Empty: the default driver of this site; the stored run names the chosen one.
-AnyDriver = Annotated[str, msgspec.Meta(pattern=r"^([a-z][a-z0-9]{0,15})?\Z")]
+AnyDriver = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^([a-z][a-z0-9]{0,15})?\Z"),
+    Form("the name of a driver: a small letter, then small letters or digits, at most 16"),
+]
 KnownSerial = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
+#: A reqId to which the number of a run is appended.
+BulkReqId = Annotated[
+    str, msgspec.Meta(pattern=r"^[A-Za-z0-9_:-]{8,56}\Z"), Form("8 to 56 letters, digits or _ : -")
+]
 MAX_BULK = 10_000
 
 
@@ -103,7 +118,7 @@ class RunMany(_Request, frozen=True, kw_only=True):
     reqId `<reqId>.<n>`.
     """
 
-    req_id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_:-]{8,56}\Z")]
+    req_id: BulkReqId
     runs: Annotated[tuple[RunSpec, ...], msgspec.Meta(min_length=1, max_length=MAX_BULK)]
 
 
@@ -306,7 +321,7 @@ class RunArray(_Request, frozen=True, kw_only=True):
     durable; the run of index n has the reqId `<reqId>.<n>`.
     """
 
-    req_id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_:-]{8,56}\Z")]
+    req_id: BulkReqId
     run: RunSpec
     indices: IndexText
 
@@ -352,7 +367,7 @@ class RunDescription(_Request, frozen=True, kw_only=True):
     The same request may be repeated; it returns the runs of the first time.
     """
 
-    req_id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_:-]{8,56}\Z")]
+    req_id: BulkReqId
     uid: Uid
     description: Any
 

@@ -113,7 +113,7 @@ class BatchRequest(_Part, frozen=True, kw_only=True):
     setup: Annotated[
         str,
         msgspec.Meta(max_length=8192),
-        Form("lines of sh, at most 8192 characters", aliases=("prolog", "init")),
+        Form("lines of sh", aliases=("prolog", "init")),
     ] = ""
     directives: Annotated[
         tuple[Directive, ...], msgspec.Meta(max_length=20), Form(aliases=("options", "extra"))

@@ -154,9 +154,7 @@ class Cluster(_Part, frozen=True, kw_only=True):
     limit_slack_secs: _Secs = LIMIT_SLACK_SECS
     defaults: BatchRequest = BatchRequest()
     limits: Limits = Limits()
-    setup: Annotated[
-        str, msgspec.Meta(max_length=65_536), Form("lines of sh, at most 65,536 characters")
-    ] = ""
+    setup: Annotated[str, msgspec.Meta(max_length=65_536), Form("lines of sh")] = ""
     directives: Annotated[tuple[OptionName, ...], Form(unique=True)] = ()
 
 

@@ -199,6 +199,12 @@ def signal_number(code: int | None, signal: int | None) -> int | None:
     return code - 128 if code is not None and 128 < code <= 192 else None
 
 
+def signal_by_name(name: str) -> int | None:
+    """Return the number of a signal, such as SIGKILL or kill."""
+    word = name.upper()
+    return getattr(_names.Signals, word if word.startswith("SIG") else f"SIG{word}", None)
+
+
 def signal_name(number: int) -> str:
     try:
         return _names.Signals(number).name

@@ -22,7 +22,11 @@ FIRST_PORT, LAST_PORT = 1024, 65_535
 
 PortNumber = Annotated[int, msgspec.Meta(ge=1, le=LAST_PORT)]
 #: `[registry[:port]/]name[:tag][@sha256:...]`. The host checks whether the image exists.
-Image = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,500}\Z")]
+Image = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,500}\Z"),
+    Form("the name of an image: [registry[:port]/]name[:tag][@sha256:...]"),
+]
 TaskCount = Annotated[int, msgspec.Meta(ge=1, le=MAX_TASKS)]
 Cores = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 Mib = Annotated[int, msgspec.Meta(ge=1, le=2**40)]

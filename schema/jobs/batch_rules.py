@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ...protocol.clusters.batch import BatchRequest
 from ...protocol.jobs.roles import TaskRole
 from ..fields import Findings, quoted
-from ..structs import Place, convert
+from ..structs import Place, convert, shared
 from .keys import BatchKeys
 
 DIRECTIVE_FORM = "an option of sbatch without its dashes, such as exclusive or reservation=maint, of those that the cluster allows"
@@ -92,7 +92,7 @@ def batch_request(keys: BatchKeys, place: Place) -> BatchRequest:
                 place.error("directives", problem, DIRECTIVE_FORM)
     if problem := setup_problem(keys.setup):
         place.error("setup", problem, SETUP_FORM)
-    asked = BatchRequest(**{name: getattr(keys, name) for name in keys.__struct_fields__})
+    asked = BatchRequest(**shared(keys, BatchRequest))
     if place.findings.count == before and place.valid(""):
         for sentence in contradictions(asked):
             place.error("", sentence, "sizes that fit together")

@@ -17,7 +17,7 @@ from ...protocol.ids import ComputeJid, compute_jid, split_jid
 from ...protocol.jobs.roles import After
 from ...protocol.launch.task_environment import GIVEN
 from ..fields import Findings, InvalidDocument, Problem, element, fits, member, quoted, shown
-from ..structs import Place, convert
+from ..structs import Place, convert, shared
 from .batch_rules import batch_request
 from .keys import MAX_AFTER, Dependency, JobKeys, JobList
 from .role_rules import check_env, roles, words
@@ -76,11 +76,11 @@ def parse_description(data: object) -> Description:
         raise InvalidDocument(findings.problems)
     whole = Place(data, "", findings)
     if "jobs" in data:
-        keys: Sequence[JobKeys] = convert(JobList, data, findings).jobs
-        jobs = [_job(job, at) for job, at in zip(keys, whole.each("jobs"), strict=False)]
+        given = convert(JobList, data, findings).jobs
+        jobs = [_job(place) for _, place in zip(given, whole.each("jobs"), strict=False)]
         _check_names(jobs, findings)
     else:
-        jobs = [_job(convert(JobKeys, data, findings), whole)]
+        jobs = [_job(whole)]
     _check_waits(jobs, findings)
     ordered = _ordered(jobs, findings)
     findings.check()
@@ -131,29 +131,25 @@ def _check_names(jobs: Sequence[JobDescription], findings: Findings) -> None:
             findings.error(member(job.path, "name"), problem, "a unique name")
 
 
-def _job(keys: JobKeys, place: Place) -> JobDescription:
+def _job(place: Place) -> JobDescription:
+    keys = convert(JobKeys, place.data, place.findings, place.path)
     _check_conflicts(keys, place)
-    has_roles, has_batch = keys.roles is not None, keys.batch is not None
-    spec = RunSpec(
-        uid="",
-        simulation_id="",
-        job_run_mode=keys.kind or ("parallel" if has_roles else "sequential"),
-        driver=keys.driver or (SBATCH if has_batch else ""),
-        command=() if has_roles else words(keys.command, place),
-        roles=roles(keys.roles or {}, place, keys.image),
-        env=_environment(keys, place),
-        retry=keys.retry,
-        debug_secs=keys.debug,
-        time_limit_secs=keys.time_limit,
-        queue_limit_secs=keys.queue_limit,
-        grace_secs=keys.grace,
-        sim_name=keys.name,
-        batch=(
-            msgspec.UNSET
-            if keys.batch is None
-            else batch_request(keys.batch, place.within("batch"))
-        ),
-    )
+    has_roles = keys.roles is not None
+    own = {
+        "uid": "",
+        "simulation_id": "",
+        "job_run_mode": keys.kind or ("parallel" if has_roles else "sequential"),
+        "driver": keys.driver or (SBATCH if keys.batch is not None else ""),
+        "command": () if has_roles else words(keys.command, place),
+        "roles": roles(keys.roles or {}, place, keys.image),
+        "env": _environment(keys, place),
+        "after": (),
+        "sim_name": keys.name,
+        "batch": msgspec.UNSET
+        if keys.batch is None
+        else batch_request(keys.batch, place.within("batch")),
+    }
+    spec = RunSpec(**{**shared(keys, RunSpec), **own})
     return JobDescription(
         name=keys.name, path=place.path, spec=spec, after=_waits(keys), indices=keys.array
     )
@@ -176,7 +172,7 @@ def _check_conflicts(keys: JobKeys, place: Place) -> None:
         )
     if place.given("batch") and keys.driver not in (None, SBATCH):
         place.error("driver", f"it is {shown(keys.driver)}", f"{SBATCH}, the driver for `batch`")
-    if keys.retry.count == -1 and keys.time_limit is None:
+    if keys.retry.count == -1 and keys.time_limit_secs is None:
         place.findings.warning(
             member(place.within("retry").path, "count"),
             "a run that always fails is retried without end",

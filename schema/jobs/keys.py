@@ -97,13 +97,7 @@ def _without(problem: Callable[[str], str | None]) -> Callable[[Any], str]:
 ArgWord = Annotated[str, Form("a text", program_word)]
 Image = Annotated[str, Form(IMAGE_FORM, _without(image_problem), ("dockerImage",))]
 Env = Annotated[
-    dict[
-        Annotated[
-            EnvName,
-            Form("the name of a variable: letters, digits and _, not a digit first, at most 128"),
-        ],
-        ArgWord,
-    ],
+    dict[EnvName, ArgWord],
     Form("an object: NAME: value", aliases=("environment", "jobEnvs")),
 ]
 _Line = Annotated[str, Form(read=_command_line)]
@@ -130,13 +124,17 @@ class Ports(_Keys, frozen=True, kw_only=True):
 
 
 class RoleKeys(_Keys, frozen=True, kw_only=True):
-    """A role. shm `None`: 64 MB, or the memory if that is less."""
+    """A role. Fields with the name of a field of `TaskRole` are copied. shm `None`: 64 MB, or the
+    memory if that is less.
+    """
 
     tasks: Annotated[TaskCount, Form(aliases=("taskNumber", "instances", "count", "replicas"))] = 1
     command: Annotated[Command, Form(aliases=("cmd", "commands"))]
     env: Env = {}
     cpu: Annotated[Cores, Form(aliases=("cpuNumber", "cpus", "cores"))] = 1
-    memory: Annotated[Mib, MEGABYTES, Form(aliases=("memoryMB", "mem"))] = 100
+    memory_mb: Annotated[Mib, MEGABYTES, Form(aliases=("memoryMB", "mem"))] = msgspec.field(
+        name="memory", default=100
+    )
     shm: Annotated[Mib, MEGABYTES, Form(aliases=("shmMB",))] | None = None
     gpu: Annotated[Gpus, Form(aliases=("gpuNumber", "gpus"))] = 0
     ports: Annotated[
@@ -187,7 +185,7 @@ class Dependency(_Keys, frozen=True, kw_only=True):
 
 
 class JobKeys(_Keys, frozen=True, kw_only=True):
-    """A job. It has a command or roles."""
+    """A job. It has a command or roles. Fields with the name of a field of `RunSpec` are copied."""
 
     name: Annotated[
         str,
@@ -225,10 +223,18 @@ class JobKeys(_Keys, frozen=True, kw_only=True):
             aliases=("retryCount", "jobRetryCount", "retries"),
         ),
     ] = Retry()
-    debug: Annotated[DebugSecs, _TIME, Form(aliases=("isDebug", "debugSecs"))] | None = None
-    time_limit: Annotated[Limit, _TIME, Form(aliases=("timeLimitSecs", "time"))] | None = None
-    queue_limit: Annotated[Limit, _TIME, Form(aliases=("queueLimitSecs",))] | None = None
-    grace: Annotated[GraceSecs, _TIME, Form(aliases=("graceSecs",))] = 3.0
+    debug_secs: Annotated[DebugSecs, _TIME, Form(aliases=("isDebug", "debugSecs"))] | None = (
+        msgspec.field(name="debug", default=None)
+    )
+    time_limit_secs: Annotated[Limit, _TIME, Form(aliases=("timeLimitSecs", "time"))] | None = (
+        msgspec.field(name="timeLimit", default=None)
+    )
+    queue_limit_secs: Annotated[Limit, _TIME, Form(aliases=("queueLimitSecs",))] | None = (
+        msgspec.field(name="queueLimit", default=None)
+    )
+    grace_secs: Annotated[GraceSecs, _TIME, Form(aliases=("graceSecs",))] = msgspec.field(
+        name="grace", default=3.0
+    )
     after: Annotated[
         tuple[Annotated[str | Dependency, Form(_AFTER)], ...],
         msgspec.Meta(max_length=MAX_AFTER),
@@ -265,10 +271,10 @@ class JobKeys(_Keys, frozen=True, kw_only=True):
 
 
 class JobList(_Keys, frozen=True, kw_only=True):
-    """A description of several jobs."""
+    """A description of several jobs, which are converted one by one."""
 
     jobs: Annotated[
-        tuple[Annotated[JobKeys, Form("a job: an object with name, and command or roles")], ...],
+        tuple[Any, ...],
         msgspec.Meta(min_length=1, max_length=MAX_JOBS),
         Form(f"a list of jobs, 1 to {MAX_JOBS}"),
     ]

@@ -14,7 +14,7 @@ from ...protocol.jobs.roles import (
 from ...protocol.launch.task_environment import find_name_conflict
 from ...protocol.redaction import is_secret
 from ..fields import Findings, element, fits, member, shown
-from ..structs import Place, convert
+from ..structs import Place, convert, shared
 from .container_rules import first_duplicate
 from .keys import Ports, RoleKeys
 
@@ -96,7 +96,7 @@ def task_options(given: Mapping[str, object]) -> tuple[TaskRole, Findings]:
 
 def task_role(name: str, keys: RoleKeys, place: Place, image_of_all: str | None) -> TaskRole:
     """Return the role. Its numbers fit together, or there is an error."""
-    tasks, memory = keys.tasks, keys.memory
+    tasks, memory = keys.tasks, keys.memory_mb
     shm = min(64, memory) if keys.shm is None else keys.shm
     if shm > memory and place.valid("memory"):
         place.error("shm", f"it is {shm} MB", f"at most the memory of the task, {memory} MB")
@@ -113,21 +113,16 @@ def task_role(name: str, keys: RoleKeys, place: Place, image_of_all: str | None)
             f"the job succeeds as soon as {many} succeeded; all others are stopped",
             f"{tasks}, or null",
         )
-    return TaskRole(
-        name=name,
-        tasks=tasks,
-        command=words(keys.command, place),
-        env=keys.env,
-        cpu=keys.cpu,
-        memory_mb=memory,
-        shm_mb=shm,
-        gpu=keys.gpu,
-        ports=_ports(keys, place.within("ports")),
-        image=keys.image or image_of_all,
-        volumes=keys.volumes,
-        min_failed=_threshold(keys.min_failed, "minFailed", tasks, place),
-        min_succeeded=least,
-    )
+    own = {
+        "name": name,
+        "command": words(keys.command, place),
+        "shm_mb": shm,
+        "ports": _ports(keys, place.within("ports")),
+        "image": keys.image or image_of_all,
+        "min_failed": _threshold(keys.min_failed, "minFailed", tasks, place),
+        "min_succeeded": least,
+    }
+    return TaskRole(**{**shared(keys, TaskRole), **own})
 
 
 def _check_together(job: Place, out: Sequence[TaskRole]) -> None:

@@ -38,11 +38,11 @@ def read(
     return (None, [_refusal(p) for p in found]) if found else (value, [])
 
 
-def combined(path: str, found: Sequence[Refusal]) -> Refusal:
-    """Combine all problems of the file, one a line."""
+def combined(what: str, found: Sequence[Refusal]) -> Refusal:
+    """Combine all problems of a file, one a line."""
     if len(found) == 1:
         return found[0]
-    lines = [f"{path} has {len(found)} problems:", *(p.sentence for p in found[:MAX_PROBLEMS])]
+    lines = [f"{what} has {len(found)} problems:", *(p.sentence for p in found[:MAX_PROBLEMS])]
     if len(found) > MAX_PROBLEMS:
         lines.append(f"and {len(found) - MAX_PROBLEMS} more")
     code = "unsafe" if all(p.code == "unsafe" for p in found) else "badConfig"

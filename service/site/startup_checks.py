@@ -1,8 +1,7 @@
 """Checks before the start of a supervisor or front end: secrets, keys, addresses of listeners, and
 the site's own files.
 
-`problems` yields all problems at once, for people. `check` raises the first one at a start; for a
-site file it raises all problems of the file together.
+Both `problems` and `check` report all problems together.
 """
 
 import os
@@ -14,30 +13,22 @@ from ...protocol.errors import Refusal
 from ..settings.settings import Settings
 from . import cluster_file, exit_table_file, notification_file, pool_file
 from .secret_files import file_problems, is_loopback, read_secret, unsafe
+from .site_file import combined
 
 
 def check(settings: Settings) -> None:
-    """Raise Refusal("unsafe") or Refusal("badConfig") unless a supervisor may start with these
-    settings.
+    """Raise Refusal("unsafe") or Refusal("badConfig") with all problems unless a supervisor may
+    start with these settings.
     """
-    _raise_first(_setting_problems(settings))
-    if settings.exits.table is not None:
-        exit_table_file.load(settings.exits.table)
-    if settings.docker.pool is not None:
-        pool = pool_file.load(settings.docker.pool, _own_folders(settings))
-        _raise_first(_pool_problems(settings.docker.pool, pool))
-    if settings.sbatch.clusters is not None:
-        clusters = cluster_file.load(settings.sbatch.clusters)
-        _raise_first(_cluster_problems(settings.sbatch.clusters, clusters, settings))
-    if settings.notify.file is not None:
-        notification_file.load(settings.notify.file)
+    if found := list(problems(settings)):
+        raise combined("the configuration", found)
 
 
 def problems(settings: Settings) -> Iterator[Refusal]:
     """Yield everything that prevents a supervisor from starting with these settings."""
     yield from _setting_problems(settings)
     if settings.exits.table is not None:
-        yield from _exit_table_problems(settings.exits.table)
+        yield from exit_table_file.read(settings.exits.table)[1]
     if settings.docker.pool is not None:
         pool, found = pool_file.read(settings.docker.pool, _own_folders(settings))
         yield from found
@@ -86,11 +77,6 @@ def check_server(settings: Settings) -> None:
         )
 
 
-def _raise_first(found: Iterator[Refusal]) -> None:
-    for problem in found:
-        raise problem
-
-
 def _own_folders(settings: Settings) -> tuple[str, str]:
     """Return the supervisor's folders, which no volume may contain."""
     return settings.root, settings.user_root
@@ -123,13 +109,6 @@ def _setting_problems(settings: Settings) -> Iterator[Refusal]:
 def _secret_problems(path: str, setting: str) -> Iterator[Refusal]:
     try:
         read_secret(path, setting)
-    except Refusal as problem:
-        yield problem
-
-
-def _exit_table_problems(path: str) -> Iterator[Refusal]:
-    try:
-        exit_table_file.load(path)
     except Refusal as problem:
         yield problem
 

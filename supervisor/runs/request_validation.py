@@ -10,9 +10,10 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from ...protocol.api.requests import MAX_BULK, RunMany, RunSpec
+from ...protocol.api.requests import MAX_BULK, BulkReqId, RunMany, RunSpec
 from ...protocol.errors import Refusal
 from ...protocol.launch.task_environment import APP_VERSION
+from ...schema import messages
 from .role_validation import MAX_VARIABLES, check_env, check_roles
 
 #: Largest request for many runs, and largest other request, in bytes.
@@ -34,15 +35,18 @@ COMMAND = "command"
 T = TypeVar("T")
 
 
-def parse_body(body: bytes, type_: type[T], limit: int = MAX_ONE) -> T:
-    """Return the request in this body. Raises Refusal (badRequest, tooLarge, tooDeep)."""
+def parse_body(body: bytes, type_: type[T], limit: int = MAX_ONE, path: str = "") -> T:
+    """Return the request in this body. Raises Refusal (badRequest, tooLarge, tooDeep).
+
+    path: place of the body in a larger request, for the problems.
+    """
     _check_size_of(body, limit)
     if _keys(body) > MAX_FIELDS:
         raise Refusal(
             "tooLarge",
             f"the request has more than {MAX_FIELDS} fields; pass large data as a file",
         )
-    request: T = _decoded(body, type_)
+    request: T = _decoded(body, type_, path)
     _check_duplicates(body)
     return request
 
@@ -58,14 +62,15 @@ async def parse_runs(body: bytes) -> RunMany:
     specs: list[RunSpec] = []
     size = 0
     try:
-        raws: list[msgspec.Raw] = _decoded(bytes(outer.runs), _Runs)
+        raws: list[msgspec.Raw] = _decoded(bytes(outer.runs), _Runs, "runs")
     except Refusal as e:
-        raise Refusal(e.code, f"{e.sentence} - at `$.runs`") from None
+        raise Refusal(e.code, f"{e.sentence} - at `$.runs`", e.more) from None
     for raw in raws:
         try:
-            specs.append(parse_body(bytes(raw), RunSpec))
+            specs.append(parse_body(bytes(raw), RunSpec, path=f"runs[{len(specs)}]"))
         except Refusal as e:
-            raise Refusal(e.code, f"run {len(specs)} of the request: {e.sentence}") from None
+            sentence = f"run {len(specs)} of the request: {e.sentence}"
+            raise Refusal(e.code, sentence, e.more) from None
         size += len(bytes(raw))
         if size > _SLICE:
             size = 0
@@ -76,7 +81,7 @@ async def parse_runs(body: bytes) -> RunMany:
 class _Bulk(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """A request for many runs, with the runs not decoded yet."""
 
-    req_id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_:-]{8,56}\Z")]
+    req_id: BulkReqId
     runs: msgspec.Raw
 
 
@@ -88,11 +93,11 @@ def _check_size_of(body: bytes, limit: int) -> None:
         raise Refusal("tooLarge", f"a request of {len(body)} bytes is over the limit of {limit}")
 
 
-def _decoded(body: bytes, type_: Any) -> Any:
+def _decoded(body: bytes, type_: Any, path: str = "") -> Any:
     try:
         return msgspec.json.decode(body, type=type_)
     except msgspec.ValidationError as e:
-        raise Refusal("badRequest", _sentence(str(e))) from None
+        raise messages.refusal(e, body, type_, "invalid request", path) from None
     except RecursionError:
         raise Refusal("tooDeep", "the request is nested too deep") from None
     except (msgspec.DecodeError, ValueError) as e:
@@ -212,13 +217,3 @@ def _check_members(name: str, value: Any, levels: int, left: dict[type[Any], int
             _check_members(name, member, levels - 1, left)
     elif isinstance(value, int) and not -(2**63) <= value < 2**64:
         raise Refusal("badRequest", f"`{name}` has an integer of more than 64 bits")
-
-
-def _sentence(text: str) -> str:
-    """Return msgspec's message as part of a sentence."""
-    message = (
-        text.replace("Object contains", "it has an")
-        .replace("Object missing", "it lacks the")
-        .replace("`null`", "nothing")
-    )
-    return ("invalid request: " + message[0].lower() + message[1:])[:400]

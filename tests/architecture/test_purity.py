@@ -12,6 +12,7 @@ PURE = (
     "protocol/**/*.py",
     "diagnosis/*.py",
     "schema/fields.py",
+    "schema/messages.py",
     "schema/structs.py",
     "schema/jobs/*.py",
     "db/events/*.py",

@@ -13,6 +13,7 @@ import werkzeug.exceptions
 from ...protocol.errors import Refusal
 from ...protocol.ids import parse
 from ...runtime.log.logger import Log
+from ...schema import messages
 from .app_catalog import AppCatalog
 from .refusal_counts import RefusalCounts
 from .supervisor_client import SupervisorClient
@@ -89,8 +90,10 @@ class RequestContext:
     def body(self, type_: type[T], limit: int = MAX_BODY) -> T:
         """Parse the JSON body as this type. Raises Refusal (badRequest, tooLarge, tooDeep)."""
         self.request.max_content_length = limit
+        raw = b"{}"
         try:
-            return msgspec.json.decode(self.request.get_data(cache=False) or b"{}", type=type_)
+            raw = self.request.get_data(cache=False) or raw
+            return msgspec.json.decode(raw, type=type_)
         except werkzeug.exceptions.RequestEntityTooLarge:
             raise Refusal(
                 "tooLarge", f"a request is limited to {limit} bytes; upload large data as a file"
@@ -98,7 +101,7 @@ class RequestContext:
         except werkzeug.exceptions.HTTPException as e:
             raise Refusal("badRequest", f"the request was cut off: {e.description}") from None
         except msgspec.ValidationError as e:
-            raise Refusal("badRequest", _sentence(str(e))) from None
+            raise messages.refusal(e, raw, type_, "the request is not valid") from None
         except RecursionError:
             raise Refusal("tooDeep", "the request is nested too deeply") from None
         except (msgspec.DecodeError, UnicodeDecodeError) as e:
@@ -151,15 +154,3 @@ def number(name: str, text: str, most: int) -> int:
             "badRequest", f"{name} must be a whole number up to {most}; got {ascii(text)[:40]}"
         )
     return int(text)
-
-
-def _sentence(text: str) -> str:
-    """Return msgspec's message without Python terms."""
-    message = text.replace("\\\\Z'", "$'")
-    for theirs, ours in (
-        ("Object contains", "it has an"),
-        ("Object missing", "it lacks the"),
-        ("`null`", "nothing"),
-    ):
-        message = message.replace(theirs, ours)
-    return ("the request is not valid: " + message[0].lower() + message[1:])[:400]

@@ -165,9 +165,17 @@ class SbatchLogout(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     cluster: ClusterName | None = None
 
 
+class RequestProblem(msgspec.Struct, frozen=True, kw_only=True):
+    """An error in a request. path: its place, such as `models.a[0]`. right: the expected form."""
+
+    path: str
+    problem: str
+    right: str
+
+
 class Error(msgspec.Struct, frozen=True, kw_only=True):
-    """A refusal. error: a sentence for a person. advice: what to do next. retry: the same request
-    may succeed later.
+    """A refusal. error: a sentence for a person. advice: the next action. retry: the same request
+    may succeed later. problems: all errors of a request that does not have the expected form.
     """
 
     state: str
@@ -175,6 +183,7 @@ class Error(msgspec.Struct, frozen=True, kw_only=True):
     error: str
     advice: str
     retry: bool
+    problems: list[RequestProblem] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ResultError(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,7 +26,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     limit: Annotated[float, msgspec.Meta(gt=0, le=600), SECONDS] | None = None
     ports: Annotated[tuple[int, int], PORTS] = (2000, 3000)
     words: Annotated[tuple[Annotated[str, Form("a word", word)], ...], Form(unique=True)] = ()
-    labels: dict[Annotated[str, msgspec.Meta(max_length=3), Form("3 letters")], Word] = {}
+    labels: dict[Annotated[str, msgspec.Meta(max_length=3), Form("letters")], Word] = {}
     kind: Literal["a", "b"] = "a"
     on: bool = False
     file: Annotated[str, Form("a file", path=True)] | None = None
@@ -125,7 +125,7 @@ def test_the_kind_of_a_value_selects_the_choice_of_a_union() -> None:
             "sizes.x: it is an empty list; right: a whole number, or an object with low and high",
         ),
         ("sizes", dict.fromkeys("abc", 1), "sizes: it has 3 keys; right: an object of at most 2"),
-        ("shout", "abcd", 'shout: it is the text "abcd"; right: a text'),
+        ("shout", "abcd", "shout: it has 4 characters; right: a text, at most 3 characters"),
         ("cry", "a", "cry: unknown key; right: `shout`"),
         ("unset", 7, "unset: it is 7; right: an object with low and high"),
     ],
@@ -196,7 +196,11 @@ def test_null_is_missing_unless_it_is_a_value() -> None:
             {"x": 1.5},
             "it is 1.5, which could have been written differently; right: a text in quotes",
         ),
-        ("labels.long", {"long": "x"}, "this is not a valid name; right: 3 letters"),
+        (
+            "labels.long",
+            {"long": "x"},
+            "this is not a valid name; right: letters, at most 3 characters",
+        ),
         ("labels", [], "it is an empty list; right: an object"),
         ("kind", "c", 'it is the text "c"; right: one of a, b'),
         ("on", "yes", 'it is the text "yes"; right: true or false'),
@@ -229,7 +233,7 @@ def test_parts_keep_their_places() -> None:
         "parts[1]: it is 7; right: an object with name",
         "parts[2].name: it is 1; right: small letters; put it in quotes: '1'",
         'by_name["x y"].name: it is missing; right: small letters',
-        'size.low: it is the text "x"; right: a whole number, without quotes',
+        'size.low: it is the text "x"; right: a whole number',
     ]
     assert out == Whole(
         parts=(Part(name="a"), Part(name=""), Part(name="", on=True)),

@@ -203,8 +203,8 @@ def test_a_sites_own_table_is_checked_before_it_is_set(offline: Run, tmp_path: P
     ended = offline("job", "exits", "--table", str(path))
     assert ended.code == 125
     assert (
-        "row 1 (line 2), code: must be" in ended.err
-        and "row 1 (line 2), reason: is missing" in ended.err
+        "own.yml:2: rows[0].code: it is 7; right: a whole number" in ended.err
+        and "own.yml:2: rows[0].reason: it is missing" in ended.err
     )
 
 

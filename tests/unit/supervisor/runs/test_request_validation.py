@@ -196,6 +196,12 @@ def bulk(*runs, req_id="bulk-request"):
     ).encode()
 
 
+def test_the_problems_of_one_of_many_runs_have_its_place():
+    with pytest.raises(Refusal) as e:
+        asyncio.run(parse_runs(bulk({}, {"uid": "joe", "env": {"9": "x"}})))
+    assert [p.path for p in e.value.more["problems"]] == ["runs[1].uid", 'runs[1].env["9"]']
+
+
 def test_many_runs_are_the_same_as_one_by_one():
     request = asyncio.run(parse_runs(bulk({}, {"simName": "second"})))
     assert request == msgspec.json.decode(bulk({}, {"simName": "second"}), type=RunMany)
