@@ -45,7 +45,9 @@ def test_a_report_from_the_first_state_leads_to_the_reported_state() -> None:
 
 
 def test_the_words_on_the_wire_are_plain_text_and_others_are_refused() -> None:
-    e = Execution(token=Token("user1234-sim12345-command", 1, 1, "main", 0), state=RUNNING, op_id="x" * 32)
+    e = Execution(
+        token=Token("user1234-sim12345-command", 1, 1, "main", 0), state=RUNNING, op_id="x" * 32
+    )
     sent = msgspec.to_builtins(e)
     assert type(sent["state"]) is str and sent["state"] == "running"
     with pytest.raises(msgspec.ValidationError, match="paused"):
