@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar, assert_never
 
-from ..drivers.contracts import AgentDriver, AgentSpec, TaskDriver
+from ..drivers.contracts import AgentDriver, AgentSpec, FoundState, TaskDriver
 from ..protocol.errors import Refusal
 from ..protocol.ids import (
     AgentKey,
@@ -275,7 +275,9 @@ class EffectExecutor:
         if driver is None:
             self._engine.tell(
                 DriverFound(
-                    effect.key, "unknown", f"the driver {effect.key.driver} is not configured here"
+                    effect.key,
+                    FoundState.UNKNOWN,
+                    f"the driver {effect.key.driver} is not configured here",
                 )
             )
             return
@@ -286,7 +288,7 @@ class EffectExecutor:
             self._log.exception(
                 "{} could not be located", str(effect.key), error=e, **agent_log_ids(effect.key)
             )
-            self._engine.tell(DriverFound(effect.key, "unknown", f"{type(e).__name__}"))
+            self._engine.tell(DriverFound(effect.key, FoundState.UNKNOWN, f"{type(e).__name__}"))
             return
         self._log(
             "{} is {}: {}", str(effect.key), found.state, found.detail, **agent_log_ids(effect.key)

@@ -5,8 +5,8 @@ Implements `PlaceReporter` of `drivers.contracts`.
 """
 
 from collections.abc import Callable
-from typing import Literal
 
+from ...drivers.contracts import HostState
 from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKey, agent_log_ids, execution_log_ids, short_op
 from ...protocol.version import VERSION
@@ -76,11 +76,11 @@ class DriverReports:
             self._log("{} is down", str(place), **agent_log_ids(place))
             self._engine.tell(AgentDisconnected(place, entry[0]))
 
-    def host(self, driver: str, host: str, state: Literal["up", "down"], detail: str) -> None:
+    def host(self, driver: str, host: str, state: HostState, detail: str) -> None:
         self._log("host {} of {} is {}: {}", host, driver, state, detail, driver=driver, host=host)
-        if state == "down":
+        if state == HostState.DOWN:
             self._counters.add("hostDown")
-        self._engine.tell(HostChanged(driver, host, state == "up", detail))
+        self._engine.tell(HostChanged(driver, host, state == HostState.UP, detail))
 
     # ---- for the effect executor
 
