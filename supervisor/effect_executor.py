@@ -231,15 +231,14 @@ class EffectExecutor:
         agent_id = self._redactor.add(self._agent_id(effect.key))
         self._redactor.add(effect.token)
         name = DRIVER_NAMES.get(effect.key.driver, effect.key.driver)
-        self._log(
+        log = self._log.bound(agent=agent_id, **agent_log_ids(effect.key))
+        log(
             "{}(a={} k={} u={} []) start attempt={}",
             name,
             short_agent(agent_id),
             effect.key.kind,
             short_uid(effect.key.uid),
             effect.attempt,
-            agent=agent_id,
-            **agent_log_ids(effect.key),
         )
         driver = self._drivers.get(effect.key.driver)
         try:
@@ -250,20 +249,17 @@ class EffectExecutor:
             spec = AgentSpec(key=effect.key, agent_id=agent_id, token=effect.token)
             handle = await self._timed(effect.key, "start", driver.start(spec))
         except Refusal as e:
-            self._log(
+            log(
                 "{} could not be started: {}",
                 str(effect.key),
                 e.sentence,
-                **agent_log_ids(effect.key),
             )
             if e.code == SIGN_IN:
                 self._engine.tell(SignInNeeded(effect.key, effect.attempt, e.sentence))
             else:
                 self._engine.tell(DriverFailed(effect.key, effect.attempt, e.sentence))
         except OSError as e:
-            self._log.exception(
-                "{} could not be started", str(effect.key), error=e, **agent_log_ids(effect.key)
-            )
+            log.exception("{} could not be started", str(effect.key), error=e)
             self._engine.tell(
                 DriverFailed(effect.key, effect.attempt, f"{type(e).__name__}: {e.strerror}")
             )
@@ -272,6 +268,7 @@ class EffectExecutor:
 
     async def _find(self, effect: FindAgent) -> None:
         driver = self._drivers.get(effect.key.driver)
+        log = self._log.bound(**agent_log_ids(effect.key))
         if driver is None:
             self._engine.tell(
                 DriverFound(
@@ -285,14 +282,10 @@ class EffectExecutor:
             found = await self._timed(effect.key, "find", driver.find(effect.handle))
         except Exception as e:
             # A bug in the driver is no proof that the agent is gone.
-            self._log.exception(
-                "{} could not be located", str(effect.key), error=e, **agent_log_ids(effect.key)
-            )
+            log.exception("{} could not be located", str(effect.key), error=e)
             self._engine.tell(DriverFound(effect.key, FoundState.UNKNOWN, f"{type(e).__name__}"))
             return
-        self._log(
-            "{} is {}: {}", str(effect.key), found.state, found.detail, **agent_log_ids(effect.key)
-        )
+        log("{} is {}: {}", str(effect.key), found.state, found.detail)
         self._engine.tell(DriverFound(effect.key, found.state, found.detail, found.sign_in))
 
     def _evict(self, effect: EvictAgent) -> None:
@@ -307,26 +300,23 @@ class EffectExecutor:
         elif connection.asked:
             self._engine.tell(EvictionRefused(effect.key, effect.epoch))
         else:
-            self._log("{} is stopped: {}", connection, effect.reason, **agent_log_ids(effect.key))
+            connection.log("{} is stopped: {}", connection, effect.reason)
             self._hub.send(effect.key, Kill(reason=effect.reason))
 
     async def _stop(self, effect: StopAgent) -> None:
         driver = self._drivers.get(effect.key.driver)
+        log = self._log.bound(**agent_log_ids(effect.key))
         try:
             if driver is not None:
                 await self._timed(effect.key, "stop", driver.stop(effect.handle, STOP_GRACE_SECS))
         except Refusal as e:
-            self._log(
-                "{} cannot be stopped: {}", str(effect.key), e.sentence, **agent_log_ids(effect.key)
-            )
+            log("{} cannot be stopped: {}", str(effect.key), e.sentence)
             if e.code == SIGN_IN:
                 self._engine.tell(SignInNeeded(effect.key, None, e.sentence))
             return
         except Exception as e:
             # the core's timer asks again
-            self._log.exception(
-                "{} cannot be stopped", str(effect.key), error=e, **agent_log_ids(effect.key)
-            )
+            log.exception("{} cannot be stopped", str(effect.key), error=e)
             return
         self._engine.tell(DriverStopped(effect.key))
 
