@@ -108,21 +108,21 @@ def exit_of(code: str) -> "ExitInfo":
 
 def _slurm_exit(state: str) -> "ExitInfo":
     """Return the exit for a final state of Slurm."""
-    from ..protocol.clusters.batch import BatchState
+    from ..protocol.clusters.batch import BatchState, SlurmState
     from ..protocol.jobs.exit_info import ExitInfo
 
     batch = BatchState(cluster="", state=state)
     match state:
-        case "COMPLETED":
+        case SlurmState.COMPLETED:
             return ExitInfo(code=0, batch=batch)
-        case "FAILED":
+        case SlurmState.FAILED:
             return ExitInfo(batch=batch)
-        case "TIMEOUT":
+        case SlurmState.TIMEOUT:
             return ExitInfo(stop_reason="timeLimit", batch=batch)
         case _:
             return ExitInfo(
                 source="scheduler",
-                out_of_memory=True if state == "OUT_OF_MEMORY" else None,
+                out_of_memory=True if state == SlurmState.OUT_OF_MEMORY else None,
                 batch=batch,
             )
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from ..protocol.jobs.status import COMPLETED, PENDING
 from .session.last_refusal import record_refusal
 from .session.session import Session, command, session
 from .submission.run_options import run_options, spec_options
@@ -118,7 +119,7 @@ def _wait(s: Session, job: "Job") -> "RunState":
     """Wait for the final state and return it. Meanwhile show why the run waits."""
     begun, step = time.monotonic(), WAITING_POLL_SECS
     while not (state := job.wait(timeout=step)).finished:
-        waiting = state.state == "pending" or not state.known
+        waiting = state.state == PENDING or not state.known
         if waiting:
             s.screen.progress(f"{job.jid} {state.sentence()}", time.monotonic() - begun)
         step = WAITING_POLL_SECS if waiting else RUNNING_POLL_SECS
@@ -143,7 +144,7 @@ def _cancel(s: Session, job: "Job", streamers: list[OutputStreamer], by: str) ->
 def _report_end(s: Session, job: "Job", state: "RunState") -> int:
     if s.screen.json:
         s.screen.record({"type": "ended", **state.raw, "exitCode": state.shell_code})
-    elif state.state != "completed" or state.shell_code:
+    elif state.state != COMPLETED or state.shell_code:
         s.screen.message(f"{job.jid} {state.sentence()}")
         s.screen.message(f"  jobscribe job why {job.jid}{s.supervisor_options()}")
     return state.shell_code

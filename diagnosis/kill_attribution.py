@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from ..protocol.clusters.batch import SlurmState
 from ..protocol.jobs.exit_info import OUT_OF_MEMORY, ExitFacts, ExitInfo, signal_name
 from .causes import BY_SLURM, BY_STOP, Confidence
 
@@ -72,7 +73,7 @@ def slurm(exit_: ExitInfo) -> Classification | None:
     state = exit_.ended_by_scheduler
     if state is None:
         return None
-    mine = facts_of(exit_).canceled_by_user if state == "CANCELLED" else msgspec.UNSET
+    mine = facts_of(exit_).canceled_by_user if state == SlurmState.CANCELLED else msgspec.UNSET
     word = (
         BY_SLURM[state]
         if mine is msgspec.UNSET

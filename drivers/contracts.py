@@ -6,6 +6,7 @@ nothing. Code of a particular driver does not belong here.
 ARCHITECTURE.md lists the methods of both; a test compares the list with the code.
 """
 
+import enum
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
@@ -29,15 +30,29 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     token: str
 
 
+class FoundState(enum.StrEnum):
+    """gone: certainly not running. unknown: cannot be determined now."""
+
+    ALIVE = "alive"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+
+
+class HostState(enum.StrEnum):
+    """Whether a driver reaches a host."""
+
+    UP = "up"
+    DOWN = "down"
+
+
 class Found(msgspec.Struct, frozen=True, kw_only=True):
     """Answer of `AgentDriver.find`.
 
-    state: `alive`, `gone` (certainly not running) or `unknown` (cannot be determined now).
     detail: one sentence for a person.
     sign_in: `find` and `start` fail until the user signs in.
     """
 
-    state: Literal["alive", "gone", "unknown"]
+    state: FoundState
     detail: str = ""
     sign_in: bool = False
 
@@ -127,7 +142,7 @@ class PlaceReporter(Protocol):
     def down(self, place: AgentKey) -> None:
         """The state of the place is unknown from now on, until the next `up`."""
 
-    def host(self, driver: str, host: str, state: Literal["up", "down"], detail: str) -> None:
+    def host(self, driver: str, host: str, state: HostState, detail: str) -> None:
         """Report a host's state, once when it is known and after each change. detail: one sentence
         for a person.
         """

@@ -7,7 +7,6 @@ the outside world: like a machine, it outlives the driver.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import msgspec
 
@@ -24,7 +23,7 @@ from ..protocol.wire.messages import (
     TaskRun,
     TaskSpec,
 )
-from .contracts import AgentSpec, Capabilities, Capacity, Found, Handle
+from .contracts import AgentSpec, Capabilities, Capacity, Found, FoundState, Handle
 
 
 class Entry(msgspec.Struct):
@@ -96,14 +95,14 @@ class FakeDriver:
         return {"number": entry.number, "boot": self.place.boot}
 
     async def find(self, handle: Handle) -> Found:
-        state: Literal["alive", "gone"]
+        state: FoundState
         if self.place.silent:
-            return Found(state="unknown", detail="the place does not answer")
+            return Found(state=FoundState.UNKNOWN, detail="the place does not answer")
         entry = self.place.entry(handle.get("number"))
         state = (
-            "alive"
+            FoundState.ALIVE
             if entry is not None and entry.running and handle.get("boot") == self.place.boot
-            else "gone"
+            else FoundState.GONE
         )
         return Found(state=state, detail=f"fake agent {handle.get('number')}")
 

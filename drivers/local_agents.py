@@ -24,7 +24,7 @@ from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey
 from ..runtime import failpoints, processes
 from . import keeper_lock, untrusted_files
-from .contracts import AgentSpec, Capabilities, Capacity, Found, Handle
+from .contracts import AgentSpec, Capabilities, Capacity, Found, FoundState, Handle
 
 #: Process title of an agent. A keeper's children also include jobs.
 _AGENT_TITLE = b"jobscribe agent "
@@ -110,23 +110,24 @@ class LocalDriver:
         resumes it while its agent is not connected.
         """
         if handle.get("bootId") != processes.boot_id():
-            return Found(state="gone", detail="the machine was restarted")
+            return Found(state=FoundState.GONE, detail="the machine was restarted")
         pid, ticks = handle.get("pid"), handle.get("startTicks")
         if pid is None or ticks is None:
-            return Found(state="unknown", detail="its handle has no pid and start time")
+            return Found(state=FoundState.UNKNOWN, detail="its handle has no pid and start time")
         if processes.alive(pid, ticks):
             if self._owns_folder(handle):
                 return Found(
-                    state="alive",
+                    state=FoundState.ALIVE,
                     detail=f"keeper pid {pid}{processes.wake(pid, ticks, _AGENT_TITLE)}",
                 )
             return Found(
-                state="gone", detail=f"the process {pid} is the keeper of another root's folder"
+                state=FoundState.GONE,
+                detail=f"the process {pid} is the keeper of another root's folder",
             )
-        return Found(state="gone", detail=f"its keeper (pid {pid}) has ended")
+        return Found(state=FoundState.GONE, detail=f"its keeper (pid {pid}) has ended")
 
     async def stop(self, handle: Handle, grace_secs: float) -> None:
-        if (await self.find(handle)).state != "alive":
+        if (await self.find(handle)).state != FoundState.ALIVE:
             return
         _signal(handle, signal.SIGTERM)
         _signal(handle, signal.SIGCONT)  # a stopped keeper does not handle SIGTERM

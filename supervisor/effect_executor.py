@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar, assert_never
 
-from ..drivers.contracts import AgentDriver, AgentSpec, TaskDriver
+from ..drivers.contracts import AgentDriver, AgentSpec, FoundState, TaskDriver
 from ..protocol.errors import Refusal
 from ..protocol.ids import (
     AgentKey,
@@ -242,16 +242,14 @@ class EffectExecutor:
         agent_id = self._redactor.add(self._agent_id(effect.key))
         self._redactor.add(effect.token)
         name = DRIVER_NAMES.get(effect.key.driver, effect.key.driver)
-        self._log(
+        log = self._log.bound(agent=agent_id, **agent_log_ids(effect.key))
+        log(
             "{}(a={} k={} u={} []) start attempt={}",
             name,
             short_agent(agent_id),
             effect.key.kind,
             short_uid(effect.key.uid),
             effect.attempt,
-            agent=agent_id,
-            cause=cause,
-            **agent_log_ids(effect.key),
         )
         driver = self._drivers.get(effect.key.driver)
         try:
@@ -262,25 +260,17 @@ class EffectExecutor:
             spec = AgentSpec(key=effect.key, agent_id=agent_id, token=effect.token)
             handle = await self._timed(effect.key, "start", driver.start(spec))
         except Refusal as e:
-            self._log(
+            log(
                 "{} could not be started: {}",
                 str(effect.key),
                 e.sentence,
-                cause=cause,
-                **agent_log_ids(effect.key),
             )
             if e.code == SIGN_IN:
                 self._engine.tell(SignInNeeded(effect.key, effect.attempt, e.sentence))
             else:
                 self._engine.tell(DriverFailed(effect.key, effect.attempt, e.sentence))
         except OSError as e:
-            self._log.exception(
-                "{} could not be started",
-                str(effect.key),
-                error=e,
-                cause=cause,
-                **agent_log_ids(effect.key),
-            )
+            log.exception("{} could not be started", str(effect.key), error=e)
             self._engine.tell(
                 DriverFailed(effect.key, effect.attempt, f"{type(e).__name__}: {e.strerror}")
             )
@@ -289,10 +279,13 @@ class EffectExecutor:
 
     async def _find(self, effect: FindAgent, cause: Cause) -> None:
         driver = self._drivers.get(effect.key.driver)
+        log = self._log.bound(cause=cause, **agent_log_ids(effect.key))
         if driver is None:
             self._engine.tell(
                 DriverFound(
-                    effect.key, "unknown", f"the driver {effect.key.driver} is not configured here"
+                    effect.key,
+                    FoundState.UNKNOWN,
+                    f"the driver {effect.key.driver} is not configured here",
                 )
             )
             return
@@ -300,23 +293,10 @@ class EffectExecutor:
             found = await self._timed(effect.key, "find", driver.find(effect.handle))
         except Exception as e:
             # A bug in the driver is no proof that the agent is gone.
-            self._log.exception(
-                "{} could not be located",
-                str(effect.key),
-                error=e,
-                cause=cause,
-                **agent_log_ids(effect.key),
-            )
-            self._engine.tell(DriverFound(effect.key, "unknown", f"{type(e).__name__}"))
+            log.exception("{} could not be located", str(effect.key), error=e)
+            self._engine.tell(DriverFound(effect.key, FoundState.UNKNOWN, f"{type(e).__name__}"))
             return
-        self._log(
-            "{} is {}: {}",
-            str(effect.key),
-            found.state,
-            found.detail,
-            cause=cause,
-            **agent_log_ids(effect.key),
-        )
+        log("{} is {}: {}", str(effect.key), found.state, found.detail)
         self._engine.tell(DriverFound(effect.key, found.state, found.detail, found.sign_in))
 
     def _evict(self, effect: EvictAgent, cause: Cause) -> None:
@@ -331,40 +311,23 @@ class EffectExecutor:
         elif connection.asked:
             self._engine.tell(EvictionRefused(effect.key, effect.epoch))
         else:
-            self._log(
-                "{} is stopped: {}",
-                connection,
-                effect.reason,
-                cause=cause,
-                **agent_log_ids(effect.key),
-            )
+            connection.log("{} is stopped: {}", connection, effect.reason, cause=cause)
             self._hub.send(effect.key, Kill(reason=effect.reason))
 
     async def _stop(self, effect: StopAgent, cause: Cause) -> None:
         driver = self._drivers.get(effect.key.driver)
+        log = self._log.bound(cause=cause, **agent_log_ids(effect.key))
         try:
             if driver is not None:
                 await self._timed(effect.key, "stop", driver.stop(effect.handle, STOP_GRACE_SECS))
         except Refusal as e:
-            self._log(
-                "{} cannot be stopped: {}",
-                str(effect.key),
-                e.sentence,
-                cause=cause,
-                **agent_log_ids(effect.key),
-            )
+            log("{} cannot be stopped: {}", str(effect.key), e.sentence)
             if e.code == SIGN_IN:
                 self._engine.tell(SignInNeeded(effect.key, None, e.sentence))
             return
         except Exception as e:
             # the core's timer asks again
-            self._log.exception(
-                "{} cannot be stopped",
-                str(effect.key),
-                error=e,
-                cause=cause,
-                **agent_log_ids(effect.key),
-            )
+            log.exception("{} cannot be stopped", str(effect.key), error=e)
             return
         self._engine.tell(DriverStopped(effect.key))
 

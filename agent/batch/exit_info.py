@@ -13,11 +13,11 @@ import time
 
 import msgspec
 
-from ...protocol.clusters.batch import BatchState
+from ...protocol.clusters.batch import BatchState, SlurmState
 from ...protocol.jobs.exit_info import KERNEL_SIGNALS, ExitFacts, ExitInfo, signal_number
 from ...runtime.execution.folder import STDERR, STDOUT, add_messages, from_code, read, written_code
 from ...runtime.execution.output_limit import OutputCap
-from ..slurm.job_states import merge_exit
+from ..slurm.job_states import StatusKind, merge_exit
 from ..slurm.script_markers import BATCH_SCRIPT, OVER, SETUP
 from .observer import ended_at, take_fence
 from .state import BatchJob, Task, state_of
@@ -61,11 +61,13 @@ def build_exit_info(job: BatchJob, task: Task, cap: OutputCap) -> ExitInfo:
     if (
         exit_.source == "script"
         and job.slurm_status is not None
-        and job.slurm_status.kind == "over"
+        and job.slurm_status.kind == StatusKind.OVER
     ):
         exit_ = merge_exit(exit_, job.slurm_status, exited_first=task.exited_first)
     state = state_of(job, task)
-    if exit_.source == "script" and state.state == "FAILED":  # the exit code is the script's
+    if (
+        exit_.source == "script" and state.state == SlurmState.FAILED
+    ):  # the exit code is the script's
         state = msgspec.structs.replace(state, sentence="Slurm reports that it failed")
     exit_ = msgspec.structs.replace(exit_, batch=state)
     return msgspec.structs.replace(exit_, facts=_facts(exit_, job))
@@ -154,7 +156,7 @@ def _exit_fields(job: BatchJob, task: Task) -> dict[str, object]:
         k: v for k, v in msgspec.to_builtins(slurm).items() if k != "batch" and v is not None
     }
     # with --export=NONE, the node runs a login of the user first
-    if not_started and state_of(job, task).state == "NODE_FAIL":
+    if not_started and state_of(job, task).state == SlurmState.NODE_FAIL:
         out["detail"] = f"{slurm.detail}; {SCRIPT_NOT_STARTED}"
     return out if began is None else {**out, "startedAt": began}
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from ...protocol.clusters.batch import SlurmState
 from ...protocol.clusters.cluster import Cluster, fallback_secs
 from ...protocol.ids import execution_log_ids
 from ...protocol.jobs.exit_info import ExitInfo
@@ -19,6 +20,7 @@ from ...runtime import failpoints
 from ...runtime.execution.output_limit import OutputCap
 from ...runtime.filesystems import network_file_system
 from ...runtime.log.logger import Log
+from ..slurm.job_states import StatusKind
 from .exit_info import build_exit_info, never_started
 from .ledger import BatchLedger
 from .observer import (
@@ -188,7 +190,7 @@ class BatchPollLoop:
     async def _poll_files(self) -> None:
         jobs = list(self._jobs.values())
         tasks = {t: j for j in jobs for t in j.live if j.sbatch_runs}
-        completing = {t for t, j in tasks.items() if j.state.state == "COMPLETING"}
+        completing = {t for t, j in tasks.items() if j.state.state == SlurmState.COMPLETING}
         observations = await asyncio.to_thread(
             observe, list(tasks), self._cap_interval.due(), completing
         )
@@ -291,7 +293,7 @@ class BatchPollLoop:
         """Return whether nothing of the job is left, according to Slurm."""
         if job.slurm_status is None:
             return False
-        if job.slurm_status.kind == "over":
+        if job.slurm_status.kind == StatusKind.OVER:
             return True
         if job.absent_mono is not None and all(t.code_mono is not None for t in job.live):
             return True  # its script had exited before Slurm forgot it
@@ -423,7 +425,10 @@ class BatchPollLoop:
 
 def _left_queue(job: BatchJob) -> bool:
     """Return whether the job has left Slurm's queue."""
-    return job.slurm_status is not None and job.slurm_status.kind in ("over", "absent")
+    return job.slurm_status is not None and job.slurm_status.kind in (
+        StatusKind.OVER,
+        StatusKind.ABSENT,
+    )
 
 
 def _progress(job: BatchJob) -> tuple[object, ...]:

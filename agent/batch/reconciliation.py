@@ -9,10 +9,10 @@ import time
 
 from msgspec.structs import replace
 
-from ...protocol.clusters.batch import BatchState
+from ...protocol.clusters.batch import BatchState, SlurmState
 from ...protocol.clusters.cluster import Cluster
 from ..slurm.batch_script import COMMENT
-from ..slurm.job_states import SlurmStatus, job_status
+from ..slurm.job_states import SlurmStatus, StatusKind, job_status
 from ..slurm.output_parser import Account, Row
 from .scheduler_queries import QueueSnapshot
 from .start import SETTLED_SECS, find_job_id
@@ -111,17 +111,17 @@ class Reconciler:
         slurm_status = _explain_own_cancel(
             job, job_status(self._cluster.name, row, job.account, now=time.time())
         )
-        waiting = slurm_status.kind == "waiting" and row is not None
+        waiting = slurm_status.kind == StatusKind.WAITING and row is not None
         job.requeue_polls = (
             job.requeue_polls + 1
             if waiting and any(t.seen_at < snapshot.began for t in job.tasks)
             else 0
         )
         self._record_status(job, slurm_status)
-        if slurm_status.kind == "absent":
+        if slurm_status.kind == StatusKind.ABSENT:
             return
-        if slurm_status.kind == "running":
-            if row is not None and row.state == "RUNNING":
+        if slurm_status.kind == StatusKind.RUNNING:
+            if row is not None and row.state == SlurmState.RUNNING:
                 for task in job.live:
                     task.exited_first = task.exited_first or task.code_at < snapshot.began
             job.ran_at = (
@@ -131,26 +131,34 @@ class Reconciler:
                 if account is not None
                 else None
             )
-        if slurm_status.kind == "over" and job.account_mono is None:
+        if slurm_status.kind == StatusKind.OVER and job.account_mono is None:
             job.account_mono = time.monotonic()
-        if account is not None and account.ended_at is not None and slurm_status.kind == "over":
+        if (
+            account is not None
+            and account.ended_at is not None
+            and slurm_status.kind == StatusKind.OVER
+        ):
             job.account_mono = float("-inf")  # accounting is complete
 
     def _record_status(self, job: BatchJob, slurm_status: SlurmStatus) -> None:
         now = time.monotonic()
-        missing = slurm_status.kind == "absent" or slurm_status.stale
+        missing = slurm_status.kind == StatusKind.ABSENT or slurm_status.stale
         job.absent_polls = job.absent_polls + 1 if missing else 0
         job.absent_mono = (job.absent_mono or now) if missing else None
-        job.impossible_polls = job.impossible_polls + 1 if slurm_status.kind == "impossible" else 0
-        if slurm_status.kind == "absent":
-            if job.slurm_status is None or job.slurm_status.kind != "over":  # keep a known end
+        job.impossible_polls = (
+            job.impossible_polls + 1 if slurm_status.kind == StatusKind.IMPOSSIBLE else 0
+        )
+        if slurm_status.kind == StatusKind.ABSENT:
+            if (
+                job.slurm_status is None or job.slurm_status.kind != StatusKind.OVER
+            ):  # keep a known end
                 job.slurm_status = slurm_status
                 job.state = self._complete_state(
                     job, replace(job.state, sentence=slurm_status.state.sentence)
                 )
             return
         job.slurm_status = slurm_status
-        job.over_mono = (job.over_mono or now) if slurm_status.kind == "over" else None
+        job.over_mono = (job.over_mono or now) if slurm_status.kind == StatusKind.OVER else None
         job.state = self._complete_state(job, slurm_status.state)
 
     def _complete_state(self, job: BatchJob, state: BatchState) -> BatchState:
@@ -173,7 +181,7 @@ def _explain_own_cancel(job: BatchJob, slurm_status: SlurmStatus) -> SlurmStatus
     """
     if (
         slurm_status.exit is None
-        or slurm_status.state.state != "CANCELLED"
+        or slurm_status.state.state != SlurmState.CANCELLED
         or not (job.requeue_canceled or job.stopping)
     ):
         return slurm_status
@@ -194,7 +202,11 @@ def is_gone(job: BatchJob) -> bool:
 
 def wants_account(job: BatchJob) -> bool:
     """Return whether to wait for the cause of the end from accounting."""
-    if job.slurm_status is None or job.slurm_status.kind != "over" or job.account_mono is None:
+    if (
+        job.slurm_status is None
+        or job.slurm_status.kind != StatusKind.OVER
+        or job.account_mono is None
+    ):
         return False
     return time.monotonic() - job.account_mono < ACCOUNT_SECS and any(
         t.code_mono is None for t in job.live

@@ -13,7 +13,7 @@ from ...protocol.ids import Token, op_id
 from ...protocol.jobs.execution_state import ExecutionState
 from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.wire.messages import Execution
-from ..slurm.job_states import SlurmStatus
+from ..slurm.job_states import SlurmStatus, StatusKind
 from ..slurm.output_parser import Account
 from ..slurm.script_markers import Started
 
@@ -203,7 +203,11 @@ def execution(job: BatchJob, task: Task, mono: float) -> Execution:
         return ended(task.token, task.exit, task.started)
     if task.own is not None:
         return _ending(job, task, task.own)
-    running = job.slurm_status is not None and job.slurm_status.kind == "running" and not job.gang
+    running = (
+        job.slurm_status is not None
+        and job.slurm_status.kind == StatusKind.RUNNING
+        and not job.gang
+    )
     if task.started is None and not running:
         return Execution(
             token=task.token, state=ExecutionState.STARTING, op_id=op, batch=state_of(job, task)

@@ -11,12 +11,14 @@ import contextlib
 import time
 from collections.abc import Callable
 
+from ...protocol.clusters.batch import SlurmState
 from ...protocol.clusters.cluster import Cluster
 from ...protocol.ids import execution_log_ids
 from ...runtime import failpoints
 from ...runtime.execution.folder import STOP
 from ...runtime.log.logger import Log
 from ..slurm import output_parser
+from ..slurm.job_states import StatusKind
 from .command_runner import Run
 from .ledger import BatchLedger
 from .observer import own_exit, refresh_folder, take_fence
@@ -179,7 +181,7 @@ class BatchStopper:
             return False
         ending = [t for t in ending if self._may_signal(t)]
         if not ending or (
-            job.state.state == "COMPLETING" and all(t.own is not None for t in ending)
+            job.state.state == SlurmState.COMPLETING and all(t.own is not None for t in ending)
         ):
             return True
         if len(ending) == len(job.live):
@@ -195,9 +197,9 @@ class BatchStopper:
         assert job.job_id is not None
         now = time.monotonic()
         waiting = job.slurm_status is None or job.slurm_status.kind in (
-            "waiting",
-            "impossible",
-            "absent",
+            StatusKind.WAITING,
+            StatusKind.IMPOSSIBLE,
+            StatusKind.ABSENT,
         )
         if waiting and all(t.fenced for t in ending):
             job.cancels_sent += 1

@@ -5,18 +5,30 @@ An unknown state word is passed on unchanged and never counts as an end. The end
 reports a known state or forgets the job.
 """
 
-from typing import Literal, NamedTuple, assert_never
+import enum
+from typing import NamedTuple, assert_never
 
 from msgspec.structs import replace
 
-from ...protocol.clusters.batch import BatchState
+from ...protocol.clusters.batch import BatchState, SlurmState
 from ...protocol.ids import printable
 from ...protocol.jobs.exit_info import ExitFacts, ExitInfo
 from .output_parser import Account, Row
 from .pending_reasons import describe_wait, impossible_reason
 from .script_markers import FENCED
 
-Kind = Literal["waiting", "running", "over", "impossible", "absent"]
+
+class StatusKind(enum.StrEnum):
+    """Where a job is, according to Slurm. impossible: it waits and can never start. absent: Slurm
+    does not know it.
+    """
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    OVER = "over"
+    IMPOSSIBLE = "impossible"
+    ABSENT = "absent"
+
 
 _WAITS = {
     "PENDING": "",
@@ -60,7 +72,7 @@ class SlurmStatus(NamedTuple):
     has forgotten the job, and accounting has no end for it.
     """
 
-    kind: Kind
+    kind: StatusKind
     state: BatchState
     exit: ExitInfo | None = None
     stale: bool = False
@@ -77,7 +89,7 @@ def job_status(
     """
     if row is None and account is None:
         return SlurmStatus(
-            "absent", BatchState(cluster=cluster, sentence="Slurm does not know this job")
+            StatusKind.ABSENT, BatchState(cluster=cluster, sentence="Slurm does not know this job")
         )
     state_word = row.state if row is not None else account.state if account is not None else ""
     kind = _kind(state_word, row, account)
@@ -87,51 +99,54 @@ def job_status(
         # for a job without reserved resources, slurmctld reports the time of its last check
         state = replace(state, starts_at=None)
     match kind:
-        case "over":
+        case StatusKind.OVER:
             exit_ = _exit(state_word, state, row, same, now)
             return SlurmStatus(
-                "over", replace(state, sentence=_limited(_ended(state_word, state, exit_))), exit_
+                StatusKind.OVER,
+                replace(state, sentence=_limited(_ended(state_word, state, exit_))),
+                exit_,
             )
-        case "waiting":
-            why = impossible_reason(state.reason) if state_word == "PENDING" else None
+        case StatusKind.WAITING:
+            why = impossible_reason(state.reason) if state_word == SlurmState.PENDING else None
             if why is not None:
                 state = replace(
                     state,
                     sentence=_limited(f"it can never start: {why} (Slurm: {state.reason})"),
                 )
                 return SlurmStatus(
-                    "impossible",
+                    StatusKind.IMPOSSIBLE,
                     state,
                     ExitInfo(
                         source="start", fault="neverPossible", detail=state.sentence, batch=state
                     ),
                 )
             return SlurmStatus(
-                "waiting",
+                StatusKind.WAITING,
                 replace(state, sentence=_limited(_waiting(state_word, state))),
                 stale=row is None,
             )
-        case "running":
+        case StatusKind.RUNNING:
             return SlurmStatus(
-                "running",
+                StatusKind.RUNNING,
                 replace(state, sentence=_limited(_running(state_word, state, stale=row is None))),
                 stale=row is None,
             )
-        case "absent" | "impossible":
+        case StatusKind.ABSENT | StatusKind.IMPOSSIBLE:
             raise AssertionError(kind)
         case _:
             assert_never(kind)
 
 
-def _kind(state_word: str, row: Row | None, account: Account | None) -> Kind:
+def _kind(state_word: str, row: Row | None, account: Account | None) -> StatusKind:
     if state_word in _OVER:
-        return "over"
+        return StatusKind.OVER
     if state_word in _WAITS:
-        return "waiting"
+        return StatusKind.WAITING
     started = (
         row.started_at if row is not None else account.started_at if account is not None else None
     )
-    return "running" if state_word in _RUNS or started is not None else "waiting"
+    runs = state_word in _RUNS or started is not None
+    return StatusKind.RUNNING if runs else StatusKind.WAITING
 
 
 def _is_same_start(row: Row, account: Account | None) -> bool:
@@ -193,7 +208,7 @@ def _state(cluster: str, state_word: str, row: Row | None, account: Account | No
 
 
 def _waiting(state_word: str, state: BatchState) -> str:
-    if state_word == "PENDING":
+    if state_word == SlurmState.PENDING:
         sentence = describe_wait(state.reason)
         return f"{sentence} (Slurm: {state.reason})" if state.reason else sentence
     return _WAITS.get(state_word) or f"Slurm reports the state {state.state}, unknown to jobscribe"
@@ -218,7 +233,7 @@ def _ended(state_word: str, state: BatchState, exit_: ExitInfo) -> str:
     if exit_.detail and state_word in ("FAILED", "COMPLETED", "CANCELLED"):
         return exit_.detail
     sentence = _OVER[state_word] + suffix
-    if state_word == "FAILED" and exit_.signal is not None:
+    if state_word == SlurmState.FAILED and exit_.signal is not None:
         return f"{sentence}: signal {exit_.signal}"
     return (
         f"{sentence} with exit code {exit_.code}"
@@ -248,13 +263,13 @@ def _exit(
         ended_at=ended,
         batch=state,
         max_rss_bytes=account.max_rss_bytes if account is not None else None,
-        stop_reason="timeLimit" if state_word == "TIMEOUT" else None,
-        out_of_memory=True if state_word == "OUT_OF_MEMORY" else None,
+        stop_reason="timeLimit" if state_word == SlurmState.TIMEOUT else None,
+        out_of_memory=True if state_word == SlurmState.OUT_OF_MEMORY else None,
     )
     sentence = _detail(state_word, state, known, ran=started is not None)
-    if code == FENCED and state_word == "FAILED":
+    if code == FENCED and state_word == SlurmState.FAILED:
         return replace(known, source="lost", code=None, detail=sentence)
-    if state_word == "FAILED" and _never_ran(state, known):
+    if state_word == SlurmState.FAILED and _never_ran(state, known):
         return replace(known, source="start", code=None, signal=None, detail=sentence)
     return replace(known, detail=sentence)
 

@@ -41,9 +41,11 @@ def doctor(only: tuple[str, ...], file: str | None, sets: tuple[str, ...]) -> No
     Needs no supervisor and no special permissions. Run it as the user of the supervisor. Exits with
     1 if a check fails (FAIL).
     """
+    from .findings import FindingState
+
     s = session()
     found = run_checks(s, only, file, sets)
-    failed = sum(f.state == "fail" for f in found)
+    failed = sum(f.state == FindingState.FAIL for f in found)
     if s.screen.json:
         import msgspec
 
@@ -106,6 +108,8 @@ def _root(s: Session, file: str | None, sets: tuple[str, ...]) -> str:
 
 
 def _print(s: Session, found: "list[Finding]") -> None:
+    from .findings import FindingState
+
     width = max(len(f.check) for f in found)
     last = ""
     for f in found:
@@ -114,9 +118,9 @@ def _print(s: Session, found: "list[Finding]") -> None:
         )
         last = f.check
         indent = " " * (width + 8)
-        if f.state in ("warn", "fail"):
+        if f.state in (FindingState.WARN, FindingState.FAIL):
             s.screen.line(f"{indent}effect: {f.means}")
-        if f.advice and f.state != "ok":
+        if f.advice and f.state != FindingState.OK:
             s.screen.line(f"{indent}action: {f.advice}")
     counts = {state: sum(f.state == state for f in found) for state in _LABELS}
     s.screen.message(

@@ -1,10 +1,20 @@
 """A finding of the doctor, with its constructors."""
 
-from typing import Any, Literal
+import enum
+from typing import Any
 
 import msgspec
 
-State = Literal["ok", "warn", "fail", "skip"]
+
+class FindingState(enum.StrEnum):
+    """Result of a check. skip: it does not apply here."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+    SKIP = "skip"
+
+
 Facts = dict[str, Any]
 
 
@@ -14,33 +24,33 @@ class Finding(msgspec.Struct, frozen=True):
     """
 
     check: str
-    state: State
+    state: FindingState
     sentence: str
     means: str = ""
     advice: str = ""
 
 
 def ok(sentence: str, means: str = "") -> Finding:
-    return Finding("", "ok", sentence, means)
+    return Finding("", FindingState.OK, sentence, means)
 
 
 def warn(sentence: str, means: str, advice: str) -> Finding:
-    return Finding("", "warn", sentence, means, advice)
+    return Finding("", FindingState.WARN, sentence, means, advice)
 
 
 def fail(sentence: str, means: str, advice: str) -> Finding:
-    return Finding("", "fail", sentence, means, advice)
+    return Finding("", FindingState.FAIL, sentence, means, advice)
 
 
 def skip(sentence: str, means: str = "", advice: str = "") -> Finding:
-    return Finding("", "skip", sentence, means, advice)
+    return Finding("", FindingState.SKIP, sentence, means, advice)
 
 
 def unreadable(check: str, reason: str) -> Finding:
     """Return the finding for a check whose facts could not be read."""
     return Finding(
         check,
-        "fail",
+        FindingState.FAIL,
         reason,
         "the same part of the machine may block supervisor and jobs",
         "examine this part of the machine first",

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ...protocol.jobs.status import CANCELED, ERROR, MISSING, PENDING, RUNNING
 from ..session.job_names import resolve_job
 from ..session.session import command, session
 
@@ -49,10 +50,10 @@ def cancel(
 
 def _unchanged_reason(state: "RunState") -> str:
     """Return why a cancel request did not change the result of a run. Empty if it did."""
-    if state.state in ("canceled", "pending", "running", "missing"):
+    if state.state in (CANCELED, PENDING, RUNNING, MISSING):
         return ""
     if state.raw.get("lateStop") is not None:
         return " (its command had ended before the cancel request; it keeps its result)"
-    if state.state == "error" and state.raw.get("roles") is not None:
+    if state.state == ERROR and state.raw.get("roles") is not None:
         return " (it had failed before the cancel request; it keeps its exit)"
     return " (it was over before the cancel request)"

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from ...protocol.jobs.status import ACTIVE
 from ..session.job_names import resolve_job
 from ..session.session import Session, command, session
 from ..terminal.quantities import duration
@@ -57,7 +58,7 @@ def _watch(s: Session, jid: str, sums: bool, series: bool) -> None:
             if sys.stdout.isatty():
                 click.echo(_CLEAR, nl=False)
             _show(s, answer, sums)
-        if answer["state"] not in ("pending", "running") and not answer["job"]["running"]:
+        if answer["state"] not in ACTIVE and not answer["job"]["running"]:
             return
         time.sleep(INTERVAL_SECS)
 

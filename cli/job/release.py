@@ -2,6 +2,7 @@
 
 import click
 
+from ...protocol.jobs.status import TaskStatus
 from ..session.job_names import resolve_job
 from ..session.session import command, session
 from .tasks import task_name
@@ -22,7 +23,9 @@ def release(name: str, role: str | None, index: int | None) -> None:
     held = [
         t
         for t in before["tasks"]
-        if t["state"] == "held" and role in (None, t["role"]) and index in (None, t["index"])
+        if t["state"] == TaskStatus.HELD
+        and role in (None, t["role"])
+        and index in (None, t["index"])
     ]
     state = client.release(jid, serial=before["computeJobSerial"], role=role, index=index)
     if s.screen.json:

@@ -16,6 +16,7 @@ import click
 
 from ...protocol.errors import Refusal
 from ...protocol.ids import parse_agent_key
+from ...protocol.jobs.status import TaskStatus
 from ..session.job_names import resolve_job
 from ..session.session import Session, command, session
 from .tasks import task_name
@@ -85,8 +86,8 @@ def select_task(answer: dict[str, Any], role: str | None, index: int | None) -> 
             + ("" if index is None else f"/{index}")
             + f"; its tasks: {_names(tasks)}",
         )
-    held = [t for t in matching if t["state"] == "held"]
-    failed = [t for t in matching if t["state"] == "failed"]
+    held = [t for t in matching if t["state"] == TaskStatus.HELD]
+    failed = [t for t in matching if t["state"] == TaskStatus.FAILED]
     if held:
         return held[0]
     if len(matching) == 1 or len(failed) == 1:
@@ -152,7 +153,7 @@ def _check(task: dict[str, Any], words: list[str]) -> None:
     if not os.path.exists(path):
         why = (
             "the task has not started yet"
-            if task["state"] == "placed"
+            if task["state"] == TaskStatus.PLACED
             else "its files were removed or lie on another machine"
         )
         raise Refusal("notHere", f"task {task_name(task)} cannot be entered here: {why} ({path})")
@@ -163,13 +164,13 @@ def _is_batch(task: dict[str, Any]) -> bool:
 
 
 def _is_over(task: dict[str, Any]) -> bool:
-    return task["state"] not in ("placed", "running")
+    return task["state"] not in (TaskStatus.PLACED, TaskStatus.RUNNING)
 
 
 def _srun_prefix(task: dict[str, Any]) -> list[str]:
     """Return the srun command that enters a running batch task's node. Empty for other tasks."""
     batch = task.get("batch") or {}
-    if not _is_batch(task) or task["state"] != "running" or not batch.get("jobId"):
+    if not _is_batch(task) or task["state"] != TaskStatus.RUNNING or not batch.get("jobId"):
         return []
     # A task of a gang has an address and a single host. The host of a single task is its list of
     # nodes.
@@ -191,9 +192,9 @@ def _on_cluster(task: dict[str, Any], line: str) -> str:
     """
     cluster = parse_agent_key(task["agentKey"]).host
     match task["state"]:
-        case "placed":
+        case TaskStatus.PLACED:
             return f"task {task_name(task)} cannot be entered yet: it waits for Slurm on {cluster} ('jobscribe job why' gives the reason)"
-        case "running":
+        case TaskStatus.RUNNING:
             return f"task {task_name(task)} runs on {task['host']} of {cluster}; as its unix user, run on a login node of {cluster}: {line}"
         case _:
             return f"the files of task {task_name(task)} are on {cluster}; as its unix user, run on a login node of {cluster}: {line}"
@@ -214,7 +215,7 @@ def _in_container(task: dict[str, Any], line: str) -> str:
             f"task {task_name(task)} is in the container of its agent; run on {key.host}: {enter}"
         )
     container = task.get("container") or "srj-t-..."
-    if task["state"] in ("placed", "running"):
+    if task["state"] in (TaskStatus.PLACED, TaskStatus.RUNNING):
         return f"task {task_name(task)} is in its own container; run on {key.host}: docker exec -it {container} {line}"
     again = "create a similar one from its `docker run` line (docs/docker.md, 'Investigate a dead container'), and run in it"
     return f"the container of task {task_name(task)}, {container} on {key.host}, has stopped; {again}: {line}"

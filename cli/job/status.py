@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...protocol.jobs.status import PURGED
+from ...protocol.jobs.status import ACTIVE, COMPLETED, PURGED
 from ..session.job_names import resolve_job
 from ..session.session import command, session
 from ..terminal.quantities import duration, moment
@@ -57,7 +57,7 @@ def _porcelain(state: "RunState") -> str:
 
 
 def _lines(jid: str, state: "RunState", answer: dict[str, Any] | None) -> list[str]:
-    waits = state.queue_state if state.state in ("pending", "running") else None
+    waits = state.queue_state if state.state in ACTIVE else None
     rows: list[tuple[str, object]] = [
         ("state", state.sentence()),
         ("waiting", waits),
@@ -97,7 +97,7 @@ def _attempts(answer: dict[str, Any] | None) -> list[tuple[str, object]]:
     ):
         return []
     over = [a for a in answer["attempts"] if a["endedAt"] is not None][-_ATTEMPTS_SHOWN:]
-    if answer["attempt"] == 1 and answer["state"] == "completed":
+    if answer["attempt"] == 1 and answer["state"] == COMPLETED:
         return []
     rows: list[tuple[str, object]] = [("attempt", f"{answer['attempt']}{at_most(answer)}")]
     return rows + [("", f"{a['number']} {attempt_line(a, rule=False)}") for a in over]

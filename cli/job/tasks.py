@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...protocol.jobs.status import ACTIVE, TaskStatus
 from ..session.job_names import resolve_job
 from ..session.session import Session, command, session
 from ..terminal.quantities import duration, moment
@@ -35,7 +36,11 @@ def tasks(name: str, attempt: int | None, failed: bool) -> None:
     s = session()
     jid = resolve_job(s, name)
     answer = s.client_for(jid).tasks(jid, attempt or 0)
-    shown = [t for t in answer["tasks"] if not failed or t["state"] in ("failed", "held")]
+    shown = [
+        t
+        for t in answer["tasks"]
+        if not failed or t["state"] in (TaskStatus.FAILED, TaskStatus.HELD)
+    ]
     if s.screen.json:
         s.screen.value("jobscribe.job.tasks/1", {**answer, "tasks": shown})
         return
@@ -53,7 +58,7 @@ def tasks(name: str, attempt: int | None, failed: bool) -> None:
 
 def hints(s: Session, jid: str, tasks_: "Sequence[dict[str, Any]]") -> list[str]:
     """Return how to enter the tasks held for debugging, and how to release them."""
-    held = [t for t in tasks_ if t["state"] == "held"]
+    held = [t for t in tasks_ if t["state"] == TaskStatus.HELD]
     if not held:
         return []
     first, here = held[0], s.supervisor_options()
@@ -111,7 +116,7 @@ def _attempt_lines(jid: str, answer: dict[str, Any]) -> list[str]:
 
 
 def _no_tasks(answer: dict[str, Any]) -> str:
-    if not answer["attempt"] and answer["state"] not in ("pending", "running"):
+    if not answer["attempt"] and answer["state"] not in ACTIVE:
         return "no task was ever placed; 'jobscribe job why' gives the reason"
     if not answer["attempt"]:
         return "no task is placed yet; 'jobscribe job why' shows the condition it waits for"
@@ -119,7 +124,7 @@ def _no_tasks(answer: dict[str, Any]) -> str:
 
 
 def _row(task: dict[str, Any]) -> list[str]:
-    live = task["state"] in ("placed", "running")
+    live = task["state"] in (TaskStatus.PLACED, TaskStatus.RUNNING)
     return [
         task_name(task),
         task["state"],

@@ -23,6 +23,7 @@ from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKey, OpId, Token
 from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.jobs.roles import After
+from ...protocol.jobs.status import Status
 from .state import AgentRecord, Job, Retrying
 
 
@@ -190,7 +191,7 @@ class RunEnded(_Event, frozen=True, kw_only=True, tag="RunEnded"):
     """
 
     serial: int
-    status: str
+    status: Status
     reason: str
     error: str | None = None
 

@@ -15,7 +15,7 @@ from ...protocol.clusters.batch import BatchState
 from ...protocol.ids import AgentKey, Token
 from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.jobs.roles import After, TaskPlace, TaskRole
-from ...protocol.jobs.status import ACTIVE, MISSING
+from ...protocol.jobs.status import ACTIVE, MISSING, Status
 
 
 class DebugHold(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,7 +155,7 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True):
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     serial: int
-    status: str
+    status: Status
     spec: RunSpec
     run_dir: str
     req_id: str
@@ -256,7 +256,7 @@ class PastRun(msgspec.Struct, frozen=True, kw_only=True):
     """Summary of an earlier run. Its live tasks are tracked until they end."""
 
     serial: int
-    status: str
+    status: Status
     queued_at: float
     started_at: float | None = None
     ended_at: float | None = None
@@ -283,7 +283,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     history_dropped: int = 0
 
     @property
-    def status(self) -> str:
+    def status(self) -> Status:
         return MISSING if self.run is None else self.run.status
 
     @property

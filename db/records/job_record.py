@@ -13,7 +13,7 @@ import msgspec
 from ...protocol.api.requests import RunSpec
 from ...protocol.clusters.batch import BatchState
 from ...protocol.ids import split_jid
-from ...protocol.jobs.status import PURGED, RUNNING
+from ...protocol.jobs.status import PURGED, RUNNING, TaskStatus
 from ..events.state import Attempt, Job, PastRun, Run, Stop, Task
 from .resource_usage import result_usage
 
@@ -101,25 +101,25 @@ def roles(run: Run) -> dict[str, dict[str, int]] | None:
     """
     if not run.spec.roles:
         return None
-    out = {role.name: {"tasks": role.tasks, **dict.fromkeys(STATES, 0)} for role in run.spec.roles}
+    out = {
+        role.name: {"tasks": role.tasks, **{s.value: 0 for s in TaskStatus}}
+        for role in run.spec.roles
+    }
     for task in run.attempts[-1].tasks if run.attempts else ():
         if task.token.role in out:
             out[task.token.role][task_state(task)] += 1
     return out
 
 
-STATES = ("placed", "running", "held", "succeeded", "failed", "stopped")
-
-
-def task_state(task: Task) -> str:
-    """Return the state of the task, one of STATES."""
+def task_state(task: Task) -> TaskStatus:
     if task.held is not None and task.live:
-        return "held"
+        return TaskStatus.HELD
     if task.live:
-        return "placed" if task.pid is None else "running"
+        return TaskStatus.PLACED if task.pid is None else TaskStatus.RUNNING
     if task.exit is not None and task.exit.succeeded:
-        return "succeeded"
-    return "stopped" if task.exit is not None and task.exit.stop_reason is not None else "failed"
+        return TaskStatus.SUCCEEDED
+    stopped = task.exit is not None and task.exit.stop_reason is not None
+    return TaskStatus.STOPPED if stopped else TaskStatus.FAILED
 
 
 def _queue_state(run: Run) -> tuple[str | None, str]:

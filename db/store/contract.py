@@ -21,6 +21,7 @@ from typing import Protocol
 import msgspec
 
 from ...protocol.errors import Refusal
+from ...protocol.jobs.status import Status
 from ..events.events import Event
 
 
@@ -41,7 +42,7 @@ class IndexRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     jid: str
     uid: str
-    status: str
+    status: Status
     serial: int
     simulation_type: str
     kind: str
@@ -61,7 +62,7 @@ class JobCount(msgspec.Struct, frozen=True, kw_only=True):
     any of them.
     """
 
-    status: str
+    status: Status
     reason: str | None
     busy: bool
     count: int

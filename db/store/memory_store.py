@@ -7,7 +7,7 @@ simulates kill -9.
 from collections.abc import Callable, Sequence
 
 from ...protocol.errors import Refusal
-from ...protocol.jobs.status import ACTIVE
+from ...protocol.jobs.status import ACTIVE, Status
 from .checksum_chain import START, Row
 from .contract import Appended, Batch, Deliver, Done, IndexRow, JobCount, Name, Receipt, Stored
 from .disk_errors import describe, is_retryable
@@ -212,7 +212,7 @@ class MemoryStore:
 
     def tally(self, prefix: str) -> list[JobCount]:
         self._check()
-        alike: dict[tuple[str, str | None, bool], list[int]] = {}
+        alike: dict[tuple[Status, str | None, bool], list[int]] = {}
         for r in self._index.values():
             if r.jid.startswith(prefix):
                 alike.setdefault((r.status, r.reason, r.busy), []).append(r.position)

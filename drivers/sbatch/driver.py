@@ -22,7 +22,7 @@ from ...protocol.ids import AgentKey, parse_agent_key
 from ...protocol.redaction import Redactor
 from ...runtime.log.logger import Log
 from .. import untrusted_files
-from ..contracts import AgentSpec, Capabilities, Capacity, Found, Handle
+from ..contracts import AgentSpec, Capabilities, Capacity, Found, FoundState, Handle
 from . import agent_address, log_archive
 from .login_node.channel import Channel, ChannelError, local_channel
 from .login_node.site import (
@@ -152,13 +152,15 @@ class SbatchDriver:
         try:
             key, cluster, channel = self._resolve(handle)
         except Refusal as e:
-            return Found(state="unknown", detail=e.sentence, sign_in=e.code == "signInNeeded")
+            return Found(
+                state=FoundState.UNKNOWN, detail=e.sentence, sign_in=e.code == "signInNeeded"
+            )
         if handle.get("user") not in (None, channel.user):
             sentence = f"the agent runs as {handle['user']}, but the sign-in was as {channel.user}"
             if cluster.access == "ssh":
                 await self._sign_out(key.uid, cluster, channel)
                 sentence += f"; sign in as {handle['user']}"
-            return Found(state="unknown", detail=sentence, sign_in=cluster.access == "ssh")
+            return Found(state=FoundState.UNKNOWN, detail=sentence, sign_in=cluster.access == "ssh")
         try:
             site = await self._login_node(key.uid, cluster, channel)
             request: dict[str, Any] = {
@@ -176,7 +178,7 @@ class SbatchDriver:
             found = parse_answer(FindResult, answer, cluster)
         except (Refusal, ChannelError) as e:
             return Found(
-                state="unknown",
+                state=FoundState.UNKNOWN,
                 detail=e.sentence,
                 sign_in=cluster.access == "ssh" and channel.closed,
             )

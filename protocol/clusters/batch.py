@@ -6,6 +6,7 @@ configured clusters. Memory is MiB (2**20 bytes), durations are seconds, points 
 seconds.
 """
 
+import enum
 from typing import Annotated, Literal
 
 import msgspec
@@ -46,6 +47,24 @@ Word = Annotated[str, msgspec.Meta(max_length=256)]
 Sentence = Annotated[str, msgspec.Meta(max_length=2048)]
 _Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 _Mib = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
+
+
+class SlurmState(enum.StrEnum):
+    """Slurm's words for the states of jobs that jobscribe treats specially. A job may have others,
+    which are passed on unchanged.
+    """
+
+    PENDING = "PENDING"
+    REQUEUED = "REQUEUED"
+    REQUEUE_HOLD = "REQUEUE_HOLD"
+    RUNNING = "RUNNING"
+    COMPLETING = "COMPLETING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    TIMEOUT = "TIMEOUT"
+    NODE_FAIL = "NODE_FAIL"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -160,7 +179,7 @@ class BatchState(_Part, frozen=True, kw_only=True, omit_defaults=True):
         """Return whether the job waits in Slurm's queue, including a requeued job that ran
         before.
         """
-        return self.state in ("PENDING", "REQUEUED", "REQUEUE_HOLD")
+        return self.state in (SlurmState.PENDING, SlurmState.REQUEUED, SlurmState.REQUEUE_HOLD)
 
 
 class Partition(_Part, frozen=True, kw_only=True):

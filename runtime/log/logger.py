@@ -102,6 +102,9 @@ class Log:
 
     Positional arguments fill the message. One with `pkdebug_str()` formats itself, anything else is
     redacted and truncated. Keywords are ids for machines; op and agent are shortened.
+
+    The ids of a connection, place or driver call are bound once, where it enters, by `bound`; its
+    owner keeps that log. A call passes only the ids of the one line.
     """
 
     def __init__(

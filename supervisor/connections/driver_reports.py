@@ -5,8 +5,9 @@ Implements `PlaceReporter` of `drivers.contracts`.
 """
 
 from collections.abc import Callable
-from typing import Literal
+from typing import NamedTuple
 
+from ...drivers.contracts import HostState
 from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKey, agent_log_ids, execution_log_ids, short_op
 from ...protocol.version import VERSION
@@ -25,12 +26,20 @@ from ..process.counters import Counters
 from ..usage.samples import UsageSamples
 
 
+class _Place(NamedTuple):
+    """A virtual agent. log: adds the ids of the place to each line."""
+
+    epoch: int
+    alive: Alive
+    log: Log
+
+
 class DriverReports:
     """The virtual agents that are up. `bind` must be called before any driver reports."""
 
     def __init__(self, log: Log, counters: Counters, agent_id: Callable[[AgentKey], str]) -> None:
         self._log, self._counters, self._agent_id = log, counters, agent_id
-        self._up: dict[AgentKey, tuple[int, Alive]] = {}
+        self._up: dict[AgentKey, _Place] = {}
         self._engine: Engine
         self._metering: UsageSamples
         self._next_epoch: Callable[[], int]
@@ -52,8 +61,9 @@ class DriverReports:
             pid=0,
             keeper_pid=0,
         )
-        self._up[place] = epoch, alive
-        self._log("{} is up", str(place), **agent_log_ids(place))
+        log = self._log.bound(**agent_log_ids(place))
+        self._up[place] = _Place(epoch, alive, log)
+        log("{} is up", str(place))
         self._engine.tell(AgentConnected(place, epoch, alive))
 
     def said(self, place: AgentKey, message: ToSupervisor) -> None:
@@ -65,43 +75,43 @@ class DriverReports:
                 self._metering.take(place, message)
             except Refusal as e:
                 self._counters.add(e.code)
-                self._log("{}: {}", str(place), e.sentence, **agent_log_ids(place))
+                entry.log("{}: {}", str(place), e.sentence)
             return
-        self._log_receipt(place, message)
-        self._engine.tell(AgentMessage(place, entry[0], message))
+        self._log_receipt(place, entry.log, message)
+        self._engine.tell(AgentMessage(place, entry.epoch, message))
 
     def down(self, place: AgentKey) -> None:
         entry = self._up.pop(place, None)
         if entry is not None:
-            self._log("{} is down", str(place), **agent_log_ids(place))
-            self._engine.tell(AgentDisconnected(place, entry[0]))
+            entry.log("{} is down", str(place))
+            self._engine.tell(AgentDisconnected(place, entry.epoch))
 
-    def host(self, driver: str, host: str, state: Literal["up", "down"], detail: str) -> None:
+    def host(self, driver: str, host: str, state: HostState, detail: str) -> None:
         self._log("host {} of {} is {}: {}", host, driver, state, detail, driver=driver, host=host)
-        if state == "down":
+        if state == HostState.DOWN:
             self._counters.add("hostDown")
-        self._engine.tell(HostChanged(driver, host, state == "up", detail))
+        self._engine.tell(HostChanged(driver, host, state == HostState.UP, detail))
 
     # ---- for the effect executor
 
     def end(self, place: AgentKey, epoch: int, reason: str) -> None:
         """Take down a virtual agent whose reports the core rejects."""
         entry = self._up.get(place)
-        if entry is not None and entry[0] == epoch:
-            self._log("{} is disconnected: {}", str(place), reason, **agent_log_ids(place))
+        if entry is not None and entry.epoch == epoch:
+            entry.log("{} is disconnected: {}", str(place), reason)
             self.down(place)
 
     def alive(self) -> list[tuple[AgentKey, int, Alive]]:
-        return [(place, epoch, alive) for place, (epoch, alive) in self._up.items()]
+        return [(place, entry.epoch, entry.alive) for place, entry in self._up.items()]
 
     def sizes(self) -> dict[str, int]:
         return {"up": len(self._up)}
 
-    def _log_receipt(self, place: AgentKey, message: ToSupervisor) -> None:
+    def _log_receipt(self, place: AgentKey, log: Log, message: ToSupervisor) -> None:
         """Log a message in the same form as a message of an agent."""
         match message:
             case RunStatusUpdate(execution=e):
-                self._log(
+                log(
                     "{} opName={} o={} jid={} state={}",
                     str(place),
                     op_name(message),
@@ -109,15 +119,13 @@ class DriverReports:
                     e.token.jid,
                     e.state,
                     **execution_log_ids(e.token),
-                    **agent_log_ids(place),
                 )
             case Snapshot():
-                self._log(
+                log(
                     "{} opName=snapshot executions={} page={}",
                     str(place),
                     len(message.executions),
                     message.page,
-                    **agent_log_ids(place),
                 )
             case _:
                 pass

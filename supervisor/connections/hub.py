@@ -89,6 +89,8 @@ class Connection:
     ) -> None:
         self.hub, self.socket, self.key, self.epoch = hub, socket, key, epoch
         self.alive: Alive | None = None
+        #: adds the ids of this connection to each line
+        self.log = hub.log.bound(**agent_log_ids(key))
         self.ops: dict[str, str] = {}
         #: requests that wait for this agent's answer, by opId
         self.asked: dict[str, asyncio.Future[Answer]] = {}
@@ -101,11 +103,6 @@ class Connection:
         )
         self._waiting: deque[Any] = deque()
         self._flushing = False
-
-    @property
-    def ids(self) -> dict[str, str]:
-        """The ids in log records about this connection."""
-        return agent_log_ids(self.key) | ({"agent": self.alive.agent_id} if self.alive else {})
 
     def pkdebug_str(self) -> str:
         agent = short_agent(self.alive.agent_id) if self.alive else "?"
@@ -154,7 +151,7 @@ class Connection:
             messages: Sequence[Any] = self._decoder.messages(frame)  # type: ignore[arg-type]
         except FrameError as e:
             self.hub.counters.add("rejected." + e.code)
-            self.hub.log("{} sent a bad frame: {}", self, e.sentence, **self.ids)
+            self.log("{} sent a bad frame: {}", self, e.sentence)
             if e.close:
                 self.close(e.code, "badFrame")
                 return
@@ -195,13 +192,12 @@ class Connection:
         elif message.code in CODES:
             future.set_exception(Refusal(message.code, message.error))
         else:
-            self.hub.log(
+            self.log(
                 "{} refused op={} with an unknown code: {}",
                 self,
                 short_op(message.op_id),
                 message.code,
                 op=message.op_id,
-                **self.ids,
             )
             future.set_exception(
                 Refusal(
@@ -223,7 +219,7 @@ class Connection:
                     self.hub.progress.take(self.key, message)
         except Refusal as e:
             self.hub.counters.add(e.code)
-            self.hub.log("{} {}", self, e.sentence, **self.ids)
+            self.log("{} {}", self, e.sentence)
             self.close(e.sentence)
 
     def fail_requests(self) -> None:
@@ -250,14 +246,14 @@ class Connection:
             self.close("this agent has a newer connection")
             return
         self.alive = message
-        self.hub.log("{} opName=alive o=None", self, **self.ids)
+        self.log = self.log.bound(agent=message.agent_id)
+        self.log("{} opName=alive o=None", self)
         if message.version != VERSION:
-            self.hub.log(
+            self.log(
                 "{} runs jobscribe {}, this supervisor runs {}",
                 self,
                 message.version,
                 VERSION,
-                **self.ids,
             )
         self.hub.replace(self)
         inputs.append(AgentConnected(self.key, self.epoch, message))
@@ -265,7 +261,7 @@ class Connection:
     def _log_receipt(self, message: Any) -> None:
         if isinstance(message, RunStatusUpdate):
             e: Execution = message.execution
-            self.hub.log(
+            self.log(
                 "{} opName={} o={} jid={} state={}",
                 self,
                 op_name(message),
@@ -273,32 +269,29 @@ class Connection:
                 e.token.jid,
                 "ending" if e.ending else e.state,
                 **execution_log_ids(e.token),
-                **self.ids,
             )
             if e.state == ExecutionState.ENDED:
                 self.ops.pop(e.op_id, None)
         elif isinstance(message, Snapshot):
-            self.hub.log(
+            self.log(
                 "{} opName=snapshot o=None executions={} page={}",
                 self,
                 len(message.executions),
                 message.page,
-                **self.ids,
             )
         elif isinstance(message, OpError):
             op = short_op(message.op_id)
-            self.hub.log(
+            self.log(
                 "{} opName=error o={} {}: {}",
                 self,
                 op,
                 message.code,
                 message.error,
                 op=op,
-                **self.ids,
             )
 
     def close(self, reason: str, why: DisconnectReason = "refused") -> None:
-        self.hub.log("{} connection ended: {}", self, reason, **self.ids)
+        self.log("{} connection ended: {}", self, reason)
         self.socket.close(1000, reason[:100])
         self.hub.lost(self, why)
 
@@ -412,12 +405,15 @@ class Hub:
             connection.ops.update((task.op_id, "run") for task in message.tasks)
         if op is not None and name not in _QUIET:
             token = getattr(message, "token", None)
-            ids = {
-                **connection.ids,
-                **({} if token is None else execution_log_ids(token)),
-                "op": op,
-            }
-            self.log("{} _Op({}, {}) {}", connection, name, short_op(op), _target(message), **ids)
+            ids = {} if token is None else execution_log_ids(token)
+            connection.log(
+                "{} _Op({}, {}) {}",
+                connection,
+                name,
+                short_op(op),
+                _target(message),
+                **(ids | {"op": op}),
+            )
         connection.send(message)
         return True
 

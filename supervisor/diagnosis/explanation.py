@@ -9,7 +9,7 @@ from ...db.events.state import Job, Run, Task
 from ...diagnosis.causes import CAUSES
 from ...diagnosis.classification import classify_exit, classify_run
 from ...protocol.jobs.exit_info import ExitInfo
-from ...protocol.jobs.status import ERROR, PURGED
+from ...protocol.jobs.status import COMPLETED, ERROR, MISSING, PENDING, PURGED, RUNNING
 from . import batch_jobs, containers, ended_runs, pending_runs, running_runs
 from .phrases import Answer, resume_keeper_command, utc
 
@@ -52,7 +52,7 @@ def why(
         "role": None,
         "index": None,
     }
-    if run is None or status["state"] == "missing":
+    if run is None or status["state"] == MISSING:
         answer["reason"] = answer["cause"] = "missing"
         answer["sentence"], answer["try"] = (
             f"no such run ({status.get('reason')})",
@@ -129,7 +129,7 @@ def brief(status: dict[str, Any], job: Job) -> dict[str, Any] | None:
 
     None for a running, completed or missing run.
     """
-    if status["state"] in ("running", "completed", "missing") or job.run is None:
+    if status["state"] in (RUNNING, COMPLETED, MISSING) or job.run is None:
         return None
     answer = why(status, job, None)
     return {**{name: answer[name] for name in _BRIEF}, "try": answer["try"][:_BRIEF_ADVICE]}
@@ -137,9 +137,9 @@ def brief(status: dict[str, Any], job: Job) -> dict[str, Any] | None:
 
 def _explain_active(answer: Answer, run: Run, status: dict[str, Any]) -> None:
     answer["reason"] = answer["cause"] = status["queueState"] or (
-        "starting" if run.status == "pending" else run.status
+        "starting" if run.status == PENDING else run.status
     )
-    if status["queueState"] is None and run.status != "pending":
+    if status["queueState"] is None and run.status != PENDING:
         running_runs.explain(answer, run, batch_jobs.latest_state(run, status))
     else:
         pending_runs.explain(answer, run, status)

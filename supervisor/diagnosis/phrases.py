@@ -8,6 +8,7 @@ from ...diagnosis.exit_table import AGAIN, WHOSE
 from ...protocol.ids import split_jid
 from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.jobs.roles import After
+from ...protocol.jobs.status import COMPLETED
 from . import batch_jobs, containers
 
 Answer = dict[str, Any]
@@ -66,7 +67,7 @@ def add_diagnosis(
     entry follow the usual advice instead of replacing it.
     """
     found, task = run.diagnosis, run.telling
-    if found is None or task is None or run.status == "completed":
+    if found is None or task is None or run.status == COMPLETED:
         prepend_advice(answer, usual)
         return
     answer["diagnosis"] = {

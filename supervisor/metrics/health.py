@@ -5,8 +5,9 @@ action. Only disks are measured for it; everything else is known already.
 Failing reasons come first.
 """
 
+import enum
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from ...drivers.contracts import AgentDriver
 from ...protocol.version import VERSION
@@ -17,7 +18,14 @@ from ..diagnosis.phrases import resume_keeper_command
 from .background_sampler import BackgroundSampler, Disk
 from .collector import CollectorSources
 
-State = Literal["degraded", "failing"]
+
+class HealthState(enum.StrEnum):
+    """State of the supervisor. A fault is degraded or failing."""
+
+    OK = "ok"
+    DEGRADED = "degraded"
+    FAILING = "failing"
+
 
 MIB = 1024 * 1024
 #: Limits of free space on a disk (degraded, failing), and of free files (degraded).
@@ -42,7 +50,7 @@ class Reason(NamedTuple):
     """
 
     what: str
-    state: State
+    state: HealthState
     sentence: str
     since: float | None
     try_: str
@@ -96,11 +104,11 @@ class Health:
         await self._sampler.measure()
         reasons = self.reasons(draining=draining)
         worst = (
-            "failing"
-            if any(r.state == "failing" for r in reasons)
-            else "degraded"
+            HealthState.FAILING
+            if any(r.state == HealthState.FAILING for r in reasons)
+            else HealthState.DEGRADED
             if reasons
-            else "ok"
+            else HealthState.OK
         )
         return {"state": worst, "at": self._wall(), "reasons": [r.body() for r in reasons]}
 
@@ -125,7 +133,7 @@ class Health:
             found.append(
                 Reason(
                     "draining",
-                    "degraded",
+                    HealthState.DEGRADED,
                     "the supervisor is stopping: new requests are refused, jobs continue",
                     None,
                     "wait",
@@ -139,7 +147,7 @@ class Health:
             else r._replace(since=self._since.setdefault(r.what, self._wall()))
             for r in found
         ]
-        return sorted(dated, key=lambda r: r.state != "failing")
+        return sorted(dated, key=lambda r: r.state != HealthState.FAILING)
 
     # ---- checks
 
@@ -148,7 +156,7 @@ class Health:
         if engine.paused or engine.fails_since is not None:
             yield Reason(
                 "store",
-                "failing",
+                HealthState.FAILING,
                 "the event store cannot be written: requests are refused, jobs continue",
                 engine.fails_since,
                 "run df -h on the root, and read the log; jobscribe db check (with the supervisor stopped) reports damage",
@@ -159,7 +167,7 @@ class Health:
         if self._sampler.stuck_since is not None:
             yield Reason(
                 "disk",
-                "failing",
+                HealthState.FAILING,
                 "a disk does not answer: free space and jobs cannot be measured",
                 self._sampler.stuck_since,
                 "find the disk or mount that hangs: df, dmesg",
@@ -167,7 +175,7 @@ class Health:
         for area, why in sample.errors.items():
             yield Reason(
                 f"disk:{area}",
-                "degraded",
+                HealthState.DEGRADED,
                 f"{area} cannot be inspected: {why}",
                 None,
                 "check its permissions, and read the log",
@@ -180,7 +188,7 @@ class Health:
         if held > HELD_SECS:
             yield Reason(
                 "loop",
-                "degraded",
+                HealthState.DEGRADED,
                 f"the supervisor's event loop was blocked for {held:.1f} s in the last {LOOK_BACK_SECS / 60:g} minutes",
                 None,
                 "grep 'the event loop was blocked' in the log shows the cause; check the load and the disks of the machine",
@@ -207,7 +215,7 @@ class Health:
             since = min((v.since for v in failed if v.since is not None), default=None)
             yield Reason(
                 "agentStarts",
-                "degraded",
+                HealthState.DEGRADED,
                 f"{len(failed)} agents could not be started{detail}",
                 since,
                 "jobscribe job why JOB for a waiting run; the agents' logs are in agent/ in the root",
@@ -217,7 +225,7 @@ class Health:
             detail = next((f"; report of a driver: {v.away}" for v in silent if v.away), "")
             yield Reason(
                 "agentsSilent",
-                "degraded",
+                HealthState.DEGRADED,
                 f"{len(silent)} agents with {jobs} tasks do not report; their jobs continue{detail}",
                 min(v.unknown_since or now for v in silent),
                 "check their machines and the network; the agents' logs show their attempts to connect",
@@ -237,7 +245,7 @@ class Health:
             )
             yield Reason(
                 f"keeper:{view.record.key}",
-                "degraded",
+                HealthState.DEGRADED,
                 f"{sentence}: {tasks}",
                 view.keeper.since,
                 resume_keeper_command(view.keeper_pid, view.host),
@@ -245,7 +253,11 @@ class Health:
         if len(views) > NAMED_KEEPERS:
             sentence = f"{len(views) - NAMED_KEEPERS} more keepers do not answer"
             yield Reason(
-                "keepers", "degraded", sentence, None, "grep keeperSilent in the log lists them"
+                "keepers",
+                HealthState.DEGRADED,
+                sentence,
+                None,
+                "grep keeperSilent in the log lists them",
             )
 
     def _hosts(self) -> Iterator[Reason]:
@@ -253,7 +265,7 @@ class Health:
             for host, detail, since in _hosts_down(driver):
                 yield Reason(
                     f"host:{host}",
-                    "degraded",
+                    HealthState.DEGRADED,
                     f"host {host} of {name} is down: {detail}",
                     since,
                     "jobscribe pool check",
@@ -266,7 +278,7 @@ class Health:
                 sentence = f"Slurm on {cluster} does not answer{detail}"
                 yield Reason(
                     f"cluster:{cluster}",
-                    "degraded",
+                    HealthState.DEGRADED,
                     sentence,
                     None,
                     "jobscribe driver check sbatch",
@@ -282,7 +294,7 @@ class Health:
             ]
             yield Reason(
                 f"batch:{cluster}",
-                "degraded",
+                HealthState.DEGRADED,
                 f"the state of {len(times)} runs on {cluster} is unknown",
                 min(times),
                 "jobscribe driver check sbatch",
@@ -293,7 +305,7 @@ class Health:
         if at is not None and self._wall() - at < REPORT_SECS:
             yield Reason(
                 "log",
-                "degraded",
+                HealthState.DEGRADED,
                 f"{self.moments.lines} lines of the log were lost",
                 at,
                 "check the disk of the root, and the process that reads the supervisor's output",
@@ -304,7 +316,7 @@ class Health:
         if at is not None and self._wall() - at < REPORT_SECS:
             yield Reason(
                 "clock",
-                "degraded",
+                HealthState.DEGRADED,
                 f"the wall clock was set by {self.moments.clock_by:+.1f} s; recorded times have a gap or overlap",
                 at,
                 "timedatectl timesync-status",
@@ -318,7 +330,7 @@ class Health:
         if late > LATE_SIGNS * dog.secs:
             yield Reason(
                 "watchdog",
-                "failing",
+                HealthState.FAILING,
                 f"the event store has not answered the watchdog for {late:.0f} s",
                 self._wall() - late,
                 "find the disk that hangs: df, dmesg; systemd restarts the service, and jobs continue",
@@ -330,7 +342,7 @@ class Health:
                 name, waiting = target["name"], target["waiting"]
                 yield Reason(
                     f"notify:{name}",
-                    "degraded",
+                    HealthState.DEGRADED,
                     f"{name} does not accept notifications, {waiting} wait: {target['lastError']}",
                     target["failingSince"],
                     "jobscribe notify list shows the error; jobscribe notify test NAME sends a test message",
@@ -343,7 +355,7 @@ class Health:
         for version in sorted(self._front_ends):
             yield Reason(
                 f"frontEnd:{version}",
-                "degraded",
+                HealthState.DEGRADED,
                 f"a front end of jobscribe {version} uses this supervisor of version {VERSION}:"
                 " its pages and apps may have another version, too",
                 None,
@@ -354,7 +366,7 @@ class Health:
         for name in sorted(self._sources.altered):
             yield Reason(
                 f"file:{name}",
-                "degraded",
+                HealthState.DEGRADED,
                 f"{name} in the root names an address for agents that is not this supervisor's",
                 None,
                 f"without a proxy for agents: remove {name} from the root; the supervisor writes it again",
@@ -364,7 +376,7 @@ class Health:
             more = f" ({len(foreign) - 1} more agents)" if len(foreign) > 1 else ""
             yield Reason(
                 "strangers",
-                "degraded",
+                HealthState.DEGRADED,
                 foreign[0] + more,
                 None,
                 "jobscribe doctor; see docs/store.md",
@@ -375,7 +387,9 @@ def _free_space(area: str, disk: Disk) -> Iterator[Reason]:
     where = "the root" if area == "root" else "the users' run directories"
     do = "df -h; 'jobscribe db compact' shortens the event log; purge.after_secs removes old run directories"
     if disk.free < LOW_BYTES:
-        state: State = "failing" if disk.free < LEAST_BYTES else "degraded"
+        state: HealthState = (
+            HealthState.FAILING if disk.free < LEAST_BYTES else HealthState.DEGRADED
+        )
         yield Reason(
             f"disk:{area}",
             state,
@@ -386,7 +400,7 @@ def _free_space(area: str, disk: Disk) -> Iterator[Reason]:
     elif disk.files is not None and disk.files < LOW_FILES:
         yield Reason(
             f"disk:{area}",
-            "degraded",
+            HealthState.DEGRADED,
             f"{disk.files} more files can be created on the disk of {where}",
             None,
             "df -i",

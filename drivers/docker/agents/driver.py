@@ -19,7 +19,16 @@ from ....protocol.ids import AgentKey, parse_agent_key
 from ....protocol.redaction import Redactor
 from ....runtime.log.logger import Log
 from ... import untrusted_files
-from ...contracts import AgentSpec, Capabilities, Capacity, Found, Handle, PlaceReporter
+from ...contracts import (
+    AgentSpec,
+    Capabilities,
+    Capacity,
+    Found,
+    FoundState,
+    Handle,
+    HostState,
+    PlaceReporter,
+)
 from ..containers import exit_status, names
 from ..containers.uid_allocation import UnixUsers
 from ..host.container_calls import inspect
@@ -186,25 +195,28 @@ class DockerDriver:
         if handle.get("kind") == "container":
             if self.places is None or key is None:
                 return Found(
-                    state="unknown", detail="the task driver for containers is not running"
+                    state=FoundState.UNKNOWN, detail="the task driver for containers is not running"
                 )
             return await self.places.find(key, handle)
         engine, id_ = self.engines.get(str(handle.get("host"))), handle.get("id")
         if engine is None or not isinstance(id_, str) or not id_:
             return Found(
-                state="unknown",
+                state=FoundState.UNKNOWN,
                 detail="its handle names no container on a host of the pool",
             )
         if self._state_known[engine.name].is_set() and not engine.up:
-            return Found(state="unknown", detail=self._with_host(engine.name, engine.detail))
+            return Found(
+                state=FoundState.UNKNOWN, detail=self._with_host(engine.name, engine.detail)
+            )
         try:
             sentence = await self.reaper.reap(engine, id_, key)
         except EngineError as e:
-            return Found(state="unknown", detail=self._with_host(engine.name, e.sentence))
+            return Found(state=FoundState.UNKNOWN, detail=self._with_host(engine.name, e.sentence))
         if sentence is not None:
-            return Found(state="gone", detail=sentence)
+            return Found(state=FoundState.GONE, detail=sentence)
         return Found(
-            state="alive", detail=f"container {handle.get('name', id_[:12])} on host {engine.name}"
+            state=FoundState.ALIVE,
+            detail=f"container {handle.get('name', id_[:12])} on host {engine.name}",
         )
 
     async def stop(self, handle: Handle, grace_secs: float) -> None:
@@ -324,7 +336,7 @@ class DockerDriver:
         self._state_known[host].set()
         if not up:
             self.relays[host].invalidate()
-        self.reporter.host(self.name, host, "up" if up else "down", detail)
+        self.reporter.host(self.name, host, HostState.UP if up else HostState.DOWN, detail)
         for listener in self._listeners:
             listener.on_state(host, up, detail)
 

@@ -26,7 +26,7 @@ from ....protocol.wire.messages import (
 from ....runtime.execution.output_limit import DEFAULT_HEAD, DEFAULT_TAIL, OutputCap
 from ....runtime.log.logger import Log
 from ... import untrusted_files
-from ...contracts import Found, Handle
+from ...contracts import Found, FoundState, Handle
 from ..agents.driver import DockerDriver
 from ..containers import names
 from ..host.engine import EngineError, HostEngine
@@ -153,7 +153,7 @@ class ContainerTaskController:
         engine = self._driver.engines.get(key.host)
         if engine is None:
             return Found(
-                state="unknown",
+                state=FoundState.UNKNOWN,
                 detail=f"host {key.host} is no longer in the pool, so the state of its containers is unknown",
             )
         if not place.up and engine.up:
@@ -161,10 +161,12 @@ class ContainerTaskController:
                 await self._open_place(place)
             except (EngineError, OSError) as e:
                 return Found(
-                    state="unknown", detail=e.sentence if isinstance(e, EngineError) else str(e)
+                    state=FoundState.UNKNOWN,
+                    detail=e.sentence if isinstance(e, EngineError) else str(e),
                 )
         return Found(
-            state="alive" if place.up else "unknown", detail=f"host {key.host}: {engine.detail}"
+            state=FoundState.ALIVE if place.up else FoundState.UNKNOWN,
+            detail=f"host {key.host}: {engine.detail}",
         )
 
     async def close_place(self, key: AgentKey) -> None:

@@ -12,13 +12,14 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from ....protocol.clusters.cluster import Cluster
 from ....protocol.errors import Refusal
 from ....protocol.ids import printable
+from ...contracts import FoundState
 from .channel import Channel, CommandResult
 from .code_archive import LEAST_PYTHON, PROBE, Code, build_code
 from .wheel_tags import Python
@@ -76,7 +77,7 @@ class StartLogs(msgspec.Struct, frozen=True, kw_only=True):
 class FindResult(msgspec.Struct, frozen=True, kw_only=True):
     """Answer to `find`."""
 
-    state: Literal["alive", "gone", "unknown"]
+    state: FoundState
     detail: str
 
 

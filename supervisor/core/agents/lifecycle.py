@@ -15,6 +15,7 @@ from ....db.events.events import (
     AgentStartRequested,
     RunEnded,
 )
+from ....drivers.contracts import FoundState
 from ....protocol.errors import Refusal
 from ....protocol.ids import AgentKey
 from ....protocol.jobs.status import ERROR
@@ -460,7 +461,7 @@ def found(tx: Transaction, input_: DriverFound) -> None:
         _signed_out(tx, view, input_.detail)
         return
     view.signed_in = False
-    if input_.state == "gone":
+    if input_.state == FoundState.GONE:
         tx.record_agent(key, AgentGone(at=tx.now.wall, agent_key=key, reason=input_.detail))
         tx.change_phase(view, PhaseTrigger.FOUND_GONE)
         if view.needed:

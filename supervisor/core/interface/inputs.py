@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from ....drivers.contracts import FoundState
 from ....protocol.api.requests import RunCancel, RunRelease, RunSimulation
 from ....protocol.ids import AgentKey
 from ....protocol.wire.messages import Alive, RunStatusUpdate, Snapshot, ToSupervisor
@@ -117,12 +118,12 @@ class DriverFailed(msgspec.Struct, frozen=True):
 
 
 class DriverFound(msgspec.Struct, frozen=True):
-    """state: alive, gone or unknown. sign_in: the state is unknown until the user signs in;
+    """sign_in: the state is unknown until the user signs in;
     `detail` says so.
     """
 
     key: AgentKey
-    state: str
+    state: FoundState
     detail: str
     sign_in: bool = False
 

@@ -9,7 +9,7 @@ from ....db.events.state import Attempt, Retrying, Run, Stop, Task
 from ....diagnosis.exit_table import Diagnosis
 from ....protocol.ids import Token
 from ....protocol.jobs.exit_info import ExitInfo
-from ....protocol.jobs.status import COMPLETED, ERROR
+from ....protocol.jobs.status import COMPLETED, ERROR, Status
 from ..interface import timers
 from ..interface.effects import ClearTimer, DiscardHeldTask, SetTimer
 from ..scheduling import dispatch, placement
@@ -229,7 +229,7 @@ def _end(
     )
 
 
-def _result(run: Run, attempt: Attempt) -> tuple[str, str, str | None]:
+def _result(run: Run, attempt: Attempt) -> tuple[Status, str, str | None]:
     """Return (status, reason, error) of a run with this last attempt."""
     exit_, verdict = attempt.telling.exit if attempt.telling is not None else None, attempt.decided
     if verdict is not None and verdict.succeeded:

@@ -3,7 +3,7 @@ their truth table is in the tests.
 """
 
 from ....protocol.jobs.exit_info import ExitInfo
-from ....protocol.jobs.status import CANCELED, COMPLETED, ERROR
+from ....protocol.jobs.status import CANCELED, COMPLETED, ERROR, Status
 
 #: The error of a run that was neither canceled nor over a limit.
 SHUTDOWN = "stopped from outside: its machine was shut down, or its keeper was told to stop"
@@ -13,7 +13,7 @@ SHUTDOWN = "stopped from outside: its machine was shut down, or its keeper was t
 LEFTOVER = "stopped because the event log was rolled back and had no record of its start"
 
 
-def outcome(exit_: ExitInfo) -> tuple[str, str, str | None]:
+def outcome(exit_: ExitInfo) -> tuple[Status, str, str | None]:
     """Return (status, reason, error) of a run with one task that ended like this and without a
     recorded stop.
 

@@ -12,6 +12,7 @@ from ....db.events.job_fold import evolve
 from ....db.events.state import Job
 from ....db.store.contract import Receipt, Write
 from ....protocol.ids import AgentKey, derived_id
+from ....protocol.jobs.status import check_change
 from ....protocol.wire.messages import Shared
 from ..interface.causes import Cause, EventId
 from ..interface.effects import CausedEffect, Effect, stream_of
@@ -66,9 +67,14 @@ class Transaction:
         self._several_causes = True
 
     def record(self, jid: str, event: JobEvent) -> Job:
-        job = self.world.jobs.get(jid) or Job(jid=jid)
-        self._write(job_stream(jid), job.version, event)
-        job = evolve(job, event)
+        """Record an event of a job and return the job after it.
+
+        Raises IllegalTransition, and records nothing, if the event changes the status illegally.
+        """
+        before = self.world.jobs.get(jid) or Job(jid=jid)
+        job = evolve(before, event)
+        check_change(before.status, job.status, type(event).__name__)
+        self._write(job_stream(jid), before.version, event)
         task_counts.apply(self.world.task_counts, event)
         self.world.jobs[jid] = self.touched[jid] = job
         return job

@@ -2,6 +2,7 @@
 destinations.
 """
 
+import asyncio
 import io
 import json
 import logging
@@ -214,6 +215,29 @@ def test_a_text_line_ends_with_the_cause_and_shows_no_other_id(out: Lines, log: 
     except ValueError:
         log.exception("failed", cause="AgentDisconnected")
     assert " failed cause=AgentDisconnected\n  Traceback" in out.text
+
+
+async def test_bound_ids_of_interleaved_tasks_and_threads_do_not_mix(log: Log, out: Lines) -> None:
+    log._sink = Direct(out, form="json")
+    turn = asyncio.Barrier(2)
+
+    async def work(uid: str) -> None:
+        mine = log.bound(uid=uid)
+        for step in ("a", "b"):
+            await turn.wait()
+            mine("{} {}", uid, step)
+            await asyncio.to_thread(mine, "{} in a thread", uid, op=uid)
+
+    await asyncio.gather(work("user1"), work("user2"))
+    log("neither")
+    lines = [json.loads(line) for line in out.text.splitlines()]
+    assert {line["msg"].split()[0]: line.get("uid") for line in lines} == {
+        "user1": "user1",
+        "user2": "user2",
+        "neither": None,
+    }
+    assert all(line.get("uid") == line.get("op", line.get("uid")) for line in lines)
+    assert len(lines) == 9
 
 
 def test_threads_are_told_apart(out: Lines, log: Log) -> None:
