@@ -149,7 +149,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     for report in repeated:
         why = f"{report.nodeid} ({report.when}): {dict(report.sections)[STOOD]}"
         terminalreporter.write_line(why)
-        rerun_count.add(why)
+        if not hasattr(terminalreporter.config, "workerinput"):  # a worker has a summary as well
+            rerun_count.add(why)
         terminalreporter.write_line(
             "    " + "\n    ".join(report.longreprtext.splitlines()[-SHOWN_LINES:])
         )
