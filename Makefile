@@ -1,5 +1,5 @@
 # All that a developer does. The first run makes .venv; `make help` says what there is.
-.PHONY: help venv demo engines test test-pythons lint check lock audit bench soak docs clean
+.PHONY: help venv demo engines test test-pythons lint pure check lock audit bench soak docs clean
 
 # Supervisors, agents and commands are started hundreds of times by the tests: compiled once, each starts in half the time.
 unexport PYTHONDONTWRITEBYTECODE
@@ -8,7 +8,8 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST_ARGS ?=
 SEEDS ?= 10000
 SEED ?= 0
-# floors: fast tests; three processes share their files. neighbours: tests that wait for engines; one
+# pure: folders with tests for `make check`. floors: fast tests; three processes share their files.
+# neighbours: tests that wait for engines; one
 # process has Docker, one has Slurm, one has the rest. others: tests that wait for deadlines, and
 # browsers, which reload pages when Docker adds a network interface. alone: tests that need a certain pid.
 floors = $(addprefix tests/,unit architecture contracts packaging simulation)
@@ -16,7 +17,10 @@ neighbours = $(addprefix tests/,docker systemd examples site slurm integration w
 browsers = $(addprefix tests/,web/test_page.py web/test_page_clusters.py examples/test_flask_site.py)
 others = tests/chaos $(browsers)
 alone = tests/chaos/test_kill_others.py
+pure = $(addprefix tests/,unit architecture contracts simulation)
 python = .venv/bin/python
+# tests that the four processes of `make test` repeated
+reruns = build/reruns
 # the modules that benchmarks share with the tests
 bench = PYTHONPATH=$(subst $() ,:,$(wildcard tests/*/support)) $(python)
 
@@ -24,7 +28,7 @@ help:
 	@echo "make demo    run a real computation through a fresh supervisor (KEEP=1 leaves it running)"
 	@echo "make test    everything that is tested, packaging included; says at its end what was left out and why"
 	@echo "make lint    format, lint, types and import contracts"
-	@echo "make check   the same, floors, purity and the fast tests"
+	@echo "make check   the same, and every test that needs no real process: a minute or two"
 	@echo "make test-pythons  the fast tests under each Python from 3.11 to 3.14 that is installed"
 	@echo "make lock    pin the dependencies of setup.py in etc/requirements (UPGRADE=1: the newest versions)"
 	@echo "make audit   known vulnerabilities of the pinned versions"
@@ -59,10 +63,13 @@ test: venv engines
 ifneq (,$(findstring tests/,$(PYTEST_ARGS)))
 	$(python) -m pytest $(PYTEST_ARGS)
 else
-	@$(python) -m pytest -n 3 --dist loadfile $(floors) $(PYTEST_ARGS); floors=$$?; \
+	@mkdir -p build; rm -f $(reruns); export JOBSCRIBE_TEST_RERUNS=$(abspath $(reruns)); \
+	$(python) -m pytest -n 3 --dist loadfile $(floors) $(PYTEST_ARGS); floors=$$?; \
 	$(python) -m pytest -n 3 --dist loadgroup $(neighbours) $(addprefix --ignore=,$(browsers)) $(PYTEST_ARGS); neighbours=$$?; \
 	$(python) -m pytest -n 3 --dist loadfile $(others) $(addprefix --ignore=,$(alone)) $(PYTEST_ARGS); others=$$?; \
-	$(python) -m pytest $(alone) $(PYTEST_ARGS) && [ $$floors = 0 ] && [ $$neighbours = 0 ] && [ $$others = 0 ]
+	$(python) -m pytest $(alone) $(PYTEST_ARGS); alone=$$?; \
+	$(python) tests/support/rerun_count.py $(reruns); reruns=$$?; \
+	[ "$$floors$$neighbours$$others$$alone$$reruns" = 00000 ]
 endif
 
 lint: venv
@@ -72,8 +79,13 @@ lint: venv
 	$(python) -m mypy
 	PYTHONPATH=.types $(python) -P -c 'import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())' --no-cache --config pyproject.toml
 
-check: lint
-	$(python) -m pytest -q -x tests/architecture tests/unit/protocol tests/unit/db $(PYTEST_ARGS)
+# The tests without the marker `process` (tests/conftest.py): they need no child process, no engine and no root.
+pure: venv
+	LIVES=20 $(python) -m pytest -q -n 2 --dist loadfile -m "not process" $(pure) $(PYTEST_ARGS)
+
+# both at a time: lint is done when the tests have been collected
+check: venv
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint pure
 
 # In one environment for each Python, below build/pythons. PYTHONS='3.12 3.13' chooses some.
 test-pythons:

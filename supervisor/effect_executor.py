@@ -242,7 +242,7 @@ class EffectExecutor:
         agent_id = self._redactor.add(self._agent_id(effect.key))
         self._redactor.add(effect.token)
         name = DRIVER_NAMES.get(effect.key.driver, effect.key.driver)
-        log = self._log.bound(agent=agent_id, **agent_log_ids(effect.key))
+        log = self._log.bound(agent=agent_id, cause=cause, **agent_log_ids(effect.key))
         log(
             "{}(a={} k={} u={} []) start attempt={}",
             name,

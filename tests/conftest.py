@@ -1,10 +1,13 @@
-"""Repeat tests that fail while the machine stands still, once the machine runs again.
+"""Mark tests that use real processes, and repeat those that fail while the machine stands still.
 
-Such a failure proves nothing about the product. The evidence is the scheduling delay of an idle
-process in the same time (see `scheduling_noise`); without this evidence a failure counts at once.
-No failure is hidden: a test that fails in all its repeats has failed. The end of the run lists each
-repeated test with its failure and the evidence. `PYTEST_ARGS='-p no:rerunfailures'` disables
-repeats.
+The marker `process` separates tests that start child processes or take TCP ports. Tests without it
+are in `make check`, are never repeated, and fail if they do either (see `process_guard`).
+
+A failure while the machine stood still proves nothing about the product. The evidence is the
+scheduling delay of an idle process in the same time (see `scheduling_noise`); without this evidence
+a failure counts at once. No failure is hidden: a test that fails in all its repeats has failed. The
+end of the run lists each repeated test with its failure and the evidence, and more than a few
+repeats fail the whole run (see `rerun_count`). `PYTEST_ARGS='-p no:rerunfailures'` disables repeats.
 """
 
 import functools
@@ -12,13 +15,19 @@ import time
 from collections.abc import Generator
 from typing import Any
 
+import process_guard
 import pytest
+import rerun_count
 import scheduling_noise
 from pytest_rerunfailures import StatusDB
 
-#: Repeats per test and per process, so that a machine that never recovers cannot block the run for
-#: hours.
-REPEATS, AT_MOST = 2, 20
+#: Folders whose tests all use real processes or engines. Elsewhere, tests and files say it
+#: themselves.
+PROCESS_FOLDERS = frozenset(
+    {"chaos", "docker", "examples", "integration", "packaging", "site", "slurm", "systemd", "web"}
+)
+#: Repeats per test and per process. One more than a whole run allows: the run has failed then.
+REPEATS, AT_MOST = 2, rerun_count.AT_MOST + 1
 CALM_SECS, WAIT_SECS = 3.0, 60.0
 _began, _failed, _timeout = (
     pytest.StashKey[scheduling_noise.Moment](),
@@ -27,6 +36,7 @@ _began, _failed, _timeout = (
 )
 #: Report section with the evidence, and number of failure lines shown.
 STOOD, SHOWN_LINES = "the machine stood still", 6
+_guard = process_guard.ProcessGuard()
 #: Why tests of this process are repeated, by test id.
 _why: dict[str, str] = {}
 _repeated: list[str] = []
@@ -43,16 +53,29 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         session.config.failures_db = StatusDB()  # type: ignore[attr-defined]
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.pluginmanager.hasplugin("rerunfailures"):
-        for item in items:
+    """Set the marker `process` for whole folders, before `-m` selects; make these tests repeatable."""
+    repeats = config.pluginmanager.hasplugin("rerunfailures")
+    for item in items:
+        if item.nodeid.split("/")[1] in PROCESS_FOLDERS:
+            item.add_marker("process")
+        if repeats and _uses_processes(item):
             item.add_marker(
                 pytest.mark.flaky(reruns=REPEATS, condition=functools.partial(_says_nothing, item))
             )
 
 
+def _uses_processes(item: pytest.Item) -> bool:
+    return item.get_closest_marker("process") is not None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    if not _uses_processes(item):
+        _guard.watch(item.nodeid)
+        return
+    _guard.watch("")
     scheduling_noise.floor()
     item.stash[_began], item.stash[_failed] = scheduling_noise.now(), ""
     _file(item).stash.setdefault(_began, item.stash[_began])
@@ -60,11 +83,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(
-    item: pytest.Item,
+    item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
+    if calls := _guard.calls():
+        report.outcome = "failed"
+        report.longrepr = f"without the marker `process`, this test calls {', '.join(calls)}"
+    if call.when == "teardown":
+        _guard.watch("")
     if report.failed:
-        item.stash[_failed] = item.stash[_failed] or report.when
+        item.stash[_failed] = item.stash.get(_failed, "") or report.when
     return report
 
 
@@ -119,9 +147,10 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             "=", "repeated, because the machine stood still while they failed"
         )
     for report in repeated:
-        terminalreporter.write_line(
-            f"{report.nodeid} ({report.when}): {dict(report.sections)[STOOD]}"
-        )
+        why = f"{report.nodeid} ({report.when}): {dict(report.sections)[STOOD]}"
+        terminalreporter.write_line(why)
+        if not hasattr(terminalreporter.config, "workerinput"):  # a worker has a summary as well
+            rerun_count.add(why)
         terminalreporter.write_line(
             "    " + "\n    ".join(report.longreprtext.splitlines()[-SHOWN_LINES:])
         )

@@ -34,6 +34,8 @@ from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime import processes
 from jobscribe.runtime.log.logger import Direct, Log
 
+pytestmark = pytest.mark.process
+
 KEY, OTHER = (
     AgentKey("local", "sequential", "DriverU1", "localhost"),
     AgentKey("local", "parallel", "DriverU1", "localhost"),

@@ -58,6 +58,8 @@ from jobscribe.supervisor.core.interface.inputs import (
 from jobscribe.supervisor.core.state.transaction import token_hash
 from jobscribe.supervisor.process.counters import Counters
 
+pytestmark = pytest.mark.process
+
 KEY, OTHER = (
     AgentKey("local", "sequential", "TaskUsr1", "localhost"),
     AgentKey("local", "sequential", "TaskUsr2", "localhost"),

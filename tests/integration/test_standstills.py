@@ -1,13 +1,15 @@
 """Retries of tests that fail while the machine stands still. A test that fails on a running machine
-fails at once.
+or uses no process fails at once. Only a test with the marker `process` may use one.
 """
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import rerun_count
 
 TESTS = Path(__file__).resolve().parent.parent
 HEAD = """
@@ -15,6 +17,7 @@ import os, signal, sys, time
 import scheduling_noise
 import pytest
 
+pytestmark = pytest.mark.process
 tried = []
 if "PYTEST_XDIST_WORKER" not in os.environ:
     scheduling_noise.NoiseMeter.wait_until_it_runs = lambda *_: None  # no test of these but one has to wait for it
@@ -38,7 +41,7 @@ def tried(tmp_path: Path) -> Tried:
     exit status.
     """
     (tmp_path / "tests").mkdir()
-    for name in ("conftest.py", "integration"):
+    for name in ("conftest.py", "integration", "support"):
         (tmp_path / "tests" / name).symlink_to(TESTS / name)
     (tmp_path / "pyproject.toml").write_text((TESTS.parent / "pyproject.toml").read_text())
 
@@ -57,6 +60,7 @@ def tried(tmp_path: Path) -> Tried:
                 str(file),
             ],
             cwd=tmp_path,
+            env=os.environ | {rerun_count.VARIABLE: str(tmp_path / "reruns")},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -67,7 +71,7 @@ def tried(tmp_path: Path) -> Tried:
     return run
 
 
-def test_what_failed_beside_a_standstill_is_repeated_and_told(tried: Tried) -> None:
+def test_what_failed_beside_a_standstill_is_repeated_and_told(tried: Tried, tmp_path: Path) -> None:
     said = tried(
         """
 def test_once():
@@ -78,6 +82,8 @@ def test_once():
 """,
         "-n1",
     )
+    (counted,) = (tmp_path / "reruns").read_text().splitlines()
+    assert counted.startswith("tests/test_it.py::test_once (call): in ")
     assert "1 passed, 1 rerun in" in said and "ended with 0" in said, said
     assert (
         "repeated, because the machine stood still" in said
@@ -160,3 +166,68 @@ def test_last(shared):
     assert (
         "1 rerun in" in said and "ended with 0" in said and "test_last (teardown): in " in said
     ), said
+
+
+def test_what_uses_no_process_is_never_repeated(tried: Tried) -> None:
+    said = tried("""
+pytestmark = []
+
+@pytest.mark.process
+def test_starts_the_idle_process():
+    scheduling_noise.floor()
+
+def test_fails():
+    stand_still()
+    assert False
+""")
+    assert "1 failed, 1 passed in" in said and " rerun in" not in said, said
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "subprocess.run(['true'])",
+        "os.system('true')",
+        "os.waitpid(os.fork() or os._exit(0), 0)",
+        "socket.create_server(('127.0.0.1', 20_001))",
+    ],
+)
+def test_what_is_not_marked_may_start_no_process_and_take_no_port(tried: Tried, call: str) -> None:
+    said = tried(f"""
+import contextlib, socket, subprocess
+pytestmark = []
+
+def test_pure(tmp_path):
+    with socket.socket(socket.AF_UNIX) as s:
+        s.bind(str(tmp_path / "s"))
+
+def test_starts():
+    with contextlib.suppress(Exception):
+        {call}
+""")
+    assert "1 failed, 1 passed in" in said and "without the marker `process`, this test" in said, (
+        said
+    )
+
+
+@pytest.mark.parametrize("count", [0, rerun_count.AT_MOST, rerun_count.AT_MOST + 1])
+def test_a_whole_run_allows_a_few_repeats(tmp_path: Path, count: int) -> None:
+    """`make test` runs several pytest processes, and one program counts for all."""
+    file = tmp_path / "reruns"
+    env = os.environ | {rerun_count.VARIABLE: str(file)}
+    for number in range(count):
+        code = f"import rerun_count; rerun_count.add('test {number}\\nfailed')"
+        subprocess.run(
+            [sys.executable, "-c", code], cwd=TESTS / "support", env=env, check=True, timeout=60
+        )
+    done = subprocess.run(
+        [sys.executable, TESTS / "support" / "rerun_count.py", file],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == (count > rerun_count.AT_MOST), done
+    first, *rest = done.stdout.splitlines()
+    assert first.startswith(f"{count} repeats") and rest == [
+        f"  test {number} failed" for number in range(count)
+    ]

@@ -31,6 +31,8 @@ from jobscribe.protocol.ids import AgentKey, Token
 from jobscribe.protocol.launch.job_script import script
 from jobscribe.protocol.wire.messages import TaskSpec
 
+pytestmark = pytest.mark.process
+
 HARNESS = Path(__file__).resolve().parents[1] / "unit" / "agent" / "support" / "keeper_harness.py"
 KEY = AgentKey("local", "sequential", "AAAAAAAA", "localhost")
 STEPS = 60

@@ -11,6 +11,23 @@ import pytest
 import simulator
 from sim_bugs import BUGS, RARELY_FOUND, planted
 
+#: Seeds that find a bug which several earlier seeds miss. They are tried first; if one no longer
+#: finds its bug, all seeds are tried.
+FIRST = {
+    "purges_what_runs": 28,
+    "forgets_a_queue_limit_over_a_restart": 41,
+    "dismisses_who_is_needed": 16,
+    "starts_agents_without_memory": 16,
+    "leaves_runs_on_a_host_that_is_down": 11,
+    "gives_back_what_is_kept": 7,
+    "goes_on_after_a_cancel": 6,
+    "gives_one_network_to_two_gangs": 5,
+    "keeps_what_the_platform_did": 5,
+    "launches_again_after_a_reboot": 4,
+    "tries_again_without_counting": 4,
+    "gives_up_a_queue_limit_where_slurm_s_queue_begins": 3,
+    "keeps_what_was_decided_on_a_failed_commit": 3,
+}
 SOAK = os.environ.get("SOAK") == "1"
 
 
@@ -29,7 +46,7 @@ def test_it_is_found_in_the_end(bug: Callable[[], Any]) -> None:
 
 def _find(bug: Callable[[], Any], seeds: int) -> None:
     with planted(bug):
-        for seed in range(seeds):
+        for seed in (FIRST.get(bug.__name__, 0), *range(seeds)):
             try:
                 simulator.run(seed)
             except simulator.Violation:

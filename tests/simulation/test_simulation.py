@@ -1,8 +1,8 @@
 """Seeded lives of the whole system: every guarantee is checked after every step, and every fault
 must really have happened.
 
-200 seeds; with SOAK=1 the 10,000 of the guarantees. `tests/simulation/support/run_seeds.py` takes
-any number, and shows one step by step.
+200 seeds; with SOAK=1 the 10,000 of the guarantees; with LIVES any number, as in `make check`.
+`tests/simulation/support/run_seeds.py` takes any number too, and shows one step by step.
 """
 
 import os
@@ -17,7 +17,8 @@ import simulator
 from sim_coverage import MUST_HAPPEN, never_happened
 
 RUN = Path(__file__).parent / "support" / "run_seeds.py"
-SEEDS = 10_000 if os.environ.get("SOAK") == "1" else 200
+ALL = 10_000 if os.environ.get("SOAK") == "1" else 200
+SEEDS = int(os.environ.get("LIVES", ALL))
 SLICE = 10
 
 _happened: Counter[str] = Counter()
@@ -30,6 +31,7 @@ def test_lives_keep_the_guarantees(first: int) -> None:
         _happened.update(simulator.run(seed).happened)
 
 
+@pytest.mark.skipif(SEEDS < ALL, reason="these lives are too few for every fault: unset LIVES")
 def test_everything_that_can_go_wrong_did() -> None:
     if not _happened:
         pytest.fail("run this file whole: this test looks at what the others did")
@@ -57,6 +59,7 @@ def _run(*args: str, hash_seed: int = 0) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("seed", [4, 17, 43])
 def test_the_same_seed_is_the_same_life(seed: int) -> None:
     """The log is equal to the last byte: in another process, with other string hashes, and while
@@ -101,6 +104,7 @@ def test_an_error_comes_with_the_command_that_shows_it_again(
         simulator.run(3)
 
 
+@pytest.mark.process
 def test_many_seeds_in_two_processes_tell_what_happened() -> None:
     done = _run("--seeds", "25", "--first", "100", "--jobs", "2")
     assert done.returncode == 0, done.stdout

@@ -36,6 +36,9 @@ UID = "SystemU1"
 #: Shorter than the shipped values where tests would only wait.
 HURRY = "[Service]\nRestartSec=300ms\n"
 
+#: Folders that `PrivateTmp=` replaces.
+PRIVATE = ("/tmp/", "/var/tmp/")
+
 _NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
 _numbers = itertools.count(1)
@@ -201,8 +204,9 @@ class Machine:
         self.sh("cd /root/source\n" + configuration)
         assert units.count("jobscribe install-units --config /etc/jobscribe.toml --now") == 1
         self.drop_in("hurry", HURRY)
-        # the front end has a private /tmp, which hides these tests' packages if they lie in /tmp
-        self.drop_in("hurry", HURRY + f"BindReadOnlyPaths={' '.join(_hidden())}\n", SERVER)
+        # the front end has a private /tmp and /var/tmp, which hide these tests' packages there
+        shown = sorted({*_hidden(), *(p for p in _needed() if p.startswith(PRIVATE))})
+        self.drop_in("hurry", HURRY + f"BindReadOnlyPaths={' '.join(shown)}\n", SERVER)
         self.sh("cd /root/source\n" + units, code=None)
         assert self.shows("ActiveState") == "active", "\n".join(self.journal()[-40:])
 

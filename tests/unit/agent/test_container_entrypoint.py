@@ -16,6 +16,8 @@ import pytest
 from jobscribe.agent.keeper.process import BAD_CONFIG
 from jobscribe.runtime import processes
 
+pytestmark = pytest.mark.process
+
 DEADLINE_SECS = 60.0
 
 

@@ -27,6 +27,8 @@ from jobscribe.runtime import processes
 
 from .conftest import until
 
+pytestmark = pytest.mark.process
+
 # `make venv` creates this folder; it prevents imports of another `jobscribe` beside the checkout
 _PATH = str(Path(jobscribe.__file__).parent / ".types")
 #: Replaces jobscribe.agent.process: sends its identity, then echoes each message until the keeper

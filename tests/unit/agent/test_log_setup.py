@@ -14,6 +14,8 @@ import pytest
 
 from jobscribe.protocol.ids import execution_log_ids, parse_agent_key, parse_token
 
+pytestmark = pytest.mark.process
+
 KEY, TOKEN = "local.sequential.qsOpzxM9@localhost", "qsOpzxM9-Wd3xLq8B-model/1795250119/2/main/0"
 AGENT = """
 import json, sys

@@ -26,6 +26,8 @@ import pytest
 from jobscribe.agent import relay
 from jobscribe.agent.relay import Settings
 
+pytestmark = pytest.mark.process
+
 ME, SOMEBODY_ELSE = os.getuid(), 54321
 #: Most tests allow this number of simultaneous connections per unix user.
 SHARE = 8

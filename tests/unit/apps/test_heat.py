@@ -19,6 +19,8 @@ from jobscribe.apps.heat import plugin
 from jobscribe.apps.json_values import encode
 from jobscribe.protocol.jobs import progress_report
 
+pytestmark = pytest.mark.process
+
 Runner = Callable[..., Run]
 
 

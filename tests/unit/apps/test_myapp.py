@@ -11,6 +11,8 @@ import pytest
 from jobscribe.apps.app import AppError, Run
 from jobscribe.apps.myapp import growth_program, plugin
 
+pytestmark = pytest.mark.process
+
 
 def prepared(tmp_path: Path, **fields: Any) -> Run:
     (tmp_path / "run").mkdir(exist_ok=True)

@@ -44,6 +44,7 @@ def modules(tmp_path: Path) -> Iterator[Path]:
     registry._load.cache_clear()
 
 
+@pytest.mark.process
 def test_what_there_is_is_named_without_importing_any_of_it() -> None:
     said = python(
         "import sys; from jobscribe.apps import registry; print(registry.names(('other=no_such_module:app',)));"
@@ -55,11 +56,13 @@ def test_what_there_is_is_named_without_importing_any_of_it() -> None:
     ]
 
 
+@pytest.mark.process
 def test_loading_heat_does_not_need_numpy() -> None:
     code = "import sys; sys.modules['numpy'] = None; from jobscribe.apps import registry; print(registry.load('heat').name)"
     assert python(code) == "heat\n"
 
 
+@pytest.mark.process
 def test_an_installed_package_offers_its_apps(tmp_path: Path) -> None:
     info = tmp_path / "crack-1.0.dist-info"
     info.mkdir()

@@ -343,6 +343,7 @@ def test_it_needs_clusters_that_can_be_read(run: Run, tmp_path: Path) -> None:
     assert ended.code == 125 and "there is no cluster b; configured clusters: a" in ended.err
 
 
+@pytest.mark.process
 def test_a_machine_without_slurm_is_told_step_by_step(run: Run, tmp_path: Path) -> None:
     """Steps that need no Slurm pass; the others report that Slurm is missing, with advice."""
     root = Path(os.environ["JOBSCRIBE_ROOT"])

@@ -147,6 +147,7 @@ def test_a_key_goes_with_its_passphrase_only_where_it_has_one(
     ]
 
 
+@pytest.mark.process
 def test_at_a_terminal_it_asks_and_nothing_that_is_typed_is_shown(
     fake: Fake, started: Callable[..., Any]
 ) -> None:

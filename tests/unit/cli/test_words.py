@@ -125,6 +125,7 @@ def test_without_lammps_and_without_root_numpy_is_used_and_said(
     assert "using numpy instead" in said[0]
 
 
+@pytest.mark.process
 def test_packages_that_cannot_be_installed_lead_to_numpy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +141,7 @@ def test_packages_that_cannot_be_installed_lead_to_numpy(
     assert "apt-get exited with 100: E: no such package" in said[-1]
 
 
+@pytest.mark.process
 def test_neither_of_the_two_is_an_error_with_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +153,7 @@ def test_neither_of_the_two_is_an_error_with_its_reason(
         computations.choose(lambda text: None, tmp_path)
 
 
+@pytest.mark.process
 def test_the_numpy_computation_reports_its_progress_and_leaves_a_result(tmp_path: Path) -> None:
     pytest.importorskip("numpy")
     heat = computations.heat(None)
@@ -168,6 +171,7 @@ def test_the_numpy_computation_reports_its_progress_and_leaves_a_result(tmp_path
     assert (tmp_path / heat.result).stat().st_size > 600 * 600 * 8
 
 
+@pytest.mark.process
 def test_everything_that_was_started_is_stopped(tmp_path: Path) -> None:
     """Both a child that ignores SIGTERM and an orphan in its own session are stopped."""
     program = f"""

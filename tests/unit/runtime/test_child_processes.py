@@ -13,6 +13,8 @@ import pytest
 
 from jobscribe.runtime import child_processes, processes
 
+pytestmark = pytest.mark.process
+
 #: A child that leaves the group and keeps the pipes open, so that `wait` for its parent blocks.
 LEAVES = "import os, sys, time\nif os.fork() == 0:\n    os.setsid()\n    open(sys.argv[1], 'w').write(str(os.getpid()))\n    time.sleep(60)\n    os._exit(0)\n"
 

@@ -108,6 +108,7 @@ async def stopped() -> None:
     assert stopper.returncode == 0
 
 
+@pytest.mark.process
 def test_a_process_that_was_stopped_did_not_hold_its_loop() -> None:
     loop, _ = lived(stopped())
     assert loop["secs"] > 1

@@ -16,6 +16,8 @@ import pytest
 import jobscribe
 from jobscribe.runtime import processes
 
+pytestmark = pytest.mark.process
+
 _PATH = str(Path(jobscribe.__file__).parent / ".types")  # laid by `make venv`
 
 

@@ -44,6 +44,8 @@ from jobscribe.protocol.wire.messages import (
     TaskSpec,
 )
 
+pytestmark = pytest.mark.process
+
 SECS = 20.0
 OP = "o" * 32
 

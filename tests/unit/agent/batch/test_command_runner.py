@@ -14,6 +14,8 @@ from jobscribe.agent.batch.command_runner import NO_ANSWER, Commands, environmen
 from jobscribe.agent.keeper import process
 from jobscribe.agent.login_node import keeper_control
 
+pytestmark = pytest.mark.process
+
 
 def test_the_session_says_where_slurm_is_if_no_profile_does(
     monkeypatch: pytest.MonkeyPatch,

@@ -22,6 +22,8 @@ from jobscribe.protocol.jobs.exit_info import ExitFacts
 from jobscribe.protocol.wire.messages import Execution, TaskSpec
 from jobscribe.supervisor.diagnosis import batch_jobs as batch_words
 
+pytestmark = pytest.mark.process
+
 SECS = 20.0
 
 

@@ -16,6 +16,8 @@ from jobscribe.protocol.clusters.batch import BatchState
 
 from .test_controller import Ground, batch_site
 
+pytestmark = pytest.mark.process
+
 ROUNDS = 40 if os.environ.get("SOAK") else 2
 RUNS = 12
 

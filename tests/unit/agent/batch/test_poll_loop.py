@@ -24,6 +24,8 @@ from jobscribe.protocol.ids import Token
 
 from .test_controller import SECS, Ground, batch_site
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.parametrize("next_agent", [False, True], ids=["", "and the next agent"])
 async def test_what_had_started_and_waits_again_is_taken_out_of_the_queue(

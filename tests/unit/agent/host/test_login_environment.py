@@ -16,6 +16,8 @@ from jobscribe.agent.host.login_environment import Account, LoginEnvironment, ru
 
 from ..conftest import until
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:

@@ -28,6 +28,7 @@ BOTH = (socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
 SHARED = (socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("family", "address", "options"),
     [
@@ -51,6 +52,7 @@ def test_whoever_listens_is_noticed(
     assert ports_in_use([port]) == []
 
 
+@pytest.mark.process
 def test_of_many_the_taken_ones_in_their_order() -> None:
     servers = [bound(socket.AF_INET, "127.0.0.1") for _ in range(4)]
     ports = [s.getsockname()[1] for s in servers]
@@ -63,6 +65,7 @@ def test_of_many_the_taken_ones_in_their_order() -> None:
     assert ports_in_use([]) == ports_in_use(ports) == []
 
 
+@pytest.mark.process
 def test_connections_of_a_server_that_has_ended_do_not_keep_its_port() -> None:
     """The server closed its side first, so its connections stay in TIME_WAIT for a minute."""
     with bound(socket.AF_INET, "127.0.0.1", REUSE) as server:
@@ -81,6 +84,7 @@ def test_connections_of_a_server_that_has_ended_do_not_keep_its_port() -> None:
     assert ports_in_use([port]) == []
 
 
+@pytest.mark.process
 def test_who_waits_for_a_server_is_not_let_in_by_the_question(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -20,6 +20,8 @@ from jobscribe.protocol.wire.messages import AppInput, TaskSpec
 
 from ..conftest import Keeper, until
 
+pytestmark = pytest.mark.process
+
 #: import paths of this package and of the test apps
 ROOTS = (
     str(Path(jobscribe.__file__).parent / ".types"),

@@ -219,6 +219,7 @@ def test_the_limits_of_job_and_message_are_the_same() -> None:
 # ---- the agent during a burst of keeper messages
 
 
+@pytest.mark.process
 def test_what_the_keeper_says_together_with_its_hello_is_heard(tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
     ended = {

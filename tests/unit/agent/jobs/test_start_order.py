@@ -72,6 +72,7 @@ SHARED = Shared(
 )
 
 
+@pytest.mark.process
 def test_shared_wins_over_the_login_the_task_over_both_and_the_contract_over_all(
     tmp_path: Path,
 ) -> None:
@@ -102,6 +103,7 @@ def test_shared_wins_over_the_login_the_task_over_both_and_the_contract_over_all
     assert order["job"] == SHARED.job
 
 
+@pytest.mark.process
 def test_each_gang_has_its_own_and_a_plain_run_none(tmp_path: Path) -> None:
     batch_site = Ground(tmp_path, {})
     other = Shared(env={"OURS": "other"}, job="{}")
@@ -124,6 +126,7 @@ def test_each_gang_has_its_own_and_a_plain_run_none(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.process
 def test_a_port_that_somebody_listens_on_fails_the_start_in_a_word(tmp_path: Path) -> None:
     batch_site = Ground(tmp_path, {})
     with socket.socket() as one, socket.socket() as two:
@@ -150,6 +153,7 @@ def test_what_no_process_can_be_given_fails_alone(tmp_path: Path) -> None:
     ) == 1
 
 
+@pytest.mark.process
 async def test_tasks_of_two_gangs_that_wait_for_the_login_profile_keep_their_own(
     tmp_path: Path,
 ) -> None:

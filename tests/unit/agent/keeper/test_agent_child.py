@@ -19,6 +19,8 @@ from jobscribe.agent.keeper.executions.state import Execution
 from jobscribe.agent.keeper.linux.cgroups import Cgroups
 from jobscribe.agent.keeper.loop.event_loop import Loop
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def loop() -> Iterator[Loop]:

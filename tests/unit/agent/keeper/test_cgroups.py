@@ -20,6 +20,8 @@ from jobscribe.runtime import processes
 
 from ..conftest import Keeper, until
 
+pytestmark = pytest.mark.process
+
 #: Start an orphan without its session, environment, lock and parent, so that nothing identifies it.
 #: The test replaces NAP.
 SHED = "( setsid env -i /bin/sh -c 'exec 0<&- 1>&- 2>&- 9>&-; exec /bin/sleep NAP' & ); sleep 0.2"

@@ -22,7 +22,7 @@ from ..conftest import Keeper, until
 #: wrong by ROOM_SECS.
 JOB_SECS, FROZEN_SECS, ROOM_SECS = 0.5, 2.5, 1.0
 
-pytestmark = pytest.mark.parametrize("who", ["same user"], indirect=True)
+pytestmark = [pytest.mark.process, pytest.mark.parametrize("who", ["same user"], indirect=True)]
 
 
 @pytest.fixture

@@ -30,6 +30,8 @@ from ..conftest import NOBODY, Keeper, until
 from .test_oom import EATS, LIMIT, small
 from .test_oom import keeper as limited_keeper
 
+pytestmark = pytest.mark.process
+
 __all__ = ["limited_keeper", "small"]
 #: A faulthandler catches the signal and sends its own, so the kernel logs nothing.
 CRASHES = ("env", "-u", "PYTHONFAULTHANDLER", "python3", "-c")

@@ -13,6 +13,8 @@ import pytest
 
 from ..conftest import Keeper, until
 
+pytestmark = pytest.mark.process
+
 #: Each command leaves a process when its main process ends. The test replaces NAP with its sleep.
 LEAVES = {
     "a child in the background": "sleep NAP & exit 3",

@@ -62,6 +62,7 @@ def test_who_takes_it_first_owns_it_and_nobody_else(tmp_path: Path) -> None:
     assert lives and seen is not None and seen.number == 1 and seen.host == os.uname().nodename
 
 
+@pytest.mark.process
 def test_of_many_that_want_it_one_gets_it(tmp_path: Path) -> None:
     folder = str(tmp_path / "lease")
     elsewhere(tmp_path / "lease", 7)
@@ -87,6 +88,7 @@ def test_what_was_given_back_is_free_at_once(tmp_path: Path) -> None:
     assert leases.take(folder, 1) is not None
 
 
+@pytest.mark.process
 def test_an_owner_that_is_over_on_this_machine_need_not_be_waited_for(tmp_path: Path) -> None:
     folder = tmp_path / "lease"
     subprocess.run(

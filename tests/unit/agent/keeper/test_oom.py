@@ -23,6 +23,8 @@ from jobscribe.protocol.jobs.exit_info import FAULTS, ExitInfo
 
 from ..conftest import Keeper, until
 
+pytestmark = pytest.mark.process
+
 LIMIT = 128 << 20
 EATS = "tail /dev/zero"
 

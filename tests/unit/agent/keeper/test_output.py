@@ -11,6 +11,8 @@ import pytest
 
 from ..conftest import Keeper, until
 
+pytestmark = pytest.mark.process
+
 New = Callable[..., Keeper]
 MIB = 1 << 20
 

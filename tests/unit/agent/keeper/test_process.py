@@ -22,6 +22,8 @@ from jobscribe.runtime import processes
 
 from ..conftest import Keeper, until
 
+pytestmark = pytest.mark.process
+
 #: Signals 32 and 33: the C library reserves them, so no program can set them.
 _OF_THE_C_LIBRARY = 0b11 << 31
 

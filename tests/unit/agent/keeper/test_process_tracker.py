@@ -10,6 +10,8 @@ from jobscribe.agent.keeper.executions.state import Execution
 from jobscribe.agent.keeper.linux.cgroups import Cgroups
 from jobscribe.runtime import processes
 
+pytestmark = pytest.mark.process
+
 
 def test_what_a_buried_child_left_is_met_in_the_same_look(monkeypatch: pytest.MonkeyPatch) -> None:
     over = os.posix_spawn("/bin/true", ["true"], {})

@@ -16,6 +16,8 @@ from jobscribe.runtime import processes
 
 from ..conftest import Keeper, until
 
+pytestmark = pytest.mark.process
+
 New = Callable[..., Keeper]
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from ..conftest import Keeper, until
 
+pytestmark = pytest.mark.process
+
 
 def _stamps(keeper: Keeper) -> int:
     """Return how often the command ran, from the stamps that it wrote."""

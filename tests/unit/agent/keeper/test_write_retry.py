@@ -19,6 +19,8 @@ from jobscribe.protocol.jobs.exit_info import FAULTS
 
 from ..conftest import NOBODY, Keeper, until
 
+pytestmark = pytest.mark.process
+
 #: Number of jobs at once; `make soak` uses more.
 MANY = 500 if os.environ.get("SOAK") else 60
 

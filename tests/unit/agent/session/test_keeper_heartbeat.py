@@ -20,6 +20,8 @@ from jobscribe.runtime.log.logger import Log
 
 from ..conftest import until
 
+pytestmark = pytest.mark.process
+
 PACE = HeartbeatTiming(1.0, 3.0)
 KILL_SECS = 10.0
 

@@ -32,6 +32,8 @@ from jobscribe.protocol.ids import Token
 from jobscribe.protocol.launch.job_script import script
 from jobscribe.protocol.wire.messages import TaskSpec
 
+pytestmark = pytest.mark.process
+
 JID = "aaaaaaaa-bbbbbbbb-m"
 PLAIN = BatchRequest()
 LAB = Cluster(name="lab", directives=("exclusive", "reservation", "switches", "comment"))

@@ -30,6 +30,8 @@ from jobscribe.runtime.log.logger import Log
 
 from ..conftest import Keeper, until
 
+pytestmark = pytest.mark.process
+
 #: Use the given number of CPU seconds, then exit.
 BURN = "import sys, time\nwhile time.process_time() < float(sys.argv[1]): sum(range(10000))\n"
 NO_CARDS = Gpus(lambda: None)

@@ -23,6 +23,8 @@ from jobscribe.protocol.wire.codec import Decoder, Encoder
 from jobscribe.protocol.wire.messages import REPLY_LIMIT, Call, CallReply, OpError
 from jobscribe.runtime.log.logger import Direct, Log
 
+pytestmark = pytest.mark.process
+
 _PACKAGE = Path(jobscribe.__file__).parent / ".types"
 _numbers = itertools.count(1)
 #: A value in the agent's environment that must not reach a call.

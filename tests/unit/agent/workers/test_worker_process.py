@@ -21,6 +21,8 @@ from jobscribe.protocol.wire.messages import Call
 
 from ..conftest import until
 
+pytestmark = pytest.mark.process
+
 _PATH = os.pathsep.join(
     [str(Path(jobscribe.__file__).parent / ".types"), str(Path(__file__).parents[1] / "support")]
 )

@@ -13,6 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+pytestmark = pytest.mark.process
+
 SHORT = """
 import sys
 from jobscribe.cli.demo import command as demo, computations

@@ -18,6 +18,8 @@ import pytest
 from jobscribe.cli.doctor import fact_process, machine_facts, port_facts, site_checks, site_facts
 from jobscribe.cli.doctor.check_table import CHECKS, Check
 
+pytestmark = pytest.mark.process
+
 FOLDER = {
     "path": "/r",
     "exists": True,

@@ -173,6 +173,7 @@ def test_the_drop_in_goes_only_where_systemd_knows_it(
     )
 
 
+@pytest.mark.process
 def test_units_of_ones_own_go_into_the_home_and_their_configuration_is_the_roots(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,6 +215,7 @@ def test_the_program_is_this_one_by_the_link_that_upgrades_move(
     )
 
 
+@pytest.mark.process
 @pytest.mark.skipif(
     shutil.which("systemd-analyze") is None,
     reason="systemd-analyze is not here: install Debian's systemd (etc/engines/systemd.sh check)",

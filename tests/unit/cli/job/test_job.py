@@ -328,6 +328,7 @@ def test_no_supervisor_is_told_with_what_to_do(run: Run, tmp_path: Path) -> None
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.process
 def test_a_narrow_terminal_still_shows_whole_ids(started: Any, jids: list[str]) -> None:
     import os
     import pty

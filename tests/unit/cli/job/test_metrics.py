@@ -167,6 +167,7 @@ def test_watching_ends_when_nothing_runs(
     assert {line["schema"] for line in ended.lines()} == {"jobscribe.job.metrics/1"}
 
 
+@pytest.mark.process
 def test_ctrl_c_ends_a_watch_quietly(started: Any, fake: Fake, jid: str) -> None:
     say(fake, answer(jid, task("main", 0)))
     process = started("job", "metrics", "--watch", "--json", jid)

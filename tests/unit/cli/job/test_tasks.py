@@ -336,6 +336,7 @@ def script(tmp_path: Path, fake: Fake, jid: str) -> Path:
     return folder / "script.sh"
 
 
+@pytest.mark.process
 def test_the_command_line_that_enters_a_task_is_printed_for_a_shell(
     run: Run, jid: str, script: Path
 ) -> None:
@@ -358,6 +359,7 @@ def test_the_command_line_that_enters_a_task_is_printed_for_a_shell(
     assert run("--json", "job", "shell", jid).code == 2
 
 
+@pytest.mark.process
 def test_entering_becomes_the_shell_with_its_exit_code(
     started: Any, jid: str, script: Path
 ) -> None:

@@ -81,6 +81,7 @@ def test_a_command_that_answers_at_once_waits_briefly_and_says_why(fake: Fake, w
     assert round(waited(s)[0]) == 20
 
 
+@pytest.mark.process
 def test_a_command_that_is_typed_while_the_supervisor_is_away_succeeds_when_it_is_back(
     started: Started, fake: Fake
 ) -> None:

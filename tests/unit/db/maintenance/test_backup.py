@@ -321,6 +321,7 @@ def test_a_store_that_cannot_be_read_any_more_is_replaced_as_well(tmp_path: Path
         shutil.rmtree(place)
 
 
+@pytest.mark.process
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("there", [True, False])
 def test_a_restore_killed_at_any_step_leaves_the_old_log_or_the_new_one(

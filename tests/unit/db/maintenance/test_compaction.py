@@ -593,6 +593,7 @@ def test_a_purged_job_becomes_a_tiny_row_whatever_was_in_it(tmp_path: Path) -> N
 # ---- killed
 
 
+@pytest.mark.process
 @pytest.mark.timeout(900)
 def test_a_compaction_killed_at_any_step_leaves_the_old_log_or_the_new_one(tmp_path: Path) -> None:
     """The log is complete and its durable head matches: a supervisor starts on it, no event is

@@ -252,6 +252,7 @@ def test_a_compacted_log_is_repaired_like_any_other(root: Path) -> None:
     assert check(root).ok
 
 
+@pytest.mark.process
 @pytest.mark.timeout(900)
 def test_a_repair_killed_at_any_step_can_be_done_again(root: Path) -> None:
     sql(root, "UPDATE events SET at = at + 1 WHERE position = 16")

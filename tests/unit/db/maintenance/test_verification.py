@@ -276,6 +276,7 @@ def test_a_log_without_its_witness_is_not_rebuilt(root: Path) -> None:
         rebuild(root)
 
 
+@pytest.mark.process
 @pytest.mark.timeout(900)
 def test_a_rebuild_that_was_killed_at_any_step_can_be_done_again(root: Path) -> None:
     spoil_derived(root)

@@ -13,6 +13,8 @@ from store_fixtures import Disk
 
 from jobscribe.db.maintenance.verification import check
 
+pytestmark = pytest.mark.process
+
 CHILD = Path(__file__).parents[1] / "support" / "db_child.py"
 CYCLES = 30
 DEADLINE = 60.0

@@ -202,6 +202,7 @@ def test_a_store_of_the_first_layout_gets_its_names_when_it_is_opened_for_writin
     assert backups_of.jobs == 2 and names(root) == right
 
 
+@pytest.mark.process
 def test_killed_at_any_moment_of_it_the_store_is_whole_and_the_next_opening_goes_on(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,6 +51,7 @@ def test_a_folder_open_to_others_is_closed_to_them(tmp_path: Path) -> None:
     assert (tmp_path / "db").stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.process
 def test_a_store_is_open_once(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     with pytest.raises(Refusal, match="rootBusy"):

@@ -196,6 +196,7 @@ async def test_closing_does_not_wait_for_a_daemon_that_hangs(fake: FakeDocker) -
         await call
 
 
+@pytest.mark.process
 def test_a_process_ends_although_a_call_hangs(fake: FakeDocker) -> None:
     fake.trouble("GET /info", "hang")
     code = f"""
@@ -505,6 +506,7 @@ async def only_problem(address: str, tls: Path | None) -> str:
         return problems[0]
 
 
+@pytest.mark.process
 async def test_a_host_behind_tls_is_used_whatever_ca_bundle_the_environment_names(
     tmp_path: Path,
     certs: Certificates,
@@ -557,6 +559,7 @@ async def test_what_is_no_address_is_refused(address: str) -> None:
         assert (await error_of(s)).code == "unsafe"
 
 
+@pytest.mark.process
 async def test_missing_and_unreadable_files_are_named(certs: Certificates, tmp_path: Path) -> None:
     address = "tcp://127.0.0.1:1"
     assert f"the folder {tmp_path}/none does not exist" in await only_problem(
@@ -575,6 +578,7 @@ async def test_missing_and_unreadable_files_are_named(certs: Certificates, tmp_p
         (certs.client / "cert.pem").rmdir()
 
 
+@pytest.mark.process
 async def test_a_key_that_others_can_read_is_named(tmp_path: Path, certs: Certificates) -> None:
     (certs.client / "key.pem").chmod(0o640)
     with fake_docker(tmp_path, tcp=True, tls=certs.server()) as daemon:
@@ -587,6 +591,7 @@ async def test_a_key_that_others_can_read_is_named(tmp_path: Path, certs: Certif
             )
 
 
+@pytest.mark.process
 async def test_an_expired_certificate_of_ours_is_named_with_its_dates(
     tmp_path: Path, certs: Certificates
 ) -> None:
@@ -602,6 +607,7 @@ async def test_an_expired_certificate_of_ours_is_named_with_its_dates(
     assert "does not accept our certificate" in problems[1] and len(problems) == 2
 
 
+@pytest.mark.process
 def test_a_certificate_that_is_not_yet_valid_is_named_with_its_dates(certs: Certificates) -> None:
     from jobscribe.drivers.docker.host.client import certificate_problems
 
@@ -620,12 +626,14 @@ def test_a_certificate_that_is_not_yet_valid_is_named_with_its_dates(certs: Cert
     ]
 
 
+@pytest.mark.process
 async def test_a_key_of_another_certificate_is_named(tmp_path: Path, certs: Certificates) -> None:
     (certs.client / "key.pem").write_bytes((certs.folder / "server-key.pem").read_bytes())
     with fake_docker(tmp_path, tcp=True, tls=certs.server()) as daemon:
         assert "key.pem does not match" in await only_problem(daemon.address, certs.client)
 
 
+@pytest.mark.process
 async def test_a_daemon_signed_by_somebody_else_is_named(
     tmp_path: Path, certs: Certificates
 ) -> None:
@@ -637,6 +645,7 @@ async def test_a_daemon_signed_by_somebody_else_is_named(
         )
 
 
+@pytest.mark.process
 async def test_an_expired_certificate_of_the_daemon_is_named_with_its_dates(
     tmp_path: Path, certs: Certificates
 ) -> None:
@@ -646,6 +655,7 @@ async def test_an_expired_certificate_of_the_daemon_is_named_with_its_dates(
         assert "the daemon's certificate has expired (valid from" in said and "GMT" in said
 
 
+@pytest.mark.process
 async def test_a_certificate_for_another_address_is_named(
     tmp_path: Path, certs: Certificates
 ) -> None:
@@ -655,6 +665,7 @@ async def test_a_certificate_for_another_address_is_named(
         )
 
 
+@pytest.mark.process
 async def test_a_daemon_that_refuses_our_certificate_is_named(
     tmp_path: Path, certs: Certificates
 ) -> None:
@@ -666,6 +677,7 @@ async def test_a_daemon_that_refuses_our_certificate_is_named(
         assert "does not accept our certificate" in await only_problem(daemon.address, certs.client)
 
 
+@pytest.mark.process
 async def test_tls_to_a_plain_port_and_plain_to_a_tls_port_are_told_apart(
     tmp_path: Path, certs: Certificates, fake: FakeDocker
 ) -> None:
@@ -701,6 +713,7 @@ async def test_a_network_that_swallows_everything_is_a_timeout(
             assert len(problems) == 1 and "did not answer in time" in problems[0]
 
 
+@pytest.mark.process
 @pytest.mark.skipif(
     os.geteuid() != 0,
     reason="needs root: run the tests as root, to become somebody who may not use the socket",

@@ -35,6 +35,8 @@ from jobscribe.protocol.clusters.cluster import Cluster
 from jobscribe.protocol.errors import Refusal
 from jobscribe.runtime import processes
 
+pytestmark = pytest.mark.process
+
 NOBODY = 65534
 ROOT = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("runuser") is None,

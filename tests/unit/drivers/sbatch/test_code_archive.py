@@ -26,6 +26,8 @@ from jobscribe.drivers.sbatch.login_node.wheel_tags import Python, best, fits
 from jobscribe.protocol.clusters.cluster import Cluster
 from jobscribe.protocol.errors import Refusal
 
+pytestmark = pytest.mark.process
+
 CP311 = Python(
     executable="/usr/bin/python3.11",
     implementation="cpython",

@@ -28,6 +28,8 @@ from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey
 from jobscribe.runtime import processes
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 async def batch_site() -> AsyncIterator[SbatchAgents]:

@@ -54,6 +54,7 @@ async def refused(
 # ---- authentication methods
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("site", "given", "heard"),
     [
@@ -122,6 +123,7 @@ async def test_each_question_gets_its_own_answer_once(
         await channel.close()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("pem", "passphrase"), [(PEM, None), (LOCKED, "open sesame")])
 async def test_a_key_opens_with_or_without_a_passphrase(pem: str, passphrase: str | None) -> None:
     async with served(Site(keys=[public(KEY)])) as site:
@@ -129,6 +131,7 @@ async def test_a_key_opens_with_or_without_a_passphrase(pem: str, passphrase: st
         assert set(site.heard) == {("key", KEY.get_fingerprint())}
 
 
+@pytest.mark.process
 async def test_a_key_and_then_a_code() -> None:
     site = Site(
         keys=[public(KEY)],
@@ -141,6 +144,7 @@ async def test_a_key_and_then_a_code() -> None:
         assert [h for h in site.heard if h[0] != "key"] == [("keyboard-interactive", ["123456"])]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", ["ssh-ed25519", "ssh-rsa", "ecdsa-sha2-nistp256"])
 async def test_a_certificate_opens_without_the_key_being_known(kind: str) -> None:
     key = asyncssh.generate_private_key(kind)
@@ -158,6 +162,7 @@ async def test_a_certificate_opens_without_the_key_being_known(kind: str) -> Non
         assert set(site.heard) == {("authority", OTHER_KEY.get_fingerprint())}
 
 
+@pytest.mark.process
 async def test_through_a_jump_host_with_a_key_of_its_own() -> None:
     gate_key = asyncssh.generate_private_key("ecdsa-sha2-nistp256")
     async with (
@@ -357,6 +362,7 @@ async def ended(site: Site) -> None:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.process
 async def test_methods_that_the_cluster_does_not_name_are_not_used() -> None:
     async with served(Site(password="hunter2", rounds=[PASSWORD], answers=[["hunter2"]])) as site:
         await (await enter(site.cluster(methods=("password",)), password="hunter2")).close()
@@ -540,6 +546,7 @@ async def test_another_kind_of_host_key_is_told_too() -> None:
         assert rsa.get_fingerprint() in sentence and "ssh-rsa" in sentence
 
 
+@pytest.mark.process
 async def test_machines_behind_one_name_have_keys_of_their_own() -> None:
     rsa = asyncssh.generate_private_key("ssh-rsa")
     async with served(Site(password="hunter2", host_keys=[HOST_KEY, rsa])) as site:
@@ -553,6 +560,7 @@ async def test_machines_behind_one_name_have_keys_of_their_own() -> None:
             ).close()
 
 
+@pytest.mark.process
 async def test_nothing_of_this_users_ssh_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -651,6 +659,7 @@ async def test_a_server_that_says_nothing_and_one_that_is_none() -> None:
         server.close()
 
 
+@pytest.mark.process
 async def test_the_next_host_is_tried_where_the_network_fails_and_only_there() -> None:
     dead = LoginHost(host="127.0.0.1", port=closed_port(), keys=(public(KEY),))
     async with served(Site(password="x")) as first, served(Site(password="hunter2")) as second:
@@ -888,6 +897,7 @@ async def make_a_mistake(monkeypatch: pytest.MonkeyPatch, told: list[str]) -> No
         told += [output.text, repr(e.value), *traceback.format_exception(e.value)]
 
 
+@pytest.mark.process
 async def test_no_secret_stays_in_memory_in_logs_or_in_refusals(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -918,6 +928,7 @@ async def test_no_secret_stays_in_memory_in_logs_or_in_refusals(
 # ---- the event loop stays responsive
 
 
+@pytest.mark.process
 def test_handshakes_and_key_derivation_do_not_hold_the_loop() -> None:
     """Sign in several times at once: half with a key encrypted with 50 rounds, half with an RSA
     key. The server is another process.

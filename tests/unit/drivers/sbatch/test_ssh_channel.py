@@ -19,6 +19,8 @@ from jobscribe.drivers.sbatch.ssh.sign_in import connect
 from jobscribe.drivers.sbatch.ssh.ssh_channel import SshChannel
 from jobscribe.protocol.errors import Refusal
 
+pytestmark = pytest.mark.process
+
 
 @contextlib.asynccontextmanager
 async def channel_to(site: Site) -> AsyncIterator[SshChannel]:

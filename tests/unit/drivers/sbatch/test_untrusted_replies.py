@@ -16,6 +16,8 @@ from jobscribe.protocol.errors import Refusal
 
 from .test_driver import signed_in
 
+pytestmark = pytest.mark.process
+
 GOOD = {
     "number": 1,
     "pid": 2,

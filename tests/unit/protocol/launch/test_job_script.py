@@ -17,6 +17,8 @@ from jobscribe.protocol.ids import Token
 from jobscribe.protocol.launch.job_script import export_lines, script
 from jobscribe.protocol.wire.messages import TaskSpec
 
+pytestmark = pytest.mark.process
+
 TOKEN = Token("user1234-sim12345-command", 17, 2, "worker", 3)
 SHELLS = {"dash": ["dash"], "bash": ["bash", "--posix"]}
 PATH = {"PATH": "/usr/local/bin:/usr/bin:/bin"}

@@ -97,6 +97,7 @@ def test_files_and_broken_pipes_take_everything_at_once(pipe: Pipe) -> None:
         os.close(writer)
 
 
+@pytest.mark.process
 @pytest.mark.timeout(30)
 def test_a_keeper_that_nobody_reads_goes_on(pipe: Pipe) -> None:
     pipe.fill()

@@ -285,6 +285,7 @@ def test_what_ends_a_thread_is_logged(
     assert "uncaught: main gone\n" in out.text
 
 
+@pytest.mark.process
 def test_it_needs_the_standard_library_only() -> None:
     code = (
         "import sys; before = set(sys.modules); import jobscribe.runtime.log.logger, jobscribe.runtime.log.destinations, jobscribe.runtime.clock\n"

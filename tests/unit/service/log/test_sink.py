@@ -254,6 +254,7 @@ def test_a_server_process_opens_its_log_from_its_settings(
     assert shown.err == path.read_text() and shown.out == ""
 
 
+@pytest.mark.process
 def test_a_process_that_logs_has_no_pytest_in_it() -> None:
     """pykern depends on pytest, which a supervisor does not need. Importing pytest would take a
     fifth of its CPU time until it is ready.

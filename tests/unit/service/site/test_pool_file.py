@@ -467,6 +467,7 @@ def test_the_page_names_every_field_and_no_other() -> None:
     assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == FIELDS
 
 
+@pytest.mark.process
 @pytest.mark.skipif(
     shutil.which("openssl") is None,
     reason="there is no openssl here: install Debian's package openssl",

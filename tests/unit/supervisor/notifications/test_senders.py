@@ -203,6 +203,7 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+@pytest.mark.process
 async def test_a_command_has_the_message_and_a_clean_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +235,7 @@ async def test_a_command_has_the_message_and_a_clean_environment(
     assert descriptors() == before
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -245,6 +247,7 @@ async def test_its_exit_says_whether_it_took_it(text: str, said: str) -> None:
     assert await run("/bin/sh", "-c", text) == DeliveryResult(False, said, "no\n")
 
 
+@pytest.mark.process
 async def test_one_that_is_missing_or_cannot_be_executed_is_said_so(tmp_path: Path) -> None:
     assert (
         await run("/no/such/program")
@@ -273,6 +276,7 @@ async def until_gone(mark: str) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.process
 async def test_one_that_hangs_is_ended_with_its_children() -> None:
     mark = f"{os.getpid()}.0001"
     outcome = await run(
@@ -284,6 +288,7 @@ async def test_one_that_hangs_is_ended_with_its_children() -> None:
     await until_gone(mark)
 
 
+@pytest.mark.process
 async def test_what_it_leaves_behind_is_ended_and_not_waited_for() -> None:
     mark = f"{os.getpid()}.0002"
     began = time.monotonic()
@@ -294,6 +299,7 @@ async def test_what_it_leaves_behind_is_ended_and_not_waited_for() -> None:
     await until_gone(mark)
 
 
+@pytest.mark.process
 async def test_one_that_floods_gets_a_broken_pipe() -> None:
     outcome = await run(
         "/bin/sh",
@@ -310,6 +316,7 @@ async def test_one_that_floods_gets_a_broken_pipe() -> None:
     )
 
 
+@pytest.mark.process
 async def test_who_closes_ends_what_runs() -> None:
     mark = f"{os.getpid()}.0003"
     program = Program(

@@ -14,6 +14,8 @@ from jobscribe.protocol.errors import Refusal
 from jobscribe.supervisor.runs import port_leases as leases_module
 from jobscribe.supervisor.runs.port_leases import PER_USER, Leases
 
+pytestmark = pytest.mark.process
+
 UID, OTHER = "user0001", "user0002"
 
 
