@@ -10,12 +10,12 @@ SEEDS ?= 10000
 SEED ?= 0
 # floors: fast tests; three processes share their files. neighbours: tests that wait for engines more
 # than they compute, the longest first; tests/docker/conftest.py groups them. others: tests that wait
-# for deadlines, and browsers, which reload pages when Docker adds a network interface. alone: tests
-# that need a certain pid.
+# for deadlines, and first browsers, which reload pages when Docker adds a network interface. alone:
+# tests that need a certain pid.
 floors = $(addprefix tests/,unit architecture contracts packaging simulation)
 neighbours = $(addprefix tests/,docker slurm systemd site integration web examples)
 browsers = $(addprefix tests/,web/test_page.py web/test_page_clusters.py examples/test_flask_site.py)
-others = tests/chaos $(browsers)
+others = $(browsers) tests/chaos
 alone = tests/chaos/test_kill_others.py
 python = .venv/bin/python
 # the modules that benchmarks share with the tests
@@ -59,7 +59,7 @@ ifneq (,$(findstring tests/,$(PYTEST_ARGS)))
 else
 	@$(python) -m pytest -n 3 --dist loadfile $(floors) $(PYTEST_ARGS); floors=$$?; \
 	$(python) -m pytest -n 4 --dist loadgroup $(neighbours) $(addprefix --ignore=,$(browsers)) $(PYTEST_ARGS); neighbours=$$?; \
-	$(python) -m pytest -n 3 --dist loadfile $(others) $(addprefix --ignore=,$(alone)) $(PYTEST_ARGS); others=$$?; \
+	$(python) -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(others) $(addprefix --ignore=,$(alone)) $(PYTEST_ARGS); others=$$?; \
 	$(python) -m pytest $(alone) $(PYTEST_ARGS) && [ $$floors = 0 ] && [ $$neighbours = 0 ] && [ $$others = 0 ]
 endif
 
