@@ -8,14 +8,15 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST_ARGS ?=
 SEEDS ?= 10000
 SEED ?= 0
-# pure: folders with tests for `make check`. floors: fast tests; three processes share their files.
-# neighbours: tests that wait for engines; one
-# process has Docker, one has Slurm, one has the rest. others: tests that wait for deadlines, and
-# browsers, which reload pages when Docker adds a network interface. alone: tests that need a certain pid.
+# pure: folders with tests for `make check`.
+# floors: fast tests; three processes share their files. neighbours: tests that wait for engines more
+# than they compute, the longest first; tests/docker/conftest.py groups them. others: tests that wait
+# for deadlines, and first browsers, which reload pages when Docker adds a network interface. alone:
+# tests that need a certain pid.
 floors = $(addprefix tests/,unit architecture contracts packaging simulation)
-neighbours = $(addprefix tests/,docker systemd examples site slurm integration web)
+neighbours = $(addprefix tests/,docker slurm systemd site integration web examples)
 browsers = $(addprefix tests/,web/test_page.py web/test_page_clusters.py examples/test_flask_site.py)
-others = tests/chaos $(browsers)
+others = $(browsers) tests/chaos
 alone = tests/chaos/test_kill_others.py
 pure = $(addprefix tests/,unit architecture contracts simulation)
 python = .venv/bin/python
@@ -65,8 +66,8 @@ ifneq (,$(findstring tests/,$(PYTEST_ARGS)))
 else
 	@mkdir -p build; rm -f $(reruns); export JOBSCRIBE_TEST_RERUNS=$(abspath $(reruns)); \
 	$(python) -m pytest -n 3 --dist loadfile $(floors) $(PYTEST_ARGS); floors=$$?; \
-	$(python) -m pytest -n 3 --dist loadgroup $(neighbours) $(addprefix --ignore=,$(browsers)) $(PYTEST_ARGS); neighbours=$$?; \
-	$(python) -m pytest -n 3 --dist loadfile $(others) $(addprefix --ignore=,$(alone)) $(PYTEST_ARGS); others=$$?; \
+	$(python) -m pytest -n 4 --dist loadgroup $(neighbours) $(addprefix --ignore=,$(browsers)) $(PYTEST_ARGS); neighbours=$$?; \
+	$(python) -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(others) $(addprefix --ignore=,$(alone)) $(PYTEST_ARGS); others=$$?; \
 	$(python) -m pytest $(alone) $(PYTEST_ARGS); alone=$$?; \
 	$(python) tests/support/rerun_count.py $(reruns); reruns=$$?; \
 	[ "$$floors$$neighbours$$others$$alone$$reruns" = 00000 ]

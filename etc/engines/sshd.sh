@@ -107,6 +107,8 @@ users() {
         new+=("$PREFIX-$name:$password:::jobscribe test:$DIR/home/$PREFIX-$name:$shell")
     done
     ((${#new[@]})) || return 0
+    exec 9</etc
+    flock 9  # several may change this machine's users at once
     printf '%s\n' "${new[@]}" | newusers
     for name in $names; do
         home=$DIR/home/$PREFIX-$name
@@ -118,6 +120,7 @@ users() {
     usermod -L "$PREFIX-locked"
     chage -E 1 "$PREFIX-expired"
     chage -d 0 "$PREFIX-stale"
+    exec 9<&-
 }
 
 certificate() {  # USER SECS [KEY]
@@ -337,6 +340,8 @@ well() {
 clean() {
     local name pids
     down
+    exec 9</etc
+    flock 9
     for name in $names; do
         id "$PREFIX-$name" >/dev/null 2>&1 || continue
         pids=$(ps -o pid= -u "$PREFIX-$name" || true)
@@ -344,6 +349,7 @@ clean() {
         [[ -z $pids ]] || kill -KILL $pids 2>/dev/null || true
         userdel -f "$PREFIX-$name" >/dev/null 2>&1 || true
     done
+    exec 9<&-
     rm -f "/etc/pam.d/$service"
     rm -rf "$DIR"
 }

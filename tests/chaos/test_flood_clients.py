@@ -247,7 +247,7 @@ def test_one_user_submits_ten_thousand_runs(site: SupervisorProcess) -> None:
     """Each run is acknowledged, and other clients are served meanwhile. The reason of a queued run
     has its queue position. A cancel removes all at once.
     """
-    count = share(800, 10_000)
+    count = share(400, 10_000)
     holders = [shell("sleep 1000") for _ in range(4)]
     for run in holders:
         site.submit(run)

@@ -20,7 +20,7 @@ from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.wire.messages import Execution, RunStatusUpdate
 from jobscribe.supervisor.engine import decision_loop as engine_module
 
-LIVES, USERS = share(3_000, 100_000), 20
+LIVES, USERS = share(1_000, 100_000), 20
 CONTAINERS = (dict, list, set, deque, OrderedDict, Counter)
 
 

@@ -5,7 +5,7 @@ can import `support/`.
 from collections.abc import Callable, Generator, Iterator
 
 import pytest
-from consistency_check import check_books
+from consistency_check import check_books, wait_idle
 from loop_lag import check_lag
 from supervisor_process import SupervisorProcess, add_logs, ended
 
@@ -42,6 +42,7 @@ def site(make_site: Callable[..., SupervisorProcess]) -> Iterator[SupervisorProc
 
 @pytest.fixture(scope="module")
 def module_site() -> Iterator[SupervisorProcess]:
+    """Start a supervisor for a module. At the end check its records and its event loop lag."""
     site = SupervisorProcess(
         ("slots.local_sequential=4", "output.head_bytes=1048576", "output.tail_bytes=1048576"),
         env={"SYSTEM_CANARY": "sings"},
@@ -49,6 +50,7 @@ def module_site() -> Iterator[SupervisorProcess]:
     try:
         site.start()
         yield site
+        check_books(site)
         late = check_lag(site)
     finally:
         left = site.end()
@@ -58,6 +60,6 @@ def module_site() -> Iterator[SupervisorProcess]:
 
 @pytest.fixture
 def shared(module_site: SupervisorProcess) -> Iterator[SupervisorProcess]:
-    """Share one supervisor among all tests of a module. Check its records after each test."""
+    """Share one supervisor among all tests of a module. No test leaves a run to the next one."""
     yield module_site
-    check_books(module_site)
+    wait_idle(module_site)

@@ -1,7 +1,8 @@
 """One thousand runs of ten users: each runs exactly once, memory stays constant, and the supervisor
-stays responsive.
+stays responsive, also beside a client that does not read its events.
 """
 
+import contextlib
 import threading
 import time
 from collections import Counter
@@ -43,13 +44,41 @@ class Probe:
         connection.close()
 
 
+class SlowReader:
+    """A subscription to all events. Nothing is read from it before `ids`."""
+
+    def __init__(self, site: SupervisorProcess) -> None:
+        self._site, self._connection = site, site.connection(60)
+        self._connection.request(
+            "GET", "/api/events", headers={"Authorization": "Bearer " + site.token}
+        )
+        self._reply = self._connection.getresponse()
+
+    def ids(self) -> list[int]:
+        """Return the positions of all events up to the newest one."""
+        head = self._site.ready()["head"]
+        found: list[int] = []
+        last = 0
+        while not found or found[-1] < head:
+            line = self._reply.readline().decode()
+            if line.startswith("event: "):
+                found.append(last)
+            if line.startswith("id: "):
+                last = int(line[4:])
+        return found
+
+    def close(self) -> None:
+        self._reply.close()
+        self._connection.close()
+
+
 @pytest.mark.timeout(240)
 def test_a_thousand_runs_of_ten_users(site: SupervisorProcess) -> None:
     runs = [spec(["/bin/true"], USERS[n % 10]) for n in range(ONE_BY_ONE + BULK)]
     stamps = site.place / "stamps"
     stamps.mkdir()
     witnessed = [_witnessed(stamps, n) for n in range(WITNESSED)]
-    with Probe(site) as probe:
+    with Probe(site) as probe, contextlib.closing(SlowReader(site)) as reader:
         serials = [site.submit(run)["computeJobSerial"] for run in runs[:ONE_BY_ONE]]
         for part in (runs[ONE_BY_ONE:200], runs[200:], witnessed):
             replies = site.post("run-many", reqId=req_id(), runs=part)["runs"]
@@ -60,6 +89,8 @@ def test_a_thousand_runs_of_ten_users(site: SupervisorProcess) -> None:
                 small = rss(site.pid)
             elif part[-1] is runs[-1]:
                 large = rss(site.pid)
+                ids = reader.ids()
+                assert ids == list(range(1, len(ids) + 1)), "it gets everything, although late"
     print(
         f"supervisor: {small >> 20} MiB after 200 runs, {large >> 20} MiB after 1000;"
         f" slowest of {probe.asked} /livez during it: {probe.longest * 1000:.0f} ms"

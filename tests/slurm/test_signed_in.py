@@ -208,7 +208,7 @@ def test_a_supervisor_that_was_killed_knows_what_it_can_and_says_what_it_cannot(
     at.unknown(runs["ends meanwhile"][0], "sign in to link")
     assert at.status(runs["ends meanwhile"][0])["srException"]["params"]["cluster"] == "link"
     until(
-        lambda: time.time() > ended_at + 5,
+        lambda: time.time() > ended_at + 3,
         "some time passes, so that the end and the sign-in can be told apart",
     )
     all_at_once(lambda: signed(at, ALICE, "link"), lambda: signed(at, BOB, "link"))

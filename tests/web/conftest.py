@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import supervisor_process
-from consistency_check import check_books
+from consistency_check import check_books, wait_idle
 from front_end_fixture import ALSO, FrontEnd
 from stub_supervisor import StubSupervisor
 from supervisor_process import SupervisorProcess
@@ -80,10 +80,17 @@ def module_site() -> Iterator[SupervisorProcess]:
     assert left == {}, "processes outlived their keeper"
 
 
-@pytest.fixture
-def real(module_site: SupervisorProcess, make_web: Callable[..., FrontEnd]) -> Iterator[FrontEnd]:
-    """Put the blueprint in front of a real supervisor that all tests of a module share. Check its
-    records after each test.
-    """
-    yield make_web(str(module_site.root))
+@pytest.fixture(scope="module")
+def checked_site(module_site: SupervisorProcess) -> Iterator[SupervisorProcess]:
+    """Check the records of the module's supervisor at the end."""
+    yield module_site
     check_books(module_site)
+
+
+@pytest.fixture
+def real(checked_site: SupervisorProcess, make_web: Callable[..., FrontEnd]) -> Iterator[FrontEnd]:
+    """Put the blueprint in front of a real supervisor that all tests of a module share. No test
+    leaves a run to the next one.
+    """
+    yield make_web(str(checked_site.root))
+    wait_idle(checked_site)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from consistency_check import check_books
 from front_end_fixture import ANN, BOB, Browser, FrontEnd, refused
 from supervisor_process import SupervisorProcess, until
 
@@ -116,6 +117,7 @@ def test_run_9_an_unknown_method_is_named_without_a_trace_and_leaves_nothing(
     real: FrontEnd, module_site: SupervisorProcess
 ) -> None:
     ann = real.as_(ANN)
+    check_books(module_site)  # all records are written
     before = sorted(p.name for p in (module_site.root / "supervisor-job").glob("*"))
     for path, more in (("/stateless-compute", {}), ("/stateful-compute", {})):
         no = refused(

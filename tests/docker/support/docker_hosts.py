@@ -33,8 +33,10 @@ AGENT, BASE, BUSYBOX, NOSHELL = (
 NAMES = ("a", "b")
 #: Five times the slowest call on a busy machine.
 CALL_SECS = 100.0
+#: Number of this xdist worker. Workers use other ports and ids, so that two may have hosts at once.
+WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8
 #: Unix ids for test containers; no machine has users with such high ids.
-UNIX_USERS = (1_900_000_000, 1_900_000_999)
+UNIX_USERS = (1_900_000_000 + 1000 * WORKER, 1_900_000_999 + 1000 * WORKER)
 
 
 class Refused(Exception):
@@ -331,7 +333,7 @@ def _free_ports() -> int:
     free too.
     """
     while True:
-        port = random.randrange(20_000, 29_000)
+        port = 20_000 + 1000 * WORKER + random.randrange(1000 - len(NAMES))
         if not any(_taken(port + n) for n in range(len(NAMES))):
             return port
 

@@ -41,10 +41,7 @@ def check_books(site: SupervisorProcess) -> dict[str, Job]:
     over. The supervisor may run or not.
     """
     if site.process is not None:
-        until(
-            lambda: not site.post("job-list", active=True)["jobs"], "nothing is pending or running"
-        )
-        until(lambda: not _busy(site.root), "nothing is left of anything")
+        wait_idle(site)
     jobs = fold(site.root)
     _check_order(site.root)
     if site.process is not None:
@@ -59,6 +56,12 @@ def check_books(site: SupervisorProcess) -> dict[str, Job]:
     report = check(site.root)
     assert report.ok, report
     return {jid: job for jid, (job, _) in jobs.items()}
+
+
+def wait_idle(site: SupervisorProcess) -> None:
+    """Wait until no run is pending or running and no task of any run is left."""
+    until(lambda: not site.post("job-list", active=True)["jobs"], "nothing is pending or running")
+    until(lambda: not _busy(site.root), "nothing is left of anything")
 
 
 def fold(root: Path) -> dict[str, tuple[Job, Stored]]:

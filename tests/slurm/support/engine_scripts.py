@@ -77,9 +77,10 @@ def why_not(name: str) -> str:
 
 
 def free_ports(count: int) -> int:
-    """Return the first of `count` consecutive free ports."""
+    """Return the first of `count` consecutive free ports, which no other xdist worker takes."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 6
     while True:
-        port = random.randrange(29_000, 32_000)
+        port = 29_000 + 500 * worker + random.randrange(500 - count)
         if not any(_taken(port + n) for n in range(count)):
             return port
 

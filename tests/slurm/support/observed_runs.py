@@ -33,6 +33,9 @@ from jobscribe.runtime import processes
 
 ALICE, BOB = "WitAlice", "WitBobby"
 PEOPLE = {ALICE: "alice", BOB: "bob"}
+#: A third user, whose agent no test kills.
+CAROL = "WitCarol"
+UNIX_NAMES = {**PEOPLE, CAROL: "key"}
 #: Maximum interval of the queries to Slurm (seconds). An end is reported, and a status is true
 #: again after a restart, within the times below.
 POLL_SECS = 1.0
@@ -112,7 +115,7 @@ class ObservedSupervisor:
 
     def agents(self, uid: str = "", what: str = "agent") -> list[int]:
         """Return the pids of running agents (or keepers), of this user or of all."""
-        names = [PEOPLE[uid]] if uid else sorted(set(PEOPLE.values()))
+        names = [UNIX_NAMES[uid]] if uid else sorted(UNIX_NAMES.values())
         title = f"jobscribe {what} ".encode()
         return [
             pid
@@ -424,7 +427,7 @@ def houses(
             "limits.agent_start_secs=60",
             *sets,
             clusters={"lab": cluster},
-            people=PEOPLE,
+            people=UNIX_NAMES,
             python=str(place / "python"),
             **options,
         )
