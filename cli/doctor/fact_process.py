@@ -101,17 +101,13 @@ def _gather(
 
 
 def _env() -> dict[str, str]:
-    """Return this environment with a PYTHONPATH that finds this package."""
-    folder = os.path.dirname(
-        os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    )
-    package = sys.modules[__package__.partition(".")[0]].__path__[0]
-    found = (
-        os.path.dirname(os.path.abspath(package))
-        if os.path.basename(package) == "jobscribe"
-        else folder
-    )
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(p for p in (os.environ.get("PYTHONPATH", ""), found) if p),
-    }
+    """Return this environment with a PYTHONPATH that finds this package.
+
+    A checkout with another name is found by the installation alone. Its parent folder is not added,
+    because folders in it may have names of standard modules.
+    """
+    package = os.path.abspath(sys.modules[__package__.partition(".")[0]].__path__[0])
+    if os.path.basename(package) != "jobscribe":
+        return dict(os.environ)
+    paths = (os.environ.get("PYTHONPATH", ""), os.path.dirname(package))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in paths if p)}

@@ -54,10 +54,10 @@ class TaskDriver:
 
 
 class Hub:
-    """A hub with one connection that can be evicted."""
+    """A hub with one connection that can be evicted, which has a bound log."""
 
-    def __init__(self, key):
-        self.connections = {key: self}
+    def __init__(self, key, log):
+        self.connections, self.log = {key: self}, log
         self.epoch, self.asked = 1, False
 
     def send(self, key, message):
@@ -73,17 +73,18 @@ class Bed:
     def __init__(self, kit):
         self.key, self.text, self.told = kit.key_of(), "", []
         self.driver, redactor = Driver(), Redactor()
+        log = Log("supervisor", redactor, Direct(self, form="json"))
         self.executor = EffectExecutor(
             {"local": self.driver},
             {"local": TaskDriver()},
             self,
-            Hub(self.key),
+            Hub(self.key, log),
             None,
             None,
             None,
             Apart(),
             redactor,
-            Log("supervisor", redactor, Direct(self, form="json")),
+            log,
             Counters(),
             agent_id=lambda key: "a" * 32,
             driver_called=lambda *args: None,

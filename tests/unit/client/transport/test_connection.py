@@ -128,6 +128,7 @@ def test_a_time_limit_is_not_taken_for_a_closed_connection(fake: Fake) -> None:
     assert [path for path, _ in fake.requests] == ["apps-slow"]
 
 
+@pytest.mark.process
 def test_a_child_process_opens_its_own_connection(fake: Fake, connection: Connection) -> None:
     connection.call(CALL)
     pid = os.fork()
@@ -243,6 +244,7 @@ def secure(certificate: Path) -> Iterator[str]:
         yield url.replace("http://127.0.0.1", "https://localhost")
 
 
+@pytest.mark.process  # openssl makes the certificate
 async def test_certificates_are_checked_as_the_machine_trusts_them(
     secure: str, certificate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
