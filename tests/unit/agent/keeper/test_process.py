@@ -180,7 +180,7 @@ def test_what_the_agent_left_behind_is_asked_to_end_and_then_killed(
             "JOBSCRIBE_TEST_LEAVES": f"trap '{goodbye}' TERM; : >{lock}/$$; n=0; while [ $((n += 1)) -lt 3000 ]; do sleep 0.02; done"
         }
     )
-    token = keeper.started("sleep NAP")  # the running job does not own the left process
+    token = keeper.started("exec sleep NAP")  # one process: the job leaves no survivor of its own
     (held,) = until(lambda: os.listdir(lock))
     left = psutil.Process(int(held))
     agent = psutil.Process(keeper.agent_pid)
