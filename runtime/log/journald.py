@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterable
 
 from .destinations import is_writable
-from .logger import Record
+from .logger import Record, shown_ids
 
 SOCKET = "/run/systemd/journal/socket"
 #: syslog priorities
@@ -69,7 +69,7 @@ class Journal:
 
     def _fields(self, record: Record) -> Iterable[tuple[str, str]]:
         path, line, name = [*record.where.split(":", 2), "", ""][:3]
-        yield "MESSAGE", f"{record.where} {record.message}"
+        yield "MESSAGE", f"{record.where} {record.message}{shown_ids(record)}"
         yield "PRIORITY", _PRIORITY.get(record.level, ERROR if record.traceback else INFO)
         yield "SYSLOG_IDENTIFIER", self._identifier
         yield from (("CODE_FILE", path), ("CODE_LINE", line), ("CODE_FUNC", name))

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 #: Names the file; without it, nothing is counted.
-VARIABLE = "JOBSCRIBE_TEST_RERUNS"
+VARIABLE = "TEST_RERUNS"
 #: Maximum repeats of a whole run. More of them hide defects or mean that the machine is too busy to
 #: test on.
 AT_MOST = 3

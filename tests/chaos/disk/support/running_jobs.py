@@ -17,6 +17,7 @@ class LongJob:
         self._gate = gate
         site.submit(self.run)
         site.running(self.run)
+        until(self._beats.exists, "the job has begun")
 
     def beats(self) -> int:
         return len(self._beats.read_text().splitlines())
