@@ -18,7 +18,7 @@ import msgspec
 
 from ...protocol.clusters.cluster import Cluster, Clusters
 from ...protocol.errors import Refusal
-from ...protocol.ids import AgentKey, agent_log_ids, parse_agent_key
+from ...protocol.ids import AgentKey, AgentKind, agent_log_ids, parse_agent_key
 from ...protocol.redaction import Redactor
 from ...runtime.log.logger import Log
 from .. import untrusted_files
@@ -318,7 +318,7 @@ class SbatchDriver:
             self._channels[uid, target.name] = channel
         if before is not None:
             await before.close()
-        key = AgentKey(self.name, "parallel", uid, target.name)
+        key = AgentKey(self.name, AgentKind.PARALLEL, uid, target.name)
         self._log_of(key)("{} has signed in to {} as {}", uid, target.name, channel.user)
         if target.link == "ssh":
             await self._renew_link(key, target, channel)

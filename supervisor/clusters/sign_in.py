@@ -17,7 +17,7 @@ from ...db.events.state import AgentRecord
 from ...protocol.api.requests import SbatchLogin, SbatchLoginStatus, SbatchLogout
 from ...protocol.clusters.cluster import Cluster, Clusters
 from ...protocol.errors import Refusal
-from ...protocol.ids import AgentKey, agent_log_ids
+from ...protocol.ids import AgentKey, AgentKind, agent_log_ids
 from ...protocol.redaction import Redactor
 from ...runtime.log.logger import Log
 from ..core.state.agent_state import AgentState
@@ -310,7 +310,7 @@ _WITHOUT_DETAILS = {
 
 
 def _key(uid: str, cluster: Cluster) -> AgentKey:
-    return AgentKey(DRIVER, "parallel", uid, cluster.name)
+    return AgentKey(DRIVER, AgentKind.PARALLEL, uid, cluster.name)
 
 
 def _host(cluster: Cluster) -> str:

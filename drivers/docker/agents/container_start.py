@@ -13,7 +13,7 @@ from typing import Any
 
 from ....protocol.clusters.container_pool import Pool
 from ....protocol.errors import Refusal
-from ....protocol.ids import AgentKey, agent_log_ids, short_agent, short_uid
+from ....protocol.ids import AgentKey, AgentKind, agent_log_ids, short_agent, short_uid
 from ....runtime.log.logger import Log
 from ...contracts import AgentSpec, Handle
 from ..containers import names, specifications
@@ -201,7 +201,9 @@ class ContainerStarter:
             command=["keeper", "--root", str(self._root), "--folder", self._folder(key)],
             labels=names.agent_labels(self._deployment, key, spec.agent_id, started),
             user=user,
-            limits=self._pool.sequential if key.kind == "sequential" else self._pool.parallel,
+            limits=self._pool.sequential
+            if key.kind == AgentKind.SEQUENTIAL
+            else self._pool.parallel,
             network=self._pool.network,
             folder=self._folder(key),
             user_dir=self._user_dir(key),
