@@ -47,6 +47,7 @@ from ..protocol.wire.messages import (
     ReadLog,
     Run,
     RunAck,
+    message_log_ids,
     op_name,
 )
 from ..runtime import failpoints, processes
@@ -284,15 +285,15 @@ class _Agent:
             message, ReadLog | Call | CancelCall | ReadFile | ListFiles | KeepFile | RunAck
         ):
             run_dir = message.spec.run_dir if isinstance(message, Run) else None
-            ids = (
-                execution_log_ids(message.token)
-                if isinstance(message, Run)
-                else {"op": short_op(op)}
-            )
-            self._log("opName={} o={} runDir={}", op_name(message), short_op(op), run_dir, **ids)
+            log = self._log.bound(**message_log_ids(message))
+            log("opName={} o={} runDir={}", op_name(message), short_op(op), run_dir)
         if isinstance(message, Run):
             failpoints.reached("agent.received")
         self._perform(self._session.received(self._paths.message(message), time.monotonic()))
+
+    def _log_of(self, token: Token) -> Log:
+        """Return the log of one execution."""
+        return self._log.bound(**execution_log_ids(token))
 
     def _batch_reported(self, execution: Execution) -> None:
         if execution.state == ExecutionState.RUNNING:
@@ -300,14 +301,13 @@ class _Agent:
         elif execution.exit is not None:
             self._reports.unfollow(execution.token)
             token, exit_ = execution.token, execution.exit
-            self._log(
+            self._log_of(token)(
                 "cmd=_Cmd(jid={} o={} job_cmd=compute) state=ended code={} signal={} source={}",
                 token.jid,
                 _short_run_op(token),
                 exit_.code,
                 exit_.signal,
                 exit_.source,
-                **execution_log_ids(token),
             )
         self._perform(self._session.record_states([execution], time.monotonic()))
 
@@ -329,7 +329,7 @@ class _Agent:
             self._samples.unfollow(token)
         if exit_ is not None:
             state = "ended" if message["is"] == "ended" else "ending"
-            self._log(
+            self._log_of(token)(
                 "cmd=_Cmd(jid={} o={} job_cmd=compute run_dir={}) state={} code={} signal={} source={}",
                 token.jid,
                 _short_run_op(token),
@@ -338,7 +338,6 @@ class _Agent:
                 exit_.get("code"),
                 exit_.get("signal"),
                 exit_.get("source"),
-                **execution_log_ids(token),
             )
             self._held.pop(message["name"], None)
         else:
@@ -493,6 +492,7 @@ class _Agent:
         task.add_done_callback(lambda _: self._readers.pop(op.op_id, None))
 
     async def _answer(self, op: ReadLog) -> None:
+        log = self._log.bound(**message_log_ids(op))
         name, over = op.token.name, lambda: self._session.has_ended(op.token)
         try:
             # waiting readers hold no large answer: only a byte is read until data arrives
@@ -514,13 +514,7 @@ class _Agent:
                     )
                 )
         except OSError as e:
-            self._log.exception(
-                "cannot read {} of {}",
-                op.stream,
-                str(op.token),
-                error=e,
-                **execution_log_ids(op.token),
-            )
+            log.exception("cannot read {} of {}", op.stream, str(op.token), error=e)
             self._link.send(
                 OpError(
                     op_id=op.op_id,
@@ -569,13 +563,11 @@ class _Agent:
 
     async def _result(self, op: Call) -> None:
         """Answer with the stored result of a sequential run; needs no worker process."""
-        began = time.monotonic()
+        began, log = time.monotonic(), self._log.bound(**message_log_ids(op))
         async with self._few_threads:
             await self._link.wait_for_capacity()
             outcome = await asyncio.to_thread(call_handler.stored_result, op)
-        self._log(
-            *call_handler.log_line(op, outcome, time.monotonic() - began), op=short_op(op.op_id)
-        )
+        log(*call_handler.log_line(op, outcome, time.monotonic() - began))
         self._link.send(call_handler.message(op, outcome))
 
 

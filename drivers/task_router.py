@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ..protocol.ids import AgentKey, OpId, Token
+from ..protocol.ids import AgentKey, AgentKind, OpId, Token
 from ..protocol.wire.messages import Shared, TaskRun, TaskSpec
 from .contracts import TaskDriver
 
@@ -14,7 +14,7 @@ class TaskRouter:
         self._containers, self._agents = containers, agents
 
     def _driver_for(self, place: AgentKey) -> TaskDriver:
-        return self._containers if place.kind == "container" else self._agents
+        return self._containers if place.kind == AgentKind.CONTAINER else self._agents
 
     def launch(self, place: AgentKey, token: Token, spec: TaskSpec) -> None:
         self._driver_for(place).launch(place, token, spec)

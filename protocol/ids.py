@@ -4,6 +4,7 @@ An id is parsed once, at the edge of the system, and trusted afterwards. All sha
 so this module rejects NUL, slashes, `..` and look-alikes from other alphabets.
 """
 
+import enum
 import hashlib
 import re
 from typing import Annotated, Any, get_args
@@ -112,6 +113,14 @@ class Token(msgspec.Struct, frozen=True, array_like=True, order=True):
         return f"{self.jid}-{self.serial}-{self.attempt}-{self.role}-{self.index}"
 
 
+class AgentKind(enum.StrEnum):
+    """What an agent is for: runs of one kind, or the containers of a user's tasks."""
+
+    SEQUENTIAL = "sequential"
+    PARALLEL = "parallel"
+    CONTAINER = "container"
+
+
 class AgentKey(msgspec.Struct, frozen=True, array_like=True, order=True):
     """Identifies an agent: one user and kind on one driver and host. `str()` gives
     `<driver>.<kind>.<uid>@<host>`.
@@ -121,7 +130,7 @@ class AgentKey(msgspec.Struct, frozen=True, array_like=True, order=True):
     """
 
     driver: Driver
-    kind: Annotated[str, msgspec.Meta(pattern=r"^(sequential|parallel|container)\Z")]
+    kind: AgentKind
     uid: Uid
     host: Host
 

@@ -12,7 +12,7 @@ from ..drivers.task_router import TaskRouter
 from ..protocol.clusters.cluster import Clusters
 from ..protocol.clusters.container_pool import Pool
 from ..protocol.errors import Refusal
-from ..protocol.ids import AgentKey, Token
+from ..protocol.ids import AgentKey, AgentKind, Token
 from ..protocol.redaction import Redactor
 from ..runtime.log.logger import Log
 from ..service.settings.settings import Settings
@@ -170,7 +170,9 @@ def _container(names: Any, key: AgentKey, token: Token, deployment_name: str) ->
     if key.driver != "docker":
         return None
     name: str = (
-        names.task(key.uid, token, deployment_name) if key.kind == "container" else names.agent(key)
+        names.task(key.uid, token, deployment_name)
+        if key.kind == AgentKind.CONTAINER
+        else names.agent(key)
     )
     return name
 

@@ -123,17 +123,20 @@ class EffectExecutor:
                 | AcknowledgeTasks()
                 | DiscardHeldTask()
             ):
-                self._perform_task_effect(effect, cause)
+                self._perform_task_effect(effect, self._log_of(effect, cause))
             case SetTimer():
                 self._set_timer(effect.timer, effect.secs, cause)
             case ClearTimer():
                 self._clear_timer(effect.timer)
             case StartAgent():
-                self._spawn(self._start(effect, cause), cause)
+                log = self._log_of(effect, cause)
+                self._spawn(self._start(effect, log), log)
             case FindAgent():
-                self._spawn(self._find(effect, cause), cause)
+                log = self._log_of(effect, cause)
+                self._spawn(self._find(effect, log), log)
             case StopAgent():
-                self._spawn(self._stop(effect, cause), cause)
+                log = self._log_of(effect, cause)
+                self._spawn(self._stop(effect, log), log)
             case EvictAgent():
                 self._evict(effect, cause)
             case RemoveRunDir():
@@ -143,7 +146,8 @@ class EffectExecutor:
                 self._driver_reports.end(effect.key, effect.epoch, effect.reason)
             case IncrementCounter():
                 self._counters.add(effect.what)
-                self._log("{}: {}", effect.what, effect.detail, cause=cause)
+                log = self._log_of(effect, cause)
+                log("{}: {}", effect.what, effect.detail)
             case _:
                 assert_never(effect)
 
@@ -151,50 +155,48 @@ class EffectExecutor:
         """Return the number of timers and of tasks in progress."""
         return {"timers": len(self._timers), "work": len(self._work)}
 
+    def _log_of(self, effect: Effect, cause: Cause) -> Log:
+        """Return the log of one effect: each line has its cause, its agent and its execution."""
+        ids: dict[str, str] = {}
+        match effect:
+            case LaunchTask() | StopTask() | DiscardHeldTask():
+                ids = execution_log_ids(effect.token)
+            case LaunchGang():
+                ids = execution_log_ids(effect.tasks[0].token)
+            case _:
+                pass
+        key = getattr(effect, "key", None)
+        return self._log.bound(cause=cause, **ids, **({} if key is None else agent_log_ids(key)))
+
     # ---- tasks
 
-    def _perform_task_effect(self, effect: TaskEffect, cause: Cause) -> None:
+    def _perform_task_effect(self, effect: TaskEffect, log: Log) -> None:
         tasks = self._task_drivers.get(effect.key.driver)
         if tasks is None:
             self._counters.add("noTaskDriver")
-            self._log(
+            log(
                 "the driver {} is not configured: the effect {} was skipped",
                 effect.key.driver,
                 type(effect).__name__,
-                uid=effect.key.uid,
-                cause=cause,
             )
             return
         match effect:
             case LaunchTask():
                 op = short_op(op_id(effect.token, "run"))
-                self._log(
-                    "_Op(run, {}) runDir={} jid={}",
-                    op,
-                    effect.spec.run_dir,
-                    effect.token.jid,
-                    **execution_log_ids(effect.token),
-                    cause=cause,
-                    **agent_log_ids(effect.key),
-                )
+                log("_Op(run, {}) runDir={} jid={}", op, effect.spec.run_dir, effect.token.jid)
                 app = effect.spec.app
                 if app is not None and self._library_sync.apart(effect.key):
-                    self._spawn(
-                        self._launch_with_library(tasks, effect, app.simulation_type), cause
-                    )
+                    self._spawn(self._launch_with_library(tasks, effect, app.simulation_type), log)
                 else:
                     tasks.launch(effect.key, effect.token, effect.spec)
             case LaunchGang():
                 first = effect.tasks[0].token
                 op = short_op(effect.tasks[0].op_id)
-                self._log(
+                log(
                     "_Op(run, {}) and {} more of its attempt jid={}",
                     op,
                     len(effect.tasks) - 1,
                     first.jid,
-                    **execution_log_ids(first),
-                    cause=cause,
-                    **agent_log_ids(effect.key),
                 )
                 tasks.launch_gang(effect.key, effect.shared, effect.tasks)
             case CheckPorts():
@@ -238,11 +240,11 @@ class EffectExecutor:
 
     # ---- drivers
 
-    async def _start(self, effect: StartAgent, cause: Cause) -> None:
+    async def _start(self, effect: StartAgent, log: Log) -> None:
         agent_id = self._redactor.add(self._agent_id(effect.key))
         self._redactor.add(effect.token)
         name = DRIVER_NAMES.get(effect.key.driver, effect.key.driver)
-        log = self._log.bound(agent=agent_id, cause=cause, **agent_log_ids(effect.key))
+        log = log.bound(agent=agent_id)
         log(
             "{}(a={} k={} u={} []) start attempt={}",
             name,
@@ -277,9 +279,8 @@ class EffectExecutor:
         else:
             self._engine.tell(DriverStarted(effect.key, effect.attempt, handle))
 
-    async def _find(self, effect: FindAgent, cause: Cause) -> None:
+    async def _find(self, effect: FindAgent, log: Log) -> None:
         driver = self._drivers.get(effect.key.driver)
-        log = self._log.bound(cause=cause, **agent_log_ids(effect.key))
         if driver is None:
             self._engine.tell(
                 DriverFound(
@@ -305,7 +306,8 @@ class EffectExecutor:
         """
         connection = self._hub.connections.get(effect.key)
         if connection is None and effect.handle:
-            self._spawn(self._stop(StopAgent(effect.key, effect.handle), cause), cause)
+            log = self._log_of(effect, cause)
+            self._spawn(self._stop(StopAgent(effect.key, effect.handle), log), log)
         elif connection is None or connection.epoch != effect.epoch:
             return
         elif connection.asked:
@@ -314,9 +316,8 @@ class EffectExecutor:
             connection.log("{} is stopped: {}", connection, effect.reason, cause=cause)
             self._hub.send(effect.key, Kill(reason=effect.reason))
 
-    async def _stop(self, effect: StopAgent, cause: Cause) -> None:
+    async def _stop(self, effect: StopAgent, log: Log) -> None:
         driver = self._drivers.get(effect.key.driver)
-        log = self._log.bound(cause=cause, **agent_log_ids(effect.key))
         try:
             if driver is not None:
                 await self._timed(effect.key, "stop", driver.stop(effect.handle, STOP_GRACE_SECS))
@@ -340,15 +341,15 @@ class EffectExecutor:
         finally:
             self._driver_called(key.driver, key.host, verb, failed, time.monotonic() - began)
 
-    def _spawn(self, work: Coroutine[Any, Any, None], cause: Cause) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None], log: Log) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._work.add(task)
-        task.add_done_callback(partial(self._work_ended, cause))
+        task.add_done_callback(partial(self._work_ended, log))
 
-    def _work_ended(self, cause: Cause, task: asyncio.Task[None]) -> None:
+    def _work_ended(self, log: Log, task: asyncio.Task[None]) -> None:
         self._work.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            self._log.exception("an effect failed", error=task.exception(), cause=cause)
+            log.exception("an effect failed", error=task.exception())
 
     async def close(self) -> None:
         for timer in list(self._timers):

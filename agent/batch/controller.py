@@ -17,7 +17,7 @@ import msgspec
 from ...protocol.clusters.batch import ClusterStatus
 from ...protocol.clusters.cluster import Cluster
 from ...protocol.errors import Refusal
-from ...protocol.ids import Token, execution_log_ids
+from ...protocol.ids import Token
 from ...protocol.jobs.execution_state import ExecutionState
 from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.wire.messages import Execution, Shared, TaskSpec
@@ -83,8 +83,8 @@ class BatchController:
         self._run = run or Commands(lambda: environment(login.known or {}, cluster.environment))
         self._on_cluster_status = on_cluster_status
         self._cluster_status: ClusterStatus | None = None
-        self._ledger = BatchLedger(str(folder))
-        self._preparation = Preparation(self._ledger, cluster, deployment, apps)
+        self._ledger = BatchLedger(str(folder), log)
+        self._preparation = Preparation(self._ledger, cluster, deployment, apps, log)
         self._stopper = BatchStopper(
             cluster, self._ledger, self._run, log, lambda job: self._poll_loop.query_soon(job)
         )
@@ -92,7 +92,6 @@ class BatchController:
             cluster,
             self._ledger,
             self._run,
-            log,
             accepted=self._accepted,
             refused=self._refused,
             unsure=self._outcome_unknown,
@@ -249,12 +248,11 @@ class BatchController:
                     never_started(sentence, stop_reason=task.stop_reason, fault=fault_code),
                 )
             return
-        self._log(
+        job.first_task.log(
             "cmd=('sbatch', {}) jid={} runDir={}",
             f"{job.first_task.name}/batch.sh",
             job.first_task.token.jid,
             job.first_task.run_dir,
-            **execution_log_ids(job.first_task.token),
         )
         self._poll_loop.add(job)
         self._submitter.submit(job)
@@ -289,11 +287,10 @@ class BatchController:
                 )
             return
         if sentence:
-            self._log(
+            job.first_task.log(
                 "outcome of the submission of {} unknown: {}",
                 str(job.first_task.token),
                 sentence,
-                **execution_log_ids(job.first_task.token),
             )
             self._poll_loop.mark_unknown(job, sentence)
         self._poll_loop.query_soon(job)
@@ -332,11 +329,10 @@ class BatchController:
             return
         for t in job.live:
             self._known[t.token] = (job, t)
-        self._log(
+        task.log(
             "{} was launched by an earlier agent as Slurm job {}",
             str(token),
             job.job_id or "(id not known yet)",
-            **execution_log_ids(token),
         )
         self._poll_loop.add(job)
         if job.sbatch_runs == 0:

@@ -21,6 +21,7 @@ from ...protocol.ids import Token, parse_token
 from ...protocol.jobs.exit_info import ExitInfo
 from ...runtime.execution.folder import EXIT, STOP, read_json, write_json, written_code
 from ...runtime.filesystems import make_folder
+from ...runtime.log.logger import Log
 from .state import BatchJob, Task
 
 BATCH = "batch.json"
@@ -37,7 +38,8 @@ class BatchLedger:
     retried.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, log: Log) -> None:
+        self._log = log
         self._entries, self._runs = f"{folder}/batch", f"{folder}/run"
         #: content that is still to be written, by path
         self.pending: dict[str, dict[str, Any]] = {}
@@ -149,7 +151,7 @@ class BatchLedger:
         return job if tasks else None
 
     def _task(self, token: Token, run_dir: str, limit: float | None, grace: float) -> Task:
-        task = Task(token, self.evidence(token.name), run_dir, limit, grace)
+        task = Task(token, self.evidence(token.name), run_dir, limit, grace, self._log)
         task.exit = self.exit(token.name)
         stop = read_json(f"{task.folder}/{STOP}")
         if stop is not None:

@@ -14,7 +14,6 @@ import msgspec
 
 from ...protocol.clusters.batch import SlurmState
 from ...protocol.clusters.cluster import Cluster, fallback_secs
-from ...protocol.ids import execution_log_ids
 from ...protocol.jobs.exit_info import ExitInfo
 from ...runtime import failpoints
 from ...runtime.execution.output_limit import OutputCap
@@ -210,13 +209,8 @@ class BatchPollLoop:
     def _log_failure(self, job: BatchJob, error: Exception) -> None:
         if job.first_task.name not in self._faulty:
             self._faulty.add(job.first_task.name)
-            token = job.first_task.token
-            self._log.exception(
-                "cannot process {}; the agent retries",
-                str(token),
-                error=error,
-                **execution_log_ids(token),
-            )
+            task = job.first_task
+            task.log.exception("cannot process {}; the agent retries", str(task.token), error=error)
 
     def _apply_observation(self, job: BatchJob, task: Task, observation: Observation) -> None:
         now = time.monotonic()
@@ -352,11 +346,10 @@ class BatchPollLoop:
         if not job.requeue_canceled:
             job.requeue_canceled = True
             self._ledger.try_write(job)
-            self._log(
+            job.first_task.log(
                 "Slurm job {} of {} was requeued after its start: canceling it",
                 job.job_id,
                 str(job.first_task.token),
-                **execution_log_ids(job.first_task.token),
             )
         await self._stopper.cancel(job)
         self.query_soon(job)
@@ -414,11 +407,10 @@ class BatchPollLoop:
                     never_started("stopped before it started", job, stop_reason=task.stop_reason),
                 )
         else:
-            self._log(
+            job.first_task.log(
                 "Slurm does not have {}, submitted {:.0f} s ago: submitting it again",
                 str(job.first_task.token),
                 began - job.sbatch_at,
-                **execution_log_ids(job.first_task.token),
             )
             self._submitter.submit(job)
 

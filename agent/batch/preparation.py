@@ -19,6 +19,7 @@ from ...protocol.ids import Token
 from ...protocol.launch.job_script import export_lines, script
 from ...protocol.wire.messages import Shared, TaskSpec
 from ...runtime.execution.folder import INPUT, JOB, REPORT, SCRIPT, STDERR, STDOUT, write
+from ...runtime.log.logger import Log
 from ..jobs import job_input
 from ..keeper.linux.oom_detection import describe_fault
 from ..slurm.batch_script import Step, Submission, batch_script, comment, job_name
@@ -48,9 +49,15 @@ class LaunchRequest(NamedTuple):
 
 class Preparation:
     def __init__(
-        self, ledger: BatchLedger, cluster: Cluster, deployment: str, apps: tuple[str, ...]
+        self,
+        ledger: BatchLedger,
+        cluster: Cluster,
+        deployment: str,
+        apps: tuple[str, ...],
+        log: Log,
     ) -> None:
         self._ledger, self._cluster, self._deployment, self.apps = ledger, cluster, deployment, apps
+        self._log = log
 
     def job(self, launch: LaunchRequest) -> BatchJob:
         """Return the batch job, which exists only in memory so far."""
@@ -61,6 +68,7 @@ class Preparation:
                 spec.run_dir,
                 spec.time_limit_secs,
                 spec.grace_secs,
+                self._log,
             )
             for token, spec in launch.tasks
         ]

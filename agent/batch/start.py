@@ -11,9 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal
 
 from ...protocol.clusters.cluster import Cluster
-from ...protocol.ids import execution_log_ids
 from ...runtime import failpoints
-from ...runtime.log.logger import Log
 from ..slurm import output_parser
 from ..slurm.output_parser import Account, Row
 from ..slurm.script_markers import BATCH_SCRIPT
@@ -41,13 +39,12 @@ class Submitter:
         cluster: Cluster,
         ledger: BatchLedger,
         run: Run,
-        log: Log,
         *,
         accepted: Callable[[BatchJob], None],
         refused: Callable[[BatchJob, str, str], None],
         unsure: Callable[[BatchJob, str], None],
     ) -> None:
-        self._cluster, self._ledger, self._run, self._log = cluster, ledger, run, log
+        self._cluster, self._ledger, self._run = cluster, ledger, run
         self._accepted, self._refused, self._unsure = accepted, refused, unsure
         self._semaphore = asyncio.Semaphore(_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -95,12 +92,7 @@ class Submitter:
         if job_id is not None:
             job.job_id, job.unsure = job_id, False
             self._ledger.try_write(job)
-            self._log(
-                "jid={} is Slurm job {}",
-                job.first_task.token.jid,
-                job_id,
-                **execution_log_ids(job.first_task.token),
-            )
+            job.first_task.log("jid={} is Slurm job {}", job.first_task.token.jid, job_id)
             self._accepted(job)
             return
         if result.code == 0:

@@ -9,10 +9,11 @@ import math
 import msgspec
 
 from ...protocol.clusters.batch import BatchState
-from ...protocol.ids import Token, op_id
+from ...protocol.ids import Token, execution_log_ids, op_id
 from ...protocol.jobs.execution_state import ExecutionState
 from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.wire.messages import Execution
+from ...runtime.log.logger import Log
 from ..slurm.job_states import SlurmStatus, StatusKind
 from ..slurm.output_parser import Account
 from ..slurm.script_markers import Started
@@ -37,6 +38,7 @@ class Task:
         "kills_sent",
         "last_report",
         "limit",
+        "log",
         "name",
         "own",
         "run_dir",
@@ -52,8 +54,9 @@ class Task:
     )
 
     def __init__(
-        self, token: Token, folder: str, run_dir: str, limit: float | None, grace: float
+        self, token: Token, folder: str, run_dir: str, limit: float | None, grace: float, log: Log
     ) -> None:
+        self.log = log.bound(**execution_log_ids(token))
         self.token, self.name, self.folder, self.run_dir, self.limit, self.grace = (
             token,
             token.name,

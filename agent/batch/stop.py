@@ -13,7 +13,6 @@ from collections.abc import Callable
 
 from ...protocol.clusters.batch import SlurmState
 from ...protocol.clusters.cluster import Cluster
-from ...protocol.ids import execution_log_ids
 from ...runtime import failpoints
 from ...runtime.execution.folder import STOP
 from ...runtime.log.logger import Log
@@ -105,12 +104,7 @@ class BatchStopper:
         refresh_folder(task.folder)
         if own_exit(task.folder, task.started) is None:
             return True
-        self._log(
-            "{} exited by itself before the stop ({})",
-            str(task.token),
-            task.stop_reason,
-            **execution_log_ids(task.token),
-        )
+        task.log("{} exited by itself before the stop ({})", str(task.token), task.stop_reason)
         task.signaled = False
         self._write_stop(task)
         task.stop_reason = task.kill_at = None
@@ -146,11 +140,8 @@ class BatchStopper:
             try:
                 done = await self._step(job, ending)
             except OSError as e:
-                self._log(
-                    "cannot stop {} now, will retry: {}",
-                    str(job.first_task.token),
-                    e.strerror,
-                    **execution_log_ids(job.first_task.token),
+                job.first_task.log(
+                    "cannot stop {} now, will retry: {}", str(job.first_task.token), e.strerror
                 )
                 done = False
             self._changed(job)

@@ -51,10 +51,11 @@ class Starter:
 
     def start(self, token: Token, spec: TaskSpec, shared: Shared | None) -> None:
         """Send the start order; read the login environment first if it is unknown."""
+        log = self._log.bound(**execution_log_ids(token))
         if self._login.known is not None:
-            self._start(token, spec, shared)
+            self._start(log, token, spec, shared)
             return
-        task = asyncio.get_running_loop().create_task(self._start_later(token, spec, shared))
+        task = asyncio.get_running_loop().create_task(self._start_later(log, token, spec, shared))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -66,17 +67,19 @@ class Starter:
         with contextlib.suppress(Refusal):  # reported to the tasks that need it
             await self._login.load()
 
-    async def _start_later(self, token: Token, spec: TaskSpec, shared: Shared | None) -> None:
+    async def _start_later(
+        self, log: Log, token: Token, spec: TaskSpec, shared: Shared | None
+    ) -> None:
         try:
             await self._login.load()
         except Refusal as e:
             self._failed(token, e.sentence, None)
             return
         if self._login.sentence:
-            self._log("login profile: {}", self._login.sentence)
-        self._start(token, spec, shared)
+            log("login profile: {}", self._login.sentence)
+        self._start(log, token, spec, shared)
 
-    def _start(self, token: Token, spec: TaskSpec, shared: Shared | None) -> None:
+    def _start(self, log: Log, token: Token, spec: TaskSpec, shared: Shared | None) -> None:
         busy = ports_in_use(spec.ports)
         if busy:
             sentence = f"port{'s' * (len(busy) > 1)} {', '.join(map(str, busy))} already in use on this host"
@@ -103,12 +106,11 @@ class Starter:
         except Refusal as e:
             self._failed(token, e.sentence, None)
             return
-        self._log(
+        log(
             "cmd=('/bin/sh', {}) jid={} runDir={}",
             f"{token.name}/script.sh",
             token.jid,
             spec.run_dir,
-            **execution_log_ids(token),
         )
         self._send(
             {

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from ...protocol.ids import short_op
-from ...protocol.wire.messages import Call, CallReply, OpError
+from ...protocol.wire.messages import Call, CallReply, OpError, message_log_ids
 from ...runtime.log.logger import Log
 from ..host.login_environment import LoginEnvironment
 from .call_handler import Outcome, describe, invalid_answer, log_line, message, unanswered
@@ -56,6 +56,7 @@ class _Work:
         "deadline",
         "fork",
         "is_retry",
+        "log",
         "printed",
         "printed_bytes",
         "received",
@@ -64,8 +65,8 @@ class _Work:
         "verdict",
     )
 
-    def __init__(self, call: Call, since: float, deadline: asyncio.TimerHandle) -> None:
-        self.call, self.since, self.deadline = call, since, deadline
+    def __init__(self, call: Call, log: Log, since: float, deadline: asyncio.TimerHandle) -> None:
+        self.call, self.log, self.since, self.deadline = call, log, since, deadline
         self.fork: Fork | None = None
         self.is_retry = False
         self.received = bytearray()
@@ -138,6 +139,7 @@ class CallQueue:
             return
         work = _Work(
             call,
+            self._log.bound(**message_log_ids(call)),
             time.monotonic(),
             self._loop.call_later(call.deadline_secs, self._deadline_passed, call.op_id),
         )
@@ -392,11 +394,8 @@ class CallQueue:
     def _kill_timed_out(self, op_id: str) -> None:
         work = self._works[op_id]
         assert work.verdict is not None
-        self._log(
-            "o={} was killed, but its end was not seen within {} s",
-            short_op(op_id),
-            KILL_SECS,
-            op=short_op(op_id),
+        work.log(
+            "o={} was killed, but its end was not seen within {} s", short_op(op_id), KILL_SECS
         )
         self._finish(work, work.verdict)
         self._advance()
@@ -421,21 +420,17 @@ class CallQueue:
         if work.fork is None:
             self._queue.remove(work)
         self._release(work)
-        op, log_fields = (
-            short_op(call.op_id),
-            log_line(call, outcome, time.monotonic() - work.since),
-        )
+        log_fields = log_line(call, outcome, time.monotonic() - work.since)
         if outcome.trace:
-            self._log.exception(*log_fields, op=op, error=_AppTrace(outcome.trace))
+            work.log.exception(*log_fields, error=_AppTrace(outcome.trace))
         else:
-            self._log(*log_fields, op=op)
+            work.log(*log_fields)
         if work.printed:
-            self._log(
+            work.log(
                 "o={} printed {} bytes: {}",
-                op,
+                short_op(call.op_id),
                 work.printed_bytes,
                 work.printed.decode("utf-8", "replace"),
-                op=op,
             )
         if outcome is not _CANCELED:
             self._reply(message(call, outcome))

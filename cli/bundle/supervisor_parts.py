@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from ...protocol.jobs.status import TaskStatus
 from .parts import Collected, plain
 
 if TYPE_CHECKING:
@@ -90,7 +91,8 @@ def _tasks(client: "Client", jid: str, out: Collected) -> list[dict[str, Any]]:
 def _select_tasks(answer: dict[str, Any], out: Collected) -> list[dict[str, Any]]:
     """Return at most TASKS tasks of an attempt, failed ones first."""
     tasks: Sequence[dict[str, Any]] = sorted(
-        answer.get("tasks") or [], key=lambda t: t.get("state") not in ("failed", "held")
+        answer.get("tasks") or [],
+        key=lambda t: t.get("state") not in (TaskStatus.FAILED, TaskStatus.HELD),
     )
     if len(tasks) > TASKS:
         out.lacks(

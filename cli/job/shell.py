@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from ...protocol.errors import Refusal
-from ...protocol.ids import parse_agent_key
+from ...protocol.ids import AgentKind, parse_agent_key
 from ...protocol.jobs.status import TaskStatus
 from ..session.job_names import resolve_job
 from ..session.session import Session, command, session
@@ -205,7 +205,7 @@ def _in_container(task: dict[str, Any], line: str) -> str:
     daemon of its host.
     """
     key = parse_agent_key(task["agentKey"])
-    if key.kind != "container":
+    if key.kind != AgentKind.CONTAINER:
         enter = f"docker exec -it srj-{key.kind[0]}-{key.uid} {line}"
         if _is_over(task):
             # An agent's container stops some time after its last run; the next run starts it again.

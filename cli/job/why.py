@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from ...protocol.jobs.status import ERROR
 from ..session.job_names import resolve_job
 from ..session.session import command, session
 
@@ -36,8 +37,8 @@ def lines(jid: str, answer: dict[str, Any]) -> Iterator[str]:
     sentence = str(answer.get("sentence"))
     cause = _cause(answer, sure=not sentence.endswith(f"({answer.get('confidence')})"))
     yield f"job {jid} {_which(answer)}{answer.get('state')}{cause}: {sentence}"
-    failed = answer.get("state") == "error" or answer.get("cause") in ("debug_hold", "retry_wait")
-    known = answer.get("state") == "error" and answer.get("cause") not in _EXIT_ONLY
+    failed = answer.get("state") == ERROR or answer.get("cause") in ("debug_hold", "retry_wait")
+    known = answer.get("state") == ERROR and answer.get("cause") not in _EXIT_ONLY
     meaning = (
         _diagnosis(answer.get("diagnosis"), sure=not _guessed(answer), known=known)
         if failed

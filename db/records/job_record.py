@@ -12,7 +12,7 @@ import msgspec
 
 from ...protocol.api.requests import RunSpec
 from ...protocol.clusters.batch import BatchState
-from ...protocol.ids import split_jid
+from ...protocol.ids import AgentKind, split_jid
 from ...protocol.jobs.status import PURGED, RUNNING, TaskStatus
 from ..events.state import Attempt, Job, PastRun, Run, Stop, Task
 from .resource_usage import result_usage
@@ -249,7 +249,7 @@ def _container(t: Task, spec: RunSpec | None) -> dict[str, Any]:
     """Return the requested image of a task in its own container, None for the pool's image; {} for
     other tasks.
     """
-    if spec is None or t.agent_key.kind != "container":
+    if spec is None or t.agent_key.kind != AgentKind.CONTAINER:
         return {}
     return {"image": next((r.image for r in spec.roles if r.name == t.token.role), None)}
 

@@ -18,7 +18,7 @@ import msgspec
 
 from ...protocol.clusters.cluster import Cluster, Clusters
 from ...protocol.errors import Refusal
-from ...protocol.ids import AgentKey, parse_agent_key
+from ...protocol.ids import AgentKey, AgentKind, agent_log_ids, parse_agent_key
 from ...protocol.redaction import Redactor
 from ...runtime.log.logger import Log
 from .. import untrusted_files
@@ -104,6 +104,10 @@ class SbatchDriver:
         self._forwards: dict[AgentKey, tuple[Channel, str, int, str]] = {}
         self._locks: dict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
 
+    def _log_of(self, key: AgentKey) -> Log:
+        """Return the log of the work on one agent."""
+        return self._log.bound(**agent_log_ids(key))
+
     # ---- the AgentDriver contract
 
     async def start(self, spec: AgentSpec) -> Handle:
@@ -137,13 +141,12 @@ class SbatchDriver:
                 self._redactor.text(f"cluster {cluster.name}: {answer['error']}"),
             )
         keeper = parse_answer(StartResult, answer, cluster)
-        self._log(
+        self._log_of(key)(
             "agent {}: keeper pid {} on {}, {}",
             str(key),
             keeper.pid,
             error_text(keeper.host),
             "started" if keeper.started else "already running",
-            uid=key.uid,
         )
         handle = {k: v for k, v in msgspec.to_builtins(keeper).items() if k != "started"}
         return {"folder": site.folder(key), **handle, "key": str(key), "user": channel.user}
@@ -315,8 +318,8 @@ class SbatchDriver:
             self._channels[uid, target.name] = channel
         if before is not None:
             await before.close()
-        key = AgentKey(self.name, "parallel", uid, target.name)
-        self._log("{} has signed in to {} as {}", uid, target.name, channel.user, uid=uid)
+        key = AgentKey(self.name, AgentKind.PARALLEL, uid, target.name)
+        self._log_of(key)("{} has signed in to {} as {}", uid, target.name, channel.user)
         if target.link == "ssh":
             await self._renew_link(key, target, channel)
         self._signed_in(key)
@@ -341,7 +344,7 @@ class SbatchDriver:
                 await self._stop(handle, _SIGN_OUT_GRACE_SECS, key, cluster, channel)
                 return True
             except (Refusal, ChannelError) as e:
-                self._log("cannot stop {}: {}", str(key), e.sentence, uid=key.uid)
+                self._log_of(key)("cannot stop {}: {}", str(key), e.sentence)
                 return False
             finally:
                 self._login_nodes.pop((key.uid, key.host), None)
@@ -364,11 +367,10 @@ class SbatchDriver:
             address = await self._address_for_agent(cluster, channel, site, key)
             await call(channel, cluster, site, "reach", {"folder": site.folder(key), **address})
         except (Refusal, ChannelError, OSError, ValueError) as e:
-            self._log(
+            self._log_of(key)(
                 "no link to {} yet: {}",
                 str(key),
                 e.sentence if isinstance(e, Refusal | ChannelError) else e,
-                uid=key.uid,
             )
 
     # ---- operators
@@ -551,7 +553,7 @@ class SbatchDriver:
                 now=time.time(),
             )
         except (Refusal, OSError) as e:
-            self._log("cannot store the logs of {}: {}", str(key), e, uid=key.uid)
+            self._log_of(key)("cannot store the logs of {}: {}", str(key), e)
 
 
 def _without_private_settings(cluster: Cluster) -> Cluster:

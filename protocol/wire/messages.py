@@ -11,7 +11,16 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from ..clusters.batch import BatchRequest, BatchState, ClusterStatus
-from ..ids import AgentId, AgentKey, ComputeModel, OpId, SimulationType, Token
+from ..ids import (
+    AgentId,
+    AgentKey,
+    ComputeModel,
+    OpId,
+    SimulationType,
+    Token,
+    execution_log_ids,
+    short_op,
+)
 from ..jobs import progress_report
 from ..jobs.execution_state import ExecutionState
 from ..jobs.exit_info import ExitInfo, Instant, Span
@@ -510,3 +519,12 @@ SNAPSHOT_PAGE = 100
 def op_name(message: Any) -> str:
     """Return the tag of a message: the opName in logs."""
     return str(message.__struct_config__.tag)
+
+
+def message_log_ids(message: Any) -> dict[str, str]:
+    """Return the ids that log lines about a message carry: its op, and its execution if any."""
+    execution = getattr(message, "execution", None)
+    token = getattr(message if execution is None else execution, "token", None)
+    op = getattr(message, "op_id", None)
+    ids = {} if token is None else execution_log_ids(token)
+    return ids if op is None else ids | {"op": short_op(op)}

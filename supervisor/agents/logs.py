@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ...drivers import untrusted_files
 from ...protocol.api.requests import AgentLogs
 from ...protocol.errors import Refusal
-from ...protocol.ids import AgentKey, base62, parse_agent_key, short_agent
+from ...protocol.ids import AgentKey, AgentKind, base62, parse_agent_key, short_agent
 from ...protocol.wire.messages import FileChunk, ReadFile
 from ..connections.hub import Hub
 from ..core.state.agent_phase import AgentPhase
@@ -95,7 +95,7 @@ class AgentLogReader:
 
     async def read(self, key: AgentKey, request: AgentLogs) -> Piece:
         """Return a piece of the agent's log. Raises Refusal if the log cannot be read now."""
-        if key.kind == "container":
+        if key.kind == AgentKind.CONTAINER:
             raise Refusal(
                 "notFound",
                 f"{key} is not an agent: its tasks run in their own containers. To read their output: jobscribe job logs JOB",

@@ -13,7 +13,7 @@ from collections.abc import Container
 from pathlib import Path
 
 from ...protocol.errors import Refusal
-from ...protocol.ids import parse_agent_key
+from ...protocol.ids import agent_log_ids, parse_agent_key
 from ..runs.service import RunService
 
 
@@ -26,9 +26,9 @@ def start_all_known(folder: Path, drivers: Container[str], runs: RunService) -> 
             with contextlib.suppress(Refusal):
                 key = parse_agent_key(name)
                 if key.driver in drivers:
-                    runs.log(
+                    log = runs.log.bound(**agent_log_ids(key))
+                    log(
                         "the event log was rolled back: start {} to find its running tasks",
                         str(key),
-                        uid=key.uid,
                     )
                     runs.start_agent(key)

@@ -17,7 +17,7 @@ from ...db.events.state import AgentRecord
 from ...protocol.api.requests import SbatchLogin, SbatchLoginStatus, SbatchLogout
 from ...protocol.clusters.cluster import Cluster, Clusters
 from ...protocol.errors import Refusal
-from ...protocol.ids import AgentKey
+from ...protocol.ids import AgentKey, AgentKind, agent_log_ids
 from ...protocol.redaction import Redactor
 from ...runtime.log.logger import Log
 from ..core.state.agent_state import AgentState
@@ -159,13 +159,8 @@ class SignIns:
         if ended:
             self._signed_out(key)
         self._counters.add("signIn.out")
-        self._log(
-            "sign-out of {} at {}: agent ended: {}",
-            request.uid,
-            cluster.name,
-            ended,
-            uid=request.uid,
-        )
+        log = self._log.bound(**agent_log_ids(key))
+        log("sign-out of {} at {}: agent ended: {}", request.uid, cluster.name, ended)
         return self._reply(key, cluster) | {
             "user": user,
             "signedOut": was_in,
@@ -284,12 +279,8 @@ class SignIns:
             raise Refusal(e.code, _without_secrets(e, request.username, secrets)) from None
         except Exception as e:
             # do not log its text or traceback, which may contain secrets
-            self._log(
-                "internal error in a sign-in: {} at {}",
-                type(e).__name__,
-                _code_position(e),
-                uid=request.uid,
-            )
+            log = self._log.bound(**agent_log_ids(_key(request.uid, cluster)))
+            log("internal error in a sign-in: {} at {}", type(e).__name__, _code_position(e))
             raise Refusal(
                 "internal", "internal error in the sign-in; the log names its place"
             ) from None
@@ -302,7 +293,8 @@ class SignIns:
         elif outcome == "refused":
             self._pace.refused(*_who(request))
         self._counters.add(f"signIn.{outcome}")
-        self._log("sign-in of {} at {}: {}", request.uid, cluster.name, outcome, uid=request.uid)
+        log = self._log.bound(**agent_log_ids(_key(request.uid, cluster)))
+        log("sign-in of {} at {}: {}", request.uid, cluster.name, outcome)
 
 
 _OUTCOMES = {
@@ -318,7 +310,7 @@ _WITHOUT_DETAILS = {
 
 
 def _key(uid: str, cluster: Cluster) -> AgentKey:
-    return AgentKey(DRIVER, "parallel", uid, cluster.name)
+    return AgentKey(DRIVER, AgentKind.PARALLEL, uid, cluster.name)
 
 
 def _host(cluster: Cluster) -> str:

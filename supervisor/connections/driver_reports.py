@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ...drivers.contracts import HostState
 from ...protocol.errors import Refusal
-from ...protocol.ids import AgentKey, agent_log_ids, execution_log_ids, short_op
+from ...protocol.ids import AgentKey, agent_log_ids, short_op
 from ...protocol.version import VERSION
 from ...protocol.wire.messages import (
     Alive,
@@ -17,6 +17,7 @@ from ...protocol.wire.messages import (
     Samples,
     Snapshot,
     ToSupervisor,
+    message_log_ids,
     op_name,
 )
 from ...runtime.log.logger import Log
@@ -77,7 +78,7 @@ class DriverReports:
                 self._counters.add(e.code)
                 entry.log("{}: {}", str(place), e.sentence)
             return
-        self._log_receipt(place, entry.log, message)
+        self._log_receipt(place, entry.log.bound(**message_log_ids(message)), message)
         self._engine.tell(AgentMessage(place, entry.epoch, message))
 
     def down(self, place: AgentKey) -> None:
@@ -87,7 +88,8 @@ class DriverReports:
             self._engine.tell(AgentDisconnected(place, entry.epoch))
 
     def host(self, driver: str, host: str, state: HostState, detail: str) -> None:
-        self._log("host {} of {} is {}: {}", host, driver, state, detail, driver=driver, host=host)
+        log = self._log.bound(driver=driver, host=host)
+        log("host {} of {} is {}: {}", host, driver, state, detail)
         if state == HostState.DOWN:
             self._counters.add("hostDown")
         self._engine.tell(HostChanged(driver, host, state == HostState.UP, detail))
@@ -118,7 +120,6 @@ class DriverReports:
                     short_op(e.op_id),
                     e.token.jid,
                     e.state,
-                    **execution_log_ids(e.token),
                 )
             case Snapshot():
                 log(

@@ -18,7 +18,6 @@ from ...protocol.errors import CODES, Refusal
 from ...protocol.ids import (
     AgentKey,
     agent_log_ids,
-    execution_log_ids,
     parse_agent_key,
     short_agent,
     short_op,
@@ -43,6 +42,7 @@ from ...protocol.wire.messages import (
     RunStatusUpdate,
     Samples,
     Snapshot,
+    message_log_ids,
     op_name,
 )
 from ...runtime.log.logger import Log
@@ -192,12 +192,11 @@ class Connection:
         elif message.code in CODES:
             future.set_exception(Refusal(message.code, message.error))
         else:
-            self.log(
+            self.log_of(message)(
                 "{} refused op={} with an unknown code: {}",
                 self,
                 short_op(message.op_id),
                 message.code,
-                op=message.op_id,
             )
             future.set_exception(
                 Refusal(
@@ -258,36 +257,38 @@ class Connection:
         self.hub.replace(self)
         inputs.append(AgentConnected(self.key, self.epoch, message))
 
+    def log_of(self, message: Any) -> Log:
+        """Return the log of one message: each line has the ids of its op and its execution."""
+        return self.log.bound(**message_log_ids(message))
+
     def _log_receipt(self, message: Any) -> None:
+        log = self.log_of(message)
         if isinstance(message, RunStatusUpdate):
             e: Execution = message.execution
-            self.log(
+            log(
                 "{} opName={} o={} jid={} state={}",
                 self,
                 op_name(message),
                 short_op(e.op_id),
                 e.token.jid,
                 "ending" if e.ending else e.state,
-                **execution_log_ids(e.token),
             )
             if e.state == ExecutionState.ENDED:
                 self.ops.pop(e.op_id, None)
         elif isinstance(message, Snapshot):
-            self.log(
+            log(
                 "{} opName=snapshot o=None executions={} page={}",
                 self,
                 len(message.executions),
                 message.page,
             )
         elif isinstance(message, OpError):
-            op = short_op(message.op_id)
-            self.log(
+            log(
                 "{} opName=error o={} {}: {}",
                 self,
-                op,
+                short_op(message.op_id),
                 message.code,
                 message.error,
-                op=op,
             )
 
     def close(self, reason: str, why: DisconnectReason = "refused") -> None:
@@ -404,15 +405,8 @@ class Hub:
         elif name == "run_tasks":
             connection.ops.update((task.op_id, "run") for task in message.tasks)
         if op is not None and name not in _QUIET:
-            token = getattr(message, "token", None)
-            ids = {} if token is None else execution_log_ids(token)
-            connection.log(
-                "{} _Op({}, {}) {}",
-                connection,
-                name,
-                short_op(op),
-                _target(message),
-                **(ids | {"op": op}),
+            connection.log_of(message)(
+                "{} _Op({}, {}) {}", connection, name, short_op(op), _target(message)
             )
         connection.send(message)
         return True

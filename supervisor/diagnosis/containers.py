@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ...db.events.state import Run, Task
 from ...diagnosis.classification import NO_CORE
+from ...protocol.ids import AgentKind
 from ...protocol.jobs.exit_info import ExitInfo
 
 #: Start failures caused by the image.
@@ -34,7 +35,7 @@ _PULL, _TRY, _EVENTS = (
 
 
 def has_own_container(task: Task | None) -> bool:
-    return task is not None and task.agent_key.kind == "container"
+    return task is not None and task.agent_key.kind == AgentKind.CONTAINER
 
 
 def in_agent_container(task: Task | None) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import closing
 
 from ...protocol.errors import Refusal
-from ...protocol.ids import AgentKey, base62
+from ...protocol.ids import AgentKey, agent_log_ids, base62
 from ...protocol.wire.messages import FileChunk, KeepFile, ReadFile
 from ...runtime.log.logger import Log
 from ..connections.hub import Hub
@@ -49,19 +49,14 @@ class LibrarySync:
         """Send all files of a library that the agent does not have. Never raises: a failure is
         logged, and the app reports a missing file.
         """
+        log = self._log.bound(**agent_log_ids(key))
         lock = self._locks.setdefault((key, simulation_type), asyncio.Lock())
         try:
             async with lock:
                 for name in await asyncio.to_thread(self._names, key.uid, simulation_type):
                     await self._send_file(key, simulation_type, name)
         except Refusal as e:
-            self._log(
-                "the library of {} is incomplete on {}: {}",
-                simulation_type,
-                key.host,
-                e.sentence,
-                uid=key.uid,
-            )
+            log("the library of {} is incomplete on {}: {}", simulation_type, key.host, e.sentence)
         finally:
             if not lock.locked():
                 self._locks.pop((key, simulation_type), None)

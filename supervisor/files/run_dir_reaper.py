@@ -126,13 +126,14 @@ class RunDirReaper:
         failpoints.reached("purge.renamed")
         self._start_removal(temporary)
 
+    def _log_of(self, path: str) -> Log:
+        """Return the log of the job with this run directory."""
+        return self._log.bound(jid=_jid(path))
+
     def _log_failure(self, path: str, error: OSError) -> None:
         """Log a failed removal. The next round tries again."""
-        self._log(
-            "the run directory {} of a purged run cannot be removed: {}",
-            path,
-            error.strerror,
-            jid=_jid(path),
+        self._log_of(path)(
+            "the run directory {} of a purged run cannot be removed: {}", path, error.strerror
         )
 
     def _folder_of(self, path: str) -> int:
@@ -158,10 +159,8 @@ class RunDirReaper:
             self._log_failure(temporary, e)
             return
         if not gone:
-            self._log(
-                "{} is not completely removed yet; the next round continues",
-                temporary,
-                jid=_jid(temporary),
+            self._log_of(temporary)(
+                "{} is not completely removed yet; the next round continues", temporary
             )
 
     def _remove_tree(self, temporary: str) -> bool:

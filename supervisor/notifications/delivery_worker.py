@@ -237,7 +237,7 @@ class DeliveryWorker:
     def _record_outcome(self, w: PendingDelivery, outcome: DeliveryResult) -> None:
         now = self._context.clock.monotonic()
         name, jid = self.target.name, w.stream.removeprefix(_JOB)
-        ids = {"jid": jid} if jid != w.stream else {}
+        log = self._context.log.bound(jid=jid if jid != w.stream else None)
         said = outcome.sentence + (
             f"; output: {outcome.answer.strip()}" if outcome.answer.strip() else ""
         )
@@ -249,9 +249,7 @@ class DeliveryWorker:
             if self._failing_since is not None:
                 self._context.log("{} accepts notifications again", name)
             self._failing_since = self._last_error = None
-            self._context.log(
-                "{}: delivered the notification of {} at {}: {}", name, jid, w.position, said, **ids
-            )
+            log("{}: delivered the notification of {} at {}: {}", name, jid, w.position, said)
         else:
             self._failed += 1
             self._context.counters.add("notify.failed")
@@ -261,14 +259,13 @@ class DeliveryWorker:
             gone = self.queue.failed(
                 w.position, now, asked_secs=outcome.asked_secs, final=outcome.final
             )
-            self._context.log(
+            log(
                 "{}: the notification of {} at {} was not delivered (attempt {}): {}",
                 name,
                 jid,
                 w.position,
                 w.attempts,
                 said,
-                **ids,
             )
             if gone:
                 self._record_given_up(w)

@@ -10,7 +10,7 @@ from ...db.events.state import Attempt, Job, Task
 from ...drivers.contracts import TaskDriver
 from ...protocol.api.requests import JobLog
 from ...protocol.errors import Refusal
-from ...protocol.ids import base62
+from ...protocol.ids import AgentKind, base62
 from ...protocol.jobs.status import PURGED
 from ...protocol.wire.messages import FileChunk, LogChunk, ReadFile, ReadLog
 from ..connections.hub import Hub
@@ -55,7 +55,7 @@ class OutputReader:
             offset = max(0, await self._size(task, request.stream) - request.tail)
         if not _over(task) and task.agent_key in self.hub.connections:
             return await self._from_agent(task, request, offset)
-        if not _over(task) and task.agent_key.kind == "container":
+        if not _over(task) and task.agent_key.kind == AgentKind.CONTAINER:
             await self._wait_for_data(task, request, offset)
         return await self._from_evidence(task, request, offset)
 

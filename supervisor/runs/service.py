@@ -27,7 +27,7 @@ from ...protocol.api.requests import (
     RunStatusRequest,
 )
 from ...protocol.errors import Refusal
-from ...protocol.ids import AgentKey, Token, split_jid
+from ...protocol.ids import AgentKey, Token, agent_log_ids, split_jid
 from ...protocol.jobs.status import PURGED
 from ...protocol.wire.messages import LogChunk
 from ...runtime.log.logger import Log
@@ -378,11 +378,12 @@ class RunService:
             self._early[key] = asyncio.get_running_loop().create_task(self._start_early(key))
 
     async def _start_early(self, key: AgentKey) -> None:
+        log = self.log.bound(**agent_log_ids(key))
         try:
             await self.agent(key)
         except Refusal as e:
             self.counters.add("refused." + e.code)
-            self.log("cannot start agent {}: {}", str(key), e.sentence, uid=key.uid)
+            log("cannot start agent {}: {}", str(key), e.sentence)
         finally:
             del self._early[key]
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from ...protocol.errors import Refusal
-from ...protocol.ids import AgentKey, parse_agent_key, short_op, split_jid
+from ...protocol.ids import AgentKey, AgentKind, parse_agent_key, short_op, split_jid
 from ...runtime.log.session_folders import log_files
 
 #: Bytes that are searched at the end of each log, and largest number of returned lines of each.
@@ -101,7 +101,7 @@ def _search_agent(root: str, query: AgentQuery) -> tuple[list[Line], list[str]]:
             f"the log of the agent is on the cluster {query.key.host}: jobscribe agent logs {key}",
         ]
     # virtual agents of task containers have no log
-    if query.key.kind != "container":
+    if query.key.kind != AgentKind.CONTAINER:
         lines_, more_gaps = _search_log(root, f"agent/{key}/agent.log", _ALL, query)
         found += lines_ + _search_log(root, f"agent/{key}/keeper.log", _ALL, query)[0]
         gaps += more_gaps
@@ -169,7 +169,7 @@ def _agents(root: str, uid: str) -> list[str]:
 def _belongs_to(name: str, uid: str) -> bool:
     try:
         key = parse_agent_key(name)
-        return key.uid == uid and key.kind != "container"
+        return key.uid == uid and key.kind != AgentKind.CONTAINER
     except Refusal:  # another file in this folder
         return False
 

@@ -30,7 +30,7 @@ from ...db.events.events import (
     TaskSubmitted,
 )
 from ...db.store.contract import Stored
-from ...protocol.ids import Token
+from ...protocol.ids import AgentKind, Token
 
 #: Shortest reported gap in seconds, and as a share of the whole time.
 LEAST_SECS, LEAST_SHARE = 1.0, 0.005
@@ -178,7 +178,7 @@ class _State:
             case TaskPlaced(agent_key=key):
                 step = (
                     "its container was created (and its image pulled, if it was missing)"
-                    if key.kind == "container"
+                    if key.kind == AgentKind.CONTAINER
                     else "the op was on its way"
                 )
                 return f"until task {which} started: {step}, at {key}"

@@ -1,5 +1,5 @@
-"""States are types: the product compares no attribute `state` or `status` with a bare
-string.
+"""States are types: the product compares no attribute `state`, `status` or `phase`, and no kind of
+an agent, with a bare string.
 """
 
 import ast
@@ -9,7 +9,9 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PRODUCT = sorted(p.parent for p in ROOT.glob("*/__init__.py"))
-ATTRIBUTES = frozenset({"state", "status"})
+ATTRIBUTES = frozenset({"state", "status", "phase"})
+#: Names of variables and attributes that hold an `AgentKey`, whose `kind` is an `AgentKind`.
+AGENT_KEYS = frozenset({"key", "agent_key", "place"})
 #: (path, word): the reason for the bare string.
 ALLOWED: dict[tuple[str, str], str] = {
     ("supervisor/runs/groups.py", "failed"): "a filter of requests (GroupStatus), no status",
@@ -32,7 +34,13 @@ def bare_comparisons(source: str) -> list[tuple[int, str]]:
 
 
 def is_state(node: ast.AST) -> bool:
-    return isinstance(node, ast.Attribute) and node.attr in ATTRIBUTES
+    match node:
+        case ast.Attribute(attr="kind", value=ast.Name(id=of) | ast.Attribute(attr=of)):
+            return of in AGENT_KEYS
+        case ast.Attribute(attr=name):
+            return name in ATTRIBUTES
+        case _:
+            return False
 
 
 def literals(node: ast.AST) -> list[str]:
@@ -68,6 +76,9 @@ def test_no_state_is_compared_with_a_bare_string() -> None:
         "'up' != view.state",
         "e.state in ('running', Ended)",
         "e.state not in ['ended']",
+        "view.phase != 'up'",
+        "key.kind == 'container'",
+        "task.agent_key.kind in ('sequential', 'parallel')",
         "match e.state:\n    case 'starting' | 'running': pass",
     ],
 )
@@ -76,7 +87,13 @@ def test_a_planted_comparison_is_found(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["run.status == Status.PENDING", "answer['state'] == 'up'", "e.state in STATES"]
+    "line",
+    [
+        "run.status == Status.PENDING",
+        "answer['state'] == 'up'",
+        "e.state in STATES",
+        "model.kind == 'parallel'",
+    ],
 )
 def test_other_comparisons_are_not_found(line: str) -> None:
     assert bare_comparisons(line) == []

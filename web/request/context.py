@@ -134,11 +134,8 @@ class RequestContext:
 
     def log(self, jid: str | None, content: Mapping[str, Any]) -> None:
         """Log the request. The supervisor's log continues with the same ids."""
-        self.site.log(
-            "class=WebReq content={}",
-            {"api": "api_" + self.api, "uid": self.uid, **content},
-            jid=jid,
-        )
+        log = self.site.log.bound(jid=jid)
+        log("class=WebReq content={}", {"api": "api_" + self.api, "uid": self.uid, **content})
 
 
 def as_json(body: Any, status: int = 200) -> flask.Response:

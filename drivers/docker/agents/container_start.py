@@ -13,7 +13,7 @@ from typing import Any
 
 from ....protocol.clusters.container_pool import Pool
 from ....protocol.errors import Refusal
-from ....protocol.ids import AgentKey, short_agent, short_uid
+from ....protocol.ids import AgentKey, AgentKind, agent_log_ids, short_agent, short_uid
 from ....runtime.log.logger import Log
 from ...contracts import AgentSpec, Handle
 from ..containers import names, specifications
@@ -113,12 +113,8 @@ class ContainerStarter:
     async def _reap_earlier(self, id_: str, key: AgentKey) -> str | None:
         sentence = await self._reaper.reap(self._engine, id_, key)
         if sentence is not None:
-            self._log(
-                "{}: an earlier container was removed: {}",
-                str(key),
-                sentence,
-                uid=key.uid,
-            )
+            log = self._log.bound(**agent_log_ids(key))
+            log("{}: an earlier container was removed: {}", str(key), sentence)
         return sentence
 
     def _folders(self, key: AgentKey) -> specifications.User:
@@ -132,13 +128,8 @@ class ContainerStarter:
         started = time.time()
         creation, container_id = await self._create(spec, image, user, started)
         driver = f"DockerDriver(a={short_agent(spec.agent_id)} k={spec.key.kind} u={short_uid(spec.key.uid)} [])"
-        self._log(
-            "{} running: {}",
-            driver,
-            specifications.docker_run(creation, self._engine.host),
-            uid=spec.key.uid,
-            agent=spec.agent_id,
-        )
+        log = self._log.bound(**agent_log_ids(spec.key), agent=spec.agent_id)
+        log("{} running: {}", driver, specifications.docker_run(creation, self._engine.host))
         line = json.dumps(self._configuration(spec)).encode() + b"\n"
         try:
             await self._engine.call(
@@ -191,12 +182,8 @@ class ContainerStarter:
                 "agentUnavailable",
                 f"host {self._engine.name}: the name {name} is used by a container of another owner; remove or rename it",
             )
-        self._log(
-            "{}: the container name {} is used by another deployment",
-            str(key),
-            name,
-            uid=key.uid,
-        )
+        log = self._log.bound(**agent_log_ids(key))
+        log("{}: the container name {} is used by another deployment", str(key), name)
         return self._deployment
 
     def _creation(
@@ -214,7 +201,9 @@ class ContainerStarter:
             command=["keeper", "--root", str(self._root), "--folder", self._folder(key)],
             labels=names.agent_labels(self._deployment, key, spec.agent_id, started),
             user=user,
-            limits=self._pool.sequential if key.kind == "sequential" else self._pool.parallel,
+            limits=self._pool.sequential
+            if key.kind == AgentKind.SEQUENTIAL
+            else self._pool.parallel,
             network=self._pool.network,
             folder=self._folder(key),
             user_dir=self._user_dir(key),

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from ....protocol.clusters.container_pool import Pool
 from ....protocol.errors import Refusal
-from ....protocol.ids import AgentKey, parse_agent_key
+from ....protocol.ids import AgentKey, AgentKind, parse_agent_key
 from ....protocol.redaction import Redactor
 from ....runtime.log.logger import Log
 from ... import untrusted_files
@@ -168,7 +168,7 @@ class DockerDriver:
         key = spec.key
         try:
             engine = await self._engine_up(key.host)
-            if key.kind == "container":
+            if key.kind == AgentKind.CONTAINER:
                 if self.places is None:
                     raise Refusal(
                         "agentUnavailable", "the task driver for containers is not running"

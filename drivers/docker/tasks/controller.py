@@ -61,9 +61,9 @@ class ContainerTaskController:
             self._on_running,
         )
         networks = GangNetworks(driver.deployment, log)
-        self._starter = TaskStarter(driver, log, networks, self._on_ended, self._on_started)
+        self._starter = TaskStarter(driver, networks, self._on_ended, self._on_started)
         self._stopper = ContainerStopper(driver, self._observe)
-        self._recovery = Recovery(driver, log)
+        self._recovery = Recovery(driver)
         self._poll_loop = TaskPollLoop(
             driver,
             log,
@@ -219,7 +219,7 @@ class ContainerTaskController:
         place = self._places.get(key)
         if place is None:
             place = self._places[key] = ContainerPlace(
-                key, ContainerLedger(str(self._driver.root / "agent" / str(key)))
+                key, ContainerLedger(str(self._driver.root / "agent" / str(key))), self._log
             )
         return place
 
@@ -307,12 +307,7 @@ class ContainerTaskController:
         try:
             await self._starter.start_all(place, tasks, shared)
         except Exception as e:
-            self._log.exception(
-                "tasks of {} could not be launched",
-                tasks[0].token.jid,
-                error=e,
-                jid=tasks[0].token.jid,
-            )
+            tasks[0].log.exception("tasks of {} could not be launched", tasks[0].token.jid, error=e)
             for task in [t for t in tasks if not t.start_requested]:
                 await self._starter.fail_start(
                     task,
@@ -352,12 +347,7 @@ class ContainerTaskController:
         self._spawn(self._observe(task))
 
     def _on_running(self, task: TaskState) -> None:
-        self._log(
-            "{} runs in container {}",
-            str(task.token),
-            (task.container or "")[:12],
-            jid=task.token.jid,
-        )
+        task.log("{} runs in container {}", str(task.token), (task.container or "")[:12])
         self._report(task)
 
     def _on_ended(self, task: TaskState, exit_: ExitInfo) -> None:
@@ -365,7 +355,7 @@ class ContainerTaskController:
             return
         task.finish(exit_)
         task.changed.set()
-        self._log("{} has ended: {}", str(task.token), exit_.sentence(), jid=task.token.jid)
+        task.log("{} has ended: {}", str(task.token), exit_.sentence())
         self._report(task)
         self._spawn(self._poll_loop.release_network(task))
 
@@ -374,9 +364,9 @@ class ContainerTaskController:
         try:
             await self._observer.observe(task, engine)
         except EngineError as e:
-            self._log.trace("{} could not be inspected: {}", str(task.token), e.sentence)
+            task.log.trace("{} could not be inspected: {}", str(task.token), e.sentence)
         except OSError as e:
-            self._log(
+            task.log(
                 "the exit of {} cannot be written to disk: {}; this is tried again",
                 str(task.token),
                 e.strerror or str(e),

@@ -181,10 +181,8 @@ class TaskPollLoop:
             t for t in self._tasks() if t.state is ExecutionState.RUNNING and t.command_exit is None
         ]
         for task in await asyncio.to_thread(find_exited, running, now) if running else ():
-            self._log(
-                "the command of {} has exited, but its container still exists",
-                str(task.token),
-                jid=task.token.jid,
+            task.log(
+                "the command of {} has exited, but its container still exists", str(task.token)
             )
             self._report(task)
         for task in self._tasks():

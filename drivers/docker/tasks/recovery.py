@@ -6,8 +6,8 @@ import asyncio
 import time
 from typing import Any
 
+from ....protocol.ids import execution_log_ids
 from ....protocol.jobs.exit_info import ExitInfo
-from ....runtime.log.logger import Log
 from ..agents.driver import DockerDriver
 from ..containers import names
 from ..host.container_calls import remove
@@ -19,8 +19,8 @@ NEVER_MADE = "the supervisor was restarted before its container was created"
 
 
 class Recovery:
-    def __init__(self, driver: DockerDriver, log: Log) -> None:
-        self._driver, self._log = driver, log
+    def __init__(self, driver: DockerDriver) -> None:
+        self._driver = driver
 
     async def load(self, place: ContainerPlace, engine: HostEngine) -> str:
         """Load all tasks of this place into its state. Return an id for the life of its host.
@@ -40,11 +40,11 @@ class Recovery:
         ours = {e.token for e in entries} | place.tasks.keys()
         for token in containers.keys() - ours:
             # Its end was acknowledged, and the supervisor stopped before it removed the container.
-            self._log(
+            log = place.log.bound(**execution_log_ids(token))
+            log(
                 "container {} of {} is an orphan and is removed",
                 containers[token]["Id"][:12],
                 str(token),
-                jid=token.jid,
             )
             await remove(engine, containers[token]["Id"], force=True)
         for entry in entries:

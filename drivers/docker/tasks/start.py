@@ -17,7 +17,6 @@ from ....protocol.jobs.exit_info import ExitInfo
 from ....protocol.launch.job_script import export_lines, script
 from ....protocol.wire.messages import Shared
 from ....runtime.execution.folder import JOB, SCRIPT
-from ....runtime.log.logger import Log
 from ..agents.driver import DockerDriver
 from ..containers import exit_status, names, specifications
 from ..host.container_calls import inspect, remove
@@ -54,14 +53,12 @@ class TaskStarter:
     def __init__(
         self,
         driver: DockerDriver,
-        log: Log,
         networks: GangNetworks,
         on_ended: Callable[[TaskState, ExitInfo], Any],
         on_started: Callable[[TaskState], Any],
     ) -> None:
-        self._driver, self._log, self._networks, self._on_ended, self._on_started = (
+        self._driver, self._networks, self._on_ended, self._on_started = (
             driver,
-            log,
             networks,
             on_ended,
             on_started,
@@ -317,11 +314,8 @@ class TaskStarter:
             id_ = await self._find_created(task, engine, creation.name, e)
         await asyncio.to_thread(task.place.files.note_container, task.token, id_)
         task.container = id_
-        self._log(
-            "{} running: {}",
-            str(task.token),
-            specifications.docker_run(creation, engine.host),
-            jid=task.token.jid,
+        task.log(
+            "{} running: {}", str(task.token), specifications.docker_run(creation, engine.host)
         )
 
     async def _find_created(
@@ -371,9 +365,7 @@ class TaskStarter:
                     raise Refused(
                         exit_.detail or e.sentence, exit_.fault or "engineRefused"
                     ) from None
-                self._log(
-                    "{} is started again: {}", str(task.token), e.sentence, jid=task.token.jid
-                )
+                task.log("{} is started again: {}", str(task.token), e.sentence)
                 await asyncio.sleep(_AGAIN_SECS)
         raise AssertionError("the last one returns or raises")
 

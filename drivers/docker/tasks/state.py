@@ -5,10 +5,11 @@ I/O.
 import asyncio
 import time
 
-from ....protocol.ids import AgentKey, Token, op_id
+from ....protocol.ids import AgentKey, Token, agent_log_ids, execution_log_ids, op_id
 from ....protocol.jobs.execution_state import ExecutionState, Trigger, next_state
 from ....protocol.jobs.exit_info import ExitInfo
 from ....protocol.wire.messages import SNAPSHOT_PAGE, ContainerSpec, Execution, Snapshot, TaskSpec
+from ....runtime.log.logger import Log
 from .ledger import ContainerLedger, Stop, TaskRequest
 
 
@@ -22,6 +23,7 @@ class TaskState:
 
     def __init__(self, place: "ContainerPlace", token: Token, spec: TaskSpec | None = None) -> None:
         self.place, self.token, self.spec = place, token, spec
+        self.log = place.log.bound(**execution_log_ids(token))
         self.folder = place.files.evidence(token)
         self.state = ExecutionState.STARTING
         self.request: TaskRequest | None = None
@@ -112,8 +114,9 @@ class ContainerPlace:
     of acknowledged tasks, each with the time of its removal.
     """
 
-    def __init__(self, key: AgentKey, files: ContainerLedger) -> None:
+    def __init__(self, key: AgentKey, files: ContainerLedger, log: Log) -> None:
         self.key, self.files = key, files
+        self.log = log.bound(**agent_log_ids(key))
         self.up = False
         self.tasks: dict[Token, TaskState] = {}
         self.kept: dict[Token, tuple[float, str | None]] = {}

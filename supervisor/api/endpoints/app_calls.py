@@ -75,7 +75,7 @@ async def send_file(h: Handler, file: OpenFile, what: str) -> None:
         except Refusal as e:
             # the client has a part already, so the connection must end visibly
             h.runs.counters.add("refused." + e.code)
-            h.runs.log("cannot read {} to its end: {}", what, e.sentence)
+            h.log("cannot read {} to its end: {}", what, e.sentence)
             h.cut()
             return
     h.finish()

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from ....protocol.ids import AgentKey
+from ....protocol.ids import AgentKey, AgentKind
 from ...connections.monitored_hosts import HasHosts, MonitoredHosts
 from ...core.resources import gang_allocator
 from ...core.resources.limit_pools import cpu_pool
 from ...core.state.world import World
 from ..transport.request_handler import Handler
 
-_KINDS = ("sequential", "parallel")
+_KINDS = (AgentKind.SEQUENTIAL, AgentKind.PARALLEL)
 
 
 async def pool(h: Handler) -> Any:
@@ -45,7 +45,9 @@ def host_row(world: World, driver: str, watched: MonitoredHosts) -> dict[str, An
         for key, view in world.agents.items()
         if (key.driver, key.host) == (driver, host.name)
     }
-    agents = [key for key, view in views.items() if key.kind != "container" and view.takes_memory]
+    agents = [
+        key for key, view in views.items() if key.kind != AgentKind.CONTAINER and view.takes_memory
+    ]
     held = _held(world, driver, host.name)
     return {
         "host": host.name,
@@ -60,8 +62,12 @@ def host_row(world: World, driver: str, watched: MonitoredHosts) -> dict[str, An
         "slots": {kind: _slots(world, AgentKey(driver, kind, "-", host.name)) for kind in _KINDS},
         "agents": len(agents),
         "agentsMb": [sum(map(world.host_assignment.agent_mb, agents)), host.agents_mb],
-        "runs": sum(len(view.placed) for key, view in views.items() if key.kind != "container"),
-        "tasks": sum(len(view.placed) for key, view in views.items() if key.kind == "container"),
+        "runs": sum(
+            len(view.placed) for key, view in views.items() if key.kind != AgentKind.CONTAINER
+        ),
+        "tasks": sum(
+            len(view.placed) for key, view in views.items() if key.kind == AgentKind.CONTAINER
+        ),
         "cpu": held.get("cpu", [0, host.cpu]),
         "memoryMb": held.get("memory_mb", [0, host.memory_mb]),
         "gpus": held.get("gpus", [0, len(host.gpus)]),

@@ -30,7 +30,8 @@ _SID_LENGTH = 8
 
 async def run_description(h: Handler) -> Any:
     request: RunDescription = h.parsed(RunDescription, MAX_BYTES)
-    h.runs.log("class=ServerReq api=api_runDescription reqId={}", request.req_id, uid=request.uid)
+    h.log = h.log.bound(uid=request.uid)
+    h.log("class=ServerReq api=api_runDescription reqId={}", request.req_id)
     return await submit(h.runs, request)
 
 

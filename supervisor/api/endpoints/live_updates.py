@@ -20,6 +20,7 @@ _NUMBER = re.compile(r"[0-9]{1,9}\Z")
 
 async def live(h: Handler) -> Any:
     subscription = _subscription(h)
+    h.log = h.log.bound(uid=subscription.uid)
     h.authenticated()
     with h.services.live.reader(subscription) as reader:
         h.on_gone = reader.leave
@@ -33,7 +34,7 @@ async def live(h: Handler) -> Any:
             except tornado.iostream.StreamClosedError:
                 return None
             except Refusal as e:
-                h.runs.log("live updates ended: {}", e.sentence, uid=subscription.uid)
+                h.log("live updates ended: {}", e.sentence)
     h.finish()
     return None
 

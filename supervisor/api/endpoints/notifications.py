@@ -19,13 +19,13 @@ async def notify(h: Handler) -> Any:
 
 async def notify_test(h: Handler) -> Any:
     name = h.parsed(TargetName).name
-    h.runs.log("test of notification target {} requested", name)
+    h.log("test of notification target {} requested", name)
     return {"state": "ok", **await _notifications(h).test(name)}
 
 
 async def notify_retry(h: Handler) -> Any:
     name = h.parsed(TargetName).name
-    h.runs.log("retry of notification target {} requested", name)
+    h.log("retry of notification target {} requested", name)
     return {"state": "ok", **_notifications(h).retry(name)}
 
 

@@ -40,9 +40,7 @@ async def run_simulation(h: Handler) -> Any:
 
 async def run_many(h: Handler) -> Any:
     request = await h.parsed_runs()
-    h.runs.log(
-        "class=ServerReq api=api_runMany reqId={} runs={}", request.req_id, len(request.runs)
-    )
+    h.log("class=ServerReq api=api_runMany reqId={} runs={}", request.req_id, len(request.runs))
     replies = await h.runs.submit_many(request)
     return {"state": "ok", "runs": replies}
 

@@ -107,6 +107,8 @@ class Handler(tornado.web.RequestHandler):
     def initialize(self, services: ApiContext, route: Route) -> None:
         self.services, self.route = services, route
         self.runs = services.runs
+        #: each line has the ids of the request, as soon as its body is parsed
+        self.log = services.runs.log
         self.sink: Sink | None = None
         #: called when the client disconnects before the answer is complete
         self.on_gone: Callable[[], object] = lambda: None
@@ -233,12 +235,12 @@ class Handler(tornado.web.RequestHandler):
     def _internal(self, error: Exception) -> Refusal:
         """Log an unexpected exception with its traceback. Return the refusal for the client."""
         self.runs.counters.add("internal")
-        self.runs.log.exception("{} {} failed", self.request.method, self.request.path, error=error)
+        self.log.exception("{} {} failed", self.request.method, self.request.path, error=error)
         return Refusal("internal", "internal error in the supervisor; its log has the details")
 
     def _refuse(self, refusal: Refusal) -> None:
         self.runs.counters.add("refused." + refusal.code)
-        self.runs.log("{} {} refused: {}", self.request.method, self.request.path, refusal.sentence)
+        self.log("{} {} refused: {}", self.request.method, self.request.path, refusal.sentence)
         self._json(refusal.http, refusal.body())
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
@@ -347,21 +349,20 @@ class Handler(tornado.web.RequestHandler):
 
     def log_request(self, api: str, request: Any, jid: str) -> None:
         """Log a request. docs/debugging.md follows requests by these lines."""
+        self.log = self.log.bound(jid=jid)
         content = msgspec.to_builtins(request)
-        self.runs.log(
+        self.log(
             "class=ServerReq content={}",
             {"api": "api_" + api, **content, "serverSecret": REDACTED},
-            jid=jid,
         )
-        self.runs.log("{}", ServerReq(api, jid), jid=jid)
+        self.log("{}", ServerReq(api, jid))
 
     def log_call(
         self, api: str, about: str, uid: str, op: str | None = None, jid: str | None = None
     ) -> None:
         """Log a request that stores nothing. op: id of its call; jid: of the job that it reads."""
+        self.log = self.log.bound(uid=uid, jid=jid, op=op)
         if op is None:
-            self.runs.log("{}", ServerReq(api, about), jid=jid, uid=uid)
+            self.log("{}", ServerReq(api, about))
         else:
-            self.runs.log(
-                "{} _Op(analysis, {})", ServerReq(api, about), short_op(op), jid=jid, uid=uid, op=op
-            )
+            self.log("{} _Op(analysis, {})", ServerReq(api, about), short_op(op))

@@ -7,7 +7,7 @@ afterwards, unless it reports that it is busy.
 
 from ....db.events.events import AgentGone
 from ....protocol.errors import Refusal
-from ....protocol.ids import AgentKey
+from ....protocol.ids import AgentKey, AgentKind
 from ..interface import timers
 from ..interface.effects import (
     AgentReady,
@@ -41,7 +41,7 @@ def update(tx: Transaction) -> None:
     tx.world.watched.clear()
     for key in watched:
         view = tx.world.agents.get(key)
-        if view is None or key.kind == "container":
+        if view is None or key.kind == AgentKind.CONTAINER:
             continue
         idle = view.phase == AgentPhase.UP and view.synced and not view.needed
         if idle and not view.idle:

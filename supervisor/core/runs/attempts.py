@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ....db.events.events import AttemptDecided, AttemptEnded, RunEnded, TaskEnded
 from ....db.events.state import Attempt, Retrying, Run, Stop, Task
 from ....diagnosis.exit_table import Diagnosis
-from ....protocol.ids import Token
+from ....protocol.ids import AgentKind, Token
 from ....protocol.jobs.exit_info import ExitInfo
 from ....protocol.jobs.status import COMPLETED, ERROR, Status
 from ..interface import timers
@@ -30,7 +30,7 @@ def task_ended(tx: Transaction, task: Task, exit_: ExitInfo, diagnosis: Diagnosi
     tx.record(token.jid, TaskEnded(at=tx.now.wall, token=token, exit=exit_, diagnosis=diagnosis))
     run = tx.world.jobs[token.jid].run
     current = run is not None and run.serial == token.serial
-    if task.agent_key.kind == "container" and (
+    if task.agent_key.kind == AgentKind.CONTAINER and (
         run is None or not current or run.spec.debug_secs is not None
     ):
         tx.emit(DiscardHeldTask(task.agent_key, token))

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 from ....db.events.events import TaskPlaced
 from ....db.events.state import Run, Task
-from ....protocol.ids import AgentKey, Token, derived_id, op_id
+from ....protocol.ids import AgentKey, AgentKind, Token, derived_id, op_id
 from ....protocol.jobs.roles import TaskPlace
 from ....protocol.wire.messages import PortsProbed
 from ..interface import timers
@@ -221,7 +221,7 @@ def _advance(tx: Transaction, ticket: RunKey) -> None:
         view.holding.add(ticket)
         if not view.known:
             tx.require_agent(key)
-        elif key.kind == "container" or key.driver in tx.world.policy.batch:
+        elif key.kind == AgentKind.CONTAINER or key.driver in tx.world.policy.batch:
             hold.free.add(key)
         elif key not in hold.probes:
             hold.tries += 1

@@ -14,6 +14,7 @@ import msgspec
 from ....db.events.state import Run
 from ....protocol.api.requests import RunSpec
 from ....protocol.clusters.batch import BatchRequest
+from ....protocol.ids import AgentKind
 from ....protocol.jobs.roles import TaskPlace, TaskRole
 from ....protocol.jobs.status import PENDING
 from ....protocol.launch import task_environment
@@ -21,7 +22,7 @@ from ....protocol.wire.codec import MAX_KEYS, MAX_MESSAGE
 from .configuration import CoreConfig
 
 #: The agent kind of all placements of these drivers.
-KIND = "parallel"
+KIND = AgentKind.PARALLEL
 #: Names per task in the launch message besides those of its run, role and ports, and characters per
 #: task. Generous upper bounds.
 _NAMES, _CHARS, _ENVELOPE = 60, 8_000, 100

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from ....db.events.state import Run
 from ....protocol.api.requests import RunSpec
-from ....protocol.ids import AgentKey, compute_jid
+from ....protocol.ids import AgentKey, AgentKind, compute_jid
 from ..resources import host_selection
 from ..resources.concurrency_limits import Pool, RunKey
 from ..resources.host_selection import HostCandidate, HostCapacity, Outages
@@ -98,9 +98,9 @@ class HostAssignment:
         if spec.driver in self._policy.batch:
             return AgentKey(spec.driver, cluster_assignment.KIND, spec.uid, host)
         kind = (
-            "container"
+            AgentKind.CONTAINER
             if spec.roles and spec.driver in self._policy.containers
-            else spec.job_run_mode
+            else AgentKind(spec.job_run_mode)
         )
         return AgentKey(spec.driver, kind, spec.uid, host)
 
@@ -124,7 +124,7 @@ class HostAssignment:
         places = self._policy.hosts(driver)
         if driver in self._policy.batch:
             return self._on_cluster(driver, uid, host)
-        keys = [AgentKey(driver, "sequential", uid, p.host) for p in places]
+        keys = [AgentKey(driver, AgentKind.SEQUENTIAL, uid, p.host) for p in places]
         if len(places) == 1:
             return keys[0]
         candidates = [self._candidate(p, key) for p, key in zip(places, keys, strict=True)]
@@ -136,7 +136,7 @@ class HostAssignment:
             open_ = {p.host for p in host_selection.allowed(places, None)}
             chosen = host_selection.choose([o for o in candidates if o.host in open_] or candidates)
         assert chosen is not None
-        return AgentKey(driver, "sequential", uid, chosen)
+        return AgentKey(driver, AgentKind.SEQUENTIAL, uid, chosen)
 
     def _on_cluster(self, driver: str, uid: str, host: str | None) -> AgentKey:
         """Return the agent on this cluster. Without a cluster: a running agent of the user, else
@@ -168,7 +168,7 @@ class HostAssignment:
             return 2
         others = (
             AgentKey(key.driver, kind, key.uid, key.host)
-            for kind in ("sequential", "parallel")
+            for kind in (AgentKind.SEQUENTIAL, AgentKind.PARALLEL)
             if kind != key.kind
         )
         return int(any(map(self._alive, others)))
@@ -197,7 +197,7 @@ class HostAssignment:
         if (
             place is None
             or place.memory_mb is None
-            or key.kind == "container"
+            or key.kind == AgentKind.CONTAINER
             or (view is not None and view.takes_memory)
         ):
             return 0
@@ -217,7 +217,7 @@ class HostAssignment:
             if v.phase == AgentPhase.UP
             and v.synced
             and not (v.needed or v.busy)
-            and v.record.key.kind != "container"
+            and v.record.key.kind != AgentKind.CONTAINER
         ]
         return [v.record.key for v in sorted(idle, key=lambda v: (v.used, v.record.key))]
 

@@ -10,7 +10,7 @@ from ....db.events.state import Job, PastRun, Run
 from ....db.records.job_record import roles, usage
 from ....diagnosis.causes import QueueState
 from ....protocol.clusters.batch import BatchState
-from ....protocol.ids import AgentKey
+from ....protocol.ids import AgentKey, AgentKind
 from ....protocol.jobs.status import ACTIVE, PENDING, PURGED
 from ..interface.inputs import Now
 from ..resources import concurrency_limits, gang_allocator, host_selection, unschedulable
@@ -298,7 +298,7 @@ def _ending(world: World, run: Run) -> str:
         waits = (
             f"waiting for Slurm to finish the job (its epilog, or a slurmstepd that hangs){since}"
         )
-    elif task.agent_key.kind == "container":
+    elif task.agent_key.kind == AgentKind.CONTAINER:
         waits = f"waiting until its container is removed{since}"
     else:
         waits = f"waiting until no process of it is left{since}"

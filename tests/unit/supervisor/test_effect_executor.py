@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.ids import Token
+from jobscribe.protocol.ids import Token, agent_log_ids, execution_log_ids
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.protocol.wire.messages import TaskSpec
 from jobscribe.runtime.log.logger import Direct, Log
@@ -137,6 +137,14 @@ async def test_a_line_about_a_failed_driver_call_names_the_cause(bed, effect, er
     asked = {**effects(bed.key), "stop": fx.StopAgent(bed.key, HANDLE)}[effect]
     found = await bed.causes(asked)
     assert found and set(found) == {"TaskPlaced@7"}
+
+
+@pytest.mark.parametrize("name", ["launch", "gang", "start", "find"])
+async def test_a_line_about_an_effect_carries_the_ids_of_its_agent_and_execution(bed, name):
+    await bed.causes(effects(bed.key)[name])
+    (line,) = map(json.loads, bed.text.splitlines())
+    ids = execution_log_ids(TOKEN) if name in ("launch", "gang") else {}
+    assert (agent_log_ids(bed.key) | ids).items() <= line.items()
 
 
 async def test_an_effect_without_a_driver_is_said_with_its_cause(bed, kit):

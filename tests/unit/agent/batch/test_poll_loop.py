@@ -21,6 +21,8 @@ from jobscribe.diagnosis.classification import classify_by_facts
 from jobscribe.protocol.api.requests import Trace
 from jobscribe.protocol.clusters.batch import BatchRequest
 from jobscribe.protocol.ids import Token
+from jobscribe.protocol.redaction import Redactor
+from jobscribe.runtime.log.logger import Direct, Log
 
 from .test_controller import SECS, Ground, batch_site
 
@@ -157,7 +159,8 @@ def test_what_srun_says_of_a_step_is_a_code_unless_only_a_signal_can_have_been_i
     tmp_path: Path, code: int, expected: dict[str, Any]
 ) -> None:
     (tmp_path / OVER).write_text(f"{code}\n")
-    task = Task(Token("user0001-sim00001-command", 1, 1, "main", 0), str(tmp_path), "/r", None, 1.0)
+    token = Token("user0001-sim00001-command", 1, 1, "main", 0)
+    task = Task(token, str(tmp_path), "/r", None, 1.0, Log("agent", Redactor(), Direct()))
     told = exit_info._lost_or_killed(task, "nobody knows", None)
     assert {name: told.get(name) for name in ("code", "signal")} == {
         "code": None,

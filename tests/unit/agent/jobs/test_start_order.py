@@ -3,6 +3,7 @@ variables, and ports in use.
 """
 
 import asyncio
+import json
 import socket
 import subprocess
 from pathlib import Path
@@ -13,8 +14,10 @@ import pytest
 from jobscribe.agent.files.output_reader import Evidence
 from jobscribe.agent.jobs.start_order import Starter
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.ids import Token
+from jobscribe.protocol.ids import Token, execution_log_ids
+from jobscribe.protocol.redaction import Redactor
 from jobscribe.protocol.wire.messages import Shared, TaskSpec
+from jobscribe.runtime.log.logger import Direct, Log
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
 
@@ -39,15 +42,19 @@ class Login:
 class Ground:
     def __init__(self, root: Path, login: dict[str, str] | Login) -> None:
         self.root, self.orders, self.failures = root, [], []  # type: ignore[var-annotated]
+        self.lines = ""
         self.login = login if isinstance(login, Login) else Login({"PATH": PATH, **login})
         self.starter = Starter(
             Evidence(root / "run"),
             self.login,
             (),
-            lambda *a, **k: None,
+            Log("agent", Redactor(), Direct(self, form="json")),
             self.orders.append,  # type: ignore[arg-type]
             lambda token, sentence, fault: self.failures.append((token, sentence, fault)),
         )
+
+    def put(self, text: str) -> None:
+        self.lines += text
 
     def spec(self, *command: str, **fields: Any) -> TaskSpec:
         return TaskSpec(command=command or ("true",), run_dir=str(self.root / "dir"), **fields)
@@ -196,3 +203,10 @@ def test_what_was_not_asked_for_is_not_in_the_order(tmp_path: Path, memory: int 
         False,
         False,
     )
+
+
+async def test_a_line_about_a_start_carries_the_ids_of_the_execution(tmp_path: Path) -> None:
+    site = Ground(tmp_path, {})
+    site.starter.start(token(), site.spec(), None)
+    (line,) = map(json.loads, site.lines.splitlines())
+    assert execution_log_ids(token()).items() <= line.items()

@@ -5,6 +5,7 @@ files of others.
 import asyncio
 import contextlib
 import errno
+import json
 import math
 import os
 import shutil
@@ -19,6 +20,8 @@ from typing import Any
 import pytest
 
 from jobscribe.protocol.errors import Refusal
+from jobscribe.protocol.redaction import Redactor
+from jobscribe.runtime.log.logger import Direct, Log
 from jobscribe.supervisor.files import user_library as library_module
 from jobscribe.supervisor.files.run_dir_reaper import RunDirReaper
 from jobscribe.supervisor.files.safe_paths import remove
@@ -102,7 +105,8 @@ def owner_of(path: Path) -> tuple[int, int]:
 
 def purging(user_root: Path) -> tuple[RunDirReaper, list[str]]:
     said: list[str] = []
-    log = lambda fmt, *args, **ids: said.append(f"{fmt.format(*args)} jid={ids.get('jid')}")
+    put = lambda text: said.append("{msg} jid={jid}".format_map(json.loads(text)))
+    log = Log("supervisor", Redactor(), Direct(SimpleNamespace(put=put), form="json"))
     made = RunDirReaper(
         SimpleNamespace(),
         SimpleNamespace(),
