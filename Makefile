@@ -82,7 +82,7 @@ lint: venv
 
 # The tests without the marker `process` (tests/conftest.py): they need no child process, no engine and no root.
 pure: venv
-	LIVES=20 $(python) -m pytest -q -n 2 --dist loadfile -m "not process" $(pure) $(PYTEST_ARGS)
+	LIVES=20 $(python) -m pytest -q -n 3 --dist worksteal -m "not process" $(pure) $(PYTEST_ARGS)
 
 # both at a time: lint is done when the tests have been collected
 check: venv
