@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 SEEDS ?= 10000
 SEED ?= 0
 # pure: folders with tests for `make check`.
-# floors: fast tests; three processes share their files. neighbours: tests that wait for engines more
+# floors: fast tests; four processes share their files. neighbours: tests that wait for engines more
 # than they compute, the longest first; tests/docker/conftest.py groups them. others: tests that wait
 # for deadlines, and first browsers, which reload pages when Docker adds a network interface. alone:
 # tests that need a certain pid.
@@ -65,7 +65,7 @@ ifneq (,$(findstring tests/,$(PYTEST_ARGS)))
 	$(python) -m pytest $(PYTEST_ARGS)
 else
 	@mkdir -p build; rm -f $(reruns); export TEST_RERUNS=$(abspath $(reruns)); \
-	$(python) -m pytest -n 3 --dist loadfile $(floors) $(PYTEST_ARGS); floors=$$?; \
+	$(python) -m pytest -n 4 --dist loadfile $(floors) $(PYTEST_ARGS); floors=$$?; \
 	$(python) -m pytest -n 4 --dist loadgroup $(neighbours) $(addprefix --ignore=,$(browsers)) $(PYTEST_ARGS); neighbours=$$?; \
 	$(python) -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(others) $(addprefix --ignore=,$(alone)) $(PYTEST_ARGS); others=$$?; \
 	$(python) -m pytest $(alone) $(PYTEST_ARGS); alone=$$?; \
@@ -82,7 +82,7 @@ lint: venv
 
 # The tests without the marker `process` (tests/conftest.py): they need no child process, no engine and no root.
 pure: venv
-	LIVES=20 $(python) -m pytest -q -n 2 --dist loadfile -m "not process" $(pure) $(PYTEST_ARGS)
+	LIVES=20 $(python) -m pytest -q -n 3 --dist worksteal -m "not process" $(pure) $(PYTEST_ARGS)
 
 # both at a time: lint is done when the tests have been collected
 check: venv

@@ -11,7 +11,14 @@ import msgspec
 import pytest
 from fake_slurm import USER, FakeJob, FakeSlurm
 
-from jobscribe.agent.batch import controller, poll_loop, reconciliation, scheduler_queries, start
+from jobscribe.agent.batch import (
+    controller,
+    observer,
+    poll_loop,
+    reconciliation,
+    scheduler_queries,
+    start,
+)
 from jobscribe.agent.batch import stop as stopping
 from jobscribe.agent.batch.controller import BatchController
 from jobscribe.agent.files.output_reader import Evidence
@@ -143,9 +150,16 @@ class Ground:
 
 @pytest.fixture
 async def batch_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Ground]:
+    """Return the ground, with the delays of Slurm and of file systems that the fake does not have
+    shortened.
+    """
     monkeypatch.setattr(start, "SETTLED_SECS", 0.6)
     monkeypatch.setattr(reconciliation, "SETTLED_SECS", 0.6)
-    monkeypatch.setattr(reconciliation, "ABSENT_SECS", 0.6)
+    monkeypatch.setattr(reconciliation, "ABSENT_SECS", 0.3)
+    monkeypatch.setattr(observer, "SHORTEST_SECS", 0.03)
+    monkeypatch.setattr(observer, "LONGEST_SECS", 0.2)
+    monkeypatch.setattr(poll_loop, "_AFTER_CODE_SECS", 0.1)
+    monkeypatch.setattr(poll_loop, "_VISIBLE_SECS", 0.4)
     slurm = FakeSlurm()
     made = Ground(tmp_path, slurm)
     yield made
@@ -331,10 +345,10 @@ async def test_its_own_exit_is_told_while_slurm_completes_it_and_nothing_stops_i
     batch_site: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(poll_loop, "fallback_secs", lambda limit, slack: limit)
-    batch_site.slurm.completing = 4.0
+    batch_site.slurm.completing = 2.0
     batch = await batch_site.agent()
     token = batch_site.token()
-    batch.launch(token, batch_site.spec("exit 3", time_limit_secs=2.0))
+    batch.launch(token, batch_site.spec("exit 3", time_limit_secs=1.0))
     ending = await batch_site.ending(token)
     assert ending.exit is not None and (
         ending.exit.code,
@@ -374,7 +388,7 @@ async def test_a_stop_that_is_on_record_and_finds_an_exit_sends_no_signal(
     restarted: bool,
 ) -> None:
     monkeypatch.setattr(stopping, "_COLLECT_SECS", 1.0)
-    batch_site.slurm.completing = 2.0
+    batch_site.slurm.completing = 1.3
     batch = await batch_site.agent()
     token = batch_site.token()
     batch.launch(token, batch_site.spec(f"until [ -e {batch_site.root}/go ]; do sleep 0.02; done"))
@@ -851,7 +865,7 @@ async def test_many_jobs_are_asked_for_at_once_and_seldom_while_nothing_happens(
     batch_site: Ground,
 ) -> None:
     batch_site.cluster = msgspec.structs.replace(
-        batch_site.cluster, poll_secs=0.2, poll_max_secs=2.0
+        batch_site.cluster, poll_secs=0.1, poll_max_secs=1.0
     )
     batch_site.slurm.hold = True
     batch = await batch_site.agent()
@@ -859,34 +873,34 @@ async def test_many_jobs_are_asked_for_at_once_and_seldom_while_nothing_happens(
     for token in tokens:
         batch.launch(token, batch_site.spec("true"))
     await batch_site.until(lambda: len(batch_site.slurm.jobs) == 30)
-    await asyncio.sleep(1.0)
+    await asyncio.sleep(0.5)
     before = batch_site.slurm.count("squeue")
     for n in range(30):  # a new reason or start time in the queue is not reported
         for job in batch_site.slurm.jobs.values():
             job.reason, job.started_at = ("Priority", "Resources")[n % 2], time.time() + 1000 * n
-        await asyncio.sleep(0.1)
-    assert batch_site.slurm.count("squeue") - before <= 4, "the pause grows to 2 s"
+        await asyncio.sleep(0.05)
+    assert batch_site.slurm.count("squeue") - before <= 4, "the pause grows to 1 s"
     assert batch_site.slurm.count("sacct") == 0
     began, count = time.monotonic(), batch_site.slurm.count("squeue")
     for job in list(batch_site.slurm.jobs.values()):
         batch_site.slurm.begin(job)
     for token in tokens:
         await batch_site.ended(token)
-    assert batch_site.slurm.count("squeue") - count <= (time.monotonic() - began) / 0.2 + 2
+    assert batch_site.slurm.count("squeue") - count <= (time.monotonic() - began) / 0.1 + 2
 
 
 async def test_short_jobs_are_asked_for_when_they_are_over(batch_site: Ground) -> None:
     """A query at the start of a job would delay the next query, and so the report of the end, by
     the poll interval.
     """
-    batch_site.cluster = msgspec.structs.replace(batch_site.cluster, poll_secs=3.0)
+    batch_site.cluster = msgspec.structs.replace(batch_site.cluster, poll_secs=2.0)
     batch = await batch_site.agent()
     for count in (1, 2):
         token = batch_site.token()
         batch.launch(token, batch_site.spec("true"))
         await batch_site.ended(token)
         assert batch_site.slurm.count("squeue") == count, batch_site.slurm.calls
-        await asyncio.sleep(3.0 * (count == 1))
+        await asyncio.sleep(2.0 * (count == 1))
 
 
 async def test_agents_of_one_unix_user_share_what_squeue_says(

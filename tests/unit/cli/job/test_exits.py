@@ -1,5 +1,6 @@
 """`job exits` explains exits without a supervisor; `job why` shows what a run's exit means."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,13 +8,23 @@ from typing import Any
 import pytest
 
 from jobscribe.cli.job import why
+from jobscribe.service.site import exit_table_file
 
 Run = Callable[..., Any]
 
 
+_load = exit_table_file.load
+_shipped = functools.cache(lambda: _load(None))
+
+
 @pytest.fixture
-def offline(run: Run, tmp_path: Path) -> Run:
-    """Run a command line whose root never had a supervisor."""
+def offline(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command line whose root never had a supervisor. The shipped table is read once for all
+    tests.
+    """
+    monkeypatch.setattr(
+        exit_table_file, "load", lambda also: _shipped() if also is None else _load(also)
+    )
     return lambda *args: run("--root", str(tmp_path / "none"), *args)
 
 

@@ -97,6 +97,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "PING_TIMEOUT_SECS", 1.0)
     monkeypatch.setattr(engines, "FIRST_RETRY_SECS", 0.05)
     monkeypatch.setattr(engines, "LAST_RETRY_SECS", 0.2)
+    monkeypatch.setattr(engines, "CLOSE_SECS", 1.0)
 
 
 # ---- calls
@@ -704,6 +705,7 @@ async def test_nobody_there_is_told_from_somebody_else(tmp_path: Path) -> None:
 async def test_a_network_that_swallows_everything_is_a_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(engines, "PING_TIMEOUT_SECS", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         async with seen(address) as s:

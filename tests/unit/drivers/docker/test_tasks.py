@@ -16,6 +16,7 @@ import pytest
 from docker_tasks import KEY, Life, token_of
 from fake_docker import Container, FakeDocker
 
+from jobscribe.drivers.docker.host import engine
 from jobscribe.drivers.docker.tasks import networks, poll_loop, start, stop
 from jobscribe.drivers.docker.tasks.init_script import init_script
 from jobscribe.drivers.docker.tasks.ledger import ContainerLedger, make_folders_below, replace_file
@@ -35,6 +36,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(networks, "PAUSES", (0.01,) * 5)
     monkeypatch.setattr(stop, "AGAIN_SECS", 0.1)
     monkeypatch.setattr(poll_loop, "TICK_SECS", 0.05)
+    monkeypatch.setattr(engine, "PING_SECS", 0.3)
+    monkeypatch.setattr(engine, "FIRST_RETRY_SECS", 0.05)
 
 
 @pytest.fixture
