@@ -124,9 +124,9 @@ def test_one_that_is_frozen_makes_nothing_false(
     others = [*jobs[AGENT, "b"], *jobs[TASK, "b"]]
     host_a.freeze()
     frozen = time.monotonic()
-    until(lambda: _running([task], known=False), "of the task nothing is known", LOST_SECS)
     for case in (task, limited):
         until(lambda case=case: case.go() or not case.oracle.alive(case.run), f"{case} ends")  # type: ignore[misc]
+    until(lambda: _running([task], known=False), "of the task nothing is known", LOST_SECS)
     elsewhere = Case(docker_site, TASK).submit().started()
     assert elsewhere.on(host_b)
     while time.monotonic() < frozen + FROZEN_SECS:

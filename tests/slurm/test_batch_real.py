@@ -21,7 +21,9 @@ from jobscribe.agent.host.login_environment import LoginEnvironment
 from jobscribe.protocol.clusters.batch import BatchRequest, BatchState
 from jobscribe.protocol.clusters.cluster import Cluster
 from jobscribe.protocol.ids import Token
+from jobscribe.protocol.redaction import Redactor
 from jobscribe.protocol.wire.messages import Execution, Shared, TaskSpec
+from jobscribe.runtime.log.logger import Direct, Log
 
 WISHES = BatchRequest(partition="batch", memory_mb=50)
 
@@ -48,7 +50,7 @@ class Ground:
             (),
             self.cluster,
             "test",
-            lambda *a, **k: None,  # type: ignore[arg-type]
+            Log("agent", Redactor(), Direct()),
             self.said.append,
             base=self.root,
         )

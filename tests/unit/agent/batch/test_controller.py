@@ -26,7 +26,9 @@ from jobscribe.protocol.clusters.batch import BatchRequest
 from jobscribe.protocol.clusters.cluster import Cluster, fallback_secs
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.jobs.exit_info import ExitFacts
+from jobscribe.protocol.redaction import Redactor
 from jobscribe.protocol.wire.messages import Execution, TaskSpec
+from jobscribe.runtime.log.logger import Log, Record
 from jobscribe.supervisor.diagnosis import batch_jobs as batch_words
 
 pytestmark = pytest.mark.process
@@ -43,16 +45,14 @@ class Login:
 
 
 class Told:
-    """A log that records errors only."""
+    """A sink of a log that records errors only."""
 
     def __init__(self) -> None:
         self.failures: list[str] = []
 
-    def __call__(self, *args: Any, **ids: Any) -> None:
-        """Ignore the log line."""
-
-    def exception(self, *args: Any, error: BaseException, **ids: Any) -> None:
-        self.failures.append(str(error))
+    def write(self, record: Record) -> None:
+        if record.traceback:
+            self.failures.append(record.traceback.strip().splitlines()[-1].partition(": ")[2])
 
 
 class Ground:
@@ -69,7 +69,7 @@ class Ground:
         self.cluster = Cluster(name="lab", poll_secs=0.1, poll_max_secs=0.5, call_secs=1.0)
 
     async def agent(
-        self, *, base: bool = False, log: Any = lambda *a, **k: None, **more: Any
+        self, *, base: bool = False, told: Told | None = None, **more: Any
     ) -> BatchController:
         batch = BatchController(
             self.folder,
@@ -78,7 +78,7 @@ class Ground:
             (),
             self.cluster,
             "test",
-            log,  # type: ignore[arg-type]
+            Log("agent", Redactor(), told or Told()),
             self.said.append,
             run=self.slurm,
             user=USER,
@@ -948,7 +948,7 @@ async def test_one_that_cannot_be_looked_after_is_told_once_and_the_others_end(
     batch_site: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = Told()
-    batch = await batch_site.agent(log=told)
+    batch = await batch_site.agent(told=told)
     bad, good = batch_site.token(), batch_site.token()
     exit_of, tries = poll_loop.build_exit_info, []
 
@@ -980,7 +980,7 @@ async def test_a_watch_that_fails_goes_on(
         return look(*given)
 
     monkeypatch.setattr(poll_loop, "observe", failing)
-    batch = await batch_site.agent(log=told)
+    batch = await batch_site.agent(told=told)
     token = batch_site.token()
     batch.launch(token, batch_site.spec("exit 5"))
     end = await batch_site.ended(token)
