@@ -470,9 +470,11 @@ def test_what_no_host_has_is_refused_and_a_cancel_takes_everything_away(
         and "a has 4 cores" in sentence
         and "b has 4 cores" in sentence
     ), sentence
-    run = gang(role("main", "trap '' TERM; sleep 600", tasks=3), graceSecs=0.5)
+    run = gang(role("main", "trap '' TERM; touch deaf; sleep 600", tasks=3), graceSecs=0.5)
     site.submit(run)
     run_all(site, run)
+    where = Path(site.status(run)["runDir"])
+    until(lambda: len(list(where.glob("*/*/deaf"))) == 3, "all ignore SIGTERM")
     types(site, "job", "cancel", jid_of(run))
     over = site.wait(run, PATIENT)
     assert (over["state"], over["roles"]["main"]["stopped"]) == ("canceled", 3), over
