@@ -1,4 +1,4 @@
-"""How people write the fields of a struct in files and requests: expected forms, and parsers of
+"""Forms of fields in files and requests of users: descriptions for error messages, and parsers of
 texts such as `1:30`. Pure.
 
 A field declares its form in its type: `Annotated[float, msgspec.Meta(gt=0), SECONDS]`. msgspec

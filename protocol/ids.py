@@ -114,7 +114,7 @@ class Token(msgspec.Struct, frozen=True, array_like=True, order=True):
 
 
 class AgentKind(enum.StrEnum):
-    """What an agent is for: runs of one kind, or the containers of a user's tasks."""
+    """Kind of work of an agent: runs of one kind, or the containers of a user's tasks."""
 
     SEQUENTIAL = "sequential"
     PARALLEL = "parallel"

@@ -19,8 +19,8 @@ from .script_markers import FENCED
 
 
 class StatusKind(enum.StrEnum):
-    """Where a job is, according to Slurm. impossible: it waits and can never start. absent: Slurm
-    does not know it.
+    """Step of a job in Slurm. impossible: it waits and can never start. absent: Slurm does not know
+    it.
     """
 
     WAITING = "waiting"
