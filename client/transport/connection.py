@@ -1,4 +1,4 @@
-"""Requests to the supervisor on httpcore, for synchronous callers in any threads, and file reads.
+"""Requests to the supervisor, for synchronous callers in any threads, and file reads.
 
 After a lost connection, or an error that allows it, the same bytes are sent again until the retry
 budget is used up (see `endpoint`).
@@ -20,6 +20,7 @@ from .endpoint import Endpoint
 from .idle_connections import IdleConnections
 from .messages import CLOSED_WHILE_IDLE, FAILURES, Headers, Reply, Request
 from .network import Backend
+from .plain_connection import PlainConnection
 from .retry import Retry
 
 _BACKEND = Backend()
@@ -31,7 +32,7 @@ class Connection:
 
     def __init__(self, endpoint: Endpoint, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self.endpoint, self._sleep = endpoint, sleep
-        self._idle: IdleConnections[httpcore.HTTPConnection] = IdleConnections()
+        self._idle: IdleConnections[PlainConnection | httpcore.HTTPConnection] = IdleConnections()
 
     def address(self) -> Address:
         """Return the known address of the supervisor, or wait for one within the budget."""
@@ -102,28 +103,39 @@ class Connection:
                 # a server may close an idle connection at any time, so that is no failure
                 with contextlib.suppress(*CLOSED_WHILE_IDLE):
                     return self._sent(address.url, connection, encoded)
-            return self._sent(address.url, self._connection(address.url), encoded)
+            return self._sent(address.url, self._new(address.url), encoded)
         except FAILURES as e:
             self.endpoint.forget()
             raise messages.failure(address.url, e) from None
 
     def _sent(
-        self, url: str, connection: httpcore.HTTPConnection, request: httpcore.Request
+        self,
+        url: str,
+        connection: PlainConnection | httpcore.HTTPConnection,
+        request: httpcore.Request,
     ) -> Reply:
         kept = False
         try:
-            response = connection.handle_request(request)
-            body = b"".join(response.iter_stream())
-            response.close()
+            if isinstance(connection, PlainConnection):
+                status, headers, body = connection.exchange(request)
+            else:
+                response = connection.handle_request(request)
+                body = b"".join(response.iter_stream())
+                response.close()
+                status, headers = response.status, response.headers
             kept = connection.is_idle() and self._idle.put(url, connection)
         finally:
             if not kept:
                 connection.close()
-        if response.status >= 300:
-            raise from_reply(response.status, body)
-        return Reply(Headers(response.headers), body)
+        if status >= 300:
+            raise from_reply(status, body)
+        return Reply(Headers(headers), body)
 
-    def _taken(self, url: str) -> httpcore.HTTPConnection | None:
+    def _new(self, url: str) -> PlainConnection | httpcore.HTTPConnection:
+        origin = messages.origin(url)
+        return self._connection(url) if origin.scheme == b"https" else PlainConnection(origin)
+
+    def _taken(self, url: str) -> PlainConnection | httpcore.HTTPConnection | None:
         """Return an idle connection that the server has not closed, if there is one."""
         while True:
             connection, outdated = self._idle.take(url)

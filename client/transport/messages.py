@@ -29,7 +29,7 @@ FAILURES = (
 )
 #: What a reused connection raises if the server closed it before the request. Not a timeout: then the
 #: server may work on the request.
-CLOSED_WHILE_IDLE = (httpcore.NetworkError, httpcore.RemoteProtocolError)
+CLOSED_WHILE_IDLE = (httpcore.NetworkError, httpcore.RemoteProtocolError, ConnectionError)
 
 Body = bytes | Iterable[bytes] | None
 

@@ -239,10 +239,20 @@ def known(connection: object) -> None:
 
 
 def server(
-    guarded: GuardedServer, *, tls: ssl.SSLContext | None = None, body: int | None = None
+    guarded: GuardedServer,
+    *,
+    tls: ssl.SSLContext | None = None,
+    body: int | None = None,
+    keep_alive: bool = True,
 ) -> tornado.httpserver.HTTPServer:
-    """Return the HTTP server. body: limit in bytes, unless the application sets another one."""
+    """Return the HTTP server. body: limit in bytes, unless the application sets another one.
+    keep_alive: whether a connection serves more than one request.
+    """
     # Tornado's own timeouts are off: `admission` has timeouts that depend on authentication.
     return tornado.httpserver.HTTPServer(
-        guarded, ssl_options=tls, max_body_size=body, max_header_size=MAX_HEADERS
+        guarded,
+        ssl_options=tls,
+        max_body_size=body,
+        max_header_size=MAX_HEADERS,
+        no_keep_alive=not keep_alive,
     )

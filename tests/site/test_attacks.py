@@ -129,7 +129,8 @@ def test_a_body_of_doubtful_length_reaches_nobody(
             *lines,
             body=smuggled,
         )
-        assert answer == b"HTTP/1.1 400 Bad Request\r\n\r\n", (lines, answer)
+        assert re.match(rb"HTTP/1\.[01] 400 Bad Request\r\n", answer), (lines, answer)
+        assert answer.count(b"HTTP/1.") == 1, (lines, answer)
     assert browser.ask("GET", "/who").code == 200
     assert site.log().count("Traceback") == before
 
@@ -302,9 +303,10 @@ def test_a_cookie_and_a_ticket_that_another_unix_user_got_open_nothing(
             and '"code":"forbidden"' in answer
             and "Set-Cookie" not in answer
         ), (text, answer)
-    # the kernel reports user 0 for a socket that its process has closed
-    answered = before + sum(answer.count("HTTP/1.1 403") for answer in answers)
+    # a second request on a connection is refused, too, and not answered
+    answered = before + sum(text.count(" HTTP/1.1\r\n") for text, _ in requests)
     until(lambda: refused() == answered, "the log has all of them")
+    # the kernel reports user 0 for a socket that its process has closed
     stolen(site, *[(run, "closing")] * 20)
     until(lambda: refused() == answered + 20, "all of them were refused")
     assert browser.ask("GET", "/who").json()["uid"] == browser.uid, "nobody signed it out"

@@ -1,12 +1,12 @@
 """The processes that serve the front end: `jobscribe server` (waitress, behind the site's own
 reverse proxy), and the child of `jobscribe up`.
 
-The child gets its listening socket from its parent and runs the proxy in front of waitress, which
-only the proxy can reach. The child ends with its parent, whatever ended the parent.
+The child gets its listening socket from its parent. waitress serves it in a thread, and hands
+connections for event streams over to the proxy, which runs in the event loop. The child ends with
+its parent, whatever ended the parent.
 """
 
 import asyncio
-import contextlib
 import gc
 import logging
 import os
@@ -38,14 +38,16 @@ from ...service.site.startup_checks import check_server
 from .application import USER, create_app, session_key
 from .child_process import Start, bound, url_of
 from .login_sessions import Sessions
-from .proxy import LIMITS, Proxy, serve, unix
+from .peer_gate import PeerGate
+from .proxy import Proxy, adopt, server_of
 from .waitress_server import guard, user_by
 
 #: Bytes of a response that waitress buffers for a slow reader before its worker waits.
 HIGH_WATER = 512 * 1024
-#: Maximum number of connections to waitress: more than the proxy uses, so that stalled ones do not
-#: block others.
+#: Maximum number of connections to waitress.
 CONNECTIONS = 1024
+#: Maximum idle time of a browser's connection to `jobscribe up`, in seconds.
+IDLE_SECS = 75.0
 DESCRIPTORS = 65_536
 TITLE = "jobscribe server"
 SWITCH_SECS = 0.0005
@@ -96,43 +98,23 @@ def child() -> None:
     try:
         os.umask(0o077)
         _many_descriptors()
-        # the proxy's loop and the workers share the interpreter: with Python's default it would
-        # wait up to 5 ms for each worker
+        # the loops and the workers share the interpreter: with Python's default a loop would wait
+        # up to 5 ms for each worker
         sys.setswitchinterval(SWITCH_SECS)
         processes.set_dumpable(False)
         _set_title(settings)
         sessions = Sessions(Path(settings.root) / "sessions.json")
         app = create_app(settings, in_root(settings.root), log, sessions=sessions)
-        path = _private_path(settings.root)
-        inner = socket.socket(socket.AF_UNIX)
-        inner.bind(path)
-        inner.listen(128)
-        asyncio.run(
-            _proxied(settings, start, path, app, sessions, log, _waitress(app, settings, inner))
-        )
+        asyncio.run(_serve(settings, start, app, sessions, log))
     finally:
         sink.close()
 
 
-async def _proxied(
-    settings: Settings,
-    start: Start,
-    path: str,
-    app: flask.Flask,
-    sessions: Sessions,
-    log: Log,
-    inner: Any,
+async def _serve(
+    settings: Settings, start: Start, app: flask.Flask, sessions: Sessions, log: Log
 ) -> None:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
-
-    def answer() -> None:
-        try:
-            inner.run()
-        finally:  # waitress ended: stop, and the parent starts another front end
-            loop.call_soon_threadsafe(stopping.set)
-
-    threading.Thread(target=answer, name="waitress", daemon=True).start()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     threading.Thread(
@@ -141,29 +123,41 @@ async def _proxied(
         name="parent",
         daemon=True,
     ).start()
+    gate = PeerGate(log)
     proxy = Proxy(
-        unix(path),
         in_root(settings.root),
         lambda headers: session_key(app, headers.get("Cookie", "")),
         log,
+        gate,
     )
     sessions.ended = lambda key: loop.call_soon_threadsafe(proxy.end_streams, key)
     limits = settings.limits
-    server = serve(
-        proxy,
-        socket.socket(fileno=start.listen),
-        LIMITS._replace(
-            request_secs=limits.request_secs,
-            body_secs=limits.body_secs,
-            per_peer=limits.connections_per_peer,
-        ),
+    bounds = Limits(limits.request_secs, limits.body_secs, IDLE_SECS, limits.connections_per_peer)
+    streams = server_of(proxy, bounds)
+    server = _waitress(app, settings, socket.socket(fileno=start.listen))
+    guard(
+        server,
+        bounds,
+        Peers(),
+        user_by(app, app.extensions[USER], log),
+        log,
+        CONNECTIONS,
+        admit=gate.check,
+        live=lambda *handed: loop.call_soon_threadsafe(adopt, streams, *handed),
     )
+
+    def answer() -> None:
+        try:
+            server.run()
+        finally:  # waitress ended: stop, and the parent starts another front end
+            loop.call_soon_threadsafe(stopping.set)
+
+    threading.Thread(target=answer, name="waitress", daemon=True).start()
     log("front end ready root={}", settings.root)
     gc.freeze()
     os.write(start.ready, b"1")
     os.close(start.ready)
     await stopping.wait()
-    server.stop()
     log("front end stopped")
 
 
@@ -185,16 +179,6 @@ def _wait_for_parent_end(notify: Callable[[], object]) -> None:
     while os.read(0, 1):
         continue
     notify()
-
-
-def _private_path(root: str) -> str:
-    """Return the path of a unix socket in the root that only this user can reach. The path uses a
-    descriptor, because socket paths are limited to 107 bytes.
-    """
-    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink("web.sock", dir_fd=folder)
-    return f"/proc/self/fd/{folder}/web.sock"
 
 
 def _waitress(app: flask.Flask, settings: Settings, listening: socket.socket) -> Any:

@@ -1,16 +1,14 @@
-"""The proxy of `jobscribe up`: one address for browsers. It forwards /live to the supervisor and
-everything else to the front end.
+"""The proxy of `jobscribe up` for event streams: it forwards /live to the supervisor, under the
+address of the front end. `waitress_server` answers everything else, and hands over connections.
 
 Every request must come from the unix user of this process or from root. Browsers send the cookies
 of a host to all of its ports, so servers of other users on this machine receive them: a cookie
-alone proves nothing here. Data flow in both directions as fast as the slower side accepts them,
-without buffering whole bodies. The proxy knows only the destination of a request and the headers
-that must not be forwarded, and answers itself if the destination is unreachable.
+alone proves nothing here. Data flow as fast as the browser accepts them. The proxy knows only the
+headers that must not be forwarded, and answers itself if the supervisor is unreachable.
 """
 
 import asyncio
 import http.client
-import re
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -35,26 +33,11 @@ from ..request import error_responses
 from .peer_gate import PeerGate
 
 CONNECT_SECS = 5.0
-#: Maximum idle time of a browser's connection, in seconds.
-IDLE_SECS = 75.0
-LIMITS = Limits(idle_secs=IDLE_SECS)
-#: Idle connections to the front end: maximum number, and maximum age in seconds, less than its
-#: server keeps them.
-MOST_KEPT, KEPT_SECS = 32, 30.0
-#: Maximum number of concurrent requests to the front end, and of event streams. More are refused.
+#: Maximum number of event streams. More are refused.
 MOST = 512
-#: Seconds without progress after which a request body or a response is aborted.
+#: Seconds without progress after which a response is aborted.
 STALL_SECS = 60.0
-LARGEST_BODY = 16 * 1024 * 1024
-#: Limit without sign-in: the front end's server buffers a whole body before it checks the user.
-LARGEST_UNAUTHENTICATED = 64 * 1024
-#: The supervisor itself enforces its upload limit.
-LARGEST_UPLOAD = 2**40
-UPLOADS = "/lib-file/"
 _NO_LIMIT = 2**62
-_LENGTH = re.compile(r"[0-9]{1,18}", re.ASCII)
-#: Methods for which tornado sends a body of unknown length in chunks.
-_CHUNKED = ("POST", "PUT", "PATCH")
 _HOP_BY_HOP = frozenset(
     {
         "connection",
@@ -73,28 +56,23 @@ _OURS = frozenset(
     {"x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-forwarded-port", "forwarded"}
 )
 
-Connect = Callable[[], Awaitable[tornado.iostream.IOStream]]
-
 
 class Proxy(tornado.httputil.HTTPServerConnectionDelegate):
-    """Forwards requests of browsers. front: function that connects to the front end. supervisor:
-    address of the supervisor, looked up for each stream.
+    """Forwards event streams. supervisor: its address, looked up for each stream.
 
     session: returns the key of the login session in the headers; None without one.
     """
 
     def __init__(
         self,
-        front: Connect,
         supervisor: Source,
         session: Callable[[HTTPHeaders], str | None],
         log: Log,
+        gate: PeerGate,
     ) -> None:
-        self._front, self._supervisor, self.session, self.log = front, supervisor, session, log
-        self.gate = PeerGate(log)
+        self._supervisor, self.session, self.log, self.gate = supervisor, session, log, gate
         self._streams: dict[str, set[_ProxiedRequest]] = {}
-        self.under_way = self.live = 0
-        self._kept: list[tuple[float, tornado.iostream.IOStream]] = []
+        self.under_way = 0
 
     def start_request(
         self, server_conn: object, request_conn: tornado.httputil.HTTPConnection
@@ -116,28 +94,8 @@ class Proxy(tornado.httputil.HTTPServerConnectionDelegate):
         for stream in list(self._streams.get(key, ())):
             stream.end()
 
-    def route(self, path: str) -> Connect:
-        return self._to_supervisor if is_live(path) else self._to_front
-
-    def keep(self, stream: tornado.iostream.IOStream) -> None:
-        """Keep an idle connection to the front end for reuse."""
-        if len(self._kept) < MOST_KEPT and not stream.closed():
-            # with a close callback, tornado notices a close of the idle connection
-            stream.set_close_callback(lambda: None)
-            self._kept.append((time.monotonic(), stream))
-        else:
-            stream.close()
-
-    async def _to_front(self) -> tornado.iostream.IOStream:
-        while self._kept:
-            at, stream = self._kept.pop()
-            if not stream.closed() and time.monotonic() - at < KEPT_SECS:
-                stream.set_close_callback(None)
-                return stream
-            stream.close()
-        return await self._front()
-
-    async def _to_supervisor(self) -> tornado.iostream.IOStream:
+    async def connect(self) -> tornado.iostream.IOStream:
+        """Return a connection to the supervisor."""
         try:
             parts = urlsplit(self._supervisor().url)
         except ClientError as e:
@@ -145,32 +103,17 @@ class Proxy(tornado.httputil.HTTPServerConnectionDelegate):
         stream = tornado.iostream.IOStream(
             socket.socket(socket.AF_INET6 if ":" in (parts.hostname or "") else socket.AF_INET)
         )
-        return await _connected(stream, (parts.hostname, parts.port))
-
-
-def unix(path: str) -> Connect:
-    """Return a function that connects to the server at this unix socket."""
-
-    async def connect() -> tornado.iostream.IOStream:
-        return await _connected(tornado.iostream.IOStream(socket.socket(socket.AF_UNIX)), path)
-
-    return connect
-
-
-async def _connected(
-    stream: tornado.iostream.IOStream, address: object
-) -> tornado.iostream.IOStream:
-    try:
-        async with asyncio.timeout(CONNECT_SECS):
-            await stream.connect(address)
-    except BaseException:
-        stream.close()
-        raise
-    return stream
+        try:
+            async with asyncio.timeout(CONNECT_SECS):
+                await stream.connect((parts.hostname, parts.port))
+        except BaseException:
+            stream.close()
+            raise
+        return stream
 
 
 class _ProxiedRequest(tornado.httputil.HTTPMessageDelegate):
-    """One request and its response on their way through the proxy."""
+    """One event stream on its way through the proxy."""
 
     def __init__(self, proxy: Proxy, browser: HTTP1Connection, connection: object) -> None:
         self._proxy, self._browser, self._connection = proxy, browser, connection
@@ -178,39 +121,28 @@ class _ProxiedRequest(tornado.httputil.HTTPMessageDelegate):
         self._key: str | None = None
         self._server: HTTP1Connection | None = None
         self._counted = False
-        self._watching: asyncio.TimerHandle | None = None
         #: whether the whole request has been read, and the whole response written
         self._request_read = self._response_written = False
-        self._taken = 0
-        self._limit, self._excess = LARGEST_BODY, "tooLarge"
-        self._sends_body = True
         self._reading: asyncio.Task[None] | None = None
         self._what = ""
-        self._may_keep = False
 
     # ---- the request
 
     def headers_received(self, start_line: object, headers: HTTPHeaders) -> Awaitable[None]:
         assert isinstance(start_line, RequestStartLine)
         self._what = f"{start_line.method} {start_line.path.partition('?')[0]}"
-        self._may_keep = not is_live(start_line.path)
-        # apply our own limits, because tornado's error response has no code and no sentence
-        self._browser.set_max_body_size(_NO_LIMIT)
         self._browser.set_close_callback(self.on_connection_close)
-        if "Content-Length" in headers or "Transfer-Encoding" in headers:
-            self._watch()
         return self._begin(start_line, headers)
 
     async def _begin(self, start_line: RequestStartLine, headers: HTTPHeaders) -> None:
         try:
             self._check(start_line, headers)
             self._proxy.under_way += 1
-            self._proxy.live += not self._may_keep
             self._counted = True
-            if not self._may_keep and (key := self._proxy.session(headers)) is not None:
+            if (key := self._proxy.session(headers)) is not None:
                 self._key = key
                 self._proxy.add_stream(key, self)
-            stream = await self._proxy.route(start_line.path)()
+            stream = await self._proxy.connect()
         except Refusal as e:
             self._refuse(e)
             return
@@ -231,85 +163,43 @@ class _ProxiedRequest(tornado.httputil.HTTPMessageDelegate):
             no_keep_alive=True, max_header_size=MAX_HEADERS, max_body_size=_NO_LIMIT
         )
         self._server = HTTP1Connection(stream, True, params)
-        sent = self._forwarded(start_line, headers)
-        self._sends_body = start_line.method in _CHUNKED or "Content-Length" in sent
         self._reading = asyncio.get_running_loop().create_task(self._read(self._server))
         await _quietly(
             self._server.write_headers(
-                RequestStartLine(start_line.method, start_line.path, "HTTP/1.1"), sent
+                RequestStartLine("GET", start_line.path, "HTTP/1.1"), self._forwarded(headers)
             )
         )
 
     def _check(self, start_line: RequestStartLine, headers: HTTPHeaders) -> None:
-        self._limit, limit = LARGEST_UNAUTHENTICATED, self._limit
         self._proxy.gate.check(self._connection, self._browser.stream.socket)
-        self._limit = limit
-        declared = headers.get("Content-Length")
-        if declared is not None and (
-            not _LENGTH.fullmatch(declared) or "Transfer-Encoding" in headers
-        ):
-            # ambiguous lengths allow request smuggling
-            raise tornado.httputil.HTTPInputError("a body must have one length, in digits")
-        if (
-            self._proxy.under_way - self._proxy.live if self._may_keep else self._proxy.live
-        ) >= MOST:
+        if "Content-Length" in headers or "Transfer-Encoding" in headers:
+            raise Refusal("badRequest", "an event stream takes no body")
+        if self._proxy.under_way >= MOST:
             raise Refusal("tooManyRequests", "too many concurrent requests")
+        if start_line.method != "GET" or not is_live(start_line.path):
+            raise Refusal("notFound", f"there is nothing at {ascii(start_line.path)[:80]}")
         if not start_line.path.isascii():
             raise Refusal("badRequest", "the address must be ASCII")
-        length = int(declared or 0)
-        if "Transfer-Encoding" not in headers and length <= LARGEST_UNAUTHENTICATED:
-            return
-        if self._proxy.session(headers) is None:
-            self._limit, self._excess = LARGEST_UNAUTHENTICATED, "unauthenticated"
-        elif start_line.path.startswith(UPLOADS):
-            self._limit = LARGEST_UPLOAD
-        if length > self._limit:
-            raise self._too_large()
 
-    def _too_large(self) -> Refusal:
-        limited = " without sign-in" if self._excess == "unauthenticated" else ""
-        return Refusal(self._excess, f"a request{limited} is limited to {self._limit} bytes")
-
-    def _forwarded(self, start_line: RequestStartLine, headers: HTTPHeaders) -> HTTPHeaders:
+    def _forwarded(self, headers: HTTPHeaders) -> HTTPHeaders:
         sent = _passed_on(headers, _OURS)
         sent["X-Forwarded-For"], sent["X-Forwarded-Proto"] = (
             self._browser.stream.socket.getpeername()[0],
             "http",
         )
         sent["X-Forwarded-Host"] = headers.get("Host", "")
-        if not self._may_keep:
-            sent["Connection"] = "close"
+        sent["Connection"] = "close"
         return sent
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
-        self._taken += len(chunk)
-        if self._taken > 4 * self._limit:
-            self._browser.close()  # refused, but it continues to send
-        elif self._taken > self._limit and not self._response_written:
-            self._refuse(self._too_large())
-        elif self._server is not None and self._sends_body and not self._server.stream.closed():
-            return _quietly(self._server.write(chunk))
-        return None
+        return None  # the body of a refused request
 
     def finish(self) -> None:
         self._request_read = True
-        if self._watching is not None:
-            self._watching.cancel()
         if self._response_written:
             self._browser.finish()
         elif self._server is not None and not self._server.stream.closed():
             self._server.finish()
-
-    def _watch(self, taken: int = -1) -> None:
-        """Abort a request whose body has stalled. taken: bytes received at the last check."""
-        if self._request_read or self._browser.stream.closed():
-            return
-        if taken == self._taken:
-            self._proxy.log("{}: the request body stalled", self._what)
-            self._browser.close()
-            self._over()
-            return
-        self._watching = asyncio.get_running_loop().call_later(STALL_SECS, self._watch, self._taken)
 
     def on_connection_close(self) -> None:
         """Abort the request of a browser that closed its connection."""
@@ -320,16 +210,7 @@ class _ProxiedRequest(tornado.httputil.HTTPMessageDelegate):
     async def _read(self, server: HTTP1Connection) -> None:
         answer = _Answer(self)
         try:
-            still_open = await server.read_response(answer)
-            if (
-                still_open
-                and self._may_keep
-                and answer.may_keep
-                and answer.finished
-                and self._request_read
-            ):
-                self._server = None
-                self._proxy.keep(server.detach())
+            await server.read_response(answer)
         except tornado.iostream.StreamClosedError:
             pass  # the browser closed its connection, so no response is possible
         finally:
@@ -353,9 +234,7 @@ class _ProxiedRequest(tornado.httputil.HTTPMessageDelegate):
         return self._taking(self._browser.write(chunk))
 
     async def _taking(self, written: Awaitable[None]) -> None:
-        """Wait for the browser to accept data, with a limit, because a worker may wait for this
-        response.
-        """
+        """Wait for the browser to accept data, with a limit."""
         try:
             async with asyncio.timeout(STALL_SECS):
                 await _quietly(written)
@@ -397,7 +276,6 @@ class _ProxiedRequest(tornado.httputil.HTTPMessageDelegate):
         if self._counted:
             self._counted = False
             self._proxy.under_way -= 1
-            self._proxy.live -= not self._may_keep
         if self._key is not None:
             self._proxy.drop_stream(self._key, self)
             self._key = None
@@ -415,16 +293,13 @@ class _Answer(tornado.httputil.HTTPMessageDelegate):
 
     def __init__(self, request: _ProxiedRequest) -> None:
         self._request = request
-        self.begun = self.finished = self.may_keep = False
+        self.begun = self.finished = False
 
     def headers_received(self, start_line: object, headers: HTTPHeaders) -> Awaitable[None] | None:
         assert isinstance(start_line, ResponseStartLine)
         if start_line.code < 200:
             return None
         self.begun = True
-        self.may_keep = (
-            start_line.version == "HTTP/1.1" and headers.get("Connection", "").lower() != "close"
-        )
         return self._request.begin_answer(start_line, headers)
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
@@ -464,17 +339,36 @@ async def _quietly(written: Awaitable[None]) -> None:
         return
 
 
-def serve(
-    proxy: Proxy, listening: socket.socket, limits: Limits = LIMITS
-) -> tornado.httpserver.HTTPServer:
-    """Serve requests of this socket through the proxy. Needs a running event loop."""
+class HandedStream(tornado.iostream.IOStream):
+    """A connection from which `data` has been read already."""
+
+    def __init__(self, sock: socket.socket, data: bytes) -> None:
+        self._data = data
+        super().__init__(sock)
+
+    def read_from_fd(self, buf: bytearray | memoryview) -> int | None:
+        if not self._data:
+            return super().read_from_fd(buf)
+        piece, self._data = self._data[: len(buf)], self._data[len(buf) :]
+        buf[: len(piece)] = piece
+        return len(piece)
+
+
+def server_of(proxy: Proxy, limits: Limits) -> tornado.httpserver.HTTPServer:
+    """Return the server of connections that are handed over, each for one event stream. Needs a
+    running event loop.
+    """
     said = AggregatedLines(proxy.log)
     admission = Admission(
         limits,
         time.monotonic(),
         lambda reason, sentence: None if reason == "idle" else said.add(sentence),
     )
-    server = http_server(GuardedServer(Guard(admission, Peers()), proxy, None))
-    listening.setblocking(False)
-    server.add_sockets([listening])
-    return server
+    return http_server(GuardedServer(Guard(admission, Peers()), proxy, None), keep_alive=False)
+
+
+def adopt(
+    server: tornado.httpserver.HTTPServer, sock: socket.socket, address: object, data: bytes
+) -> None:
+    """Serve a connection that begins with `data`. Call it in the server's loop."""
+    server.handle_stream(HandedStream(sock, data), address)  # type: ignore[arg-type]

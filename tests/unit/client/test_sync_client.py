@@ -8,12 +8,12 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpcore
 import pytest
 
 from jobscribe.client.api.errors import ClientError
 from jobscribe.client.sync_client import Client
 from jobscribe.client.transport.address import in_root
+from jobscribe.client.transport.plain_connection import PlainConnection
 
 Fake = Any
 
@@ -398,7 +398,7 @@ def test_an_interrupted_request_leaves_no_answer_for_the_next_one(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as m:
-        m.setattr(httpcore.Response, "iter_stream", interrupted)
+        m.setattr(PlainConnection, "_headers", interrupted)
         with pytest.raises(KeyboardInterrupt):
             client.cancel(job.jid)
     assert len(client._connection._idle) == 0
