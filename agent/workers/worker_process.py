@@ -24,6 +24,7 @@ import select
 import shutil
 import signal
 import socket
+import stat
 import sys
 import tempfile
 from typing import NoReturn
@@ -43,6 +44,8 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NU
 #: Time limit of killing (seconds); processes that survive it are ignored. Limit of rounds.
 _KILL_SECS, _LOOKS = 1.0, 100
 _LENGTH_BYTES = 4
+#: Maximum number of empty folders kept for later calls.
+FOLDERS = 8
 #: Made before the fork: a new decoder is slow, as it first analyses the message type.
 _call = msgspec.msgpack.Decoder(Call)
 _encoder = msgspec.msgpack.Encoder()
@@ -85,6 +88,8 @@ class _Worker:
         self._setting = setting
         self._calls = Calls(setting.also)
         self._forks: dict[int, str] = {}
+        #: empty folders for later calls
+        self._folders: list[str] = []
         self._cleaners: set[int] = set()
         #: (pid, start time) of processes that cannot be killed: they run as another user or hang in
         #: the kernel
@@ -150,11 +155,9 @@ class _Worker:
     # ---- forks
 
     def _fork(self) -> None:
-        self._made += 1
-        folder = f"{self._setting.folder}/{self._made}"
         fds: list[int] = []
         try:
-            os.mkdir(folder, 0o700)
+            folder = self._folders.pop() if self._folders else self._new_folder()
             ours, theirs = (s.detach() for s in socket.socketpair())
             fds += ours, theirs
             read_end, write_end = os.pipe()
@@ -175,6 +178,12 @@ class _Worker:
         finally:
             for fd in fds:
                 os.close(fd)
+
+    def _new_folder(self) -> str:
+        self._made += 1
+        folder = f"{self._setting.folder}/{self._made}"
+        os.mkdir(folder, 0o700)
+        return folder
 
     def _kill(self, pid: int) -> None:
         """Kill a fork; its descendants are killed when it is reaped. Its pid is not reused while it
@@ -218,8 +227,14 @@ class _Worker:
         return [p for p in found if not p.over and (p.pid, p.ticks) not in self._unkillable]
 
     def _clean(self, folder: str) -> None:
-        """Remove a call's folder; use a child process if it is not empty, as that may take long."""
+        """Keep a call's folder if the call left nothing there, because making a folder takes longer
+        than most calls. Else remove it; use a child process if it is not empty, as that may take
+        long.
+        """
         try:
+            if len(self._folders) < FOLDERS and _is_as_made(folder):
+                self._folders.append(folder)
+                return
             os.rmdir(folder)
             return
         except FileNotFoundError:
@@ -274,6 +289,17 @@ class _Worker:
         self._forks.clear()  # so that they are reaped without a report
         self._reap_forks()
         shutil.rmtree(self._setting.folder, ignore_errors=True)
+
+
+def _is_as_made(folder: str) -> bool:
+    status = os.lstat(folder)
+    return (
+        stat.S_ISDIR(status.st_mode)
+        and stat.S_IMODE(status.st_mode) == 0o700
+        and (status.st_uid, status.st_gid) == (os.geteuid(), os.getegid())
+        and not os.listdir(folder)
+        and not os.listxattr(folder, follow_symlinks=False)  # they include access control lists
+    )
 
 
 def _wait_child() -> tuple[int, int]:

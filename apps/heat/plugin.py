@@ -12,6 +12,7 @@ import os
 import re
 import sys
 from array import array
+from math import floor
 from pathlib import Path
 from typing import Any
 
@@ -181,8 +182,9 @@ def _curves(history: list[tuple[float, ...]]) -> dict[str, Any]:
 def _heatmap(run: Run, index: int, history: list[tuple[float, ...]]) -> dict[str, Any]:
     size, values = _plate(run.run_dir / FRAMES / _name(index))
     step = -(-size // SHOWN)
+    # three times as fast as round(v, 2), which takes most of the time of a frame
     rows = [
-        [round(v, 2) for v in values[y * size : (y + 1) * size : step]]
+        [floor(v * 100 + 0.5) / 100 for v in values[y * size : (y + 1) * size : step]]
         for y in range(0, size, step)
     ]
     edge = [0.0, 10.0, len(rows)]

@@ -163,6 +163,36 @@ def test_a_fork_that_is_not_needed_ends_with_its_channel(worker: Worker) -> None
     assert (news.said, news.pid, news.status) == ("ended", pid, 0)
 
 
+@pytest.mark.parametrize("change", ["file", "mode", "attribute", "link", "nothing"])
+def test_only_a_folder_that_is_as_it_was_made_is_used_again(
+    worker: Worker, tmp_path: Path, change: str
+) -> None:
+    _, channel, _ = worker.fork()
+    folder = worker.folder / "1"
+    match change:
+        case "file":
+            (folder / "left").touch()
+        case "mode":
+            folder.chmod(0o750)
+        case "attribute":
+            os.setxattr(folder, "user.left", b"something")
+        case "link":
+            folder.rmdir()
+            (tmp_path / "elsewhere").mkdir(mode=0o700)
+            folder.symlink_to(tmp_path / "elsewhere")
+        case "nothing":
+            pass
+    channel.close()
+    assert worker.next()[0].said == "ended"
+    _, channel, _ = worker.fork()
+    worker.ask(channel, "find")
+    found = json.loads(outcome(channel).reply)
+    assert (found["cwd"] == str(folder)) is (change == "nothing")
+    assert found["files"] == []
+    worker.next()
+    channel.close()
+
+
 def test_what_was_loaded_is_there_in_the_next_fork_only(worker: Worker) -> None:
     _, old, _ = worker.fork()
     worker.send(WorkerOrder("load", app="probe", modules=("xmlrpc", "xmlrpc.client")))
