@@ -22,6 +22,7 @@ from .endpoints import (
 )
 from .endpoints.event_stream import events
 from .endpoints.live_updates import live
+from .transport.quick_posts import QuickPosts
 from .transport.request_handler import ApiContext, Handler, Route
 
 
@@ -51,13 +52,13 @@ ROUTES = (
     Route("/api/run-description", job_descriptions.run_description),
     Route("/api/run-plan", run_plans.run_plan),
     Route("/api/run-array", run_groups.run_array),
-    Route("/api/run-status", runs.run_status),
+    Route("/api/run-status", runs.run_status, quick=True),
     Route("/api/run-cancel", runs.run_cancel),
     Route("/api/run-release", runs.run_release),
     Route("/api/job-tasks", runs.job_tasks),
     Route("/api/run-file", app_calls.run_file),
     Route("/api/run-files", app_calls.run_files),
-    Route("/api/call", app_calls.call),
+    Route("/api/call", app_calls.call, quick=True),
     Route("/api/begin-session", app_calls.begin_session),
     Route("/api/global-resources", app_calls.global_resources),
     Route("/api/apps", app_calls.apps, ("GET",)),
@@ -95,7 +96,8 @@ ROUTES = (
 )
 
 
-def application(services: ApiContext) -> tornado.web.Application:
-    """Return the Tornado application of the API listener."""
+def application(services: ApiContext) -> QuickPosts:
+    """Return the application of the API listener."""
     routes = [(route.path, Handler, {"services": services, "route": route}) for route in ROUTES]
-    return tornado.web.Application(routes, log_function=monitoring.record_request)
+    others = tornado.web.Application(routes, log_function=monitoring.record_request)
+    return QuickPosts(services, ROUTES, others)

@@ -422,16 +422,20 @@ class RunService:
             return {**reply, "parallelStatus": {"frameCount": 0, "percentComplete": 0.0}}
         return {**reply, "parallelStatus": self.progress.of(entry.job)}
 
+    def status_now(self, request: RunStatusRequest) -> dict[str, Any]:
+        return self.describe(
+            self.job(request.uid, request.compute_jid),
+            hash_=request.compute_job_hash,
+            serial=request.compute_job_serial,
+        )
+
     async def status(self, request: RunStatusRequest) -> dict[str, Any]:
         """Return the status at once, or when the run has ended, after `wait_secs` at most."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + request.wait_secs
         with self.watching(request.compute_jid) as changed:
             while True:
-                entry = self.job(request.uid, request.compute_jid)
-                reply = self.describe(
-                    entry, hash_=request.compute_job_hash, serial=request.compute_job_serial
-                )
+                reply = self.status_now(request)
                 if reply["over"] or loop.time() >= deadline:
                     return reply
                 changed.clear()

@@ -45,8 +45,15 @@ async def run_many(h: Handler) -> Any:
     return {"state": "ok", "runs": replies}
 
 
-async def run_status(h: Handler) -> Any:
+def run_status(h: Handler) -> Any:
+    """Return the reply, or a coroutine that waits for it."""
     request: RunStatusRequest = h.parsed(RunStatusRequest)
+    if request.wait_secs:
+        return _status_later(h, request)
+    return with_sign_in(h, h.runs.status_now(request), request.uid, request.compute_jid)
+
+
+async def _status_later(h: Handler, request: RunStatusRequest) -> dict[str, Any]:
     return with_sign_in(h, await h.runs.status(request), request.uid, request.compute_jid)
 
 

@@ -6,6 +6,7 @@ answered as `internal`.
 
 import asyncio
 import hmac
+import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -19,6 +20,7 @@ from ....protocol.ids import short_op
 from ....protocol.redaction import REDACTED
 from ....protocol.wire.handshake import FRONT_END
 from ....runtime.connections.http_server import authenticated
+from ....runtime.log.logger import Log
 from ...agents.calls import Calls
 from ...clusters.inventory import ClusterInventory
 from ...clusters.sign_in import SignIns
@@ -78,16 +80,18 @@ class Sink(Protocol):
 class Route(NamedTuple):
     """One address. path: a regular expression. open: no secret is needed. sink: opens the receiver
     of a PUT body. monitors: the monitoring token is accepted, too. streams: the answer lasts as
-    long as the client reads.
+    long as the client reads. quick: `quick_posts` may answer: the action uses only `parsed`,
+    `log_call`, `on_gone`, `owner`, `services`, `runs` and `log`.
     """
 
     path: str
-    action: Callable[["Handler"], Awaitable[Any]]
+    action: Callable[["Handler"], Any]
     methods: tuple[str, ...] = ("POST",)
     open: bool = False
     sink: Callable[["Handler"], Awaitable[Sink]] | None = None
     monitors: bool = False
     streams: bool = False
+    quick: bool = False
 
 
 class ServerReq:
@@ -214,7 +218,9 @@ class Handler(tornado.web.RequestHandler):
                     "methodNotAllowed",
                     f"{self.request.path} takes {' or '.join(self.route.methods)}",
                 )
-            body = await self.route.action(self)
+            body = self.route.action(self)
+            if inspect.isawaitable(body):
+                body = await body
             if body is not None:
                 self._json(200, body)
         except (Refusal, tornado.web.HTTPError) as e:
@@ -361,8 +367,14 @@ class Handler(tornado.web.RequestHandler):
         self, api: str, about: str, uid: str, op: str | None = None, jid: str | None = None
     ) -> None:
         """Log a request that stores nothing. op: id of its call; jid: of the job that it reads."""
-        self.log = self.log.bound(uid=uid, jid=jid, op=op)
-        if op is None:
-            self.log("{}", ServerReq(api, about))
-        else:
-            self.log("{} _Op(analysis, {})", ServerReq(api, about), short_op(op))
+        self.log = logged_call(self.log, api, about, uid, op, jid)
+
+
+def logged_call(log: Log, api: str, about: str, uid: str, op: str | None, jid: str | None) -> Log:
+    """Log a request that stores nothing. Return the log with its ids."""
+    log = log.bound(uid=uid, jid=jid, op=op)
+    if op is None:
+        log("{}", ServerReq(api, about))
+    else:
+        log("{} _Op(analysis, {})", ServerReq(api, about), short_op(op))
+    return log

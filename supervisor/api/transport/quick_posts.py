@@ -1,0 +1,185 @@
+"""A short way for the most frequent requests: authenticated POSTs with a small JSON body and a JSON
+answer. Everything else, and every request that is unusual, goes to the request handler.
+
+A Tornado request handler takes as much time as the answer of a status request. The rules are the
+same: no body before authentication, limits of bodies and of unread answers, refusals with a code,
+and metrics.
+"""
+
+import asyncio
+import hmac
+import http.client
+import inspect
+import re
+import time
+from collections.abc import Awaitable, Iterable
+from typing import Any, cast
+
+import msgspec
+import tornado.httputil
+from tornado.http1connection import HTTP1Connection
+from tornado.httputil import HTTPHeaders, RequestStartLine, ResponseStartLine
+
+from ....protocol.errors import Refusal
+from ....protocol.wire.handshake import FRONT_END
+from ....runtime.connections.http_server import known
+from ....runtime.log.logger import Log
+from ...runs.request_validation import MAX_ONE, parse_body
+from .request_handler import ApiContext, Handler, Route, logged_call
+
+_LENGTH = re.compile(r"[0-9]{1,7}", re.ASCII)
+#: Sizes of a body, in bytes.
+_SIZES = range(1, MAX_ONE + 1)
+
+
+class QuickPosts(tornado.httputil.HTTPServerConnectionDelegate):
+    """Answers requests to the `quick` ones of `routes`; `others` answers all other requests."""
+
+    def __init__(
+        self,
+        services: ApiContext,
+        routes: Iterable[Route],
+        others: tornado.httputil.HTTPServerConnectionDelegate,
+    ) -> None:
+        self.services, self.others = services, others
+        self.routes = {route.path: route for route in routes if route.quick}
+
+    def start_request(
+        self, server_conn: object, request_conn: tornado.httputil.HTTPConnection
+    ) -> tornado.httputil.HTTPMessageDelegate:
+        assert isinstance(request_conn, HTTP1Connection)
+        return _Request(self, server_conn, request_conn)
+
+    def on_close(self, server_conn: object) -> None:
+        self.others.on_close(server_conn)
+
+    def route(self, start_line: RequestStartLine, headers: HTTPHeaders) -> Route | None:
+        """Return the route of a request that is answered here."""
+        route = self.routes.get(start_line.path) if start_line.method == "POST" else None
+        if route is None or "Transfer-Encoding" in headers or "Expect" in headers:
+            return None
+        given, size = headers.get("Authorization", ""), headers.get("Content-Length", "")
+        return (
+            route
+            if _LENGTH.fullmatch(size)
+            and int(size) in _SIZES
+            and hmac.compare_digest(given.encode(), f"Bearer {self.services.secret}".encode())
+            else None
+        )
+
+
+class _Request(tornado.httputil.HTTPMessageDelegate):
+    """One request. An action uses the public part like that of a `Handler`."""
+
+    def __init__(self, server: QuickPosts, server_conn: object, conn: HTTP1Connection) -> None:
+        self.services, self.runs = server.services, server.services.runs
+        self.log: Log = server.services.runs.log if server.services.runs else None  # type: ignore[assignment]
+        self.owner = ""
+        self.on_gone: Any = lambda: None
+        self._server, self._server_conn, self._conn = server, server_conn, conn
+        #: delegate of a request that is not answered here
+        self._other: tornado.httputil.HTTPMessageDelegate | None = None
+        self._route: Route
+        self._body = b""
+        self._began = 0.0
+        self._answering: asyncio.Task[None] | None = None
+
+    def parsed(self, type_: type[Any], limit: int = MAX_ONE) -> Any:
+        return parse_body(self._body, type_, limit)
+
+    def log_call(
+        self, api: str, about: str, uid: str, op: str | None = None, jid: str | None = None
+    ) -> None:
+        self.log = logged_call(self.log, api, about, uid, op, jid)
+
+    # ---- messages of the connection
+
+    def headers_received(
+        self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
+    ) -> Awaitable[None] | None:
+        assert isinstance(start_line, RequestStartLine)
+        route = self._server.route(start_line, headers)
+        if route is None:
+            self._other = self._server.others.start_request(self._server_conn, self._conn)
+            return self._other.headers_received(start_line, headers)
+        self._route, self._began = route, time.monotonic()
+        if (version := headers.get(FRONT_END)) is not None:
+            self.services.monitoring.health.front_end(version)
+        known(self._conn)
+        return None
+
+    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
+        if self._other is not None:
+            return self._other.data_received(chunk)
+        self._body += chunk
+        return None
+
+    def finish(self) -> None:
+        if self._other is not None:
+            self._other.finish()
+            return
+        try:
+            answer = self._route.action(cast(Handler, self))
+        except Exception as e:
+            self._failed(e)
+            return
+        if inspect.isawaitable(answer):
+            self._conn.set_close_callback(self.on_connection_close)
+            self._answering = asyncio.ensure_future(self._await(answer))
+        else:
+            self._json(200, answer)
+
+    def on_connection_close(self) -> None:
+        if self._other is not None:
+            self._other.on_connection_close()
+        else:
+            self.on_gone()
+
+    # ---- the answer
+
+    async def _await(self, answer: Awaitable[Any]) -> None:
+        try:
+            body = await answer
+        except Exception as e:
+            self._failed(e)
+        else:
+            if body is not None:
+                self._json(200, body)
+
+    def _failed(self, error: Exception) -> None:
+        if isinstance(error, Refusal):
+            self.runs.counters.add("refused." + error.code)
+            self.log("POST {} refused: {}", self._route.path, error.sentence)
+        else:
+            self.runs.counters.add("internal")
+            self.log.exception("POST {} failed", self._route.path, error=error)
+            error = Refusal("internal", "internal error in the supervisor; its log has the details")
+        self._json(error.http, error.body())
+
+    def _json(self, code: int, body: Any) -> None:
+        data = body if isinstance(body, bytes) else msgspec.json.encode(body)
+        stream = self._conn.stream
+        if stream is None or stream.closed():
+            return
+        try:
+            self.services.unsent.check(self.owner, len(data))
+        except Refusal as e:
+            self._failed(e)
+            return
+        headers = HTTPHeaders(
+            {
+                "Content-Type": "application/json",
+                "Cache-Control": "no-store",
+                "X-Content-Type-Options": "nosniff",
+                "Content-Length": str(len(data)),
+            }
+        )
+        self._conn.set_close_callback(None)
+        self._conn.write_headers(
+            ResponseStartLine("HTTP/1.1", code, http.client.responses[code]), headers, data
+        )
+        self._conn.finish()
+        self.services.unsent.watch(stream, self.owner, len(data))
+        self.services.monitoring.instruments.http.labels(
+            "POST", self._route.path, str(code)
+        ).observe(time.monotonic() - self._began)
