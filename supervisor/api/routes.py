@@ -21,7 +21,7 @@ from .endpoints import (
     user_files,
 )
 from .endpoints.event_stream import events
-from .endpoints.live_updates import live
+from .endpoints.live_updates import job_changes, live
 from .transport.quick_posts import QuickPosts
 from .transport.request_handler import ApiContext, Handler, Route
 
@@ -87,6 +87,7 @@ ROUTES = (
     Route("/api/sbatch-login", sign_in.sbatch_login),
     Route("/api/sbatch-login-status", sign_in.sbatch_login_status),
     Route("/api/sbatch-logout", sign_in.sbatch_logout),
+    Route("/api/job-changes", job_changes, ("GET",), streams=True),
     Route("/live", live, ("GET",), open=True, streams=True),
     Route("/metrics", monitoring.metrics, ("GET",), monitors=True),
     Route("/health", monitoring.health, ("GET",), monitors=True),

@@ -25,6 +25,7 @@ from ...protocol.wire.messages import Stream
 from ..core.status.run_status import missing
 from ..engine.decision_loop import DurableJob
 from ..runs.service import RunService
+from .job_changes import JobChanges
 from .output_tail import Piece, Tail, TailPosition
 
 KEEPALIVE_SECS = 15.0
@@ -86,13 +87,18 @@ class LiveUpdates:
         self._no_readers = asyncio.Event()
         #: Position of the last call of `changed`.
         self.position = 0
+        self.changes = JobChanges()
 
     def sizes(self) -> dict[str, int]:
-        return {"streams": sum(map(len, self._readers.values()))}
+        return {
+            "streams": sum(map(len, self._readers.values())),
+            "frontEnds": len(self.changes),
+        }
 
     def changed(self, job: Job, position: int) -> None:
         """Handle a durable change of a job. Positions grow."""
         self.position = position
+        self.changes.changed(job.jid)
         for reader in self._readers.get(split_jid(job.jid)[0], ()):
             reader.changed(job.jid, position)
 
@@ -154,6 +160,7 @@ class LiveUpdates:
     async def close(self) -> None:
         """End all streams with a comment."""
         self._closing = True
+        self.changes.close()
         if not self._readers:
             return
         for readers in self._readers.values():

@@ -92,7 +92,7 @@ def run_simulation(v: RequestContext) -> Reply:
             "forceRun": body.force_run,
         },
     )
-    reply = v.upstream.object("run-simulation", request)
+    reply = _changed(v, jid, "run-simulation", request)
     if reply.get("superseded"):
         reply = _current(v, jid, hash_) or reply
     page = _page(v, body.simulation_type, body.simulation_id, body.report)
@@ -109,7 +109,7 @@ def run_simulation(v: RequestContext) -> Reply:
                 "reason": page_reply["reason"],
             },
         )
-        reply = v.upstream.object("run-simulation", again)
+        reply = _changed(v, jid, "run-simulation", again)
         page_reply = page.reply_for_page(reply)
     if page_reply["state"] == PENDING and (sign_in := reply.get("srException")):
         # the run is stored, and starts by itself after the sign-in
@@ -163,7 +163,7 @@ def run_cancel(v: RequestContext) -> Reply:
                 "computeJobSerial": request.compute_job_serial,
             },
         )
-        reply = v.upstream.object("run-cancel", request)
+        reply = _changed(v, page.jid, "run-cancel", request)
     return page.reply_for_page(reply, result=False)
 
 
@@ -190,8 +190,11 @@ class _Page:
         request = requests.RunStatusRequest(
             uid=self._v.uid, compute_jid=self.jid, compute_job_hash=hash_, compute_job_serial=serial
         )
+        site = self._v.site
         try:
-            reply = self._v.upstream.object("run-status", request)
+            reply = site.statuses.status(
+                request, lambda: site.upstream.object("run-status", request)
+            )
         except ClientError as e:
             if e.code != "notFound":
                 raise
@@ -298,6 +301,16 @@ class _Page:
                 return False
             raise
         return True
+
+
+def _changed(
+    v: RequestContext, jid: str, name: str, request: requests.RunSimulation | requests.RunCancel
+) -> Reply:
+    """Send a request that may change the job. No later status is older than its reply."""
+    try:
+        return v.upstream.object(name, request)
+    finally:
+        v.site.statuses.drop(jid)
 
 
 def _target(models: schemas.Data, model: Model, report: str) -> Target:

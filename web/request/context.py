@@ -16,6 +16,7 @@ from ...runtime.log.logger import Log
 from ...schema import messages
 from .app_catalog import AppCatalog
 from .refusal_counts import RefusalCounts
+from .status_cache import StatusCache
 from .supervisor_client import SupervisorClient
 from .worker_quota import WorkerQuota
 
@@ -48,9 +49,11 @@ class FrontEndContext:
         self.upstream, self.simulations, self.log = upstream, simulations, log
         self.user, self.may, self.admin, self.plan = user, may, admin, plan
         self.counts = RefusalCounts()
+        self.statuses = StatusCache(upstream.changes)
         self.quota = quota
 
     def close(self) -> None:
+        self.statuses.close()
         self.upstream.close()
 
 

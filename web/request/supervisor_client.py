@@ -74,6 +74,12 @@ class SupervisorClient:
         """Return a response that is forwarded piece by piece; the caller closes it."""
         return self._connection.download(_call(name, request), IDLE_SECS)
 
+    def changes(self, idle_secs: float) -> Response:
+        """Return the stream of the names of changed jobs; the caller closes it. idle_secs: silence
+        after which it counts as broken.
+        """
+        return self._connection.download(Call("/api/job-changes", None, method="GET"), idle_secs)
+
     def upload(self, path: str, pieces: Iterable[bytes], length: int) -> bytes:
         """Send these pieces, `length` bytes in total. Never retried, because the pieces can be read
         only once.

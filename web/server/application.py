@@ -2,6 +2,7 @@
 health check.
 """
 
+import functools
 import hashlib
 import importlib
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 
 import flask
 import werkzeug.exceptions
+from flask.sessions import SecureCookieSession, SecureCookieSessionInterface
 
 from ...client.transport.address import Source
 from ...protocol.errors import Refusal
@@ -30,6 +32,8 @@ POLICY = (
     "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'"
 )
+#: Maximum number of cookies whose signature is known to be valid.
+MOST_COOKIES = 2_000
 #: Keys of the application's extensions: the user hook, and the SignIn.
 USER = "jobscribe-user"
 _SIGN_IN = "jobscribe-sign-in"
@@ -88,11 +92,40 @@ def _for_development(app: flask.Flask, source: Source, sign_in: SignIn) -> None:
         SESSION_REFRESH_EACH_REQUEST=False,
     )
     app.secret_key = hashlib.sha256(key.encode()).hexdigest()
+    app.session_interface = _SignedSessions()
     app.add_url_rule("/sign-in", "sign_in_form", sign_in.form, methods=["GET"])
     app.add_url_rule("/sign-in", "sign_in", sign_in.sign_in, methods=["POST"])
     app.add_url_rule("/sign-out", "sign_out", sign_in.sign_out, methods=["POST"])
     app.add_url_rule("/who", "who", sign_in.who, methods=["GET"])
     app.before_request(_this_machine)
+
+
+class _SignedSessions(SecureCookieSessionInterface):
+    """Flask's signed cookies. The signature of a cookie is checked once; whether its session has
+    ended is checked for each request (`login_sessions`).
+    """
+
+    def __init__(self) -> None:
+        self._serializer: Any = None
+        #: contents of cookies with a valid signature, by cookie
+        self._valid: dict[str, dict[str, Any]] = {}
+
+    def get_signing_serializer(self, app: flask.Flask) -> Any:
+        if self._serializer is None:
+            self._serializer = super().get_signing_serializer(app)
+        return self._serializer
+
+    def open_session(self, app: flask.Flask, request: flask.Request) -> SecureCookieSession | None:
+        cookie = request.cookies.get(self.get_cookie_name(app)) or ""
+        known = self._valid.get(cookie)
+        if known is not None:
+            return self.session_class(known)
+        session = super().open_session(app, request)
+        if session:
+            if len(self._valid) >= MOST_COOKIES:
+                self._valid.clear()
+            self._valid[cookie] = dict(session)
+        return session
 
 
 def session_key(app: flask.Flask, cookie: str) -> str | None:
@@ -104,13 +137,19 @@ def session_key(app: flask.Flask, cookie: str) -> str | None:
 
 def _this_machine() -> None:
     """Refuse other host names: DNS rebinding would make another site's pages same-origin."""
-    host = flask.request.host
-    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-    if not is_loopback(name.strip("[]")):
+    name = _host_name(flask.request.host)
+    if not _is_this_machine(name):
         raise Refusal(
             "crossSite",
             f"this site is only reachable as 127.0.0.1 or localhost, not as {ascii(name)[:80]}",
         )
+
+
+def _host_name(host: str) -> str:
+    return (host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host).strip("[]")
+
+
+_is_this_machine = functools.lru_cache(64)(is_loopback)
 
 
 def _page(name: str) -> flask.Response:

@@ -1,4 +1,6 @@
-"""`/live`: updates for one page, authenticated by a ticket that the front end signed for its user."""
+"""`/live`: updates for one page, authenticated by a ticket that the front end signed for its user;
+and the names of changed jobs, for the front end itself.
+"""
 
 import contextlib
 import re
@@ -35,6 +37,22 @@ async def live(h: Handler) -> Any:
                 return None
             except Refusal as e:
                 h.log("live updates ended: {}", e.sentence)
+    h.finish()
+    return None
+
+
+async def job_changes(h: Handler) -> Any:
+    with h.services.live.changes.reader() as reader:
+        h.on_gone = reader.end
+        h.set_header("Content-Type", "text/plain")
+        stream = h.services.live.changes.stream(reader)
+        async with contextlib.aclosing(stream):
+            try:
+                async for lines in stream:
+                    h.write(lines)
+                    await h.send()
+            except tornado.iostream.StreamClosedError:
+                return None
     h.finish()
     return None
 
