@@ -2,8 +2,8 @@
 asserts nothing.
 
 The floors, in the same run, are a bare Flask handler under the same WSGI server with the same
-number of threads, requested directly and through a proxy that adds nothing. All requests use
-persistent connections, as browsers do.
+number of threads, and a bare Tornado handler. All requests use persistent connections, as browsers
+do. Rates of a floor and of what is compared with it are measured in turns.
 """
 
 import contextlib
@@ -41,6 +41,25 @@ def nothing():
 s = socket.socket(); s.bind(("127.0.0.1", 0)); s.listen(128)
 print(s.getsockname()[1], flush=True)
 waitress.serve(app, sockets=[s], threads=%d, _quiet=True)
+"""
+
+TORNADO = """
+import asyncio, json, socket
+import tornado.httpserver, tornado.web
+
+class Handler(tornado.web.RequestHandler):
+    def post(self):
+        json.loads(self.request.body)
+        self.write({"state": "ok"})
+
+async def main():
+    s = socket.socket(); s.bind(("127.0.0.1", 0)); s.listen(128); s.setblocking(False)
+    app = tornado.web.Application([("/nothing", Handler)], log_function=lambda handler: None)
+    tornado.httpserver.HTTPServer(app).add_sockets([s])
+    print(s.getsockname()[1], flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
 """
 
 
@@ -151,10 +170,8 @@ def production(root: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def floor(threads: int) -> Iterator[str]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", FLOOR % threads], stdout=subprocess.PIPE, text=True
-    )
+def floor(program: str) -> Iterator[str]:
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     port = int(process.stdout.readline())
     try:
@@ -195,64 +212,139 @@ def row(what: str, here: str, beside: str, goal: str) -> None:
     print(f"| {what} | {here} | {beside} | {goal} |", flush=True)
 
 
-def statuses(page: Page, direct: str, bare: str) -> None:
-    reply = page.run(
-        {
+def rates(actions: dict[str, Callable[[], Any]], n: int = N) -> dict[str, float]:
+    """Return the median rate of each action. The actions take turns."""
+    found: dict[str, list[float]] = {name: [] for name in actions}
+    for _ in range(REPEATS):
+        for name, action in actions.items():
+            found[name].append(rate(action, n))
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+def heat(page: Page, **models: Any) -> dict[str, Any]:
+    """Run `heat` to its end. Return the request for its status."""
+    run = {
+        "simulationType": "heat",
+        "simulationId": sid(),
+        "report": "heatAnimation",
+        "models": {"heatAnimation": models},
+    }
+    done = page.run(run)
+    assert done["state"] == "completed", done
+    return named(run) | {k: done[k] for k in ("computeJobHash", "computeJobSerial")}
+
+
+def named(run: dict[str, Any]) -> dict[str, Any]:
+    return {k: run[k] for k in ("simulationType", "simulationId", "report")}
+
+
+def frame_of(asked: dict[str, Any]) -> str:
+    parts = ("simulationId", "simulationType", "computeJobHash", "computeJobSerial")
+    address = "*".join(str(x) for x in (0, "heatAnimation", *(asked[k] for k in parts)))
+    return "/simulation-frame/" + quote(address, safe="*")
+
+
+def statuses(url: str, page: Page, root: Path, direct: str, bare: str, tornado: str) -> None:
+    known = json.loads((root / "client.json").read_text())
+    uid = json.loads(page.ask("GET", "/who"))["uid"]
+    over, now = heat(page), heat(page, frames=1)
+    run = {**named(now), "simulationId": sid(), "models": {"heatAnimation": {"paceSecs": 60}}}
+    running = page.post("/run-simulation", **run)
+    while running["state"] != "running":
+        time.sleep(0.1)
+        running = page.post("/run-status", **running["nextRequest"])
+    active = running["nextRequest"]
+    jid = running["computeJid"]
+    nothing, straight, api = Page(bare), Page(direct), Page(known["url"])
+    straight._headers["X-User"] = uid
+    api._headers["Authorization"] = "Bearer " + known["token"]
+    for name, asked in (("over", over), ("running", active)):
+        found = rates(
+            {
+                "up": lambda asked=asked: page.ask("POST", "/run-status", asked),
+                "server": lambda asked=asked: straight.ask("POST", "/run-status", asked),
+                "floor": lambda: nothing.ask("POST", "/nothing", {}),
+            }
+        )
+        bare_rate = found["floor"]
+        for where in ("up", "server"):
+            row(
+                f"run-status of a run that is {name}, one connection, `jobscribe {where}`",
+                f"{found[where]:.0f}/s",
+                f"{bare_rate:.0f}/s bare Flask handler (ratio {found[where] / bare_rate:.2f})",
+                ">= 0.6",
+            )
+    page.post("/run-cancel", **active)
+    jids = {"over": f"{uid}-{over['simulationId']}-heatAnimation", "running": jid}
+    bare_tornado = Page(tornado)
+    for name, jid in jids.items():
+        found = rates(
+            {
+                "api": lambda jid=jid: api.ask(
+                    "POST", "/api/run-status", {"uid": uid, "computeJid": jid}
+                ),
+                "floor": lambda: bare_tornado.ask("POST", "/nothing", {}),
+            }
+        )
+        row(
+            f"run-status of the supervisor, {name}",
+            f"{found['api']:.0f}/s",
+            f"{found['floor']:.0f}/s bare Tornado handler (ratio {found['api'] / found['floor']:.2f})",
+            ">= 0.9",
+        )
+    for cells in (100, 160):
+        path = frame_of(heat(page, size=cells, frames=2))
+        size = len(page.ask("GET", path))
+        ms = times_ms(lambda path=path: page.ask("GET", path), 100)
+        row(
+            f"frame of {size / 1024:.0f} KB, median, p95",
+            f"{statistics.median(ms):.1f}, {statistics.quantiles(ms, n=20)[-1]:.1f} ms",
+            "",
+            "10 ms for 100 KB",
+        )
+
+
+def first_reports(url: str) -> None:
+    """Measure from the first request of a new user to the first frame, or to the result."""
+
+    def until(page: Page, run: dict[str, Any], ready: Callable[[dict[str, Any]], bool]) -> Any:
+        reply = page.post("/run-simulation", **run)
+        while not ready(reply):
+            time.sleep(0.005)
+            reply = page.post("/run-status", **reply["nextRequest"])
+        return reply
+
+    def frame(page: Page) -> None:
+        run = {
+            "simulationType": "heat",
+            "simulationId": sid(),
+            "report": "heatAnimation",
+            "models": {"heatAnimation": {}},
+        }
+        reply = until(page, run, lambda r: r.get("frameCount", 0) > 0)
+        page.ask("GET", frame_of({**named(run), **reply}))
+
+    def result(page: Page) -> None:
+        run = {
             "simulationType": "myapp",
             "simulationId": sid(),
             "report": "heightWeightReport",
             "models": {},
         }
-    )
-    heat = {
-        "simulationType": "heat",
-        "simulationId": sid(),
-        "report": "heatAnimation",
-        "models": {"heatAnimation": {}},
-    }
-    done = page.run(heat)
-    asked = {
-        "simulationType": "heat",
-        "simulationId": heat["simulationId"],
-        "report": "heatAnimation",
-        "computeJobHash": done["computeJobHash"],
-        "computeJobSerial": done["computeJobSerial"],
-    }
-    nothing, straight = Page(bare), Page(direct)
-    straight._headers["X-User"] = done["computeJid"].split("-")[0]
-    mine, alone, theirs = [], [], []
-    for _ in range(REPEATS):
-        mine.append(rate(lambda: page.ask("POST", "/run-status", asked), N))
-        alone.append(rate(lambda: straight.ask("POST", "/run-status", asked), N))
-        theirs.append(rate(lambda: nothing.ask("POST", "/nothing", {}), N))
-    a, c, b = (statistics.median(x) for x in (mine, alone, theirs))
-    row(
-        "run-status, one connection, through the proxy of `up`",
-        f"{a:.0f}/s",
-        f"{b:.0f}/s bare Flask handler (ratio {a / b:.2f})",
-        ">= 0.8",
-    )
-    row("the same, `jobscribe server` alone", f"{c:.0f}/s", f"ratio {c / b:.2f}", ">= 0.8")
-    frame = "*".join(
-        str(x)
-        for x in (
-            0,
-            "heatAnimation",
-            heat["simulationId"],
-            "heat",
-            done["computeJobHash"],
-            done["computeJobSerial"],
+        until(page, run, lambda r: r["state"] == "completed")
+
+    for what, action in (("heat, to its first frame", frame), ("myapp, to its result", result)):
+        first, second = [], []
+        for _ in range(9):
+            page = Page(url).sign_in("first" + sid())
+            first += times_ms(lambda page=page, action=action: action(page), 1)
+            second += times_ms(lambda page=page, action=action: action(page), 1)
+        row(
+            f"first report of a new user ({what}), median (range)",
+            f"{statistics.median(first):.0f} ms ({min(first):.0f}-{max(first):.0f})",
+            f"the user's second: {statistics.median(second):.0f} ms",
+            "250 ms",
         )
-    )
-    size = len(page.ask("GET", "/simulation-frame/" + quote(frame, safe="*")))
-    ms = times_ms(lambda: page.ask("GET", "/simulation-frame/" + quote(frame, safe="*")), 100)
-    row(
-        f"frame of {size / 1024:.0f} KB, median, p95",
-        f"{statistics.median(ms):.1f}, {statistics.quantiles(ms, n=20)[-1]:.1f} ms",
-        "",
-        "10 ms",
-    )
-    assert reply["state"] == "completed"
 
 
 def calls(url: str, page: Page, method: str) -> None:
@@ -310,12 +402,14 @@ def main(method: str = "idealWeight") -> None:
     with (
         tempfile.TemporaryDirectory(prefix="jobscribe-bench-") as folder,
         up(Path(folder) / "r") as url,
-        floor(8) as bare,
+        floor(FLOOR % 8) as bare,
+        floor(TORNADO) as tornado,
     ):
         page = Page(url).sign_in("bench")
         with production(Path(folder) / "r") as direct:
-            statuses(page, direct, bare)
+            statuses(url, page, Path(folder) / "r", direct, bare, tornado)
         calls(url, page, method)
+        first_reports(url)
         newcomers(url)
 
 
