@@ -16,6 +16,8 @@ from ..files.output_reader import Evidence
 
 #: Pause between two reports of one execution (seconds).
 GAP_SECS = 0.2
+#: Shortest pause between two looks at the file (seconds).
+LOOK_SECS = 0.01
 #: Poll interval (seconds) for a replaced file, or without change notifications.
 LOOK_AGAIN_SECS = 5.0
 
@@ -60,11 +62,13 @@ class Reports:
         while True:
             with self._evidence.folders.watching(path) as change:
                 now = _stamp(path)
-                if now != seen:
-                    seen = now
-                    self._send_newest(token, path)
-                else:
+                if now == seen:
                     await change.wait(LOOK_AGAIN_SECS)
+            if now == seen:  # a report that comes after a pause is sent at once
+                await asyncio.sleep(LOOK_SECS)
+                continue
+            seen = now
+            self._send_newest(token, path)
             await asyncio.sleep(GAP_SECS)
 
     def _send_newest(self, token: Token, path: str) -> None:
@@ -84,5 +88,7 @@ def _stamp(path: str) -> tuple[int, int, int] | None:
     try:
         status = os.lstat(path)
     except OSError:
+        return None
+    if status.st_size == 0:  # the first report follows
         return None
     return status.st_ino, status.st_size, status.st_mtime_ns

@@ -85,6 +85,16 @@ async def test_what_was_said_before_anybody_looked_is_passed_on(watched: Watched
     assert len(watched.sent) == 1
 
 
+async def test_the_first_report_after_a_pause_does_not_wait(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reports_module, "GAP_SECS", 60.0)
+    watched.reports.follow(TOKEN)
+    await until(lambda: watched.evidence.folders._watches)
+    watched.say(frameCount=1)
+    await watched.hears(frameCount=1)
+
+
 async def test_a_flood_of_reports_is_thinned_and_its_last_one_arrives(watched: Watched) -> None:
     watched.reports.follow(TOKEN)
     begun = time.monotonic()
