@@ -8,6 +8,8 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST_ARGS ?=
 SEEDS ?= 10000
 SEED ?= 0
+# BENCH_ARGS: arguments for tests/bench/run.py.
+BENCH_ARGS ?=
 # pure: folders with tests for `make check`.
 # floors: fast tests; four processes share their files. neighbours: tests that wait for engines more
 # than they compute, the longest first; tests/docker/conftest.py groups them. others: tests that wait
@@ -34,7 +36,7 @@ help:
 	@echo "make lock    pin the dependencies of setup.py in etc/requirements (UPGRADE=1: the newest versions)"
 	@echo "make audit   known vulnerabilities of the pinned versions"
 	@echo "make soak    crashes, kills, faults and the simulator at full length: hours (SEEDS: lives of the simulator, SEED: where chance begins)"
-	@echo "make bench   speed, beside a floor or a peer in the same run"
+	@echo "make bench   speed, beside a floor and five other systems in the same run (BENCH_ARGS=--quick: a short comparison)"
 	@echo "make docs    the documentation as a searchable site, in build/docs; a broken link fails"
 	@echo "make venv    make or update .venv, as all of these do by themselves"
 	@echo "make clean   remove what was built, .venv included"
@@ -106,8 +108,10 @@ soak: venv engines
 	$(python) tests/simulation/support/run_seeds.py --seeds $(SEEDS)
 
 bench: venv
-	@etc/venv.sh bench
-	$(bench) tests/bench/run.py
+	@PYTHON=$(python) etc/engines/peers.sh install || true
+	$(bench) tests/bench/run.py $(BENCH_ARGS)
+	$(bench) tests/bench/supervisor_bench.py
+	$(bench) tests/bench/scale_bench.py
 	$(bench) tests/bench/front_bench.py
 	$(bench) tests/bench/roles_bench.py
 	$(bench) tests/bench/operate_bench.py

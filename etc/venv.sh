@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes or brings up to date the virtual environment .venv (VENV=folder: another one), and .types/jobscribe for the type checkers.
-# Usage: etc/venv.sh [lock file in etc/requirements, as in bench]. A second run with nothing changed takes no time.
+# Usage: etc/venv.sh [lock file in etc/requirements, as in server]. A second run with nothing changed takes no time.
 set -eu
 cd "$(dirname "$0")/.."
 name=${1:-development}

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from history import fill
-from run import Jobscribe, jobscribe
+from local_site import Jobscribe, jobscribe
 
 from jobscribe.db.sqlite.store import SqliteStore
 from jobscribe.protocol.ids import Token, op_id

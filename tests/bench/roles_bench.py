@@ -19,7 +19,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from run import Http, simulation_id
+from local_site import Http
+
+from jobscribe.client.api.random_ids import simulation_id
 
 TASKS, PLANNED, REPEATS = 200, 1000, 5
 SETTINGS = (

@@ -1,372 +1,220 @@
-"""`make bench`: compare jobscribe with a floor or a peer in the same run. Prints a table; asserts
-nothing.
+"""Compare jobscribe with its peers and with a bare skeleton, in the same run: `make bench`. Prints
+tables; asserts nothing.
 
-Every figure is a median of repeats unless stated otherwise. Rate measurements alternate between the
-two sides, so that machine load affects both equally.
+Each repeat runs every contestant once, one after the other, so that the load of the machine affects
+all of them. Every figure is the median of the repeats. Peers run in an environment of their own
+(etc/engines/peers.sh); a contestant that cannot run is named with the reason.
 """
 
-import contextlib
-import http.client
-import importlib.util
+import argparse
 import json
 import os
-import secrets
 import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
-
-from jobscribe.client.api.random_ids import simulation_id
+from typing import Any, NamedTuple
 
 HERE = Path(__file__).resolve().parent
-REPEATS = 3
-JOBS = 1000
-SLOTS = 2
+PEERS = HERE.parents[1] / "build" / "bench-peers"
+#: Contestants, and whether a submission is acknowledged by more than the client itself.
+ACKNOWLEDGES = {
+    "jobscribe": True,
+    "skeleton": True,
+    "hyperqueue": True,
+    "celery": True,
+    "rq": True,
+    "dask": False,
+    "parsl": False,
+}
+OWN = ("jobscribe", "skeleton")
+#: References of the goals, and the factor by which each multiplies the reference's speed.
+GOALS = {"hyperqueue": 1.0, "skeleton": 0.5, "celery": 1.0}
+TURN_SECS = 600
 
 
-class Http:
-    """One persistent connection."""
+class Measure(NamedTuple):
+    """rising: larger values are better."""
 
-    def __init__(self, port: int, token: str = "") -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port)
-        self._headers = {"Authorization": "Bearer " + token}
-
-    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        self._connection.request("POST", path, json.dumps(body), self._headers)
-        reply = self._connection.getresponse()
-        said: dict[str, Any] = json.loads(reply.read())
-        if reply.status != 200:
-            raise RuntimeError(f"{path}: {reply.status} {said}")
-        return said
+    what: str
+    unit: str
+    rising: bool
+    value: Callable[[Any], float]
 
 
-class Jobscribe:
-    """A jobscribe supervisor on a fresh root."""
+def measures(plan: dict[str, Any]) -> list[Measure]:
+    def p99(values: list[float]) -> float:
+        return sorted(values)[int(0.99 * (len(values) - 1))]
 
-    def __init__(self, root: Path, pid: int) -> None:
-        self.root, self.pid = root, pid
-        where = json.loads((root / "client.json").read_text())
-        self.uid, self.token, self.port = (
-            where["uid"],
-            where["token"],
-            int(where["url"].rsplit(":", 1)[1]),
-        )
-        self.http = Http(self.port, self.token)
-
-    def spec(self, command: list[str], uid: str | None = None) -> dict[str, Any]:
-        return {"uid": uid or self.uid, "simulationId": simulation_id(), "command": command}
-
-    def submit(self, command: list[str], uid: str | None = None) -> dict[str, Any]:
-        return self.http.post(
-            "/api/run-simulation", {"reqId": secrets.token_hex(12), "run": self.spec(command, uid)}
-        )
-
-    def wait(self, reply: dict[str, Any]) -> dict[str, Any]:
-        while not reply["over"]:
-            uid = reply["computeJid"].split("-")[0]
-            reply = self.http.post(
-                "/api/run-status", {"uid": uid, "computeJid": reply["computeJid"], "waitSecs": 30}
-            )
-        return reply
-
-    def bulk(self, n: int) -> float:
-        """Return jobs per second, from the request to the last exit."""
-        began = time.perf_counter()
-        runs = [self.spec(["/bin/true"]) for _ in range(n)]
-        self.http.post("/api/run-many", {"reqId": secrets.token_hex(12), "runs": runs})
-        for run in reversed(runs):
-            self.wait({"over": False, "computeJid": f"{run['uid']}-{run['simulationId']}-command"})
-        return n / (time.perf_counter() - began)
-
-    def follow_latency(self) -> float:
-        """Return the seconds from a job writing a line to the client receiving it."""
-        reply = self.submit(
-            ["sh", "-c", "for i in 1 2 3 4 5 6 7 8 9 10; do date +%s.%N; sleep 0.05; done"]
-        )
-        offset, late = 0, []
-        while True:
-            self.http._connection.request(
-                "POST",
-                "/api/job-log",
-                json.dumps(
-                    {
-                        "uid": self.uid,
-                        "computeJid": reply["computeJid"],
-                        "offset": offset,
-                        "waitSecs": 10,
-                    }
-                ),
-                self.http._headers,
-            )
-            answer = self.http._connection.getresponse()
-            data, now = answer.read(), time.time()
-            offset = int(answer.headers["X-Jobscribe-Next-Offset"])
-            late += [now - float(line) for line in data.split()]
-            if answer.headers["X-Jobscribe-End"] == "true":
-                return statistics.median(late)
-
-
-@contextlib.contextmanager
-def jobscribe(root: Path) -> Iterator[Jobscribe]:
-    began = time.perf_counter()
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "jobscribe.cli",
-            "up",
-            "--no-web",
-            "--root",
-            str(root),
-            "--port",
-            "0",
-            "--set",
-            f"slots.local_sequential={SLOTS}",
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert process.stdout is not None
-    process.stdout.readline()
-    ours = Jobscribe(root, process.pid)
-    ours.ready_secs = time.perf_counter() - began  # type: ignore[attr-defined]
-    try:
-        yield ours
-    finally:
-        process.terminate()
-        process.wait()
-        for path in root.glob("agent/*/keeper.json"):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(json.loads(path.read_text())["pid"], signal.SIGTERM)
-
-
-@contextlib.contextmanager
-def skeleton() -> Iterator[Http]:
-    server = subprocess.Popen(
-        [sys.executable, str(HERE / "skeleton.py")], stdout=subprocess.PIPE, text=True
-    )
-    assert server.stdout is not None
-    port = int(server.stdout.readline())
-    agent = subprocess.Popen(
-        [sys.executable, str(HERE / "skeleton.py"), "agent", f"ws://127.0.0.1:{port}/agent"]
-    )
-    try:
-        yield Http(port)
-    finally:
-        for p in (agent, server):
-            p.terminate()
-            p.wait()
-
-
-def skeleton_bulk(http_: Http, n: int) -> float:
-    began = time.perf_counter()
-    for i in http_.post("/submit", {"n": n})["ids"]:
-        http_.post("/wait", {"id": i}) if i % 50 == 49 else None
-    return n / (time.perf_counter() - began)
-
-
-def hyperqueue_bulk(n: int) -> float | None:
-    """Return HyperQueue's jobs per second, if its wheel is installed."""
-    if importlib.util.find_spec("hyperqueue") is None:
-        return None
-    code = (
-        "import sys, time\nfrom hyperqueue import Job, LocalCluster\nfrom hyperqueue.cluster import WorkerConfig\n"
-        f"with LocalCluster() as cluster:\n    cluster.start_worker(WorkerConfig(cores={SLOTS}))\n    client = cluster.client()\n"
-        "    warm = Job(); warm.program(['/bin/true']); client.wait_for_jobs([client.submit(warm)])\n"
-        "    began = time.perf_counter()\n    ids = []\n"
-        f"    for _ in range({n}):\n        job = Job(); job.program(['/bin/true']); ids.append(client.submit(job))\n"
-        f"    client.wait_for_jobs(ids)\n    print('RATE', {n} / (time.perf_counter() - began))\n"
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        said = subprocess.run(
-            [sys.executable, "-c", code],
-            capture_output=True,
-            text=True,
-            cwd=folder,
-            timeout=120,
-            check=False,
-        )
-    rates = [float(line.split()[1]) for line in said.stdout.splitlines() if line.startswith("RATE")]
-    return rates[0] if rates else None
-
-
-def spawn_floor(n: int) -> float:
-    """Measure posix_spawn and wait, two at a time: the limit set by the kernel and Python."""
-    began = time.perf_counter()
-    live = 0
-    for _ in range(n):
-        if live == SLOTS:
-            os.wait()
-            live -= 1
-        os.posix_spawn("/bin/true", ["true"], {})
-        live += 1
-    while live:
-        os.wait()
-        live -= 1
-    return n / (time.perf_counter() - began)
-
-
-def rate(action: Callable[[], Any], n: int) -> float:
-    began = time.perf_counter()
-    for _ in range(n):
-        action()
-    return n / (time.perf_counter() - began)
-
-
-def median_ms(action: Callable[[], Any], n: int) -> float:
-    times = []
-    for _ in range(n):
-        began = time.perf_counter()
-        action()
-        times.append(time.perf_counter() - began)
-    return statistics.median(times) * 1000
-
-
-def pss_mib(pid: int) -> float:
-    """Return the process's memory in MiB: its own pages and its share of shared pages."""
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) / 1024
-    return float("nan")
-
-
-def row(what: str, ours: str, beside: str, goal: str) -> None:
-    print(f"| {what} | {ours} | {beside} | {goal} |", flush=True)
-
-
-def jobs_and_latency(root: Path) -> None:
-    with jobscribe(root) as ours, skeleton() as bare:
-        ours.wait(ours.submit(["/bin/true"]))
-        pairs = [
-            (ours.bulk(JOBS), skeleton_bulk(bare, JOBS), spawn_floor(JOBS), hyperqueue_bulk(JOBS))
-            for _ in range(REPEATS)
+    out = []
+    for n in plan["sizes"]:
+        turn: Callable[[Any], Any] = lambda r, n=str(n): r["bulk"][n]
+        out += [
+            Measure(f"bulk of {n:,}", "/s", True, lambda r, turn=turn: turn(r)["rate"]),
+            Measure(
+                f"CPU per job, bulk of {n:,}", " ms", False, lambda r, turn=turn: turn(r)["cpuMs"]
+            ),
         ]
-        mine, floor, spawn = (statistics.median(p[i] for p in pairs) for i in range(3))
-        peers = [p[3] for p in pairs if p[3] is not None]
-        peer = (
-            f"{statistics.median(peers):.0f}/s HyperQueue"
-            if peers
-            else "HyperQueue is not installed"
-        )
-        row(
-            f"small jobs, bulk of {JOBS}",
-            f"{mine:.0f}/s",
-            f"{floor:.0f}/s bare skeleton (ratio {mine / floor:.2f}); {peer}; {spawn:.0f}/s posix_spawn alone",
-            ">= HyperQueue, >= 0.5 skeleton",
-        )
-        done = median_ms(lambda: ours.wait(ours.submit(["/bin/true"])), 200)
-        floor_done = median_ms(
-            lambda: bare.post("/wait", {"id": bare.post("/submit", {"n": 1})["ids"][0]}), 200
-        )
-        row(
-            "warm job, submit to done, median",
-            f"{done:.1f} ms",
-            f"{floor_done:.1f} ms bare skeleton",
-            "<= 5 ms",
-        )
-        row(
-            "line of output to a follower, median",
-            f"{ours.follow_latency() * 1000:.1f} ms",
-            "",
-            "<= 2 ms",
-        )
-        jid = ours.wait(ours.submit(["/bin/true"]))["computeJid"]
-        status, nothing = [], []
-        for _ in range(REPEATS):
-            status.append(
-                rate(
-                    lambda: ours.http.post("/api/run-status", {"uid": ours.uid, "computeJid": jid}),
-                    1000,
-                )
-            )
-            nothing.append(rate(lambda: bare.post("/nothing", {}), 1000))
-        s, n = statistics.median(status), statistics.median(nothing)
-        row(
-            "run-status, one connection",
-            f"{s:.0f}/s",
-            f"{n:.0f}/s bare Tornado handler (ratio {s / n:.2f})",
-            ">= 0.8 of the handler",
-        )
-        memory(ours)
+    single, times = plan["single"], plan["latencies"]
+    return [
+        *out,
+        Measure(f"{single:,} one by one", "/s", True, lambda r: r["oneByOne"]["rate"]),
+        Measure("CPU per job, one by one", " ms", False, lambda r: r["oneByOne"]["cpuMs"]),
+        Measure(
+            f"submit to done, median of {times}",
+            " ms",
+            False,
+            lambda r: statistics.median(r["doneMs"]),
+        ),
+        Measure("submit to done, p99", " ms", False, lambda r: p99(r["doneMs"])),
+        Measure(
+            "acknowledged, median", " ms", False, lambda r: statistics.median(r["acknowledgedMs"])
+        ),
+        Measure("memory (PSS) then", " MiB", False, lambda r: sum(r["pssMib"].values())),
+    ]
 
 
-def memory(ours: Jobscribe) -> None:
-    keeper = json.loads(next(ours.root.glob("agent/*/keeper.json")).read_text())["pid"]
-    children = Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split()
-    row(
-        "memory (PSS) after these jobs: supervisor, agent, keeper",
-        f"{pss_mib(ours.pid):.0f}, {pss_mib(int(children[0])):.0f}, {pss_mib(keeper):.0f} MiB",
-        "",
-        "<= 80, 30, 10 MB",
+def take_turn(name: str, plan: dict[str, Any]) -> dict[str, Any] | str:
+    """Return the results of one turn, or the reason why there are none."""
+    python = Path(sys.executable) if name in OWN else PEERS / "bin" / "python"
+    if not python.exists():
+        return f"{PEERS} is missing: run etc/engines/peers.sh install"
+    path = f"{HERE}:" + os.environ.get("PYTHONPATH", "") if name in OWN else ""
+    process = subprocess.Popen(
+        [python, HERE / "peers" / "turn.py", name, json.dumps(plan)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
     )
+    try:
+        said, errors = process.communicate(timeout=TURN_SECS)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)  # it ends its processes
+        process.communicate()
+        return f"no result within {TURN_SECS} s"
+    if not said:
+        return (errors.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
+    result: dict[str, Any] = json.loads(said)
+    return result
 
 
-def cold(root: Path) -> None:
-    with jobscribe(root) as ours:
-        ours.wait(ours.submit(["/bin/true"], "Warmup00"))
-        delays = []
-        for n in range(10):
-            reply = ours.wait(ours.submit(["/bin/true"], f"NewUser{n}"))
-            delays.append(reply["computeJobStart"] - reply["computeJobQueued"])
-        row(
-            "cold start (new user) to running, median",
-            f"{statistics.median(delays) * 1000:.0f} ms",
-            "",
-            "<= 150 ms",
-        )
-        began = time.perf_counter()
-        replies = [ours.submit(["/bin/true"], f"Many{n:04d}") for n in range(64)]
-        states = [ours.wait(r)["state"] for r in replies]
-        row(
-            "64 new users at once",
-            f"{states.count('completed')} served in {time.perf_counter() - began:.1f} s",
-            "",
-            "all served",
-        )
+def take_turns(
+    names: Sequence[str], plan: dict[str, Any], repeats: int
+) -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
+    """Return the results of each contestant, and the reasons of contestants without a result."""
+    results: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    failed: dict[str, str] = {}
+    for repeat in range(repeats):
+        for name in [n for n in names if n not in failed]:
+            began = time.perf_counter()
+            result = take_turn(name, plan)
+            if isinstance(result, str):
+                failed[name] = f"{result} (repeat {repeat + 1})"
+            else:
+                results[name].append(result)
+            print(
+                f"repeat {repeat + 1} of {repeats}: {name}, {time.perf_counter() - began:.0f} s,"
+                f" load {os.getloadavg()[0]:.1f}" + (f": {failed.get(name)}" * (name in failed)),
+                file=sys.stderr,
+                flush=True,
+            )
+    return {name: turns for name, turns in results.items() if turns}, failed
 
 
-def history(root: Path, finished: int = 100_000, running: int = 100) -> None:
-    from history import fill
+def comparison(results: dict[str, list[dict[str, Any]]], plan: dict[str, Any]) -> None:
+    goals = {name: factor for name, factor in GOALS.items() if name in results}
+    heads = [f"to {name if f == 1 else f'{f} of {name}'}" for name, f in goals.items()]
+    print("| measurement |", " | ".join([*heads, *results]), "|")
+    print("| --- |" + " --- |" * (len(heads) + len(results)))
+    for measure in measures(plan):
+        values = {
+            name: statistics.median(map(measure.value, turns)) for name, turns in results.items()
+        }
+        if measure.what.startswith("acknowledged"):
+            values = {name: v for name, v in values.items() if ACKNOWLEDGES[name]}
+        print(f"| {measure.what} |", end="")
+        ours = values.get("jobscribe")
+        for name, factor in goals.items():
+            if ours and values.get(name):
+                ratio = ours / values[name] if measure.rising else values[name] / ours
+                print(f" {ratio / factor:.2f} |", end="")
+            else:
+                print(" |", end="")
+        for name in results:
+            value = values.get(name)
+            text = "-" if value is None else f"{value:.{0 if value >= 100 else 1}f}{measure.unit}"
+            print(f" {text} |", end="")
+        print(flush=True)
 
-    from jobscribe.db.maintenance.compaction import compact
 
-    seconds = fill(root, finished, running)
-    with jobscribe(root) as ours:
-        row(
-            f"ready with {finished} finished and {running} running jobs",
-            f"{ours.ready_secs:.2f} s",  # type: ignore[attr-defined]
-            f"filling the log took {seconds:.0f} s; PSS then {pss_mib(ours.pid):.0f} MiB",
-            "<= 2 s",
-        )
-    began = time.perf_counter()
-    done = compact(root, keep=False)
-    seconds = time.perf_counter() - began
-    with jobscribe(root) as ours:
-        row(
-            f"the same with the log compacted, {done.events_before} events to {done.events_after}",
-            f"{ours.ready_secs:.2f} s",  # type: ignore[attr-defined]
-            f"compacting took {seconds:.0f} s; PSS then {pss_mib(ours.pid):.0f} MiB",
-            "<= 2 s",
-        )
+def where_it_goes(turns: list[dict[str, Any]], plan: dict[str, Any]) -> None:
+    """Print the CPU time per job and the memory of each process of jobscribe."""
+    columns = {
+        f"CPU per job, bulk of {n:,}": [t["bulk"][str(n)]["cpuMsOf"] for t in turns]
+        for n in plan["sizes"]
+    }
+    columns["one by one"] = [t["oneByOne"]["cpuMsOf"] for t in turns]
+    memory = [t["pssMib"] for t in turns]
+    titles = sorted({title for column in columns.values() for cpu in column for title in cpu})
+    print("\n| process of jobscribe |", " | ".join([*columns, "memory (PSS) then"]), "|")
+    print("| --- |" + " --- |" * (len(columns) + 1))
+    for title in titles:
+        shown = "job processes, and others that exited" if title == "exited" else title
+        cells = [
+            f"{statistics.median(cpu.get(title, 0.0) for cpu in column):.2f} ms"
+            for column in columns.values()
+        ]
+        pss = statistics.median(m.get(title, 0.0) for m in memory)
+        print(f"| {shown} |", " | ".join([*cells, f"{pss:.1f} MiB" if pss else ""]), "|")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Compare jobscribe with its peers.")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument(
+        "--sizes", default="1000,10000", help="bulk sizes (default: %(default)s)", metavar="N,N"
+    )
+    parser.add_argument(
+        "--only", help=f"some contestants of {', '.join(ACKNOWLEDGES)}", metavar="NAME,NAME"
+    )
+    parser.add_argument("--quick", action="store_true", help="1 repeat, bulk of 300")
+    parser.add_argument("--json", type=Path, help="write all results to a file", metavar="FILE")
+    given = parser.parse_args()
+    given.only = given.only.split(",") if given.only else list(ACKNOWLEDGES)
+    if unknown := [name for name in given.only if name not in ACKNOWLEDGES]:
+        parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(ACKNOWLEDGES)}")
+    return given
 
 
 def main() -> None:
+    given = arguments()
+    plan: dict[str, Any] = {
+        "sizes": [int(n) for n in given.sizes.split(",")],
+        "single": 1000,
+        "latencies": 300,
+    }
+    if given.quick:
+        given.repeats, plan = 1, {"sizes": [300], "single": 300, "latencies": 50}
+    head = f"{os.cpu_count()} cores, Python {sys.version.split()[0]}, 2 slots, `/bin/true`, median of {given.repeats}"
+    load = os.getloadavg()[0]
+    results, failed = take_turns(given.only, plan, given.repeats)
+    print(f"{head}, load {load:.1f} before and {os.getloadavg()[0]:.1f} after.")
     print(
-        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.2f}, Python {sys.version.split()[0]}, {SLOTS} slots\n"
+        "Ratios are speed to the reference of a goal: 1 or more meets it. CPU and memory are those of"
+        " all processes, the client included.\n"
     )
-    print(
-        "| what | here | beside it, in the same run | goal |\n| --- | --- | --- | --- |", flush=True
-    )
-    with tempfile.TemporaryDirectory(prefix="jobscribe-bench-") as folder:
-        jobs_and_latency(Path(folder) / "a")
-        cold(Path(folder) / "b")
-        history(Path(folder) / "c")
+    comparison(results, plan)
+    if "jobscribe" in results:
+        where_it_goes(results["jobscribe"], plan)
+    for name, reason in failed.items():
+        print(f"\nnot measured: {name}: {reason}")
+    print(flush=True)
+    if given.json:
+        given.json.write_text(json.dumps({"plan": plan, "results": results, "failed": failed}))
 
 
 if __name__ == "__main__":

@@ -68,9 +68,9 @@ class Submit(tornado.web.RequestHandler):
 
 class Wait(Submit):
     async def post(self) -> None:
-        i = json.loads(self.request.body)["id"]
-        if i in self.broker.waiting:
-            await self.broker.waiting[i]
+        for i in json.loads(self.request.body)["ids"]:
+            if i in self.broker.waiting:
+                await self.broker.waiting[i]
         self.finish({"over": True})
 
 

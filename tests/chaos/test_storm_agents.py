@@ -6,7 +6,6 @@ The supervisor is real, and its log names these agents before it starts. One rea
 job is among them.
 """
 
-import asyncio
 import json
 import signal
 import threading
@@ -16,74 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import socket_close
-from known_agents import alive_of, tell_of_agents, token_of
+from agent_crowd import Crowd, metrics, settled, snapshots
+from known_agents import tell_of_agents
 from supervisor_process import SupervisorProcess, until
 from timestamped_jobs import ROOM, SOAK, Stamps, sites, told
 
-from jobscribe.agent.session.websocket import Link
 from jobscribe.protocol.ids import AgentKey
-from jobscribe.protocol.wire.messages import Snapshot
 
 AGENTS = 1000
 IDLE_BYTES, SETTLED_SECS, ANSWER_SECS = 25 * 1024, 10.0, 1.0
 MAX_ROUND_SECS = 0.5
 KEYS = [AgentKey("local", "sequential", f"Storm{n:03d}", "localhost") for n in range(AGENTS)]
-
-
-class Crowd:
-    """All agents, on an event loop in a separate thread."""
-
-    def __init__(self, site: SupervisorProcess) -> None:
-        self._site, self._file = site, site.root / "agents.json"
-        self.up: set[AgentKey] = set()
-        self.ups = 0
-        self.lines: list[str] = []
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run)
-        self._over = asyncio.Event()
-
-    def __enter__(self) -> "Crowd":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join()
-        self._loop.close()
-
-    def _run(self) -> None:
-        self._loop.run_until_complete(self._live())
-
-    async def _live(self) -> None:
-        before = socket_close.watched(self._loop)
-        tasks = [self._loop.create_task(self._agent(key).run()) for key in KEYS]
-        await self._over.wait()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await socket_close.said(before)
-
-    def _agent(self, key: AgentKey) -> Link:
-        def up() -> None:
-            self.up.add(key)
-            self.ups += 1
-            link.send(Snapshot(number=1, page=0, last=True, executions=()))
-
-        link = Link(
-            self._file,
-            str(key),
-            token_of(key),
-            alive_of(self._site, key),
-            self._log,  # type: ignore[arg-type]
-            on_up=up,
-            on_message=lambda _: None,
-            on_down=lambda: self.up.discard(key),
-        )
-        return link
-
-    def _log(self, text: str, *args: Any, **_: Any) -> None:
-        self.lines.append(text.format(*args))
 
 
 class Prober:
@@ -140,19 +82,6 @@ def site(make_site: MakeSite) -> Iterator[SupervisorProcess]:
     yield site.start()
 
 
-def metrics(site: SupervisorProcess) -> Any:
-    return site.ask("GET", "/api/metrics").json()
-
-
-def settled(site: SupervisorProcess, snapshots: int) -> bool:
-    """Return whether all agents are connected and have sent their snapshots."""
-    return metrics(site)["hub"]["connections"] == AGENTS + 1 and _snapshots(site) >= snapshots
-
-
-def _snapshots(site: SupervisorProcess) -> int:
-    return site.logged().count("opName=snapshot")
-
-
 @pytest.mark.timeout(300)
 def test_a_thousand_idle_agents_and_their_storm(site: SupervisorProcess, tmp_path: Path) -> None:
     stamps, go = Stamps(tmp_path / "stamps"), tmp_path / "go"
@@ -160,14 +89,14 @@ def test_a_thousand_idle_agents_and_their_storm(site: SupervisorProcess, tmp_pat
     site.submit(long)
     site.running(long)
     before = metrics(site)["process"]
-    with Crowd(site) as crowd:
-        until(lambda: settled(site, AGENTS + 1), "all are connected", 60, 0.1)
+    with Crowd(site, KEYS) as crowd:
+        until(lambda: settled(site, AGENTS + 1, AGENTS + 1), "all are connected", 60, 0.1)
         there = metrics(site)["process"]
         each = (there["rss"] - before["rss"]) / AGENTS
         print(
             f"{AGENTS} idle agents: {each / 1024:.1f} KiB each, {(there['tasks'] - before['tasks']) / AGENTS:.2f} tasks each"
         )
-        snapshots = _snapshots(site)
+        before_kill = snapshots(site)
         site.stop(signal.SIGKILL)
         until(lambda: not crowd.up, "all have noticed")
         time.sleep(3.0)  # by now their backoff has reached its maximum, as after any restart
@@ -175,7 +104,7 @@ def test_a_thousand_idle_agents_and_their_storm(site: SupervisorProcess, tmp_pat
         begun = time.monotonic()
         with Prober(site, long) as prober:
             until(
-                lambda: settled(site, snapshots + AGENTS + 1),
+                lambda: settled(site, AGENTS + 1, before_kill + AGENTS + 1),
                 "all are back and believed",
                 SETTLED_SECS * ROOM,
                 0.1,
