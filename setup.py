@@ -95,7 +95,13 @@ EXTRAS = {
         "types-psutil>=6.1",
         "types-waitress>=3",
     ],
-    "bench": ["celery[redis]>=5.5", "dask[distributed]>=2025.1", "hyperqueue>=0.21", "parsl>=2025.1", "rq>=2"],
+    "bench": [
+        "celery[redis]>=5.5",
+        "dask[distributed]>=2025.1",
+        "hyperqueue>=0.21",
+        "parsl>=2025.1",
+        "rq>=2",
+    ],
     "docs": [
         "mkdocs>=1.6,<2",
         "mkdocs-material>=9.7",
