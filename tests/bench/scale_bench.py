@@ -26,12 +26,23 @@ from supervisor_process import UID, SupervisorProcess, jid_of, req_id, shell, sp
 from jobscribe.protocol.ids import AgentKey
 
 CHUNK, FIRST, SAMPLE, PAGES = 10_000, 50, 300, 9
+#: Exponent from which growth is superlinear.
+LINEAR = 1.2
 Costs = dict[str, float]
 
 
 def cpu_secs(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def cpu_at_rest(pid: int) -> float:
+    """Return the CPU seconds when records and indexes are written, too."""
+    before = -1.0
+    while (now := cpu_secs(pid)) - before > 0.02:
+        before = now
+        time.sleep(0.5)
+    return now
 
 
 def post(site: SupervisorProcess, path: str, **body: Any) -> Any:
@@ -73,15 +84,17 @@ def _queue(site: SupervisorProcess, n: int, go: Path) -> Costs:
     cpu = cpu_secs(site.pid)
     secs = took(lambda: _fill(site, run, n))
     out["submit, s"] = secs
-    out["submit, CPU of the supervisor, s"] = cpu_secs(site.pid) - cpu
+    out["submit, CPU of the supervisor, s"] = cpu_at_rest(site.pid) - cpu
     _progress(f"{n} runs queued in {secs:.1f} s")
     out["memory (PSS), MiB"] = pss_mib(site.pid)
     pages = [took(lambda: post(site, "job-list", limit=100)) for _ in range(PAGES)]
     out["first page of `job list`, ms"] = statistics.median(pages) * 1000
     pages = [took(lambda: post(site, "job-list", limit=100, uid=UID)) for _ in range(PAGES)]
     out["first page of one user, ms"] = statistics.median(pages) * 1000
+    _lag(site, out, "until the restart")
     site.stop()
     out["restart, s"] = took(site.start)
+    out["restart, CPU of the supervisor, s"] = cpu_secs(site.pid)
     out["memory (PSS) after the restart, MiB"] = pss_mib(site.pid)
     _progress(f"restarted in {out['restart, s']:.1f} s")
     until(lambda: all(site.status(b)["known"] for b in blockers), "the agent is back", 60)
@@ -96,12 +109,16 @@ def _queue(site: SupervisorProcess, n: int, go: Path) -> Costs:
     out["cancel --group, s"] = took(lambda: post(site, "group-cancel", reqId=req_id(), **group))
     while not post(site, "job-group", **group, limit=0, waitSecs=10)["over"]:
         pass
-    out["cancel --group, CPU of the supervisor, s"] = cpu_secs(site.pid) - cpu
-    loop = metrics(site)["loop"]
-    out["loop lag p99.9, ms"] = loop["p999"] * 1000
-    out["longest round of the loop, ms"] = loop["worst"]["secs"] * 1000
-    _progress(f"longest round at {loop['worst']['what']}")
+    out["cancel --group, CPU of the supervisor, s"] = cpu_at_rest(site.pid) - cpu
+    _lag(site, out, "from the restart on")
     return out
+
+
+def _lag(site: SupervisorProcess, out: Costs, when: str) -> None:
+    loop = metrics(site)["loop"]
+    out[f"loop lag p99.9, {when}, ms"] = loop["p999"] * 1000
+    out[f"longest round of the loop, {when}, ms"] = loop["worst"]["secs"] * 1000
+    _progress(f"longest round {when}: {loop['worst']['secs']:.3f} s at {loop['worst']['what']}")
 
 
 def _submitted(site: SupervisorProcess, run: dict[str, Any]) -> dict[str, Any]:
@@ -141,15 +158,13 @@ def storm(n: int) -> Costs:
             site.start()
             cpu = cpu_secs(site.pid)
             secs = took(lambda: until(lambda: settled(site, n, seen + n), "all are back", 120, 0.1))
-            loop = metrics(site)["loop"]
-            _progress(f"storm of {n}: longest round at {loop['worst']['what']}")
-            return {
+            out = {
                 "all back and believed, s": secs,
                 "CPU of the supervisor meanwhile, s": cpu_secs(site.pid) - cpu,
                 "memory (PSS) of the agents, MiB": memory,
-                "loop lag p99.9, ms": loop["p999"] * 1000,
-                "longest round of the loop, ms": loop["worst"]["secs"] * 1000,
             }
+            _lag(site, out, "in the storm")
+            return out
     finally:
         site.end()
 
@@ -160,13 +175,19 @@ def growth(values: dict[int, float]) -> str:
     A value that changes by less than half is flat; the exponent says the rest.
     """
     *first, (n1, v1), (n2, v2) = values.items()
-    least = first[0][1] if first else 0.0
+    n0, least = first[0] if first else (0, 0.0)
     if max(v1, v2) < 1.5 * min(v1, v2) or v2 <= v1:
         return "flat" if v2 >= v1 / 1.5 else "falls"
-    exponent = math.log(max(v2 - least, 1e-9) / max(v1 - least, 1e-9)) / math.log(n2 / n1)
+    if v1 <= 0:
+        return "too small to measure below the largest size"
+    exponent = math.log(max(v2 - least, 1e-9) / max(v1 - least, 1e-9))
+    exponent /= math.log((n2 - n0) / (n1 - n0))
     if v1 - least < 0.2 * least:  # the first step is too small to compare with
         exponent = math.log(v2 / v1) / math.log(n2 / n1)
-    name = "logarithmic" if exponent < 0.3 else "linear" if exponent < 1.2 else "superlinear"
+    if exponent >= LINEAR and math.log(v2 / v1) / math.log(n2 / n1) < 1.1:
+        exponent = 1.0  # the value at the smallest size was too inexact to subtract
+    names = ((0.3, "logarithmic"), (0.8, "sublinear"), (LINEAR, "linear"))
+    name = next((name for bound, name in names if exponent < bound), "superlinear")
     return f"{name} (n^{exponent:.1f})"
 
 
