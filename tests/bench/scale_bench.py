@@ -36,6 +36,15 @@ def cpu_secs(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def cpu_at_rest(pid: int) -> float:
+    """Return the CPU seconds when records and indexes are written, too."""
+    before = -1.0
+    while (now := cpu_secs(pid)) - before > 0.02:
+        before = now
+        time.sleep(0.5)
+    return now
+
+
 def post(site: SupervisorProcess, path: str, **body: Any) -> Any:
     """Like `site.post`, for requests that take minutes."""
     connection = site.connection(timeout=900)
@@ -75,7 +84,7 @@ def _queue(site: SupervisorProcess, n: int, go: Path) -> Costs:
     cpu = cpu_secs(site.pid)
     secs = took(lambda: _fill(site, run, n))
     out["submit, s"] = secs
-    out["submit, CPU of the supervisor, s"] = cpu_secs(site.pid) - cpu
+    out["submit, CPU of the supervisor, s"] = cpu_at_rest(site.pid) - cpu
     _progress(f"{n} runs queued in {secs:.1f} s")
     out["memory (PSS), MiB"] = pss_mib(site.pid)
     pages = [took(lambda: post(site, "job-list", limit=100)) for _ in range(PAGES)]
@@ -100,7 +109,7 @@ def _queue(site: SupervisorProcess, n: int, go: Path) -> Costs:
     out["cancel --group, s"] = took(lambda: post(site, "group-cancel", reqId=req_id(), **group))
     while not post(site, "job-group", **group, limit=0, waitSecs=10)["over"]:
         pass
-    out["cancel --group, CPU of the supervisor, s"] = cpu_secs(site.pid) - cpu
+    out["cancel --group, CPU of the supervisor, s"] = cpu_at_rest(site.pid) - cpu
     _lag(site, out, "from the restart on")
     return out
 
@@ -166,10 +175,13 @@ def growth(values: dict[int, float]) -> str:
     A value that changes by less than half is flat; the exponent says the rest.
     """
     *first, (n1, v1), (n2, v2) = values.items()
-    least = first[0][1] if first else 0.0
+    n0, least = first[0] if first else (0, 0.0)
     if max(v1, v2) < 1.5 * min(v1, v2) or v2 <= v1:
         return "flat" if v2 >= v1 / 1.5 else "falls"
-    exponent = math.log(max(v2 - least, 1e-9) / max(v1 - least, 1e-9)) / math.log(n2 / n1)
+    if v1 <= 0:
+        return "too small to measure below the largest size"
+    exponent = math.log(max(v2 - least, 1e-9) / max(v1 - least, 1e-9))
+    exponent /= math.log((n2 - n0) / (n1 - n0))
     if v1 - least < 0.2 * least:  # the first step is too small to compare with
         exponent = math.log(v2 / v1) / math.log(n2 / n1)
     if exponent >= LINEAR and math.log(v2 / v1) / math.log(n2 / n1) < 1.1:
