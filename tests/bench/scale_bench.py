@@ -1,5 +1,6 @@
-"""How the costs of a supervisor grow with queued runs and with connected agents:
-`python tests/bench/scale_bench.py`. Prints tables; asserts nothing.
+"""Costs of a supervisor by the number of queued runs and of connected agents.
+
+`python tests/bench/scale_bench.py` prints tables; asserts nothing.
 
 The queue belongs to one user. Two runs that wait for a file hold both slots while it is filled and
 while the supervisor restarts. The agents are links of the product in this process.
