@@ -193,6 +193,7 @@ class _Agent:
             boot_id=processes.boot_id(),
             pid=os.getpid(),
             keeper_pid=hello["keeperPid"],
+            runs_ahead=True if hello.get("runsAhead") and "batch" not in config else msgspec.UNSET,
         )
         self._link = Link(
             Path(config["addressFile"]),
@@ -454,7 +455,7 @@ class _Agent:
         the first of them.
         """
         if self._batch is None:
-            self._starter.start(launch.token, launch.spec, launch.shared)
+            self._starter.start(launch.token, launch.spec, launch.shared, launch.slot)
         elif launch.shared is None:
             self._batch.launch(launch.token, launch.spec)
         else:

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from ..protocol.ids import AgentKey, OpId, Token
-from ..protocol.wire.messages import Shared, TaskRun, TaskSpec, ToSupervisor
+from ..protocol.wire.messages import Shared, SlotUse, TaskRun, TaskSpec, ToSupervisor
 
 #: Plain JSON data that identifies a started agent. The supervisor stores it durably, and passes it
 #: back to the driver after a restart or an upgrade.
@@ -160,9 +160,13 @@ class TaskDriver(Protocol):
     (`Execution.ending`).
     """
 
-    def launch(self, place: AgentKey, token: Token, spec: TaskSpec) -> None:
+    def launch(
+        self, place: AgentKey, token: Token, spec: TaskSpec, slot: SlotUse | None = None
+    ) -> None:
         """Launch this execution. Idempotent: a token is launched at most once, and never after its
         `stop`.
+
+        slot: set only for places that keep runs until a slot is free (see messages.SlotUse).
         """
 
     def launch_gang(self, place: AgentKey, shared: Shared, tasks: Sequence[TaskRun]) -> None:

@@ -19,6 +19,7 @@ from ..protocol.wire.messages import (
     PortsProbed,
     RunStatusUpdate,
     Shared,
+    SlotUse,
     Snapshot,
     TaskRun,
     TaskSpec,
@@ -141,7 +142,9 @@ class FakeTasks:
     def __init__(self, place: Place, report: Report) -> None:
         self.place, self._report = place, report
 
-    def launch(self, place: AgentKey, token: Token, spec: TaskSpec) -> None:
+    def launch(
+        self, place: AgentKey, token: Token, spec: TaskSpec, slot: SlotUse | None = None
+    ) -> None:
         if self.place.silent:
             return
         known = self._known(place)

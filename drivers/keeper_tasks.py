@@ -5,6 +5,8 @@ The agent and its keeper fulfil the contract (agent/session, agent/keeper).
 
 from collections.abc import Callable, Mapping, Sequence
 
+import msgspec
+
 from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey, OpId, Token, base62, op_id
 from ..protocol.wire.messages import (
@@ -15,6 +17,7 @@ from ..protocol.wire.messages import (
     RunStatus,
     RunTasks,
     Shared,
+    SlotUse,
     TaskRun,
     TaskSpec,
     ToAgent,
@@ -37,8 +40,11 @@ class KeeperTaskDriver:
     ) -> None:
         self._send, self._agents, self._entropy = send, agents, entropy
 
-    def launch(self, place: AgentKey, token: Token, spec: TaskSpec) -> None:
-        self._send(place, Run(op_id=op_id(token, "run"), token=token, spec=spec))
+    def launch(
+        self, place: AgentKey, token: Token, spec: TaskSpec, slot: SlotUse | None = None
+    ) -> None:
+        run = Run(op_id=op_id(token, "run"), token=token, spec=spec)
+        self._send(place, run if slot is None else msgspec.structs.replace(run, slot=slot))
 
     def launch_gang(self, place: AgentKey, shared: Shared, tasks: Sequence[TaskRun]) -> None:
         self._send(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ..protocol.ids import AgentKey, AgentKind, OpId, Token
-from ..protocol.wire.messages import Shared, TaskRun, TaskSpec
+from ..protocol.wire.messages import Shared, SlotUse, TaskRun, TaskSpec
 from .contracts import TaskDriver
 
 
@@ -16,8 +16,10 @@ class TaskRouter:
     def _driver_for(self, place: AgentKey) -> TaskDriver:
         return self._containers if place.kind == AgentKind.CONTAINER else self._agents
 
-    def launch(self, place: AgentKey, token: Token, spec: TaskSpec) -> None:
-        self._driver_for(place).launch(place, token, spec)
+    def launch(
+        self, place: AgentKey, token: Token, spec: TaskSpec, slot: SlotUse | None = None
+    ) -> None:
+        self._driver_for(place).launch(place, token, spec, slot)
 
     def launch_gang(self, place: AgentKey, shared: Shared, tasks: Sequence[TaskRun]) -> None:
         self._driver_for(place).launch_gang(place, shared, tasks)

@@ -188,7 +188,7 @@ class EffectExecutor:
                 if app is not None and self._library_sync.apart(effect.key):
                     self._spawn(self._launch_with_library(tasks, effect, app.simulation_type), log)
                 else:
-                    tasks.launch(effect.key, effect.token, effect.spec)
+                    tasks.launch(effect.key, effect.token, effect.spec, effect.slot)
             case LaunchGang():
                 first = effect.tasks[0].token
                 op = short_op(effect.tasks[0].op_id)
@@ -219,7 +219,7 @@ class EffectExecutor:
         starts.
         """
         await self._library_sync.copy_library(effect.key, simulation_type)
-        tasks.launch(effect.key, effect.token, effect.spec)
+        tasks.launch(effect.key, effect.token, effect.spec, effect.slot)
 
     # ---- timers
 

@@ -8,7 +8,7 @@ from typing import Any
 from ...protocol.errors import Refusal
 from ...protocol.ids import Token, execution_log_ids
 from ...protocol.launch.job_script import export_lines, script
-from ...protocol.wire.messages import Shared, TaskSpec
+from ...protocol.wire.messages import Shared, SlotUse, TaskSpec
 from ...runtime.log.logger import Log
 from ..files.output_reader import Evidence
 from ..host.login_environment import LoginEnvironment
@@ -49,13 +49,17 @@ class Starter:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def start(self, token: Token, spec: TaskSpec, shared: Shared | None) -> None:
+    def start(
+        self, token: Token, spec: TaskSpec, shared: Shared | None, slot: SlotUse | None = None
+    ) -> None:
         """Send the start order; read the login environment first if it is unknown."""
         log = self._log.bound(**execution_log_ids(token))
         if self._login.known is not None:
-            self._start(log, token, spec, shared)
+            self._start(log, token, spec, shared, slot)
             return
-        task = asyncio.get_running_loop().create_task(self._start_later(log, token, spec, shared))
+        task = asyncio.get_running_loop().create_task(
+            self._start_later(log, token, spec, shared, slot)
+        )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -68,7 +72,7 @@ class Starter:
             await self._login.load()
 
     async def _start_later(
-        self, log: Log, token: Token, spec: TaskSpec, shared: Shared | None
+        self, log: Log, token: Token, spec: TaskSpec, shared: Shared | None, slot: SlotUse | None
     ) -> None:
         try:
             await self._login.load()
@@ -77,9 +81,11 @@ class Starter:
             return
         if self._login.sentence:
             log("login profile: {}", self._login.sentence)
-        self._start(log, token, spec, shared)
+        self._start(log, token, spec, shared, slot)
 
-    def _start(self, log: Log, token: Token, spec: TaskSpec, shared: Shared | None) -> None:
+    def _start(
+        self, log: Log, token: Token, spec: TaskSpec, shared: Shared | None, slot: SlotUse | None
+    ) -> None:
         busy = ports_in_use(spec.ports)
         if busy:
             sentence = f"port{'s' * (len(busy) > 1)} {', '.join(map(str, busy))} already in use on this host"
@@ -94,6 +100,8 @@ class Starter:
             order["job"] = shared.job
         if spec.memory_bytes is not None:
             order["memory"] = spec.memory_bytes
+        if slot is not None:
+            order |= {"slot": True, "ahead": slot == "ahead"}
         try:
             text = script(
                 token,

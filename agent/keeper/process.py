@@ -260,6 +260,7 @@ class _Keeper:
             "keeperPid": os.getpid(),
             "cgroups": self._cgroups.state,
             "pings": True,
+            "runsAhead": True,
             "executions": [e.report() for e in self._jobs.known.values()],
         }
 

@@ -35,6 +35,7 @@ from ...protocol.wire.messages import (
     RunStatusUpdate,
     RunTasks,
     Shared,
+    SlotUse,
     Snapshot,
     TaskRun,
     TaskSpec,
@@ -61,11 +62,14 @@ class Send(msgspec.Struct, frozen=True):
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """Order the keeper to start this; it refuses a used token. shared: data of the task's gang."""
+    """Order the keeper to start this; it refuses a used token. shared: data of the task's gang.
+    slot: see messages.SlotUse.
+    """
 
     token: Token
     spec: TaskSpec
     shared: Shared | None = None
+    slot: SlotUse | None = None
 
 
 class Stop(msgspec.Struct, frozen=True):
@@ -124,6 +128,8 @@ class _Known(msgspec.Struct):
     execution: Execution
     seen: float
     reported: float = float("-inf")
+    #: it waits with the keeper for a free slot
+    ahead: bool = False
 
 
 class Session:
@@ -194,6 +200,10 @@ class Session:
 
     def _run(self, op: Run | TaskRun, shared: Shared | None, mono: float) -> list[Output]:
         known = self._known.get(op.token)
+        slot = op.slot if isinstance(op, Run) and op.slot is not msgspec.UNSET else None
+        if known is not None and known.ahead and slot == "held":
+            known.ahead = False
+            return [Launch(op.token, op.spec, slot=slot)]
         if known is not None:
             return [self._report(known, mono)]
         if op.token.serial < self._serials.get(op.token.jid, 0):
@@ -203,8 +213,11 @@ class Session:
             )
             self._known[op.token] = _Known(refused, mono)
             return [self._report(self._known[op.token], mono)]
-        self._store(Execution(token=op.token, state=ExecutionState.STARTING, op_id=op.op_id), mono)
-        return [Launch(op.token, op.spec, shared)]
+        known = self._store(
+            Execution(token=op.token, state=ExecutionState.STARTING, op_id=op.op_id), mono
+        )
+        known.ahead = slot == "ahead"
+        return [Launch(op.token, op.spec, shared, slot)]
 
     def _cancel(self, op: Cancel, mono: float) -> list[Output]:
         known = self._known.get(op.token)
@@ -343,6 +356,7 @@ def _parse_execution(e: dict[str, Any]) -> Execution:
         started_at=e.get("startedAt"),
         elapsed_secs=e.get("elapsed"),
         exit=exit_,
+        successor=parse_token(e["successor"]) if e.get("successor") else msgspec.UNSET,
     )
 
 

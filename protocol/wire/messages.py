@@ -32,6 +32,10 @@ Text = Annotated[str, msgspec.Meta(max_length=8192)]
 Secs = Annotated[float, msgspec.Meta(gt=0, le=366 * 86400)]
 Offset = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Stream = Literal["stdout", "stderr"]
+#: The part of a plain run in its agent's slots. held: it starts at once. ahead: its slot is still
+#: in use; it starts when an execution with a slot has ended, or when its order is repeated as
+#: "held". The end of either lets the next waiting run start.
+SlotUse = Literal["held", "ahead"]
 #: Commands of an app: read the result or a frame of a run, analyse it, list or export its files, or
 #: compute without a run.
 JobCmd = Literal[
@@ -148,6 +152,8 @@ class Execution(
     exit: ExitInfo | None = None
     #: only where a batch scheduler starts it
     batch: BatchState | msgspec.UnsetType = msgspec.UNSET
+    #: only of an ended execution: the one that waited with `Run.slot` and was started instead
+    successor: Token | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def ending(self) -> bool:
@@ -162,12 +168,14 @@ class Execution(
 
 class Run(_Message, frozen=True, kw_only=True, tag="run"):
     """Start this execution, unless its token was started before. Answered by
-    `run_status_update`.
+    `run_status_update` when it starts or ends.
     """
 
     op_id: OpId
     token: Token
     spec: TaskSpec
+    #: only for agents that announce `runs_ahead`; unset: it takes no part in the agent's slots
+    slot: SlotUse | msgspec.UnsetType = msgspec.UNSET
 
 
 class TaskRun(
@@ -347,6 +355,8 @@ class Alive(_Message, frozen=True, kw_only=True, tag="alive"):
     boot_id: Text
     pid: int
     keeper_pid: int
+    #: it keeps runs until a slot is free (`Run.slot`); not sent by earlier versions
+    runs_ahead: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class Snapshot(_Message, frozen=True, kw_only=True, tag="snapshot"):

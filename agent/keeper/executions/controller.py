@@ -81,18 +81,30 @@ class ExecutionController:
             self._kernel,
         )
         self._refused: dict[str, None] = {}
+        #: start orders that wait for a slot, in order of arrival
+        self._ahead: dict[str, dict[str, Any]] = {}
         #: set when the keeper ends: nothing is started any more; called when nothing runs
         self.when_idle: Callable[[], None] | None = None
 
     # ---- orders; each raises ValueError if the order is invalid
 
     def start(self, order: dict[str, Any]) -> None:
-        """Start an execution unless its token was used before, then report its state."""
+        """Start an execution unless its token was used before, then report its state.
+
+        An order with `ahead` waits until an execution with a `slot` ends, or until it is repeated
+        without `ahead`. Nothing is recorded meanwhile: if this keeper ends, the supervisor repeats
+        the order.
+        """
         e = self._find(order)
         if e is not None:
             self._report_state(e)
             return
+        if order.get("ahead") is True and self.when_idle is None:
+            self._ahead.setdefault(order["name"], order)
+            return
+        self._ahead.pop(order["name"], None)
         e = Execution(order["name"], str(order["token"]), self._layout.evidence(order["name"]))
+        e.slot = order.get("slot") is True
         if not self.running:
             self._kernel.skip()
         try:
@@ -109,6 +121,7 @@ class ExecutionController:
         reason, grace = str(order["reason"]), float(order["grace"])
         e = self._find(order)
         if e is None:
+            self._ahead.pop(order["name"], None)
             e = Execution(
                 order["name"],
                 str(order.get("token") or order["name"]),
@@ -136,6 +149,7 @@ class ExecutionController:
                 del self.known[name]
 
     def stop_all(self, reason: str, grace: float) -> None:
+        self._ahead.clear()
         for e in list(self.running.values()):
             self.terminator.stop(e, reason, grace)
 
@@ -217,7 +231,7 @@ class ExecutionController:
                 del self._refused[next(iter(self._refused))]
         e.finish(exit_)
         self.known[e.name] = e
-        self._report("ended", e)
+        self._report_end(e)
 
     def _take_over(self, name: str, token: str) -> Execution:
         e = recover_execution(name, token, self._layout, self._boot_id, self._life, self._cgroups)
@@ -296,10 +310,35 @@ class ExecutionController:
                 "tick", time.monotonic() + (_FAST_TICK_SECS if fast else _TICK_SECS), self._tick
             )
 
+    def _report_end(self, e: Execution) -> None:
+        """Report an end, and start the execution that has waited longest for the slot. The report
+        names it, so that the supervisor gives it the slot.
+        """
+        following = None
+        if e.slot and self.when_idle is None:
+            following = next(iter(self._ahead.values()), None)
+        if following is None:
+            self._report("ended", e)
+            return
+        e.successor = str(following["token"])
+        self._report("ended", e)
+        self._start_waiting(following)
+
+    def _start_waiting(self, order: dict[str, Any]) -> None:
+        try:
+            self.start(order | {"ahead": False})
+        except OSError as error:  # a resource is exhausted; the supervisor has given it the slot
+            log(f"{order['token']} cannot start yet, retrying: {error}")
+            self._loop.call_at(
+                ("start", order["name"]),
+                time.monotonic() + _TICK_SECS,
+                lambda: self._start_waiting(order),
+            )
+
     def _report_state(self, e: Execution) -> None:
         self._report("ended" if e.ended else "started", e)
 
     def _execution_ended(self, e: Execution) -> None:
-        self._report("ended", e)
+        self._report_end(e)
         if not self.running and self.when_idle is not None:
             self.when_idle()

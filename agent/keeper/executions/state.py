@@ -68,10 +68,12 @@ class Execution:
         "run_dir",
         "samples",
         "sizes",
+        "slot",
         "started_at",
         "started_mono",
         "state",
         "stop_reason",
+        "successor",
         "survivors",
         "terminated",
         "ticks",
@@ -99,6 +101,9 @@ class Execution:
         self.cgroup: Cgroup | None = None
         #: out-of-memory counters at its start (see `oom_detection`)
         self.oom_counters: dict[str, Any] | None = None
+        #: its end lets the next waiting execution start; the token of that execution
+        self.slot = False
+        self.successor: str | None = None
         #: no other execution of this keeper ran at the same time
         self.alone = True
         self.lock_fd = self.pidfd = -1
@@ -176,4 +181,5 @@ class Execution:
             "elapsed": elapsed,
             "runDir": self.run_dir,
             "exit": self.exit or self.exited,
+            "successor": self.successor,
         }

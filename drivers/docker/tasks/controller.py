@@ -19,6 +19,7 @@ from ....protocol.wire.messages import (
     PortsProbed,
     RunStatusUpdate,
     Shared,
+    SlotUse,
     TaskRun,
     TaskSpec,
     ToSupervisor,
@@ -79,7 +80,9 @@ class ContainerTaskController:
 
     # ---- TaskDriver
 
-    def launch(self, place: AgentKey, token: Token, spec: TaskSpec) -> None:
+    def launch(
+        self, place: AgentKey, token: Token, spec: TaskSpec, slot: SlotUse | None = None
+    ) -> None:
         self._launch(place, None, [(token, spec)])
 
     def launch_gang(self, place: AgentKey, shared: Shared, tasks: Sequence[TaskRun]) -> None:

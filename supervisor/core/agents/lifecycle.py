@@ -396,6 +396,7 @@ def connected(tx: Transaction, input_: AgentConnected) -> None:
     view.sign_in, view.signed_in = "", False
     view.boot_id, view.host = input_.alive.boot_id, input_.alive.host
     view.keeper, view.keeper_pid = None, input_.alive.keeper_pid
+    view.runs_ahead = input_.alive.runs_ahead is True
     view.snapshot_number, view.snapshot, view.snapshot_pages, view.snapshot_done = None, {}, 0, 0
     tx.emit(SetTimer(timers.SnapshotDeadline(key, view.epoch), tx.world.policy.op_reply_secs))
     if view.unknown_since is None and view.placed:

@@ -11,7 +11,7 @@ import msgspec
 from ....db.events.events import agent_stream, job_stream
 from ....protocol.errors import Refusal
 from ....protocol.ids import AgentKey, OpId, Token
-from ....protocol.wire.messages import Shared, TaskRun, TaskSpec
+from ....protocol.wire.messages import Shared, SlotUse, TaskRun, TaskSpec
 from .causes import Cause
 from .timers import (
     AgentTimer,
@@ -80,6 +80,8 @@ class LaunchTask(msgspec.Struct, frozen=True):
     key: AgentKey
     token: Token
     spec: TaskSpec
+    #: None: the agent does not know slots, or the run takes no part in them
+    slot: SlotUse | None = None
 
 
 class LaunchGang(msgspec.Struct, frozen=True):

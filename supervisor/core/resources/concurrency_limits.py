@@ -83,14 +83,35 @@ def restore(
         _pool(slots, limit).holders.add(ticket)
 
 
+def force(
+    slots: ConcurrencyLimits, ticket: RunKey, number: int, pools: tuple[LimitPool, ...]
+) -> None:
+    """Let a ticket hold all its pools, even above capacity: it uses them already."""
+    claim = slots.claims.get(ticket)
+    if claim is None:
+        restore(slots, ticket, number, pools)
+        return
+    if claim.held < len(claim.pools):
+        queue = slots.pools[claim.pools[claim.held]].queue
+        del queue[bisect_left(queue, (claim.number, ticket))]
+    for limit in claim.pools[claim.held :]:
+        _pool(slots, limit).holders.add(ticket)
+    claim.held = len(claim.pools)
+
+
 def release(
-    slots: ConcurrencyLimits, ticket: RunKey, only: LimitPool | None = None
+    slots: ConcurrencyLimits,
+    ticket: RunKey,
+    only: LimitPool | None = None,
+    successor: RunKey | None = None,
 ) -> list[RunKey]:
     """Release everything that a ticket holds or waits for (or one pool of a ticket that holds all).
     Return the tickets that now hold all their pools.
+
+    successor: a waiting ticket that gets the released slot before the others that wait for it.
     """
     if only is None:
-        return release_all(slots, (ticket,))
+        return release_all(slots, (ticket,), successor)
     claim = slots.claims.get(ticket)
     if claim is None or only not in claim.pools[: claim.held]:
         return []
@@ -100,9 +121,11 @@ def release(
     return _grant_released(slots, (only,))
 
 
-def release_all(slots: ConcurrencyLimits, tickets: Iterable[RunKey]) -> list[RunKey]:
+def release_all(
+    slots: ConcurrencyLimits, tickets: Iterable[RunKey], successor: RunKey | None = None
+) -> list[RunKey]:
     """Release everything that these tickets hold or wait for. None of them gets a slot that another
-    of them releases.
+    of them releases. successor: see `release`.
     """
     limits: dict[LimitPool, None] = {}
     for ticket in tickets:
@@ -115,7 +138,8 @@ def release_all(slots: ConcurrencyLimits, tickets: Iterable[RunKey]) -> list[Run
             queue = slots.pools[limit].queue
             del queue[bisect_left(queue, (claim.number, ticket))]
         limits |= dict.fromkeys(claim.pools[: claim.held + 1])
-    return _grant_released(slots, limits)
+    first = [] if successor is None else _grant_to(slots, limits, successor)
+    return first + _grant_released(slots, limits)
 
 
 def wait_of(slots: ConcurrencyLimits, ticket: RunKey) -> LimitWait | None:
@@ -187,6 +211,28 @@ def _grant_released(slots: ConcurrencyLimits, limits: Iterable[LimitPool]) -> li
     for limit in limits:
         _forget_if_unused(slots, limit)
     return out
+
+
+def _grant_to(
+    slots: ConcurrencyLimits, limits: Iterable[LimitPool], ticket: RunKey
+) -> list[RunKey]:
+    """Grant free slots of these pools to this ticket if it waits for one of them, whoever else
+    waits there.
+    """
+    claim = slots.claims.get(ticket)
+    if claim is None or claim.held == len(claim.pools) or claim.pools[claim.held] not in limits:
+        return []
+    pool = slots.pools[claim.pools[claim.held]]
+    if len(pool.holders) >= pool.capacity:
+        return []
+    del pool.queue[bisect_left(pool.queue, (claim.number, ticket))]
+    while claim.held < len(claim.pools):
+        pool = _pool(slots, claim.pools[claim.held])
+        if claim.pools[claim.held] not in limits or len(pool.holders) >= pool.capacity:
+            return _advance(slots, [ticket])
+        pool.holders.add(ticket)
+        claim.held += 1
+    return [ticket]
 
 
 def _grant(slots: ConcurrencyLimits, limit: LimitPool) -> list[RunKey]:

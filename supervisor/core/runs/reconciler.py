@@ -7,6 +7,7 @@ stopped. An end that is already recorded is acknowledged again. A task that the 
 was never received (it is sent again) or, if it had started, is lost.
 """
 
+from collections.abc import Container
 from typing import assert_never
 
 import msgspec
@@ -47,7 +48,7 @@ from ..interface.effects import (
     StopTask,
 )
 from ..interface.inputs import AgentMessage, FramesLost
-from ..scheduling import dispatch, gang_placement, placement
+from ..scheduling import dispatch, gang_placement, placement, placement_ahead
 from ..state import cluster_assignment
 from ..state.agent_phase import AgentPhase
 from ..state.agent_state import AgentState
@@ -140,7 +141,8 @@ def update(tx: Transaction, key: AgentKey, execution: Execution) -> None:
         _batch_reported(tx, task, execution.batch)
     match execution.state:
         case ExecutionState.STARTING:
-            tx.emit(SetTimer(timers.LaunchDeadline(token), _reply_secs(tx, token)))
+            if (token.jid, token.serial) not in tx.world.agent(key).ahead:
+                tx.emit(SetTimer(timers.LaunchDeadline(token), _reply_secs(tx, token)))
             if _must_stop(tx, token):
                 termination.repeat_stop(tx, token)
         case ExecutionState.RUNNING:
@@ -242,6 +244,8 @@ def _ended(tx: Transaction, task: Task, execution: Execution) -> None:
     exit_ = execution.exit or ExitInfo(
         source="lost", detail="the agent reported its end without an exit status"
     )
+    if execution.successor is not msgspec.UNSET:
+        tx.successors[task.token] = (execution.successor.jid, execution.successor.serial)
     if exit_.source == "start" and _restarted(tx, task):
         exit_ = ExitInfo(source="lost", detail=RESTARTED, stop_reason=exit_.stop_reason)
     finish(tx, task, exit_, pid=execution.pid, start_ticks=execution.start_ticks)
@@ -285,6 +289,8 @@ def finish(
     if exit_.fault == "subnetTaken":
         gang_placement.avoid_network(tx, task)
     run = tx.world.jobs[token.jid].run
+    if run is not None and not run.spec.roles and exit_.started_at and exit_.ended_at:
+        placement_ahead.record_duration(view, exit_.ended_at - exit_.started_at)
     if (
         run is not None
         and run.serial == token.serial
@@ -358,9 +364,10 @@ def reconcile(tx: Transaction, key: AgentKey, known: dict[Token, Execution]) -> 
     dispatch.launch(
         tx,
         key,
-        [token for token in sorted(view.placed - known.keys()) if _must_relaunch(tx, key, token)],
+        [token for token in _unknown(view, known) if _must_relaunch(tx, key, token)],
     )
-    for execution in known.values():
+    # ends first: a run that its agent started in the slot of another one gets that slot
+    for execution in sorted(known.values(), key=lambda e: e.state != ExecutionState.ENDED):
         update(tx, key, execution)
     if not view.synced:
         view.news, view.news_since = (
@@ -371,6 +378,14 @@ def reconcile(tx: Transaction, key: AgentKey, known: dict[Token, Execution]) -> 
         tx.emit(ClearTimer(timers.SnapshotDeadline(key, view.epoch)))
         placement.agent_up(tx, key)
         lifecycle.ready(tx, key)
+
+
+def _unknown(view: AgentState, known: Container[Token]) -> list[Token]:
+    """Return the placed tasks that the agent does not know, in the order of their launch."""
+    return sorted(
+        (token for token in view.placed if token not in known),
+        key=lambda token: (view.ahead.get((token.jid, token.serial), 0), token),
+    )
 
 
 def _started(tx: Transaction, token: Token) -> bool:

@@ -12,7 +12,14 @@ from ....protocol.ids import AgentKey, Token
 from ....protocol.jobs.roles import TaskPlace, TaskRole
 from ....protocol.launch import task_environment
 from ....protocol.wire.codec import MAX_KEYS
-from ....protocol.wire.messages import AppInput, ContainerSpec, Shared, TaskRun, TaskSpec
+from ....protocol.wire.messages import (
+    AppInput,
+    ContainerSpec,
+    Shared,
+    SlotUse,
+    TaskRun,
+    TaskSpec,
+)
 from ..interface import timers
 from ..interface.effects import LaunchGang, LaunchTask, SetTimer, StopTask
 from ..resources import subnets
@@ -28,8 +35,11 @@ AT_ONCE, MESSAGE_CHARS, MESSAGE_NAMES = 32, 700_000, MAX_KEYS // 2
 _OTHER_NAMES = 20
 
 
-def launch(tx: Transaction, key: AgentKey, tokens: Sequence[Token]) -> None:
-    """Request the start of these tasks. Idempotent: the task driver starts each token at most once."""
+def launch(tx: Transaction, key: AgentKey, tokens: Sequence[Token], *, again: bool = True) -> None:
+    """Request the start of these tasks. Idempotent: the task driver starts each token at most once.
+
+    again: False if the agent has started them already; then only their report is waited for.
+    """
     gangs: dict[tuple[str, int, int], list[Token]] = {}
     for token in tokens:
         run = tx.world.jobs[token.jid].run
@@ -37,12 +47,26 @@ def launch(tx: Transaction, key: AgentKey, tokens: Sequence[Token]) -> None:
         if run.spec.roles:
             gangs.setdefault((token.jid, token.serial, token.attempt), []).append(token)
         else:
-            tx.emit(LaunchTask(key, token, _plain_spec(tx, run, key)))
+            slot = _slot(tx, key, token, run)
+            if again:
+                tx.emit(LaunchTask(key, token, _plain_spec(tx, run, key), slot))
+            if slot == "ahead":
+                continue  # it is reported when it starts
         tx.emit(SetTimer(timers.LaunchDeadline(token), tx.world.policy.op_reply_secs))
     for (jid, _, number), members in gangs.items():
         run = tx.world.jobs[jid].run
         assert run is not None
         _launch_gang(tx, key, run, number, members)
+
+
+def _slot(tx: Transaction, key: AgentKey, token: Token, run: Run) -> SlotUse | None:
+    """Return the part of a plain run in its agent's slots. A run that is held for debugging keeps
+    its slot after its end.
+    """
+    view = tx.world.agent(key)
+    if (token.jid, token.serial) in view.ahead:
+        return "ahead"
+    return "held" if view.runs_ahead and run.spec.debug_secs is None else None
 
 
 def _plain_spec(tx: Transaction, run: Run, key: AgentKey) -> TaskSpec:

@@ -12,9 +12,8 @@ or a released slot, costs the same for any queue length.
 from collections.abc import Iterable
 from itertools import islice
 
-from ....db.events.events import TaskPlaced
 from ....db.events.state import Job, Run
-from ....protocol.ids import AgentKey, Token, op_id
+from ....protocol.ids import AgentKey, Token
 from ....protocol.wire.messages import PortsProbed
 from ..interface import timers
 from ..interface.effects import ClearTimer
@@ -24,9 +23,8 @@ from ..resources.limit_pools import LimitPool, RunDirPool
 from ..state import cluster_assignment
 from ..state.transaction import Transaction
 from ..state.world import World, pools_of
-from . import dispatch, gang_placement
+from . import gang_placement, placement_ahead
 
-ROLE, INDEX = "main", 0
 #: Runs of one agent that request slots at once. When half of them are placed, others follow.
 ASKING = 128
 
@@ -55,6 +53,7 @@ def waits(world: World, ticket: RunKey, run: Run) -> bool:
 def agent_up(tx: Transaction, key: AgentKey) -> None:
     """Continue the runs of an agent that is up and synchronised."""
     gang_placement.agent_up(tx, key)
+    _refill(tx, place(tx, placement_ahead.agent_up(tx, key)))
     claim_all(tx, key)
 
 
@@ -63,6 +62,7 @@ def claim_all(tx: Transaction, key: AgentKey) -> None:
     view = tx.world.agent(key)
     if not view.known:
         return
+    tx.shortened_windows[key] = None
     while (free := min(ASKING, len(view.queued)) - len(view.asking)) > 0:
         behind = (
             (ticket, number) for ticket, number in view.queued.items() if ticket not in view.asking
@@ -84,6 +84,7 @@ def claim_all(tx: Transaction, key: AgentKey) -> None:
 
 def withdraw_all(tx: Transaction, key: AgentKey) -> None:
     """Take the agent's queued runs out of the pools while it is away."""
+    _refill(tx, place(tx, placement_ahead.agent_away(tx, key)))
     withdraw(tx, key, tx.world.agent(key).asking)
     gang_placement.agent_away(tx, key)
 
@@ -128,10 +129,13 @@ def remove(tx: Transaction, key: AgentKey, ticket: RunKey) -> None:
 
 def task_ended(tx: Transaction, key: AgentKey, token: Token) -> None:
     """Release the resources of an ended execution, and with the last one of its attempt the slots."""
-    tx.world.agent(key).placed.discard(token)
+    view, ticket = tx.world.agent(key), (token.jid, token.serial)
+    view.placed.discard(token)
+    view.ahead.pop(ticket, None)
     gang_placement.task_ended(tx, key, token)
-    if (token.jid, token.serial) not in tx.world.task_counts:
-        _release(tx, (token.jid, token.serial))
+    if ticket not in tx.world.task_counts:
+        _release(tx, ticket, successor=tx.successors.get(token))
+    tx.shortened_windows[key] = None
 
 
 def probed(tx: Transaction, key: AgentKey, report: PortsProbed) -> None:
@@ -141,6 +145,7 @@ def probed(tx: Transaction, key: AgentKey, report: PortsProbed) -> None:
 
 def task_started(tx: Transaction, token: Token) -> None:
     """Release the run directory of a started run: it may be read from now on."""
+    placement_ahead.started(tx, token)
     run = tx.world.jobs[token.jid].run
     if (
         run is not None
@@ -151,10 +156,15 @@ def task_started(tx: Transaction, token: Token) -> None:
     _release(tx, (token.jid, token.serial), RunDirPool(token.jid))
 
 
-def _release(tx: Transaction, ticket: RunKey, only: LimitPool | None = None) -> None:
+def _release(
+    tx: Transaction,
+    ticket: RunKey,
+    only: LimitPool | None = None,
+    successor: RunKey | None = None,
+) -> None:
     if only is None:
         gang_placement.release(tx, ticket)
-    _refill(tx, place(tx, concurrency_limits.release(tx.world.slots, ticket, only)))
+    _refill(tx, place(tx, concurrency_limits.release(tx.world.slots, ticket, only, successor)))
 
 
 def refill_shortened(tx: Transaction) -> None:
@@ -162,6 +172,13 @@ def refill_shortened(tx: Transaction) -> None:
     keys = list(tx.shortened_queues)
     tx.shortened_queues.clear()
     _refill(tx, keys)
+
+
+def fill_windows(tx: Transaction) -> None:
+    """Place runs ahead with agents whose runs ended or got slots."""
+    for key in tx.shortened_windows:
+        placement_ahead.fill(tx, key)
+    tx.shortened_windows.clear()
 
 
 def _refill(tx: Transaction, keys: Iterable[AgentKey]) -> None:
@@ -179,32 +196,13 @@ def place(tx: Transaction, tickets: Iterable[RunKey]) -> set[AgentKey]:
     for ticket in tickets:
         run = tx.world.jobs[ticket[0]].run
         assert run is not None and run.serial == ticket[1]
-        if run.spec.roles:
+        agent = placement_ahead.slot_granted(tx, ticket, run)
+        if agent is not None:
+            keys.add(agent)
+        elif run.spec.roles:
             gang_placement.request(tx, ticket)
         else:
-            keys.add(_place_one(tx, ticket, run))
+            key = tx.world.key_of(run)
+            placement_ahead.place(tx, key, ticket, run)
+            keys.add(key)
     return keys
-
-
-def _place_one(tx: Transaction, ticket: RunKey, run: Run) -> AgentKey:
-    jid, serial = ticket
-    key = tx.world.key_of(run)
-    token = Token(jid, serial, run.attempt + 1, ROLE, INDEX)
-    view = tx.world.agent(key)
-    tx.world.dequeue(key, ticket)
-    view.placed.add(token)
-    limited = run.spec.queue_limit_secs or tx.world.policy.queue_limit_secs
-    if limited and not cluster_assignment.queue_limit_continues(tx.world.policy, run):
-        tx.emit(ClearTimer(timers.QueueLimit(jid, serial)))
-    tx.record(
-        jid,
-        TaskPlaced(
-            at=tx.now.wall,
-            token=token,
-            agent_key=key,
-            op_id=op_id(token, "run"),
-            boot_id=view.boot_id or None,
-        ),
-    )
-    dispatch.launch(tx, key, (token,))
-    return key

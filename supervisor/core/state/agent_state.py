@@ -57,6 +57,11 @@ class AgentState(msgspec.Struct, kw_only=True):
     asking: set[RunKey] = msgspec.field(default_factory=set)
     #: placed tasks that have not ended
     placed: set[Token] = msgspec.field(default_factory=set)
+    #: of these, runs without slots that wait with the agent: submission number by ticket, in order
+    ahead: dict[RunKey, int] = msgspec.field(default_factory=dict)
+    #: the agent keeps runs until a slot is free; and how long its plain runs take (mean in seconds)
+    runs_ahead: bool = False
+    run_secs: float | None = None
     #: handles of calls that wait for this agent
     wanted: list[int] = msgspec.field(default_factory=list)
     #: gangs that hold resources here and are not placed yet

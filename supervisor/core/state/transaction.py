@@ -11,7 +11,7 @@ from ....db.events.events import AgentEvent, JobEvent, agent_stream, job_stream
 from ....db.events.job_fold import evolve
 from ....db.events.state import Job
 from ....db.store.contract import Receipt, Write
-from ....protocol.ids import AgentKey, derived_id
+from ....protocol.ids import AgentKey, Token, derived_id
 from ....protocol.jobs.status import check_change
 from ....protocol.wire.messages import Shared
 from ..interface.causes import Cause, EventId
@@ -40,11 +40,15 @@ class Transaction:
         self.needed_agents: dict[AgentKey, None] = {}
         #: agents whose queue became shorter
         self.shortened_queues: dict[AgentKey, None] = {}
+        #: agents that may need runs placed ahead
+        self.shortened_windows: dict[AgentKey, None] = {}
         #: (driver, host) where memory of agents was or may have been freed
         self.freed_memory: dict[tuple[str, str], None] = {}
         #: data shared by the tasks of an attempt (computeJid, serial, attempt), where they are
         #: launched
         self.shared: dict[tuple[str, int, int], Shared] = {}
+        #: runs that their agent started in the slot of an ended execution, by its token
+        self.successors: dict[Token, tuple[str, int]] = {}
         self._writes: dict[str, tuple[int, list[Any]]] = {}
         self._minted = 0
         #: the cause of an effect that is about no recorded job or agent; the latest event that the

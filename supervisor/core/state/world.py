@@ -195,6 +195,8 @@ class World:
             self.jobs[job.jid] = job
             self._restore_job(job, number)
             self.next_number = max(self.next_number, number + 1)
+        for job, number in ordered:
+            self._restore_unstarted(job, number)
         # free capacity is known only after all held resources are restored
         for job, number in ordered:
             self._restore_queued(job, number)
@@ -210,7 +212,33 @@ class World:
         for task in job.live_tasks():
             by_run.setdefault(task.token.serial, []).append(task)
         for serial, tasks in by_run.items():
-            self._restore_holdings(job, (job.jid, serial), number, tasks)
+            if not self._is_unstarted(job, serial):
+                self._restore_holdings(job, (job.jid, serial), number, tasks)
+
+    def _is_unstarted(self, job: Job, serial: int) -> bool:
+        """Return whether this is a plain run that is placed and was not reported as started."""
+        run = job.run
+        return (
+            run is not None
+            and run.serial == serial
+            and not run.spec.roles
+            and run.spec.driver not in self.policy.batch
+            and all(task.pid is None and task.held is None for task in run.live_tasks)
+        )
+
+    def _restore_unstarted(self, job: Job, number: int) -> None:
+        """Give the run slots if they are free. Otherwise it was placed ahead of a free slot, and
+        waits with its agent.
+        """
+        run = job.run
+        if run is None or not run.live_tasks or not self._is_unstarted(job, run.serial):
+            return
+        ticket, key = (job.jid, run.serial), run.live_tasks[0].agent_key
+        self.task_counts[ticket] = task_counts.count_tasks(run.attempts[-1].tasks)
+        pools = pools_of(key, job.jid, run.spec, self.policy.batch)
+        if not concurrency_limits.request(self.slots, ticket, number, pools):
+            concurrency_limits.release(self.slots, ticket)
+            self.agent(key).ahead[ticket] = number
 
     def _restore_queued(self, job: Job, number: int) -> None:
         run = job.run

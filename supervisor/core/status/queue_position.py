@@ -37,7 +37,7 @@ def for_slot(world: World, wait: LimitWait, number: int) -> int | None:
                 else sum(_earlier(v.gangs.values(), number) for v in views)
             )
             return (
-                sum(_earlier(v.queued.values(), number) for v in views)
+                sum(_earlier(_waiting(v).values(), number) for v in views)
                 - gangs
                 - _among(views, wait.holders, number)
             )
@@ -48,7 +48,7 @@ def for_slot(world: World, wait: LimitWait, number: int) -> int | None:
                 if (v.record.key.kind, v.record.key.uid) == (kind, uid)
             ]
             views = [v for v in views if cluster in (None, v.record.key.host)]
-            return sum(_earlier(v.queued.values(), number) for v in views) - _among(
+            return sum(_earlier(_waiting(v).values(), number) for v in views) - _among(
                 views, wait.holders, number
             )
         case ArrayPool(uid, simulation_id):
@@ -79,19 +79,24 @@ def for_nodes(world: World, driver: str, number: int) -> int:
 
 def of_user(view: AgentState, number: int) -> int:
     """Return the number of earlier waiting runs of the same agent."""
-    return _earlier(view.queued.values(), number)
+    return _earlier(_waiting(view).values(), number)
 
 
 def _asking(world: World, driver: str | None = None) -> Iterator[AgentState]:
-    """Yield agents that are up and have queued runs."""
+    """Yield agents that are up and have waiting runs."""
     for key, view in world.agents.items():
         if (
-            view.queued
+            (view.queued or view.ahead)
             and view.phase == AgentPhase.UP
             and view.synced
             and driver in (None, key.driver)
         ):
             yield view
+
+
+def _waiting(view: AgentState) -> dict[RunKey, int]:
+    """Return the numbers of the runs without slots, those that wait with the agent included."""
+    return {**view.ahead, **view.queued} if view.ahead else view.queued
 
 
 def _earlier(numbers: Iterable[int], number: int) -> int:
@@ -100,7 +105,8 @@ def _earlier(numbers: Iterable[int], number: int) -> int:
 
 def _among(views: Iterable[AgentState], tickets: Collection[RunKey], number: int) -> int:
     """Return how many of these tickets wait with a lower number."""
-    return sum(v.queued[t] < number for v in views for t in v.queued.keys() & tickets)
+    waiting = (_waiting(v) for v in views)
+    return sum(queue[t] < number for queue in waiting for t in queue.keys() & tickets)
 
 
 def _members(view: AgentState, prefix: str, number: int) -> int:
@@ -109,5 +115,5 @@ def _members(view: AgentState, prefix: str, number: int) -> int:
     """
     return sum(
         jid.startswith(prefix)
-        for (jid, _), _n in takewhile(lambda item: item[1] < number, view.queued.items())
+        for (jid, _), _n in takewhile(lambda item: item[1] < number, _waiting(view).items())
     )

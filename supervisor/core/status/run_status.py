@@ -210,7 +210,8 @@ def waiting(world: World, job: Job, run: Run) -> tuple[QueueState, str]:
         return (
             batch_status.queued(world, run)
             if queued
-            else ("starting", "its agent was asked to start it")
+            else _placed_ahead(world, job, run, ticket)
+            or ("starting", "its agent was asked to start it")
         )
     if ticket in world.host_assignment.unassigned and queued:
         return (
@@ -261,6 +262,21 @@ def waiting(world: World, job: Job, run: Run) -> tuple[QueueState, str]:
             f"waiting behind other runs of this user, {_first_waits(world, view)} ({before} of them ahead)",
         )
     return "starting", "it is being placed"
+
+
+def _placed_ahead(
+    world: World, job: Job, run: Run, ticket: RunKey
+) -> tuple[QueueState, str] | None:
+    """Return (queueState, sentence) of a run that waits with its agent for a slot, or None."""
+    view = world.agents.get(run.live_tasks[0].agent_key)
+    if view is None or ticket not in view.ahead:
+        return None
+    placed = "placed with the agent, starts next"
+    wait = concurrency_limits.wait_of(world.slots, ticket)
+    if wait is None:
+        return "agent", f"{placed}: {_agent_sentence(world, view, str(view.record.key))}"
+    state, sentence = _slot_sentence(world, job, wait, view.ahead[ticket])
+    return state, f"{placed}: {sentence}"
 
 
 def _with_tasks(world: World, run: Run) -> tuple[QueueState, str] | None:
