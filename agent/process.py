@@ -96,6 +96,8 @@ READ_AT_ONCE = 4
 #: Burst of starts: after BUSY_STARTS starts within BUSY_SECS, a report waits HOLD_SECS. Most of
 #: these jobs end meanwhile, so one message reports both. A single start is reported at once.
 BUSY_STARTS, BUSY_SECS, HOLD_SECS = 4, 0.1, 0.005
+#: An end waits this long for other reports if its slot is in use again: nobody waits for the slot.
+HOLD_END_SECS = 0.02
 #: Grace period of jobs that are stopped with their agent.
 QUIT_GRACE_SECS = 3.0
 
@@ -119,7 +121,9 @@ class _Agent:
         self._ended = asyncio.Event()
         self._away_since: float | None = time.monotonic()
         self._starts: deque[float] = deque(maxlen=BUSY_STARTS)
+        #: the newest report of each execution with a report that is held, in order
         self._held: dict[str, dict[str, Any]] = {}
+        self._release: asyncio.TimerHandle | None = None
         self._readers: dict[str, asyncio.Task[None]] = {}
         self._quitting: asyncio.Task[None] | None = None
         #: readers of local evidence run one by one, readers of run directories a few at once
@@ -340,15 +344,16 @@ class _Agent:
                 exit_.get("signal"),
                 exit_.get("source"),
             )
-            self._held.pop(message["name"], None)
         else:
             self._reports.follow(token)
             self._samples.follow(token, message["pid"], message["startTicks"], message["elapsed"])
-            if self._is_burst():
-                self._held[message["name"]] = message
-                asyncio.get_running_loop().call_later(HOLD_SECS, self._release, message["name"])
-                return
-        self._perform(self._session.keeper_reported(message, time.monotonic()))
+        self._held[message["name"]] = message
+        if message.get("successor"):
+            self._hold(HOLD_END_SECS)
+        elif exit_ is None and self._is_burst():
+            self._hold(HOLD_SECS)
+        else:
+            self._report_held()
 
     def _report_written_exits(self) -> None:
         """Report exits found in the evidence while the keeper is silent."""
@@ -376,9 +381,21 @@ class _Agent:
         self._starts.append(now)
         return len(self._starts) == BUSY_STARTS and now - self._starts[0] < BUSY_SECS
 
-    def _release(self, name: str) -> None:
-        message = self._held.pop(name, None)
-        if message is not None:
+    def _hold(self, secs: float) -> None:
+        """Report what is held after this time, or earlier."""
+        loop = asyncio.get_running_loop()
+        if self._release is not None:
+            if self._release.when() <= loop.time() + secs:
+                return
+            self._release.cancel()
+        self._release = loop.call_later(secs, self._report_held)
+
+    def _report_held(self) -> None:
+        if self._release is not None:
+            self._release.cancel()
+            self._release = None
+        while self._held:
+            message = self._held.pop(next(iter(self._held)))
             self._perform(self._session.keeper_reported(message, time.monotonic()))
 
     def _keeper_gone(self) -> None:

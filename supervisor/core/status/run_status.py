@@ -251,7 +251,8 @@ def waiting(world: World, job: Job, run: Run) -> tuple[QueueState, str]:
         return "agent", _agent_sentence(world, view, str(key)) + _before_it(view, ticket)
     wait = concurrency_limits.wait_of(world.slots, ticket)
     if wait is not None:
-        return _slot_sentence(world, job, wait, view.queued[ticket])
+        # a run may have been placed since by a decision that is not durable yet
+        return _slot_sentence(world, job, wait, world.slots.claims[ticket].number)
     if run.spec.roles and ticket in view.asking:
         return _gang_sentence(world, run, ticket)
     if ticket in view.queued:
@@ -275,7 +276,7 @@ def _placed_ahead(
     wait = concurrency_limits.wait_of(world.slots, ticket)
     if wait is None:
         return "agent", f"{placed}: {_agent_sentence(world, view, str(view.record.key))}"
-    state, sentence = _slot_sentence(world, job, wait, view.ahead[ticket])
+    state, sentence = _slot_sentence(world, job, wait, world.slots.claims[ticket].number)
     return state, f"{placed}: {sentence}"
 
 
