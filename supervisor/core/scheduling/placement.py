@@ -134,7 +134,10 @@ def task_ended(tx: Transaction, key: AgentKey, token: Token) -> None:
     view.ahead.pop(ticket, None)
     gang_placement.task_ended(tx, key, token)
     if ticket not in tx.world.task_counts:
-        _release(tx, ticket, successor=tx.successors.get(token))
+        successor = tx.successors.get(token)
+        if successor is not None:
+            _refill(tx, place(tx, placement_ahead.request(tx, key, successor)))
+        _release(tx, ticket, successor=successor)
     tx.shortened_windows[key] = None
 
 

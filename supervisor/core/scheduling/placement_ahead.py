@@ -22,8 +22,8 @@ from ..state.world import World, pools_of
 from . import dispatch
 
 ROLE, INDEX = "main", 0
-#: An agent has runs for this many seconds ahead, but no more than this many runs.
-AHEAD_SECS, MOST = 0.1, 64
+#: Limit of runs that are placed ahead with one agent.
+MOST = 64
 #: Weight of the newest run in the mean duration of an agent's runs.
 _WEIGHT = 0.2
 
@@ -55,7 +55,7 @@ def _most(tx: Transaction, key: AgentKey, view: AgentState) -> int:
     """Return how many runs may be placed ahead."""
     if not (view.known and view.runs_ahead) or view.run_secs is None:
         return 0
-    return min(MOST, int(AHEAD_SECS * _slots(tx, key) / view.run_secs))
+    return min(MOST, int(tx.world.policy.ahead_secs * _slots(tx, key) / view.run_secs))
 
 
 def _slots(tx: Transaction, key: AgentKey) -> int:
@@ -154,14 +154,20 @@ def started(tx: Transaction, token: Token) -> None:
 
 def agent_up(tx: Transaction, key: AgentKey) -> list[RunKey]:
     """Let the runs that wait with the agent request slots again. Return those that hold them."""
-    view = tx.world.agent(key)
-    out: list[RunKey] = []
-    for ticket, number in sorted(view.ahead.items(), key=lambda item: item[1]):
-        run = tx.world.jobs[ticket[0]].run
-        if run is not None and run.serial == ticket[1]:
-            pools = pools_of(key, ticket[0], run.spec, tx.world.policy.batch)
-            out += concurrency_limits.request(tx.world.slots, ticket, number, pools)
-    return out
+    ahead = tx.world.agent(key).ahead
+    return [t for ticket in sorted(ahead, key=ahead.__getitem__) for t in request(tx, key, ticket)]
+
+
+def request(tx: Transaction, key: AgentKey, ticket: RunKey) -> list[RunKey]:
+    """Let a run that waits with the agent request slots, unless it does. Return it if it now holds
+    them.
+    """
+    number = tx.world.agent(key).ahead.get(ticket)
+    run = tx.world.jobs[ticket[0]].run if number is not None else None
+    if number is None or run is None or run.serial != ticket[1]:
+        return []
+    pools = pools_of(key, ticket[0], run.spec, tx.world.policy.batch)
+    return concurrency_limits.request(tx.world.slots, ticket, number, pools)
 
 
 def agent_away(tx: Transaction, key: AgentKey) -> list[RunKey]:

@@ -58,6 +58,8 @@ class CoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     limit_slack_secs: float = 5.0
     time_limit_secs: float | None = None
     queue_limit_secs: float | None = None
+    #: an agent has runs for this many seconds ahead (see `placement_ahead`)
+    ahead_secs: float = 0.1
     #: after a log rollback: lower serials may have been used by lost events
     serial_floor: int = 0
 

@@ -4,6 +4,7 @@ socket and simulated workers.
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from sim_keeper import WAY_SECS, Keeper
 from sim_slurm import BatchSide
 from sim_time import Cancel, Life
@@ -32,7 +33,6 @@ from jobscribe.protocol.wire.messages import (
     OpError,
     PortsProbed,
     ProbePorts,
-    TaskSpec,
     ToAgent,
 )
 
@@ -108,6 +108,7 @@ class Agent:
             boot_id=self.host.boot_id,
             pid=self.pid,
             keeper_pid=self.keeper.pid,
+            runs_ahead=True if self.batch is None else msgspec.UNSET,
         )
 
     def _dial(self) -> None:
@@ -174,9 +175,9 @@ class Agent:
                 case Send(message=message):
                     self.time.say("agent", self.pid, "->", message)
                     self._send([message])
-                case Launch(token=token, spec=spec):
+                case Launch() as launch:
                     wait = max(0.0, self._login_known_at - self.time.now)
-                    self.life.after(wait, lambda token=token, spec=spec: self._launch(token, spec))
+                    self.life.after(wait, lambda launch=launch: self._launch(launch))
                 case Stop(token=token, reason=reason, grace_secs=grace) if self.batch is not None:
                     self.life.after(
                         WAY_SECS, lambda t=token, r=reason, g=grace: self.batch.stop(t, r, g)
@@ -212,7 +213,8 @@ class Agent:
                 case Fetch(op=op):
                     self._send([FileChunk(op_id=op.op_id, data=b"", size=0, mtime_ns=0)])
 
-    def _launch(self, token: Token, spec: TaskSpec) -> None:
+    def _launch(self, launch: Launch) -> None:
+        token, spec = launch.token, launch.spec
         if self.batch is not None:
             order = {
                 "command": spec.command,
@@ -237,6 +239,8 @@ class Agent:
                 "limit": spec.time_limit_secs,
                 "grace": spec.grace_secs,
                 "ports": spec.ports,
+                "slot": launch.slot is not None,
+                "ahead": launch.slot == "ahead",
                 **_named(token),
             }
         )

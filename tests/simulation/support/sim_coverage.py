@@ -72,6 +72,10 @@ COINCIDENCES = (
     "a run began after what it had waited for",
     "a run was canceled, for what it waited for ended otherwise",
     "a run of an array began",
+    "a run waited with its agent for a slot",
+    "a run was stopped that waited with its agent for a slot",
+    "a run was started in the slot of an ended one",
+    "a keeper died while runs waited with it for a slot",
     *(
         f"it was told: {why}"
         for why in (

@@ -189,7 +189,10 @@ class Hosts:
         taken: Counter[tuple[str, str]] = Counter()
         for token, run in self.sim.ledger.live.items():
             key = run.placed[token].agent_key
-            if not run.spec.roles:
+            view = self.sim.supervisor.engine.world.agents.get(key)
+            ahead = view is not None and (token.jid, token.serial) in view.ahead
+            process = self.sim.machine.by_token.get(str(token))
+            if not run.spec.roles and (not ahead or (process and process.ended is None)):
                 taken[key.kind, key.host] += 1
                 if self.several and token.attempt and not self._may(key.host, run.spec.active_plan):
                     self.sim.broken(

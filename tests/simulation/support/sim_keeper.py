@@ -61,6 +61,8 @@ class Execution(msgspec.Struct):
     kill_at: float | None = None
     killing: bool = False
     exit: dict[str, Any] | None = None
+    slot: bool = False
+    successor: str | None = None
 
 
 class Keeper:
@@ -79,6 +81,8 @@ class Keeper:
         self.disk = machine.disks.setdefault(key, Disk())
         self.known: dict[str, Execution] = {}
         self.refused: set[str] = set()
+        #: start orders that wait for a slot
+        self.ahead: dict[str, dict[str, Any]] = {}
         self.agent: Agent | None = None
         #: the crash point that kills it
         self.armed: str | None = None
@@ -116,6 +120,8 @@ class Keeper:
     def die(self) -> None:
         """kill -9: the agent reads the end of the socket; the jobs are not affected."""
         self.time.say("keeper", self.pid, "dies")
+        if self.ahead:
+            self.time.saw("a keeper died while runs waited with it for a slot")
         self.life.end()
         for cancel in self._limits.values():
             cancel()
@@ -125,6 +131,7 @@ class Keeper:
     def told_to_end(self) -> None:
         """Handle SIGTERM: stop the jobs first, then the agent, then the keeper itself."""
         self.quitting = True
+        self.ahead.clear()
         for e in list(self.known.values()):
             self.guarded(lambda e=e: self.stop(e, "shutdown", GRACE_SECS))
         self._end_when_idle()
@@ -176,12 +183,18 @@ class Keeper:
         if e is not None:
             self._tell_state(e)
             return
+        if order.get("ahead") and not self.quitting:
+            self.ahead.setdefault(order["name"], order)
+            self.time.saw("a run waited with its agent for a slot")
+            return
+        self.ahead.pop(order["name"], None)
         e = Execution(
             name=order["name"],
             token=order["token"],
             folder=Evidence(),
             limit=order["limit"],
             grace=order["grace"],
+            slot=order.get("slot", False),
         )
         if self.quitting:
             self.refused.add(e.name)
@@ -201,6 +214,8 @@ class Keeper:
     def _stop_order(self, order: dict[str, Any]) -> None:
         e = self._found(order)
         if e is None:
+            if self.ahead.pop(order["name"], None) is not None:
+                self.time.saw("a run was stopped that waited with its agent for a slot")
             e = Execution(
                 name=order["name"],
                 token=order["token"],
@@ -370,7 +385,7 @@ class Keeper:
         self._write(e.folder, "exit", exit_)
         self.reached("keeper.ended")
         self._end(e, exit_)
-        self.tell("ended", e)
+        self._tell_end(e)
         self._end_when_idle()
 
     def _end(self, e: Execution, exit_: dict[str, Any]) -> None:
@@ -382,7 +397,18 @@ class Keeper:
         if consumed:
             self._write(e.folder, "exit", e.exit)
         self.known[e.name] = e
+        self._tell_end(e)
+
+    def _tell_end(self, e: Execution) -> None:
+        """Report an end, and start the run that has waited longest for the slot."""
+        order = next(iter(self.ahead.values()), None) if e.slot and not self.quitting else None
+        if order is None:
+            self.tell("ended", e)
+            return
+        e.successor = order["token"]
         self.tell("ended", e)
+        self.time.saw("a run was started in the slot of an ended one")
+        self._start(order | {"ahead": False})
 
     def _never_began(self, detail: str, stop_reason: str | None) -> dict[str, Any]:
         return {
@@ -439,6 +465,7 @@ class Keeper:
             if e.started_mono is not None and e.exit is None
             else None,
             "exit": e.exit,
+            "successor": e.successor,
         }
 
     def _tell_state(self, e: Execution) -> None:

@@ -201,7 +201,13 @@ def _task(supervisor: "Supervisor", job: Job, task: Task) -> str | None:
     )
     if wanted and own_limit and timers.QueueLimit(*ticket) not in supervisor.timers:
         return f"{token} waits in the queue of its cluster, has a queue limit, and no timer"
-    if wanted and task.pid is None and timers.LaunchDeadline(token) not in supervisor.timers:
+    ahead = ticket in world.agent(task.agent_key).ahead
+    if (
+        wanted
+        and task.pid is None
+        and not ahead
+        and timers.LaunchDeadline(token) not in supervisor.timers
+    ):
         return f"{token} is to start, and nobody asks what became of it"
     if (
         wanted
@@ -218,6 +224,8 @@ def _holdings(supervisor: "Supervisor", task: Task) -> str | None:
     """Check that a task that may live or is held has its resources."""
     world, token = supervisor.engine.world, task.token
     ticket = (token.jid, token.serial)
+    if ticket in world.agent(task.agent_key).ahead:
+        return None if task.pid is None else f"{token} runs, and is to wait for a slot"
     claim = world.slots.claims.get(ticket)
     if claim is None or claim.held != len(claim.pools):
         return f"{token} may live, and holds {claim}"

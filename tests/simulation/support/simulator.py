@@ -75,6 +75,7 @@ class Simulator:
             hold_secs=r.choice((6.0, 60.0)),
             hold_again_secs=3.0,
             debug_secs=20.0,
+            ahead_secs=50.0 if seed % 2 else 0.1,
         )
         #: small frames, pages and queues: everything arrives in pieces
         self.small = r.random() < 0.3
