@@ -62,13 +62,13 @@ def claim_all(tx: Transaction, key: AgentKey) -> None:
     view = tx.world.agent(key)
     if not view.known:
         return
-    tx.shortened_windows[key] = None
     while (free := min(ASKING, len(view.queued)) - len(view.asking)) > 0:
         behind = (
             (ticket, number) for ticket, number in view.queued.items() if ticket not in view.asking
         )
         for ticket, number in list(islice(behind, free)):
             view.asking.add(ticket)
+            tx.shortened_windows[key] = None
             run = tx.world.jobs[ticket[0]].run
             assert run is not None and run.serial == ticket[1]
             place(
@@ -179,9 +179,11 @@ def refill_shortened(tx: Transaction) -> None:
 
 def fill_windows(tx: Transaction) -> None:
     """Place runs ahead with agents whose runs ended or got slots."""
-    for key in tx.shortened_windows:
+    while tx.shortened_windows:
+        key = next(iter(tx.shortened_windows))
+        del tx.shortened_windows[key]
         placement_ahead.fill(tx, key)
-    tx.shortened_windows.clear()
+        _refill(tx, {key})
 
 
 def _refill(tx: Transaction, keys: Iterable[AgentKey]) -> None:

@@ -170,8 +170,12 @@ def _task(supervisor: "Supervisor", job: Job, task: Task) -> str | None:
     attempt = (
         job.run.attempts[-1].tasks if job.run is not None and job.run.serial == token.serial else ()
     )
-    if attempt and (RunDirPool(token.jid) in world.slots.claims[ticket].pools) == any(
-        t.pid is not None for t in attempt
+    ahead = ticket in world.agent(task.agent_key).ahead
+    if (
+        attempt
+        and not ahead
+        and (RunDirPool(token.jid) in world.slots.claims[ticket].pools)
+        == any(t.pid is not None for t in attempt)
     ):
         return f"{token} with pid {task.pid} holds {world.slots.claims[ticket].pools}"
     if why := moved(supervisor, task.agent_key, view):

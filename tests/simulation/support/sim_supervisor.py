@@ -278,9 +278,9 @@ class Supervisor:
                 self._reply(handle, {})
             case ReplyRefusal(handle=handle, refusal=refusal):
                 self._reply(handle, refusal)
-            case LaunchTask(key=key, token=token, spec=spec):
+            case LaunchTask(key=key, token=token, spec=spec, slot=slot):
                 self._see_launch(token)
-                self.tasks.launch(key, token, spec)
+                self.tasks.launch(key, token, spec, slot)
             case LaunchGang(key=key, shared=shared, tasks=tasks):
                 for task in tasks:
                     self._see_launch(task.token)
