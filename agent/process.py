@@ -72,6 +72,7 @@ from .session.state_machine import (
     Probe,
     Quit,
     Read,
+    Release,
     Send,
     Session,
     StartCall,
@@ -431,6 +432,8 @@ class _Agent:
                     self._launch(output, outputs)
                 case Probe():
                     self._serve_reader(output.op, self._probe(output.op))
+                case Release():
+                    self._starter.release(output.token)
                 case Stop() if self._batch is not None:
                     self._batch.stop(output.token, output.reason, output.grace_secs)
                 case Stop():

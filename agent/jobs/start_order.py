@@ -40,6 +40,8 @@ class Starter:
             failed,
         )
         self._tasks: set[asyncio.Task[None]] = set()
+        #: the slots of tasks that wait for the login environment
+        self._waiting: dict[Token, SlotUse | None] = {}
         #: the shared data of the last gang, as script lines: its tasks arrive in sequence
         self._shared: tuple[Shared | None, str] = (None, "")
 
@@ -57,11 +59,17 @@ class Starter:
         if self._login.known is not None:
             self._start(log, token, spec, shared, slot)
             return
-        task = asyncio.get_running_loop().create_task(
-            self._start_later(log, token, spec, shared, slot)
-        )
+        self._waiting[token] = slot
+        task = asyncio.get_running_loop().create_task(self._start_later(log, token, spec, shared))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def release(self, token: Token) -> None:
+        """Order the start of a task that waits for a slot."""
+        if token in self._waiting:
+            self._waiting[token] = "held"
+        else:
+            self._send({"do": "release", "name": token.name})
 
     def close(self) -> None:
         for task in self._tasks:
@@ -72,13 +80,15 @@ class Starter:
             await self._login.load()
 
     async def _start_later(
-        self, log: Log, token: Token, spec: TaskSpec, shared: Shared | None, slot: SlotUse | None
+        self, log: Log, token: Token, spec: TaskSpec, shared: Shared | None
     ) -> None:
         try:
             await self._login.load()
         except Refusal as e:
             self._failed(token, e.sentence, None)
             return
+        finally:
+            slot = self._waiting.pop(token)
         if self._login.sentence:
             log("login profile: {}", self._login.sentence)
         self._start(log, token, spec, shared, slot)

@@ -252,6 +252,7 @@ class _Keeper:
                 self._loop.stop(NO_AGENT)
 
     def _hello(self) -> dict[str, Any]:
+        self._jobs.forget_waiting()
         return {
             "is": "hello",
             "agent": self._config["agent"],
@@ -274,6 +275,8 @@ class _Keeper:
             match order.get("do"):
                 case "start":
                     self._jobs.start(order)
+                case "release":
+                    self._jobs.release(str(order["name"]))
                 case "stop":
                     self._jobs.stop(order)
                 case "forget":

@@ -72,6 +72,12 @@ class Launch(msgspec.Struct, frozen=True):
     slot: SlotUse | None = None
 
 
+class Release(msgspec.Struct, frozen=True):
+    """Order the keeper to start this, which waits for a slot."""
+
+    token: Token
+
+
 class Stop(msgspec.Struct, frozen=True):
     token: Token
     reason: str
@@ -119,7 +125,9 @@ class Quit(msgspec.Struct, frozen=True):
     stop_jobs: bool
 
 
-Output = Send | Launch | Stop | Forget | Read | StartCall | StopCall | Fetch | Probe | Quit
+Output = (
+    Send | Launch | Release | Stop | Forget | Read | StartCall | StopCall | Fetch | Probe | Quit
+)
 
 
 class _Known(msgspec.Struct):
@@ -203,7 +211,7 @@ class Session:
         slot = op.slot if isinstance(op, Run) and op.slot is not msgspec.UNSET else None
         if known is not None and known.ahead and slot == "held":
             known.ahead = False
-            return [Launch(op.token, op.spec, slot=slot)]
+            return [Release(op.token)]
         if known is not None:
             return [self._report(known, mono)]
         if op.token.serial < self._serials.get(op.token.jid, 0):

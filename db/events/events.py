@@ -67,7 +67,8 @@ class TaskPlaced(_Event, frozen=True, kw_only=True, tag="TaskPlaced"):
 
     boot_id: boot of the agent's machine. If that machine restarts and the execution cannot be
     found, the execution may have run before the restart. All tasks of an attempt are placed in one
-    transaction. address, ports, gpus: see `roles.TaskPlace`.
+    transaction. address, ports, gpus: see `roles.TaskPlace`. ahead: it has no slot yet and waits
+    with its agent for one (see `TaskSlotGranted`).
     """
 
     token: Token
@@ -77,6 +78,13 @@ class TaskPlaced(_Event, frozen=True, kw_only=True, tag="TaskPlaced"):
     address: str = ""
     ports: dict[str, tuple[int, ...]] = {}
     gpus: tuple[str, ...] = ()
+    ahead: bool = False
+
+
+class TaskSlotGranted(_Event, frozen=True, kw_only=True, tag="TaskSlotGranted"):
+    """A task that was placed ahead has a slot. Not written if its start is recorded at once."""
+
+    token: Token
 
 
 class TaskSubmitted(_Event, frozen=True, kw_only=True, tag="TaskSubmitted"):
@@ -340,6 +348,7 @@ JobEvent = (
     | DependencyEnded
     | TaskPlaced
     | TaskSubmitted
+    | TaskSlotGranted
     | TaskStarted
     | StopRequested
     | LateStopRequested

@@ -29,6 +29,7 @@ from .events import (
     TaskExited,
     TaskHeld,
     TaskPlaced,
+    TaskSlotGranted,
     TaskStarted,
     TaskSubmitted,
 )
@@ -58,8 +59,11 @@ def evolve(job: Job, event: JobEvent) -> Job:
                 address=event.address,
                 ports=event.ports,
                 gpus=event.gpus,
+                ahead=event.ahead,
             )
             return _with_run(job, event.token.serial, lambda run: _placed(run, task))
+        case TaskSlotGranted():
+            return _change_task_of(job, event.token, slot_at=event.at)
         case DependencyEnded():
             return _with_run(job, event.serial, lambda run: _dependency_ended(run, event))
         case TaskSubmitted():
@@ -280,13 +284,16 @@ def _change_past(job: Job, token: Token, **fields: object) -> Job:
 
 
 def _started(job: Job, e: TaskStarted) -> Job:
-    fields = {
+    fields: dict[str, Any] = {
         "pid": e.pid,
         "start_ticks": e.start_ticks,
         "started_at": e.started_at,
         "host": e.host,
         "boot_id": e.boot_id,
     }
+    task = job.task(e.token)
+    if task is not None and task.ahead and task.slot_at is None:
+        fields["slot_at"] = e.at
     run = job.run
     if run is not None and run.serial == e.token.serial:
         run = _change_task(run, e.token, **fields)

@@ -52,6 +52,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     address: str = ""
     ports: dict[str, tuple[int, ...]] = {}
     gpus: tuple[str, ...] = ()
+    #: it was placed before it had a slot; and when it got the slot (set only if `ahead`)
+    ahead: bool = False
+    slot_at: float | None = None
     held: DebugHold | None = None
     #: exit of its command while other processes of the execution are alive
     exited: ExitInfo | None = None
@@ -61,6 +64,11 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def live(self) -> bool:
         return self.ended_at is None
+
+    @property
+    def waits_for_slot(self) -> bool:
+        """Return whether it waits with its agent for a slot."""
+        return self.ahead and self.slot_at is None and self.live
 
     @property
     def batch_said(self) -> BatchState | None:

@@ -38,6 +38,7 @@ from ..events.events import (
     TaskExited,
     TaskHeld,
     TaskPlaced,
+    TaskSlotGranted,
     TaskStarted,
     TaskSubmitted,
     type_of,
@@ -106,7 +107,13 @@ def sentence(event: Event) -> str:
         case AttemptDecided() | AttemptEnded():
             return _of_attempt(event)
         case (
-            TaskPlaced() | TaskSubmitted() | TaskStarted() | TaskExited() | TaskHeld() | TaskEnded()
+            TaskPlaced()
+            | TaskSlotGranted()
+            | TaskSubmitted()
+            | TaskStarted()
+            | TaskExited()
+            | TaskHeld()
+            | TaskEnded()
         ):
             return _of_task(event)
         case (
@@ -227,11 +234,20 @@ def _requested_roles(event: RunRequested) -> str:
 
 
 def _of_task(
-    event: TaskPlaced | TaskSubmitted | TaskStarted | TaskExited | TaskHeld | TaskEnded,
+    event: TaskPlaced
+    | TaskSlotGranted
+    | TaskSubmitted
+    | TaskStarted
+    | TaskExited
+    | TaskHeld
+    | TaskEnded,
 ) -> str:
     match event:
         case TaskPlaced():
-            return f"{_task(event.token)} placed on {event.agent_key} (op {short_op(event.op_id)})"
+            ahead = " ahead of a free slot" if event.ahead else ""
+            return f"{_task(event.token)} placed on {event.agent_key}{ahead} (op {short_op(event.op_id)})"
+        case TaskSlotGranted():
+            return f"{_task(event.token)} has a slot"
         case TaskSubmitted(batch=batch):
             return f"{_task(event.token)} submitted to {batch.cluster}: Slurm job {batch.job_id}{_queue(batch)}"
         case TaskStarted():

@@ -20,17 +20,20 @@ from ...db.events.events import (
     RunRequested,
     TaskEnded,
     TaskPlaced,
+    TaskSlotGranted,
     TaskStarted,
     job_stream,
 )
 from ...db.events.state import Job, PastRun, Run
 from ...db.store.contract import Stored
-from ...protocol.ids import AgentKey
+from ...protocol.ids import AgentKey, Token
 from ...protocol.jobs.exit_info import ExitInfo
 from .cause_labels import attempt_cause, cause
 from .instruments import Instruments
 
-_COUNTED = frozenset((RunRequested, TaskPlaced, TaskStarted, TaskEnded, AttemptEnded, RunEnded))
+_COUNTED = frozenset(
+    (RunRequested, TaskPlaced, TaskSlotGranted, TaskStarted, TaskEnded, AttemptEnded, RunEnded)
+)
 #: Maximum number of jobs with events to be counted, which wait only briefly. Above it, events are
 #: dropped uncounted.
 MAX_WAITING = 100_000
@@ -114,18 +117,17 @@ class EventCounters:
                 self._ended(job, driver, event)
             case TaskEnded():
                 self._exit(driver, event.exit)
-            case TaskPlaced() if (
-                event.token.serial == run.serial and event.token.attempt == 1 and _first(run, event)
-            ):
-                self._row(self._instruments.slot_wait, driver, run.spec.job_run_mode).observe(
-                    max(0.0, event.at - run.queued_at)
-                )
+            case TaskPlaced(ahead=False) | TaskSlotGranted():
+                self._slot_wait(run, driver, event)
             case TaskStarted() if (
                 event.token.serial == run.serial and event.started_at == run.started_at
             ):
                 self._row(self._instruments.queued, driver, run.spec.job_run_mode).observe(
                     max(0.0, event.started_at - run.queued_at)
                 )
+                task = run.find(event.token)
+                if task is not None and task.slot_at == event.at:
+                    self._slot_wait(run, driver, event)
             case AttemptEnded() if event.serial == run.serial:
                 why = attempt_cause(run, event.attempt, event.reason)
                 self._row(
@@ -133,6 +135,16 @@ class EventCounters:
                 ).inc()
             case _:
                 pass
+
+    def _slot_wait(
+        self, run: Run, driver: str, event: TaskPlaced | TaskSlotGranted | TaskStarted
+    ) -> None:
+        """Record how long a run waited for its slots, at the first task of its first attempt."""
+        token = event.token
+        if token.serial == run.serial and token.attempt == 1 and _first(run, token):
+            self._row(self._instruments.slot_wait, driver, run.spec.job_run_mode).observe(
+                max(0.0, event.at - run.queued_at)
+            )
 
     def _ended(self, job: Job, driver: str, event: RunEnded) -> None:
         """Count a finished run. Another run may have followed at once, so look in the history too."""
@@ -168,7 +180,7 @@ class EventCounters:
         self._row(self._instruments.log_dropped, driver).inc(exit_.dropped_bytes)
 
 
-def _first(run: Run, event: TaskPlaced) -> bool:
+def _first(run: Run, token: Token) -> bool:
     """Return whether this is the first task of its attempt."""
-    attempt = next((a for a in run.attempts if a.number == event.token.attempt), None)
-    return attempt is not None and bool(attempt.tasks) and attempt.tasks[0].token == event.token
+    attempt = next((a for a in run.attempts if a.number == token.attempt), None)
+    return attempt is not None and bool(attempt.tasks) and attempt.tasks[0].token == token

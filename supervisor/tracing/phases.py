@@ -26,6 +26,7 @@ from ...db.events.events import (
     TaskExited,
     TaskHeld,
     TaskPlaced,
+    TaskSlotGranted,
     TaskStarted,
     TaskSubmitted,
 )
@@ -88,7 +89,8 @@ class _State:
         self._starting: dict[object, Event] = {}
         self._agent: AgentStarted | AgentStartFailed | AgentGone | None = None
         self._open: dict[
-            Token, TaskPlaced | TaskSubmitted | TaskStarted | TaskExited | TaskHeld
+            Token,
+            TaskPlaced | TaskSlotGranted | TaskSubmitted | TaskStarted | TaskExited | TaskHeld,
         ] = {}
         self._ended_dependencies = 0
         self._session: int | None = None
@@ -120,6 +122,7 @@ class _State:
                 self._agent = event
             case (
                 TaskPlaced(token=token)
+                | TaskSlotGranted(token=token)
                 | TaskSubmitted(token=token)
                 | TaskStarted(token=token)
                 | TaskExited(token=token)
@@ -175,6 +178,10 @@ class _State:
             case TaskSubmitted(batch=batch):
                 why = f": {batch.reason}" if batch.reason and batch.reason != "None" else ""
                 return f"in Slurm's queue{why} (Slurm job {batch.job_id} on {batch.cluster})"
+            case TaskPlaced(agent_key=key, ahead=True):
+                return f"task {which} waited at {key} for a slot"
+            case TaskSlotGranted():
+                return f"until task {which} started: the op was on its way"
             case TaskPlaced(agent_key=key):
                 step = (
                     "its container was created (and its image pulled, if it was missing)"
@@ -225,6 +232,7 @@ _RANK: dict[type, int] = {
     TaskExited: 3,
     TaskHeld: 2,
     TaskSubmitted: 1,
+    TaskSlotGranted: 1,
     TaskPlaced: 0,
 }
 
@@ -325,7 +333,9 @@ def _execution_phases(events: Sequence[Stored]) -> list[Phase]:
 
     for s in events:
         match s.event:
-            case TaskPlaced(token=token):
+            case TaskPlaced(token=token, ahead=True):
+                step(token, s, ("waiting for a slot", "agent"))
+            case TaskPlaced(token=token) | TaskSlotGranted(token=token):
                 step(token, s, ("op on its way", "agent"))
             case TaskSubmitted(token=token):
                 step(token, s, ("in Slurm's queue", "slurm"))

@@ -25,6 +25,7 @@ from ...db.events.events import (
     TaskExited,
     TaskHeld,
     TaskPlaced,
+    TaskSlotGranted,
     TaskStarted,
     TaskSubmitted,
     agent_stream,
@@ -128,6 +129,7 @@ class _Causes:
                 return self._first(("start", key))
             case (
                 TaskPlaced()
+                | TaskSlotGranted()
                 | TaskSubmitted()
                 | TaskStarted()
                 | TaskExited()
@@ -154,14 +156,21 @@ class _Causes:
                 return None
 
     def _task_cause(
-        self, event: TaskPlaced | TaskSubmitted | TaskStarted | TaskExited | TaskHeld | TaskEnded
+        self,
+        event: TaskPlaced
+        | TaskSlotGranted
+        | TaskSubmitted
+        | TaskStarted
+        | TaskExited
+        | TaskHeld
+        | TaskEnded,
     ) -> Cause | None:
         token = event.token
         match event:
             case TaskPlaced():
                 again = [("attempt over", token.serial)] if token.attempt > 1 else []
                 return self._first(*again, ("dependency", token.serial), ("run", token.serial))
-            case TaskSubmitted():
+            case TaskSubmitted() | TaskSlotGranted():
                 return self._first(("placed", token))
             case TaskStarted():
                 return self._first(("submitted", token), ("placed", token))

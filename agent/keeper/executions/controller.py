@@ -38,6 +38,10 @@ _TICK_SECS, _FAST_TICK_SECS = 0.3, 0.05
 _REFUSED_KEPT = 10_000
 
 
+#: An order that waits for a slot is started in the slot of an ended execution for this long.
+AHEAD_SECS = 1.0
+
+
 class ExecutionController:
     """Executes orders. `known` holds every execution that the agent has not forgotten, `running`
     those that have not ended.
@@ -81,8 +85,8 @@ class ExecutionController:
             self._kernel,
         )
         self._refused: dict[str, None] = {}
-        #: start orders that wait for a slot, in order of arrival
-        self._ahead: dict[str, dict[str, Any]] = {}
+        #: start orders that wait for a slot, with their time of arrival, in this order
+        self._ahead: dict[str, tuple[float, dict[str, Any]]] = {}
         #: set when the keeper ends: nothing is started any more; called when nothing runs
         self.when_idle: Callable[[], None] | None = None
 
@@ -91,16 +95,16 @@ class ExecutionController:
     def start(self, order: dict[str, Any]) -> None:
         """Start an execution unless its token was used before, then report its state.
 
-        An order with `ahead` waits until an execution with a `slot` ends, or until it is repeated
-        without `ahead`. Nothing is recorded meanwhile: if this keeper ends, the supervisor repeats
-        the order.
+        An order with `ahead` waits until an execution with a `slot` ends within AHEAD_SECS, or until
+        it is released. Nothing is recorded meanwhile: if this keeper or its agent ends, the
+        supervisor repeats the order.
         """
         e = self._find(order)
         if e is not None:
             self._report_state(e)
             return
         if order.get("ahead") is True and self.when_idle is None:
-            self._ahead.setdefault(order["name"], order)
+            self._ahead.setdefault(order["name"], (time.monotonic(), order))
             return
         self._ahead.pop(order["name"], None)
         e = Execution(order["name"], str(order["token"]), self._layout.evidence(order["name"]))
@@ -147,6 +151,15 @@ class ExecutionController:
                 self._layout.remove_entry(name)
                 failpoints.reached("keeper.struck")
                 del self.known[name]
+
+    def release(self, name: str) -> None:
+        """Start an execution that waits for a slot. Do nothing if it does not wait any more."""
+        if name in self._ahead:
+            self._start_waiting(self._ahead[name][1])
+
+    def forget_waiting(self) -> None:
+        """Drop the orders that wait for a slot: a new agent does not know them."""
+        self._ahead.clear()
 
     def stop_all(self, reason: str, grace: float) -> None:
         self._ahead.clear()
@@ -314,15 +327,21 @@ class ExecutionController:
         """Report an end, and start the execution that has waited longest for the slot. The report
         names it, so that the supervisor gives it the slot.
         """
-        following = None
-        if e.slot and self.when_idle is None:
-            following = next(iter(self._ahead.values()), None)
+        following = self._next_ahead() if e.slot and self.when_idle is None else None
         if following is None:
             self._report("ended", e)
             return
         e.successor = str(following["token"])
         self._report("ended", e)
         self._start_waiting(following)
+
+    def _next_ahead(self) -> dict[str, Any] | None:
+        """Return the order that has waited longest, unless it is old. The supervisor starts an old
+        one, so that runs that take long delay another user's run by one of them only.
+        """
+        for arrived, order in self._ahead.values():
+            return order if time.monotonic() - arrived <= AHEAD_SECS else None
+        return None
 
     def _start_waiting(self, order: dict[str, Any]) -> None:
         try:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from .limit_pools import LimitPool
+from .limit_pools import LimitPool, without_slots
 
 #: (computeJid, serial)
 RunKey = tuple[str, int]
@@ -83,35 +83,56 @@ def restore(
         _pool(slots, limit).holders.add(ticket)
 
 
-def force(
-    slots: ConcurrencyLimits, ticket: RunKey, number: int, pools: tuple[LimitPool, ...]
-) -> None:
-    """Let a ticket hold all its pools, even above capacity: it uses them already."""
-    claim = slots.claims.get(ticket)
-    if claim is None:
-        restore(slots, ticket, number, pools)
-        return
-    if claim.held < len(claim.pools):
-        queue = slots.pools[claim.pools[claim.held]].queue
+def extend(slots: ConcurrencyLimits, ticket: RunKey, pools: tuple[LimitPool, ...]) -> list[RunKey]:
+    """Request the rest of `pools` for a ticket that holds only the first ones (see `reduce_all`).
+    Return the tickets that now hold all their pools (this one, or none).
+    """
+    claim = slots.claims[ticket]
+    if len(claim.pools) == len(pools):
+        return []
+    claim.pools = pools
+    return _advance(slots, [ticket])
+
+
+def reduce_all(slots: ConcurrencyLimits, tickets: Iterable[RunKey]) -> list[RunKey]:
+    """Let these tickets keep only the pools that are no slots, which each of them holds. Return the
+    other tickets that now hold all their pools. None of these gets a slot that another one
+    releases.
+    """
+    limits: dict[LimitPool, None] = {}
+    for ticket in tickets:
+        claim = slots.claims[ticket]
+        kept = without_slots(claim.pools)
+        _leave(slots, ticket, len(kept), limits)
+        claim.pools, claim.held = kept, len(kept)
+    return _grant_released(slots, limits)
+
+
+def holds(slots: ConcurrencyLimits, ticket: RunKey, pools: tuple[LimitPool, ...]) -> bool:
+    """Return whether a ticket holds exactly these pools."""
+    claim = slots.claims[ticket]
+    return claim.pools == pools and claim.held == len(pools)
+
+
+def force(slots: ConcurrencyLimits, ticket: RunKey, pools: tuple[LimitPool, ...]) -> None:
+    """Let a ticket that waits hold all of `pools`, even above capacity: it uses them already."""
+    claim = slots.claims[ticket]
+    for limit in claim.pools[claim.held : claim.held + 1]:
+        queue = slots.pools[limit].queue
         del queue[bisect_left(queue, (claim.number, ticket))]
-    for limit in claim.pools[claim.held :]:
+    for limit in pools[claim.held :]:
         _pool(slots, limit).holders.add(ticket)
-    claim.held = len(claim.pools)
+    claim.pools, claim.held = pools, len(pools)
 
 
 def release(
-    slots: ConcurrencyLimits,
-    ticket: RunKey,
-    only: LimitPool | None = None,
-    successor: RunKey | None = None,
+    slots: ConcurrencyLimits, ticket: RunKey, only: LimitPool | None = None
 ) -> list[RunKey]:
     """Release everything that a ticket holds or waits for (or one pool of a ticket that holds all).
     Return the tickets that now hold all their pools.
-
-    successor: a waiting ticket that gets the released slot before the others that wait for it.
     """
     if only is None:
-        return release_all(slots, (ticket,), successor)
+        return release_all(slots, (ticket,))
     claim = slots.claims.get(ticket)
     if claim is None or only not in claim.pools[: claim.held]:
         return []
@@ -121,25 +142,30 @@ def release(
     return _grant_released(slots, (only,))
 
 
-def release_all(
-    slots: ConcurrencyLimits, tickets: Iterable[RunKey], successor: RunKey | None = None
-) -> list[RunKey]:
+def release_all(slots: ConcurrencyLimits, tickets: Iterable[RunKey]) -> list[RunKey]:
     """Release everything that these tickets hold or wait for. None of them gets a slot that another
-    of them releases. successor: see `release`.
+    of them releases.
     """
     limits: dict[LimitPool, None] = {}
     for ticket in tickets:
-        claim = slots.claims.pop(ticket, None)
-        if claim is None:
-            continue
-        for limit in claim.pools[: claim.held]:
-            slots.pools[limit].holders.discard(ticket)
-        for limit in claim.pools[claim.held : claim.held + 1]:
-            queue = slots.pools[limit].queue
-            del queue[bisect_left(queue, (claim.number, ticket))]
-        limits |= dict.fromkeys(claim.pools[: claim.held + 1])
-    first = [] if successor is None else _grant_to(slots, limits, successor)
-    return first + _grant_released(slots, limits)
+        if ticket in slots.claims:
+            _leave(slots, ticket, 0, limits)
+            del slots.claims[ticket]
+    return _grant_released(slots, limits)
+
+
+def hand_over(
+    slots: ConcurrencyLimits, ticket: RunKey, successor: RunKey, pools: tuple[LimitPool, ...]
+) -> list[RunKey]:
+    """Release everything that a ticket holds, and let its successor hold all of `pools`: it has
+    started in the released slot. Return the tickets that now hold all their pools.
+    """
+    limits: dict[LimitPool, None] = {}
+    if ticket in slots.claims:
+        _leave(slots, ticket, 0, limits)
+        del slots.claims[ticket]
+    force(slots, successor, pools)
+    return _grant_released(slots, limits)
 
 
 def wait_of(slots: ConcurrencyLimits, ticket: RunKey) -> LimitWait | None:
@@ -213,26 +239,22 @@ def _grant_released(slots: ConcurrencyLimits, limits: Iterable[LimitPool]) -> li
     return out
 
 
-def _grant_to(
-    slots: ConcurrencyLimits, limits: Iterable[LimitPool], ticket: RunKey
-) -> list[RunKey]:
-    """Grant free slots of these pools to this ticket if it waits for one of them, whoever else
-    waits there.
+def _leave(
+    slots: ConcurrencyLimits, ticket: RunKey, first: int, limits: dict[LimitPool, None]
+) -> None:
+    """Take a ticket out of the pools of its claim from number `first` on, and add these to
+    `limits`.
     """
-    claim = slots.claims.get(ticket)
-    if claim is None or claim.held == len(claim.pools) or claim.pools[claim.held] not in limits:
-        return []
-    pool = slots.pools[claim.pools[claim.held]]
-    if len(pool.holders) >= pool.capacity:
-        return []
-    del pool.queue[bisect_left(pool.queue, (claim.number, ticket))]
-    while claim.held < len(claim.pools):
-        pool = _pool(slots, claim.pools[claim.held])
-        if claim.pools[claim.held] not in limits or len(pool.holders) >= pool.capacity:
-            return _advance(slots, [ticket])
-        pool.holders.add(ticket)
-        claim.held += 1
-    return [ticket]
+    claim = slots.claims[ticket]
+    for number, limit in enumerate(claim.pools[: claim.held + 1]):
+        if number < first:
+            continue
+        if number < claim.held:
+            slots.pools[limit].holders.discard(ticket)
+        else:
+            queue = slots.pools[limit].queue
+            del queue[bisect_left(queue, (claim.number, ticket))]
+        limits[limit] = None
 
 
 def _grant(slots: ConcurrencyLimits, limit: LimitPool) -> list[RunKey]:

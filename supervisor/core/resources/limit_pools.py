@@ -52,3 +52,8 @@ LimitPool = JobPool | ArrayPool | OpPool | RunDirPool | CpuPool
 def cpu_pool(key: AgentKey) -> CpuPool:
     """Return the pool that a plain run of this agent needs."""
     return CpuPool(key.driver, key.kind, key.host)
+
+
+def without_slots(pools: tuple[LimitPool, ...]) -> tuple[LimitPool, ...]:
+    """Return the pools that a run keeps while it waits with its agent: its job and its array."""
+    return tuple(p for p in pools if isinstance(p, JobPool | ArrayPool))

@@ -141,7 +141,7 @@ def update(tx: Transaction, key: AgentKey, execution: Execution) -> None:
         _batch_reported(tx, task, execution.batch)
     match execution.state:
         case ExecutionState.STARTING:
-            if (token.jid, token.serial) not in tx.world.agent(key).ahead:
+            if not task.waits_for_slot:
                 tx.emit(SetTimer(timers.LaunchDeadline(token), _reply_secs(tx, token)))
             if _must_stop(tx, token):
                 termination.repeat_stop(tx, token)
@@ -245,7 +245,7 @@ def _ended(tx: Transaction, task: Task, execution: Execution) -> None:
         source="lost", detail="the agent reported its end without an exit status"
     )
     if execution.successor is not msgspec.UNSET:
-        tx.successors[task.token] = (execution.successor.jid, execution.successor.serial)
+        tx.successors[task.token] = execution.successor
     if exit_.source == "start" and _restarted(tx, task):
         exit_ = ExitInfo(source="lost", detail=RESTARTED, stop_reason=exit_.stop_reason)
     finish(tx, task, exit_, pid=execution.pid, start_ticks=execution.start_ticks)
@@ -366,8 +366,11 @@ def reconcile(tx: Transaction, key: AgentKey, known: dict[Token, Execution]) -> 
         key,
         [token for token in _unknown(view, known) if _must_relaunch(tx, key, token)],
     )
-    # ends first: a run that its agent started in the slot of another one gets that slot
-    for execution in sorted(known.values(), key=lambda e: e.state != ExecutionState.ENDED):
+    tx.successors |= _find_successors(tx, known)
+    # ends first, in order: a run that its agent started in the slot of an ended one gets that slot
+    for execution in sorted(
+        known.values(), key=lambda e: (e.state != ExecutionState.ENDED, _ended_at(e))
+    ):
         update(tx, key, execution)
     if not view.synced:
         view.news, view.news_since = (
@@ -378,6 +381,41 @@ def reconcile(tx: Transaction, key: AgentKey, known: dict[Token, Execution]) -> 
         tx.emit(ClearTimer(timers.SnapshotDeadline(key, view.epoch)))
         placement.agent_up(tx, key)
         lifecycle.ready(tx, key)
+
+
+def _find_successors(tx: Transaction, known: dict[Token, Execution]) -> dict[Token, Token]:
+    """Return the started executions that no ended one names as its successor, by the token of the
+    one in whose slot they probably started: a keeper that ended did not tell.
+    """
+    named = {e.successor for e in known.values()}
+    started = [
+        e
+        for e in known.values()
+        if e.pid is not None
+        and e.token not in named
+        and (task := tx.world.task(e.token)) is not None
+        and task.waits_for_slot
+    ]
+    ended = [
+        e
+        for e in known.values()
+        if e.state == ExecutionState.ENDED
+        and e.successor is msgspec.UNSET
+        and (task := tx.world.task(e.token)) is not None
+        and task.live
+        and not (task.waits_for_slot and e.pid is None)
+    ]
+    started.sort(key=lambda e: e.started_at or 0.0)
+    ended.sort(key=_ended_at)
+    return {
+        before.token: after.token
+        for before, after in zip(ended, started, strict=False)
+        if before is not after
+    }
+
+
+def _ended_at(execution: Execution) -> float:
+    return (execution.exit.ended_at if execution.exit is not None else None) or 0.0
 
 
 def _unknown(view: AgentState, known: Container[Token]) -> list[Token]:

@@ -16,7 +16,7 @@ from ....protocol.jobs.status import CANCELED
 from ..interface import timers
 from ..interface.effects import ClearTimer, ReplyStatus, SetTimer, StopTask
 from ..interface.inputs import Cancel, cancel_receipt
-from ..scheduling import dispatch, placement, placement_ahead
+from ..scheduling import dispatch, placement
 from ..scheduling.dispatch import REMIND_SECS
 from ..state import cluster_assignment
 from ..state.transaction import Transaction
@@ -66,9 +66,7 @@ def queue_limit(tx: Transaction, jid: str, serial: int) -> None:
     """End a run that waited too long."""
     run = _live(tx, jid, serial)
     if run is not None and (
-        not run.attempts
-        or placement_ahead.waits(tx.world, (jid, serial), run)
-        or cluster_assignment.in_scheduler_queue(tx.world.policy, run)
+        not run.attempts or cluster_assignment.in_scheduler_queue(tx.world.policy, run)
     ):
         _stop(tx, run, jid, "queueLimit", by="supervisor")
 
@@ -172,6 +170,7 @@ def _stop(
         if task.held is not None:
             attempts.end_held(tx, task)
         elif task.exited is None:
+            placement.stopped(tx, task)
             dispatch.stop(tx, task.token, stopped.stop)
 
 
@@ -181,7 +180,7 @@ def arm(tx: Transaction, job: Job) -> None:
     if run is None or not run.active:
         return
     limit = run.spec.queue_limit_secs or tx.world.policy.queue_limit_secs
-    if run.attempts and not placement_ahead.waits(tx.world, (job.jid, run.serial), run):
+    if run.attempts:
         # in the scheduler's queue the run's own limit continues until it runs
         limit = (
             run.spec.queue_limit_secs

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from ....db.events.state import Run, Stop
+from ....db.events.state import Run, Stop, Task
 from ....protocol.clusters.batch import BatchRequest
 from ....protocol.ids import AgentKey, Token
 from ....protocol.jobs.roles import TaskPlace, TaskRole
@@ -24,6 +24,7 @@ from ..interface import timers
 from ..interface.effects import LaunchGang, LaunchTask, SetTimer, StopTask
 from ..resources import subnets
 from ..state import cluster_assignment
+from ..state.agent_state import AgentState
 from ..state.transaction import Transaction
 
 #: Interval of repeated stop requests.
@@ -35,11 +36,12 @@ AT_ONCE, MESSAGE_CHARS, MESSAGE_NAMES = 32, 700_000, MAX_KEYS // 2
 _OTHER_NAMES = 20
 
 
-def launch(tx: Transaction, key: AgentKey, tokens: Sequence[Token], *, again: bool = True) -> None:
+def launch(tx: Transaction, key: AgentKey, tokens: Sequence[Token]) -> None:
     """Request the start of these tasks. Idempotent: the task driver starts each token at most once.
 
-    again: False if the agent has started them already; then only their report is waited for.
+    A task without a slot is only announced to its agent, which reports when it starts.
     """
+    view = tx.world.agent(key)
     gangs: dict[tuple[str, int, int], list[Token]] = {}
     for token in tokens:
         run = tx.world.jobs[token.jid].run
@@ -47,11 +49,14 @@ def launch(tx: Transaction, key: AgentKey, tokens: Sequence[Token], *, again: bo
         if run.spec.roles:
             gangs.setdefault((token.jid, token.serial, token.attempt), []).append(token)
         else:
-            slot = _slot(tx, key, token, run)
-            if again:
-                tx.emit(LaunchTask(key, token, _plain_spec(tx, run, key), slot))
+            task = run.find(token)
+            assert task is not None
+            if task.waits_for_slot and not view.runs_ahead:
+                continue
+            slot = _slot(view, task, run)
+            tx.emit(LaunchTask(key, token, _plain_spec(tx, run, key), slot))
             if slot == "ahead":
-                continue  # it is reported when it starts
+                continue
         tx.emit(SetTimer(timers.LaunchDeadline(token), tx.world.policy.op_reply_secs))
     for (jid, _, number), members in gangs.items():
         run = tx.world.jobs[jid].run
@@ -59,14 +64,13 @@ def launch(tx: Transaction, key: AgentKey, tokens: Sequence[Token], *, again: bo
         _launch_gang(tx, key, run, number, members)
 
 
-def _slot(tx: Transaction, key: AgentKey, token: Token, run: Run) -> SlotUse | None:
-    """Return the part of a plain run in its agent's slots. A run that is held for debugging keeps
-    its slot after its end.
+def _slot(view: AgentState, task: Task, run: Run) -> SlotUse | None:
+    """Return the part of a plain run in its agent's slots. A run that may be held for debugging has
+    none: it keeps its slot after its end.
     """
-    view = tx.world.agent(key)
-    if (token.jid, token.serial) in view.ahead:
-        return "ahead"
-    return "held" if view.runs_ahead and run.spec.debug_secs is None else None
+    if not view.runs_ahead or run.spec.debug_secs is not None:
+        return None
+    return "ahead" if task.waits_for_slot else "held"
 
 
 def _plain_spec(tx: Transaction, run: Run, key: AgentKey) -> TaskSpec:

@@ -12,7 +12,7 @@ or a released slot, costs the same for any queue length.
 from collections.abc import Iterable
 from itertools import islice
 
-from ....db.events.state import Job, Run
+from ....db.events.state import Job, Run, Task
 from ....protocol.ids import AgentKey, Token
 from ....protocol.wire.messages import PortsProbed
 from ..interface import timers
@@ -22,7 +22,7 @@ from ..resources.concurrency_limits import RunKey
 from ..resources.limit_pools import LimitPool, RunDirPool
 from ..state import cluster_assignment
 from ..state.transaction import Transaction
-from ..state.world import World, pools_of
+from ..state.world import World
 from . import gang_placement, placement_ahead
 
 #: Runs of one agent that request slots at once. When half of them are placed, others follow.
@@ -69,17 +69,8 @@ def claim_all(tx: Transaction, key: AgentKey) -> None:
         for ticket, number in list(islice(behind, free)):
             view.asking.add(ticket)
             tx.shortened_windows[key] = None
-            run = tx.world.jobs[ticket[0]].run
-            assert run is not None and run.serial == ticket[1]
-            place(
-                tx,
-                concurrency_limits.request(
-                    tx.world.slots,
-                    ticket,
-                    number,
-                    pools_of(key, ticket[0], run.spec, tx.world.policy.batch),
-                ),
-            )
+            pools = tx.world.pools_of(key, ticket)
+            place(tx, concurrency_limits.request(tx.world.slots, ticket, number, pools))
 
 
 def withdraw_all(tx: Transaction, key: AgentKey) -> None:
@@ -134,11 +125,18 @@ def task_ended(tx: Transaction, key: AgentKey, token: Token) -> None:
     view.ahead.pop(ticket, None)
     gang_placement.task_ended(tx, key, token)
     if ticket not in tx.world.task_counts:
-        successor = tx.successors.get(token)
-        if successor is not None:
-            _refill(tx, place(tx, placement_ahead.request(tx, key, successor)))
-        _release(tx, ticket, successor=successor)
+        successor = tx.successors.pop(token, None)
+        if successor is None:
+            _release(tx, ticket)
+        else:
+            gang_placement.release(tx, ticket)
+            _refill(tx, place(tx, placement_ahead.hand_over(tx, ticket, successor)))
     tx.shortened_windows[key] = None
+
+
+def stopped(tx: Transaction, task: Task) -> None:
+    """Withdraw the slot request of a placed task that is to be stopped, if it waits for a slot."""
+    _refill(tx, place(tx, placement_ahead.stopped(tx, task)))
 
 
 def probed(tx: Transaction, key: AgentKey, report: PortsProbed) -> None:
@@ -159,15 +157,10 @@ def task_started(tx: Transaction, token: Token) -> None:
     _release(tx, (token.jid, token.serial), RunDirPool(token.jid))
 
 
-def _release(
-    tx: Transaction,
-    ticket: RunKey,
-    only: LimitPool | None = None,
-    successor: RunKey | None = None,
-) -> None:
+def _release(tx: Transaction, ticket: RunKey, only: LimitPool | None = None) -> None:
     if only is None:
         gang_placement.release(tx, ticket)
-    _refill(tx, place(tx, concurrency_limits.release(tx.world.slots, ticket, only, successor)))
+    _refill(tx, place(tx, concurrency_limits.release(tx.world.slots, ticket, only)))
 
 
 def refill_shortened(tx: Transaction) -> None:
@@ -179,6 +172,7 @@ def refill_shortened(tx: Transaction) -> None:
 
 def fill_windows(tx: Transaction) -> None:
     """Place runs ahead with agents whose runs ended or got slots."""
+    placement_ahead.record_grants(tx)
     while tx.shortened_windows:
         key = next(iter(tx.shortened_windows))
         del tx.shortened_windows[key]

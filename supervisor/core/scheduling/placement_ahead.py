@@ -7,18 +7,17 @@ runs that are next in the queue are placed ahead, so no run of another agent is 
 of these runs is small where runs take long: a stop of one that has not started needs its agent.
 """
 
-from ....db.events.events import TaskPlaced
-from ....db.events.state import Run
+from ....db.events.events import TaskPlaced, TaskSlotGranted
+from ....db.events.state import Run, Task
 from ....protocol.ids import AgentKey, Token, op_id
 from ..interface import timers
-from ..interface.effects import ClearTimer
+from ..interface.effects import ClearTimer, SetTimer
 from ..resources import concurrency_limits
 from ..resources.concurrency_limits import RunKey
 from ..resources.limit_pools import OpPool, cpu_pool
 from ..state import cluster_assignment
 from ..state.agent_state import AgentState
 from ..state.transaction import Transaction
-from ..state.world import World, pools_of
 from . import dispatch
 
 ROLE, INDEX = "main", 0
@@ -45,10 +44,20 @@ def fill(tx: Transaction, key: AgentKey) -> None:
     for number, ticket in _next_in_queue(tx, key, view, most):
         run = tx.world.jobs[ticket[0]].run
         assert run is not None and run.serial == ticket[1]
-        if run.spec.roles or run.spec.debug_secs is not None:
-            return  # it keeps its slot while it is held
+        if not _may_wait(tx, run):
+            return
+        token = _record(tx, key, ticket, run, ahead=True)
         view.ahead[ticket] = number
-        _record(tx, key, ticket, run)
+        dispatch.launch(tx, key, (token,))
+
+
+def _may_wait(tx: Transaction, run: Run) -> bool:
+    """Return whether the run may wait with its agent. A run that may be held for debugging may not:
+    it keeps its slot while it is held. One with a queue limit may not: only the agent would know
+    whether the run has started in time.
+    """
+    limit = run.spec.queue_limit_secs or tx.world.policy.queue_limit_secs
+    return not run.spec.roles and run.spec.debug_secs is None and not limit
 
 
 def _most(tx: Transaction, key: AgentKey, view: AgentState) -> int:
@@ -88,20 +97,13 @@ def _next_in_queue(
 
 def place(tx: Transaction, key: AgentKey, ticket: RunKey, run: Run) -> None:
     """Place a run that holds its slots, durably, then launch it."""
-    _clear_queue_limit(tx, ticket, run)
-    _record(tx, key, ticket, run)
+    limited = run.spec.queue_limit_secs or tx.world.policy.queue_limit_secs
+    if limited and not cluster_assignment.queue_limit_continues(tx.world.policy, run):
+        tx.emit(ClearTimer(timers.QueueLimit(*ticket)))
+    dispatch.launch(tx, key, (_record(tx, key, ticket, run, ahead=False),))
 
 
-def waits(world: World, ticket: RunKey, run: Run) -> bool:
-    """Return whether the first attempt of the run waits with its agent for a slot."""
-    return len(run.attempts) == 1 and any(
-        ticket in view.ahead
-        for task in run.live_tasks
-        if (view := world.agents.get(task.agent_key)) is not None
-    )
-
-
-def _record(tx: Transaction, key: AgentKey, ticket: RunKey, run: Run) -> None:
+def _record(tx: Transaction, key: AgentKey, ticket: RunKey, run: Run, *, ahead: bool) -> Token:
     jid, serial = ticket
     token = Token(jid, serial, run.attempt + 1, ROLE, INDEX)
     view = tx.world.agent(key)
@@ -115,69 +117,89 @@ def _record(tx: Transaction, key: AgentKey, ticket: RunKey, run: Run) -> None:
             agent_key=key,
             op_id=op_id(token, "run"),
             boot_id=view.boot_id or None,
+            ahead=ahead,
         ),
     )
-    dispatch.launch(tx, key, (token,))
+    return token
 
 
 def slot_granted(tx: Transaction, ticket: RunKey, run: Run) -> AgentKey | None:
-    """Handle a granted slot of a run that is placed ahead: let its agent start it, unless the agent
-    has done so. Return the agent, or None for a run that is not placed.
+    """Handle a granted slot of a run that is placed ahead: let its agent start it. Return the
+    agent, or None for a run that is not placed.
     """
     for task in run.live_tasks:
-        view = tx.world.agent(task.agent_key)
-        if view.ahead.pop(ticket, None) is None:
-            return None
-        tx.shortened_windows[task.agent_key] = None
-        _clear_queue_limit(tx, ticket, run)
-        if task.pid is None:
-            dispatch.launch(
-                tx, task.agent_key, (task.token,), again=ticket not in tx.successors.values()
-            )
-        return task.agent_key
+        key = task.agent_key
+        del tx.world.agent(key).ahead[ticket]
+        tx.shortened_windows[key] = None
+        tx.record(ticket[0], TaskSlotGranted(at=tx.now.wall, token=task.token))
+        dispatch.launch(tx, key, (task.token,))
+        return key
     return None
+
+
+def hand_over(tx: Transaction, ended: RunKey, token: Token) -> list[RunKey]:
+    """Give the slots of an ended run to the run that its agent has started instead. Return the
+    other runs that now hold theirs.
+    """
+    task = tx.world.task(token)
+    if task is None or not task.waits_for_slot:
+        return concurrency_limits.release(tx.world.slots, ended)
+    ticket = _leave_window(tx, task)
+    tx.started_ahead[token] = None
+    return concurrency_limits.hand_over(
+        tx.world.slots, ended, ticket, tx.world.pools_of(task.agent_key, ticket)
+    )
 
 
 def started(tx: Transaction, token: Token) -> None:
     """Give slots to a run that its agent started without them: it uses them already."""
-    task, run = tx.world.task(token), tx.world.jobs[token.jid].run
-    ticket = (token.jid, token.serial)
-    view = None if task is None else tx.world.agent(task.agent_key)
-    number = None if view is None else view.ahead.pop(ticket, None)
-    if number is None or task is None or run is None:
+    task = tx.world.task(token)
+    if task is None or not task.ahead:
         return
-    tx.shortened_windows[task.agent_key] = None
-    _clear_queue_limit(tx, ticket, run)
-    pools = pools_of(task.agent_key, token.jid, run.spec, tx.world.policy.batch)
-    concurrency_limits.force(tx.world.slots, ticket, number, pools)
+    pools = tx.world.pools_of(task.agent_key, (token.jid, token.serial))
+    ticket = _leave_window(tx, task)
+    if not concurrency_limits.holds(tx.world.slots, ticket, pools):
+        concurrency_limits.force(tx.world.slots, ticket, pools)
+
+
+def record_grants(tx: Transaction) -> None:
+    """Record the slots of runs that their agents have started, and whose start is not known yet."""
+    for token in tx.started_ahead:
+        task = tx.world.task(token)
+        if task is not None and task.waits_for_slot:
+            tx.record(token.jid, TaskSlotGranted(at=tx.now.wall, token=token))
+            tx.emit(SetTimer(timers.LaunchDeadline(token), tx.world.policy.op_reply_secs))
+
+
+def stopped(tx: Transaction, task: Task) -> list[RunKey]:
+    """Withdraw the slot request of a run that is to end without a start. Return the other runs that
+    now hold their slots.
+    """
+    if not task.waits_for_slot:
+        return []
+    return concurrency_limits.reduce_all(tx.world.slots, [_leave_window(tx, task)])
 
 
 def agent_up(tx: Transaction, key: AgentKey) -> list[RunKey]:
     """Let the runs that wait with the agent request slots again. Return those that hold them."""
-    ahead = tx.world.agent(key).ahead
-    return [t for ticket in sorted(ahead, key=ahead.__getitem__) for t in request(tx, key, ticket)]
-
-
-def request(tx: Transaction, key: AgentKey, ticket: RunKey) -> list[RunKey]:
-    """Let a run that waits with the agent request slots, unless it does. Return it if it now holds
-    them.
-    """
-    number = tx.world.agent(key).ahead.get(ticket)
-    run = tx.world.jobs[ticket[0]].run if number is not None else None
-    if number is None or run is None or run.serial != ticket[1]:
-        return []
-    pools = pools_of(key, ticket[0], run.spec, tx.world.policy.batch)
-    return concurrency_limits.request(tx.world.slots, ticket, number, pools)
+    return [
+        granted
+        for ticket in list(tx.world.agent(key).ahead)
+        for granted in concurrency_limits.extend(
+            tx.world.slots, ticket, tx.world.pools_of(key, ticket)
+        )
+    ]
 
 
 def agent_away(tx: Transaction, key: AgentKey) -> list[RunKey]:
     """Withdraw the requests of the runs that wait with the agent: it blocks no slot of others.
     Return the other runs that now hold their slots.
     """
-    return concurrency_limits.release_all(tx.world.slots, list(tx.world.agent(key).ahead))
+    return concurrency_limits.reduce_all(tx.world.slots, list(tx.world.agent(key).ahead))
 
 
-def _clear_queue_limit(tx: Transaction, ticket: RunKey, run: Run) -> None:
-    limited = run.spec.queue_limit_secs or tx.world.policy.queue_limit_secs
-    if limited and not cluster_assignment.queue_limit_continues(tx.world.policy, run):
-        tx.emit(ClearTimer(timers.QueueLimit(*ticket)))
+def _leave_window(tx: Transaction, task: Task) -> RunKey:
+    ticket = (task.token.jid, task.token.serial)
+    tx.world.agent(task.agent_key).ahead.pop(ticket, None)
+    tx.shortened_windows[task.agent_key] = None
+    return ticket

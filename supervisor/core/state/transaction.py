@@ -47,8 +47,10 @@ class Transaction:
         #: data shared by the tasks of an attempt (computeJid, serial, attempt), where they are
         #: launched
         self.shared: dict[tuple[str, int, int], Shared] = {}
-        #: runs that their agent started in the slot of an ended execution, by its token
-        self.successors: dict[Token, tuple[str, int]] = {}
+        #: executions that their agent started in the slot of an ended one, by the token of that one
+        self.successors: dict[Token, Token] = {}
+        #: those of them whose start may not be recorded yet
+        self.started_ahead: dict[Token, None] = {}
         self._writes: dict[str, tuple[int, list[Any]]] = {}
         self._minted = 0
         #: the cause of an effect that is about no recorded job or agent; the latest event that the

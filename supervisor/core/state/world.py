@@ -7,7 +7,7 @@ copy, because one release can place many runs, each on top of the last. A failed
 world and folds a new one.
 """
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import assert_never
 
@@ -30,6 +30,7 @@ from ..resources.limit_pools import (
     OpPool,
     RunDirPool,
     cpu_pool,
+    without_slots,
 )
 from . import task_counts
 from .agent_phase import AgentPhase
@@ -180,6 +181,26 @@ class World:
         job = self.jobs.get(token.jid)
         return None if job is None else job.task(token)
 
+    def pools_of(self, key: AgentKey, ticket: RunKey) -> tuple[LimitPool, ...]:
+        """Return the pools that a run must hold, in the order of acquisition: job, array limit, op
+        slot, run directory, CPU.
+
+        The job comes first and is held until all tasks of the run have ended. The run directory is
+        released at the start, because frames are read from it while the run is active. This pool
+        also prevents that a stopping run and its successor share the directory. A run with roles
+        takes no CPU slot: it holds the resources that its roles request (`gang_allocator`). With a
+        batch driver it takes one, which is a place in the queue of its cluster, and each cluster
+        has its own op slots.
+        """
+        jid, serial = ticket
+        asked = _request_of(self.jobs[jid], serial)
+        uid, sid, _ = split_jid(jid)
+        array = (ArrayPool(uid, sid, asked.at_once),) if asked.at_once is not None else ()
+        queued = key.driver in self.policy.batch
+        cpu = () if asked.roles and not queued else (cpu_pool(key),)
+        op = OpPool(key.driver, key.kind, key.uid, key.host if queued else None)
+        return (JobPool(jid), *array, op, RunDirPool(jid), *cpu)
+
     def number(self) -> int:
         self.next_number += 1
         return self.next_number - 1
@@ -195,8 +216,6 @@ class World:
             self.jobs[job.jid] = job
             self._restore_job(job, number)
             self.next_number = max(self.next_number, number + 1)
-        for job, number in ordered:
-            self._restore_unstarted(job, number)
         # free capacity is known only after all held resources are restored
         for job, number in ordered:
             self._restore_queued(job, number)
@@ -212,33 +231,7 @@ class World:
         for task in job.live_tasks():
             by_run.setdefault(task.token.serial, []).append(task)
         for serial, tasks in by_run.items():
-            if not self._is_unstarted(job, serial):
-                self._restore_holdings(job, (job.jid, serial), number, tasks)
-
-    def _is_unstarted(self, job: Job, serial: int) -> bool:
-        """Return whether this is a plain run that is placed and was not reported as started."""
-        run = job.run
-        return (
-            run is not None
-            and run.serial == serial
-            and not run.spec.roles
-            and run.spec.driver not in self.policy.batch
-            and all(task.pid is None and task.held is None for task in run.live_tasks)
-        )
-
-    def _restore_unstarted(self, job: Job, number: int) -> None:
-        """Give the run slots if they are free. Otherwise it was placed ahead of a free slot, and
-        waits with its agent.
-        """
-        run = job.run
-        if run is None or not run.live_tasks or not self._is_unstarted(job, run.serial):
-            return
-        ticket, key = (job.jid, run.serial), run.live_tasks[0].agent_key
-        self.task_counts[ticket] = task_counts.count_tasks(run.attempts[-1].tasks)
-        pools = pools_of(key, job.jid, run.spec, self.policy.batch)
-        if not concurrency_limits.request(self.slots, ticket, number, pools):
-            concurrency_limits.release(self.slots, ticket)
-            self.agent(key).ahead[ticket] = number
+            self._restore_holdings(job, (job.jid, serial), number, tasks)
 
     def _restore_queued(self, job: Job, number: int) -> None:
         run = job.run
@@ -257,42 +250,29 @@ class World:
             self.enqueue(key, (job.jid, run.serial), number)
 
     def _restore_holdings(self, job: Job, ticket: RunKey, number: int, tasks: list[Task]) -> None:
-        run, key = job.run, tasks[0].agent_key
-        asked: RunSpec | PastRun
-        if run is not None and run.serial == ticket[1]:
-            asked, attempt = run.spec, run.attempts[-1].tasks
-        else:
-            asked, attempt = next(p for p in job.history if p.serial == ticket[1]), tuple(tasks)
+        run, key, asked = job.run, tasks[0].agent_key, _request_of(job, ticket[1])
+        current = run is not None and run.serial == ticket[1]
+        attempt = run.attempts[-1].tasks if run is not None and current else tuple(tasks)
         self.task_counts[ticket] = task_counts.count_tasks(attempt)
+        pools = self.pools_of(key, ticket)
+        if all(task.waits_for_slot for task in tasks):
+            concurrency_limits.restore(self.slots, ticket, number, without_slots(pools))
+            if run is not None and current and run.active:
+                self.agent(key).ahead[ticket] = number
+            return
         released = () if all(t.pid is None for t in attempt) else (RunDirPool(job.jid),)
-        concurrency_limits.restore(
-            self.slots, ticket, number, pools_of(key, job.jid, asked, self.policy.batch), released
-        )
+        concurrency_limits.restore(self.slots, ticket, number, pools, released)
         if asked.roles and key.driver not in self.policy.batch:
             gang_allocator.record_placed(
                 self.node_pool(key.driver), ticket, asked.roles, tuple(t.place for t in tasks)
             )
 
 
-def pools_of(
-    key: AgentKey, jid: str, asked: RunSpec | PastRun, clusters: Container[str] = ()
-) -> tuple[LimitPool, ...]:
-    """Return the pools that a run must hold, in the order of acquisition: array limit, op slot, run
-    directory, CPU.
-
-    The job itself comes first and is held until all tasks of the run have ended. The run directory
-    is released at the start, because frames are read from it while the run is active. This pool
-    also prevents that a stopping run and its successor share the directory. A run with roles takes
-    no CPU slot: it holds the resources that its roles request (`gang_allocator`). With drivers in
-    `clusters` it takes one, which is a place in the queue of its cluster, and each cluster has its
-    own op slots.
-    """
-    uid, sid, _ = split_jid(jid)
-    array = (ArrayPool(uid, sid, asked.at_once),) if asked.at_once is not None else ()
-    queued = key.driver in clusters
-    cpu = () if asked.roles and not queued else (cpu_pool(key),)
-    op = OpPool(key.driver, key.kind, key.uid, key.host if queued else None)
-    return (JobPool(jid), *array, op, RunDirPool(jid), *cpu)
+def _request_of(job: Job, serial: int) -> RunSpec | PastRun:
+    """Return what the current run, or an earlier one with live tasks, requested."""
+    if job.run is not None and job.run.serial == serial:
+        return job.run.spec
+    return next(p for p in job.history if p.serial == serial)
 
 
 def owner(jid: str) -> str:

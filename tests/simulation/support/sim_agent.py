@@ -16,6 +16,7 @@ from jobscribe.agent.session.state_machine import (
     Probe,
     Quit,
     Read,
+    Release,
     Send,
     Session,
     StartCall,
@@ -178,6 +179,10 @@ class Agent:
                 case Launch() as launch:
                     wait = max(0.0, self._login_known_at - self.time.now)
                     self.life.after(wait, lambda launch=launch: self._launch(launch))
+                case Release(token=token):
+                    wait = max(0.0, self._login_known_at - self.time.now)
+                    order = {"do": "release", **_named(token)}
+                    self.life.after(wait, lambda order=order: self._order(order))
                 case Stop(token=token, reason=reason, grace_secs=grace) if self.batch is not None:
                     self.life.after(
                         WAY_SECS, lambda t=token, r=reason, g=grace: self.batch.stop(t, r, g)

@@ -286,7 +286,7 @@ class Checks:
         for ticket, claim in fresh.slots.claims.items():
             live_claim = world.slots.claims.get(ticket)
             if any(ticket in view.ahead for view in world.agents.values()):
-                continue  # a restart gives it slots that are free while its agent is away
+                continue  # it requests its slots when its agent is up
             # for an earlier run, it is unknown whether a task that is over had started
             run = world.jobs[ticket[0]].run
             but = set() if run is not None and run.serial == ticket[1] else {RunDirPool(ticket[0])}

@@ -76,6 +76,7 @@ COINCIDENCES = (
     "a run was stopped that waited with its agent for a slot",
     "a run was started in the slot of an ended one",
     "a keeper died while runs waited with it for a slot",
+    "a run had waited too long with its agent for a slot",
     *(
         f"it was told: {why}"
         for why in (

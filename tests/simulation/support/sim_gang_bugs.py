@@ -13,7 +13,8 @@ from jobscribe.supervisor.core.resources import gang_allocator
 from jobscribe.supervisor.core.resources.limit_pools import ArrayPool, LimitPool
 from jobscribe.supervisor.core.runs import attempts, debug_hold, dependencies, termination
 from jobscribe.supervisor.core.runs.attempt_policies import Verdict
-from jobscribe.supervisor.core.scheduling import dispatch, gang_placement, placement
+from jobscribe.supervisor.core.scheduling import dispatch, gang_placement
+from jobscribe.supervisor.core.state.world import World
 
 Patch = tuple[Any, str, Any]
 
@@ -173,12 +174,12 @@ def tells_followers_nothing_after_a_restart() -> list[Patch]:
 
 
 def takes_no_turn_in_an_array() -> list[Patch]:
-    original = placement.pools_of
+    original = World.pools_of
 
-    def pools_of(key: Any, jid: str, spec: Any, clusters: Any = ()) -> tuple[LimitPool, ...]:
-        return tuple(p for p in original(key, jid, spec, clusters) if not isinstance(p, ArrayPool))
+    def pools_of(self: World, key: Any, ticket: Any) -> tuple[LimitPool, ...]:
+        return tuple(p for p in original(self, key, ticket) if not isinstance(p, ArrayPool))
 
-    return [(placement, "pools_of", pools_of)]
+    return [(World, "pools_of", pools_of)]
 
 
 def goes_on_after_a_cancel() -> list[Patch]:

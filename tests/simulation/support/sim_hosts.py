@@ -185,14 +185,18 @@ class Hosts:
         self.time.saw("an agent that nobody needed was dismissed")
 
     def slots(self) -> None:
-        """Check that no host has more placed plain runs than slots."""
+        """Check that no host has more plain runs that live or may start than slots."""
         taken: Counter[tuple[str, str]] = Counter()
         for token, run in self.sim.ledger.live.items():
             key = run.placed[token].agent_key
-            view = self.sim.supervisor.engine.world.agents.get(key)
-            ahead = view is not None and (token.jid, token.serial) in view.ahead
+            task = self.sim.supervisor.engine.world.task(token)
             process = self.sim.machine.by_token.get(str(token))
-            if not run.spec.roles and (not ahead or (process and process.ended is None)):
+            unused = (
+                task is None or task.waits_for_slot
+                if process is None
+                else process.ended is not None
+            )
+            if not run.spec.roles and not unused:
                 taken[key.kind, key.host] += 1
                 if self.several and token.attempt and not self._may(key.host, run.spec.active_plan):
                     self.sim.broken(

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 WAY_SECS = 0.0005
 #: Default grace of an order to stop.
 GRACE_SECS = 3.0
+#: A waiting order is started in the slot of an ended execution for this long.
+AHEAD_SECS = 30.0
 
 
 class Dies(BaseException):
@@ -81,8 +83,8 @@ class Keeper:
         self.disk = machine.disks.setdefault(key, Disk())
         self.known: dict[str, Execution] = {}
         self.refused: set[str] = set()
-        #: start orders that wait for a slot
-        self.ahead: dict[str, dict[str, Any]] = {}
+        #: start orders that wait for a slot, with their time of arrival
+        self.ahead: dict[str, tuple[float, dict[str, Any]]] = {}
         self.agent: Agent | None = None
         #: the crash point that kills it
         self.armed: str | None = None
@@ -102,6 +104,7 @@ class Keeper:
             return
         if any(a.key == self.key for a in self.machine.live_agents()):
             self.time.saw("two agents of one key lived at once")
+        self.ahead.clear()  # the new agent does not know them
         self.agent = self.machine.new_agent(self)
         self.machine.agents.append(self.agent)
         self.agent.start([self.said(e) for e in self.known.values()])
@@ -168,6 +171,10 @@ class Keeper:
         match order["do"]:
             case "start":
                 self.guarded(lambda: self._start(order))
+            case "release":
+                if order["name"] in self.ahead:
+                    _, waiting = self.ahead[order["name"]]
+                    self.guarded(lambda: self._start(waiting | {"ahead": False}))
             case "stop":
                 self.guarded(lambda: self._stop_order(order))
             case "forget":
@@ -184,7 +191,7 @@ class Keeper:
             self._tell_state(e)
             return
         if order.get("ahead") and not self.quitting:
-            self.ahead.setdefault(order["name"], order)
+            self.ahead.setdefault(order["name"], (self.time.now, order))
             self.time.saw("a run waited with its agent for a slot")
             return
         self.ahead.pop(order["name"], None)
@@ -401,8 +408,12 @@ class Keeper:
 
     def _tell_end(self, e: Execution) -> None:
         """Report an end, and start the run that has waited longest for the slot."""
-        order = next(iter(self.ahead.values()), None) if e.slot and not self.quitting else None
-        if order is None:
+        arrived, order = next(iter(self.ahead.values()), (0.0, None))
+        if order is None or not e.slot or self.quitting:
+            self.tell("ended", e)
+            return
+        if self.time.now - arrived > AHEAD_SECS:
+            self.time.saw("a run had waited too long with its agent for a slot")
             self.tell("ended", e)
             return
         e.successor = order["token"]

@@ -170,10 +170,9 @@ def _task(supervisor: "Supervisor", job: Job, task: Task) -> str | None:
     attempt = (
         job.run.attempts[-1].tasks if job.run is not None and job.run.serial == token.serial else ()
     )
-    ahead = ticket in world.agent(task.agent_key).ahead
     if (
         attempt
-        and not ahead
+        and not task.waits_for_slot
         and (RunDirPool(token.jid) in world.slots.claims[ticket].pools)
         == any(t.pid is not None for t in attempt)
     ):
@@ -205,11 +204,10 @@ def _task(supervisor: "Supervisor", job: Job, task: Task) -> str | None:
     )
     if wanted and own_limit and timers.QueueLimit(*ticket) not in supervisor.timers:
         return f"{token} waits in the queue of its cluster, has a queue limit, and no timer"
-    ahead = ticket in world.agent(task.agent_key).ahead
     if (
         wanted
         and task.pid is None
-        and not ahead
+        and not task.waits_for_slot
         and timers.LaunchDeadline(token) not in supervisor.timers
     ):
         return f"{token} is to start, and nobody asks what became of it"
@@ -228,7 +226,7 @@ def _holdings(supervisor: "Supervisor", task: Task) -> str | None:
     """Check that a task that may live or is held has its resources."""
     world, token = supervisor.engine.world, task.token
     ticket = (token.jid, token.serial)
-    if ticket in world.agent(task.agent_key).ahead:
+    if task.waits_for_slot:
         return None if task.pid is None else f"{token} runs, and is to wait for a slot"
     claim = world.slots.claims.get(ticket)
     if claim is None or claim.held != len(claim.pools):
