@@ -372,6 +372,7 @@ def reconcile(tx: Transaction, key: AgentKey, known: dict[Token, Execution]) -> 
         known.values(), key=lambda e: (e.state != ExecutionState.ENDED, _ended_at(e))
     ):
         update(tx, key, execution)
+    dispatch.launch(tx, key, [token for token in sorted(known) if _must_release(tx, known[token])])
     if not view.synced:
         view.news, view.news_since = (
             {jid: job.version for jid, job in tx.touched.items() if jid in before},
@@ -381,6 +382,19 @@ def reconcile(tx: Transaction, key: AgentKey, known: dict[Token, Execution]) -> 
         tx.emit(ClearTimer(timers.SnapshotDeadline(key, view.epoch)))
         placement.agent_up(tx, key)
         lifecycle.ready(tx, key)
+
+
+def _must_release(tx: Transaction, execution: Execution) -> bool:
+    """Return whether the agent may not know that this execution, which waits there, has a slot."""
+    task = tx.world.task(execution.token)
+    return (
+        execution.state == ExecutionState.STARTING
+        and task is not None
+        and task.live
+        and task.ahead
+        and not task.waits_for_slot
+        and not _must_stop(tx, execution.token)
+    )
 
 
 def _find_successors(tx: Transaction, known: dict[Token, Execution]) -> dict[Token, Token]:
