@@ -78,6 +78,7 @@ def decide(world: World, inputs: Sequence[Input], now: Now) -> Decision:
         _follow_up(tx)
     tx.end_inputs()
     placement.fill_windows(tx)
+    _follow_up(tx)
     dependencies.schedule_followers(tx)
     return Decision(tx.writes(), tuple(tx.receipts), dict(tx.touched), tuple(tx.caused))
 

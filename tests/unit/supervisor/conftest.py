@@ -149,6 +149,8 @@ class Stage:
     def __init__(self, **policy: Any) -> None:
         self.policy = CoreConfig(**policy)
         self.world = World(self.policy)
+        #: whether agents announce that they keep runs until a slot is free
+        self.agents_run_ahead = False
         self.wall, self.mono, self.boot_id = WALL, 1000.0, "boot0"
         #: (stream, event), oldest first; a position is an index + 1
         self.log: list[tuple[str, Any]] = []
@@ -518,7 +520,8 @@ class Stage:
 
     def open(self, key: AgentKey) -> None:
         self.epochs[key] = self.epochs.get(key, 0) + 1
-        self.tell(AgentConnected(key, self.epochs[key], alive(key)))
+        said = {"runs_ahead": True} if self.agents_run_ahead else {}
+        self.tell(AgentConnected(key, self.epochs[key], alive(key, **said)))
 
     def snapshot(self, key: AgentKey, *executions: Execution) -> None:
         self.says(
