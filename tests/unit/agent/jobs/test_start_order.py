@@ -210,3 +210,27 @@ async def test_a_line_about_a_start_carries_the_ids_of_the_execution(tmp_path: P
     site.starter.start(token(), site.spec(), None)
     (line,) = map(json.loads, site.lines.splitlines())
     assert execution_log_ids(token()).items() <= line.items()
+
+
+def test_an_order_says_how_the_run_uses_the_slots(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, {})
+    for slot in (None, "held", "ahead"):
+        ground.starter.start(token(), ground.spec(), None, slot)
+    ground.starter.release(token())
+    slots = [(o.get("slot"), o.get("ahead")) for o in ground.orders[:3]]
+    assert slots == [(None, None), (True, False), (True, True)]
+    assert ground.orders[3] == {"do": "release", "name": token().name}
+
+
+async def test_a_run_that_is_released_before_the_login_environment_is_known_starts_at_once(
+    tmp_path: Path,
+) -> None:
+    login = Login({"PATH": PATH}, later=True)
+    ground = Ground(tmp_path, login)
+    ground.starter.start(token(), ground.spec(), None, "ahead")
+    ground.starter.release(token())
+    assert ground.orders == []
+    login.may_go_on.set()
+    while not ground.orders:
+        await asyncio.sleep(0)
+    assert [(o["do"], o["ahead"]) for o in ground.orders] == [("start", False)]

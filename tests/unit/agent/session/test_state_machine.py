@@ -14,6 +14,7 @@ from jobscribe.agent.session.state_machine import (
     Probe,
     Quit,
     Read,
+    Release,
     Send,
     Session,
     StartCall,
@@ -653,3 +654,38 @@ def test_a_probe_is_answered_by_who_can_look_and_changes_nothing():
     before = s.executions()
     assert s.received(probe, 1.0) == [Probe(probe)] == s.received(probe, 1.0)
     assert s.executions() == before
+
+
+# ---- runs that wait for a slot
+
+
+def ahead(t=T, slot="ahead"):
+    return msgspec.structs.replace(run(t), slot=slot)
+
+
+def test_a_run_that_waits_is_launched_as_waiting_and_released_once():
+    s = session()
+    assert s.received(ahead(), 1.0) == [Launch(T, SPEC, slot="ahead")]
+    assert s.received(ahead(slot="held"), 1.0) == [Release(T)]
+    assert is_update(s.received(ahead(slot="held"), 1.0), "starting")
+
+
+def test_a_run_with_a_slot_is_launched_with_it():
+    assert session().received(ahead(slot="held"), 1.0) == [Launch(T, SPEC, slot="held")]
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [((started(),), "running"), ((started(), ended()), "ended"), ((never(),), "ended")],
+)
+def test_a_run_that_started_or_ended_while_it_waited_is_not_released(steps, expected):
+    s = session(ahead(), *steps)
+    assert is_update(s.received(ahead(slot="held"), 1.0), expected)
+
+
+def test_the_run_that_was_started_instead_is_reported_with_the_end():
+    other = msgspec.structs.replace(T, attempt=2)
+    (update,) = session(run()).keeper_reported(ended() | {"successor": str(other)}, 0.0)
+    assert update.message.execution.successor == other
+    (update,) = session(run()).keeper_reported(ended() | {"successor": None}, 0.0)
+    assert update.message.execution.successor is msgspec.UNSET

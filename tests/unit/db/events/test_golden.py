@@ -60,6 +60,7 @@ def test_every_type_and_released_schema_has_a_golden_event() -> None:
         ("EPRSuser-simAAA06-command", "v1-containers-job.json"),
         ("EPRSuser-simAAA07-command", "v1-batch-job.json"),
         ("EPRSuser-simAAA09-command", "v1-ending-job.json"),
+        ("EPRSuser-simAAA10-command", "v1-ahead-job.json"),
     ],
 )
 def test_a_golden_job_adds_up_to_what_it_always_did(jid: str, file: str) -> None:
