@@ -118,6 +118,7 @@ def policy(
         op_reply_secs=limits.op_reply_secs,
         time_limit_secs=limits.time_limit_secs,
         queue_limit_secs=limits.queue_limit_secs,
+        ahead_secs=limits.placed_ahead_secs,
         debug_secs=limits.debug_secs,
         kept_plans=frozenset(settings.purge.kept_plans),
         serial_floor=serial_floor,

@@ -129,6 +129,11 @@ class LimitSettings:
     queue_limit_secs: float | None = _is(
         None, or_none(positive_seconds), "default time limit for the wait of a run"
     )
+    placed_ahead_secs: float = _is(
+        0.1,
+        seconds,
+        "runs for this time wait for a slot with their agent, which starts the next one itself (0: none)",
+    )
     time_limit_secs: float | None = _is(
         None, or_none(positive_seconds), "default time limit for the execution of a run"
     )

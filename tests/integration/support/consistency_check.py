@@ -23,7 +23,14 @@ _NEXT = {
     None: {"RunRequested", "JobFolded"},
     "JobFolded": {"RunRequested", "RunPurged"},
     "RunRequested": {"TaskPlaced", "StopRequested", "RunEnded"},
-    "TaskPlaced": {"TaskSubmitted", "TaskStarted", "TaskEnded", "StopRequested"},
+    "TaskPlaced": {
+        "TaskSlotGranted",
+        "TaskSubmitted",
+        "TaskStarted",
+        "TaskEnded",
+        "StopRequested",
+    },
+    "TaskSlotGranted": {"TaskStarted", "TaskEnded", "StopRequested"},
     "TaskSubmitted": {"TaskStarted", "TaskEnded", "StopRequested"},
     "TaskStarted": {"TaskExited", "TaskEnded", "StopRequested", "RunEnded", "AttemptEnded"},
     "TaskExited": {"LateStopRequested", "TaskEnded"},
@@ -31,7 +38,14 @@ _NEXT = {
     "StopRequested": {"RunEnded"},
     "TaskEnded": {"AttemptEnded"},
     "AttemptEnded": {"RunEnded", "RunPurged"},
-    "RunEnded": {"TaskSubmitted", "TaskStarted", "TaskExited", "TaskEnded", "RunPurged"},
+    "RunEnded": {
+        "TaskSlotGranted",
+        "TaskSubmitted",
+        "TaskStarted",
+        "TaskExited",
+        "TaskEnded",
+        "RunPurged",
+    },
     "RunPurged": set[str](),
 }
 
