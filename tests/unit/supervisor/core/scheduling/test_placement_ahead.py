@@ -164,7 +164,7 @@ def test_a_canceled_run_that_its_agent_started_meanwhile_has_its_slot(ahead, kit
 
 def test_while_their_agent_is_away_they_request_no_slots(ahead, kit):
     ahead.disconnect()
-    assert ahead.world.slots.pools[CPU].queue == []
+    assert [p.queue for p in ahead.world.slots.pools.values() if p.queue] == []
     known = [kit.running(ahead.token(2)), *(kit.starting(ahead.token(n)) for n in (3, 4, 5))]
     ahead.connect(kit.key_of(), *known)
     assert concurrency_limits.wait_of(
@@ -194,6 +194,8 @@ def test_after_a_restart_a_successor_that_ran_meanwhile_has_the_slot(ahead, kit)
 def test_a_keeper_that_did_not_name_the_successors_gives_no_slot_twice(ahead, kit):
     """It ended, and the next one found the evidence of run 2 and 3, which are over, and of 4."""
     two, three, four = (ahead.token(n) for n in (2, 3, 4))
+    ahead.submit(9, uid=kit.OTHER_UID)
+    ahead.up(kit.key_of(kit.OTHER_UID))
     second = msgspec.structs.replace(kit.running(four), started_at=kit.WALL + 5)
     ahead.disconnect()
     ahead.connect(kit.key_of(), kit.ended(two), kit.ended(three), second)
