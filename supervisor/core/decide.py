@@ -96,7 +96,7 @@ def _follow_up(tx: Transaction) -> None:
             lifecycle.ensure(tx, key)
         idle_eviction.update(tx)
         lifecycle.retry_memory(tx)
-        if not (tx.shortened_queues or tx.needed_agents or tx.freed_memory):
+        if not (tx.shortened_queues or tx.needed_agents or tx.changed_memory):
             return
 
 

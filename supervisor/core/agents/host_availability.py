@@ -51,7 +51,7 @@ def _up(tx: Transaction, driver: str, host: str) -> None:
     for key in sorted(k for k in tx.world.agents if k.driver == driver):
         if (driver, key.host) in tx.world.host_assignment.down:
             rebalancing.leave_host(tx, key)
-    tx.freed_memory[driver, host] = None
+    tx.changed_memory[driver, host] = None
 
 
 def _there(tx: Transaction, driver: str, host: str) -> list[tuple[AgentKey, AgentState]]:

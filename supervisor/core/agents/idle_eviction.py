@@ -52,7 +52,7 @@ def update(tx: Transaction) -> None:
                         timers.AgentIdleDeadline(key), tx.world.policy.agent_idle_secs[key.driver]
                     )
                 )
-            tx.freed_memory[key.driver, key.host] = None
+            tx.changed_memory[key.driver, key.host] = None
         elif view.idle and not idle:
             view.idle = view.busy = False
             tx.emit(ClearTimer(timers.AgentIdleDeadline(key)))
@@ -65,7 +65,7 @@ def idle_deadline(tx: Transaction, key: AgentKey) -> None:
         return
     if view.busy:
         view.busy = False
-        tx.freed_memory[key.driver, key.host] = None
+        tx.changed_memory[key.driver, key.host] = None
     secs = tx.world.policy.agent_idle_secs.get(key.driver)
     if secs is None:
         return
@@ -128,7 +128,7 @@ def refused(tx: Transaction, input_: EvictionRefused) -> None:
     tx.change_phase(view, PhaseTrigger.EVICTION_REFUSED)
     view.used, view.idle, view.busy = tx.now.mono, True, True
     tx.emit(SetTimer(timers.AgentIdleDeadline(input_.key), _BUSY_SECS))
-    tx.freed_memory[input_.key.driver, input_.key.host] = (
+    tx.changed_memory[input_.key.driver, input_.key.host] = (
         None  # no memory was freed; another agent may be evicted
     )
     tx.emit(ListTasks(input_.key))

@@ -304,8 +304,8 @@ def retry_memory(tx: Transaction) -> None:
     """Retry agents that wait for memory on hosts where memory was freed or an agent became idle.
     The longest waiting agent comes first.
     """
-    freed, drivers = tx.freed_memory, {driver for driver, _ in tx.freed_memory}
-    tx.freed_memory = {}
+    freed, drivers = tx.changed_memory, {driver for driver, _ in tx.changed_memory}
+    tx.changed_memory = {}
     for key in sorted(
         tx.world.host_assignment.waiting_for_memory,
         key=lambda k: (tx.world.agents[k].since or 0.0, k),

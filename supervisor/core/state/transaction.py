@@ -42,8 +42,8 @@ class Transaction:
         self.shortened_queues: dict[AgentKey, None] = {}
         #: agents that may need runs placed ahead
         self.shortened_windows: dict[AgentKey, None] = {}
-        #: (driver, host) where memory of agents was or may have been freed
-        self.freed_memory: dict[tuple[str, str], None] = {}
+        #: (driver, host) where memory of agents was taken or freed, or may be freed now
+        self.changed_memory: dict[tuple[str, str], None] = {}
         #: data shared by the tasks of an attempt (computeJid, serial, attempt), where they are
         #: launched
         self.shared: dict[tuple[str, int, int], Shared] = {}
@@ -109,8 +109,9 @@ class Transaction:
         key, took_memory = view.record.key, view.takes_memory
         view.phase, view.since = phase, self.now.wall
         self.world.host_assignment.update_memory(key, taken=view.takes_memory)
-        if took_memory and not view.takes_memory:
-            self.freed_memory[key.driver, key.host] = None
+        if took_memory != view.takes_memory:
+            # also if it was taken: another agent that waits may need one more idle agent to leave
+            self.changed_memory[key.driver, key.host] = None
 
     def require_agent(self, key: AgentKey) -> None:
         """Ensure before the end of this decision that the agent is up or on its way."""

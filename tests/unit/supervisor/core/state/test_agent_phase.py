@@ -63,7 +63,7 @@ def snapshot(tx, view):
     assignment = tx.world.host_assignment
     return (
         msgspec.structs.asdict(view),
-        dict(tx.freed_memory),
+        dict(tx.changed_memory),
         dict(assignment.waiting_for_memory),
         {host: dict(keys) for host, keys in assignment._with_memory.items()},
     )
@@ -90,7 +90,7 @@ def test_a_phase_changes_as_the_table_says_or_not_at_all(kit, phase, trigger):
         following == AgentPhase.CROWDED
     )
     took = phase not in (AgentPhase.ABSENT, AgentPhase.CROWDED, AgentPhase.SIGNED_OUT)
-    assert bool(tx.freed_memory) == (took and not view.takes_memory)
+    assert bool(tx.changed_memory) == (took != view.takes_memory)
 
 
 # ---- the core causes each listed transition, and no other
