@@ -28,6 +28,13 @@ from ..protocol.ids import (
     short_op,
 )
 from ..protocol.jobs.execution_state import ExecutionState
+from ..protocol.launch.keeper_messages import (
+    ForgetOrder,
+    Order,
+    QuitOrder,
+    Started,
+    StopOrder,
+)
 from ..protocol.redaction import Redactor
 from ..protocol.version import VERSION
 from ..protocol.wire.messages import (
@@ -147,7 +154,7 @@ class _Agent:
         self._keeper.start()
         hello = await self._hello
         self._compose(hello)
-        self._keeper.send({"do": "here"})  # reports a successful start to the keeper
+        self._order(Started())  # reports a successful start to the keeper
         self._starter.prepare()
         if self._batch is not None:
             self._perform(self._session.record_states(await self._batch.start(), time.monotonic()))
@@ -207,7 +214,7 @@ class _Agent:
         self._away_secs = float(config.get("awaySecs", AWAY_SECS))
         self._apps = tuple(config.get("apps", ()))
         self._starter = Starter(
-            self._evidence, login, self._apps, self._log, self._keeper.send, self._launch_failed
+            self._evidence, login, self._apps, self._log, self._order, self._launch_failed
         )
         self._workers = CallQueue(
             self._log, login, self._root, folder / "calls", self._apps, self._link.send
@@ -392,6 +399,7 @@ class _Agent:
             await asyncio.sleep(TICK_SECS)
             now = time.monotonic()
             self._perform(self._session.tick(now))
+            self._evidence.note_ends(self._session.executions())
             away = (
                 0.0
                 if self._away_since is None or self._quitting is not None
@@ -416,20 +424,13 @@ class _Agent:
                 case Stop() if self._batch is not None:
                     self._batch.stop(output.token, output.reason, output.grace_secs)
                 case Stop():
-                    self._keeper.send(
-                        {
-                            "do": "stop",
-                            "name": output.token.name,
-                            "token": str(output.token),
-                            "reason": output.reason,
-                            "grace": output.grace_secs,
-                        }
-                    )
+                    token = output.token
+                    self._order(StopOrder(token.name, str(token), output.reason, output.grace_secs))
                 case Forget() if self._batch is not None:
                     self._batch.forget(output.tokens)
                 case Forget():
                     failpoints.reached("agent.acknowledged")
-                    self._keeper.send({"do": "forget", "names": [t.name for t in output.tokens]})
+                    self._order(ForgetOrder([t.name for t in output.tokens]))
                 case Read():
                     self._serve_reader(output.op, self._answer(output.op))
                 case StartCall():
@@ -465,7 +466,10 @@ class _Agent:
     async def _quit(self, *, stop_jobs: bool) -> None:
         if stop_jobs and self._batch is not None:
             await self._batch.stop_all("shutdown", QUIT_GRACE_SECS)
-        self._keeper.send({"do": "quit", "stopJobs": stop_jobs, "grace": QUIT_GRACE_SECS})
+        self._order(QuitOrder(stop_jobs, QUIT_GRACE_SECS))
+
+    def _order(self, order: Order) -> None:
+        self._keeper.send(order.encode())
 
     def _launch_failed(self, token: Token, sentence: str, fault: str | None) -> None:
         self._perform(self._session.launch_failed(token, sentence, time.monotonic(), fault))

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
+from ...protocol.launch.keeper_messages import Ping
 from ...protocol.wire.heartbeat import Heartbeat, HeartbeatTiming
 from ...protocol.wire.messages import KeeperReport
 from ...runtime import processes
@@ -147,7 +148,7 @@ class KeeperHeartbeat:
 
     def _send_ping(self) -> None:
         self._number += 1
-        self._send({"do": "ping", "n": self._number})
+        self._send(Ping(self._number).encode())
 
     def _handle_silence(self, now: float, ran: float) -> None:
         state = self._state()

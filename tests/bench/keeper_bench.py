@@ -20,6 +20,7 @@ from typing import NamedTuple
 from jobscribe.agent.keeper import process
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.launch.job_script import script
+from jobscribe.protocol.launch.keeper_messages import StartOrder
 from jobscribe.protocol.wire.messages import TaskSpec
 
 AT_ONCE = 2
@@ -137,15 +138,15 @@ def _drive(sock: socket.socket, place: Path, jobs: int) -> tuple[float, float]:
             {"PATH": "/usr/bin:/bin", "HOME": "/"},
             f"{folder}/run/{token.name}",
         )
-        orders.append(
-            {
-                "do": "start",
-                "name": token.name,
-                "token": str(token),
-                "runDir": run_dir,
-                "script": text,
-            }
+        command = StartOrder(
+            token.name,
+            str(token),
+            run_dir,
+            ["/bin/true"],
+            {"PATH": "/usr/bin:/bin", "HOME": "/"},
+            script=(text, ""),
         )
+        orders.append(command.encode())
     begin = time.perf_counter()
     for order in orders[:AT_ONCE]:
         sock.sendall(json.dumps(order).encode() + b"\n")

@@ -44,6 +44,7 @@ class Execution:
     __slots__ = (
         "alone",
         "cgroup",
+        "direct",
         "dropped",
         "elapsed",
         "ended_mono",
@@ -95,6 +96,9 @@ class Execution:
         #: exit of the main process, as reported to the agent while other processes still ran
         self.exited: dict[str, Any] | None = None
         self.own = True
+        #: its main process is its command itself; earlier versions started a shell that wrote the
+        #: exit code
+        self.direct = True
         #: its cgroup, if it has one
         self.cgroup: Cgroup | None = None
         #: out-of-memory counters at its start (see `oom_detection`)

@@ -19,6 +19,7 @@ import jobscribe
 from jobscribe.agent.keeper import process as keeper_module
 from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.runtime import processes
+from jobscribe.runtime.execution import keeper_ledger
 
 from ..conftest import Keeper, until
 
@@ -56,13 +57,9 @@ def test_a_command_runs_and_its_exit_output_and_evidence_are_kept(keeper: Keeper
     )
     final = msgspec.json.decode(keeper.text(token, "exit.json"), type=ExitInfo)
     assert final == exit_
-    note = json.loads(keeper.text(token, "start.json"))
-    assert (note["token"], note["pid"], note["startTicks"]) == (
-        str(token),
-        started["pid"],
-        started["startTicks"],
-    )
-    assert keeper.text(token, "exit-code") == "7\n"
+    entry = keeper_ledger.load(str(keeper.folder)).entries[token.name]
+    assert (entry.token, entry.main) == (str(token), (started["pid"], started["startTicks"]))
+    assert not (keeper.evidence(token) / "exit-code").exists(), "no shell ran"
     assert (keeper.evidence(token).stat().st_mode & 0o777) == 0o700
     for link in ("attempt-1", "latest"):
         assert (keeper.run_dir(token) / ".jobscribe" / link).resolve() == keeper.evidence(
@@ -86,9 +83,8 @@ def test_a_command_runs_and_its_exit_output_and_evidence_are_kept(keeper: Keeper
         ("kill -HUP $$", None, 1),
         ("kill -INT 0", None, 2),
         ("trap 'exit 137' INT; kill -INT 0; sleep 9", 137, None),
-        # a shell that dies of one of these signals reports only an exit code
-        ("kill -INT $$", 130, None),
-        ("kill -PIPE $$", 141, None),
+        ("kill -INT $$", None, 2),
+        ("kill -PIPE $$", None, 13),
     ],
 )
 def test_an_exit_with_128_and_more_is_told_from_a_signal(
@@ -199,7 +195,7 @@ def test_what_is_forgotten_is_not_told_to_the_next_agent_and_its_evidence_stays(
     first, second = keeper.launch("exit 1"), keeper.launch("exit 2")
     keeper.end_of(first), keeper.end_of(second)
     keeper.send(do="forget", names=[first.name, "never-heard-of"])
-    until(lambda: not (keeper.folder / "ledger" / first.name).exists())
+    until(lambda: first.name not in keeper_ledger.load(str(keeper.folder)).entries)
     keeper.kill_agent()
     keeper.accept()
     assert [e["token"] for e in keeper.hello["executions"]] == [str(second)]
@@ -223,12 +219,14 @@ def test_orders_that_are_none_are_said_and_change_nothing(keeper: Keeper) -> Non
         b"[]",
         b'{"do": "dance"}',
         b'{"do": "start", "name": "../../etc"}',
+        b'{"do": "start"}',
         b'{"do": "stop", "name": "x"}',
+        b'{"do": "stop", "name": "x", "reason": "cancel", "grace": "soon"}',
         b'{"do": "forget"}',
     ):
         keeper.agent.sendall(line + b"\n")
     assert keeper.run("exit 5").code == 5
-    assert sorted(p.name for p in (keeper.folder / "ledger").iterdir()) == [
+    assert list(keeper_ledger.load(str(keeper.folder)).entries) == [
         p.name for p in (keeper.folder / "run").iterdir()
     ]
     assert len(list((keeper.folder / "run").iterdir())) == 1
@@ -358,7 +356,12 @@ def test_jobs_have_nothing_of_the_keepers(keeper: Keeper) -> None:
     assert blocked == 0 and ignored & ~_OF_THE_C_LIBRARY == 0
     opened = {line.split(" -> ")[1] for line in text.splitlines() if " -> " in line}
     folder = str(keeper.evidence(token).resolve())
-    assert opened == {"/dev/null", f"{folder}/stdout.log", f"{folder}/stderr.log", f"{folder}/lock"}
+    assert opened == {
+        "/dev/null",
+        f"{folder}/stdout.log",
+        f"{folder}/stderr.log",
+        f"{folder}/script.sh",
+    }
 
 
 def test_the_keeper_shows_no_secret_and_lets_no_other_process_of_its_user_look_inside(
