@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
 
+    #: pid and start time of main processes whose exit is recorded
+    Recorded = set[tuple[int, int]]
+
 _TITLE = "jobscribe reaper"
 #: Pause (seconds) between two looks at the children of a stopped keeper.
 _LOOK_SECS = 0.1
@@ -59,11 +62,12 @@ def _run_reaper(
         _close_inherited(keep)
         os.chdir("/")
         processes.set_title(_TITLE, root)
-        status = _wait_for_keeper(keeper, folder)
+        recorded: Recorded = set()
+        status = _wait_for_keeper(keeper, folder, recorded)
         if ended is not None:
             with contextlib.suppress(OSError):
                 ended(status)
-        _wait_for_children(folder)
+        _wait_for_children(folder, recorded)
         code = os.waitstatus_to_exitcode(status)
         if code < 0:
             signal.signal(-code, signal.SIG_DFL)
@@ -81,55 +85,64 @@ def _close_inherited(keep: int) -> None:
     os.closerange(max(keep + 1, 3), end)
 
 
-def _wait_for_keeper(pid: int, folder: str) -> int:
+def _wait_for_keeper(pid: int, folder: str, recorded: Recorded) -> int:
     """Return the keeper's wait status when it has ended."""
     while True:
         _, status = os.waitpid(pid, os.WUNTRACED)
         if not os.WIFSTOPPED(status):
             return status
-        _record_while_stopped(pid, folder)
+        _record_while_stopped(pid, folder, recorded)
 
 
-def _record_while_stopped(keeper: int, folder: str) -> None:
+def _record_while_stopped(keeper: int, folder: str, recorded: Recorded) -> None:
     """Record children of the stopped keeper that end. They stay zombies, for the keeper to reap."""
     from ...runtime.execution import wait_status
     from . import unreaped
 
-    done: set[int] = set()
+    done: Recorded = set()
     while True:
         with contextlib.suppress(OSError):  # no descriptor or memory is left
             found = processes.find(keeper)
             if found is None or found.state != processes.STOPPED:
                 return
             for pid in processes.children(keeper):
-                child = None if pid in done else processes.find(pid)
-                if child is not None and child.over:
+                child = processes.find(pid)
+                if child is not None and child.over and (pid, child.ticks) not in done:
                     status = wait_status.of_zombie(pid)
                     name = unreaped.recorded_mains(folder).get((pid, child.ticks))
                     if status is not None and name is not None:
                         unreaped.record_exit(folder, name, child, status)
-                    done.add(pid)
+                        recorded.add((pid, child.ticks))
+                    done.add((pid, child.ticks))
         time.sleep(_LOOK_SECS)
 
 
-def _wait_for_children(folder: str) -> None:
+def _wait_for_children(folder: str, recorded: Recorded) -> None:
     """Reap everything that the keeper left. Record an exit before its process is reaped: as long as
     it is a zombie, the next keeper waits for the record.
+
+    recorded: exits that need no record any more; a later one would have a later time.
     """
     from ...runtime.execution import wait_status
     from . import unreaped
 
-    known: dict[tuple[int, int], str] | None = None
+    known: unreaped.Mains = {}
+    looked = False
     while True:
         try:
-            if known is None:  # nothing changes after the keeper's end
-                known = unreaped.all_mains(folder)
+            if not looked:  # while the main process lives, its environment names its execution
+                known, looked = unreaped.all_mains(folder, known), True
             info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
             assert info is not None
             child = processes.find(info.si_pid)
-            name = None if child is None else known.get((child.pid, child.ticks))
-            if child is not None and name is not None:
-                unreaped.record_exit(folder, name, child, wait_status.from_waitid(info))
+            if child is not None and (child.pid, child.ticks) not in recorded:
+                main = child.pid, child.ticks
+                if main not in known and child.session == child.pid:
+                    # it may have been between fork and exec when its keeper was killed
+                    known = unreaped.all_mains(folder, known)
+                if main in known:
+                    status = wait_status.from_waitid(info)
+                    unreaped.record_exit(folder, known[main], child, status)
             os.waitpid(info.si_pid, 0)
         except ChildProcessError:
             return

@@ -12,6 +12,7 @@ from ...runtime.execution.folder import EXIT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ...runtime.execution.keeper_ledger import Contents
     from ...runtime.processes import Process
 
     #: names of executions by pid and start time of their main processes
@@ -20,23 +21,26 @@ if TYPE_CHECKING:
 
 def recorded_mains(folder: str) -> Mains:
     """Return the main processes that the keeper recorded."""
-    entries = keeper_ledger.load(folder).entries
-    return {entry.main: name for name, entry in entries.items() if entry.main is not None}
+    return _recorded(keeper_ledger.load(folder))
 
 
-def all_mains(folder: str) -> Mains:
+def all_mains(folder: str, known: Mains) -> Mains:
     """Return the main processes of a killed keeper, also one whose pid it could not record any
     more.
+
+    known: earlier result; nothing else is found for the executions in it.
 
     The keeper starts one execution at a time, so there is at most one. Its main process is a
     session leader, younger than the use of its token. It carries the token in its environment; a
     zombie has no environment any more, so it counts only if there is no other.
     """
-    ledger, out = keeper_ledger.load(folder), recorded_mains(folder)
+    ledger = keeper_ledger.load(folder)
+    out, found = known | _recorded(ledger), set(known.values())
     for name, entry in ledger.entries.items():
         evidence = f"{folder}/run/{name}"
         if (
             entry.start is not None
+            or name in found
             or entry.ticks is None
             or not os.path.isdir(evidence)
             or os.path.exists(f"{evidence}/{EXIT}")
@@ -62,6 +66,10 @@ def all_mains(folder: str) -> Mains:
             main = min(marked or zombies, key=lambda p: p.ticks)
             out[main.pid, main.ticks] = name
     return out
+
+
+def _recorded(ledger: Contents) -> Mains:
+    return {entry.main: name for name, entry in ledger.entries.items() if entry.main is not None}
 
 
 def record_exit(folder: str, name: str, child: Process, status: int) -> None:

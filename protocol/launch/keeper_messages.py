@@ -48,13 +48,9 @@ class StartOrder:
     `script.sh` before and after the lines of the environment. environment: name of the environment
     below `env`; None: nothing is below. core: limit of core dumps in bytes. input, job: content of
     the files of these purposes. memory: limit in bytes. limit, grace: seconds.
-
-    slot: the execution holds a slot while it runs. ahead: the order waits in the keeper until an
-    execution with a slot has ended.
     """
 
     __slots__ = (
-        "ahead",
         "command",
         "core",
         "env",
@@ -67,7 +63,6 @@ class StartOrder:
         "name",
         "run_dir",
         "script",
-        "slot",
         "token",
         "umask",
     )
@@ -89,15 +84,12 @@ class StartOrder:
         input: str | None = None,
         job: str | None = None,
         memory: int | None = None,
-        ahead: bool = False,
-        slot: bool = False,
     ) -> None:
         self.name, self.token, self.run_dir = name, token, run_dir
         self.command, self.env, self.environment = list(command), dict(env), environment
         self.script, self.umask, self.core = script, umask, core
         self.limit, self.grace = limit, grace
         self.input, self.job, self.memory = input, job, memory
-        self.ahead, self.slot = ahead, slot
 
     def encode(self) -> dict[str, Any]:
         """Return the message. Fields with their defaults are left out."""
@@ -119,8 +111,6 @@ class StartOrder:
             "input": self.input,
             "job": self.job,
             "memory": self.memory,
-            "ahead": self.ahead or None,
-            "slot": self.slot or None,
         }
         return out | {name: value for name, value in rest.items() if value is not None}
 
@@ -271,8 +261,6 @@ def _start_order(message: Mapping[str, Any]) -> StartOrder:
             input=_optional(message, "input", str),
             job=_optional(message, "job", str),
             memory=_optional(message, "memory", int),
-            ahead=_optional(message, "ahead", bool) or False,
-            slot=_optional(message, "slot", bool) or False,
         )
     except InvalidOrder as error:
         raise InvalidOrder(f"invalid start order: {error}", name, token.replace("\0", "")) from None

@@ -94,7 +94,7 @@ def read(path: str, limit: int = 1 << 20, *, alone: bool = False) -> bytes | Non
     try:
         status = os.fstat(fd)
         return (
-            os.read(fd, limit)
+            os.read(fd, min(limit, status.st_size))
             if stat.S_ISREG(status.st_mode) and (status.st_nlink == 1 or not alone)
             else None
         )

@@ -79,7 +79,8 @@ def _apply(out: Contents, line: dict[str, Any]) -> None:
             str(line["token"]), ticks if isinstance(ticks, int) else None
         )
     elif "start" in line:
-        out.entries[str(line.pop("start"))].start = line
+        name = str(line.pop("start"))
+        out.entries.setdefault(name, Entry(str(line["token"]), None)).start = line
     elif "forget" in line:
         for name in line["forget"]:
             out.entries.pop(name, None)

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def will_record(zombie: Process) -> bool:
-    """Return whether the parent of an ended process is a reaper. Continues a stopped one."""
+    """Return whether the parent of an ended process is a reaper, or is about to be: a dying keeper
+    has no command line any more. Continues a stopped reaper.
+    """
     parent = processes.find(zombie.parent)
     if not zombie.over or parent is None or parent.pid == os.getpid():
         return False
@@ -27,7 +29,7 @@ def will_record(zombie: Process) -> bool:
             title = f.read(len(REAPER_TITLE))
     except OSError:
         return False
-    if title != REAPER_TITLE:
+    if title not in (REAPER_TITLE, b""):
         return False
     if parent.state == processes.STOPPED:
         processes.send_signal(parent.pid, parent.ticks, signal.SIGCONT)

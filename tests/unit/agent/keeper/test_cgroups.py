@@ -69,10 +69,9 @@ def _jobs(keeper: Keeper) -> list[str]:
 
 
 def _entered(cgroup: Cgroup, *command: str) -> subprocess.Popen[bytes]:
-    """Start a process in the cgroup, the same way as a job's script."""
-    process = subprocess.Popen(
-        ["/bin/sh", "-c", cgroup.enter_command() + 'exec "$@"', "sh", *command]
-    )
+    """Start a process that enters the cgroup as a job's process does."""
+    enter = "".join(f"echo 0 >'{path}'; " for path in cgroup.entries())
+    process = subprocess.Popen(["/bin/sh", "-c", enter + 'exec "$@"', "sh", *command])
     until(lambda: process.pid in cgroup.pids())
     return process
 
@@ -231,7 +230,7 @@ def test_a_job_that_the_earlier_keeper_left_frozen_goes_on(
     following = new_keeper(cgroups={"use": version})
     following.wake()
     exit_ = following.end_of(token)
-    assert (exit_.code, exit_.source) == (3, "script")
+    assert (exit_.code, exit_.source) == (3, "keeper")
 
 
 def test_what_joined_the_cgroup_from_elsewhere_is_part_of_the_job(keeper: Keeper) -> None:
