@@ -225,7 +225,7 @@ class _Agent:
         )
         self._paths = Paths(config.get("paths", ()))
         self._heartbeat = KeeperHeartbeat.from_hello(
-            hello, self._log, self._keeper.send, self._link.send, self._report_written_exits
+            hello, self._log, self._keeper.send, self._link.send, self._look_for_exits
         )
         if "batch" in config:
             self._batch = self._batch_tasks(folder, login, config["batch"])
@@ -356,12 +356,14 @@ class _Agent:
                 return
         self._perform(self._session.keeper_reported(message, time.monotonic()))
 
-    def _report_written_exits(self) -> None:
-        """Report exits found in the evidence while the keeper is silent."""
+    def _look_for_exits(self, silent: bool) -> None:
+        """Record exits that the keeper does not see. Report them while it is silent."""
+        executions = self._session.executions()
+        if not silent:
+            self._evidence.note_ends(executions)
+            return
         self._perform(
-            self._session.record_states(
-                self._evidence.exits(self._session.executions()), time.monotonic()
-            )
+            self._session.record_states(self._evidence.exits(executions), time.monotonic())
         )
 
     def _catch_up(self, executions: list[dict[str, Any]]) -> None:
@@ -399,7 +401,6 @@ class _Agent:
             await asyncio.sleep(TICK_SECS)
             now = time.monotonic()
             self._perform(self._session.tick(now))
-            self._evidence.note_ends(self._session.executions())
             away = (
                 0.0
                 if self._away_since is None or self._quitting is not None

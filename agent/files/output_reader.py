@@ -47,8 +47,8 @@ class Evidence:
         self.folder = Path(folder)
         #: shared by all readers: one descriptor serves all
         self.folders = Folders()
-        #: when ended main processes were seen as zombies (pid, ticks: unix seconds), in the current
-        #: and in the previous look
+        #: when ended main processes were first seen as zombies, and still were in the last look
+        #: (pid, ticks: monotonic seconds)
         self._zombies: dict[tuple[int, int], float] = {}
 
     def path(self, name: str, file: str) -> Path:
@@ -61,8 +61,9 @@ class Evidence:
         return 0
 
     def note_ends(self, executions: Sequence[Execution]) -> None:
-        """Note when a main process ended that its keeper does not reap. Call this all the time: a
-        keeper may be silent for a while before that is known.
+        """Note when a main process ended that its keeper does not reap, and record the exit: the
+        keeper may be killed. Call this all the time: a keeper may be silent for a while before that
+        is known.
         """
         seen, self._zombies = self._zombies, {}
         for e in executions:
@@ -71,7 +72,16 @@ class Evidence:
             found = processes.find(e.pid)
             if found is not None and found.ticks == e.start_ticks and found.over:
                 key = e.pid, e.start_ticks
-                self._zombies[key] = seen.get(key, time.time())
+                self._zombies[key] = seen.get(key, time.monotonic())
+                if key in seen:
+                    self._record(e.token.name, key, seen[key])
+
+    def _record(self, name: str, main: tuple[int, int], mono: float) -> None:
+        """Record the exit of a zombie, unless its reaper has done it."""
+        folder, status = str(self.folder / name), wait_status.of_zombie(main[0])
+        if status is not None and wait_status.read(folder, *main) is None:
+            with contextlib.suppress(OSError):  # for example a full disk
+                wait_status.write(folder, *main, status, mono)
 
     def exits(self, executions: Sequence[Execution]) -> list[Execution]:
         """Return executions whose main process has ended, with their exits from the evidence or
@@ -117,13 +127,12 @@ class Evidence:
         seen = wait_status.read(folder, pid, ticks)
         if seen is not None:
             return {"source": "keeper", **seen.exit_fields(), "endedAt": seen.at}
-        if (at := self._zombies.get((pid, ticks))) is not None:
+        if (mono := self._zombies.get((pid, ticks))) is not None:
             status = wait_status.of_zombie(pid)
-            return (
-                None
-                if status is None
-                else {"source": "keeper", **wait_status.exit_fields(status), "endedAt": at}
-            )
+            if status is None:
+                return None
+            ended = time.time() - (time.monotonic() - mono)
+            return {"source": "keeper", **wait_status.exit_fields(status), "endedAt": ended}
         code = written_code(folder)
         if code is None:
             return None

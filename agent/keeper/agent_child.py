@@ -224,7 +224,7 @@ class AgentChild:
                 "agent orphans", now + _LOOK_SECS, lambda: self._reap(pid, kill_at, asked)
             )
             return
-        _, status, _ = os.wait4(pid, 0)
+        _, status = os.waitpid(pid, 0)
         self._tracker.agent_pid = None
         if self._channel is not None:
             if self._when_gone is None:

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
 
-    #: pid and start time of main processes whose exit is recorded
-    Recorded = set[tuple[int, int]]
-
 _TITLE = "jobscribe reaper"
 #: Pause (seconds) between two looks at the children of a stopped keeper.
 _LOOK_SECS = 0.1
@@ -62,12 +59,11 @@ def _run_reaper(
         _close_inherited(keep)
         os.chdir("/")
         processes.set_title(_TITLE, root)
-        recorded: Recorded = set()
-        status = _wait_for_keeper(keeper, folder, recorded)
+        status = _wait_for_keeper(keeper, folder)
         if ended is not None:
             with contextlib.suppress(OSError):
                 ended(status)
-        _wait_for_children(folder, recorded)
+        _wait_for_children(folder)
         code = os.waitstatus_to_exitcode(status)
         if code < 0:
             signal.signal(-code, signal.SIG_DFL)
@@ -85,21 +81,21 @@ def _close_inherited(keep: int) -> None:
     os.closerange(max(keep + 1, 3), end)
 
 
-def _wait_for_keeper(pid: int, folder: str, recorded: Recorded) -> int:
+def _wait_for_keeper(pid: int, folder: str) -> int:
     """Return the keeper's wait status when it has ended."""
     while True:
         _, status = os.waitpid(pid, os.WUNTRACED)
         if not os.WIFSTOPPED(status):
             return status
-        _record_while_stopped(pid, folder, recorded)
+        _record_while_stopped(pid, folder)
 
 
-def _record_while_stopped(keeper: int, folder: str, recorded: Recorded) -> None:
+def _record_while_stopped(keeper: int, folder: str) -> None:
     """Record children of the stopped keeper that end. They stay zombies, for the keeper to reap."""
     from ...runtime.execution import wait_status
     from . import unreaped
 
-    done: Recorded = set()
+    done: set[tuple[int, int]] = set()
     while True:
         with contextlib.suppress(OSError):  # no descriptor or memory is left
             found = processes.find(keeper)
@@ -112,16 +108,13 @@ def _record_while_stopped(keeper: int, folder: str, recorded: Recorded) -> None:
                     name = unreaped.recorded_mains(folder).get((pid, child.ticks))
                     if status is not None and name is not None:
                         unreaped.record_exit(folder, name, child, status)
-                        recorded.add((pid, child.ticks))
                     done.add((pid, child.ticks))
         time.sleep(_LOOK_SECS)
 
 
-def _wait_for_children(folder: str, recorded: Recorded) -> None:
+def _wait_for_children(folder: str) -> None:
     """Reap everything that the keeper left. Record an exit before its process is reaped: as long as
     it is a zombie, the next keeper waits for the record.
-
-    recorded: exits that need no record any more; a later one would have a later time.
     """
     from ...runtime.execution import wait_status
     from . import unreaped
@@ -135,7 +128,7 @@ def _wait_for_children(folder: str, recorded: Recorded) -> None:
             info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
             assert info is not None
             child = processes.find(info.si_pid)
-            if child is not None and (child.pid, child.ticks) not in recorded:
+            if child is not None:
                 main = child.pid, child.ticks
                 if main not in known and child.session == child.pid:
                     # it may have been between fork and exec when its keeper was killed

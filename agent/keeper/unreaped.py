@@ -4,7 +4,9 @@ exits. For the reaper, which imports this module only then.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 
 from ...runtime import processes
 from ...runtime.execution import keeper_ledger, wait_status
@@ -73,10 +75,12 @@ def _recorded(ledger: Contents) -> Mains:
 
 
 def record_exit(folder: str, name: str, child: Process, status: int) -> None:
-    """Write the wait status of an execution's main process to its evidence. Raises OSError, but not
-    if the evidence is gone.
+    """Write the wait status of an execution's main process to its evidence, unless it is recorded
+    with an earlier time. Raises OSError, but not if the evidence is gone.
     """
-    try:
-        wait_status.write(f"{folder}/run/{name}", child.pid, child.ticks, status)
-    except (FileNotFoundError, NotADirectoryError):
+    evidence = f"{folder}/run/{name}"
+    seen = wait_status.read(evidence, child.pid, child.ticks)
+    if seen is not None and seen.status == status:
         return
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        wait_status.write(evidence, child.pid, child.ticks, status, time.monotonic())

@@ -1,5 +1,5 @@
-"""The record of an exit by the reaper, for a keeper that was not there: `wait-status.json` in the
-evidence. Standard library only.
+"""The record of an exit for a keeper that was not there, by the reaper, or by the agent of a keeper
+that does not answer: `wait-status.json` in the evidence. Standard library only.
 
     {"pid", "startTicks": of the main process, "status": as wait(2) returns it,
      "userSecs", "systemSecs": CPU time, "at": unix seconds, "mono": monotonic seconds of this boot}
@@ -77,9 +77,9 @@ def of_zombie(pid: int) -> int | None:
     return int(raw[raw.rfind(b")") + 2 :].split()[49])
 
 
-def write(folder: str, pid: int, ticks: int, status: int) -> None:
-    """Record the exit of a zombie. Raises OSError."""
-    user, system = _cpu_secs(pid)
+def write(folder: str, pid: int, ticks: int, status: int, mono: float) -> None:
+    """Record the exit of a zombie. mono: monotonic time of its end. Raises OSError."""
+    user, system = cpu_secs(pid)
     write_json(
         f"{folder}/{WAIT_STATUS}",
         {
@@ -88,8 +88,8 @@ def write(folder: str, pid: int, ticks: int, status: int) -> None:
             "status": status,
             "userSecs": user,
             "systemSecs": system,
-            "at": time.time(),
-            "mono": time.monotonic(),
+            "at": time.time() - (time.monotonic() - mono),
+            "mono": mono,
         },
     )
 
@@ -103,7 +103,7 @@ def read(folder: str, pid: int | None, ticks: int | None) -> WaitStatus | None:
     return found if pid is None or (found.pid, found.ticks) == (pid, ticks) else None
 
 
-def _cpu_secs(pid: int) -> tuple[float, float]:
+def cpu_secs(pid: int) -> tuple[float, float]:
     """Return user and system time of a process and its reaped children."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as f:

@@ -95,14 +95,14 @@ def by_themselves(place: Path) -> dict[str, Case]:
             "interrupted", "certain", shell("kill -INT 0; sleep 9"), ("SIGINT", "if so")
         ),
         "interrupted alone": Case(
-            "exit",
-            "possible",
+            "interrupted",
+            "certain",
             spec(["/usr/bin/perl", "-e", "kill 2, $$; sleep 9"]),
-            ("SIGINT", "by itself"),
+            ("SIGINT", "if so"),
         ),
         "interrupted Python": Case(
             "interrupted",
-            "likely",
+            "certain",
             python("import os; os.kill(os.getpid(), 2)"),
             ("SIGINT", "KeyboardInterrupt"),
         ),
@@ -127,7 +127,7 @@ def by_themselves(place: Path) -> dict[str, Case]:
             shell("echo 'tee: write error: Broken pipe' >&2; exit 141"),
             ("pipe", "(likely)"),
         ),
-        "pipe alone": Case("exit", "possible", python(PIPE), ("SIGPIPE",)),
+        "pipe alone": Case("brokenPipe", "certain", python(PIPE), ("SIGPIPE",)),
         "hard processor time": Case(
             "cpuLimit",
             "likely",

@@ -1,6 +1,6 @@
 """Exit info of executions, as protocol.exits.ExitInfo (camelCase, as stored and sent).
 
-Sources in order: this keeper, if it waited for the process; the reaper of an earlier keeper; for an
+Sources in order: this keeper, if it is the parent; the reaper of an earlier keeper; for an
 execution of an earlier version, the code that its script wrote. If all are missing, the exit status
 is lost.
 """
@@ -20,6 +20,7 @@ from ....runtime.execution.folder import (
     from_code,
     written_code,
 )
+from ..linux.child_usage import read_usage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,16 +43,19 @@ NEVER_TO_START = "stopped before it started"
 
 
 def from_parent(e: Execution) -> dict[str, Any]:
-    """Return the exit info of a main process that this keeper waited for."""
-    assert e.main_status is not None
-    status, usage = e.main_status
-    out: dict[str, Any] = {"source": "keeper", "startedAt": e.started_at}
-    out |= wait_status.exit_fields(status)
-    out |= {"userSecs": round(usage.ru_utime, 6), "systemSecs": round(usage.ru_stime, 6)}
+    """Return the exit info of an ended child, which is not reaped yet."""
+    assert e.main_seen is not None and e.pid is not None
+    out, usage = _seen_exit(e, e.main_seen), read_usage(e.pid)
+    out |= {"userSecs": round(usage.user_secs, 6), "systemSecs": round(usage.system_secs, 6)}
     # a spawned process starts with the peak of the keeper, which hides a lower peak of its own
-    if usage.ru_maxrss * 1024 > _own_peak():
-        out["maxRssBytes"] = usage.ru_maxrss * 1024
+    if usage.peak_bytes > _own_peak():
+        out["maxRssBytes"] = usage.peak_bytes
     return out
+
+
+def _seen_exit(e: Execution, seen: os.waitid_result) -> dict[str, Any]:
+    out: dict[str, Any] = {"source": "keeper", "startedAt": e.started_at}
+    return out | wait_status.exit_fields(wait_status.from_waitid(seen))
 
 
 def _own_peak() -> int:
@@ -69,11 +73,7 @@ def from_ended_main(e: Execution) -> dict[str, Any] | None:
 
     Returns None if the exit status is lost.
     """
-    if e.main_seen is not None:
-        out: dict[str, Any] = {"source": "keeper", "startedAt": e.started_at}
-        out |= wait_status.exit_fields(wait_status.from_waitid(e.main_seen))
-    else:
-        out = from_evidence(e, "")
+    out = from_evidence(e, "") if e.main_seen is None else _seen_exit(e, e.main_seen)
     return (
         None
         if out["source"] == "lost"

@@ -47,6 +47,8 @@ _DEFAULT_PATH = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: Errors that mean "not found" for a shell (exit code 127); it calls all others "not executable"
 #: (126).
 _NOT_FOUND = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
+#: A script has no NUL character in its first line, of which so many bytes are read.
+_FIRST_BYTES = 128
 #: Errors of a spawn that say nothing about the program.
 _SHORTAGE = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 #: When memory runs out, the kernel kills a job before the keeper, the agent and other processes.
@@ -219,13 +221,17 @@ class Launcher:
     def _create_process(self, e: Execution, program: Program, setting: Setting) -> int:
         """Execute the program as a shell does. Raises OSError if no process can be created."""
         try:
+            if b"/" not in program.path:
+                program = _found_on_path(program, setting.directory)
             return self._execute(e, program, setting)
         except OSError as error:
             if error.errno in _SHORTAGE:
                 raise
             failure = error
         name = program.arguments[0]
-        if failure.errno == errno.ENOEXEC:  # a script without an interpreter line
+        path = os.path.join(os.fsencode(setting.directory), program.path)
+        if failure.errno == errno.ENOEXEC and _is_text(path):
+            # a script without an interpreter line
             arguments = [b"sh", program.path, *program.arguments[1:]]
         else:
             found = failure.errno not in _NOT_FOUND
@@ -238,8 +244,6 @@ class Launcher:
         return self._execute(e, Program(_SHELL, arguments, program.environment), setting)
 
     def _execute(self, e: Execution, program: Program, setting: Setting) -> int:
-        if b"/" not in program.path:
-            program = _found_on_path(program, setting.directory)
         if e.cgroup is None:
             return spawn(program, setting)
         if self._starts_inside(e.cgroup):
@@ -298,6 +302,12 @@ def _found_on_path(program: Program, directory: str) -> Program:
             return Program(path, program.arguments, program.environment)
         failure = errno.EACCES
     raise OSError(failure, os.strerror(failure), os.fsdecode(program.path))
+
+
+def _is_text(path: bytes) -> bool:
+    """Return whether a file may be a script: its first line has no NUL character. Raises OSError."""
+    with open(path, "rb") as f:
+        return b"\0" not in f.read(_FIRST_BYTES).partition(b"\n")[0]
 
 
 def _lock(path: str) -> int:

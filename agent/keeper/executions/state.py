@@ -10,7 +10,6 @@ from ....runtime.execution.folder import MESSAGE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import resource
     from typing import Any
 
     from ..linux.cgroups import Cgroup
@@ -59,7 +58,6 @@ class Execution:
         "lock_fd",
         "main_over",
         "main_seen",
-        "main_status",
         "name",
         "oom_counters",
         "own",
@@ -107,9 +105,7 @@ class Execution:
         self.alone = True
         self.lock_fd = self.pidfd = -1
         self.main_over = False
-        #: result of wait4 for the main process, if this keeper is its parent
-        self.main_status: tuple[int, resource.struct_rusage] | None = None
-        #: result of waitid for the main process, taken before it is reaped
+        #: result of waitid for the ended main process, if this keeper is its parent
         self.main_seen: os.waitid_result | None = None
         self.stop_reason: str | None = None
         #: monotonic time from which all its processes are killed

@@ -9,7 +9,6 @@ may fork meanwhile. Zombies do not count.
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import time
 
@@ -35,9 +34,6 @@ if TYPE_CHECKING:
     from ..loop.write_retry import WriteRetryQueue
     from .process_tracker import ProcessTracker
     from .state import Execution
-
-# os.wait4 imports it on its first call, which must not fail for lack of memory or descriptors
-assert resource
 
 #: Pauses (seconds) between rounds: the first during the grace period, the first while killing, and
 #: the longest.
@@ -319,11 +315,12 @@ class Terminator:
             return {}
 
     def _finish(self, e: Execution) -> None:
-        """Reap the main process, write the exit info and report the end."""
+        """Write the exit info, reap the main process and report the end.
+
+        The process stays a zombie until its exit is recorded: if this keeper is killed before, its
+        reaper records the exit.
+        """
         if e.own:
-            if e.main_status is None:  # set if a later step failed before
-                _, status, usage = os.wait4(_pid(e), 0)
-                e.main_status = (status, usage)
             exit_ = exit_info.from_parent(e)
         else:
             exit_ = exit_info.from_evidence(
@@ -335,7 +332,7 @@ class Terminator:
                     "startedAt": e.started_at,
                     "signal": int(signal.SIGKILL),
                 }
-        failpoints.reached("keeper.reaped")
+        failpoints.reached("keeper.seen")
         self._cap.apply(e, last=True)
         exit_ |= self._out_of_memory(e, exit_)
         exit_ |= self._facts(e, exit_)
@@ -346,6 +343,8 @@ class Terminator:
             )
         self._writes.write(f"{e.folder}/{EXIT}", exit_)
         failpoints.reached("keeper.ended")
+        if e.own:
+            os.waitpid(_pid(e), 0)
         e.finish(exit_)
         close_lock(e)
         self._release_cgroup(e)

@@ -80,7 +80,7 @@ KEEPER_POINTS = (
     "keeper.spawned",
     "keeper.noted",
     "keeper.stopping",
-    "keeper.reaped",
+    "keeper.seen",
     "keeper.ended",
 )
 

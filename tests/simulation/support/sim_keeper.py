@@ -365,7 +365,7 @@ class Keeper:
             )
             if exit_["source"] == "lost" and e.killing and e.stop_reason is not None:
                 exit_ = {"source": "keeper", "signal": 9}
-        self.reached("keeper.reaped")
+        self.reached("keeper.seen")
         exit_["stopReason"] = e.stop_reason
         self._write(e.folder, "exit", exit_)
         self.reached("keeper.ended")

@@ -124,6 +124,24 @@ def test_a_missing_or_not_executable_program_is_126_or_127_and_stderr_says_which
     assert exit_.code == code and exit_.last_lines is not None and said in exit_.last_lines
 
 
+@pytest.mark.parametrize("found_on_path", [False, True])
+@pytest.mark.parametrize(
+    ("content", "code", "said"),
+    [(b"echo $1 >&2; exit 5\n", 5, "given"), (b"\x7fELF\0nonsense\n", 126, "Exec format error")],
+)
+def test_a_file_without_interpreter_is_a_script_unless_it_is_binary(
+    keeper: Keeper, content: bytes, code: int, said: str, found_on_path: bool
+) -> None:
+    program = keeper.place / "programs" / "odd-program"
+    program.parent.mkdir(mode=0o755)
+    program.write_bytes(content)
+    program.chmod(0o755)
+    name = program.name if found_on_path else str(program)
+    path = f"{program.parent}:/usr/bin:/bin"
+    exit_ = keeper.run(command=(name, "given"), env={"PATH": path})
+    assert exit_.code == code and said in str(exit_.last_lines)
+
+
 def test_a_core_dump_is_told(keeper: Keeper) -> None:
     pattern = Path("/proc/sys/kernel/core_pattern").read_text().strip()
     if pattern.startswith("|") or "/" in pattern:
