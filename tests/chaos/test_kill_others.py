@@ -21,7 +21,6 @@ from site_locations import ROOM, dice, new_site, share
 from supervisor_process import SupervisorProcess, naps, req_id, shell, spec, until
 
 from jobscribe.runtime import processes
-from jobscribe.runtime.execution import keeper_ledger
 
 CODE = 5
 #: A lost exit status is reported within this time after the loss (seconds).
@@ -94,6 +93,9 @@ class Case:
         oracle.submit(run, req_id())
         (self.stamp,) = until(lambda: oracle.started(run), "it has started")
         site.running(run)
+        found = processes.find(self.stamp.pid)
+        assert found is not None
+        self.session = found.session
 
     @property
     def agent(self) -> int:
@@ -160,19 +162,9 @@ class Case:
     def check_gone(self) -> None:
         assert not processes.alive(self.stamp.pid, self.stamp.born)
         left = [
-            p.pid
-            for p in processes.table().values()
-            if p.session == self.ancestor_session and not p.over
+            p.pid for p in processes.table().values() if p.session == self.session and not p.over
         ]
         assert left == [], "its tree is gone"
-
-    @property
-    def ancestor_session(self) -> int:
-        name = self.stamp.token.replace("/", "-")
-        (evidence,) = (self.site.root / "agent").glob(f"*/run/{name}")
-        entry = keeper_ledger.load(str(evidence.parents[1])).entries[name]
-        assert entry.main is not None
-        return entry.main[0]
 
     def check_slots(self) -> None:
         """Check that the next job of this user starts."""

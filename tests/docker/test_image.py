@@ -325,9 +325,7 @@ async def test_what_ran_in_a_container_that_died_is_told_by_the_next_one(
 ) -> None:
     running = place.start("exec sleep 300")
     done = place.start("sleep 1; exit 6")
-    await until(
-        lambda: all(_start(place, t) for t in (running, done)), lambda: "they do not start"
-    )
+    await until(lambda: all(_start(place, t) for t in (running, done)), lambda: "they do not start")
     # the agent is stopped, so that no end is reported before the container is gone
     await place.asked(
         "exec", agent, "kill", "-STOP", str(_processes(place, agent)["jobscribe agent"])

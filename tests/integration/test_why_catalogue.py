@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import explanation_quality
+import psutil
 import pytest
 from supervisor_process import PYTHON_PATH, UID, SupervisorProcess, jid_of, shell, spec, until
 
@@ -493,7 +494,9 @@ def _pids(site: SupervisorProcess, run: dict[str, Any]) -> list[int]:
 
 
 def test_ends_that_others_bring(site: SupervisorProcess) -> None:
-    """A keeper gets SIGTERM. Another keeper is killed together with its agent and its tasks."""
+    """A keeper gets SIGTERM. Another keeper is killed together with its agent, its reaper and its
+    tasks.
+    """
     down, gone = (shell("sleep 600", uid=uid, graceSecs=0.2) for uid in ("ShutDown", "GoneAway"))
     for run in (down, gone):
         site.submit(run)
@@ -501,7 +504,8 @@ def test_ends_that_others_bring(site: SupervisorProcess) -> None:
     os.kill(site.keeper("ShutDown")["pid"], signal.SIGTERM)
     task = _pids(site, gone)
     keeper, agent = site.keeper("GoneAway")["pid"], site.agent_pid("GoneAway")
-    for pid in (keeper, agent, *task):
+    reaper = psutil.Process(keeper).ppid()
+    for pid in (agent, reaper, keeper, *task):
         site.kill(pid, signal.SIGKILL)
     for run in (down, gone):
         site.wait(run, SECS)
