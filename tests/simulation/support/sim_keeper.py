@@ -348,7 +348,7 @@ class Keeper:
     def _kill(self, e: Execution) -> None:
         if e.exit is None and e.process is not None and e.process.ended is None:
             e.killing = True
-            self.machine.kill(e.process, 9, with_script=True)
+            self.machine.kill(e.process, 9, with_recorder=False)
 
     def process_ended(self, p: "Process") -> None:
         for e in list(self.known.values()):
@@ -409,9 +409,10 @@ class Keeper:
                 "detail": otherwise,
                 "startedAt": self._times(e)["startedAt"] if e.process else None,
             }
+        self.time.saw("an end was taken from its evidence")
         times = self._times(e) if e.process else {}
         return {
-            "source": "script",
+            "source": "keeper",
             **times,
             **({"code": p.written} if p.signal is None else {"signal": p.written - 128}),
         }
