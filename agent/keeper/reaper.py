@@ -66,7 +66,8 @@ def _run_reaper(
         _wait_for_children(folder)
         code = os.waitstatus_to_exitcode(status)
         if code < 0:
-            signal.signal(-code, signal.SIG_DFL)
+            with contextlib.suppress(OSError):  # SIGKILL has no handler
+                signal.signal(-code, signal.SIG_DFL)
             os.kill(os.getpid(), -code)
     finally:
         os._exit(code & 255)

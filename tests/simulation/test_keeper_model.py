@@ -285,6 +285,7 @@ class Both:
         else:
             self.same(said, self.real.start(armed))
             self.up = True
+            self._both(lambda: None, lambda: None)  # what it stops has ended then
 
     def _keeper_dies(self) -> None:
         self.steps.append("the keeper is killed")

@@ -170,6 +170,34 @@ def test_without_a_keeper_an_exit_is_known_when_it_is_written_and_its_process_is
     keeper.end_of(token)
 
 
+def test_an_exit_is_kept_by_the_agent_if_neither_keeper_nor_reaper_can(
+    new_keeper: Callable[..., Keeper],
+) -> None:
+    """The keeper hangs, its reaper is gone, and then the keeper is killed."""
+    keeper = new_keeper()
+    token = keeper.launch("while [ ! -e go ]; do sleep 0.02; done; exit 4")
+    said = keeper.next("started", token)
+    keeper.process.reaper.kill()
+    os.kill(keeper.process.pid, signal.SIGSTOP)
+    (keeper.run_dir(token) / "go").touch()
+    until(lambda: not processes.alive(said["pid"], said["startTicks"]))
+    evidence = Evidence(keeper.folder / "run")
+    execution = Execution(
+        token=token,
+        state="running",
+        op_id=op_id(token, "run"),
+        pid=said["pid"],
+        start_ticks=said["startTicks"],
+        started_at=said["startedAt"],
+    )
+    evidence.note_ends([execution])
+    assert not (keeper.evidence(token) / "wait-status.json").exists(), "its keeper may yet reap it"
+    evidence.note_ends([execution])
+    keeper.kill()
+    (known,) = [e for e in new_keeper().hello["executions"] if e["token"] == str(token)]
+    assert (known["exit"]["code"], known["exit"]["source"]) == (4, "keeper")
+
+
 def test_an_order_that_comes_again_after_a_keeper_was_killed_starts_nothing(
     new_keeper: Callable[..., Keeper], place: Path
 ) -> None:

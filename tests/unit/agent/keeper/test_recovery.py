@@ -447,6 +447,19 @@ def test_a_job_that_was_killed_while_no_keeper_was_there_tells_the_signal(new_ke
     assert following.naps() == []
 
 
+def test_the_next_keeper_waits_for_the_record_of_a_stopped_reaper(new_keeper: New) -> None:
+    keeper = new_keeper()
+    token = keeper.launch("while [ ! -e go ]; do sleep 0.02; done; exit 6")
+    pid = keeper.next("started", token)["pid"]
+    os.kill(keeper.process.reaper.pid, signal.SIGSTOP)
+    os.kill(keeper.process.pid, signal.SIGKILL)
+    until(lambda: processes.find(pid).parent == keeper.process.reaper.pid)  # type: ignore[union-attr]
+    (keeper.run_dir(token) / "go").touch()
+    until(lambda: processes.find(pid).over)  # type: ignore[union-attr]
+    following = new_keeper()
+    assert following.end_of(token).code == 6
+
+
 def test_an_exit_after_keeper_and_reaper_were_killed_is_lost_and_says_why(new_keeper: New) -> None:
     keeper = new_keeper()
     token = keeper.launch("sleep NAP")
