@@ -17,6 +17,7 @@ from ...protocol.launch.job_script import (
 )
 from ...protocol.launch.keeper_messages import Order, SetEnvironment, StartOrder
 from ...protocol.wire.messages import Shared, TaskSpec
+from ...runtime.execution.folder import SCRIPT
 from ...runtime.log.logger import Log
 from ..files.output_reader import Evidence
 from ..host.login_environment import LoginEnvironment
@@ -113,7 +114,7 @@ class Starter:
         except Refusal as e:
             self._failed(token, e.sentence, None)
             return
-        log("cmd={} jid={} runDir={}", spec.command[0], token.jid, spec.run_dir)
+        log("script={}/{} jid={} runDir={}", token.name, SCRIPT, token.jid, spec.run_dir)
         self._send_environment(below)
         identity = identity_variables(token, spec.run_dir, evidence)
         self._send(

@@ -1,4 +1,4 @@
-"""The keeper's ledger, `ledger.log` in an agent's folder: its lines, and how to read it. Standard
+"""The keeper's ledger, `ledger.jsonl` in an agent's folder: its lines, and how to read it. Standard
 library only. The keeper alone writes it.
 
     {"use": name, "token": token, "ticks": start}   the token is about to be used
@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-FILE, EARLIER = "ledger.log", "ledger"
+FILE, EARLIER = "ledger.jsonl", "ledger"
 _MOST_BYTES = 256 << 20
 
 

@@ -359,7 +359,7 @@ def _change_starts(site: SupervisorProcess, **fields: Any) -> None:
     """Change what keepers recorded about themselves and about the processes they started."""
     for path in (site.root / "agent").glob("*/keeper.json"):
         path.write_text(json.dumps(json.loads(path.read_text()) | fields))
-    for path in (site.root / "agent").glob("*/ledger.log"):
+    for path in (site.root / "agent").glob("*/ledger.jsonl"):
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         assert any("start" in line for line in lines)
         changed = [line | fields if "start" in line else line for line in lines]

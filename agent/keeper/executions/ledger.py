@@ -2,7 +2,7 @@
 
 <folder>/keeper.lock, keeper.json     lock: one keeper at a time; identity of the keeper
 <folder>/container.log                ends of its containers, a JSON line each, from the driver; only in containers
-<folder>/ledger.log                   the executions that the agent has not forgotten (see runtime.execution.keeper_ledger)
+<folder>/ledger.jsonl                 the executions that the agent has not forgotten (see runtime.execution.keeper_ledger)
 <folder>/run/<name>/                  evidence of one execution (see runtime.execution.folder); creating it consumes the fencing token
 """
 

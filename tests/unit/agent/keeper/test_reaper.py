@@ -29,7 +29,7 @@ def noted(*arguments):
 unreaped.all_mains = noted
 reaper.fork_keeper(folder, folder)
 os.makedirs(folder + "/run/e1")
-with open(folder + "/ledger.log", "w") as ledger:
+with open(folder + "/ledger.jsonl", "w") as ledger:
     ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
     ledger.write(json.dumps({"use": "e1", "token": "t1", "ticks": ticks}) + "\\n")
 if os.fork():

@@ -181,7 +181,7 @@ def test_kill_at_any_moment_of_a_start(new_keeper: New, place: Path, delay: floa
 
 
 def _ledger(keeper: Keeper, *lines: dict[str, object]) -> None:
-    with (keeper.folder / "ledger.log").open("a") as f:
+    with (keeper.folder / "ledger.jsonl").open("a") as f:
         f.writelines(json.dumps(line) + "\n" for line in lines)
 
 
@@ -290,7 +290,7 @@ def test_what_ran_before_the_machine_was_restarted_is_lost_or_told_by_its_script
     assert (known[str(told)]["source"], known[str(told)]["code"]) == ("keeper", 6)
     assert (known[str(earlier)]["source"], known[str(earlier)]["code"]) == ("script", 6)
     assert stranger.poll() is None
-    assert not (keeper.folder / "ledger").exists(), "its entries are in ledger.log now"
+    assert not (keeper.folder / "ledger").exists(), "its entries are in ledger.jsonl now"
     following.kill()
     assert {e["token"] for e in new_keeper().hello["executions"]} == set(known)
 
@@ -342,7 +342,7 @@ def test_a_torn_line_of_the_ledger_is_ignored(new_keeper: New) -> None:
     done = keeper.launch("exit 4")
     keeper.end_of(done)
     keeper.kill()
-    with (keeper.folder / "ledger.log").open("a") as f:
+    with (keeper.folder / "ledger.jsonl").open("a") as f:
         f.write('{"forget":["' + token.name)
     following = new_keeper()
     assert {e["token"]: e["state"] for e in following.hello["executions"]} == {
@@ -369,7 +369,7 @@ def _without_starts(keeper: Keeper) -> None:
     """Remove the records of main processes from a ledger, as if the keeper had been killed before
     it wrote them.
     """
-    file = keeper.folder / "ledger.log"
+    file = keeper.folder / "ledger.jsonl"
     lines = file.read_text().splitlines(keepends=True)
     file.write_text("".join(line for line in lines if not line.startswith('{"start"')))
 

@@ -219,7 +219,7 @@ def test_a_thousand_names_in_the_ledger_are_taken_over_and_forgotten(
             json.dumps({"source": "keeper", "code": n % 7})
         )
         names.append(token.name)
-    with (keeper.folder / "ledger.log").open("a") as f:
+    with (keeper.folder / "ledger.jsonl").open("a") as f:
         f.writelines(
             json.dumps({"use": name, "token": tokens[name], "ticks": 0}) + "\n" for name in names
         )
