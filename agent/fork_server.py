@@ -5,7 +5,7 @@ fast.
 
 Each packet is one JSON object. Requests and answers:
 
-    {"id", "keeper": {configuration}}     {"id", "pid", "startTicks"} when keeper and agent have started
+    {"id", "keeper": {configuration}}     {"id", "pid", "startTicks"} of the keeper when its agent has started
     {"id", "ping": true}                  {"id", "pong": true}
     any request that fails                {"id", "error": sentence}, from the keeper if it reported one
 
@@ -24,11 +24,12 @@ import select
 import signal
 import socket
 import sys
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from ..runtime import processes
 from .keeper import process
 from .keeper.linux.oom_detection import describe_fault
+from .keeper.reaper import fork_keeper
 from .keeper.startup_failure import report_startup_failure
 
 _PACKET = 256 * 1024
@@ -50,20 +51,11 @@ def main() -> int:
         return _serve(driver, root)
 
 
-class _StartingKeeper(NamedTuple):
-    """A forked keeper that has not reported its start yet."""
-
-    number: int
-    pid: int
-    ticks: int | None
-
-
 def _serve(driver: socket.socket, root: str) -> int:
     wake, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waker)
-    starting: dict[int, _StartingKeeper] = {}
-    ended: dict[int, int] = {}
+    starting: dict[int, int] = {}
     poll = select.poll()
     for fd in (driver.fileno(), wake):
         poll.register(fd, select.POLLIN)
@@ -72,11 +64,10 @@ def _serve(driver: socket.socket, root: str) -> int:
             for fd, _ in poll.poll():
                 if fd == wake:
                     os.read(wake, 4096)
-                    _reap(starting, ended)
+                    _reap()
                 elif fd in starting:
                     poll.unregister(fd)
-                    keeper = starting.pop(fd)
-                    _send(driver, _start_result(fd, keeper, ended))
+                    _send(driver, {"id": starting.pop(fd), **_start_result(fd)})
                 else:
                     packet = driver.recv(_PACKET)
                     if not packet:
@@ -92,42 +83,29 @@ def _send(driver: socket.socket, answer: dict[str, Any]) -> None:
     driver.send(json.dumps(answer).encode())
 
 
-def _reap(starting: dict[int, _StartingKeeper], ended: dict[int, int]) -> None:
-    """Reap ended children; keep the exit status of keepers whose request is unanswered."""
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if pid == 0:
-            return
-        if any(keeper.pid == pid for keeper in starting.values()):
-            ended[pid] = status
+def _reap() -> None:
+    """Reap ended children: the reapers of keepers."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
-def _start_result(fd: int, keeper: _StartingKeeper, ended: dict[int, int]) -> dict[str, Any]:
-    """Return the answer for a keeper that has reported or closed its end of the pipe."""
-    words = os.read(fd, _PACKET)
+def _start_result(fd: int) -> dict[str, Any]:
+    """Return the answer for a keeper that has reported or ended. Its reaper reports the end."""
+    line = os.read(fd, _PACKET).partition(b"\n")[0]
     os.close(fd)
-    if not words:
-        status = ended.pop(keeper.pid, None)
-        if status is None:
-            status = os.waitpid(keeper.pid, 0)[1]  # the pipe closes when the process ends
-        code = os.waitstatus_to_exitcode(status)
-        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-        return {
-            "id": keeper.number,
-            "error": f"the keeper ended {how} before it had started an agent; its log may hold the reason",
-        }
-    ended.pop(keeper.pid, None)
-    failed = json.loads(words)
-    if failed is not None:
-        return {"id": keeper.number, "error": failed}
-    return {"id": keeper.number, "pid": keeper.pid, "startTicks": keeper.ticks}
+    report = json.loads(line) if line else {}
+    if report and "code" not in report:
+        return dict(report)
+    code = report.get("code")
+    how = "" if code is None else f" by signal {-code}" if code < 0 else f" with exit code {code}"
+    return {
+        "error": f"the keeper ended{how} before it had started an agent; its log may hold the reason"
+    }
 
 
 def _handle_request(
-    packet: bytes, root: str, starting: dict[int, _StartingKeeper], poll: select.poll
+    packet: bytes, root: str, starting: dict[int, int], poll: select.poll
 ) -> dict[str, Any] | None:
     """Handle one request; return None if the answer has to wait for the keeper."""
     try:
@@ -153,7 +131,7 @@ def _handle_request(
         if pid == 0:
             _run_keeper({"root": root, **config}, writer)
         os.close(writer)
-        starting[reader] = _StartingKeeper(number, pid, processes.start_ticks(pid))
+        starting[reader] = number
         poll.register(reader, select.POLLIN)
         return None
     if request.get("ping"):
@@ -179,30 +157,40 @@ def _import_modules() -> None:
 
 
 def _run_keeper(config: dict[str, Any], writer: int) -> NoReturn:
-    """Run a keeper in the forked child. Never returns to the caller's loop.
+    """Run a keeper and its reaper in the forked child. Never returns to the caller's loop.
 
-    writer: pipe to the fork server, for one report.
+    writer: pipe to the fork server. The first line counts: of the keeper when an agent has started
+    or cannot start, or of the reaper when the keeper has ended.
     """
     code = 1
 
-    def tell(failed: str | None) -> None:
+    def tell(report: dict[str, Any]) -> None:
         nonlocal writer
         fd, writer = writer, -1
         if fd >= 0:
             with contextlib.suppress(OSError):  # the reader has ended
-                os.write(fd, json.dumps(failed).encode())
+                os.write(fd, json.dumps(report).encode() + b"\n")
             os.close(fd)
+
+    def tell_start(failed: str | None) -> None:
+        me = os.getpid()
+        own = {"pid": me, "startTicks": processes.start_ticks(me)}
+        tell(own if failed is None else {"error": failed})
+
+    def tell_end(status: int) -> None:
+        tell({"code": os.waitstatus_to_exitcode(status)})
 
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         _close_inherited(keep=writer)
         os.setsid()
+        fork_keeper(config["root"], config["folder"], keep=writer, ended=tell_end)
         processes.set_title(process.TITLE, config["root"])
-        code = process.run(config, lambda sock: _fork_agent(sock, config["root"]), tell)
+        code = process.run(config, lambda sock: _fork_agent(sock, config["root"]), tell_start)
     except BaseException as error:
         sys.excepthook(*sys.exc_info())
-        tell(f"the keeper ended with exit code 1: {type(error).__name__}: {error}")
+        tell_start(f"the keeper ended with exit code 1: {type(error).__name__}: {error}")
     finally:
         os._exit(code)
 

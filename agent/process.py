@@ -28,6 +28,13 @@ from ..protocol.ids import (
     short_op,
 )
 from ..protocol.jobs.execution_state import ExecutionState
+from ..protocol.launch.keeper_messages import (
+    ForgetOrder,
+    Order,
+    QuitOrder,
+    Started,
+    StopOrder,
+)
 from ..protocol.redaction import Redactor
 from ..protocol.version import VERSION
 from ..protocol.wire.messages import (
@@ -152,7 +159,7 @@ class _Agent:
         self._keeper.start()
         hello = await self._hello
         self._compose(hello)
-        self._keeper.send({"do": "here"})  # reports a successful start to the keeper
+        self._order(Started())  # reports a successful start to the keeper
         self._starter.prepare()
         if self._batch is not None:
             self._perform(self._session.record_states(await self._batch.start(), time.monotonic()))
@@ -213,7 +220,7 @@ class _Agent:
         self._away_secs = float(config.get("awaySecs", AWAY_SECS))
         self._apps = tuple(config.get("apps", ()))
         self._starter = Starter(
-            self._evidence, login, self._apps, self._log, self._keeper.send, self._launch_failed
+            self._evidence, login, self._apps, self._log, self._order, self._launch_failed
         )
         self._workers = CallQueue(
             self._log, login, self._root, folder / "calls", self._apps, self._link.send
@@ -224,7 +231,7 @@ class _Agent:
         )
         self._paths = Paths(config.get("paths", ()))
         self._heartbeat = KeeperHeartbeat.from_hello(
-            hello, self._log, self._keeper.send, self._link.send, self._report_written_exits
+            hello, self._log, self._keeper.send, self._link.send, self._look_for_exits
         )
         if "batch" in config:
             self._batch = self._batch_tasks(folder, login, config["batch"])
@@ -356,12 +363,14 @@ class _Agent:
         else:
             self._report_held()
 
-    def _report_written_exits(self) -> None:
-        """Report exits found in the evidence while the keeper is silent."""
+    def _look_for_exits(self, silent: bool) -> None:
+        """Record exits that the keeper does not see. Report them while it is silent."""
+        executions = self._session.executions()
+        if not silent:
+            self._evidence.note_ends(executions)
+            return
         self._perform(
-            self._session.record_states(
-                self._evidence.exits(self._session.executions()), time.monotonic()
-            )
+            self._session.record_states(self._evidence.exits(executions), time.monotonic())
         )
 
     def _catch_up(self, executions: list[dict[str, Any]]) -> None:
@@ -437,20 +446,13 @@ class _Agent:
                 case Stop() if self._batch is not None:
                     self._batch.stop(output.token, output.reason, output.grace_secs)
                 case Stop():
-                    self._keeper.send(
-                        {
-                            "do": "stop",
-                            "name": output.token.name,
-                            "token": str(output.token),
-                            "reason": output.reason,
-                            "grace": output.grace_secs,
-                        }
-                    )
+                    token = output.token
+                    self._order(StopOrder(token.name, str(token), output.reason, output.grace_secs))
                 case Forget() if self._batch is not None:
                     self._batch.forget(output.tokens)
                 case Forget():
                     failpoints.reached("agent.acknowledged")
-                    self._keeper.send({"do": "forget", "names": [t.name for t in output.tokens]})
+                    self._order(ForgetOrder([t.name for t in output.tokens]))
                 case Read():
                     self._serve_reader(output.op, self._answer(output.op))
                 case StartCall():
@@ -486,7 +488,10 @@ class _Agent:
     async def _quit(self, *, stop_jobs: bool) -> None:
         if stop_jobs and self._batch is not None:
             await self._batch.stop_all("shutdown", QUIT_GRACE_SECS)
-        self._keeper.send({"do": "quit", "stopJobs": stop_jobs, "grace": QUIT_GRACE_SECS})
+        self._order(QuitOrder(stop_jobs, QUIT_GRACE_SECS))
+
+    def _order(self, order: Order) -> None:
+        self._keeper.send(order.encode())
 
     def _launch_failed(self, token: Token, sentence: str, fault: str | None) -> None:
         self._perform(self._session.launch_failed(token, sentence, time.monotonic(), fault))

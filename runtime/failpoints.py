@@ -30,7 +30,7 @@ POINTS = (
     "result.written",  # result in a temporary file
     "result.renamed",  # result renamed, the job command was not told
     "keeper.stopping",  # stop reason recorded, no signal sent
-    "keeper.reaped",  # process ended, exit not recorded
+    "keeper.seen",  # process ended, exit not recorded
     "keeper.ended",  # exit recorded, the agent was not told
     "agent.acknowledged",  # the end is durable, the keeper still has the entry
     "keeper.struck",  # removed from the ledger, the keeper still has it in memory

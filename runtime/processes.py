@@ -8,7 +8,6 @@ Nothing here knows jobs.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import signal
@@ -127,16 +126,16 @@ def image(pid: int) -> int:
     return int(f[25]) if len(f) > 25 else 0
 
 
-def children() -> list[int]:
-    """Return the pids of this process's own children, zombies included. Exact for a process without
-    other threads that reaps its children itself.
+def children(of: int | None = None) -> list[int]:
+    """Return the pids of the children of this process, or of another one, zombies included. Exact
+    for a process without other threads that reaps its children itself, or is stopped.
     """
-    me = os.getpid()
+    parent = os.getpid() if of is None else of
     try:
-        with open(f"/proc/{me}/task/{me}/children", "rb", buffering=0) as f:
+        with open(f"/proc/{parent}/task/{parent}/children", "rb", buffering=0) as f:
             return [int(pid) for pid in f.read(1 << 20).split()]
     except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
-        return [p.pid for p in table().values() if p.parent == me]
+        return [p.pid for p in table().values() if p.parent == parent]
 
 
 def table() -> dict[int, Process]:
@@ -195,17 +194,12 @@ def marked(entries: Iterable[bytes], processes: Iterable[Process]) -> list[Proce
     ]
 
 
-def holds(pid: int, path: str) -> bool:
-    """Return whether this process has opened this file (an absolute path without symbolic links)."""
+def opened(pid: int, fd: int) -> str | None:
+    """Return the path of the file that this process has opened as this descriptor, or None."""
     try:
-        descriptors = os.listdir(f"/proc/{pid}/fd")
+        return os.readlink(f"/proc/{pid}/fd/{fd}")
     except _NOT_READABLE:
-        return False
-    for fd in descriptors:
-        with contextlib.suppress(*_NOT_READABLE):  # closed meanwhile
-            if os.readlink(f"/proc/{pid}/fd/{fd}") == path:
-                return True
-    return False
+        return None
 
 
 def _read(path: str) -> bytes:

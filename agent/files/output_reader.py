@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -15,6 +15,7 @@ from ...protocol.jobs.execution_state import ExecutionState
 from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.wire.messages import Execution
 from ...runtime import processes
+from ...runtime.execution import wait_status
 from ...runtime.execution.folder import DROPPED, EXIT_CODE, STOP, from_code, read_json, written_code
 from .folder_watch import Change, Folders
 
@@ -46,6 +47,9 @@ class Evidence:
         self.folder = Path(folder)
         #: shared by all readers: one descriptor serves all
         self.folders = Folders()
+        #: when ended main processes were first seen as zombies, and still were in the last look
+        #: (pid, ticks: monotonic seconds)
+        self._zombies: dict[tuple[int, int], float] = {}
 
     def path(self, name: str, file: str) -> Path:
         return self.folder / name / file
@@ -56,15 +60,40 @@ class Evidence:
             return self.path(name, f"{stream}.log").stat().st_size
         return 0
 
+    def note_ends(self, executions: Sequence[Execution]) -> None:
+        """Note when a main process ended that its keeper does not reap, and record the exit: the
+        keeper may be killed. Call this all the time: a keeper may be silent for a while before that
+        is known.
+        """
+        seen, self._zombies = self._zombies, {}
+        for e in executions:
+            if e.state != ExecutionState.RUNNING or e.pid is None or e.start_ticks is None:
+                continue
+            found = processes.find(e.pid)
+            if found is not None and found.ticks == e.start_ticks and found.over:
+                key = e.pid, e.start_ticks
+                self._zombies[key] = seen.get(key, time.monotonic())
+                if key in seen:
+                    self._record(e.token.name, key, seen[key])
+
+    def _record(self, name: str, main: tuple[int, int], mono: float) -> None:
+        """Record the exit of a zombie, unless its reaper has done it."""
+        folder, status = str(self.folder / name), wait_status.of_zombie(main[0])
+        if status is not None and wait_status.read(folder, *main) is None:
+            with contextlib.suppress(OSError):  # for example a full disk
+                wait_status.write(folder, *main, status, mono)
+
     def exits(self, executions: Sequence[Execution]) -> list[Execution]:
-        """Return executions whose main process has ended, with the exit that their script wrote.
+        """Return executions whose main process has ended, with their exits from the evidence or
+        from the zombie.
 
         For use while the keeper is silent.
         """
+        self.note_ends(executions)
         return [e for e in map(self._exited, executions) if e is not None]
 
     def _exited(self, e: Execution) -> Execution | None:
-        """Return the ended execution, or None if it still runs or has no recorded exit."""
+        """Return the ended execution, or None if it still runs or has no known exit."""
         if (
             e.state != ExecutionState.RUNNING
             or e.exit is not None
@@ -74,19 +103,15 @@ class Evidence:
         ):
             return None
         folder = str(self.folder / e.token.name)
-        code = written_code(folder)
-        if code is None:
+        known = self._known_exit(folder, e.pid, e.start_ticks)
+        if known is None:
             return None
-        stop, ended = (
-            read_json(f"{folder}/{STOP}"),
-            min(os.stat(f"{folder}/{EXIT_CODE}").st_mtime, time.time()),
-        )
+        ended, stop = known.pop("endedAt"), read_json(f"{folder}/{STOP}")
         exit_ = msgspec.convert(
             {
-                **from_code(folder, code),
-                "source": "script",
+                **known,
                 "startedAt": e.started_at,
-                "endedAt": max(ended, e.started_at or 0.0),
+                "endedAt": max(min(ended, time.time()), e.started_at or 0.0),
                 "stopReason": str(stop.get("reason"))
                 if stop is not None and stop.get("signaled", True)
                 else None,
@@ -94,6 +119,25 @@ class Evidence:
             ExitInfo,
         )
         return msgspec.structs.replace(e, exit=exit_)
+
+    def _known_exit(self, folder: str, pid: int, ticks: int) -> dict[str, Any] | None:
+        """Return source, code or signal, and end: from the reaper's record, the zombie, or the
+        script of an earlier version.
+        """
+        seen = wait_status.read(folder, pid, ticks)
+        if seen is not None:
+            return {"source": "keeper", **seen.exit_fields(), "endedAt": seen.at}
+        if (mono := self._zombies.get((pid, ticks))) is not None:
+            status = wait_status.of_zombie(pid)
+            if status is None:
+                return None
+            ended = time.time() - (time.monotonic() - mono)
+            return {"source": "keeper", **wait_status.exit_fields(status), "endedAt": ended}
+        code = written_code(folder)
+        if code is None:
+            return None
+        ended = os.stat(f"{folder}/{EXIT_CODE}").st_mtime
+        return {"source": "script", **from_code(folder, code), "endedAt": ended}
 
     async def read(
         self,

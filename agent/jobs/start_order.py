@@ -1,14 +1,23 @@
-"""Conversion of a task into the keeper's start order: script, input, login environment."""
+"""Conversion of a task into the keeper's start order: command, script, input, login environment."""
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable
-from typing import Any
 
 from ...protocol.errors import Refusal
 from ...protocol.ids import Token, execution_log_ids
-from ...protocol.launch.job_script import export_lines, script
+from ...protocol.launch.job_script import (
+    TEXT,
+    environment_lines,
+    export_lines,
+    identity_variables,
+    job_environment,
+    script_parts,
+)
+from ...protocol.launch.keeper_messages import Order, ReleaseOrder, SetEnvironment, StartOrder
 from ...protocol.wire.messages import Shared, SlotUse, TaskSpec
+from ...runtime.execution.folder import SCRIPT
 from ...runtime.log.logger import Log
 from ..files.output_reader import Evidence
 from ..host.login_environment import LoginEnvironment
@@ -28,7 +37,7 @@ class Starter:
         login: LoginEnvironment,
         apps: tuple[str, ...],
         log: Log,
-        send: Callable[[dict[str, Any]], None],
+        send: Callable[[Order], None],
         failed: Failed,
     ) -> None:
         self._evidence, self._login, self.apps, self._log, self._send, self._failed = (
@@ -44,6 +53,8 @@ class Starter:
         self._waiting: dict[Token, SlotUse | None] = {}
         #: the shared data of the last gang, as script lines: its tasks arrive in sequence
         self._shared: tuple[Shared | None, str] = (None, "")
+        #: the environment that the keeper has, and its name
+        self._environment: tuple[dict[str, str] | None, str] = (None, "0")
 
     def prepare(self) -> None:
         """Read the login environment in advance: a new agent usually starts a job soon."""
@@ -69,7 +80,7 @@ class Starter:
         if token in self._waiting:
             self._waiting[token] = "held"
         else:
-            self._send({"do": "release", "name": token.name})
+            self._send(ReleaseOrder(token.name))
 
     def close(self) -> None:
         for task in self._tasks:
@@ -101,22 +112,17 @@ class Starter:
             sentence = f"port{'s' * (len(busy) > 1)} {', '.join(map(str, busy))} already in use on this host"
             self._failed(token, sentence, "portTaken")
             return
-        order: dict[str, Any] = {}
         evidence = self._evidence.folder / token.name
+        input_ = None
         if spec.app is not None:
-            order["input"] = job_input.input_json(spec.app, spec.run_dir, self.apps)
+            input_ = job_input.input_json(spec.app, spec.run_dir, self.apps)
             spec = job_input.with_job_command(spec, evidence, job_input.import_roots())
-        if shared is not None:
-            order["job"] = shared.job
-        if spec.memory_bytes is not None:
-            order["memory"] = spec.memory_bytes
-        if slot is not None:
-            order |= {"slot": True, "ahead": slot == "ahead"}
+        below = job_environment(self._login.known or {})
         try:
-            text = script(
+            parts = script_parts(
                 token,
                 spec,
-                self._login.known or {},
+                below,
                 evidence,
                 umask=self._login.umask,
                 shared=self._script_lines(shared),
@@ -124,27 +130,44 @@ class Starter:
         except Refusal as e:
             self._failed(token, e.sentence, None)
             return
-        log(
-            "cmd=('/bin/sh', {}) jid={} runDir={}",
-            f"{token.name}/script.sh",
-            token.jid,
-            spec.run_dir,
-        )
+        log("script={}/{} jid={} runDir={}", token.name, SCRIPT, token.jid, spec.run_dir)
+        self._send_environment(below)
+        identity = identity_variables(token, spec.run_dir, evidence)
         self._send(
-            {
-                "do": "start",
-                "name": token.name,
-                "token": str(token),
-                "runDir": spec.run_dir,
-                "script": text,
-                "limit": spec.time_limit_secs,
-                "grace": spec.grace_secs,
-                "core": spec.core_bytes,
-                **order,
-            }
+            StartOrder(
+                token.name,
+                str(token),
+                spec.run_dir,
+                [*spec.wrap, *_command(spec)],
+                {**(shared.env if shared is not None else {}), **spec.env, **identity},
+                script=parts,
+                environment=self._environment[1],
+                umask=int(self._login.umask, 8),
+                core=spec.core_bytes,
+                limit=spec.time_limit_secs,
+                grace=spec.grace_secs,
+                input=input_,
+                job=shared.job if shared is not None else None,
+                memory=spec.memory_bytes,
+                slot=slot,
+            )
         )
+
+    def _send_environment(self, variables: dict[str, str]) -> None:
+        """Send the environment that all orders share, unless the keeper has it."""
+        if variables != self._environment[0]:
+            number = int(self._environment[1]) + 1
+            self._environment = (variables, str(number))
+            self._send(SetEnvironment(str(number), variables, environment_lines(variables)))
 
     def _script_lines(self, shared: Shared | None) -> str:
         if shared is not self._shared[0]:
             self._shared = (shared, export_lines(shared.env) if shared is not None else "")
         return self._shared[1]
+
+
+def _command(spec: TaskSpec) -> tuple[str, ...]:
+    """Return the command. A text without bash on this machine is for sh."""
+    if spec.command[:2] == TEXT and not os.access(TEXT[0], os.X_OK):
+        return ("/bin/sh", *spec.command[1:])
+    return spec.command

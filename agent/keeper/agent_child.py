@@ -10,6 +10,13 @@ import signal
 import socket
 import time
 
+from ...protocol.launch.keeper_messages import (
+    InvalidOrder,
+    Ping,
+    Started,
+    StartupFailure,
+    parse_order,
+)
 from ...runtime import processes
 from .executions.process_tracker import AGENT
 from .loop.line_channel import Channel
@@ -20,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from ...protocol.launch.keeper_messages import Order
     from ...runtime.processes import Process
     from .executions.process_tracker import ProcessTracker
     from .executions.state import Execution
@@ -46,7 +54,8 @@ class AgentChild:
     started_agent: pid and socket of an agent that was started before the keeper was.
 
     on_started: called once, with None as soon as an agent has started, or with the reason why none
-    can start. life_secs: an agent that lives this long counts as started even if it sends nothing.
+    can start. on_agent: called with the pid of each agent. life_secs: an agent that lives this long
+    counts as started even if it sends nothing.
     """
 
     def __init__(
@@ -55,26 +64,23 @@ class AgentChild:
         tracker: ProcessTracker,
         spawn: Callable[[socket.socket], int],
         hello: Callable[[], dict[str, Any]],
-        on_message: Callable[[dict[str, Any]], None],
+        on_order: Callable[[Order], None],
+        on_invalid: Callable[[InvalidOrder], None],
         known: dict[str, Execution],
         on_started: Callable[[str | None], None] | None = None,
         started_agent: tuple[int, socket.socket] | None = None,
+        on_agent: Callable[[int], None] = lambda pid: None,
         life_secs: float = _NO_LIFE_SECS,
     ) -> None:
-        self._loop, self._tracker, self._spawn, self._hello, self._on_message, self._known = (
-            loop,
-            tracker,
-            spawn,
-            hello,
-            on_message,
-            known,
-        )
+        self._loop, self._tracker, self._spawn, self._hello = loop, tracker, spawn, hello
+        self._on_order, self._on_invalid, self._known = on_order, on_invalid, known
         self._channel: Channel | None = None
         self._unreported: dict[str, None] = {}
         self._pause = _FIRST_PAUSE
         self._since = 0.0
         self._on_started, self._failures, self._failure = on_started, 0, ""
         self._started_agent, self._life_secs = started_agent, life_secs
+        self._on_agent = on_agent
         if started_agent is not None:
             tracker.agent_pid = started_agent[0]
         #: set when the keeper ends: no agent is started any more, and this is called when the agent
@@ -98,6 +104,7 @@ class AgentChild:
             return
         was_started, self._started_agent = self._started_agent is not None, None
         self._tracker.agent_pid, self._since = pid, time.monotonic()
+        self._on_agent(pid)
         self._unreported.clear()
         self._failure = ""
         self._channel = Channel(
@@ -134,18 +141,21 @@ class AgentChild:
             self._channel.send({"is": what, **e.report()})
 
     def _received(self, message: dict[str, Any]) -> None:
-        match message.get("do"):
-            case "failed":  # the reason of a failed startup
-                self._failure = str(message.get("why"))[:2000]
-            case "here":
-                self._agent_started()
-            case "ping":
-                self._agent_started()
-                if self._channel is not None:
-                    self._channel.send({"is": "pong", "n": message.get("n")})
-            case _:
-                self._agent_started()
-                self._on_message(message)
+        try:
+            order = parse_order(message)
+        except InvalidOrder as error:
+            self._agent_started()
+            self._on_invalid(error)
+            return
+        if isinstance(order, StartupFailure):
+            self._failure = order.sentence
+            return
+        self._agent_started()
+        if isinstance(order, Ping):
+            if self._channel is not None:
+                self._channel.send({"is": "pong", "n": order.number})
+        elif not isinstance(order, Started):
+            self._on_order(order)
 
     def _agent_started(self) -> None:
         self._loop.cancel("agent started")
@@ -214,7 +224,7 @@ class AgentChild:
                 "agent orphans", now + _LOOK_SECS, lambda: self._reap(pid, kill_at, asked)
             )
             return
-        _, status, _ = os.wait4(pid, 0)
+        _, status = os.waitpid(pid, 0)
         self._tracker.agent_pid = None
         if self._channel is not None:
             if self._when_gone is None:

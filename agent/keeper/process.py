@@ -32,6 +32,14 @@ import signal
 import sys
 import time
 
+from ...protocol.launch.keeper_messages import (
+    ForgetOrder,
+    QuitOrder,
+    ReleaseOrder,
+    SetEnvironment,
+    StartOrder,
+    StopOrder,
+)
 from ...runtime import processes
 from ...runtime.execution.folder import read_json, write_json
 from ...runtime.execution.output_limit import DEFAULT_HEAD, DEFAULT_TAIL, OutputCap
@@ -51,6 +59,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
     from typing import Any
+
+    from ...protocol.launch.keeper_messages import InvalidOrder, Order
 
     Config = dict[str, Any]
     Spawn = Callable[[socket.socket], int]
@@ -201,9 +211,11 @@ class _Keeper:
             spawn_agent,
             self._hello,
             self._execute,
+            self._refuse,
             self._jobs.known,
             self._report_startup if on_started else None,
             started_agent,
+            self._record_agent,
             **({"life_secs": float(config["lifeSecs"])} if "lifeSecs" in config else {}),
         )
         self._ending = False
@@ -239,6 +251,10 @@ class _Keeper:
             self._loop.close()
             self._cgroups.close()
 
+    def _record_agent(self, pid: int) -> None:
+        with contextlib.suppress(OSError):  # only a reaper reads it, to tell it from a job
+            self._layout.record_agent(pid, processes.start_ticks(pid))
+
     def _report_startup(self, failed: str | None) -> None:
         """Report to the process that started the keeper whether an agent has started.
 
@@ -269,32 +285,36 @@ class _Keeper:
         self._jobs.terminator.children_changed()
         self._agent.child_changed()
 
-    def _execute(self, order: dict[str, Any]) -> None:
-        """Execute one order from the agent. Log and ignore an invalid order."""
+    def _execute(self, order: Order) -> None:
+        """Execute one order from the agent."""
         try:
-            match order.get("do"):
-                case "start":
+            match order:
+                case StartOrder():
                     self._jobs.start(order)
-                case "release":
-                    self._jobs.release(str(order["name"]))
-                case "stop":
+                case ReleaseOrder():
+                    self._jobs.release(order)
+                case StopOrder():
                     self._jobs.stop(order)
-                case "forget":
-                    self._jobs.forget(list(order["names"]))
-                case "quit":
-                    self._quit(stop_jobs=bool(order["stopJobs"]), grace=float(order["grace"]))
-                case other:
-                    raise ValueError(f"unknown order {other!r}")
-        except (ValueError, TypeError, KeyError) as error:
-            log(f"invalid order from the agent ignored: {type(error).__name__}: {error}")
+                case ForgetOrder():
+                    self._jobs.forget(order)
+                case SetEnvironment():
+                    self._jobs.set_environment(order)
+                case QuitOrder():
+                    self._quit(stop_jobs=order.stop_jobs, grace=order.grace)
         except OSError as error:
             # a resource is exhausted; the agent waits for an answer, so the order is kept
             log(f"an order failed and is retried in {_AGAIN_SECS:g} s: {error}")
             self._loop.call_at(
-                ("order", order.get("do"), str(order.get("name"))),
+                ("order", id(order)),
                 time.monotonic() + _AGAIN_SECS,
                 lambda: self._execute(order),
             )
+
+    def _refuse(self, order: InvalidOrder) -> None:
+        """Log and ignore an invalid order. An execution that it would start is reported."""
+        log(f"invalid order from the agent ignored: {order}")
+        if order.name is not None:
+            self._jobs.refuse(order)
 
     def _hand_over(self) -> None:
         self._quit(stop_jobs=False, grace=_TERM_GRACE)

@@ -9,9 +9,11 @@ import contextlib
 import json
 import os
 
+from ...protocol.launch.keeper_messages import StartupFailure
+
 
 def report_startup_failure(keeper_fd: int, error: BaseException) -> None:
     """Write the error as one line to the keeper's socket. Never raises: the socket may be closed."""
-    message = {"do": "failed", "why": f"{type(error).__name__}: {error}"[:2000]}
+    message = StartupFailure(f"{type(error).__name__}: {error}").encode()
     with contextlib.suppress(OSError):
         os.write(keeper_fd, json.dumps(message).encode() + b"\n")

@@ -163,7 +163,7 @@ def _start_detached(request: Request, folder: str, log: str, over: int) -> str |
     secs = float(request["secs"])
     report = _read_report(read_end, secs)
     if report is None:
-        keeper.kill()
+        _kill(keeper.pid)
         return f"the keeper did not start an agent within {secs:g} s and was killed"
     if report:
         failure = json.loads(report)
@@ -174,6 +174,13 @@ def _start_detached(request: Request, folder: str, log: str, over: int) -> str |
         return str(failure)
     code = keeper.wait()
     return f"the keeper ended {f'by signal {-code}' if code < 0 else f'with exit code {code}'}; see {LOG}"
+
+
+def _kill(reaper: int) -> None:
+    """Kill a keeper that did not start. Its reaper ends with it."""
+    for pid in processes.children(reaper):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _read_report(fd: int, secs: float) -> bytes | None:

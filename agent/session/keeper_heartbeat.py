@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
+from ...protocol.launch.keeper_messages import Ping
 from ...protocol.wire.heartbeat import Heartbeat, HeartbeatTiming
 from ...protocol.wire.messages import KeeperReport
 from ...runtime import processes
@@ -42,7 +43,7 @@ class KeeperHeartbeat:
 
     kill_secs: seconds of silence after which the keeper is killed; 0: never. send: sends an order
     to the keeper. changed: called when the keeper stops answering, answers again, or is seen
-    stopped. during: called at each check while the keeper is silent.
+    stopped. checked: called at each check, with whether the keeper is silent.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class KeeperHeartbeat:
         *,
         send: Callable[[dict[str, Any]], None],
         changed: Callable[[KeeperReport], None],
-        during: Callable[[], None] = lambda: None,
+        checked: Callable[[bool], None] = lambda silent: None,
         ticks: int | None = None,
     ) -> None:
         """ticks: start time of the keeper; None for the start time of the current process with this
@@ -62,7 +63,7 @@ class KeeperHeartbeat:
         """
         self._pid, self._pace, self._kill_secs, self._log = pid, pace, kill_secs, log
         self._ticks = processes.start_ticks(pid) if ticks is None else ticks
-        self._send, self._changed, self._during = send, changed, during
+        self._send, self._changed, self._checked = send, changed, checked
         self._heart = Heartbeat(pace, time.monotonic())
         self._checked_at = time.monotonic()
         self._number = 0
@@ -80,7 +81,7 @@ class KeeperHeartbeat:
         log: Log,
         send: Callable[[dict[str, Any]], None],
         changed: Callable[[KeeperReport], None],
-        during: Callable[[], None],
+        checked: Callable[[bool], None],
     ) -> Self | None:
         """Return the heartbeat of the keeper that sent `hello`, or None for an older version, which
         does not answer pings.
@@ -100,7 +101,7 @@ class KeeperHeartbeat:
             log,
             send=send,
             changed=changed,
-            during=during,
+            checked=checked,
         )
 
     @property
@@ -142,12 +143,11 @@ class KeeperHeartbeat:
                 self._heart = Heartbeat(self._pace, now, ahead=self._pace.interval)
             case "gone":
                 self._handle_silence(now, ran)
-        if self._report is not None:
-            self._during()
+        self._checked(self._report is not None)
 
     def _send_ping(self) -> None:
         self._number += 1
-        self._send({"do": "ping", "n": self._number})
+        self._send(Ping(self._number).encode())
 
     def _handle_silence(self, now: float, ran: float) -> None:
         state = self._state()

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Sequence
 
 from ...runtime import processes
-from ...runtime.execution.folder import LOCK, MESSAGE
+from ...runtime.execution.folder import LOCK_FD, MESSAGE, lock_paths
 from ..keeper.linux.cgroups import Cgroup, cgroup_of_process
 from . import proc_counters
 from .proc_counters import Process
@@ -133,7 +133,7 @@ def _owner(p: Process, executions: Sequence[Execution]) -> str | None:
         for n, v in zip(names, processes.environment(p.pid, *names), strict=True)
     ]
     for e in executions:
-        if carried == e.marks() or processes.holds(p.pid, f"{e.folder}/{LOCK}"):
+        if carried == e.marks() or processes.opened(p.pid, LOCK_FD) in lock_paths(e.folder):
             return e.name
     return None
 

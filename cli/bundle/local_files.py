@@ -18,6 +18,7 @@ _FILES: tuple[tuple[str, Kind, str], ...] = (
     ("exit.json", "json", "the exit"),
     ("exit-code", "text", "the exit code written by the script"),
     ("signal", "text", "the shell's message about the end"),
+    ("wait-status.json", "json", "the exit recorded without a keeper"),
     ("start.json", "json", "the start parameters"),
     ("stop.json", "json", "the reason of a stop"),
     ("termination-message", "text", "the termination message of the task"),

@@ -1,12 +1,13 @@
 """The sh script of one execution: environment, run directory, core limit, the command, and a file
 with its exit code. Pure; others write and run the script.
 
-Running the file by hand repeats the execution. Under a keeper, or in a container of its own,
-descriptor 3 is the command's stderr. The script's own stderr goes to a file. There the shell
-reports the signal that killed the command, which distinguishes a SIGKILL from `exit 137`. The
-command runs in a subshell that `exec`s it, for two reasons: dash would write that report to the
-command's stderr otherwise, and shell builtins differ from the programs of the same names. The
-script starts no process but the shell and the command.
+Running the file by hand repeats the execution. A keeper does not run it: it starts the command
+itself. In a container of its own or under Slurm, descriptor 3 is the command's stderr, and the
+script's own stderr goes to a file. There the shell reports the signal that killed the command,
+which distinguishes a SIGKILL from `exit 137`. The command runs in a subshell that `exec`s it, for
+two reasons: dash would write that report to the command's stderr otherwise, and shell builtins
+differ from the programs of the same names. The script starts no process but the shell and the
+command.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +40,7 @@ _SHELL_VARIABLES = frozenset(
     )
 )
 #: Start of the command of a script text.
-_TEXT = ("/bin/bash", "-c")
+TEXT = ("/bin/bash", "-c")
 #: The unit of `ulimit -c` in bytes, as POSIX defines it.
 _BLOCK = 512
 #: When memory runs out, the kernel kills a job before the keeper, the agent and other processes.
@@ -70,6 +71,16 @@ def export_lines(env: Mapping[str, str]) -> str:
     return "".join(f"export {k}={_quoted(v)}\n" for k, v in env.items())
 
 
+def job_environment(login: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment below that of a task: that of the login profile, and Python's."""
+    return {**login, **_PYTHON}
+
+
+def environment_lines(env: Mapping[str, str]) -> str:
+    """Return lines that export the variables that a shell can export; the command gets all."""
+    return export_lines(_plain(env))
+
+
 def script(
     token: Token,
     spec: TaskSpec,
@@ -88,36 +99,49 @@ def script(
     Refusal("badRequest") for values that no process can have. With the argument --shell, the script
     starts a shell in the directory and environment of the command instead of the command.
     """
+    below = job_environment(env)
+    before, after = script_parts(token, spec, below, evidence, umask=umask, shared=shared)
+    own = {**spec.env, **identity_variables(token, spec.run_dir, evidence)}
+    return before + environment_lines({k: v for k, v in below.items() if k not in own}) + after
+
+
+def script_parts(
+    token: Token,
+    spec: TaskSpec,
+    below: Mapping[str, str],
+    evidence: object,
+    *,
+    umask: str = "0077",
+    shared: str = "",
+) -> tuple[str, str]:
+    """Return the text before and after the `environment_lines` of `below`, which many scripts
+    share. For the rest see `script`.
+    """
     _check(spec, umask)
     own = {**spec.env, **identity_variables(token, spec.run_dir, evidence)}
-    before, plain = (
-        _plain({k: v for k, v in {**env, **_PYTHON}.items() if k not in own}),
-        _plain(own),
-    )
-    odd = [
-        f"{k}={v}"
-        for k, v in {**env, **_PYTHON, **own}.items()
-        if k not in plain and k not in before
-    ]
+    plain = _plain(own)
+    odd = [f"{k}={v}" for k, v in {**below, **own}.items() if not _is_plain(k)]
     command, through = [*spec.wrap, *spec.command], ["/usr/bin/env", "--", *odd] if odd else []
     if odd or command[0].startswith("-"):
         command = ["/usr/bin/env", "--", *odd, *command]
     run_dir, words = _quoted(spec.run_dir), _words(command)
     shell = []
-    if spec.command[:2] == _TEXT:  # script text of a job file; some images have no bash
-        shell = [f'[ -x {_TEXT[0]} ] && set -- "$1" "$2" {_TEXT[0]} || set -- "$1" "$2" /bin/sh']
+    if spec.command[:2] == TEXT:  # script text of a job file; some images have no bash
+        shell = [f'[ -x {TEXT[0]} ] && set -- "$1" "$2" {TEXT[0]} || set -- "$1" "$2" /bin/sh']
         words = _words(command[: -len(spec.command)]) + '"$3" ' + _words(spec.command[1:])
-    lines = [
+    before = [
         "#!/bin/sh",
         f"# {token}",
-        "# Run this file to repeat the job. The exit code is recorded only if a keeper or an engine runs it.",
+        "# Run this file to repeat the job. The exit code is recorded only if an engine runs it.",
         "# With the argument --shell: start a shell in the environment and directory of the command.",
         'case "${1-}" in --shell) set -- shell ;; *) set -- run ;; esac',
         f'set -- "$1" {_quoted(f"{evidence}/exit-code")}',
         'if ! { true >&3; } 2>/dev/null; then exec 3>&2; set -- "$1" /dev/null; fi',
         _RAISE_OOM_SCORE,
         f"umask {umask}",
-        export_lines(before) + shared + export_lines(plain).rstrip("\n"),
+    ]
+    after = [
+        shared + export_lines(plain).rstrip("\n"),
         f'[ -d {run_dir} ] || mkdir -p {run_dir} 2>&3 || {{ echo 126 >"$2"; exit 126; }}',
         f'cd {run_dir} 2>&3 || {{ echo 126 >"$2"; exit 126; }}',
         f'if [ "$1" = shell ]; then exec 3>&-; exec {_words(through)}"${{SHELL:-/bin/sh}}"; fi',
@@ -132,12 +156,16 @@ def script(
         '{ echo "$c" >"$2"; } 2>/dev/null',
         'exit "$c"',
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(before) + "\n", "\n".join(after) + "\n"
+
+
+def _is_plain(name: str) -> bool:
+    return _NAME.match(name) is not None and name not in _SHELL_VARIABLES
 
 
 def _plain(env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that a shell can export."""
-    return {k: v for k, v in env.items() if _NAME.match(k) and k not in _SHELL_VARIABLES}
+    return {k: v for k, v in env.items() if _is_plain(k)}
 
 
 def _core_limit(size: int) -> str:

@@ -21,7 +21,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-SCRIPT, LOCK, SIGNAL = "script.sh", "lock", "signal"
+SCRIPT, SIGNAL = "script.sh", "signal"
+#: A keeper's job holds its script open and locked as this descriptor. With earlier versions it was
+#: a file of its own.
+LOCK_FD, _EARLIER_LOCK = 9, "lock"
 STDOUT, STDERR = "stdout.log", "stderr.log"
 START, STOP, EXIT, EXIT_CODE = "start.json", "stop.json", "exit.json", "exit-code"
 MESSAGE = "termination-message"
@@ -50,6 +53,11 @@ _ULIMIT = re.compile(rb"\bulimit\s+((?:-[HS]+\s+)*-[HS]*)([tfv])\s+(\d{1,15})\b"
 _TIMEOUT = re.compile(rb"(?:^|[\s;&|(/'\"])timeout'?\s+'?(?:-|\d)")
 _MOST_LIMITS = 5
 _NO_SHELLS = re.compile(rb"(?:python|perl|ruby|node|java|julia|Rscript)[0-9.]*\Z")
+
+
+def lock_paths(folder: str) -> tuple[str, str]:
+    """Return the files of which a process of the execution has one open as `LOCK_FD`."""
+    return f"{folder}/{SCRIPT}", f"{folder}/{_EARLIER_LOCK}"
 
 
 def write(path: str, data: bytes, mode: int = 0o600) -> None:
@@ -86,7 +94,7 @@ def read(path: str, limit: int = 1 << 20, *, alone: bool = False) -> bytes | Non
     try:
         status = os.fstat(fd)
         return (
-            os.read(fd, limit)
+            os.read(fd, min(limit, status.st_size))
             if stat.S_ISREG(status.st_mode) and (status.st_nlink == 1 or not alone)
             else None
         )

@@ -26,6 +26,7 @@ from ...drivers.keeper_lock import locked, owns
 from ...protocol.errors import Refusal
 from ...protocol.ids import base62, derived_id
 from ...runtime import processes
+from ...runtime.execution import keeper_ledger
 from ...runtime.filesystems import make_folder, write_atomically
 from .root_directory import RootDirectory
 
@@ -47,7 +48,7 @@ class RootIdentity(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class _Process(msgspec.Struct, frozen=True, rename="camel"):
-    """The process that `keeper.json` or `start.json` names. folder: of a keeper's agent."""
+    """The process that `keeper.json` or a keeper's ledger names. folder: of a keeper's agent."""
 
     pid: int
     start_ticks: int
@@ -284,10 +285,11 @@ def _remedy(root: Path) -> str:
 def _live_job(folder: Path) -> int | None:
     """Return the pid of a live execution in the folder's ledger, or None."""
     with contextlib.suppress(OSError):
-        for name in sorted(os.listdir(folder / "ledger")):
-            job = _process(folder / "run" / name / "start.json")
-            if job is not None and job.alive:
-                return job.pid
+        for entry in keeper_ledger.load(str(folder)).entries.values():
+            with contextlib.suppress(msgspec.ValidationError):
+                job = msgspec.convert(entry.start, _Process)
+                if job.alive:
+                    return job.pid
     return None
 
 

@@ -15,10 +15,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from jobscribe.agent.keeper import process
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.launch.job_script import script
+from jobscribe.protocol.launch.keeper_messages import StartOrder
 from jobscribe.protocol.wire.messages import TaskSpec
 
 AT_ONCE = 2
@@ -34,12 +36,24 @@ def main() -> int:
     print(f"  posix_spawn alone           {alone:8.0f} a second")
     print(f"  posix_spawn of sh + it      {with_shell:8.0f} a second")
     for use in ("off", "v1", "v2"):
-        secs, cpu, rss = _through_keeper(jobs, use)
+        found = _through_keeper(jobs, use)
         print(
-            f"  through the keeper, cgroups {use:3}: {jobs / secs:5.0f} a second  ({jobs / secs / with_shell:.2f} of sh + it),"
-            f" {1000 * cpu / jobs:.2f} ms of its CPU a job, {rss / 1024:.1f} MiB at the end"
+            f"  through the keeper, cgroups {use:3}: {jobs / found.secs:5.0f} a second  ({jobs / found.secs / with_shell:.2f} of sh + it),"
+            f" CPU a job: {1000 * found.keeper_cpu / jobs:.2f} ms of the keeper, {1000 * found.job_cpu / jobs:.2f} ms of the job;"
+            f" {found.inodes / jobs:.1f} inodes, {found.blocks / 2 / jobs:.0f} KiB a job; {found.rss / 1024:.1f} MiB at the end"
         )
     return 0
+
+
+class Found(NamedTuple):
+    """Times in seconds; rss: of the keeper at its end, in KiB; blocks: of 512 bytes."""
+
+    secs: float
+    keeper_cpu: float
+    job_cpu: float
+    rss: int
+    inodes: int
+    blocks: int
 
 
 def _spawned(jobs: int, program: Callable[[], tuple[str, list[str]]]) -> float:
@@ -57,10 +71,8 @@ def _spawned(jobs: int, program: Callable[[], tuple[str, list[str]]]) -> float:
     return time.perf_counter() - begin
 
 
-def _through_keeper(jobs: int, cgroups: str) -> tuple[float, float, int]:
-    """Return (seconds, CPU seconds of the keeper without its children, its resident KiB at the
-    end).
-    """
+def _through_keeper(jobs: int, cgroups: str) -> Found:
+    """Run the jobs. CPU seconds of the keeper are those without its children."""
     with tempfile.TemporaryDirectory(prefix="keeper-bench-") as place:
         ours, theirs = socket.socketpair()
         report_from, report_to = os.pipe()
@@ -81,10 +93,16 @@ def _through_keeper(jobs: int, cgroups: str) -> tuple[float, float, int]:
             os._exit(0)
         theirs.close()
         os.close(report_to)
-        secs = _drive(ours, Path(place), jobs)
+        secs, job_cpu = _drive(ours, Path(place), jobs)
         cpu, rss = json.loads(os.read(report_from, 1000))
         os.waitpid(pid, 0)
-        return secs, cpu, rss
+        entries = [os.lstat(p) for where in ("run-*", "agent/run/*") for p in _tree(place, where)]
+        return Found(secs, cpu, job_cpu, rss, len(entries), sum(e.st_blocks for e in entries))
+
+
+def _tree(place: str, pattern: str) -> list[Path]:
+    tops = list(Path(place).glob(pattern))
+    return [*tops, *(p for top in tops for p in top.rglob("*"))]
 
 
 def _relay(sock: socket.socket, test_side: socket.socket) -> int:
@@ -105,7 +123,8 @@ def _relay(sock: socket.socket, test_side: socket.socket) -> int:
     os._exit(0)
 
 
-def _drive(sock: socket.socket, place: Path, jobs: int) -> float:
+def _drive(sock: socket.socket, place: Path, jobs: int) -> tuple[float, float]:
+    """Return (seconds, CPU seconds of the jobs' own processes)."""
     lines = _lines(sock)
     hello = json.loads(next(lines))
     folder = hello["folder"]
@@ -119,19 +138,20 @@ def _drive(sock: socket.socket, place: Path, jobs: int) -> float:
             {"PATH": "/usr/bin:/bin", "HOME": "/"},
             f"{folder}/run/{token.name}",
         )
-        orders.append(
-            {
-                "do": "start",
-                "name": token.name,
-                "token": str(token),
-                "runDir": run_dir,
-                "script": text,
-            }
+        command = StartOrder(
+            token.name,
+            str(token),
+            run_dir,
+            ["/bin/true"],
+            {"PATH": "/usr/bin:/bin", "HOME": "/"},
+            script=(text, ""),
         )
+        orders.append(command.encode())
     begin = time.perf_counter()
     for order in orders[:AT_ONCE]:
         sock.sendall(json.dumps(order).encode() + b"\n")
     ended = 0
+    job_cpu = 0.0
     sent = AT_ONCE
     for line in lines:
         said = json.loads(line)
@@ -139,6 +159,7 @@ def _drive(sock: socket.socket, place: Path, jobs: int) -> float:
             continue
         assert said["exit"]["code"] == 0, said
         ended += 1
+        job_cpu += said["exit"]["userSecs"] + said["exit"]["systemSecs"]
         sock.sendall(json.dumps({"do": "forget", "names": [said["name"]]}).encode() + b"\n")
         if sent < jobs:
             sock.sendall(json.dumps(orders[sent]).encode() + b"\n")
@@ -147,7 +168,7 @@ def _drive(sock: socket.socket, place: Path, jobs: int) -> float:
             break
     secs = time.perf_counter() - begin
     sock.sendall(b'{"do": "quit", "stopJobs": true, "grace": 1}\n')
-    return secs
+    return secs, job_cpu
 
 
 def _lines(sock: socket.socket) -> Iterator[bytes]:

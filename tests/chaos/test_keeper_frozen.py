@@ -125,7 +125,7 @@ def test_a_keeper_that_hangs_is_told_then_killed_and_its_jobs_are_adopted(
     assert site.keeper()["pid"] != keeper and site.agent_pid() != agent
     stamps.open("long")
     said = site.wait(long)
-    assert (said["state"], said["exit"]["code"], said["exit"]["source"]) == ("error", 5, "script")
+    assert (said["state"], said["exit"]["code"], said["exit"]["source"]) == ("error", 5, "keeper")
     assert [stamps.words(n) for n in ("long", "short", "lost", "later")] == [["start", "end"]] * 4
     print(f"noticed after {noticed:.2f} s")
 

@@ -93,6 +93,9 @@ class Case:
         oracle.submit(run, req_id())
         (self.stamp,) = until(lambda: oracle.started(run), "it has started")
         site.running(run)
+        found = processes.find(self.stamp.pid)
+        assert found is not None
+        self.session = found.session
 
     @property
     def agent(self) -> int:
@@ -101,6 +104,12 @@ class Case:
     @property
     def keeper(self) -> int:
         return int(self.site.keeper(self.uid)["pid"])
+
+    @property
+    def reaper(self) -> int:
+        found = processes.find(self.keeper)
+        assert found is not None and found.parent in self.site.titled("reaper")
+        return found.parent
 
     def ancestor(self, generations: int) -> int:
         """Return the pid of an ancestor of the job's shell. 1: the parent, and so on."""
@@ -129,11 +138,11 @@ class Case:
         assert processes.alive(self.stamp.pid, self.stamp.born), "it was not touched"
         self.check_told(self.end(), source)
 
-    def check_told(self, said: dict[str, Any], *sources: str) -> None:
+    def check_told(self, said: dict[str, Any], source: str) -> None:
         assert (said["state"], said["reason"], said["exit"]["code"]) == ("error", "exit", CODE), (
             said
         )
-        assert said["exit"]["source"] in sources, said
+        assert said["exit"]["source"] == source, said
         assert (
             said["exit"]["lastLines"] == "the last line"
             and self.site.output(self.run, tail=14).body == b"the last line\n"
@@ -153,22 +162,9 @@ class Case:
     def check_gone(self) -> None:
         assert not processes.alive(self.stamp.pid, self.stamp.born)
         left = [
-            p.pid
-            for p in processes.table().values()
-            if p.session == self.ancestor_session and not p.over
+            p.pid for p in processes.table().values() if p.session == self.session and not p.over
         ]
         assert left == [], "its tree is gone"
-
-    @property
-    def ancestor_session(self) -> int:
-        start = json.loads(
-            next(
-                (self.site.root / "agent").glob(
-                    f"*/run/{self.stamp.token.replace('/', '-')}/start.json"
-                )
-            ).read_text()
-        )
-        return int(start["pid"])
 
     def check_slots(self) -> None:
         """Check that the next job of this user starts."""
@@ -188,7 +184,7 @@ def test_an_agent(site: SupervisorProcess, oracle: Oracle) -> None:
 def test_a_keeper(site: SupervisorProcess, oracle: Oracle) -> None:
     case = Case(site, oracle)
     site.kill(case.keeper)
-    case.check_end("script")
+    case.check_end("keeper")
     case.check_slots()
 
 
@@ -199,14 +195,26 @@ def test_agent_and_keeper_at_once(site: SupervisorProcess, oracle: Oracle) -> No
         os.kill(pid, signal.SIGSTOP)
     for pid in (agent, keeper):
         site.kill(pid)
-    case.check_end("script")
+    case.check_end("keeper")
     case.check_slots()
 
 
-def test_the_shell_that_runs_the_command(site: SupervisorProcess, oracle: Oracle) -> None:
+def test_a_reaper(site: SupervisorProcess, oracle: Oracle) -> None:
+    """It is needed only after the death of its keeper."""
     case = Case(site, oracle)
-    site.kill(case.ancestor(1))
-    case.check_killed()
+    site.kill(case.reaper)
+    case.check_end("keeper")
+    case.check_slots()
+
+
+def test_a_keeper_at_the_end_of_its_job(site: SupervisorProcess, oracle: Oracle) -> None:
+    """The job ends while its keeper is stopped. Then the keeper is killed, and never ran again."""
+    case = Case(site, oracle)
+    keeper = case.keeper
+    os.kill(keeper, signal.SIGSTOP)
+    until(lambda: case.let_go() or not processes.alive(case.stamp.pid, case.stamp.born), "its end")
+    site.kill(keeper)
+    case.check_told(case.end(), "keeper")
     case.check_slots()
 
 
@@ -284,19 +292,19 @@ def test_a_worker(site: SupervisorProcess, oracle: Oracle) -> None:
 # ---- exit status unknown
 
 
-def test_keeper_and_shell_while_no_supervisor_is_there(
+def test_keeper_and_reaper_while_no_supervisor_is_there(
     site: SupervisorProcess, oracle: Oracle
 ) -> None:
-    """The shell that would have recorded the exit is gone, and so is its parent; the command itself
-    continues.
-    """
+    """Both processes that could have read the exit are gone; the command itself continues."""
     case = Case(site, oracle)
-    shell_pid, keeper = case.ancestor(1), case.keeper
+    reaper, keeper = case.reaper, case.keeper
     site.stop(signal.SIGKILL)
+    site.kill(reaper)
     site.kill(keeper)
-    site.kill(shell_pid)
     assert processes.alive(case.stamp.pid, case.stamp.born)
     site.start()
+    site.running(case.run)
+    case.let_go()
     begun = time.monotonic()
     said = site.wait(case.run, LOST_SECS * ROOM)
     print(f"lost after {time.monotonic() - begun:.2f} s")
@@ -315,15 +323,16 @@ def test_a_pid_that_is_another_process_by_now(site: SupervisorProcess, oracle: O
             "the next pid can be chosen by root only, in a kernel with CONFIG_CHECKPOINT_RESTORE"
         )
     case = Case(site, oracle)
-    main, keeper = case.ancestor(1), case.keeper
+    main, keeper, reaper = case.stamp.pid, case.keeper, case.reaper
     with _undertaker() as bury:
         site.stop(signal.SIGKILL)
+        site.kill(reaper)
         site.kill(keeper)
         # a session id stays in use while the session has a process, even a zombie
         members = [p.pid for p in processes.table().values() if p.session == main]
         for pid in members:
             site.kill(pid)
-        for pid in (keeper, *members):
+        for pid in (reaper, keeper, *members):
             bury(pid)
     with _stranger(main) as first, _stranger(keeper) as second:
         site.start()
@@ -399,7 +408,7 @@ def test_any_of_them_at_any_instant_while_jobs_end(
         if site.process is None:
             site.start()
         for case in cases:
-            case.check_told(case.end(60), "keeper", "script")
+            case.check_told(case.end(60), "keeper")
         for path in (site.place / "witness").glob("*.open"):
             path.unlink()
     print(

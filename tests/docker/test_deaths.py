@@ -76,9 +76,12 @@ def _ends_unseen(case: Case) -> None:
         )
     )
 
+    # written by the agent beside the stopped keeper, or by the script of a task's container
+    files = [folder / "wait-status.json", folder / "exit-code"]
+
     def written() -> bool:
         case.go()
-        return (folder / "exit-code").exists() and (folder / "exit-code").stat().st_size > 0
+        return any(file.exists() and file.stat().st_size > 0 for file in files)
 
     until(written, f"{case} has ended")
     killed(first)
@@ -90,7 +93,7 @@ LOST = ("error", "lost", None, None, "lost")
 DEATHS = (
     Death(AGENT, "kill -9 of the agent", lambda c: killed(c.agent), LIVES, f"exit code {CODE}"),
     Death(AGENT, "kill -9 of the keeper", lambda c: killed(c.first), LOST, OUTSIDE),
-    Death(AGENT, "the keeper dies after the job", _ends_unseen, WRITTEN, f"exit code {CODE}"),
+    Death(AGENT, "the keeper dies after the job", _ends_unseen, LIVES, f"exit code {CODE}"),
     Death(
         AGENT,
         "kill -9 of the job",

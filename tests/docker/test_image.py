@@ -10,9 +10,13 @@ import subprocess
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from container_agent import UNIX_USER, Place, until
+
+from jobscribe.protocol.ids import Token
+from jobscribe.runtime.execution import keeper_ledger
 
 #: Tests that are too slow for every run.
 soak = pytest.mark.skipif("SOAK" not in os.environ, reason="set SOAK=1 (make soak) to run it")
@@ -45,6 +49,12 @@ def _processes(place: Place, container: str) -> dict[str, int]:
         line.split(None, 1)[1].split(" /")[0]: int(line.split()[0])
         for line in said.splitlines()[1:]
     }
+
+
+def _start(place: Place, token: Token) -> dict[str, Any] | None:
+    """Return the keeper's record of a start, until the execution is forgotten."""
+    entry = keeper_ledger.load(str(place.folder)).entries.get(token.name)
+    return None if entry is None else entry.start
 
 
 # ---- the image
@@ -172,7 +182,7 @@ async def test_what_a_job_leaves_behind_is_reaped_and_its_use_is_seen(
         lambda: "no sample comes",
     )
     sample = next(m for m in place.supervisor.heard if type(m).__name__ == "Samples").samples[0]
-    assert sample.token == token and sample.processes >= 4 and sample.memory_bytes > 0
+    assert sample.token == token and sample.processes >= 3 and sample.memory_bytes > 0
     exit_ = await place.end_of(token)
     assert exit_.code == 0 and exit_.survivors_killed == 2
     said = "2 processes of " + str(token) + " outlived its main process and were killed"
@@ -266,10 +276,7 @@ async def test_an_agent_that_is_killed_has_a_successor_and_jobs_go_on(
     place: Place, agent: str
 ) -> None:
     token = place.start("while [ ! -e go ]; do sleep 0.05; done; exit 4")
-    await until(
-        lambda: (place.folder / "run" / token.name / "start.json").exists(),
-        lambda: "it does not start",
-    )
+    await until(lambda: _start(place, token), lambda: "it does not start")
     await place.asked("exec", agent, "kill", "-9", str(_processes(place, agent)["jobscribe agent"]))
     await until(lambda: place.supervisor.connections == 2, lambda: f"no successor: {place.logs()}")
     Path(place.home / "heat" / "ImageSi1" / str(token.serial) / "go").touch()
@@ -300,10 +307,7 @@ async def test_of_two_jobs_only_the_one_that_was_killed_is_said_to_be(
     place: Place, agent: str
 ) -> None:
     other = place.start("while [ ! -e go ]; do sleep 0.05; done; exit 1")
-    await until(
-        lambda: (place.folder / "run" / other.name / "start.json").exists(),
-        lambda: "it does not start",
-    )
+    await until(lambda: _start(place, other), lambda: "it does not start")
     exit_ = await place.done(f"exec {EATS}")
     assert (exit_.signal, exit_.out_of_memory) == (9, True)
     Path(place.home / "heat" / "ImageSi1" / str(other.serial) / "go").touch()
@@ -321,18 +325,15 @@ async def test_what_ran_in_a_container_that_died_is_told_by_the_next_one(
 ) -> None:
     running = place.start("exec sleep 300")
     done = place.start("sleep 1; exit 6")
-    started = [place.folder / "run" / t.name / "start.json" for t in (running, done)]
-    await until(lambda: all(p.exists() for p in started), lambda: "they do not start")
+    await until(lambda: all(_start(place, t) for t in (running, done)), lambda: "they do not start")
     # the agent is stopped, so that no end is reported before the container is gone
     await place.asked(
         "exec", agent, "kill", "-STOP", str(_processes(place, agent)["jobscribe agent"])
     )
     await until(
-        lambda: (place.folder / "run" / done.name / "exit-code").exists(), lambda: "it does not end"
+        lambda: (place.folder / "run" / done.name / "exit.json").exists(), lambda: "it does not end"
     )
     await place.asked("kill", agent)
-    for path in (place.folder / "run" / done.name).glob("exit.json"):
-        path.unlink()
     with (place.folder / "container.log").open("w") as log:
         log.write('{"at": 1.0, "sentence": "an older one"}\nno JSON\n[]\n')
         log.write(
@@ -347,7 +348,7 @@ async def test_what_ran_in_a_container_that_died_is_told_by_the_next_one(
     lost, known = await place.end_of(running), await place.end_of(done)
     assert (lost.source, lost.code, lost.signal) == ("lost", None, None)
     assert lost.detail == "its container ended while it ran: killed by signal 9, not by us"
-    assert (known.source, known.code) == ("script", 6)
+    assert (known.source, known.code) == ("keeper", 6)
     again = await place.done("exit 5")
     assert again.code == 5
 
@@ -359,10 +360,9 @@ async def test_a_pid_of_another_container_is_never_taken_for_a_live_one(
     process 1. Only the recorded `life` differs.
     """
     token = place.start("exec sleep 300")
-    note_path = place.folder / "run" / token.name / "start.json"
-    await until(note_path.exists, lambda: "it does not start")
-    life = json.loads(note_path.read_text())["life"]
-    assert re.fullmatch(r"[0-9a-f-]{36}/\d+-\d+", life)
+    await until(lambda: _start(place, token), lambda: "it does not start")
+    start = _start(place, token)
+    assert start is not None and re.fullmatch(r"[0-9a-f-]{36}/\d+-\d+", start["life"])
     await place.asked("kill", agent)
     place.supervisor.executions.clear()
     # the next keeper reads the record after its configuration, so its own start time is known by
@@ -374,9 +374,9 @@ async def test_a_pid_of_another_container_is_never_taken_for_a_live_one(
     )
     pid = place.do("inspect", "-f", "{{.State.Pid}}", container)
     ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    note_path.write_text(
-        json.dumps(json.loads(note_path.read_text()) | {"pid": 1, "startTicks": ticks})
-    )
+    changed = {"start": token.name} | start | {"pid": 1, "startTicks": ticks}
+    with (place.folder / keeper_ledger.FILE).open("a") as ledger:
+        ledger.write(json.dumps(changed) + "\n")
     place.tell(container, json.dumps(place.config()).encode() + b"\n")
     exit_ = await place.end_of(token)
     assert (exit_.source, exit_.detail) == ("lost", "its container ended while it ran")
@@ -392,10 +392,7 @@ async def test_a_relay_that_is_replaced_costs_a_moment(place: Place, agent: str)
         == "65534:65534 true"
     )
     token = place.start("while [ ! -e go ]; do sleep 0.05; done; exit 8")
-    await until(
-        lambda: (place.folder / "run" / token.name / "start.json").exists(),
-        lambda: "it does not start",
-    )
+    await until(lambda: _start(place, token), lambda: "it does not start")
     began = time.monotonic()
     await place.asked("stop", "--time", "20", relay)
     assert time.monotonic() - began < 10, "it does not end when it is told to"

@@ -31,7 +31,7 @@ def test_one_run_can_be_followed_by_its_ids(site: SupervisorProcess) -> None:
         ("an op", rf"supervisor/\S+ _Op\(run, {op}\) runDir={run_dir}"),
         ("the op is sent", rf"supervisor/\S+ {busy} _Op\(run, {op}\) runDir={run_dir}$"),
         ("the agent received it", rf"agent/\S+ opName=run o={op} runDir={run_dir}$"),
-        ("the job command starts", rf"agent/\S+ cmd=\('/bin/sh', .*\) jid={jid} runDir={run_dir}$"),
+        ("the job command starts", rf"agent/\S+ script=\S+ jid={jid} runDir={run_dir}$"),
         (
             "the job command's result",
             rf"agent/\S+ cmd=_Cmd\(jid={jid} o={op} job_cmd=compute run_dir={run_dir}\) state=ended code=0",

@@ -169,7 +169,7 @@ def test_a_killed_agent_is_replaced_and_its_jobs_are_adopted(site: SupervisorPro
     oracle.check(site, source="keeper")
 
 
-def test_a_killed_keeper_is_replaced_and_the_script_tells_the_exit(site: SupervisorProcess) -> None:
+def test_a_killed_keeper_is_replaced_and_its_reaper_tells_the_exit(site: SupervisorProcess) -> None:
     oracle = Witness(site, code=3)
     site.submit(oracle.run)
     site.running(oracle.run)
@@ -182,7 +182,7 @@ def test_a_killed_keeper_is_replaced_and_the_script_tells_the_exit(site: Supervi
     assert site.status(oracle.run)["state"] == "running"
     assert ticks is not None and processes.alive(pid, ticks)
     oracle.let_go()
-    oracle.check(site, source="script")
+    oracle.check(site, source="keeper")
 
 
 def test_a_job_that_ends_while_no_keeper_is_there_tells_its_own_exit(
@@ -202,7 +202,7 @@ def test_a_job_that_ends_while_no_keeper_is_there_tells_its_own_exit(
     until(lambda: ticks is not None and not processes.alive(pid, ticks), "the job ended by itself")
     site.start()
     assert site.status(oracle.run)["state"] == "running"
-    oracle.check(site, source="script")
+    oracle.check(site, source="keeper")
 
 
 def test_a_job_that_is_killed_while_no_keeper_is_there_is_called_lost(
@@ -304,7 +304,7 @@ def test_a_cancel_that_was_acknowledged_is_carried_out_after_a_kill(
 def test_a_stranger_that_has_the_pid_of_a_lost_job_is_not_taken_for_it(
     site: SupervisorProcess,
 ) -> None:
-    """The file names the pid of a living process, with another start time."""
+    """The ledger names the pid of a living process, with another start time."""
     oracle = Witness(site)
     site.submit(oracle.run)
     site.running(oracle.run)
@@ -313,11 +313,7 @@ def test_a_stranger_that_has_the_pid_of_a_lost_job_is_not_taken_for_it(
     _kill_the_rest(site)
     stranger = subprocess.Popen(["sleep", "600"])
     try:
-        for path in [
-            *(site.root / "agent").glob("*/run/*/start.json"),
-            *(site.root / "agent").glob("*/keeper.json"),
-        ]:
-            path.write_text(json.dumps(json.loads(path.read_text()) | {"pid": stranger.pid}))
+        _change_starts(site, pid=stranger.pid)
         site.start()
         said = site.wait(oracle.run, 5 * 10)
         assert (said["state"], said["reason"]) == ("error", "lost")
@@ -334,13 +330,8 @@ def test_a_machine_that_was_restarted_has_lost_what_ran_on_it(site: SupervisorPr
     site.submit(oracle.run)
     site.running(oracle.run)
     site.stop(signal.SIGTERM)
-    for pid in site.titled("keeper") + site.titled("agent"):
-        site.kill(pid)
     _kill_the_rest(site)
-    for path in (site.root / "agent").glob("*/run/*/start.json"):
-        _other_boot(path)
-    for path in (site.root / "agent").glob("*/keeper.json"):
-        _other_boot(path)
+    _change_starts(site, bootId="00000000-0000-0000-0000-000000000000")
     site.start()
     said = site.wait(oracle.run, 5 * 10)
     assert (said["state"], said["reason"]) == ("error", "lost")
@@ -358,13 +349,21 @@ def _kill_the_rest(site: SupervisorProcess) -> None:
                 processes.send_signal(pid, ticks, signal.SIGKILL)
         return not left
 
+    for title in ("reaper", "keeper"):  # they would record the end of the others
+        for pid in site.titled(title):
+            site.kill(pid)
     until(killed, "nothing runs any more")
 
 
-def _other_boot(path: Path) -> None:
-    said = json.loads(path.read_text())
-    said["bootId"] = "00000000-0000-0000-0000-000000000000"
-    path.write_text(json.dumps(said))
+def _change_starts(site: SupervisorProcess, **fields: Any) -> None:
+    """Change what keepers recorded about themselves and about the processes they started."""
+    for path in (site.root / "agent").glob("*/keeper.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    for path in (site.root / "agent").glob("*/ledger.jsonl"):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        assert any("start" in line for line in lines)
+        changed = [line | fields if "start" in line else line for line in lines]
+        path.write_text("".join(json.dumps(line) + "\n" for line in changed))
 
 
 def test_after_a_clean_stop_the_log_says_so_and_the_next_session_counts_on(

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import explanation_quality
+import psutil
 import pytest
 from supervisor_process import PYTHON_PATH, UID, SupervisorProcess, jid_of, shell, spec, until
 
@@ -95,14 +96,14 @@ def by_themselves(place: Path) -> dict[str, Case]:
             "interrupted", "certain", shell("kill -INT 0; sleep 9"), ("SIGINT", "if so")
         ),
         "interrupted alone": Case(
-            "exit",
-            "possible",
+            "interrupted",
+            "certain",
             spec(["/usr/bin/perl", "-e", "kill 2, $$; sleep 9"]),
-            ("SIGINT", "by itself"),
+            ("SIGINT", "if so"),
         ),
         "interrupted Python": Case(
             "interrupted",
-            "likely",
+            "certain",
             python("import os; os.kill(os.getpid(), 2)"),
             ("SIGINT", "KeyboardInterrupt"),
         ),
@@ -127,7 +128,7 @@ def by_themselves(place: Path) -> dict[str, Case]:
             shell("echo 'tee: write error: Broken pipe' >&2; exit 141"),
             ("pipe", "(likely)"),
         ),
-        "pipe alone": Case("exit", "possible", python(PIPE), ("SIGPIPE",)),
+        "pipe alone": Case("brokenPipe", "certain", python(PIPE), ("SIGPIPE",)),
         "hard processor time": Case(
             "cpuLimit",
             "likely",
@@ -493,7 +494,9 @@ def _pids(site: SupervisorProcess, run: dict[str, Any]) -> list[int]:
 
 
 def test_ends_that_others_bring(site: SupervisorProcess) -> None:
-    """A keeper gets SIGTERM. Another keeper is killed together with its agent and its tasks."""
+    """A keeper gets SIGTERM. Another keeper is killed together with its agent, its reaper and its
+    tasks.
+    """
     down, gone = (shell("sleep 600", uid=uid, graceSecs=0.2) for uid in ("ShutDown", "GoneAway"))
     for run in (down, gone):
         site.submit(run)
@@ -501,7 +504,8 @@ def test_ends_that_others_bring(site: SupervisorProcess) -> None:
     os.kill(site.keeper("ShutDown")["pid"], signal.SIGTERM)
     task = _pids(site, gone)
     keeper, agent = site.keeper("GoneAway")["pid"], site.agent_pid("GoneAway")
-    for pid in (keeper, agent, *task):
+    reaper = psutil.Process(keeper).ppid()
+    for pid in (agent, reaper, keeper, *task):
         site.kill(pid, signal.SIGKILL)
     for run in (down, gone):
         site.wait(run, SECS)

@@ -22,14 +22,14 @@ from typing import Any
 
 import psutil
 import pytest
+from keeper_process import KeeperProcess
 from sim_faults import KEEPER_POINTS
 from sim_keeper import Keeper
 from sim_machine import Machine
 from sim_time import Life, Time
 
 from jobscribe.protocol.ids import AgentKey, Token
-from jobscribe.protocol.launch.job_script import script
-from jobscribe.protocol.wire.messages import TaskSpec
+from jobscribe.protocol.launch.keeper_messages import StartOrder
 
 pytestmark = pytest.mark.process
 
@@ -118,7 +118,8 @@ class Real:
     def __init__(self, place: Path) -> None:
         self.place = place
         self.pids: dict[str, int] = {}
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: KeeperProcess | None = None
+        self.reapers: list[subprocess.Popen[bytes]] = []
         self.lines = b""
         self.agent: socket.socket | None = None
 
@@ -133,7 +134,7 @@ class Real:
         if armed is not None:
             env["JOBSCRIBE_CRASHPOINT"] = f"{armed}:1:{tempfile.mktemp(dir=self.place)}"
         with (self.place / "keeper.log").open("ab") as log:
-            self.process = subprocess.Popen(
+            reaper = subprocess.Popen(
                 [sys.executable, str(HARNESS), "-1", str(path)],
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -145,9 +146,11 @@ class Real:
             "folder": str(self.place / "agent"),
             "agent": {"token": "s3cret"},
         }
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(config).encode())
-        self.process.stdin.close()
+        assert reaper.stdin is not None
+        reaper.stdin.write(json.dumps(config).encode())
+        reaper.stdin.close()
+        self.reapers.append(reaper)
+        self.process = KeeperProcess(reaper, self.place)
         if dies:
             listener.close()
             self.process.wait(DEADLINE_SECS)
@@ -192,22 +195,15 @@ class Real:
             "-c",
             f"{trap}: > ready; while [ ! -e go ]; do sleep 0.02; done; exit {code}",
         )
-        text = script(
-            token,
-            TaskSpec(command=command, run_dir=str(where)),
+        order = StartOrder(
+            token.name,
+            str(token),
+            str(where),
+            command,
             {"PATH": "/usr/bin:/bin"},
-            self.place / "agent" / "run" / token.name,
-        )
-        self.order(
-            do="start",
-            name=token.name,
-            token=str(token),
-            runDir=str(where),
-            script=text,
-            limit=None,
             grace=GRACE_SECS,
-            core=0,
         )
+        self.order(**order.encode())
 
     def ended(self, token: Token) -> None:
         self.until(
@@ -235,6 +231,8 @@ class Real:
             self.process.wait(DEADLINE_SECS)
         if self.agent is not None:
             self.agent.close()
+        for reaper in self.reapers:
+            reaper.wait(DEADLINE_SECS)
 
     def until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + DEADLINE_SECS
@@ -287,6 +285,7 @@ class Both:
         else:
             self.same(said, self.real.start(armed))
             self.up = True
+            self._both(lambda: None, lambda: None)  # what it stops has ended then
 
     def _keeper_dies(self) -> None:
         self.steps.append("the keeper is killed")
@@ -323,7 +322,7 @@ class Both:
         )
         p = self.model.machine.by_token.get(str(token))
         if p is not None and p.ended is None:
-            # until the script has set its traps, a signal would hit another program
+            # until the job has set its traps, a signal would hit another program
             self.real.until((self.real.place / f"run-{token.serial}" / "ready").exists)
 
     def _stop(self) -> None:
@@ -356,7 +355,7 @@ class Both:
             self._stop_what_never_was()
 
     def _job_ends(self) -> None:
-        """The job ends by itself, or its command or all its processes are killed."""
+        """The job ends by itself, or is killed."""
         live = [
             t
             for t in self.tokens
@@ -366,7 +365,7 @@ class Both:
             return
         token, how = (
             self.r.choice(live),
-            self.r.choice(("by itself", "its command is killed", "all of it is killed")),
+            self.r.choice(("by itself", "it is killed")),
         )
         self.steps.append(f"{token.serial} ends: {how}")
         p, pid = self.model.process(token), self.real.pids[str(token)]
@@ -378,30 +377,15 @@ class Both:
 
                 def real() -> None:
                     (self.real.place / f"run-{token.serial}" / "go").touch()
-            case "its command is killed":
-
-                def model() -> None:
-                    self.model.machine.kill(p, 9, with_script=False)
-
-                def real() -> None:
-                    self._kill_command(pid)
             case _:
 
                 def model() -> None:
-                    self.model.machine.kill(p, 9, with_script=True)
+                    self.model.machine.kill(p, 9, with_recorder=False)
 
                 def real() -> None:
                     os.killpg(pid, signal.SIGKILL)
 
         self._both(model, lambda: (real(), self.real.ended(token))[0])
-
-    def _kill_command(self, pid: int) -> None:
-        """Kill the script's child, but not its sleep, which is restarted repeatedly and ends with
-        the keeper or the loop.
-        """
-        script = psutil.Process(pid)
-        self.real.until(lambda: bool(script.children()))
-        script.children()[0].kill()
 
     def close(self) -> None:
         """Stop all remaining processes and the keeper."""

@@ -14,10 +14,10 @@ from ..linux.kernel_log import AT_FIRST_SECS, KernelLogReader
 from ..loop.log import log
 from ..loop.write_retry import WriteRetryQueue
 from . import exit_info
-from .ledger import KeeperLedger, is_valid_name
+from .ledger import KeeperLedger
 from .process_sampler import sample_executions
 from .recovery import recorded_stop, recover_execution
-from .start import Launcher, StartFailed
+from .start import Environment, Launcher, StartFailed
 from .state import Execution
 from .stop import Terminator
 
@@ -26,6 +26,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from ....protocol.launch.keeper_messages import (
+        ForgetOrder,
+        InvalidOrder,
+        ReleaseOrder,
+        SetEnvironment,
+        StartOrder,
+        StopOrder,
+    )
     from ....runtime.execution.output_limit import OutputCap
     from ..linux.cgroups import Cgroups
     from ..loop.event_loop import Loop
@@ -36,6 +44,9 @@ if TYPE_CHECKING:
 _TICK_SECS, _FAST_TICK_SECS = 0.3, 0.05
 #: Limit of remembered names whose start failed without leaving evidence.
 _REFUSED_KEPT = 10_000
+#: Limit of environments that start orders may refer to.
+_ENVIRONMENTS_KEPT = 4
+_NOTHING = Environment({}, "")
 
 
 #: An order that waits for a slot is started in the slot of an ended execution for this long.
@@ -86,52 +97,66 @@ class ExecutionController:
         )
         self._refused: dict[str, None] = {}
         #: start orders that wait for a slot, with their time of arrival, in this order
-        self._ahead: dict[str, tuple[float, dict[str, Any]]] = {}
+        self._ahead: dict[str, tuple[float, StartOrder]] = {}
+        self._environments: dict[str, Environment] = {}
         #: set when the keeper ends: nothing is started any more; called when nothing runs
         self.when_idle: Callable[[], None] | None = None
 
-    # ---- orders; each raises ValueError if the order is invalid
+    # ---- orders
 
-    def start(self, order: dict[str, Any]) -> None:
+    def set_environment(self, order: SetEnvironment) -> None:
+        self._environments.pop(order.name, None)
+        self._environments[order.name] = Environment(order.variables, order.lines)
+        if len(self._environments) > _ENVIRONMENTS_KEPT:
+            del self._environments[next(iter(self._environments))]
+
+    def start(self, order: StartOrder) -> None:
         """Start an execution unless its token was used before, then report its state.
 
-        An order with `ahead` waits until an execution with a `slot` ends within AHEAD_SECS, or until
-        it is released. Nothing is recorded meanwhile: if this keeper or its agent ends, the
+        An order that is `ahead` waits until an execution with a slot ends within AHEAD_SECS, or
+        until it is released. Nothing is recorded meanwhile: if this keeper or its agent ends, the
         supervisor repeats the order.
         """
-        e = self._find(order)
+        e = self._find(order.name, order.token)
         if e is not None:
             self._report_state(e)
             return
-        if order.get("ahead") is True and self.when_idle is None:
-            self._ahead.setdefault(order["name"], (time.monotonic(), order))
+        if order.slot == "ahead" and self.when_idle is None:
+            self._ahead.setdefault(order.name, (time.monotonic(), order))
             return
-        self._ahead.pop(order["name"], None)
-        e = Execution(order["name"], str(order["token"]), self._layout.evidence(order["name"]))
-        e.slot = order.get("slot") is True
+        self._ahead.pop(order.name, None)
+        e = self._new_execution(order.name, order.token)
+        e.slot = order.slot is not None
+        e.run_dir, e.limit = order.run_dir, order.limit
+        e.grace = e.grace if order.grace is None else order.grace
         if not self.running:
             self._kernel.skip()
         try:
-            self._copy_settings(e, order)
-            self._launcher.start(e, order)
+            if self.when_idle is not None:
+                raise StartFailed("the keeper is about to end", consumed=False)
+            self._launcher.start(e, order, self._environment(order.environment))
         except StartFailed as error:
             self._fail_start(e, str(error), consumed=error.consumed, fault=error.fault)
             return
         self._add(e)
         self._report("started", e)
 
-    def stop(self, order: dict[str, Any]) -> None:
+    def refuse(self, order: InvalidOrder) -> None:
+        """Report that an order starts nothing because it is invalid. It does not use its token."""
+        assert order.name is not None
+        e = self._find(order.name, order.token)
+        if e is not None:
+            self._report_state(e)
+            return
+        self._fail_start(self._new_execution(order.name, order.token), str(order), consumed=False)
+
+    def stop(self, order: StopOrder) -> None:
         """Stop an execution. If it has not started yet, it will never start."""
-        reason, grace = str(order["reason"]), float(order["grace"])
-        e = self._find(order)
+        e = self._find(order.name, order.token)
         if e is None:
-            self._ahead.pop(order["name"], None)
-            e = Execution(
-                order["name"],
-                str(order.get("token") or order["name"]),
-                self._layout.evidence(order["name"]),
-            )
-            e.stop_reason = reason
+            self._ahead.pop(order.name, None)
+            e = self._new_execution(order.name, order.token)
+            e.stop_reason = order.reason
             try:
                 self._launcher.consume(e)
             except StartFailed as error:
@@ -141,21 +166,20 @@ class ExecutionController:
         elif e.ended:
             self._report_state(e)
         else:
-            self.terminator.stop(e, reason, grace)
+            self.terminator.stop(e, order.reason, order.grace)
 
-    def forget(self, names: list[str]) -> None:
+    def forget(self, order: ForgetOrder) -> None:
         """Forget ended executions, which the agent has stored. Their evidence stays."""
+        names = [n for n in order.names if n in self.known and self.known[n].ended]
+        self._layout.remove_entries(names)
+        failpoints.reached("keeper.struck")
         for name in names:
-            e = self.known.get(name)
-            if e is not None and e.ended:
-                self._layout.remove_entry(name)
-                failpoints.reached("keeper.struck")
-                del self.known[name]
+            del self.known[name]
 
-    def release(self, name: str) -> None:
+    def release(self, order: ReleaseOrder) -> None:
         """Start an execution that waits for a slot. Do nothing if it does not wait any more."""
-        if name in self._ahead:
-            self._start_waiting(self._ahead[name][1])
+        if order.name in self._ahead:
+            self._start_waiting(self._ahead[order.name][1])
 
     def forget_waiting(self) -> None:
         """Drop the orders that wait for a slot: a new agent does not know them."""
@@ -168,11 +192,11 @@ class ExecutionController:
 
     def recover(self) -> None:
         """Take over the executions of an earlier keeper."""
-        for name, token in self._layout.entries():
+        for name, entry in self._layout.open().items():
             if os.path.isdir(self._layout.evidence(name)):
-                self._take_over(name, token)
+                self._take_over(name, entry.token, entry.start)
             else:  # that keeper ended before it consumed the token: nothing was started
-                self._layout.remove_entry(name)
+                self._layout.remove_entries([name])
         if self.running:
             self._kernel.read(AT_FIRST_SECS)
         for cgroup in self._cgroups.existing():
@@ -180,56 +204,29 @@ class ExecutionController:
 
     # ---- inside
 
-    def _find(self, order: dict[str, Any]) -> Execution | None:
+    def _new_execution(self, name: str, token: str) -> Execution:
+        return Execution(name, token, self._layout.evidence(name))
+
+    def _environment(self, name: str | None) -> Environment:
+        """Return the environment that an order refers to. Raises StartFailed (not consumed)."""
+        if name is None:
+            return _NOTHING
+        if name not in self._environments:
+            raise StartFailed(f"the keeper does not know the environment {name!r}", consumed=False)
+        return self._environments[name]
+
+    def _find(self, name: str, token: str) -> Execution | None:
         """Return the execution of an order, or None if it is unknown."""
-        name = order.get("name")
-        if not is_valid_name(name):
-            raise ValueError(f"{name!r} does not name an execution")
-        assert isinstance(name, str)
         if name in self.known:
             return self.known[name]
         if os.path.lexists(self._layout.evidence(name)):
-            return self._take_over(name, str(order.get("token") or name))
+            return self._take_over(name, token)
         if name in self._refused:
-            e = Execution(name, str(order.get("token") or name), self._layout.evidence(name))
+            e = self._new_execution(name, token)
             e.finish(exit_info.never_started("an earlier start failed; it is not tried again"))
             self.known[name] = e
             return e
         return None
-
-    def _copy_settings(self, e: Execution, order: dict[str, Any]) -> None:
-        """Copy the order's settings. Raises StartFailed (not consumed) if one is invalid."""
-        run_dir, script, limit, grace = (
-            order.get(k) for k in ("runDir", "script", "limit", "grace")
-        )
-        if self.when_idle is not None:
-            raise StartFailed("the keeper is about to end", consumed=False)
-        if (
-            not isinstance(run_dir, str)
-            or not run_dir.startswith("/")
-            or "\0" in run_dir
-            or not isinstance(script, str)
-        ):
-            raise StartFailed(
-                "the start order needs an absolute run directory and a script",
-                consumed=False,
-            )
-        if not isinstance(order.get("input"), str | None):
-            raise StartFailed("the input in the start order is not text", consumed=False)
-        if not isinstance(order.get("memory"), int | None):
-            raise StartFailed("the memory limit in the start order is not a number", consumed=False)
-        if not isinstance(order.get("job"), str | None):
-            raise StartFailed("the job description in the start order is not text", consumed=False)
-        if (
-            "\0" in e.token
-            or not (limit is None or isinstance(limit, int | float))
-            or not isinstance(grace, int | float | None)
-        ):
-            raise StartFailed(
-                "the start order has an invalid token, limit or grace period", consumed=False
-            )
-        e.run_dir, e.limit = run_dir, limit
-        e.grace = e.grace if grace is None else float(grace)
 
     def _fail_start(
         self, e: Execution, detail: str, *, consumed: bool, fault: str | None = None
@@ -246,8 +243,11 @@ class ExecutionController:
         self.known[e.name] = e
         self._report_end(e)
 
-    def _take_over(self, name: str, token: str) -> Execution:
-        e = recover_execution(name, token, self._layout, self._boot_id, self._life, self._cgroups)
+    def _take_over(self, name: str, token: str, start: dict[str, Any] | None = None) -> Execution:
+        """Take over an execution of an earlier keeper. start: the record of its main process."""
+        e = recover_execution(
+            name, token, start, self._layout, self._boot_id, self._life, self._cgroups
+        )
         self.known[name] = e
         if e.ended:
             if not os.path.exists(f"{e.folder}/{EXIT}") and e.exit is not None:
@@ -331,11 +331,11 @@ class ExecutionController:
         if following is None:
             self._report("ended", e)
             return
-        e.successor = str(following["token"])
+        e.successor = following.token
         self._report("ended", e)
         self._start_waiting(following)
 
-    def _next_ahead(self) -> dict[str, Any] | None:
+    def _next_ahead(self) -> StartOrder | None:
         """Return the order that has waited longest, unless it is old. The supervisor starts an old
         one, so that runs that take long delay another user's run by one of them only.
         """
@@ -343,13 +343,14 @@ class ExecutionController:
             return order if time.monotonic() - arrived <= AHEAD_SECS else None
         return None
 
-    def _start_waiting(self, order: dict[str, Any]) -> None:
+    def _start_waiting(self, order: StartOrder) -> None:
+        order.slot = "held"
         try:
-            self.start(order | {"ahead": False})
+            self.start(order)
         except OSError as error:  # a resource is exhausted; the supervisor has given it the slot
-            log(f"{order['token']} cannot start yet, retrying: {error}")
+            log(f"{order.token} cannot start yet, retrying: {error}")
             self._loop.call_at(
-                ("start", order["name"]),
+                ("start", order.name),
                 time.monotonic() + _TICK_SECS,
                 lambda: self._start_waiting(order),
             )

@@ -1,7 +1,8 @@
 """Exit info of executions, as protocol.exits.ExitInfo (camelCase, as stored and sent).
 
-Sources in order: the parent that waited for the process, then the code that the script wrote. If
-both are missing, the exit status is lost.
+Sources in order: this keeper, if it is the parent; the reaper of an earlier keeper; for an
+execution of an earlier version, the code that its script wrote. If all are missing, the exit status
+is lost.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import re
 import time
 
+from ....runtime.execution import wait_status
 from ....runtime.execution.folder import (
     EXIT_CODE,
     STDERR,
@@ -18,11 +20,13 @@ from ....runtime.execution.folder import (
     from_code,
     written_code,
 )
+from ..linux.child_usage import read_usage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ....runtime.execution.wait_status import WaitStatus
     from .state import Execution
 
 #: A keeper that notices an end within this time (seconds) records the moment of noticing.
@@ -31,7 +35,7 @@ RESTARTED = "the machine was restarted while it ran"
 CONTAINER_ENDED = "its container ended while it ran"
 MEMORY_OF_SOME = "memory ran out in its container while several executions ran; the kernel did not record whose process it killed"
 KILLED_UNSEEN = (
-    "its script was killed while no keeper was its parent; the exit status of its command is lost"
+    "it ended while neither a keeper nor a reaper was its parent; its exit status is lost"
 )
 NOTHING_LEFT = "the keeper was killed while it started the execution, and no process of it is left"
 NEVER_SPAWNED = "the keeper was killed before it started the execution"
@@ -39,16 +43,19 @@ NEVER_TO_START = "stopped before it started"
 
 
 def from_parent(e: Execution) -> dict[str, Any]:
-    """Return the exit info of a main process that this keeper waited for."""
-    assert e.main_status is not None
-    status, usage = e.main_status
-    code = None if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-    out = _from_shell(e, code, os.WTERMSIG(status), os.WCOREDUMP(status))
-    out |= {"userSecs": round(usage.ru_utime, 6), "systemSecs": round(usage.ru_stime, 6)}
+    """Return the exit info of an ended child, which is not reaped yet."""
+    assert e.main_seen is not None and e.pid is not None
+    out, usage = _seen_exit(e, e.main_seen), read_usage(e.pid)
+    out |= {"userSecs": round(usage.user_secs, 6), "systemSecs": round(usage.system_secs, 6)}
     # a spawned process starts with the peak of the keeper, which hides a lower peak of its own
-    if usage.ru_maxrss * 1024 > _own_peak():
-        out["maxRssBytes"] = usage.ru_maxrss * 1024
+    if usage.peak_bytes > _own_peak():
+        out["maxRssBytes"] = usage.peak_bytes
     return out
+
+
+def _seen_exit(e: Execution, seen: os.waitid_result) -> dict[str, Any]:
+    out: dict[str, Any] = {"source": "keeper", "startedAt": e.started_at}
+    return out | wait_status.exit_fields(wait_status.from_waitid(seen))
 
 
 def _own_peak() -> int:
@@ -66,11 +73,7 @@ def from_ended_main(e: Execution) -> dict[str, Any] | None:
 
     Returns None if the exit status is lost.
     """
-    if e.main_seen is not None:
-        code = e.main_seen.si_status if e.main_seen.si_code == os.CLD_EXITED else None
-        out = _from_shell(e, code, e.main_seen.si_status, e.main_seen.si_code == os.CLD_DUMPED)
-    else:
-        out = from_evidence(e, "")
+    out = from_evidence(e, "") if e.main_seen is None else _seen_exit(e, e.main_seen)
     return (
         None
         if out["source"] == "lost"
@@ -78,20 +81,33 @@ def from_ended_main(e: Execution) -> dict[str, Any] | None:
     )
 
 
-def _from_shell(e: Execution, code: int | None, number: int, dumped: bool) -> dict[str, Any]:
-    """Return the exit info of the script's shell. code: None if signal `number` killed the shell."""
-    out: dict[str, Any] = {"source": "keeper", "startedAt": e.started_at}
-    if code is None:  # the command may have ended before its shell was killed
-        code = written_code(e.folder)
-    return out | (
-        {"signal": number, "coreDumped": dumped} if code is None else from_code(e.folder, code)
-    )
-
-
 def from_evidence(e: Execution, otherwise: str) -> dict[str, Any]:
-    """Return the exit info of an execution whose parent is gone: the code that its script wrote, or
-    "lost" with `otherwise` as its detail.
+    """Return the exit info of an execution whose keeper is gone, from its evidence, or "lost" with
+    `otherwise` as its detail.
     """
+    seen = wait_status.read(e.folder, e.pid, e.ticks) if e.direct else None
+    if seen is not None:
+        return {
+            "source": "keeper",
+            "startedAt": e.started_at,
+            "endedAt": _recorded_end(e, seen),
+            **seen.exit_fields(),
+            **seen.cpu,
+        }
+    if not e.direct:
+        return _from_script(e, otherwise)
+    return {"source": "lost", "startedAt": e.started_at, "detail": otherwise}
+
+
+def _recorded_end(e: Execution, seen: WaitStatus) -> float:
+    """Return the end time by the wall clock of the start, if its monotonic time is known."""
+    if e.started_at is None or e.started_mono is None:
+        return min(seen.at, time.time())
+    return e.started_at + max(0.0, min(seen.mono, time.monotonic()) - e.started_mono)
+
+
+def _from_script(e: Execution, otherwise: str) -> dict[str, Any]:
+    """Return the exit info of an execution of an earlier version: the code that its script wrote."""
     out: dict[str, Any] = {"source": "script", "startedAt": e.started_at}
     written = written_code(e.folder)
     if written is not None:
@@ -145,16 +161,21 @@ def ended_mono(e: Execution, since: float) -> float:
     """Return the monotonic time at which the main process, found ended just now, has ended.
 
     since: a time at which it still ran. A keeper that was stopped or starved notices late; then the
-    age of the exit code's file gives the time, limited to `since` and now.
+    reaper's record, or the age of the exit code's file, gives the time, limited to `since` and now.
     """
     now = time.monotonic()
     if now - since < _LATE_SECS:
         return now
-    try:
-        age = time.time() - os.stat(f"{e.folder}/{EXIT_CODE}").st_mtime
-    except OSError:
+    if (seen := wait_status.read(e.folder, e.pid, e.ticks)) is not None:
+        ended = seen.mono
+    elif e.direct:
         return now
-    return min(now, max(since, e.started_mono or since, now - age))
+    else:
+        try:
+            ended = now - (time.time() - os.stat(f"{e.folder}/{EXIT_CODE}").st_mtime)
+        except OSError:
+            return now
+    return min(now, max(since, e.started_mono or since, ended))
 
 
 def _ended_at(e: Execution) -> float:

@@ -11,9 +11,20 @@ import os
 import time
 
 from ....runtime import processes
-from ....runtime.execution.folder import EXIT, LOCK, SCRIPT, START, STDERR, STOP, read_json
+from ....runtime.execution import wait_status
+from ....runtime.execution.folder import (
+    EXIT,
+    SCRIPT,
+    SIGNAL,
+    START,
+    STDERR,
+    STOP,
+    lock_paths,
+    read_json,
+)
 from . import exit_info
 from .container_log import end_reason
+from .earlier_reaper import will_record
 from .process_tracker import with_mark
 from .state import Execution
 
@@ -31,7 +42,13 @@ _SEARCH_SECS = 0.5
 
 
 def recover_execution(
-    name: str, token: str, layout: KeeperLedger, boot_id: str, life_id: str, cgroups: Cgroups
+    name: str,
+    token: str,
+    start: dict[str, Any] | None,
+    layout: KeeperLedger,
+    boot_id: str,
+    life_id: str,
+    cgroups: Cgroups,
 ) -> Execution:
     """Return the execution: ended (`exit` is set), running (`pid` is alive), or with `main_over` set
     and perhaps processes left.
@@ -39,7 +56,7 @@ def recover_execution(
     folder = layout.evidence(name)
     e = Execution(name, token, folder)
     e.own = e.alone = False
-    start = read_json(f"{folder}/{START}")
+    start = start or read_json(f"{folder}/{START}")
     stop = read_json(f"{folder}/{STOP}")
     # older versions do not record whether a signal was sent
     if stop is not None and stop.get("signaled", True):
@@ -80,6 +97,7 @@ def recorded_stop(e: Execution) -> tuple[str, float] | None:
 def _take_over(e: Execution, start: dict[str, Any]) -> None:
     e.pid, e.ticks = start.get("pid"), start.get("startTicks")
     e.started_at, e.started_mono = start.get("startedAt"), start.get("startedMono")
+    e.direct = start.get("direct") is True
     e.limit, e.grace, e.run_dir = (
         start.get("limit"),
         start.get("grace", e.grace),
@@ -92,18 +110,33 @@ def _search_processes(e: Execution) -> None:
     """Search the process of a keeper that ended between consuming the token and recording the pid."""
     until = time.monotonic() + _SEARCH_SECS
     found = _find_processes(e)
-    while not found and _locked(e) and time.monotonic() < until:
+    while time.monotonic() < until and (_reaper_is_busy() or (not found and _locked(e))):
         time.sleep(0.01)
         found = _find_processes(e)
-    main = next((p for p in found if p.session == p.pid and _runs_script(p.pid, e)), None)
+    seen = wait_status.read(e.folder, None, None)
+    if seen is not None:
+        _record_main(e, seen.pid, seen.ticks)
+        e.main_over = True
+        return
+    # its children may be session leaders too: the main process is the oldest
+    main = next((p for p in found if p.session == p.pid and _is_main(p.pid, e)), None)
     if main is not None:
-        age = time.clock_gettime(time.CLOCK_BOOTTIME) - main.ticks / os.sysconf("SC_CLK_TCK")
-        e.record_main(main.pid, main.ticks, time.time() - age, time.monotonic() - age)
+        _record_main(e, main.pid, main.ticks)
         return
     e.main_over = True
-    # this file is the last one created before the script runs
+    # this file is the last one created before the process
     if not found and not os.path.exists(f"{e.folder}/{STDERR}"):
         e.finish(exit_info.never_started(exit_info.NEVER_SPAWNED, e.stop_reason))
+
+
+def _record_main(e: Execution, pid: int, ticks: int) -> None:
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    e.record_main(pid, ticks, time.time() - age, time.monotonic() - age)
+
+
+def _reaper_is_busy() -> bool:
+    """Return whether an exit is about to be recorded."""
+    return any(p.over and will_record(p) for p in processes.table().values())
 
 
 def _find_processes(e: Execution) -> list[Process]:
@@ -118,18 +151,27 @@ def _find_processes(e: Execution) -> list[Process]:
     )
 
 
-def _runs_script(pid: int, e: Execution) -> bool:
+def _is_main(pid: int, e: Execution) -> bool:
+    """Return whether a session leader is the main process. An earlier version runs the script."""
+    script = f"{e.folder}/{SCRIPT}"
+    if not os.path.exists(f"{e.folder}/{SIGNAL}"):
+        return True
+    e.direct = False
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as f:
-            return f.read(8192).split(b"\0")[1:2] == [os.fsencode(f"{e.folder}/{SCRIPT}")]
+            return f.read(8192).split(b"\0")[1:2] == [os.fsencode(script)]
     except OSError:
         return False
 
 
 def _locked(e: Execution) -> bool:
     """Return whether any process still holds its lock."""
+    return any(map(_is_locked, lock_paths(e.folder)))
+
+
+def _is_locked(path: str) -> bool:
     try:
-        fd = os.open(f"{e.folder}/{LOCK}", os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
         return False
     try:

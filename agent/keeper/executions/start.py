@@ -2,50 +2,59 @@
 record of its pid.
 
 The job inherits nothing from the keeper: it gets a clean environment, default signals, and only its
-own output files and its lock as descriptors.
+own output files and its lock as descriptors. No shell runs: the keeper finds the program as a shell
+would, and reports as a shell would that it cannot be executed. `script.sh` describes the execution
+and repeats it by hand; the job holds it open as its lock.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import signal
+import stat
 import time
 
 from ....runtime import failpoints, processes
 from ....runtime.execution.folder import (
     INPUT,
     JOB,
-    LOCK,
+    LOCK_FD,
     REPORT,
     SCRIPT,
-    SIGNAL,
     START,
     STDERR,
     STDOUT,
     write,
 )
 from ..linux.oom_detection import describe_fault, read_oom_counters
-from ..linux.spawn import NotInside, spawn, spawn_in_cgroup
+from ..linux.spawn import NotInside, Program, Setting, spawn, spawn_in_cgroup
 from ..loop.log import log
 from .ledger import KeeperLedger
 from .state import Execution
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
+    from ....protocol.launch.keeper_messages import StartOrder
     from ..linux.cgroups import Cgroup, Cgroups
     from ..loop.write_retry import WriteRetryQueue
 
-SHELL = "/bin/sh"
-#: Descriptor of the command's stderr in the script; the script's own stderr is the file `signal`.
-STDERR_FD = 3
-#: Descriptor of the lock in every process of the job. One digit: every shell can name it.
-LOCK_FD = 9
+_SHELL = b"/bin/sh"
+#: Where shells look for programs if there is no PATH.
+_DEFAULT_PATH = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+#: Errors that mean "not found" for a shell (exit code 127); it calls all others "not executable"
+#: (126).
+_NOT_FOUND = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
+#: A script has no NUL character in its first line, of which so many bytes are read.
+_FIRST_BYTES = 128
+#: Errors of a spawn that say nothing about the program.
+_SHORTAGE = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+#: When memory runs out, the kernel kills a job before the keeper, the agent and other processes.
+_OOM_SCORE = 500
 
-_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class StartFailed(Exception):
@@ -75,6 +84,7 @@ class Launcher:
         self._layout, self._cgroups, self._writes = layout, cgroups, writes
         self._boot_id, self._life_id = boot_id, life_id
         self._logged: set[str] = set()
+        self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         catchable = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
         self._ignored = [s for s in catchable if signal.getsignal(s) is signal.SIG_IGN]
 
@@ -85,21 +95,26 @@ class Launcher:
             os.mkdir(e.folder, 0o700)
         except OSError as error:
             if not isinstance(error, FileExistsError):  # then another execution owns the entry
-                self._layout.remove_entry(e.name)
+                with contextlib.suppress(OSError):  # without evidence it is ignored
+                    self._layout.remove_entries([e.name])
             word, sentence = describe_fault(error)
             raise StartFailed(
                 f"its evidence cannot be written: {sentence}", consumed=False, fault=word
             ) from None
 
-    def start(self, e: Execution, order: dict[str, Any]) -> None:
-        """Consume the token and start the process. Raises StartFailed; then nothing runs."""
+    def start(self, e: Execution, order: StartOrder, base: Environment) -> None:
+        """Consume the token and start the process. Raises StartFailed; then nothing runs.
+
+        base: the environment that the order refers to.
+        """
         self.consume(e)
         failpoints.reached("keeper.consumed")
         spawning = False
         try:
-            self._prepare(e, order)
+            program = _program(e, order, base)
+            self._prepare(e, order, base)
             spawning = True
-            self._spawn(e, order["script"])
+            self._spawn(e, order, program)
             failpoints.reached("keeper.spawned")
         except (OSError, ValueError) as error:  # ValueError: text invalid in a file name or script
             close_lock(e)
@@ -118,6 +133,7 @@ class Launcher:
         """Write the pid and settings for the next keeper, which must search without them."""
         record = {
             "token": e.token,
+            "direct": e.direct,
             "pid": e.pid,
             "startTicks": e.ticks,
             "startedAt": e.started_at,
@@ -130,28 +146,30 @@ class Launcher:
             "counted": e.oom_counters,
             "cgroup": None if e.cgroup is None else e.cgroup.record(),
         }
-        self._writes.write(f"{e.folder}/{START}", record)
+        try:
+            self._layout.record_start(e.name, record)
+        except OSError:  # a full disk: beside the evidence, as soon as possible
+            self._writes.write(f"{e.folder}/{START}", record)
 
-    def _prepare(self, e: Execution, order: dict[str, Any]) -> None:
+    def _prepare(self, e: Execution, order: StartOrder, base: Environment) -> None:
         e.cgroup = self._cgroup(e.name)
-        self._limit_memory(e, order.get("memory"))
-        moves_in = e.cgroup is not None and not self._starts_inside(e.cgroup)
-        _write_script(e, order["script"], moves_in=moves_in)
-        if order.get("input") is not None:
-            write(f"{e.folder}/{INPUT}", order["input"].encode())
+        self._limit_memory(e, order.memory)
+        before, after = order.script
+        write(f"{e.folder}/{SCRIPT}", _bytes(before) + base.lines + _bytes(after), 0o700)
+        if order.input is not None:
+            write(f"{e.folder}/{INPUT}", order.input.encode())
             write(f"{e.folder}/{REPORT}", b"")  # so that it can be watched from the start
             failpoints.reached("keeper.given")
-        e.lock_fd = os.open(f"{e.folder}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(e.lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        e.lock_fd = _lock(f"{e.folder}/{SCRIPT}")
         assert e.run_dir is not None
         os.makedirs(e.run_dir, mode=0o700, exist_ok=True)
         if not os.access(e.run_dir, os.W_OK | os.X_OK):
             raise PermissionError(13, "the run directory is not writable", e.run_dir)
-        if order.get("job") is not None:
+        if order.job is not None:
             # never write through a link that an earlier attempt left
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(f"{e.run_dir}/{JOB}")
-            write(f"{e.run_dir}/{JOB}", order["job"].encode())
+            write(f"{e.run_dir}/{JOB}", order.job.encode())
         _link(e)
 
     def _cgroup(self, name: str) -> Cgroup | None:
@@ -179,39 +197,65 @@ class Launcher:
     def _starts_inside(self, cgroup: Cgroup) -> bool:
         return cgroup.version == 2 and self._cgroups.can_spawn_inside
 
-    def _spawn(self, e: Execution, text: str) -> None:
-        folder = e.folder
-        opened = [
-            (0, "/dev/null", os.O_RDONLY, 0),
-            (1, f"{folder}/{STDOUT}", _APPEND, 0o600),
-            (2, f"{folder}/{SIGNAL}", _APPEND, 0o600),
-            (STDERR_FD, f"{folder}/{STDERR}", _APPEND, 0o600),
-        ]
-        how = (
-            SHELL,
-            ["sh", f"{folder}/{SCRIPT}"],
-            e.environment_mark(),
-            opened,
-            e.lock_fd,
-            LOCK_FD,
-            self._ignored,
-        )
+    def _spawn(self, e: Execution, order: StartOrder, program: Program) -> None:
         counts_itself = e.cgroup is not None and e.cgroup.memory is not None
         e.oom_counters = read_oom_counters(None if counts_itself else self._cgroups.around)
-        wall, mono = time.time(), time.monotonic()
-        pid = 0
-        if e.cgroup is not None and self._starts_inside(e.cgroup):
+        opened: list[int] = []
+        try:
+            opened += [os.open(f"{e.folder}/{name}", _APPEND, 0o600) for name in (STDOUT, STDERR)]
+            setting = Setting(
+                str(e.run_dir),
+                [(self._null, 0), (opened[0], 1), (opened[1], 2), (e.lock_fd, LOCK_FD)],
+                order.umask,
+                order.core,
+                _OOM_SCORE,
+                self._ignored,
+            )
+            wall, mono = time.time(), time.monotonic()
+            pid = self._create_process(e, program, setting)
+        finally:
+            for fd in opened:
+                os.close(fd)
+        e.record_main(pid, processes.start_ticks(pid), wall, mono)
+
+    def _create_process(self, e: Execution, program: Program, setting: Setting) -> int:
+        """Execute the program as a shell does. Raises OSError if no process can be created."""
+        try:
+            if b"/" not in program.path:
+                program = _found_on_path(program, setting.directory)
+            return self._execute(e, program, setting)
+        except OSError as error:
+            if error.errno in _SHORTAGE:
+                raise
+            failure = error
+        name = program.arguments[0]
+        path = os.path.join(os.fsencode(setting.directory), program.path)
+        if failure.errno == errno.ENOEXEC and _is_text(path):
+            # a script without an interpreter line
+            arguments = [b"sh", program.path, *program.arguments[1:]]
+        else:
+            found = failure.errno not in _NOT_FOUND
+            reason = failure.strerror if found else "not found"
+            arguments = [
+                *(b"sh", b"-c", b'printf "%s\\n" "$1" >&2; exit "$2"', b"sh"),
+                b"sh: exec: " + name + f": {reason}".encode(),
+                b"126" if found else b"127",
+            ]
+        return self._execute(e, Program(_SHELL, arguments, program.environment), setting)
+
+    def _execute(self, e: Execution, program: Program, setting: Setting) -> int:
+        if e.cgroup is None:
+            return spawn(program, setting)
+        if self._starts_inside(e.cgroup):
             try:
-                pid = spawn_in_cgroup(e.cgroup.folder, *how)
+                return spawn_in_cgroup(e.cgroup.folder, (), program, setting)
             except NotInside as error:
                 self._cgroups.can_spawn_inside = False
                 self._log_once(
                     "inside",
                     f"cannot create a process inside a cgroup ({error}); each job moves itself in",
                 )
-                _write_script(e, text, moves_in=True)
-        pid = pid or spawn(*how)
-        e.record_main(pid, processes.start_ticks(pid), wall, mono)
+        return spawn_in_cgroup(None, e.cgroup.entries(), program, setting)
 
     def _log_once(self, what: str, sentence: str) -> None:
         if what not in self._logged:
@@ -219,16 +263,71 @@ class Launcher:
             log(sentence)
 
 
-def _write_script(e: Execution, text: str, *, moves_in: bool) -> None:
-    """Write the job's script. moves_in: its first command moves its shell into the cgroup."""
-    first, newline, rest = text.partition("\n")
-    if moves_in and e.cgroup is not None:
-        text = (
-            first + newline + e.cgroup.enter_command() + rest
-            if first.startswith("#!")
-            else e.cgroup.enter_command() + text
-        )
-    write(f"{e.folder}/{SCRIPT}", text.encode("utf-8", "surrogateescape"), 0o700)
+class Environment:
+    """An environment that many executions share: its variables, and the lines of `script.sh` that
+    export them.
+    """
+
+    __slots__ = ("lines", "variables")
+
+    def __init__(self, variables: dict[str, str], lines: str) -> None:
+        self.variables = {_bytes(name): _bytes(value) for name, value in variables.items()}
+        self.lines = _bytes(lines)
+
+
+def _program(e: Execution, order: StartOrder, base: Environment) -> Program:
+    """Return the program of the order, not looked up yet. Raises ValueError for text that no
+    process can get.
+    """
+    arguments = [_bytes(word) for word in order.command]
+    own = {_bytes(name): _bytes(value) for name, value in order.env.items()}
+    environment = {b"PWD": _bytes(order.run_dir)} | base.variables | own | e.environment_mark()
+    if any(b"\0" in text for text in (*arguments, *environment, *environment.values())):
+        raise ValueError("the command or its environment contains a NUL character")
+    return Program(arguments[0], arguments, environment)
+
+
+def _found_on_path(program: Program, directory: str) -> Program:
+    """Look for the program in the PATH of its environment. Raises OSError."""
+    failure = errno.ENOENT
+    for folder in program.environment.get(b"PATH", _DEFAULT_PATH).split(b":"):
+        path = os.path.join(os.fsencode(directory), folder, program.path)
+        try:
+            mode = os.stat(path).st_mode
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+                failure = error.errno or failure
+            continue
+        if stat.S_ISREG(mode) and os.access(path, os.X_OK):
+            return Program(path, program.arguments, program.environment)
+        failure = errno.EACCES
+    raise OSError(failure, os.strerror(failure), os.fsdecode(program.path))
+
+
+def _is_text(path: bytes) -> bool:
+    """Return whether a file may be a script: its first line has no NUL character. Raises OSError."""
+    with open(path, "rb") as f:
+        return b"\0" not in f.read(_FIRST_BYTES).partition(b"\n")[0]
+
+
+def _lock(path: str) -> int:
+    """Open and lock a file. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)  # a network file system locks only what is open for writing
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            raise
+    return fd
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
 
 
 def close_lock(e: Execution) -> None:

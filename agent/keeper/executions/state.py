@@ -10,7 +10,6 @@ from ....runtime.execution.folder import MESSAGE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import resource
     from typing import Any
 
     from ..linux.cgroups import Cgroup
@@ -44,6 +43,7 @@ class Execution:
     __slots__ = (
         "alone",
         "cgroup",
+        "direct",
         "dropped",
         "elapsed",
         "ended_mono",
@@ -58,7 +58,6 @@ class Execution:
         "lock_fd",
         "main_over",
         "main_seen",
-        "main_status",
         "name",
         "oom_counters",
         "own",
@@ -97,6 +96,9 @@ class Execution:
         #: exit of the main process, as reported to the agent while other processes still ran
         self.exited: dict[str, Any] | None = None
         self.own = True
+        #: its main process is its command itself; earlier versions started a shell that wrote the
+        #: exit code
+        self.direct = True
         #: its cgroup, if it has one
         self.cgroup: Cgroup | None = None
         #: out-of-memory counters at its start (see `oom_detection`)
@@ -108,9 +110,7 @@ class Execution:
         self.alone = True
         self.lock_fd = self.pidfd = -1
         self.main_over = False
-        #: result of wait4 for the main process, if this keeper is its parent
-        self.main_status: tuple[int, resource.struct_rusage] | None = None
-        #: result of waitid for the main process, taken before it is reaped
+        #: result of waitid for the ended main process, if this keeper is its parent
         self.main_seen: os.waitid_result | None = None
         self.stop_reason: str | None = None
         #: monotonic time from which all its processes are killed

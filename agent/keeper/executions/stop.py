@@ -9,15 +9,16 @@ may fork meanwhile. Zombies do not count.
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import time
 
 from ....runtime import failpoints, processes
+from ....runtime.execution import wait_status
 from ....runtime.execution.folder import EXIT, STOP, written_code
 from ..linux.oom_detection import has_risen, out_of_memory, read_oom_counters, was_killed
 from ..loop.log import log
 from . import exit_facts, exit_info
+from .earlier_reaper import will_record
 from .start import close_lock
 
 TYPE_CHECKING = False
@@ -34,15 +35,14 @@ if TYPE_CHECKING:
     from .process_tracker import ProcessTracker
     from .state import Execution
 
-# os.wait4 imports it on its first call, which must not fail for lack of memory or descriptors
-assert resource
-
 #: Pauses (seconds) between rounds: the first during the grace period, the first while killing, and
 #: the longest.
 _TERM_PAUSE, _KILL_PAUSE, _LONGEST_PAUSE = 0.02, 0.001, 0.2
 #: Processes left by the main process usually end within this time (seconds); after it, the exit is
 #: reported before the end.
 _ENDING_SECS = 0.05
+#: Longest time (seconds) to wait for the reaper's record of an exit.
+_RECORD_SECS = 10.0
 #: Longest pause (seconds) between attempts to remove a cgroup.
 _SELDOM_SECS = 60.0
 #: Rounds of killing adopted children without a pause, against jobs that fork as fast as they are
@@ -140,7 +140,7 @@ class Terminator:
         self._writes.write(path, {**note, "signaled": False})
         failpoints.reached("keeper.stopping")
         self._check_main(e)
-        if e.main_over or written_code(e.folder) is not None:
+        if e.main_over or (not e.own and _has_ended(e)):
             self._writes.delete(path)
             return False
         self._writes.write(path, {**note, "signaled": True})
@@ -152,10 +152,13 @@ class Terminator:
         if e.ended:
             return
         left = self._processes_of(e)
-        if e.main_over and not left and not self._has_missed_orphan(e):
-            self._finish(e)
-            return
         now = time.monotonic()
+        if e.main_over and not left and not self._has_missed_orphan(e):
+            if _awaits_record(e, now):
+                self._loop.call_at(("step", e.name), now + _TERM_PAUSE, lambda: self.advance(e))
+            else:
+                self._finish(e)
+            return
         if e.exited is None and e.ended_mono is not None and now - e.ended_mono > _ENDING_SECS:
             e.exited = exit_info.from_ended_main(e)
             if e.exited is not None:
@@ -312,11 +315,12 @@ class Terminator:
             return {}
 
     def _finish(self, e: Execution) -> None:
-        """Reap the main process, write the exit info and report the end."""
+        """Write the exit info, reap the main process and report the end.
+
+        The process stays a zombie until its exit is recorded: if this keeper is killed before, its
+        reaper records the exit.
+        """
         if e.own:
-            if e.main_status is None:  # set if a later step failed before
-                _, status, usage = os.wait4(_pid(e), 0)
-                e.main_status = (status, usage)
             exit_ = exit_info.from_parent(e)
         else:
             exit_ = exit_info.from_evidence(
@@ -328,7 +332,7 @@ class Terminator:
                     "startedAt": e.started_at,
                     "signal": int(signal.SIGKILL),
                 }
-        failpoints.reached("keeper.reaped")
+        failpoints.reached("keeper.seen")
         self._cap.apply(e, last=True)
         exit_ |= self._out_of_memory(e, exit_)
         exit_ |= self._facts(e, exit_)
@@ -339,6 +343,8 @@ class Terminator:
             )
         self._writes.write(f"{e.folder}/{EXIT}", exit_)
         failpoints.reached("keeper.ended")
+        if e.own:
+            os.waitpid(_pid(e), 0)
         e.finish(exit_)
         close_lock(e)
         self._release_cgroup(e)
@@ -355,6 +361,23 @@ def _in_container() -> bool:
     Then its cgroup holds only the keeper, the agent and executions.
     """
     return os.getpid() == 1
+
+
+def _has_ended(e: Execution) -> bool:
+    """Return whether an execution that an earlier keeper started has ended by itself."""
+    if not e.direct:
+        return written_code(e.folder) is not None
+    return e.pid is not None and e.ticks is not None and not processes.alive(e.pid, e.ticks)
+
+
+def _awaits_record(e: Execution, now: float) -> bool:
+    """Return whether a reaper is about to record the exit of this execution."""
+    if e.own or not e.direct or e.pid is None or now > (e.ended_mono or now) + _RECORD_SECS:
+        return False
+    main = processes.find(e.pid)
+    if main is None or main.ticks != e.ticks:
+        return False
+    return wait_status.read(e.folder, e.pid, e.ticks) is None and will_record(main)
 
 
 def _has_processes(e: Execution) -> bool:

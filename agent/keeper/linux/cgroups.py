@@ -4,9 +4,9 @@ Works with versions 1 and 2, without a daemon or tool. Each execution gets
 `<cgroup of the keeper>/jobscribe-<device and inode of the agent's folder>/job-<execution>`. A later
 keeper finds it by these names, and folders without both names are never touched.
 
-Version 1 is used if its freezer is writable: the job's shell moves itself in by `tasks`, which
-takes no lock and 0.1 ms. Otherwise version 2: the shell is created inside (see `spawn`), because
-moving would cost up to 15 ms. If neither is allowed, executions have no cgroup. Standard library
+Version 1 is used if its freezer is writable: the job's process moves itself in by `tasks` before it
+executes the job, which takes no lock and 0.1 ms. Otherwise version 2: the process is created inside
+(see `spawn`), because moving would cost up to 15 ms. If neither is allowed, executions have no cgroup. Standard library
 only, as the keeper imports it.
 """
 
@@ -81,13 +81,10 @@ class Cgroup:
             ).split()
         ]
 
-    def enter_command(self) -> str:
-        """Return the line of sh that moves its shell into the cgroup; no-op if the cgroup is gone.
-
-        It must run before the first fork.
-        """
-        files = [f"{d}/{'tasks' if self.version == 1 else 'cgroup.procs'}" for d in self._folders()]
-        return "{ " + " ".join(f"echo 0 >{_quoted(f)};" for f in files) + " } 2>/dev/null\n"
+    def entries(self) -> list[str]:
+        """Return the files through which a process enters the cgroup, by writing 0."""
+        file = "tasks" if self.version == 1 else "cgroup.procs"
+        return [f"{folder}/{file}" for folder in self._folders()]
 
     def kill(self) -> bool:
         """Send SIGKILL to all processes at once.
@@ -449,10 +446,6 @@ def _tree(folder: str) -> list[str]:
 
 def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "'\\''") + "'"
 
 
 def _write(path: str, data: bytes) -> None:

@@ -179,7 +179,7 @@ class Checks:
         elif (task.exit.code, task.exit.signal) != p.truth:
             self.sim.broken(f"G4: {task.token} ended with {p.truth}, the log says {task.exit}")
         elif task.exit.source == "script":
-            self.time.saw("an end was taken from what its script wrote")
+            self.time.saw("an end was taken from its evidence")
 
     # ---- after every step
 

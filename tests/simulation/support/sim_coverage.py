@@ -25,7 +25,7 @@ COINCIDENCES = (
     "a power cut took what was not synced",
     "a task was placed before a reboot, and nobody knows whether it started",
     "a keeper took over what an earlier one had started",
-    "an end was taken from what its script wrote",
+    "an end was taken from its evidence",
     "a start found a keeper that lived",
     "two agents of one key lived at once",
     "a newer connection of an agent ended the older one",

@@ -45,9 +45,9 @@ def strike(sim: "Simulator", what: str) -> None:
                 keeper.agent.vanish()
         case "a crash point of a keeper was armed" if keepers:
             r.choice(keepers).armed = r.choice(KEEPER_POINTS)
-        case "a job was killed" | "a job's script was killed" if machine.live:
+        case "a job was killed" | "a job and its recorder were killed" if machine.live:
             time.saw(what)
-            machine.kill(r.choice(list(machine.live.values())), 9, with_script="script" in what)
+            machine.kill(r.choice(list(machine.live.values())), 9, with_recorder="recorder" in what)
         case "a connection was cut" | "a connection was half open" if links:
             time.saw(what)
             r.choice(links).cut(told="cut" in what)

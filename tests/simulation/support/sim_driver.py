@@ -149,7 +149,7 @@ class Driver:
         if keeper is not None:
             for p in list(self.machine.live.values()):
                 if any(e.process is p for e in keeper.known.values()):
-                    self.machine.kill(p, 9, with_script=True)
+                    self.machine.kill(p, 9, with_recorder=True)
             keeper.die()
         if self.time.strikes("a stop of the driver was never answered"):
             return None

@@ -47,7 +47,7 @@ DISASTERS: dict[str, float] = {
     "a keeper was told to end": 2,
     "a crash point of a keeper was armed": 6,
     "a job was killed": 4,
-    "a job's script was killed": 2,
+    "a job and its recorder were killed": 2,
     "a connection was cut": 5,
     "a connection was half open": 3,
     "an agent was frozen": 3,
@@ -80,7 +80,7 @@ KEEPER_POINTS = (
     "keeper.spawned",
     "keeper.noted",
     "keeper.stopping",
-    "keeper.reaped",
+    "keeper.seen",
     "keeper.ended",
 )
 

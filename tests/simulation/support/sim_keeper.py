@@ -370,7 +370,7 @@ class Keeper:
     def _kill(self, e: Execution) -> None:
         if e.exit is None and e.process is not None and e.process.ended is None:
             e.killing = True
-            self.machine.kill(e.process, 9, with_script=True)
+            self.machine.kill(e.process, 9, with_recorder=False)
 
     def process_ended(self, p: "Process") -> None:
         for e in list(self.known.values()):
@@ -387,7 +387,7 @@ class Keeper:
             )
             if exit_["source"] == "lost" and e.killing and e.stop_reason is not None:
                 exit_ = {"source": "keeper", "signal": 9}
-        self.reached("keeper.reaped")
+        self.reached("keeper.seen")
         exit_["stopReason"] = e.stop_reason
         self._write(e.folder, "exit", exit_)
         self.reached("keeper.ended")
@@ -446,9 +446,10 @@ class Keeper:
                 "detail": otherwise,
                 "startedAt": self._times(e)["startedAt"] if e.process else None,
             }
+        self.time.saw("an end was taken from its evidence")
         times = self._times(e) if e.process else {}
         return {
-            "source": "script",
+            "source": "keeper",
             **times,
             **({"code": p.written} if p.signal is None else {"signal": p.written - 128}),
         }

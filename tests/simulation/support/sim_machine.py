@@ -40,7 +40,7 @@ class Process(msgspec.Struct):
     ports: tuple[int, ...] = ()
     ended: float | None = None
     signal: int | None = None
-    #: exit code in the script's record: a code, or 128 + a signal
+    #: recorded exit: a code, or 128 + a signal
     written: int | None = None
     #: callback at its end, in addition to the keepers
     on_end: Callable[[], None] | None = None
@@ -196,7 +196,7 @@ class Machine:
         self.time.say("machine: pid", p.pid, "on", host.name, "is", token)
         self.on_spawn(p)
         if end.startswith("s"):
-            self.time.after(secs, lambda: self.kill(p, int(end[1:]), with_script=False))
+            self.time.after(secs, lambda: self.kill(p, int(end[1:]), with_recorder=False))
         else:
             p.code = int(end)
             self.time.after(secs, lambda: self.exits(p, p.code))
@@ -214,27 +214,27 @@ class Machine:
         return tuple(sorted(taken.intersection(ports)))
 
     def exits(self, p: Process, code: int) -> None:
-        """Let the process exit by itself; its script records the code."""
+        """Let the process exit by itself; the code is recorded."""
         if p.ended is None:
             p.code = code
             self._write_exit(p, code)
             self._over(p, None)
 
-    def kill(self, p: Process, signal: int, *, with_script: bool) -> None:
-        """with_script: also kill the script, which would otherwise record how its command ended."""
+    def kill(self, p: Process, signal: int, *, with_recorder: bool) -> None:
+        """with_recorder: also kill what would otherwise record the end: a keeper's reaper, or the
+        script of a batch job.
+        """
         if p.ended is None:
-            if not with_script:
+            if not with_recorder:
                 self._write_exit(p, 128 + signal)
             self._over(p, signal)
 
     def terminate(self, p: Process) -> None:
-        """Send SIGTERM to all its processes; the script lives until it has recorded how its command
-        ended.
-        """
+        """Send SIGTERM to all its processes. The end is recorded."""
         r = self.time.random
         match p.on_term:
             case "dies":
-                self.time.after(0.2 * r.random(), lambda: self.kill(p, 15, with_script=False))
+                self.time.after(0.2 * r.random(), lambda: self.kill(p, 15, with_recorder=False))
             case "exits":
                 self.time.after(0.2 * r.random(), lambda: self.exits(p, 0))
             case _:

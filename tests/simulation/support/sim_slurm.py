@@ -170,7 +170,7 @@ class Slurm:
         assert entry.process is not None
         p, entry.signaled = entry.process, True
         self.machine.terminate(p)
-        self.time.after(grace, lambda: self.machine.kill(p, 9, with_script=True))
+        self.time.after(grace, lambda: self.machine.kill(p, 9, with_recorder=True))
 
     def takes_away(self, word: str) -> bool:
         """Cancel a random job or let its node fail. Return False if there was no job to hit."""
@@ -185,7 +185,7 @@ class Slurm:
         key, entry = self.time.random.choice(known)
         if entry.process is not None:
             entry.word = word
-            self.machine.kill(entry.process, 9, with_script=True)
+            self.machine.kill(entry.process, 9, with_recorder=True)
         elif word == "CANCELLED":
             entry.word, entry.queued = word, False
             entry.exit = ExitInfo(

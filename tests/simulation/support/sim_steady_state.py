@@ -110,7 +110,7 @@ class SteadyState:
         if keeper.agent is not None:
             keeper.agent.vanish()
         for p in self.machine.of_job(asked.jid):
-            self.machine.kill(p, 9, with_script=True)
+            self.machine.kill(p, 9, with_recorder=True)
 
     def _reboot(self) -> None:
         self.machine.reboot()

@@ -20,11 +20,13 @@ from typing import Any
 import msgspec
 import psutil
 import pytest
+from keeper_process import KeeperProcess
 
 import jobscribe
 from jobscribe.protocol.ids import Token, parse_token
 from jobscribe.protocol.jobs.exit_info import ExitInfo
-from jobscribe.protocol.launch.job_script import script
+from jobscribe.protocol.launch.job_script import identity_variables, job_environment, script
+from jobscribe.protocol.launch.keeper_messages import StartOrder
 from jobscribe.protocol.wire.messages import TaskSpec
 
 NOBODY = 65534
@@ -60,7 +62,7 @@ class Keeper:
             "agent": {"token": "s3cret-of-the-agent"},
             **config,
         }
-        self.process: subprocess.Popen[bytes]
+        self.process: KeeperProcess
         self.agent: socket.socket
         self.agent_pid = 0
         self.said: list[dict[str, Any]] = []
@@ -83,7 +85,7 @@ class Keeper:
         path.chmod(0o777)
         self._listener.settimeout(10)
         log = (self.place / "keeper.log").open("ab")
-        self.process = subprocess.Popen(
+        reaper = subprocess.Popen(
             [*self.through, sys.executable, str(_HARNESS), str(self.uid), str(path)],
             stdin=subprocess.PIPE,
             stdout=log,
@@ -96,9 +98,10 @@ class Keeper:
             | self.env,
         )
         log.close()
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(self.config).encode())
-        self.process.stdin.close()
+        assert reaper.stdin is not None
+        reaper.stdin.write(json.dumps(self.config).encode())
+        reaper.stdin.close()
+        self.process = KeeperProcess(reaper, self.place)
         return self.accept()
 
     def accept(self) -> "Keeper":
@@ -137,6 +140,7 @@ class Keeper:
         left = self.naps()
         for p in left:
             p.kill()
+        self.process.reaper.wait(20)
         assert not left, f"processes of a job are left: {left}"
 
     def naps(self) -> list[psutil.Process]:
@@ -215,19 +219,19 @@ class Keeper:
             grace_secs=grace,
             env=env or {},
         )
-        text = script(
-            token, spec, {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/"}, self.evidence(token)
-        )
-        return {
-            "do": "start",
-            "name": token.name,
-            "token": str(token),
-            "runDir": str(where),
-            "script": text,
-            "limit": limit,
-            "grace": grace,
-            "core": core,
-        }
+        login = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/"}
+        identity = identity_variables(token, str(where), self.evidence(token))
+        return StartOrder(
+            token.name,
+            str(token),
+            str(where),
+            spec.command,
+            {**job_environment(login), **spec.env, **identity},
+            script=(script(token, spec, login, self.evidence(token)), ""),
+            core=core,
+            limit=limit,
+            grace=grace,
+        ).encode()
 
     def launch(self, shell: str | None = None, **more: Any) -> Token:
         token = self.token()

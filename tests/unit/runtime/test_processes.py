@@ -138,17 +138,18 @@ def test_marked_ones_have_all_entries_and_are_not_us(sleeper: subprocess.Popen[b
     _until(lambda: processes.marked([b"MARK=one"], processes.table().values()) == [])
 
 
-def test_who_has_a_file_open(tmp_path: Path) -> None:
+def test_which_file_a_process_has_open_as_a_descriptor(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with path.open("w") as f:
-        process = subprocess.Popen(["sleep", "86400"], pass_fds=(f.fileno(),))
+        fd = f.fileno()
+        process = subprocess.Popen(["sleep", "86400"], pass_fds=(fd,))
     try:
-        assert processes.holds(process.pid, str(path))
-        assert not processes.holds(process.pid, str(tmp_path / "other"))
+        assert processes.opened(process.pid, fd) == str(path)
+        assert processes.opened(process.pid, fd + 1) is None
     finally:
         process.kill()
         process.wait()
-    assert not processes.holds(process.pid, str(path))
+    assert processes.opened(process.pid, fd) is None
 
 
 @pytest.mark.parametrize("by_pidfd", [True, False])
@@ -193,13 +194,13 @@ def test_shortage_of_descriptors_does_not_look_like_an_empty_machine() -> None:
     program = (
         "import sys; sys.path.insert(0, sys.argv[1])\nfrom jobscribe.runtime import processes as p\nimport os, resource\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))\n"
-        "for f in (lambda: p.find(1), lambda: p.children(), lambda: p.holds(1, '/x'), lambda: p.environment(os.getpid(), b'A')):\n"
+        "for f in (lambda: p.find(1), lambda: p.children(), lambda: p.environment(os.getpid(), b'A')):\n"
         "    try: f(); print('nothing')\n    except OSError as e: print(e.errno)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, _PATH], capture_output=True, text=True, check=True
     )
-    assert done.stdout == "24\n" * 4
+    assert done.stdout == "24\n" * 3
 
 
 def test_the_title_is_shown_and_what_does_not_fit_is_cut() -> None:

@@ -15,7 +15,8 @@ import jobscribe
 from jobscribe.agent.jobs import job_input
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.jobs.exit_info import ExitInfo
-from jobscribe.protocol.launch.job_script import script
+from jobscribe.protocol.launch.job_script import identity_variables, job_environment, script
+from jobscribe.protocol.launch.keeper_messages import StartOrder
 from jobscribe.protocol.wire.messages import AppInput, TaskSpec
 
 from ..conftest import Keeper, until
@@ -76,17 +77,20 @@ class Runs:
                 run_dir=spec.run_dir,
             )
         names = () if app in ("myapp", "heat") else (also or f"{app}=bad_apps:{app}",)
-        keeper.send(
-            do="start",
-            name=token.name,
-            token=str(token),
-            runDir=str(run_dir),
+        login = LOGIN | {"NAP": keeper.nap}
+        identity = identity_variables(token, str(run_dir), evidence)
+        order = StartOrder(
+            token.name,
+            str(token),
+            str(run_dir),
+            spec.command,
+            {**job_environment(login), **spec.env, **identity},
+            script=(script(token, spec, login, evidence), ""),
             limit=limit,
             grace=2.0,
-            core=0,
-            script=script(token, spec, LOGIN | {"NAP": keeper.nap}, evidence),
             input=job_input.input_json(asked, str(run_dir), names),
         )
+        keeper.send(**order.encode())
         return token
 
     def run(self, app: str, model: str = "testReport", **more: Any) -> tuple[ExitInfo, Token]:
@@ -220,7 +224,7 @@ def test_the_code_gets_a_clean_environment_its_lock_and_the_contract(
         for line in keeper.text(token, "stderr.log").splitlines()
         if "->" in line
     }
-    assert open_files["9"] == str(keeper.evidence(token) / "lock")
+    assert open_files["9"] == str(keeper.evidence(token) / "script.sh")
     assert {n for n in open_files if n not in ("0", "1", "2", "9")} <= {
         "3"
     }  # 3 is the folder that ls reads

@@ -15,6 +15,13 @@ from jobscribe.agent.files.output_reader import Evidence
 from jobscribe.agent.jobs.start_order import Starter
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import Token, execution_log_ids
+from jobscribe.protocol.launch.keeper_messages import (
+    Order,
+    ReleaseOrder,
+    SetEnvironment,
+    StartOrder,
+    parse_order,
+)
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.protocol.wire.messages import Shared, TaskSpec
 from jobscribe.runtime.log.logger import Direct, Log
@@ -43,15 +50,25 @@ class Ground:
     def __init__(self, root: Path, login: dict[str, str] | Login) -> None:
         self.root, self.orders, self.failures = root, [], []  # type: ignore[var-annotated]
         self.lines = ""
+        self.environments: dict[str, SetEnvironment] = {}
         self.login = login if isinstance(login, Login) else Login({"PATH": PATH, **login})
         self.starter = Starter(
             Evidence(root / "run"),
             self.login,
             (),
             Log("agent", Redactor(), Direct(self, form="json")),
-            self.orders.append,  # type: ignore[arg-type]
+            self._sent,
             lambda token, sentence, fault: self.failures.append((token, sentence, fault)),
         )
+
+    def _sent(self, order: Order) -> None:
+        """Take an order as the keeper does: encoded and parsed."""
+        order = parse_order(json.loads(json.dumps(order.encode())))
+        if isinstance(order, SetEnvironment):
+            assert order.name not in self.environments, "it is sent once"
+            self.environments[order.name] = order
+        else:
+            self.orders.append(order)
 
     def put(self, text: str) -> None:
         self.lines += text
@@ -59,15 +76,20 @@ class Ground:
     def spec(self, *command: str, **fields: Any) -> TaskSpec:
         return TaskSpec(command=command or ("true",), run_dir=str(self.root / "dir"), **fields)
 
-    def env_of(self, order: dict[str, Any]) -> dict[str, str]:
-        """Run the order's script and return the environment of its command."""
-        folder = self.root / "run" / order["name"]
+    def env_of(self, order: StartOrder) -> dict[str, str]:
+        """Return the environment of the command, which is the same when the script is run."""
+        folder = self.root / "run" / order.name
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "script.sh").write_bytes(order["script"].encode("utf-8", "surrogateescape"))
+        below = self.environments[str(order.environment)]
+        text = order.script[0] + below.lines + order.script[1]
+        (folder / "script.sh").write_bytes(text.encode("utf-8", "surrogateescape"))
         out = subprocess.run(
             ["sh", str(folder / "script.sh")], capture_output=True, env={}, check=True
         ).stdout.decode()
-        return dict(e.split("=", 1) for e in out.split("\0") if e)
+        by_hand = dict(e.split("=", 1) for e in out.split("\0") if e)
+        direct = {**below.variables, **order.env}
+        assert {k: v for k, v in by_hand.items() if k not in ("PWD", "OLDPWD", "_")} == direct
+        return direct
 
 
 def token(index: int = 0, attempt: int = 1) -> Token:
@@ -107,7 +129,7 @@ def test_shared_wins_over_the_login_the_task_over_both_and_the_contract_over_all
     )
     assert (env["odd-name"], env["also odd"]) == ("login", "own")
     assert (env["JOBSCRIBE_SERIAL"], env["JOBSCRIBE_ATTEMPT"]) == ("17", "1")
-    assert order["job"] == SHARED.job
+    assert order.job == SHARED.job
 
 
 @pytest.mark.process
@@ -124,7 +146,7 @@ def test_each_gang_has_its_own_and_a_plain_run_none(tmp_path: Path) -> None:
         None,
         "it's\n$shared",
     ]
-    assert [o.get("job") for o in batch_site.orders] == [
+    assert [o.job for o in batch_site.orders] == [
         SHARED.job,
         SHARED.job,
         "{}",
@@ -148,7 +170,7 @@ def test_a_port_that_somebody_listens_on_fails_the_start_in_a_word(tmp_path: Pat
         (token(0), f"ports {ports[0]}, {ports[1]} already in use on this host", "portTaken"),
         (token(1), f"port {ports[1]} already in use on this host", "portTaken"),
     ]
-    assert [o["name"] for o in batch_site.orders] == [token(2).name]
+    assert [o.name for o in batch_site.orders] == [token(2).name]
 
 
 def test_what_no_process_can_be_given_fails_alone(tmp_path: Path) -> None:
@@ -198,11 +220,9 @@ def test_what_was_not_asked_for_is_not_in_the_order(tmp_path: Path, memory: int 
     batch_site = Ground(tmp_path, {})
     batch_site.starter.start(token(), batch_site.spec(memory_bytes=memory), None)
     (order,) = batch_site.orders
-    assert ("memory" in order, "job" in order, "input" in order) == (
-        memory is not None,
-        False,
-        False,
-    )
+    assert (order.memory, order.job, order.input) == (memory, None, None)
+    assert ("memory" in order.encode()) == (memory is not None)
+    assert not {"job", "input"} & set(order.encode())
 
 
 async def test_a_line_about_a_start_carries_the_ids_of_the_execution(tmp_path: Path) -> None:
@@ -217,9 +237,8 @@ def test_an_order_says_how_the_run_uses_the_slots(tmp_path: Path) -> None:
     for slot in (None, "held", "ahead"):
         ground.starter.start(token(), ground.spec(), None, slot)
     ground.starter.release(token())
-    slots = [(o.get("slot"), o.get("ahead")) for o in ground.orders[:3]]
-    assert slots == [(None, None), (True, False), (True, True)]
-    assert ground.orders[3] == {"do": "release", "name": token().name}
+    assert [o.slot for o in ground.orders[:3]] == [None, "held", "ahead"]
+    assert isinstance(ground.orders[3], ReleaseOrder)
 
 
 async def test_a_run_that_is_released_before_the_login_environment_is_known_starts_at_once(
@@ -233,4 +252,4 @@ async def test_a_run_that_is_released_before_the_login_environment_is_known_star
     login.may_go_on.set()
     while not ground.orders:
         await asyncio.sleep(0)
-    assert [(o["do"], o["ahead"]) for o in ground.orders] == [("start", False)]
+    assert [o.slot for o in ground.orders] == ["held"]

@@ -63,6 +63,7 @@ def test_what_waits_for_a_deaf_agent_is_bounded_and_the_truth_arrives_later(
         agent.spawn,
         lambda: {"is": "hello"},
         lambda _: None,
+        lambda _: None,
         known,
     )
     seat.start()
@@ -126,6 +127,7 @@ def test_last_words_that_nobody_had_read_yet_are_told(
         ProcessTracker(Cgroups(".", "off")),
         agent.spawn,
         lambda: {"is": "hello"},
+        lambda _: None,
         lambda _: None,
         {},
     )

@@ -17,6 +17,7 @@ import pytest
 
 from jobscribe.agent.keeper.linux.cgroups import Cgroup, Cgroups
 from jobscribe.runtime import processes
+from jobscribe.runtime.execution import keeper_ledger
 
 from ..conftest import Keeper, until
 
@@ -68,10 +69,9 @@ def _jobs(keeper: Keeper) -> list[str]:
 
 
 def _entered(cgroup: Cgroup, *command: str) -> subprocess.Popen[bytes]:
-    """Start a process in the cgroup, the same way as a job's script."""
-    process = subprocess.Popen(
-        ["/bin/sh", "-c", cgroup.enter_command() + 'exec "$@"', "sh", *command]
-    )
+    """Start a process that enters the cgroup as a job's process does."""
+    enter = "".join(f"echo 0 >'{path}'; " for path in cgroup.entries())
+    process = subprocess.Popen(["/bin/sh", "-c", enter + 'exec "$@"', "sh", *command])
     until(lambda: process.pid in cgroup.pids())
     return process
 
@@ -169,7 +169,7 @@ def test_a_job_is_inside_before_it_does_anything(keeper: Keeper) -> None:
         "cat /proc/self/cgroup; grep -h . /proc/[0-9]*/cgroup >/dev/null 2>&1; sleep NAP"
     )
     until(lambda: f"job-{token.name}" in keeper.text(token))
-    pid = json.loads((keeper.evidence(token) / "start.json").read_text())["pid"]
+    (pid, _) = keeper_ledger.load(str(keeper.folder)).entries[token.name].main or (0, 0)
     assert f"job-{token.name}" in Path(f"/proc/{pid}/cgroup").read_text()
     assert _jobs(keeper) == [f"job-{token.name}"]
     keeper.stop(token, grace=0)
@@ -230,7 +230,7 @@ def test_a_job_that_the_earlier_keeper_left_frozen_goes_on(
     following = new_keeper(cgroups={"use": version})
     following.wake()
     exit_ = following.end_of(token)
-    assert (exit_.code, exit_.source) == (3, "script")
+    assert (exit_.code, exit_.source) == (3, "keeper")
 
 
 def test_what_joined_the_cgroup_from_elsewhere_is_part_of_the_job(keeper: Keeper) -> None:
@@ -266,7 +266,7 @@ def test_what_an_earlier_life_left_is_ended_and_removed_by_the_next_keeper(
     keeper.end_of(token)
     if forgotten:
         keeper.send(do="forget", names=[token.name])
-        until(lambda: not (keeper.folder / "ledger" / token.name).exists())
+        until(lambda: not keeper_ledger.load(str(keeper.folder)).entries)
     until(lambda: _jobs(keeper) == [])
     keeper.kill()
     maker = Cgroups(str(keeper.folder), version)
@@ -368,9 +368,7 @@ def test_where_no_process_can_be_made_inside_it_moves_itself_in(
         )
     token = keeper.launch("cat /proc/self/cgroup; exit 5")
     assert keeper.end_of(token).code == 5
-    assert f"job-{token.name}" in keeper.text(token) and "echo 0 >" in keeper.text(
-        token, "script.sh"
-    )
+    assert f"job-{token.name}" in keeper.text(token)
     assert keeper.run("exit 6").code == 6
     assert keeper.log().count("each job moves itself in") == 1
 

@@ -95,9 +95,10 @@ def test_what_ended_while_the_keeper_was_frozen_ended_then_and_by_itself(keeper:
     )
     os.kill(keeper.process.pid, signal.SIGSTOP)
     until(
-        lambda: all((keeper.evidence(t) / "exit-code").exists() for t in (plain, limited, canceled))
+        lambda: all(
+            (keeper.evidence(t) / "wait-status.json").exists() for t in (plain, limited, canceled)
+        )
     )
-    until(lambda: keeper.text(canceled, "exit-code") == "4\n")
     keeper.stop(canceled)
     time.sleep(FROZEN_SECS)
     os.kill(keeper.process.pid, signal.SIGCONT)
@@ -113,7 +114,7 @@ def test_what_ended_while_there_was_no_keeper_took_as_long_as_it_ran(
 ) -> None:
     token = keeper.started(f"sleep {JOB_SECS}; exit 4")
     keeper.kill()
-    until((keeper.evidence(token) / "exit-code").exists)
+    until((keeper.evidence(token) / "wait-status.json").exists)
     time.sleep(FROZEN_SECS)
     following = new_keeper()
     exit_ = (
@@ -133,7 +134,7 @@ def test_a_stop_that_was_noted_and_never_signaled_does_not_decide_an_exit(
     keeper.process.wait(10)
     keeper.kill()
     assert json.loads(keeper.text(token, "stop.json"))["signaled"] is False
-    until((keeper.evidence(token) / "exit-code").exists)
+    until((keeper.evidence(token) / "wait-status.json").exists)
     exit_ = new_keeper().hello["executions"][0]["exit"]
     assert (exit_["code"], exit_["stopReason"]) == (6, None)
 
@@ -142,7 +143,7 @@ def test_without_a_keeper_an_exit_is_known_when_it_is_written_and_its_process_is
     keeper: Keeper,
 ) -> None:
     token = keeper.launch(
-        f'echo 0 >"${{JOBSCRIBE_TERMINATION_MESSAGE%/*}}/exit-code"; sleep {2 * JOB_SECS}; exit 4'
+        f'echo "{{\\"pid\\": $$, \\"status\\": 0}}" >"${{JOBSCRIBE_TERMINATION_MESSAGE%/*}}/wait-status.json"; sleep {2 * JOB_SECS}; exit 4'
     )
     said = keeper.next("started", token)
     evidence = Evidence(keeper.folder / "run")
@@ -155,18 +156,46 @@ def test_without_a_keeper_an_exit_is_known_when_it_is_written_and_its_process_is
         started_at=said["startedAt"],
     )
     os.kill(keeper.process.pid, signal.SIGSTOP)
-    until((keeper.evidence(token) / "exit-code").exists)
+    until((keeper.evidence(token) / "wait-status.json").exists)
     assert evidence.exits([execution]) == [], "a job that runs may have written this itself"
     until(lambda: not processes.alive(said["pid"], said["startTicks"]))
     ((known,),) = [evidence.exits([execution])]
     assert (
         known.ending
         and known.exit is not None
-        and (known.exit.code, known.exit.source, known.exit.stop_reason) == (4, "script", None)
+        and (known.exit.code, known.exit.source, known.exit.stop_reason) == (4, "keeper", None)
     )
     assert evidence.exits([known]) == []
     os.kill(keeper.process.pid, signal.SIGCONT)
     keeper.end_of(token)
+
+
+def test_an_exit_is_kept_by_the_agent_if_neither_keeper_nor_reaper_can(
+    new_keeper: Callable[..., Keeper],
+) -> None:
+    """The keeper hangs, its reaper is gone, and then the keeper is killed."""
+    keeper = new_keeper()
+    token = keeper.launch("while [ ! -e go ]; do sleep 0.02; done; exit 4")
+    said = keeper.next("started", token)
+    keeper.process.reaper.kill()
+    os.kill(keeper.process.pid, signal.SIGSTOP)
+    (keeper.run_dir(token) / "go").touch()
+    until(lambda: not processes.alive(said["pid"], said["startTicks"]))
+    evidence = Evidence(keeper.folder / "run")
+    execution = Execution(
+        token=token,
+        state="running",
+        op_id=op_id(token, "run"),
+        pid=said["pid"],
+        start_ticks=said["startTicks"],
+        started_at=said["startedAt"],
+    )
+    evidence.note_ends([execution])
+    assert not (keeper.evidence(token) / "wait-status.json").exists(), "its keeper may yet reap it"
+    evidence.note_ends([execution])
+    keeper.kill()
+    (known,) = [e for e in new_keeper().hello["executions"] if e["token"] == str(token)]
+    assert (known["exit"]["code"], known["exit"]["source"]) == (4, "keeper")
 
 
 def test_an_order_that_comes_again_after_a_keeper_was_killed_starts_nothing(

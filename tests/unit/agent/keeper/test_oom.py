@@ -166,7 +166,7 @@ def test_the_next_keeper_tells_it_too(
         time.sleep(0.1)
         if signalled:
             (first.run_dir(token) / "go").touch()
-            until(lambda k=first, t=token: (k.evidence(t) / "exit-code").exists())
+            until(lambda k=first, t=token: (k.evidence(t) / "wait-status.json").exists())
         else:
             first.wake()
         following = new_keeper(through=small, cgroups={"use": use})

@@ -19,6 +19,7 @@ import jobscribe
 from jobscribe.agent.keeper import process as keeper_module
 from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.runtime import processes
+from jobscribe.runtime.execution import keeper_ledger
 
 from ..conftest import Keeper, until
 
@@ -56,13 +57,9 @@ def test_a_command_runs_and_its_exit_output_and_evidence_are_kept(keeper: Keeper
     )
     final = msgspec.json.decode(keeper.text(token, "exit.json"), type=ExitInfo)
     assert final == exit_
-    note = json.loads(keeper.text(token, "start.json"))
-    assert (note["token"], note["pid"], note["startTicks"]) == (
-        str(token),
-        started["pid"],
-        started["startTicks"],
-    )
-    assert keeper.text(token, "exit-code") == "7\n"
+    entry = keeper_ledger.load(str(keeper.folder)).entries[token.name]
+    assert (entry.token, entry.main) == (str(token), (started["pid"], started["startTicks"]))
+    assert not (keeper.evidence(token) / "exit-code").exists(), "no shell ran"
     assert (keeper.evidence(token).stat().st_mode & 0o777) == 0o700
     for link in ("attempt-1", "latest"):
         assert (keeper.run_dir(token) / ".jobscribe" / link).resolve() == keeper.evidence(
@@ -86,9 +83,8 @@ def test_a_command_runs_and_its_exit_output_and_evidence_are_kept(keeper: Keeper
         ("kill -HUP $$", None, 1),
         ("kill -INT 0", None, 2),
         ("trap 'exit 137' INT; kill -INT 0; sleep 9", 137, None),
-        # a shell that dies of one of these signals reports only an exit code
-        ("kill -INT $$", 130, None),
-        ("kill -PIPE $$", 141, None),
+        ("kill -INT $$", None, 2),
+        ("kill -PIPE $$", None, 13),
     ],
 )
 def test_an_exit_with_128_and_more_is_told_from_a_signal(
@@ -126,6 +122,24 @@ def test_a_missing_or_not_executable_program_is_126_or_127_and_stderr_says_which
 ) -> None:
     exit_ = keeper.run(command=command)
     assert exit_.code == code and exit_.last_lines is not None and said in exit_.last_lines
+
+
+@pytest.mark.parametrize("found_on_path", [False, True])
+@pytest.mark.parametrize(
+    ("content", "code", "said"),
+    [(b"echo $1 >&2; exit 5\n", 5, "given"), (b"\x7fELF\0nonsense\n", 126, "Exec format error")],
+)
+def test_a_file_without_interpreter_is_a_script_unless_it_is_binary(
+    keeper: Keeper, content: bytes, code: int, said: str, found_on_path: bool
+) -> None:
+    program = keeper.place / "programs" / "odd-program"
+    program.parent.mkdir(mode=0o755)
+    program.write_bytes(content)
+    program.chmod(0o755)
+    name = program.name if found_on_path else str(program)
+    path = f"{program.parent}:/usr/bin:/bin"
+    exit_ = keeper.run(command=(name, "given"), env={"PATH": path})
+    assert exit_.code == code and said in str(exit_.last_lines)
 
 
 def test_a_core_dump_is_told(keeper: Keeper) -> None:
@@ -199,7 +213,7 @@ def test_what_is_forgotten_is_not_told_to_the_next_agent_and_its_evidence_stays(
     first, second = keeper.launch("exit 1"), keeper.launch("exit 2")
     keeper.end_of(first), keeper.end_of(second)
     keeper.send(do="forget", names=[first.name, "never-heard-of"])
-    until(lambda: not (keeper.folder / "ledger" / first.name).exists())
+    until(lambda: first.name not in keeper_ledger.load(str(keeper.folder)).entries)
     keeper.kill_agent()
     keeper.accept()
     assert [e["token"] for e in keeper.hello["executions"]] == [str(second)]
@@ -223,12 +237,14 @@ def test_orders_that_are_none_are_said_and_change_nothing(keeper: Keeper) -> Non
         b"[]",
         b'{"do": "dance"}',
         b'{"do": "start", "name": "../../etc"}',
+        b'{"do": "start"}',
         b'{"do": "stop", "name": "x"}',
+        b'{"do": "stop", "name": "x", "reason": "cancel", "grace": "soon"}',
         b'{"do": "forget"}',
     ):
         keeper.agent.sendall(line + b"\n")
     assert keeper.run("exit 5").code == 5
-    assert sorted(p.name for p in (keeper.folder / "ledger").iterdir()) == [
+    assert list(keeper_ledger.load(str(keeper.folder)).entries) == [
         p.name for p in (keeper.folder / "run").iterdir()
     ]
     assert len(list((keeper.folder / "run").iterdir())) == 1
@@ -358,7 +374,12 @@ def test_jobs_have_nothing_of_the_keepers(keeper: Keeper) -> None:
     assert blocked == 0 and ignored & ~_OF_THE_C_LIBRARY == 0
     opened = {line.split(" -> ")[1] for line in text.splitlines() if " -> " in line}
     folder = str(keeper.evidence(token).resolve())
-    assert opened == {"/dev/null", f"{folder}/stdout.log", f"{folder}/stderr.log", f"{folder}/lock"}
+    assert opened == {
+        "/dev/null",
+        f"{folder}/stdout.log",
+        f"{folder}/stderr.log",
+        f"{folder}/script.sh",
+    }
 
 
 def test_the_keeper_shows_no_secret_and_lets_no_other_process_of_its_user_look_inside(

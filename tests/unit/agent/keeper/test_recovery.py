@@ -1,5 +1,5 @@
-"""Recovery after a keeper is killed: its jobs run on, and the next keeper reports their real
-outcome, never another process's.
+"""Recovery after a keeper is killed: its jobs run on, its reaper records their exits, and the next
+keeper reports their real outcome, never another process's.
 """
 
 import json
@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from jobscribe.runtime import processes
+from jobscribe.runtime.execution import keeper_ledger
 
 from ..conftest import Keeper, until
 
@@ -37,17 +38,12 @@ def test_a_job_that_ends_without_a_keeper_tells_its_true_end_to_the_next(
     token = keeper.started(f"while [ ! -e go ]; do sleep 0.02; done; {shell}")
     keeper.kill()
     (keeper.run_dir(token) / "go").touch()
-    until(
-        lambda: (
-            (keeper.evidence(token) / "exit-code").exists()
-            and (keeper.evidence(token) / "exit-code").read_text()
-        )
-    )
+    until((keeper.evidence(token) / "wait-status.json").exists)
     following = new_keeper()
     known = {e["token"]: e for e in following.hello["executions"]}[str(token)]
     exit_ = following.end_of(token) if known["state"] == "running" else None
     end = known["exit"] if exit_ is None else json.loads(following.text(token, "exit.json"))
-    assert (end.get("code"), end.get("signal"), end["source"]) == (code, number, "script")
+    assert (end.get("code"), end.get("signal"), end["source"]) == (code, number, "keeper")
     assert following.text(token) == "last line\n"
     assert end["stdoutBytes"] == 10 and end["endedAt"] >= end["startedAt"]
     assert not (following.evidence(token) / "exit.json.new").exists()
@@ -79,7 +75,7 @@ def test_a_job_that_lives_through_its_keepers_death_is_watched_by_the_next(
     assert known["elapsed"] >= before["elapsed"]
     (keeper.run_dir(token) / "go").touch()
     exit_ = keeper.end_of(token)
-    assert (exit_.code, exit_.signal, exit_.source) == (code, number, "script")
+    assert (exit_.code, exit_.signal, exit_.source) == (code, number, "keeper")
     assert keeper.text(token) == "first\nlast\n"
 
 
@@ -94,7 +90,7 @@ def test_leftovers_of_an_adopted_job_are_found_wherever_they_hang(new_keeper: Ne
     following = new_keeper()
     (following.run_dir(token) / "go").touch()
     exit_ = following.end_of(token)
-    assert (exit_.code, exit_.source, exit_.survivors_killed) == (5, "script", 2)
+    assert (exit_.code, exit_.source, exit_.survivors_killed) == (5, "keeper", 2)
     assert following.naps() == []
 
 
@@ -109,7 +105,7 @@ def test_leftovers_of_a_job_that_ended_without_a_keeper_are_killed_by_the_next(
     until(lambda: len(keeper.naps()) == 1)
     following = new_keeper()
     exit_ = following.end_of(token)
-    assert (exit_.code, exit_.source, exit_.survivors_killed) == (5, "script", 1)
+    assert (exit_.code, exit_.source, exit_.survivors_killed) == (5, "keeper", 1)
     assert following.naps() == []
 
 
@@ -184,35 +180,56 @@ def test_kill_at_any_moment_of_a_start(new_keeper: New, place: Path, delay: floa
             assert str(token.serial) not in ran, end
 
 
-def _fabricate(keeper: Keeper, shell: str = "exit 0", **note: object) -> "tuple[object, Path]":
+def _ledger(keeper: Keeper, *lines: dict[str, object]) -> None:
+    with (keeper.folder / "ledger.jsonl").open("a") as f:
+        f.writelines(json.dumps(line) + "\n" for line in lines)
+
+
+def _fabricate(keeper: Keeper, *, earlier: bool = False, **note: object) -> "tuple[object, Path]":
     """Write the evidence that a killed keeper leaves, for the given pid. Return the token and the
-    folder.
+    folder. earlier: that of an earlier version, whose jobs ran in a shell.
     """
     token = keeper.token()
     folder = keeper.evidence(token)
     folder.mkdir(parents=True)
-    (keeper.folder / "ledger" / token.name).write_text(str(token))
-    for file in ("script.sh", "lock", "stdout.log", "stderr.log", "signal"):
+    for file in ("script.sh", "stdout.log", "stderr.log", *(("lock", "signal") if earlier else ())):
         (folder / file).touch()
-    if note:
-        (folder / "start.json").write_text(
-            json.dumps(
-                {
-                    "token": str(token),
-                    "startedAt": time.time() - 60,
-                    "startedMono": time.monotonic() - 60,
-                    "bootId": processes.boot_id(),
-                    "limit": None,
-                    "grace": 0.1,
-                    "runDir": str(keeper.run_dir(token)),
-                    **note,
-                }
-            )
-        )
-    for path in (folder, *folder.iterdir(), keeper.folder / "ledger" / token.name):
+    start = {
+        "token": str(token),
+        "startedAt": time.time() - 60,
+        "startedMono": time.monotonic() - 60,
+        "bootId": processes.boot_id(),
+        "limit": None,
+        "grace": 0.1,
+        "runDir": str(keeper.run_dir(token)),
+        **note,
+    }
+    if earlier:
+        (keeper.folder / "ledger").mkdir(exist_ok=True)
+        (keeper.folder / "ledger" / token.name).write_text(str(token))
+        if note:
+            (folder / "start.json").write_text(json.dumps(start))
+    else:
+        _ledger(keeper, {"use": token.name, "token": str(token), "ticks": 0})
+        if note:
+            _ledger(keeper, {"start": token.name, "direct": True, **start})
+    for path in (
+        folder,
+        *folder.iterdir(),
+        *keeper.folder.rglob("ledger*"),
+        *keeper.folder.glob("ledger/*"),
+    ):
         if keeper.uid >= 0:
             os.chown(path, keeper.uid, keeper.uid)
     return token, folder
+
+
+def _recorded(folder: Path, pid: int, ticks: int, status: int) -> None:
+    """Write the record of a reaper."""
+    said = {"pid": pid, "startTicks": ticks, "status": status, "userSecs": 0, "systemSecs": 0}
+    file = folder / "wait-status.json"
+    file.write_text(json.dumps({**said, "at": time.time(), "mono": time.monotonic()}))
+    file.chmod(0o644)
 
 
 @pytest.fixture
@@ -260,6 +277,8 @@ def test_what_ran_before_the_machine_was_restarted_is_lost_or_told_by_its_script
     now_there = {"pid": stranger.pid, "startTicks": processes.start_ticks(stranger.pid)}
     lost, _ = _fabricate(keeper, bootId="another", **now_there)
     told, folder = _fabricate(keeper, bootId="another", **now_there)
+    _recorded(folder, now_there["pid"], now_there["startTicks"], 6 << 8)
+    earlier, folder = _fabricate(keeper, earlier=True, bootId="another", **now_there)
     (folder / "exit-code").write_text("6\n")
     (folder / "exit-code").chmod(0o644)
     following = new_keeper()
@@ -268,14 +287,76 @@ def test_what_ran_before_the_machine_was_restarted_is_lost_or_told_by_its_script
         "lost",
         "the machine was restarted while it ran",
     )
-    assert (known[str(told)]["source"], known[str(told)]["code"]) == ("script", 6)
+    assert (known[str(told)]["source"], known[str(told)]["code"]) == ("keeper", 6)
+    assert (known[str(earlier)]["source"], known[str(earlier)]["code"]) == ("script", 6)
     assert stranger.poll() is None
+    assert not (keeper.folder / "ledger").exists(), "its entries are in ledger.jsonl now"
+    following.kill()
+    assert {e["token"] for e in new_keeper().hello["executions"]} == set(known)
+
+
+def test_a_job_of_an_earlier_version_ends_under_the_new_keeper(new_keeper: New, who: int) -> None:
+    """It runs in a shell, which writes the exit code."""
+    keeper = new_keeper()
+    keeper.kill()
+    token, folder = _fabricate(keeper, earlier=True)
+    script = folder / "script.sh"
+    script.write_text(
+        f"while [ ! -e {folder}/go ]; do sleep 0.02; done; echo 9 >{folder}/exit-code; exit 9"
+    )
+    shell = subprocess.Popen(
+        ["sh", str(script)],
+        env={
+            "PATH": os.environ["PATH"],
+            "JOBSCRIBE_TOKEN": str(token),
+            "JOBSCRIBE_TERMINATION_MESSAGE": f"{folder.resolve()}/termination-message",
+        },
+        user=who if who >= 0 else None,
+        group=who if who >= 0 else None,
+        start_new_session=True,
+    )
+    following = new_keeper()
+    (known,) = following.hello["executions"]
+    assert (known["state"], known["pid"]) == ("running", shell.pid)
+    (folder / "go").touch()
+    shell.wait()
+    exit_ = following.end_of(token)  # type: ignore[arg-type]
+    assert (exit_.code, exit_.source) == (9, "script")
+
+
+@pytest.mark.parametrize("other", ["pid", "ticks"])
+def test_the_record_of_another_process_is_not_its_exit(new_keeper: New, other: str) -> None:
+    keeper = new_keeper()
+    keeper.kill()
+    token, folder = _fabricate(keeper, pid=2**22 - 7, startTicks=5)
+    _recorded(folder, 2**22 - 7 - (other == "pid"), 5 - (other == "ticks"), 0)
+    following = new_keeper()
+    assert {e["token"]: e["exit"]["source"] for e in following.hello["executions"]} == {
+        str(token): "lost"
+    }
+
+
+def test_a_torn_line_of_the_ledger_is_ignored(new_keeper: New) -> None:
+    keeper = new_keeper()
+    token = keeper.started("sleep NAP; exit 3")
+    done = keeper.launch("exit 4")
+    keeper.end_of(done)
+    keeper.kill()
+    with (keeper.folder / "ledger.jsonl").open("a") as f:
+        f.write('{"forget":["' + token.name)
+    following = new_keeper()
+    assert {e["token"]: e["state"] for e in following.hello["executions"]} == {
+        str(token): "running",
+        str(done): "ended",
+    }
+    following.wake()
+    assert following.end_of(token).code == 3
 
 
 def test_a_half_written_exit_code_is_none(new_keeper: New) -> None:
     keeper = new_keeper()
     keeper.kill()
-    token, folder = _fabricate(keeper, pid=2**22 - 7, startTicks=1)
+    token, folder = _fabricate(keeper, earlier=True, pid=2**22 - 7, startTicks=1)
     (folder / "exit-code").write_text("13")
     (folder / "exit-code").chmod(0o644)
     following = new_keeper()
@@ -284,13 +365,22 @@ def test_a_half_written_exit_code_is_none(new_keeper: New) -> None:
     }
 
 
+def _without_starts(keeper: Keeper) -> None:
+    """Remove the records of main processes from a ledger, as if the keeper had been killed before
+    it wrote them.
+    """
+    file = keeper.folder / "ledger.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(line for line in lines if not line.startswith('{"start"')))
+
+
 def test_a_start_that_was_never_noted_is_found_by_its_mark(new_keeper: New) -> None:
     keeper = new_keeper()
     token = keeper.launch("sleep NAP; exit 8")
     before = keeper.next("started", token)
     until(keeper.naps)
     keeper.kill()
-    (keeper.evidence(token) / "start.json").unlink()
+    _without_starts(keeper)
     following = new_keeper()
     known = {e["token"]: e for e in following.hello["executions"]}[str(token)]
     assert (known["state"], known["pid"], known["startTicks"]) == (
@@ -302,8 +392,23 @@ def test_a_start_that_was_never_noted_is_found_by_its_mark(new_keeper: New) -> N
     following.wake()
     assert (
         following.end_of(token).code,
-        json.loads(following.text(token, "start.json"))["pid"],
-    ) == (8, before["pid"])
+        keeper_ledger.load(str(following.folder)).entries[token.name].main,
+    ) == (8, (before["pid"], before["startTicks"]))
+
+
+@pytest.mark.parametrize("shell", ["exit 8", "sleep 0.3; exit 8"])
+def test_a_start_that_was_never_noted_tells_its_exit(
+    new_keeper: New, place: Path, shell: str
+) -> None:
+    """The keeper dies between spawn and record; the job ends before or after the next one starts."""
+    keeper = new_keeper(env={"JOBSCRIBE_CRASHPOINT": f"keeper.spawned:1:{place}/struck"})
+    token = keeper.launch(shell)
+    keeper.process.wait(10)
+    keeper.kill()
+    following = new_keeper()
+    known = {e["token"]: e for e in following.hello["executions"]}[str(token)]
+    code = known["exit"]["code"] if known["exit"] else following.end_of(token).code
+    assert code == 8
 
 
 def test_a_start_that_was_never_noted_and_left_nothing_is_lost_unless_it_never_was(
@@ -315,7 +420,7 @@ def test_a_start_that_was_never_noted_and_left_nothing_is_lost_unless_it_never_w
     not_spawned, folder = _fabricate(keeper)
     (folder / "stderr.log").unlink()
     entry_only = keeper.token()
-    (keeper.folder / "ledger" / entry_only.name).write_text(str(entry_only))
+    _ledger(keeper, {"use": entry_only.name, "token": str(entry_only), "ticks": 0})
     following = new_keeper()
     known = {e["token"]: e["exit"] for e in following.hello["executions"]}
     assert set(known) == {str(spawned), str(not_spawned)}
@@ -329,20 +434,45 @@ def test_a_start_that_was_never_noted_and_left_nothing_is_lost_unless_it_never_w
     assert following.end_of(entry_only).code == 2
 
 
-def test_a_script_that_was_killed_while_no_keeper_was_there_is_lost_and_says_why(
-    new_keeper: New,
-) -> None:
+def test_a_job_that_was_killed_while_no_keeper_was_there_tells_the_signal(new_keeper: New) -> None:
     keeper = new_keeper()
     token = keeper.launch("sleep NAP")
     pid = keeper.next("started", token)["pid"]
     until(keeper.naps)
     keeper.kill()
     os.kill(pid, signal.SIGKILL)
+    following = new_keeper()
+    exit_ = following.end_of(token)
+    assert (exit_.source, exit_.code, exit_.signal) == ("keeper", None, signal.SIGKILL)
+    assert following.naps() == []
+
+
+def test_the_next_keeper_waits_for_the_record_of_a_stopped_reaper(new_keeper: New) -> None:
+    keeper = new_keeper()
+    token = keeper.launch("while [ ! -e go ]; do sleep 0.02; done; exit 6")
+    pid = keeper.next("started", token)["pid"]
+    os.kill(keeper.process.reaper.pid, signal.SIGSTOP)
+    os.kill(keeper.process.pid, signal.SIGKILL)
+    until(lambda: processes.find(pid).parent == keeper.process.reaper.pid)  # type: ignore[union-attr]
+    (keeper.run_dir(token) / "go").touch()
+    until(lambda: processes.find(pid).over)  # type: ignore[union-attr]
+    following = new_keeper()
+    assert following.end_of(token).code == 6
+
+
+def test_an_exit_after_keeper_and_reaper_were_killed_is_lost_and_says_why(new_keeper: New) -> None:
+    keeper = new_keeper()
+    token = keeper.launch("sleep NAP")
+    pid = keeper.next("started", token)["pid"]
+    until(keeper.naps)
+    keeper.process.reaper.kill()
+    keeper.kill()
+    os.kill(pid, signal.SIGKILL)
     until(lambda: processes.find(pid) is None or processes.find(pid).over)  # type: ignore[union-attr]
     following = new_keeper()
     exit_ = following.end_of(token)
     assert (exit_.source, exit_.code, exit_.signal) == ("lost", None, None)
-    assert exit_.detail is not None and "no keeper" in exit_.detail
+    assert exit_.detail is not None and "neither a keeper nor a reaper" in exit_.detail
     assert following.naps() == []
 
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.process
 
 def _send(keeper: Keeper, shell: str, *, ahead: bool) -> Token:
     token = keeper.token()
-    keeper.send(**keeper.order(token, shell), slot=True, ahead=ahead)
+    keeper.send(**keeper.order(token, shell), slot="ahead" if ahead else "held")
     return token
 
 
@@ -107,6 +107,6 @@ def test_the_next_keeper_knows_the_runs_that_had_started_and_not_the_others(
     before.kill()
     after = new_keeper()
     assert str(waiting) not in {e["token"] for e in after.hello["executions"]}
-    after.send(**after.order(waiting, "exit 3"), slot=True, ahead=False)
+    after.send(**after.order(waiting, "exit 3"), slot="held")
     assert after.end_of(waiting).code == 3
     after.wake()

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from jobscribe.runtime.execution import keeper_ledger
+
 from ..conftest import Keeper, until
 
 pytestmark = pytest.mark.process
@@ -52,7 +54,7 @@ def test_a_late_start_of_a_forgotten_execution_is_answered_from_its_evidence(
     keeper.send(**order)
     first = keeper.end_of(token)
     keeper.send(do="forget", names=[token.name])
-    until(lambda: not (keeper.folder / "ledger" / token.name).exists())
+    until(lambda: not keeper_ledger.load(str(keeper.folder)).entries)
     keeper.send(**order)
     assert keeper.end_of(token) == first
     assert _stamps(keeper) == 1
@@ -208,21 +210,25 @@ def test_a_thousand_names_in_the_ledger_are_taken_over_and_forgotten(
     """
     keeper = new_keeper()
     keeper.kill()
-    names = []
+    names, tokens = [], {}
     for n in range(1000):
         token = keeper.token(serial=5000 + n)
+        tokens[token.name] = str(token)
         keeper.evidence(token).mkdir()
         (keeper.evidence(token) / "exit.json").write_text(
             json.dumps({"source": "keeper", "code": n % 7})
         )
-        (keeper.folder / "ledger" / token.name).write_text(str(token))
         names.append(token.name)
+    with (keeper.folder / "ledger.jsonl").open("a") as f:
+        f.writelines(
+            json.dumps({"use": name, "token": tokens[name], "ticks": 0}) + "\n" for name in names
+        )
     following = new_keeper()
     told = {e["name"]: e for e in following.hello["executions"]}
     assert sorted(told) == sorted(names)
     assert all(e["exit"]["code"] == int(e["token"].split("/")[1]) % 1000 % 7 for e in told.values())
     following.send(do="forget", names=names)
-    until(lambda: not list((following.folder / "ledger").iterdir()))
+    until(lambda: not keeper_ledger.load(str(following.folder)).entries)
 
 
 def test_the_description_of_the_job_lies_in_the_run_directory_and_never_goes_through_what_a_job_left_there(
@@ -260,7 +266,7 @@ def test_a_job_without_a_description_finds_none_and_what_is_no_text_is_refused(
     assert keeper.end_of(token).code == 0 and keeper.text(token) == "none\n"
     keeper.send(**keeper.order(keeper.token(), "true"), job=["no text"])
     said = keeper.next("ended")["exit"]
-    assert said["source"] == "start" and "not text" in said["detail"]
+    assert said["source"] == "start" and "job is of a wrong type" in said["detail"]
 
 
 def test_a_job_that_left_a_directory_in_its_place_fails_with_a_sentence(keeper: Keeper) -> None:

@@ -178,11 +178,10 @@ def test_a_failure_in_the_loop_is_said_and_not_for_ever(keeper: Keeper) -> None:
     assert keeper.end_of(token).code == 3
     size = sum(p.stat().st_size for p in keeper.folder.glob("keeper.log*"))
     assert size <= 3 << 20
-    shutil.rmtree(keeper.folder / "ledger")  # now ledger writes and starts fail
+    (keeper.folder / "run").rename(keeper.folder / "elsewhere")  # now starts fail
     failed = keeper.run("exit 0")
-    assert failed.source == "start" and "ledger" in str(failed.detail)
-    (keeper.folder / "ledger").mkdir(mode=0o777)
-    (keeper.folder / "ledger").chmod(0o777)
+    assert failed.source == "start" and "evidence" in str(failed.detail)
+    (keeper.folder / "elsewhere").rename(keeper.folder / "run")
     assert keeper.run("exit 5").code == 5
 
 

@@ -1,6 +1,6 @@
 """A keeper for tests: `python keeper_harness.py UID SOCKET`, with its configuration on stdin.
 
-Its "agent" is a forked relay between the keeper and the test, which listens on SOCKET. The test
+The started process is the keeper's reaper (see keeper_process.py). Its "agent" is a forked relay between the keeper and the test, which listens on SOCKET. The test
 plays the agent, and can kill and replace the relay like an agent. UID is the user to switch to
 after all imports (-1: no switch). JOBSCRIBE_TEST_SPARES names a file: until it exists, processes
 that outlive their main process do not die, as if they waited for a disk. JOBSCRIBE_TEST_LEAVES is
@@ -16,10 +16,11 @@ import socket
 import subprocess
 import sys
 
-from jobscribe.agent.keeper import process
+from jobscribe.agent.keeper import process, reaper
 from jobscribe.agent.keeper.executions import stop
 from jobscribe.agent.keeper.linux import spawn
 from jobscribe.runtime import processes
+from jobscribe.runtime.filesystems import write_atomically
 
 
 def main() -> int:
@@ -36,7 +37,24 @@ def main() -> int:
         spawn._SYS_CLONE3 = 100_000  # an invalid system call number
     if "JOBSCRIBE_TEST_SPARES" in os.environ:
         _spare(os.environ["JOBSCRIBE_TEST_SPARES"])
+    me, place = os.getpid(), config["root"]
+    reaper.fork_keeper(place, config["folder"], ended=lambda status: _tell_end(place, status))
+    _tell(f"{place}/keeper-of-{me}", json.dumps(_identity()))
     return process.run(config, lambda sock: _spawn(sock, path))
+
+
+def _identity() -> dict[str, object]:
+    return {"pid": os.getpid(), "startTicks": processes.start_ticks(os.getpid())}
+
+
+def _tell_end(place: str, status: int) -> None:
+    with open(f"{place}/keeper-of-{os.getpid()}", encoding="ascii") as f:
+        pid = json.load(f)["pid"]
+    _tell(f"{place}/status-of-{pid}", str(status))
+
+
+def _tell(path: str, text: str) -> None:
+    write_atomically(path, text.encode())
 
 
 def _spare(file: str) -> None:

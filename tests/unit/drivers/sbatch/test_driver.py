@@ -509,7 +509,7 @@ async def test_an_agent_that_does_not_start_is_told_in_its_own_words_and_kept(
 ) -> None:
     driver = batch_site.driver()
     batch_site.folder().mkdir(parents=True)
-    (batch_site.folder() / "ledger").write_text("in the way")
+    (batch_site.folder() / "run").write_text("in the way")
     sentence = await refused("agentUnavailable", driver.start(SPEC))
     assert "the keeper cannot use its folder" in sentence
     (log,) = (batch_site.root / "user" / KEY.uid / "agent-sbatch" / "hpc").glob("*-start.log")

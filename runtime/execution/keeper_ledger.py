@@ -1,0 +1,95 @@
+"""The keeper's ledger, `ledger.jsonl` in an agent's folder: its lines, and how to read it. Standard
+library only. The keeper alone writes it.
+
+    {"use": name, "token": token, "ticks": start}   the token is about to be used
+    {"start": name, "pid", "startTicks", ...}       its main process, and what the next keeper needs
+    {"forget": [name, ...]}                         the agent has stored their ends
+    {"agent": pid, "startTicks"}                    the current agent
+
+One JSON object per line, in the order of events. `ticks` are clock ticks since boot, as in
+/proc/pid/stat. A line that is torn or has another form is ignored. Earlier versions had a file
+`ledger/<name>` with the token for each execution, and `start.json` in its evidence.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from .folder import START, read, read_json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+FILE, EARLIER = "ledger.jsonl", "ledger"
+_MOST_BYTES = 256 << 20
+
+
+class Entry:
+    """An execution that is not forgotten. ticks: when its token was used, None if not recorded.
+    start: the record of its main process, or None.
+    """
+
+    __slots__ = ("start", "ticks", "token")
+
+    def __init__(self, token: str, ticks: int | None, start: dict[str, Any] | None = None) -> None:
+        self.token, self.ticks, self.start = token, ticks, start
+
+    @property
+    def main(self) -> tuple[int, int] | None:
+        """Return pid and start time of the recorded main process."""
+        pid, ticks = (
+            (self.start.get("pid"), self.start.get("startTicks")) if self.start else (None, None)
+        )
+        return (pid, ticks) if isinstance(pid, int) and isinstance(ticks, int) else None
+
+
+class Contents:
+    """A ledger. entries: by name, in the order of their use. agent: pid and start time."""
+
+    __slots__ = ("agent", "entries")
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Entry] = {}
+        self.agent: tuple[int, int] | None = None
+
+
+def load(folder: str) -> Contents:
+    """Read the ledger of an agent's folder. Raises OSError only for lack of resources."""
+    out = Contents()
+    for name in _earlier_names(folder):
+        token = (read(f"{folder}/{EARLIER}/{name}", 4096) or b"").decode("utf-8", "replace")
+        out.entries[name] = Entry(token, None)
+    for line in (read(f"{folder}/{FILE}", _MOST_BYTES) or b"").splitlines():
+        try:
+            _apply(out, json.loads(line))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            continue
+    for name, entry in out.entries.items():
+        if entry.start is None:  # also written when the ledger could not be
+            entry.start = read_json(f"{folder}/run/{name}/{START}")
+    return out
+
+
+def _apply(out: Contents, line: dict[str, Any]) -> None:
+    if "use" in line:
+        ticks = line.get("ticks")
+        out.entries[str(line["use"])] = Entry(
+            str(line["token"]), ticks if isinstance(ticks, int) else None
+        )
+    elif "start" in line:
+        name = str(line.pop("start"))
+        out.entries.setdefault(name, Entry(str(line["token"]), None)).start = line
+    elif "forget" in line:
+        for name in line["forget"]:
+            out.entries.pop(name, None)
+    elif "agent" in line:
+        out.agent = int(line["agent"]), int(line["startTicks"])
+
+
+def _earlier_names(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(f"{folder}/{EARLIER}"))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
