@@ -275,9 +275,10 @@ def test_one_user_submits_ten_thousand_runs(site: SupervisorProcess) -> None:
     print(
         f"{count} runs accepted in {took:.1f} s; a status takes {each * 1000:.1f} ms; grown {memory.grown()} MiB"
     )
-    for run in runs[:: count // 50]:
+    canceled = runs[100 :: count // 50]  # the first ones may wait with the agent
+    for run in canceled:
         assert site.cancel(run)["over"], "a queued run is over with its cancel"
-    left = count - len(runs[:: count // 50])
+    left = count - len(canceled)
     assert f"({left - 1} of them ahead)" in site.status(runs[-1])["jobStatusMessage"]
     for run in holders:
         site.cancel(run)

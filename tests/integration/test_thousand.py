@@ -104,7 +104,10 @@ def test_a_thousand_runs_of_ten_users(site: SupervisorProcess) -> None:
     assert [
         (j.run.serial, j.run.status, j.run.exit.code) for j in (jobs[jid_of(r)] for r in all_runs)
     ] == [(s, "completed", 0) for s in serials]
-    assert set(map(tuple, stories(site.root).values())) == {tuple(STORY)}
+    assert {
+        tuple(type_ for type_ in story if type_ != "TaskSlotGranted")
+        for story in stories(site.root).values()
+    } == {tuple(STORY)}
     assert sum(len(j.run.attempts) for j in jobs.values()) == len(all_runs)
     _check_stamps(stamps, {jid_of(r): s for r, s in zip(all_runs, serials, strict=True)})
 
