@@ -111,7 +111,9 @@ class Engine:
         self.ports = ports
         self.world = World(policy, self._agent_record)
         self._pending: deque[_Pending] = deque()
-        self._durable: OrderedDict[str, DurableJob] = OrderedDict()
+        self._durable: dict[str, DurableJob] = {}
+        #: those of them that have finished, and those of these that are heavy, in order of use
+        self._finished: OrderedDict[str, None] = OrderedDict()
         self._heavy: OrderedDict[str, None] = OrderedDict()
         self._requests: dict[tuple[str, str], tuple[str, int]] = {}
         self._paused_until: float | None = None
@@ -244,24 +246,25 @@ class Engine:
         """Cache a job for later reads."""
         jid = entry.job.jid
         self._durable[jid] = entry
-        self._durable.move_to_end(jid)
-        if not entry.job.busy and _is_heavy(entry.job):
+        if entry.job.busy:
+            self._finished.pop(jid, None)
+            self._heavy.pop(jid, None)
+            return
+        self._finished[jid] = None
+        self._finished.move_to_end(jid)
+        if _is_heavy(entry.job):
             self._heavy[jid] = None
             self._heavy.move_to_end(jid)
 
     def _trim(self) -> None:
-        """Evict finished jobs from the cache. Busy jobs are few and stay."""
-        while len(self._durable) > CACHED + len(self.world.jobs):
-            jid, entry = next(iter(self._durable.items()))
-            if entry.job.busy:
-                self._durable.move_to_end(jid)
-            else:
-                del self._durable[jid]
+        """Evict finished jobs from the cache. Busy jobs stay."""
+        while len(self._finished) > CACHED:
+            jid, _ = self._finished.popitem(last=False)
+            self._heavy.pop(jid, None)
+            del self._durable[jid]
         while len(self._heavy) > HEAVY_CACHED:
             jid, _ = self._heavy.popitem(last=False)
-            entry_ = self._durable.get(jid)
-            if entry_ is not None and not entry_.job.busy:
-                del self._durable[jid]
+            del self._finished[jid], self._durable[jid]
 
     # ---- the store fails
 
@@ -355,6 +358,7 @@ class Engine:
         """Fold the world from the log."""
         self.world = World(self.policy, self._agent_record, self._outages)
         self._durable.clear()
+        self._finished.clear()
         self._heavy.clear()
         self._requests.clear()
         jobs: list[tuple[Job, int]] = []
