@@ -115,6 +115,8 @@ def _files(run: Run) -> tuple[str, ...]:
     A run that never started has at most `exit.json`.
     """
     exit_ = run.exit
+    if any(task.waits_for_slot for task in run.live_tasks):
+        return ()
     if run.started_at is None and not run.active:
         return () if exit_ is None else ("exit.json",)
     empty = {

@@ -90,6 +90,13 @@ class Walk:
 
 
 @pytest.fixture(scope="module")
+def site(sites: Any) -> SupervisorProcess:
+    """Return a site where every run waits in the queue, as the page shows it."""
+    slots = ("slots.local_sequential=4", "slots.local_parallel=4")
+    return sites.make(*slots, "limits.placed_ahead_secs=0")
+
+
+@pytest.fixture(scope="module")
 def walk(site: SupervisorProcess) -> Walk:
     return Walk(site)
 
