@@ -88,8 +88,10 @@ class Channel:
                 del self._out[: self._sock.send(self._out[: 1 << 18])]
         except BlockingIOError:
             pass
-        except OSError:
-            self._end()
+        except OSError:  # the other end has closed; its last messages may still be here
+            self.drain()
+            if not self.closed:
+                self._end()
             return
         self._watch_writable(bool(self._out))
         if self._finishing:

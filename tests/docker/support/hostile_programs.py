@@ -219,7 +219,7 @@ while True:
 #: Takes memory until it is killed.
 MEMORY = "x = []\nwhile True: x.append(bytearray(1 << 20))"
 #: Sends SIGKILL to every process that this user can reach.
-KILLS = "import os, time\nos.kill(-1, 9)\ntime.sleep(600)"
+KILLS = "import os, time\nif os.fork() == 0:\n    os.kill(-1, 9)\ntime.sleep(600)"
 #: Signals process 1 with a signal that it handles.
 TELLS_THE_KEEPER = (
     "import os, signal, time\nsignal.signal(15, signal.SIG_IGN)\nos.kill(1, 15)\ntime.sleep(600)"
