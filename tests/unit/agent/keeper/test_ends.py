@@ -139,12 +139,20 @@ def test_a_stop_that_was_noted_and_never_signaled_does_not_decide_an_exit(
     assert (exit_["code"], exit_["stopReason"]) == (6, None)
 
 
+#: Shell text of a job that writes the record of its own exit while it runs: exit code 4.
+_FORGE_RECORD = (
+    'read mono _ </proc/uptime; ticks=$(cut -d" " -f22 /proc/$$/stat); '
+    'record="${JOBSCRIBE_TERMINATION_MESSAGE%/*}/wait-status.json"; '
+    """printf '{"pid": %s, "startTicks": %s, "status": 1024, "userSecs": 0, "systemSecs": 0, """
+    """"at": %s, "mono": %s}' $$ "$ticks" "$(date +%s)" "$mono" >"$record.new"; """
+    'mv "$record.new" "$record"'
+)
+
+
 def test_without_a_keeper_an_exit_is_known_when_it_is_written_and_its_process_is_gone(
     keeper: Keeper,
 ) -> None:
-    token = keeper.launch(
-        f'echo "{{\\"pid\\": $$, \\"status\\": 0}}" >"${{JOBSCRIBE_TERMINATION_MESSAGE%/*}}/wait-status.json"; sleep {2 * JOB_SECS}; exit 4'
-    )
+    token = keeper.launch(f"{_FORGE_RECORD}; sleep {2 * JOB_SECS}; exit 4")
     said = keeper.next("started", token)
     evidence = Evidence(keeper.folder / "run")
     execution = Execution(

@@ -78,6 +78,17 @@ def _takes(wanted: tuple[str, int]) -> bool:
     return leases.take(*wanted) is not None
 
 
+def test_who_looked_before_another_took_it_does_not_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = str(tmp_path / "lease")
+    elsewhere(tmp_path / "lease", 7)
+    before = leases.numbers(folder)
+    assert leases.take(folder, 7) is not None
+    monkeypatch.setattr(leases, "numbers", lambda _folder: before)
+    assert leases.take(folder, 7) is None
+
+
 def test_what_was_given_back_is_free_at_once(tmp_path: Path) -> None:
     folder = str(tmp_path / "lease")
     first = leases.take(folder, 0)
