@@ -16,6 +16,7 @@ from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.launch.job_script import export_lines, script
 from jobscribe.protocol.wire.messages import TaskSpec
+from jobscribe.runtime.execution.folder import from_code
 
 pytestmark = pytest.mark.process
 
@@ -158,6 +159,24 @@ def test_the_exit_is_written_and_a_signal_leaves_words(
 ) -> None:
     ran = Ran(shell, evidence, *command)
     assert (ran.code, ran.written, bool(ran.words), ran.err) == (code, written, spoke, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("exit 130", {"code": 130}),
+        ("exit 137", {"code": 137}),
+        ("exit 141", {"code": 141}),
+        ("kill -9 $$", {"signal": 9, "coreDumped": False}),
+        ("kill -13 $$", {"code": 141}),  # shells print nothing for SIGPIPE
+        ("kill -2 0", {"signal": 2, "coreDumped": False}),
+    ],
+)
+def test_a_signal_is_told_from_an_exit_code_of_128_and_more(
+    shell: list[str], evidence: Path, text: str, found: dict[str, object]
+) -> None:
+    ran = Ran(shell, evidence, "sh", "-c", text)
+    assert from_code(str(evidence), ran.code) == found
 
 
 @pytest.mark.parametrize(
