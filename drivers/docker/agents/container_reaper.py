@@ -9,7 +9,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
-from ....protocol.ids import AgentKey, parse_agent_key
+from ....protocol.ids import AgentKey, agent_log_ids, parse_agent_key
 from ....protocol.redaction import Redactor
 from ....runtime.log.logger import Log
 from ... import untrusted_files
@@ -101,13 +101,18 @@ class ContainerReaper:
         try:
             await remove(engine, id_)
         except EngineError as e:  # the next call removes it
-            self._log(
+            self._log_of(container)(
                 "container {} on host {} has ended and could not be removed: {}",
                 container["Name"].lstrip("/"),
                 engine.name,
                 e.sentence,
             )
         return self._reasons.get(id_) or exit_status.REMOVED
+
+    def _log_of(self, container: dict[str, Any]) -> Log:
+        """Return a log whose lines carry the ids of the container's agent."""
+        key = names.parse_agent_label(container["Config"]["Labels"])
+        return self._log if key is None else self._log.bound(**agent_log_ids(key))
 
     async def _store_evidence(self, engine: HostEngine, id_: str, container: dict[str, Any]) -> str:
         """Store the evidence: everything the engine knows about the end."""
@@ -140,7 +145,8 @@ class ContainerReaper:
             "lastLines": lines,
             "unread": unread,
         }
-        self._log(
+        log = self._log_of(container)
+        log(
             "container {} on host {} ended: {} (exit code {}, OOMKilled {}, memory ran out {} times{})",
             name,
             engine.name,
@@ -153,7 +159,7 @@ class ContainerReaper:
         try:
             await asyncio.to_thread(self._write, key, record)
         except (OSError, ValueError) as e:
-            self._log(
+            log(
                 "the end of container {} could not be written into its agent's folder: {}",
                 name,
                 str(e),

@@ -24,7 +24,7 @@ from jobscribe.agent.batch.controller import BatchController
 from jobscribe.agent.files.output_reader import Evidence
 from jobscribe.protocol.clusters.batch import BatchRequest
 from jobscribe.protocol.clusters.cluster import Cluster, fallback_secs
-from jobscribe.protocol.ids import Token
+from jobscribe.protocol.ids import Token, execution_log_ids
 from jobscribe.protocol.jobs.exit_info import ExitFacts
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.protocol.wire.messages import Execution, TaskSpec
@@ -45,12 +45,14 @@ class Login:
 
 
 class Told:
-    """A sink of a log that records errors only."""
+    """A sink of a log. failures: the last lines of tracebacks."""
 
     def __init__(self) -> None:
+        self.records: list[Record] = []
         self.failures: list[str] = []
 
     def write(self, record: Record) -> None:
+        self.records.append(record)
         if record.traceback:
             self.failures.append(record.traceback.strip().splitlines()[-1].partition(": ")[2])
 
@@ -181,6 +183,18 @@ async def test_a_plain_run_goes_its_way(batch_site: Ground) -> None:
     states = [e.state for e in batch_site.of(token)]
     assert states == sorted(states, key=["starting", "running", "ended"].index)
     assert msgspec.json.decode(batch_site.evidence(token, "exit.json").read_bytes())["code"] == 7
+
+
+async def test_lines_about_a_task_carry_its_ids(batch_site: Ground) -> None:
+    told = Told()
+    batch = await batch_site.agent(told=told)
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec("exit 7"))
+    await batch_site.ended(token)
+    found = [r for r in told.records if token.jid in r.message]
+    assert len(found) >= 2
+    for record in found:
+        assert execution_log_ids(token).items() <= record.ids.items(), record
 
 
 async def test_a_token_is_launched_once_however_often_it_is_asked_for(batch_site: Ground) -> None:

@@ -19,10 +19,11 @@ from jobscribe.agent.workers import call_queue as workers_module
 from jobscribe.agent.workers import worker_process
 from jobscribe.agent.workers.call_queue import QUEUE_LIMIT, CallQueue
 from jobscribe.protocol.errors import CODES
+from jobscribe.protocol.ids import short_op
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.protocol.wire.codec import Decoder, Encoder
 from jobscribe.protocol.wire.messages import REPLY_LIMIT, Call, CallReply, OpError
-from jobscribe.runtime.log.logger import Direct, Log
+from jobscribe.runtime.log.logger import Direct, Log, Record
 
 pytestmark = pytest.mark.process
 
@@ -33,10 +34,16 @@ CANARY = "s3cret-of-the-agent"
 
 
 class Lines:
-    """A log output that keeps its text."""
+    """A sink of a log that keeps records and text."""
 
     def __init__(self) -> None:
         self.text = ""
+        self.records: list[Record] = []
+        self._direct = Direct(self)
+
+    def write(self, record: Record) -> None:
+        self.records.append(record)
+        self._direct.write(record)
 
     def put(self, text: str) -> None:
         self.text += text
@@ -49,7 +56,7 @@ class Pool:
         self.run_dir.mkdir()
         self.answers: dict[str, asyncio.Future] = {}
         self.nap = f"86400.{os.getpid()}{next(_numbers):04d}"
-        log = Log("agent", Redactor([CANARY]), Direct(self.log))
+        log = Log("agent", Redactor([CANARY]), self.log)
         login = LoginEnvironment(place, timeout_secs=0)
         self.workers = CallQueue(
             log,
@@ -270,6 +277,16 @@ async def test_what_is_not_there_or_makes_no_sense(
 ) -> None:
     got, error = await pool.refusal(method, args, cmd=cmd)
     assert got == code and words in error, error
+
+
+async def test_lines_about_a_call_carry_its_op(pool: Pool) -> None:
+    calls = [pool.ask("find"), pool.ask("no_such_method")]
+    await asyncio.gather(*calls)
+    for call in calls:
+        found = [r for r in pool.log.records if short_op(call.op) in r.message]
+        assert found
+        for record in found:
+            assert record.ids["op"] == short_op(call.op), record
 
 
 async def test_a_run_directory_that_is_gone(pool: Pool) -> None:

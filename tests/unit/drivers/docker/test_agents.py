@@ -20,9 +20,9 @@ from jobscribe.drivers.docker.agents.driver import STARTS_AT_ONCE, DockerDriver
 from jobscribe.drivers.docker.containers import names
 from jobscribe.protocol.clusters.container_pool import Limits, Pool, PoolHost
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.ids import AgentKey
+from jobscribe.protocol.ids import AgentKey, agent_log_ids
 from jobscribe.protocol.redaction import Redactor
-from jobscribe.runtime.log.logger import Direct, Log
+from jobscribe.runtime.log.logger import Direct, Log, Record
 
 KEY = AgentKey("docker", "sequential", "User0001", "a")
 TOKEN, AGENT_ID = "SecretToken" * 3, "AbCdSecretId" * 3
@@ -38,6 +38,8 @@ class House:
     def __init__(self, root: Path, fake: FakeDocker) -> None:
         self.root, self.fake = root, fake
         self.lines: list[str] = []
+        self.records: list[Record] = []
+        self._direct = Direct(self)
         self.hosts: list[tuple[str, ...]] = []
         self.address: dict[str, Any] = {
             "agentsUrl": "ws://127.0.0.1:9000/agent",
@@ -61,6 +63,10 @@ class House:
             call_secs=5,
         )
 
+    def write(self, record: Record) -> None:
+        self.records.append(record)
+        self._direct.write(record)
+
     def put(self, text: str) -> None:
         self.lines.append(text)
 
@@ -70,7 +76,7 @@ class House:
     def driver(
         self, *, watch: bool = True, deployment: str = DEPLOYMENT, **more: Any
     ) -> DockerDriver:
-        log = Log("supervisor", Redactor([TOKEN, AGENT_ID]), Direct(self))
+        log = Log("supervisor", Redactor([TOKEN, AGENT_ID]), self)
         driver = DockerDriver(
             msgspec.structs.replace(self.pool, **more),
             self.root,
@@ -863,3 +869,14 @@ async def test_a_check_names_the_host(house: House) -> None:
     said = await house.driver(hosts=two).check()
     assert len(said) == 1 and "host b" in said[0]
     assert await house.driver().check() == []
+
+
+async def test_lines_about_an_agent_carry_its_ids(house: House) -> None:
+    await house.driver().start(spec())
+    house.fake.finish(NAME, 137, oom=True)
+    await until(lambda: house.ends() and not house.agents())
+    for module in ("container_start", "container_reaper"):
+        found = [r for r in house.records if f"/{module}.py" in r.where]
+        assert found, module
+        for record in found:
+            assert agent_log_ids(KEY).items() <= record.ids.items(), record

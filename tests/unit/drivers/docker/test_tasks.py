@@ -21,7 +21,7 @@ from jobscribe.drivers.docker.tasks import networks, poll_loop, start, stop
 from jobscribe.drivers.docker.tasks.init_script import init_script
 from jobscribe.drivers.docker.tasks.ledger import ContainerLedger, make_folders_below, replace_file
 from jobscribe.drivers.docker.tasks.sampler import Sampling, memory_peak, sample
-from jobscribe.protocol.ids import Token, op_id
+from jobscribe.protocol.ids import Token, agent_log_ids, execution_log_ids, op_id
 from jobscribe.protocol.jobs.exit_info import ExitFacts
 from jobscribe.protocol.wire.messages import PortsProbed, Shared, Snapshot, TaskRun
 
@@ -898,3 +898,15 @@ def test_a_sample_is_in_the_words_of_the_wire() -> None:
         memory_peak({"memory_stats": {"usage": 100, "max_usage": 900}}),
         memory_peak({}),
     ) == (70, 900, None)
+
+
+async def test_lines_about_a_task_carry_its_ids(life: Life, fake: FakeDocker) -> None:
+    token = token_of()
+    life.tasks.launch(KEY, token, life.spec(token, "true"))
+    await life.until(lambda: any("runs in container" in line for line in life.lines), "it runs")
+    end(fake, life, token)
+    await life.until(lambda: any("has ended" in line for line in life.lines), "it has ended")
+    found = [r for r in life.records if str(token) in r.message]
+    assert len(found) >= 2
+    for record in found:
+        assert (agent_log_ids(KEY) | execution_log_ids(token)).items() <= record.ids.items()

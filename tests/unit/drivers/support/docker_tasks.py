@@ -25,7 +25,7 @@ from jobscribe.protocol.wire.messages import (
     Snapshot,
     TaskSpec,
 )
-from jobscribe.runtime.log.logger import Log
+from jobscribe.runtime.log.logger import Log, Record
 
 KEY = AgentKey("docker", "container", "TaskUsr1", "a")
 DEADLINE_SECS = 20.0
@@ -52,18 +52,12 @@ class Life:
     ) -> None:
         self.root, self.deployment = root, deployment
         self.heard: list[Any] = []
-        self.lines: list[str] = []
+        self.records: list[Record] = []
         self.is_up = False
         host = PoolHost(name="a", address=address, cpu=8, memory_mb=8000)
         users = (200_000, 200_099) if os.geteuid() == 0 else None
         fields = {"pull": "never", "log_driver": "json-file", "unix_users": users, **pool}
-        log = Log(
-            "test",
-            Redactor(),
-            SimpleNamespace(
-                write=lambda record: self.lines.append(f"{record.message}{record.traceback}")
-            ),
-        )  # type: ignore[arg-type]
+        log = Log("test", Redactor(), SimpleNamespace(write=self.records.append))  # type: ignore[arg-type]
         self.driver = DockerDriver(
             Pool(hosts=(host,), image=image, **fields),
             root,
@@ -75,6 +69,10 @@ class Life:
             reporter=self,
         )
         self.tasks = ContainerTaskController(self.driver, log, head=64 * 1024, tail=64 * 1024)
+
+    @property
+    def lines(self) -> list[str]:
+        return [f"{record.message}{record.traceback}" for record in self.records]
 
     async def open(self) -> "Life":
         self.driver.watch()
