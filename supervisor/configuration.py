@@ -9,6 +9,7 @@ from ..drivers.local_agents import LocalDriver
 from ..drivers.local_gpus import cards
 from ..protocol.clusters.cluster import Clusters
 from ..protocol.clusters.container_pool import Pool, PoolHost
+from ..protocol.ids import AgentKind
 from ..service.settings.settings import Settings
 from ..service.site.exit_table_file import load
 from .core.resources.gang_allocator import Node
@@ -78,24 +79,26 @@ def policy(
     limits, slots = settings.limits, settings.slots
     places: dict[str, tuple[HostCapacity, ...]] = {}
     nodes: dict[str, tuple[Node, ...]] = {}
-    runs: dict[tuple[str, str], int] = {}
+    runs: dict[tuple[str, AgentKind], int] = {}
     if "local" in drivers:
         places["local"], nodes["local"] = (_local_place(settings),), (local_node(settings),)
-        runs |= dict.fromkeys((("local", "sequential"), ("local", "parallel")), slots.op_run)
+        runs |= dict.fromkeys(
+            (("local", AgentKind.SEQUENTIAL), ("local", AgentKind.PARALLEL)), slots.op_run
+        )
     if pool is not None:
         places["docker"] = tuple(_pool_place(pool, host) for host in pool.hosts)
         nodes["docker"] = tuple(_pool_node(pool, host) for host in pool.hosts)
         runs |= {
-            ("docker", "sequential"): pool.sequential.runs,
-            ("docker", "parallel"): pool.parallel.runs,
-            ("docker", "container"): CONTAINER_RUNS,
+            ("docker", AgentKind.SEQUENTIAL): pool.sequential.runs,
+            ("docker", AgentKind.PARALLEL): pool.parallel.runs,
+            ("docker", AgentKind.CONTAINER): CONTAINER_RUNS,
         }
     starts = {} if pool is None else {"docker": pool.pull_secs + QUEUED_STARTS_SECS}
     if clusters is not None:
         places["sbatch"] = tuple(
             HostCapacity(
                 host=c.name,
-                slots={"parallel": c.runs},
+                slots={AgentKind.PARALLEL: c.runs},
                 user_runs=c.runs_per_user,
                 limit_slack_secs=c.limit_slack_secs,
             )
@@ -129,7 +132,10 @@ def _local_place(settings: Settings) -> HostCapacity:
     slots = settings.slots
     return HostCapacity(
         host="localhost",
-        slots={"sequential": slots.local_sequential, "parallel": slots.local_parallel},
+        slots={
+            AgentKind.SEQUENTIAL: slots.local_sequential,
+            AgentKind.PARALLEL: slots.local_parallel,
+        },
     )
 
 
@@ -151,8 +157,11 @@ def local_node(settings: Settings) -> Node:
 def _pool_place(pool: Pool, host: PoolHost) -> HostCapacity:
     return HostCapacity(
         host=host.name,
-        slots={"sequential": host.sequential, "parallel": host.parallel},
-        agent_mb={"sequential": pool.sequential.memory_mb, "parallel": pool.parallel.memory_mb},
+        slots={AgentKind.SEQUENTIAL: host.sequential, AgentKind.PARALLEL: host.parallel},
+        agent_mb={
+            AgentKind.SEQUENTIAL: pool.sequential.memory_mb,
+            AgentKind.PARALLEL: pool.parallel.memory_mb,
+        },
         memory_mb=host.agents_mb,
         plans=frozenset(host.plans),
     )

@@ -10,11 +10,11 @@ from typing import Literal
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import Metric
 
-from ...protocol.ids import AgentKey
+from ...protocol.ids import AgentKey, AgentKind
 from ..process.counters import DisconnectReason
 from .cause_labels import CAUSES, FINAL, attempt_causes
 
-KINDS = ("sequential", "parallel")
+KINDS = (AgentKind.SEQUENTIAL, AgentKind.PARALLEL)
 #: Buckets in seconds for waits and run times of jobs: to 24 hours.
 LONG = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 28800, 57600, 86400)
 #: Buckets in seconds for internal operations.

@@ -9,7 +9,15 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 from ....protocol.errors import Refusal
-from ....protocol.ids import AgentKey, Token, parse_agent_key, parse_token, short_agent, short_op
+from ....protocol.ids import (
+    AgentKey,
+    AgentKind,
+    Token,
+    parse_agent_key,
+    parse_token,
+    short_agent,
+    short_op,
+)
 
 Part = Literal["agent", "task", "relay", "network"]
 
@@ -29,7 +37,7 @@ LOGGED: Final = (JID, OP, UID, AGENT)
 #: Length of digests in names, in hex digits. Digests of concurrent objects on one host must not
 #: collide.
 _HEX = 12
-_KINDS = {"sequential": "s", "parallel": "p"}
+_KINDS = {AgentKind.SEQUENTIAL: "s", AgentKind.PARALLEL: "p"}
 
 
 def agent(key: AgentKey, deployment: str | None = None) -> str:

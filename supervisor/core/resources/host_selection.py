@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from ....protocol.clusters.cluster import LIMIT_SLACK_SECS
+from ....protocol.ids import AgentKind
 
 
 class HostCapacity(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,8 +24,8 @@ class HostCapacity(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     host: str
-    slots: dict[str, int]
-    agent_mb: dict[str, int] = {}
+    slots: dict[AgentKind, int]
+    agent_mb: dict[AgentKind, int] = {}
     memory_mb: int | None = None
     plans: frozenset[str] = frozenset()
     #: concurrent runs of one user on a cluster; None: the driver's number

@@ -6,7 +6,7 @@ sizes of pools are not here, because they depend on the configuration (`World`).
 
 import msgspec
 
-from ....protocol.ids import AgentKey
+from ....protocol.ids import AgentKey, AgentKind
 
 
 class JobPool(msgspec.Struct, frozen=True, tag=True):
@@ -27,7 +27,7 @@ class OpPool(msgspec.Struct, frozen=True, tag=True):
     """The runs of one user with this driver and agent kind. host: a cluster, None for all hosts."""
 
     driver: str
-    kind: str
+    kind: AgentKind
     uid: str
     host: str | None
 
@@ -42,7 +42,7 @@ class CpuPool(msgspec.Struct, frozen=True, tag=True):
     """The slots for plain runs of this kind on this host, or in the queue of this cluster."""
 
     driver: str
-    kind: str
+    kind: AgentKind
     host: str
 
 

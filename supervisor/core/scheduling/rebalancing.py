@@ -7,7 +7,7 @@ memory for its agent, or because another host has a free slot and no waiting run
 from collections.abc import Iterable
 
 from ....protocol.api.requests import RunSpec
-from ....protocol.ids import AgentKey
+from ....protocol.ids import AgentKey, AgentKind
 from ..resources import host_selection
 from ..resources.concurrency_limits import RunKey
 from ..resources.limit_pools import CpuPool
@@ -60,7 +60,7 @@ def rebalance(tx: Transaction) -> None:
             _rebalance(tx, driver, kind)
 
 
-def _rebalance(tx: Transaction, driver: str, kind: str) -> None:
+def _rebalance(tx: Transaction, driver: str, kind: AgentKind) -> None:
     world = tx.world
     pools = {
         p.host: world.slots.pools.get(CpuPool(driver, kind, p.host))

@@ -5,6 +5,7 @@ settings.
 import msgspec
 
 from ....diagnosis.exit_table import Table
+from ....protocol.ids import AgentKind
 from ..resources.bin_packing import Node
 from ..resources.host_selection import HostCapacity
 
@@ -22,8 +23,8 @@ class CoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     #: per (driver, kind), for each host without its own number
-    cpu_slots: dict[tuple[str, str], int] = {}
-    op_run_slots: dict[tuple[str, str], int] = {}
+    cpu_slots: dict[tuple[str, AgentKind], int] = {}
+    op_run_slots: dict[tuple[str, AgentKind], int] = {}
     places: dict[str, tuple[HostCapacity, ...]] = {}
     containers: frozenset[str] = frozenset()
     batch: frozenset[str] = frozenset()
@@ -77,13 +78,13 @@ class CoreConfig(msgspec.Struct, frozen=True, kw_only=True):
             p.memory_mb is not None for p in self.hosts(driver)
         )
 
-    def runs_at(self, driver: str, kind: str, host: str | None) -> int:
+    def runs_at(self, driver: str, kind: AgentKind, host: str | None) -> int:
         """Return the concurrent runs of one user, for this host if it has its own number."""
         place = None if host is None else self.place(driver, host)
         there = None if place is None else place.user_runs
         return self.op_run_slots.get((driver, kind), 1) if there is None else there
 
-    def slots_at(self, driver: str, kind: str, host: str) -> int:
+    def slots_at(self, driver: str, kind: AgentKind, host: str) -> int:
         """Return the concurrent plain runs on this host."""
         place = self.place(driver, host)
         there = None if place is None else place.slots.get(kind)
