@@ -112,35 +112,23 @@ def row(o: Outcome) -> str:
     return f"| {o.mutant.guarantee} | {o.mutant.name} | `{o.mutant.file}` | `{o.mutant.test.split()[0]}` | {caught} | {o.secs:.0f} |"
 
 
-def with_rows(text: str, outcomes: list[Outcome]) -> str:
-    """Return the page with the rows of these outcomes. A row replaces the older row of the same
-    bug, or is appended.
+def page(old: str, outcomes: list[Outcome]) -> str:
+    """Return the text of MUTANTS.md: the rows of these outcomes, and those of the old page for the
+    other bugs of mutants.toml, in its order.
     """
-    lines = text.rstrip("\n").split("\n")
-    for o in outcomes:
-        old = [
-            n
-            for n, line in enumerate(lines)
-            if line.startswith(f"| {o.mutant.guarantee} | {o.mutant.name} |")
-        ]
-        if old:
-            lines[old[0]] = row(o)
-        else:
-            lines.append(row(o))
-    return "\n".join(lines) + "\n"
-
-
-def page(outcomes: list[Outcome]) -> str:
-    """Return the text of MUTANTS.md."""
-    rows = [row(o) for o in outcomes]
-    caught = sum(o.caught for o in outcomes)
+    found = {_key(o.mutant): row(o) for o in outcomes}
+    rows = []
+    for key in map(_key, read()):
+        earlier = [line for line in old.splitlines() if line.startswith(key)]
+        rows += [found[key]] if key in found else earlier
+    caught = sum(line.split(" | ")[-2] == "yes" for line in rows)
     return "\n".join(
         [
             "# Bugs that were planted",
             "",
             "Written by `python tests/chaos/mutants.py`; the bugs are in mutants.toml. Each was planted alone in a copy of the tree.",
             "",
-            f"{caught} of {len(outcomes)} were caught.",
+            f"{caught} of {len(rows)} were caught.",
             "",
             "| guarantee | bug | in | test | caught | seconds |",
             "| --- | --- | --- | --- | --- | --- |",
@@ -148,6 +136,11 @@ def page(outcomes: list[Outcome]) -> str:
             "",
         ]
     )
+
+
+def _key(mutant: Mutant) -> str:
+    """Return the start of the bug's row."""
+    return f"| {mutant.guarantee} | {mutant.name} |"
 
 
 def main() -> int:
@@ -169,7 +162,7 @@ def main() -> int:
             if not o.caught:
                 print(f"    {o.said}", flush=True)
             outcomes.append(o)
-    PAGE.write_text(with_rows(PAGE.read_text(), outcomes) if args.only else page(outcomes))
+    PAGE.write_text(page(PAGE.read_text() if args.only else "", outcomes))
     return 0 if all(o.caught for o in outcomes) else 1
 
 
