@@ -466,7 +466,7 @@ def found(tx: Transaction, input_: DriverFound) -> None:
         tx.record_agent(key, AgentGone(at=tx.now.wall, agent_key=key, reason=input_.detail))
         tx.change_phase(view, PhaseTrigger.FOUND_GONE)
         if view.needed:
-            _start(tx, key)
+            ensure(tx, key)
         return
     tx.change_phase(view, PhaseTrigger.FOUND_ALIVE)
     view.away = input_.detail

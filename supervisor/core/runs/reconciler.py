@@ -291,17 +291,20 @@ def finish(
     run = tx.world.jobs[token.jid].run
     if run is not None and not run.spec.roles and exit_.started_at and exit_.ended_at:
         placement_ahead.record_duration(view, exit_.ended_at - exit_.started_at)
-    if (
-        run is not None
-        and run.serial == token.serial
-        and cluster_assignment.queue_limit_continues(tx.world.policy, run)
-    ):
-        tx.emit(ClearTimer(timers.QueueLimit(token.jid, token.serial)))
     diagnosis = diagnose(exit_, tx.world.policy.exits)
     if debug_hold.is_wanted(tx, task, exit_, diagnosis):
         debug_hold.hold(tx, task, exit_, diagnosis)
     else:
         attempts.task_ended(tx, task, exit_, diagnosis)
+    run = tx.world.jobs[token.jid].run
+    if (
+        run is not None
+        and run.serial == token.serial
+        and cluster_assignment.queue_limit_continues(tx.world.policy, run)
+        # other tasks of the attempt may still wait there
+        and not cluster_assignment.in_scheduler_queue(tx.world.policy, run)
+    ):
+        tx.emit(ClearTimer(timers.QueueLimit(token.jid, token.serial)))
 
 
 def _with_batch_report(tx: Transaction, token: Token, exit_: ExitInfo) -> ExitInfo:

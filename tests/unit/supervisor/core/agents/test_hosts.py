@@ -12,6 +12,7 @@ from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.interface.inputs import (
     DriverFailed,
+    DriverFound,
     HostChanged,
     RequireAgent,
     Restarted,
@@ -245,6 +246,20 @@ def test_a_start_that_fails_on_a_host_that_is_down_uses_up_no_try(two, kit):
         down(two, "a", up=True)
         down(two, "b", up=True)
     assert two.state() == ("pending", None) and two.world.agent(kit.key_of(host="a")).failures == 0
+
+
+def test_an_agent_found_gone_is_started_when_its_host_is_up(two, kit):
+    key = kit.key_of(host="a")
+    two.submit()
+    two.up(key)
+    two.reports(kit.running(two.token()), key=key)
+    two.disconnect(key)
+    down(two, "a")
+    before = len(two.asked(fx.StartAgent))
+    two.tell(DriverFound(key, "gone", "its process is gone"))
+    assert two.world.agent(key).phase == "absent" and len(two.asked(fx.StartAgent)) == before
+    down(two, "a", up=True)
+    assert [e.key for e in two.asked(fx.StartAgent)[before:]] == [key]
 
 
 def test_what_is_placed_stays_where_it_is(two, kit):

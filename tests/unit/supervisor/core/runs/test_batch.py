@@ -543,6 +543,20 @@ def test_a_gang_holds_a_place_in_the_queue_of_its_cluster(kit):
     assert stage.job(2).live_tasks()
 
 
+def test_the_queue_limit_of_a_gang_counts_until_none_of_its_tasks_waits(stage, kit):
+    role = kit.role("a", 2, min_failed=2)
+    tasks = gang(stage, kit, role, queue_limit_secs=50.0)
+    limit = timers.QueueLimit(stage.job().jid, stage.job().run.serial)
+    refused = ExitInfo(source="start", detail="refused", fault="batchRefused")
+    for task, waits in zip(tasks, (True, False), strict=True):
+        assert limit in stage.clock
+        ended = msgspec.structs.replace(
+            kit.ended(task.token), exit=refused, started_at=None, pid=None, start_ticks=None
+        )
+        stage.reports(ended, key=key())
+        assert (limit in stage.clock) is waits
+
+
 # ---- status messages
 
 
