@@ -68,7 +68,7 @@ ifneq (,$(findstring tests/,$(PYTEST_ARGS)))
 else
 	@mkdir -p build; rm -f $(reruns); export TEST_RERUNS=$(abspath $(reruns)); \
 	$(python) -m pytest -n 4 --dist loadfile $(floors) $(PYTEST_ARGS); floors=$$?; \
-	$(python) -m pytest -n 5 --dist loadgroup $(neighbours) $(addprefix --ignore=,$(browsers)) $(PYTEST_ARGS); neighbours=$$?; \
+	$(python) -m pytest -n 4 --dist loadgroup $(neighbours) $(addprefix --ignore=,$(browsers)) $(PYTEST_ARGS); neighbours=$$?; \
 	$(python) -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(others) $(addprefix --ignore=,$(alone)) $(PYTEST_ARGS); others=$$?; \
 	$(python) -m pytest $(alone) $(PYTEST_ARGS); alone=$$?; \
 	$(python) tests/support/rerun_count.py $(reruns); reruns=$$?; \

@@ -1,7 +1,8 @@
 """Eviction of idle agents: after an idle time, or at once if another agent needs the memory of
 their host.
 
-No agent that is needed is evicted. If an agent is needed again while it stops, it is started again
+No agent that is needed is evicted, with one exception: an agent whose runs only wait makes room for
+one whose executions must be found. If an agent is needed again while it stops, it is started again
 afterwards, unless it reports that it is busy.
 """
 
@@ -53,7 +54,14 @@ def update(tx: Transaction) -> None:
                     )
                 )
             tx.changed_memory[key.driver, key.host] = None
-        elif view.idle and not idle:
+        elif (
+            view.phase == AgentPhase.UP
+            and view.synced
+            and view.only_waits
+            and tx.world.host_assignment.waiting_for_memory
+        ):
+            tx.changed_memory[key.driver, key.host] = None
+        if view.idle and not idle:
             view.idle = view.busy = False
             tx.emit(ClearTimer(timers.AgentIdleDeadline(key)))
 
@@ -166,7 +174,7 @@ def ensure_memory(tx: Transaction, key: AgentKey) -> bool:
     needed, if that can help.
     """
     host_assignment = tx.world.host_assignment
-    lacking = host_assignment.missing_mb(key)
+    lacking = host_assignment.missing_mb(key) + host_assignment.reserved_mb(key)
     if lacking <= 0:
         return True
     lacking -= sum(map(host_assignment.agent_mb, host_assignment.leaving_agents(key)))

@@ -89,3 +89,8 @@ class AgentState(msgspec.Struct, kw_only=True):
     @property
     def needed(self) -> bool:
         return bool(self.queued or self.placed or self.wanted or self.holding)
+
+    @property
+    def only_waits(self) -> bool:
+        """Return whether runs wait for this agent, and nothing else needs it."""
+        return bool(self.queued) and not (self.placed or self.wanted or self.holding)

@@ -209,17 +209,38 @@ class HostAssignment:
         return 0 if place is None else place.agent_mb.get(key.kind, 0)
 
     def idle_agents(self, key: AgentKey) -> list[AgentKey]:
-        """Return unneeded agents on the same host, the longest idle first."""
+        """Return the agents on the same host that may be evicted for this one, the longest idle
+        first: unneeded agents, and last those whose runs only wait, if this one has executions.
+
+        The waiting runs may wait for the slots of these executions, whose state only this agent
+        can report.
+        """
         views = [self._agents[k] for k in self._others(key)]
+        own = self._agents.get(key)
+        placed = own is not None and bool(own.placed)
         idle = [
             v
             for v in views
             if v.phase == AgentPhase.UP
             and v.synced
-            and not (v.needed or v.busy)
+            and not v.busy
+            and (not v.needed or (placed and v.only_waits))
             and v.record.key.kind != AgentKind.CONTAINER
         ]
-        return [v.record.key for v in sorted(idle, key=lambda v: (v.used, v.record.key))]
+        return [v.record.key for v in sorted(idle, key=lambda v: (v.needed, v.used, v.record.key))]
+
+    def reserved_mb(self, key: AgentKey) -> int:
+        """Return the MiB of the same host that agents with executions wait for. Such an agent, and
+        one that takes memory already, need not wait for them: 0.
+        """
+        own = self._agents.get(key)
+        if own is not None and (own.placed or own.takes_memory):
+            return 0
+        return sum(
+            self.agent_mb(k)
+            for k in self.waiting_for_memory
+            if k != key and (k.driver, k.host) == (key.driver, key.host) and self._agents[k].placed
+        )
 
     def leaving_agents(self, key: AgentKey) -> list[AgentKey]:
         return [k for k in self._others(key) if self._agents[k].phase == AgentPhase.LEAVING]

@@ -6,6 +6,7 @@ from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.interface.inputs import (
     AgentStopRequested,
+    DriverFound,
     DriverStopped,
     EvictionRefused,
     RequireAgent,
@@ -214,6 +215,30 @@ def test_whoever_is_needed_is_never_dismissed(one, kit):
     assert started(one) == [key(kit, 2)], "the one that waits longer"
     one.end(one.token(1, UIDS[1]))
     assert dismissed(one) == [key(kit, 1)], "nobody needs it any more, and somebody waits"
+
+
+def test_an_agent_whose_runs_wait_makes_room_for_one_that_has_executions(kit):
+    """The waiting run needs the slot of an execution whose agent needs the memory of its agent."""
+    host = HostCapacity(
+        host="a", slots={"sequential": 1}, agent_mb={"sequential": 100}, memory_mb=150
+    )
+    stage = kit.Stage(places={"local": (host,)}, op_run_slots={("local", "sequential"): 4})
+    first, second = key(kit, 0), key(kit, 1)
+    stage.submit(0, uid=UIDS[0])
+    stage.up(first)
+    token = stage.token(0, UIDS[0])
+    stage.reports(kit.running(token), key=first)
+    stage.submit(1, uid=UIDS[1])
+    stage.disconnect(first)
+    stage.connect(second)  # a start that was reported as failed had succeeded
+    started(stage)
+    assert dismissed(stage) == []
+    stage.tell(DriverFound(first, "gone", "its process is gone"))
+    assert dismissed(stage) == [second] and started(stage) == []
+    stage.disconnect(second)
+    assert started(stage) == [first]
+    stage.connect(first, kit.running(token))
+    assert dismissed(stage) == [] and stage.world.agent(second).phase == "crowded"
 
 
 def test_nobody_goes_where_that_would_not_help(one, kit):
