@@ -315,6 +315,11 @@ class Clients:
         if (
             isinstance(asked.request, RunSimulation)
             and not self._clusters
+            # an answer with an earlier run is about that one, which may have had another plan
+            and not any(
+                a is not asked and (a.jid, a.serial) == (asked.jid, reply["serial"])
+                for a in self.runs
+            )
             and too_much(self._may(asked), asked.request.run.roles)
         ):
             self._broken(

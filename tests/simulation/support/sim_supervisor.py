@@ -184,6 +184,7 @@ class Supervisor:
         if self.running and was_paused and not self.engine.paused:
             self.well_since = self.time.now
             self.time.saw("the supervisor went on after its disk was well again")
+            self.on_decision()
         self.life.after(POKE_SECS, self._poke)
 
     def tell(self, *inputs: Input) -> None:
