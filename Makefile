@@ -11,14 +11,13 @@ SEED ?= 0
 # BENCH_ARGS: arguments for tests/bench/run.py.
 BENCH_ARGS ?=
 # pure: folders with tests for `make check`.
-# floors: fast tests; four processes share their files. neighbours: tests that wait for engines more
-# than they compute, the longest first; tests/docker/conftest.py groups them. others: tests that wait
-# for deadlines, and first browsers, which reload pages when Docker adds a network interface. alone:
-# tests that need a certain pid.
-floors = $(addprefix tests/,unit architecture contracts packaging simulation)
-neighbours = $(addprefix tests/,docker slurm systemd site integration web examples)
+# fast: tests without engines, which compute more than they wait; four processes share their files.
+# real: tests that wait for engines, sites and deadlines more than they compute, the longest first;
+# tests/docker/conftest.py groups them. browsers: apart, because a browser reloads pages when Docker
+# adds a network interface. alone: tests that need a certain pid.
+fast = $(addprefix tests/,unit architecture contracts packaging simulation)
+real = $(addprefix tests/,docker slurm systemd site integration web examples chaos)
 browsers = $(addprefix tests/,web/test_page.py web/test_page_clusters.py examples/test_flask_site.py)
-others = $(browsers) tests/chaos
 alone = tests/chaos/test_kill_others.py
 pure = $(addprefix tests/,unit architecture contracts simulation)
 python = .venv/bin/python
@@ -67,12 +66,12 @@ ifneq (,$(findstring tests/,$(PYTEST_ARGS)))
 	$(python) -m pytest $(PYTEST_ARGS)
 else
 	@mkdir -p build; rm -f $(reruns); export TEST_RERUNS=$(abspath $(reruns)); \
-	$(python) -m pytest -n 4 --dist loadfile $(floors) $(PYTEST_ARGS); floors=$$?; \
-	$(python) -m pytest -n 4 --dist loadgroup $(neighbours) $(addprefix --ignore=,$(browsers)) $(PYTEST_ARGS); neighbours=$$?; \
-	$(python) -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(others) $(addprefix --ignore=,$(alone)) $(PYTEST_ARGS); others=$$?; \
+	$(python) -m pytest -n 4 --dist loadfile $(fast) $(PYTEST_ARGS); fast=$$?; \
+	$(python) -m pytest -n 6 --dist loadgroup $(real) $(addprefix --ignore=,$(browsers) $(alone)) $(PYTEST_ARGS); real=$$?; \
+	$(python) -m pytest -n 3 --dist loadfile $(browsers) $(PYTEST_ARGS); browsers=$$?; \
 	$(python) -m pytest $(alone) $(PYTEST_ARGS); alone=$$?; \
 	$(python) tests/support/rerun_count.py $(reruns); reruns=$$?; \
-	[ "$$floors$$neighbours$$others$$alone$$reruns" = 00000 ]
+	[ "$$fast$$real$$browsers$$alone$$reruns" = 00000 ]
 endif
 
 lint: venv
