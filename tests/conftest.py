@@ -11,6 +11,7 @@ repeats fail the whole run (see `rerun_count`). `PYTEST_ARGS='-p no:rerunfailure
 """
 
 import functools
+import signal
 import time
 from collections.abc import Generator
 from typing import Any
@@ -40,6 +41,14 @@ _guard = process_guard.ProcessGuard()
 #: Why tests of this process are repeated, by test id.
 _why: dict[str, str] = {}
 _repeated: list[str] = []
+
+
+def pytest_configure() -> None:
+    """Let tests interrupt their children: a shell's background jobs and `nohup` ignore SIGINT, and
+    children inherit that.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

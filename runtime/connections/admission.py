@@ -189,9 +189,12 @@ class Admission:
 
     def sweep(self, now: float) -> None:
         """Close connections past their deadline. now: monotonic seconds. Call this every
-        SWEEP_SECS.
+        SWEEP_SECS. Between two calls, read what has arrived: a call counts at most half a
+        deadline, so no request is lost because the process was stopped while it arrived.
         """
-        self.now += min(now - self._seen, 2 * SWEEP_SECS)
+        limits = self.limits
+        shortest = min(limits.request_secs, limits.body_secs, limits.idle_secs)
+        self.now += min(now - self._seen, 2 * SWEEP_SECS, shortest / 2)
         self._seen = now
         for entry in list(self._all):
             if entry.closed():

@@ -25,7 +25,7 @@ from jobscribe.drivers.deployment_name import deployment
 
 #: `crowd` runs many small jobs at once on the first two nodes. Each partition that an operator
 #: changes belongs to one case.
-PARTITIONS = ("crowd", "shorter", "narrower", "barred", "shrunk", "paused", "slow", "held")
+PARTITIONS = ("crowd", "shorter", "narrower", "barred", "shrunk", "paused", "held")
 #: Keeps a job in the queue until an operator releases it.
 LATER = {"directives": ["begin=now+1hour"]}
 PLAYS: dict[str, Play] = dict(AS_LOCALLY)
@@ -61,7 +61,7 @@ def stage(_cluster: tuple[Slurm, Users]) -> Iterator[ConcurrentRuns]:
     epilog = slurm.place / "epilog"
     held = f'n=0; until [ -e {slurm.place}/finish-"$SLURM_JOB_ID" ] || [ "$n" -ge 900 ]; do sleep 0.1; n=$((n + 1)); done'
     epilog.write_text(
-        f'#!/bin/sh\n[ "$SLURM_JOB_PARTITION" != slow ] || sleep 5\n[ "$SLURM_JOB_PARTITION" != held ] || {{ {held}; }}\n'
+        f'#!/bin/sh\n[ "$SLURM_JOB_PARTITION" != held ] || {{ {held}; }}\n'
     )
     epilog.chmod(0o755)
     slurm.script("reconfigure", EXTRA="\n".join([*partitions, f"Epilog={epilog}"]))
@@ -386,21 +386,20 @@ def suspended_and_resumed(stage: ConcurrentRuns) -> None:
 
 @play
 def completing_for_long(stage: ConcurrentRuns) -> None:
-    """Slurm clears its nodes for some seconds after its script ended: the run is not over before
-    that.
-    """
-    run = stage.run("exit 0", batch={"partition": "slow"})
+    """Slurm clears its nodes after its script ended: the run is not over before that."""
+    run = stage.run("exit 0", batch={"partition": "held"})
     stage.site.submit(run)
     job = stage.job(run)
     stage.until_state(job, "COMPLETING")
     said = stage.until(
         run,
-        lambda said: said["batch"].get("state") == "COMPLETING" and said,
-        "Slurm's word is known",
+        lambda said: (
+            said["batch"].get("state") == "COMPLETING" and said["state"] == "running" and said
+        ),
+        "Slurm's state and the start of its script are known",
     )
-    assert (said["state"], said["over"]) == ("running", False) and (
-        stage.evidence(run) / "exit-code"
-    ).exists()
+    assert not said["over"] and (stage.evidence(run) / "exit-code").exists()
+    (stage.slurm.place / f"finish-{job}").touch()
     stage.over(run, "completed", "exit", "COMPLETED", exit=("script", 0, None))
 
 

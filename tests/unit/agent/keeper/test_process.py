@@ -99,7 +99,7 @@ def test_the_shell_itself_killed_by_a_signal_is_that_signal_and_its_command_does
 ) -> None:
     token = keeper.launch("sleep NAP")
     pid = keeper.next("started", token)["pid"]
-    until(keeper.naps)
+    until(keeper.sleepers)
     os.kill(pid, 9)
     exit_ = keeper.end_of(token)
     assert (exit_.signal, exit_.source) == (9, "keeper")

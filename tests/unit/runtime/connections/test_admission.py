@@ -119,6 +119,16 @@ def test_strangers_of_many_addresses_have_a_limit_together(
     assert len(door.closed) == 2 and set(door.reasons()) == {"strangers"}
 
 
+def test_a_request_that_arrives_while_the_process_is_stopped_is_read_before_its_deadline() -> None:
+    closed: list[str] = []
+    admission = Admission(Limits(1, 30, 300), 0.0, lambda why, _: closed.append(why))
+    assert admission.enter(ALICE, lambda: None, lambda: False, scarce=False) is not None
+    admission.sweep(60.0)
+    assert not closed, "what has arrived meanwhile is read now"
+    admission.sweep(61.0)
+    assert closed == ["headers"]
+
+
 def test_every_state_has_its_deadline(door: Door) -> None:
     silent, idle, busy = door.enter(ALICE)[1], door.known(ALICE, idle=True), door.known(ALICE)
     sends, stopped = door.known(BOB), door.known(BOB)
