@@ -60,9 +60,7 @@ def stage(_cluster: tuple[Slurm, Users]) -> Iterator[ConcurrentRuns]:
     ]
     epilog = slurm.place / "epilog"
     held = f'n=0; until [ -e {slurm.place}/finish-"$SLURM_JOB_ID" ] || [ "$n" -ge 900 ]; do sleep 0.1; n=$((n + 1)); done'
-    epilog.write_text(
-        f'#!/bin/sh\n[ "$SLURM_JOB_PARTITION" != held ] || {{ {held}; }}\n'
-    )
+    epilog.write_text(f'#!/bin/sh\n[ "$SLURM_JOB_PARTITION" != held ] || {{ {held}; }}\n')
     epilog.chmod(0o755)
     slurm.script("reconfigure", EXTRA="\n".join([*partitions, f"Epilog={epilog}"]))
     try:
