@@ -1,7 +1,9 @@
 """The state machine of an execution: every pair of its tables, and the rules that it states."""
 
 import itertools
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -261,3 +263,17 @@ def test_whatever_happens_no_signal_is_sent_before_its_record_and_none_without_a
                         life.signal_sent(step)
         assert not (life.stop_reason and not recorded)
         assert life.wake_at(now) > now
+
+
+def test_architecture_has_the_same_tables() -> None:
+    text = Path(__file__).parents[4].joinpath("ARCHITECTURE.md").read_text(encoding="utf-8")
+    section = text.partition("## Life of an execution\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| `(\w+)` \|$", section, re.MULTILINE)
+    documented = {
+        (before, fact, after) for before, facts, after in rows for fact in facts.split(", ")
+    }
+    assert documented == {
+        (before.value, fact.value, after.value)
+        for table in (PHASES, STOPS)
+        for (before, fact), after in table.items()
+    }
