@@ -404,6 +404,7 @@ def test_a_container_that_is_killed_begins_a_second_attempt_with_all_of_its_own(
     host, before = host_of(site, run), there(pool, run)
     victim = next(t for t in tasks(site, run) if t["index"] == 1)
     (name,) = pool.hosts[host].containers(f"jobscribe.token={victim['token']}")
+    until(lambda: all(output(site, run, "main", i) for i in (0, 1)), "both have printed", PATIENT)
     pool.hosts[host].docker("kill", name)
     until(
         lambda: (
