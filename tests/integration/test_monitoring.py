@@ -162,7 +162,7 @@ def test_the_command_says_what_is_wrong_and_exits_so(
     make_site: Callable[..., SupervisorProcess],
 ) -> None:
     # the fault lasts longer than the commands below take
-    site = make_site("limits.agent_start_secs=60").start()
+    site = make_site("limits.agent_start_tries=6").start()
     well = command(site, "health")
     assert (well.returncode, well.stdout) == (0, "ok\n"), well
     assert "no fault" in well.stderr
