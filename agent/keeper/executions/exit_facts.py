@@ -41,13 +41,13 @@ def collect_exit_facts(
     number = exit_.get("signal") or (exit_.get("code") or 0) - 128
     if (
         number in _KERNEL_SIGNALS
-        and e.stop_reason is None
-        and not e.killing
-        and e.started_mono is not None
+        and e.life.stop_reason is None
+        and not e.life.kills
+        and e.life.started_mono is not None
     ):
         killed = number == 9 and bool(out["memoryKills"] or exit_.get("outOfMemory"))
         lines, unread = kernel.lines_about(
-            _process_ids(e), _cgroup(e), e.started_mono, expected=killed
+            _process_ids(e), _cgroup(e), e.life.started_mono, expected=killed
         )
         out |= {"kernel": lines, "kernelUnread": unread}
     return out
