@@ -29,12 +29,12 @@ from ..protocol.ids import (
 from ..protocol.jobs.execution_state import ExecutionState
 from ..protocol.launch.keeper_messages import (
     ForgetOrder,
-    Hello,
     Order,
     QuitOrder,
     Started,
     StopOrder,
 )
+from ..protocol.launch.keeper_reports import Hello
 from ..protocol.redaction import Redactor
 from ..protocol.version import VERSION
 from ..protocol.wire.messages import (

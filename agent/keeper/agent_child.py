@@ -13,11 +13,11 @@ import time
 from ...protocol.launch.keeper_messages import (
     InvalidOrder,
     Ping,
-    Pong,
     Started,
     StartupFailure,
     parse_order,
 )
+from ...protocol.launch.keeper_reports import Pong
 from ...runtime import processes
 from .executions.process_tracker import AGENT
 from .loop.line_channel import Channel
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ...protocol.launch.keeper_messages import Hello, Order
+    from ...protocol.launch.keeper_messages import Order
+    from ...protocol.launch.keeper_reports import Hello
     from ...runtime.processes import Process
     from .executions.process_tracker import ProcessTracker
     from .executions.state import Execution

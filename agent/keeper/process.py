@@ -34,13 +34,13 @@ import time
 
 from ...protocol.launch.keeper_messages import (
     ForgetOrder,
-    Hello,
     QuitOrder,
     ReleaseOrder,
     SetEnvironment,
     StartOrder,
     StopOrder,
 )
+from ...protocol.launch.keeper_reports import Hello
 from ...runtime import processes
 from ...runtime.execution.folder import read_json, write_json
 from ...runtime.execution.output_limit import DEFAULT_HEAD, DEFAULT_TAIL, OutputCap

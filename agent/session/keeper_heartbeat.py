@@ -13,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-from ...protocol.launch.keeper_messages import Hello, Ping
+from ...protocol.launch.keeper_messages import Ping
+from ...protocol.launch.keeper_reports import Hello
 from ...protocol.wire.heartbeat import Heartbeat, HeartbeatTiming
 from ...protocol.wire.messages import KeeperReport
 from ...runtime import processes

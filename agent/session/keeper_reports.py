@@ -10,7 +10,7 @@ import msgspec
 from ...protocol.errors import Refusal
 from ...protocol.ids import Token, op_id, parse_token
 from ...protocol.jobs.execution_state import ExecutionState
-from ...protocol.launch.keeper_messages import Hello
+from ...protocol.launch.keeper_reports import Hello
 from ...protocol.wire.messages import Execution
 
 #: A keeper reports no execution before it started.

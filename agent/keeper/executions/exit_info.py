@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 _LATE_SECS = 1.0
 RESTARTED = "the machine was restarted while it ran"
 CONTAINER_ENDED = "its container ended while it ran"
-MEMORY_OF_SOME = "memory ran out in its container while several executions ran; the kernel did not record whose process it killed"
 KILLED_UNSEEN = (
     "it ended while neither a keeper nor a reaper was its parent; its exit status is lost"
 )

@@ -6,7 +6,7 @@ import os
 import time
 
 from ....protocol.execution.lifecycle import Lifecycle, Policy
-from ....protocol.launch.keeper_messages import ExecutionReport
+from ....protocol.launch.keeper_reports import ExecutionReport
 from ....runtime.execution.folder import MESSAGE
 
 TYPE_CHECKING = False

@@ -15,7 +15,6 @@ from ....protocol.execution.lifecycle import Step
 from ....runtime import failpoints, processes
 from ....runtime.execution import wait_status
 from ....runtime.execution.folder import EXIT, STOP, written_code
-from ..linux.oom_detection import has_risen, out_of_memory, read_oom_counters, was_killed
 from ..loop.log import log
 from . import exit_facts, exit_info
 from .earlier_reaper import will_record
@@ -290,29 +289,6 @@ class Terminator:
                 lambda: self.remove_cgroup(cgroup),
             )
 
-    def _out_of_memory(self, e: Execution, exit_: dict[str, Any]) -> dict[str, Any]:
-        """Return the exit info fields about memory."""
-        now = read_oom_counters(None)
-        if (
-            e.oom_counters is not None
-            and now["machine"] is not None
-            and now["machine"] == e.oom_counters.get("machine")
-        ):
-            # no process on the whole machine was killed: the usual case costs one read
-            return {"outOfMemory": False}
-        own = e.cgroup.out_of_memory_kills() if e.cgroup is not None else None
-        after = now if own is not None else read_oom_counters(self._cgroups.around)
-        found = out_of_memory(
-            e.oom_counters,
-            after,
-            own,
-            killed=was_killed(exit_, by_us=e.life.kills > 0),
-            alone=_in_container() and e.alone,
-        )
-        if found is None and _in_container() and has_risen(e.oom_counters, after, "around"):
-            return {"detail": exit_info.MEMORY_OF_SOME, **exit_, "outOfMemory": None}
-        return {"outOfMemory": found}
-
     def _facts(self, e: Execution, exit_: dict[str, Any]) -> dict[str, Any]:
         """Return facts about a failed exit; none if they cannot be collected."""
         if exit_.get("code") == 0:
@@ -345,7 +321,7 @@ class Terminator:
                 }
         failpoints.reached("keeper.seen")
         self._cap.apply(e, last=True)
-        exit_ |= self._out_of_memory(e, exit_)
+        exit_ |= exit_facts.out_of_memory_fields(e, exit_, self._cgroups.around)
         exit_ |= self._facts(e, exit_)
         exit_ = exit_info.with_final_fields(e, exit_, self._cap.dropped_bytes(e))
         if e.survivors:
@@ -363,14 +339,6 @@ class Terminator:
         self._tracker.forget(e.name)
         self._loop.cancel(("step", e.name))
         self._finished(e)
-
-
-def _in_container() -> bool:
-    """Return whether the keeper is process 1 of a container.
-
-    Then its cgroup holds only the keeper, the agent and executions.
-    """
-    return os.getpid() == 1
 
 
 def _stop_record(e: Execution, *, signaled: bool) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from jobscribe.agent.keeper.executions.process_tracker import ProcessTracker
 from jobscribe.agent.keeper.executions.state import Execution
 from jobscribe.agent.keeper.linux.cgroups import Cgroups
 from jobscribe.agent.keeper.loop.event_loop import Loop
-from jobscribe.protocol.launch.keeper_messages import Hello
+from jobscribe.protocol.launch.keeper_reports import Hello
 
 pytestmark = pytest.mark.process
 

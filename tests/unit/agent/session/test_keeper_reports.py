@@ -8,7 +8,7 @@ from jobscribe.agent.session.keeper_reports import decode_hello, decode_report
 from jobscribe.protocol.ids import Token, op_id
 from jobscribe.protocol.jobs.execution_state import ExecutionState
 from jobscribe.protocol.jobs.exit_info import ExitInfo
-from jobscribe.protocol.launch.keeper_messages import ExecutionReport, Hello, Pong
+from jobscribe.protocol.launch.keeper_reports import ExecutionReport, Hello, Pong
 from jobscribe.protocol.wire.messages import Execution
 
 T = Token("user0001-sim00001-command", 100, 1, "main", 0)
