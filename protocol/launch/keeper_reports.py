@@ -4,6 +4,8 @@ imports it. An agent reads them with `agent.session.keeper_reports`.
 
 from __future__ import annotations
 
+from ..jobs.execution_state import ExecutionState
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +36,7 @@ class ExecutionReport:
         self,
         name: str,
         token: str,
-        state: str,
+        state: ExecutionState,
         *,
         pid: int | None,
         start_ticks: int | None,
@@ -50,14 +52,14 @@ class ExecutionReport:
         self.run_dir, self.exit, self.successor = run_dir, exit, successor
 
     def encode(self) -> dict[str, Any]:
-        return {"is": "ended" if self.state == "ended" else "started", **self.fields()}
+        return {"is": "ended" if self.state is ExecutionState.ENDED else "started", **self.fields()}
 
     def fields(self) -> dict[str, Any]:
         """Return its entry in a hello."""
         return {
             "name": self.name,
             "token": self.token,
-            "state": self.state,
+            "state": self.state.value,
             "pid": self.pid,
             "startTicks": self.start_ticks,
             "startedAt": self.started_at,

@@ -134,7 +134,7 @@ class Execution:
         return ExecutionReport(
             self.name,
             self.token,
-            self.life.state.value,
+            self.life.state,
             pid=self.pid,
             start_ticks=self.ticks,
             started_at=self.life.started_at,

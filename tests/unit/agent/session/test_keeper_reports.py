@@ -16,7 +16,7 @@ NEXT = msgspec.structs.replace(T, serial=101)
 REPORT = ExecutionReport(
     T.name,
     str(T),
-    "ended",
+    ExecutionState.ENDED,
     pid=50,
     start_ticks=7,
     started_at=1.5,
@@ -35,7 +35,7 @@ FIELDS = (
 def test_the_bytes_of_a_keepers_messages() -> None:
     hello = Hello({"agentId": "a"}, None, "/f", 9, "v2", [REPORT.fields()])
     running = ExecutionReport(
-        *("n", "t", "running"),
+        *("n", "t", ExecutionState.RUNNING),
         **dict.fromkeys(
             ("pid", "start_ticks", "started_at", "elapsed", "run_dir", "exit", "successor")
         ),
