@@ -24,7 +24,6 @@ from ..protocol.ids import (
     execution_log_ids,
     op_id,
     parse_agent_key,
-    parse_token,
     short_op,
 )
 from ..protocol.jobs.execution_state import ExecutionState
@@ -35,6 +34,7 @@ from ..protocol.launch.keeper_messages import (
     Started,
     StopOrder,
 )
+from ..protocol.launch.keeper_reports import Hello
 from ..protocol.redaction import Redactor
 from ..protocol.version import VERSION
 from ..protocol.wire.messages import (
@@ -70,6 +70,7 @@ from .log_setup import open_log
 from .session.backoff import AWAY_SECS, may_end
 from .session.keeper_channel import KeeperLink
 from .session.keeper_heartbeat import KeeperHeartbeat
+from .session.keeper_reports import Reported, decode_hello, decode_report
 from .session.path_mapping import Paths
 from .session.state_machine import (
     Fetch,
@@ -130,13 +131,13 @@ class _Agent:
         self._away_since: float | None = time.monotonic()
         self._starts: deque[float] = deque(maxlen=BUSY_STARTS)
         #: the newest report of each execution with a report that is held, in order
-        self._held: dict[str, dict[str, Any]] = {}
+        self._held: dict[Token, Execution] = {}
         self._release: asyncio.TimerHandle | None = None
         self._readers: dict[str, asyncio.Task[None]] = {}
         self._quitting: asyncio.Task[None] | None = None
         #: readers of local evidence run one by one, readers of run directories a few at once
         self._one_by_one, self._few_threads = asyncio.Semaphore(1), asyncio.Semaphore(READ_AT_ONCE)
-        self._hello: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._hello: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
         self._link: Link
         self._log: Log
         self._key: AgentKey
@@ -152,8 +153,8 @@ class _Agent:
         self._heartbeat: KeeperHeartbeat | None = None
         #: set if a batch scheduler runs the jobs instead of the keeper
         self._batch: BatchController | None = None
-        #: keeper messages that arrived before startup was complete; None afterwards
-        self._early_messages: list[dict[str, Any]] | None = []
+        #: reports that arrived before startup was complete; None afterwards
+        self._early_reports: list[Reported] | None = []
 
     async def serve(self) -> None:
         self._keeper.start()
@@ -163,8 +164,9 @@ class _Agent:
         self._starter.prepare()
         if self._batch is not None:
             self._perform(self._session.record_states(await self._batch.start(), time.monotonic()))
-        self._perform(self._session.keeper_hello(hello["executions"], time.monotonic()))
-        self._catch_up(hello["executions"])
+        executions = [decode_report(e).execution for e in hello.executions]
+        self._perform(self._session.keeper_hello(executions, time.monotonic()))
+        self._catch_up(executions)
         tasks = [
             asyncio.create_task(self._link.run()),
             asyncio.create_task(self._tick()),
@@ -183,12 +185,12 @@ class _Agent:
         for task in done:
             task.result()
 
-    def _compose(self, hello: dict[str, Any]) -> None:
-        config = hello["agent"]
+    def _compose(self, hello: Hello) -> None:
+        config = hello.agent
         self._key = parse_agent_key(config["agentKey"])
-        folder = Path(hello["folder"])
+        folder = Path(hello.folder)
         redactor = Redactor([config["token"], config["agentId"]])
-        self._log = open_log(str(folder), self._key, config["agentId"], redactor, hello.get("log"))
+        self._log = open_log(str(folder), self._key, config["agentId"], redactor, hello.log)
         log_uncaught(self._log)
         self._lag.begin(self._log)
         self._evidence = Evidence(folder / "run")
@@ -204,8 +206,8 @@ class _Agent:
             host=socket.gethostname(),
             boot_id=processes.boot_id(),
             pid=os.getpid(),
-            keeper_pid=hello["keeperPid"],
-            runs_ahead=True if hello.get("runsAhead") and "batch" not in config else msgspec.UNSET,
+            keeper_pid=hello.keeper_pid,
+            runs_ahead=True if hello.runs_ahead and "batch" not in config else msgspec.UNSET,
         )
         self._link = Link(
             Path(config["addressFile"]),
@@ -227,7 +229,7 @@ class _Agent:
         )
         self._reports = Reports(self._evidence, self._link.send)
         self._samples = UsageSampler(
-            self._evidence.folder, hello["keeperPid"], self._link.send, self._log
+            self._evidence.folder, hello.keeper_pid, self._link.send, self._log
         )
         self._paths = Paths(config.get("paths", ()))
         self._heartbeat = KeeperHeartbeat.from_hello(
@@ -238,10 +240,10 @@ class _Agent:
         self._log(
             "agent {} starts, keeper pid {}, {} executions known",
             str(self._key),
-            hello["keeperPid"],
-            len(hello["executions"]),
+            hello.keeper_pid,
+            len(hello.executions),
         )
-        self._log("cgroups of jobs: {}", hello.get("cgroups", "not wanted"))
+        self._log("cgroups of jobs: {}", hello.cgroups)
 
     def _batch_tasks(
         self, folder: Path, login: LoginEnvironment, config: dict[str, Any]
@@ -327,36 +329,40 @@ class _Agent:
     def _keeper_reported(self, message: dict[str, Any]) -> None:
         if message["is"] == "hello":
             if not self._hello.done():
-                self._hello.set_result(message)
+                self._hello.set_result(decode_hello(message))
             return
         if self._heartbeat is not None:
             self._heartbeat.received(message)
         if message["is"] == "pong":
             return
-        if self._early_messages is not None:
-            self._early_messages.append(message)
-            return
-        token, exit_ = parse_token(message["token"]), message.get("exit")
-        if message["is"] == "ended":
+        if self._early_reports is not None:
+            self._early_reports.append(decode_report(message))
+        else:
+            self._execution_reported(decode_report(message))
+
+    def _execution_reported(self, report: Reported) -> None:
+        execution = report.execution
+        token, exit_ = execution.token, execution.exit
+        ended = execution.state == ExecutionState.ENDED
+        if ended:
             self._reports.unfollow(token)
             self._samples.unfollow(token)
         if exit_ is not None:
-            state = "ended" if message["is"] == "ended" else "ending"
             self._log_of(token)(
                 "cmd=_Cmd(jid={} o={} job_cmd=compute run_dir={}) state={} code={} signal={} source={}",
                 token.jid,
                 _short_run_op(token),
-                message.get("runDir"),
-                state,
-                exit_.get("code"),
-                exit_.get("signal"),
-                exit_.get("source"),
+                report.run_dir,
+                "ended" if ended else "ending",
+                exit_.code,
+                exit_.signal,
+                exit_.source,
             )
         else:
             self._reports.follow(token)
-            self._samples.follow(token, message["pid"], message["startTicks"], message["elapsed"])
-        self._held[message["name"]] = message
-        if message.get("successor"):
+            self._follow_samples(execution)
+        self._held[token] = execution
+        if execution.successor is not msgspec.UNSET:
             self._hold(HOLD_END_SECS)
         elif exit_ is None and self._is_burst():
             self._hold(HOLD_SECS)
@@ -373,17 +379,18 @@ class _Agent:
             self._session.record_states(self._evidence.exits(executions), time.monotonic())
         )
 
-    def _catch_up(self, executions: list[dict[str, Any]]) -> None:
-        """Handle the executions of the keeper's hello, and its messages since."""
+    def _catch_up(self, executions: list[Execution]) -> None:
+        """Handle the executions of the keeper's hello, and its reports since."""
         for e in executions:
-            if e["state"] == ExecutionState.RUNNING:
-                self._reports.follow(parse_token(e["token"]))
-                self._samples.follow(
-                    parse_token(e["token"]), e["pid"], e["startTicks"], e["elapsed"]
-                )
-        early, self._early_messages = self._early_messages or [], None
-        for message in early:
-            self._keeper_reported(message)
+            if e.state == ExecutionState.RUNNING:
+                self._reports.follow(e.token)
+                self._follow_samples(e)
+        early, self._early_reports = self._early_reports or [], None
+        for report in early:
+            self._execution_reported(report)
+
+    def _follow_samples(self, e: Execution) -> None:
+        self._samples.follow(e.token, e.pid, e.start_ticks, e.elapsed_secs)
 
     def _is_burst(self) -> bool:
         """Count this start; return whether there are many at the moment."""
@@ -405,8 +412,8 @@ class _Agent:
             self._release.cancel()
             self._release = None
         while self._held:
-            message = self._held.pop(next(iter(self._held)))
-            self._perform(self._session.keeper_reported(message, time.monotonic()))
+            execution = self._held.pop(next(iter(self._held)))
+            self._perform(self._session.record_states([execution], time.monotonic()))
 
     def _keeper_gone(self) -> None:
         """End the agent. Jobs continue, and the next keeper starts the next agent."""

@@ -17,6 +17,7 @@ from ...protocol.launch.keeper_messages import (
     StartupFailure,
     parse_order,
 )
+from ...protocol.launch.keeper_reports import Pong
 from ...runtime import processes
 from .executions.process_tracker import AGENT
 from .loop.line_channel import Channel
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ...protocol.launch.keeper_messages import Order
+    from ...protocol.launch.keeper_reports import Hello
     from ...runtime.processes import Process
     from .executions.process_tracker import ProcessTracker
     from .executions.state import Execution
@@ -63,7 +65,7 @@ class AgentChild:
         loop: Loop,
         tracker: ProcessTracker,
         spawn: Callable[[socket.socket], int],
-        hello: Callable[[], dict[str, Any]],
+        hello: Callable[[], Hello],
         on_order: Callable[[Order], None],
         on_invalid: Callable[[InvalidOrder], None],
         known: dict[str, Execution],
@@ -110,7 +112,7 @@ class AgentChild:
         self._channel = Channel(
             ours, self._loop, self._received, self._disconnected, self._catch_up
         )
-        self._channel.send(self._hello())
+        self._channel.send(self._hello().encode())
         if self._on_started is not None:
             self._loop.call_at(
                 "agent started", time.monotonic() + self._life_secs, self._agent_started
@@ -128,7 +130,7 @@ class AgentChild:
         finally:
             theirs.close()
 
-    def report(self, what: str, e: Execution) -> None:
+    def report(self, e: Execution) -> None:
         """Report a change of one execution to the agent.
 
         While the agent does not read, only the names of changed executions are kept.
@@ -138,7 +140,7 @@ class AgentChild:
         if self._channel.full or self._unreported:
             self._unreported[e.name] = None
         else:
-            self._channel.send({"is": what, **e.report()})
+            self._channel.send(e.report().encode())
 
     def _received(self, message: dict[str, Any]) -> None:
         try:
@@ -153,7 +155,7 @@ class AgentChild:
         self._agent_started()
         if isinstance(order, Ping):
             if self._channel is not None:
-                self._channel.send({"is": "pong", "n": order.number})
+                self._channel.send(Pong(order.number).encode())
         elif not isinstance(order, Started):
             self._on_order(order)
 
@@ -275,7 +277,7 @@ class AgentChild:
             del self._unreported[name]
             e = self._known.get(name)
             if e is not None:
-                self._channel.send({"is": "ended" if e.ended else "started", **e.report()})
+                self._channel.send(e.report().encode())
 
 
 def _continue_if_stopped(pid: int) -> None:

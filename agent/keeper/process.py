@@ -40,6 +40,7 @@ from ...protocol.launch.keeper_messages import (
     StartOrder,
     StopOrder,
 )
+from ...protocol.launch.keeper_reports import Hello
 from ...runtime import processes
 from ...runtime.execution.folder import read_json, write_json
 from ...runtime.execution.output_limit import DEFAULT_HEAD, DEFAULT_TAIL, OutputCap
@@ -202,7 +203,7 @@ class _Keeper:
             self._tracker,
             OutputCap(log, cap.get("head", DEFAULT_HEAD), cap.get("tail", DEFAULT_TAIL)),
             self._cgroups,
-            lambda what, e: self._agent.report(what, e),
+            lambda e: self._agent.report(e),
         )
         self._on_started = on_started
         self._agent = AgentChild(
@@ -267,19 +268,16 @@ class _Keeper:
             if not self._jobs.running:
                 self._loop.stop(NO_AGENT)
 
-    def _hello(self) -> dict[str, Any]:
+    def _hello(self) -> Hello:
         self._jobs.forget_waiting()
-        return {
-            "is": "hello",
-            "agent": self._config["agent"],
-            "log": self._config.get("log"),
-            "folder": self._layout.folder,
-            "keeperPid": os.getpid(),
-            "cgroups": self._cgroups.state,
-            "pings": True,
-            "runsAhead": True,
-            "executions": [e.report() for e in self._jobs.known.values()],
-        }
+        return Hello(
+            self._config["agent"],
+            self._config.get("log"),
+            self._layout.folder,
+            os.getpid(),
+            self._cgroups.state,
+            [e.report().fields() for e in self._jobs.known.values()],
+        )
 
     def _children_changed(self) -> None:
         self._jobs.terminator.children_changed()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ...protocol.launch.keeper_messages import Ping
+from ...protocol.launch.keeper_reports import Hello
 from ...protocol.wire.heartbeat import Heartbeat, HeartbeatTiming
 from ...protocol.wire.messages import KeeperReport
 from ...runtime import processes
@@ -77,7 +78,7 @@ class KeeperHeartbeat:
     @classmethod
     def from_hello(
         cls,
-        hello: dict[str, Any],
+        hello: Hello,
         log: Log,
         send: Callable[[dict[str, Any]], None],
         changed: Callable[[KeeperReport], None],
@@ -86,16 +87,16 @@ class KeeperHeartbeat:
         """Return the heartbeat of the keeper that sent `hello`, or None for an older version, which
         does not answer pings.
         """
-        if not hello.get("pings"):
+        if not hello.pings:
             return None
-        config = hello["agent"]
+        config = hello.agent
         try:
             address = read_address(Path(config["addressFile"]))
         except (OSError, ValueError):  # read again with every connection; defaults suffice here
             address = Address("")
         kill_secs = float(config.get("keeperSilentSecs", _KILL_SECS))
         return cls(
-            hello["keeperPid"],
+            hello.keeper_pid,
             heartbeat_timing(address.ping_timeout_secs),
             kill_secs,
             log,

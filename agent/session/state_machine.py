@@ -9,12 +9,11 @@ is stopped because the supervisor is unreachable.
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any, assert_never
+from typing import assert_never
 
 import msgspec
 
-from ...protocol.errors import Refusal
-from ...protocol.ids import OpId, Token, op_id, parse_token
+from ...protocol.ids import OpId, Token, op_id
 from ...protocol.jobs.execution_state import REPORTS, ExecutionState, next_state
 from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.wire.messages import (
@@ -48,8 +47,6 @@ REPEAT_SECS = 5.0
 #: Number of jobs whose highest serial is remembered: a late operation for an older run is refused
 #: without asking the keeper.
 SERIALS_KEPT = 10_000
-#: A keeper reports no execution before it started.
-_KEEPER_STATES = (ExecutionState.RUNNING, ExecutionState.ENDED)
 
 
 # ---- outputs
@@ -268,23 +265,19 @@ class Session:
 
     # ---- the keeper
 
-    def keeper_hello(self, executions: list[dict[str, Any]], mono: float) -> list[Output]:
+    def keeper_hello(self, executions: Sequence[Execution], mono: float) -> list[Output]:
         """Handle the executions of a keeper: at the start, or after a new one took over. Its
         evidence replaces the known state, whatever that is.
         """
-        for execution in map(_parse_execution, executions):
+        for execution in executions:
             self._known.pop(execution.token, None)
             self._store(execution, mono)
         return self._snapshot(mono) if self._up else []
 
-    def keeper_reported(self, report: dict[str, Any], mono: float) -> list[Output]:
-        """Handle a keeper's report. An execution that is `running` and has an exit is ending (see
-        messages.Execution).
-        """
-        return self.record_states([_parse_execution(report)], mono)
-
     def record_states(self, executions: Sequence[Execution], mono: float) -> list[Output]:
-        """Record and report new states from the keeper or batch scheduler. An end is final."""
+        """Record and report new states from the keeper or batch scheduler. An end is final. An
+        execution that is `running` and has an exit is ending (see messages.Execution).
+        """
         out: list[Output] = []
         for execution in executions:
             known = self._known.get(execution.token)
@@ -345,27 +338,6 @@ class Session:
         if e.state != ExecutionState.RUNNING or e.elapsed_secs is None or e.ending:
             return e
         return msgspec.structs.replace(e, elapsed_secs=e.elapsed_secs + mono - known.seen)
-
-
-def _parse_execution(e: dict[str, Any]) -> Execution:
-    """Convert a keeper's report. Raises Refusal or msgspec.ValidationError if it is invalid."""
-    token = parse_token(e["token"])
-    if e["state"] not in _KEEPER_STATES:
-        raise Refusal(
-            "malformed", f"the keeper reports the unknown state {e['state']!r} of {token}"
-        )
-    exit_ = msgspec.convert(e["exit"], ExitInfo) if e.get("exit") else None
-    return Execution(
-        token=token,
-        state=ExecutionState(e["state"]),
-        op_id=op_id(token, "run"),
-        pid=e.get("pid"),
-        start_ticks=e.get("startTicks"),
-        started_at=e.get("startedAt"),
-        elapsed_secs=e.get("elapsed"),
-        exit=exit_,
-        successor=parse_token(e["successor"]) if e.get("successor") else msgspec.UNSET,
-    )
 
 
 def _start_failure(token: Token, detail: str, fault: str | None) -> Execution:

@@ -8,7 +8,8 @@ The machine decides; an executor spawns, signals and inspects. These rules hold 
   looked for, then the record says that a signal may be sent, then the signal is sent. An exit that
   is found before that withdraws the stop.
 * The first reason of a stop stays. The shortest grace period counts.
-* A time limit is a stop. It does not count after the exit.
+* A time limit is a stop: it shortens the grace period of an earlier one. It does not count after
+  the exit.
 * An execution that is stopped before its start is barred from starting and then ends.
 
 Methods raise IllegalTransition, and change nothing, for a fact that the tables do not have.
@@ -258,8 +259,9 @@ class Lifecycle:
         if self.ended or (self.exiting and not self.stopping):
             return False
         if not self.stopping:
+            kill_at = self._kill_at(grace, mono)
             self.stop_phase = next_stop_phase(self.stop_phase, StopFact.REQUESTED)
-            self._reason, self.grace, self.kill_at = reason, grace, mono + grace
+            self._reason, self.grace, self.kill_at = reason, grace, kill_at
         assert self.kill_at is not None
         self.kill_at = min(self.kill_at, mono + grace)
         return True
@@ -269,9 +271,9 @@ class Lifecycle:
         Return False if it came after the exit.
         """
         if signaled and not self.ended:
-            self.stop_phase, self._reason, self.grace = StopPhase.SIGNALED, reason, grace
             # after the exit, the grace period is over
-            self.kill_at = mono if self.exiting else mono + grace
+            self.kill_at = mono if self.exiting else self._kill_at(grace, mono)
+            self.stop_phase, self._reason, self.grace = StopPhase.SIGNALED, reason, grace
             return True
         return self.stop(reason, grace, mono)
 
@@ -306,6 +308,10 @@ class Lifecycle:
 
     def _change_stop(self, fact: StopFact) -> None:
         self.stop_phase = next_stop_phase(self.stop_phase, fact)
+
+    def _kill_at(self, grace: float, mono: float) -> float:
+        """Return when a first stop kills. The time limit, with its own grace, is a stop, too."""
+        return min(mono + grace, max(mono, self._limit_at()) + self.grace)
 
     def _can_bar(self) -> bool:
         return self.phase in _UNSTARTED and self._may_bar

@@ -63,11 +63,15 @@ class ExecutionTable:
         if len(self._refused) > REFUSED_KEPT:
             del self._refused[next(iter(self._refused))]
 
+    def ended(self, keys: Iterable[Any]) -> list[Any]:
+        """Return the keys of those of these executions that have ended."""
+        return [key for key in keys if key in self.known and self.known[key].life.ended]
+
     def settle(self, keys: Iterable[Any]) -> list[Any]:
         """Forget those of these executions that have ended: their ends are durable elsewhere.
         Return their keys.
         """
-        ended = [key for key in keys if key in self.known and self.known[key].life.ended]
+        ended = self.ended(keys)
         for key in ended:
             del self.known[key]
         return ended

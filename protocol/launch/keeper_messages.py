@@ -2,7 +2,8 @@
 imports it.
 
 Orders are plain classes with slots: `dataclasses` and `typing` would cost each keeper a megabyte of
-memory. `parse_order` refuses everything else with a sentence.
+memory. `parse_order` refuses everything else with a sentence. The other direction is in
+`keeper_reports`.
 """
 
 from __future__ import annotations

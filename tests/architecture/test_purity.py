@@ -30,6 +30,7 @@ PURE = (
     "supervisor/usage/time_series.py",
     "agent/session/state_machine.py",
     "agent/session/backoff.py",
+    "agent/session/keeper_reports.py",
     "agent/session/path_mapping.py",
     "agent/slurm/*.py",
     "service/tickets.py",

@@ -8,15 +8,21 @@ import os
 import selectors
 import time
 
+from ....protocol.execution.table import (
+    REFUSED_BEFORE,
+    STOPPED_BEFORE,
+    ExecutionTable,
+    Use,
+    never_started,
+)
 from ....runtime import failpoints, processes
 from ....runtime.execution.folder import EXIT
 from ..linux.kernel_log import AT_FIRST_SECS, KernelLogReader
 from ..loop.log import log
 from ..loop.write_retry import WriteRetryQueue
-from . import exit_info
 from .ledger import KeeperLedger
 from .process_sampler import sample_executions
-from .recovery import recorded_stop, recover_execution
+from .recovery import recover_execution, resume_stop
 from .start import Environment, Launcher, StartFailed
 from .state import Execution
 from .stop import Terminator
@@ -42,8 +48,6 @@ if TYPE_CHECKING:
 #: Seconds between checks of output sizes and of main processes that are not children; the short
 #: interval applies while output grows fast.
 _TICK_SECS, _FAST_TICK_SECS = 0.3, 0.05
-#: Limit of remembered names whose start failed without leaving evidence.
-_REFUSED_KEPT = 10_000
 #: Limit of environments that start orders may refer to.
 _ENVIRONMENTS_KEPT = 4
 _NOTHING = Environment({}, "")
@@ -57,8 +61,7 @@ class ExecutionController:
     """Executes orders. `known` holds every execution that the agent has not forgotten, `running`
     those that have not ended.
 
-    `report("started" or "ended", execution)` is called for every change, and for every order that
-    changes nothing.
+    `report` is called for every change, and for every order that changes nothing.
     """
 
     def __init__(
@@ -68,7 +71,7 @@ class ExecutionController:
         tracker: ProcessTracker,
         cap: OutputCap,
         cgroups: Cgroups,
-        report: Callable[[str, Execution], None],
+        report: Callable[[Execution], None],
     ) -> None:
         self._layout, self._loop, self._cap, self._cgroups, self._report = (
             layout,
@@ -81,7 +84,8 @@ class ExecutionController:
         self.pending_writes = WriteRetryQueue(loop)
         self._life = processes.life_id()
         self._launcher = Launcher(layout, self._boot_id, self._life, cgroups, self.pending_writes)
-        self.known: dict[str, Execution] = {}
+        self._table = ExecutionTable()
+        self.known: dict[str, Execution] = self._table.known
         self.running: dict[str, Execution] = {}
         self._kernel = KernelLogReader()
         self.terminator = Terminator(
@@ -92,10 +96,9 @@ class ExecutionController:
             self.pending_writes,
             self.running,
             self._execution_ended,
-            lambda e: report("started", e),
+            report,
             self._kernel,
         )
-        self._refused: dict[str, None] = {}
         #: start orders that wait for a slot, with their time of arrival, in this order
         self._ahead: dict[str, tuple[float, StartOrder]] = {}
         self._environments: dict[str, Environment] = {}
@@ -119,7 +122,7 @@ class ExecutionController:
         """
         e = self._find(order.name, order.token)
         if e is not None:
-            self._report_state(e)
+            self._report(e)
             return
         if order.slot == "ahead" and self.when_idle is None:
             self._ahead.setdefault(order.name, (time.monotonic(), order))
@@ -127,8 +130,8 @@ class ExecutionController:
         self._ahead.pop(order.name, None)
         e = self._new_execution(order.name, order.token)
         e.slot = order.slot is not None
-        e.run_dir, e.limit = order.run_dir, order.limit
-        e.grace = e.grace if order.grace is None else order.grace
+        e.run_dir, e.life.limit = order.run_dir, order.limit
+        e.life.grace = e.life.grace if order.grace is None else order.grace
         if not self.running:
             self._kernel.skip()
         try:
@@ -139,14 +142,15 @@ class ExecutionController:
             self._fail_start(e, str(error), consumed=error.consumed, fault=error.fault)
             return
         self._add(e)
-        self._report("started", e)
+        self.terminator.schedule(e)
+        self._report(e)
 
     def refuse(self, order: InvalidOrder) -> None:
         """Report that an order starts nothing because it is invalid. It does not use its token."""
         assert order.name is not None
         e = self._find(order.name, order.token)
         if e is not None:
-            self._report_state(e)
+            self._report(e)
             return
         self._fail_start(self._new_execution(order.name, order.token), str(order), consumed=False)
 
@@ -155,26 +159,18 @@ class ExecutionController:
         e = self._find(order.name, order.token)
         if e is None:
             self._ahead.pop(order.name, None)
-            e = self._new_execution(order.name, order.token)
-            e.stop_reason = order.reason
-            try:
-                self._launcher.consume(e)
-            except StartFailed as error:
-                self._fail_start(e, f"{exit_info.NEVER_TO_START}, but {error}", consumed=False)
-            else:
-                self._fail_start(e, exit_info.NEVER_TO_START, consumed=True)
-        elif e.ended:
-            self._report_state(e)
+            self._bar_start(order)
+        elif e.life.ended:
+            self._report(e)
         else:
             self.terminator.stop(e, order.reason, order.grace)
 
     def forget(self, order: ForgetOrder) -> None:
         """Forget ended executions, which the agent has stored. Their evidence stays."""
-        names = [n for n in order.names if n in self.known and self.known[n].ended]
+        names = self._table.ended(order.names)
         self._layout.remove_entries(names)
         failpoints.reached("keeper.struck")
-        for name in names:
-            del self.known[name]
+        self._table.settle(names)
 
     def release(self, order: ReleaseOrder) -> None:
         """Start an execution that waits for a slot. Do nothing if it does not wait any more."""
@@ -217,28 +213,39 @@ class ExecutionController:
 
     def _find(self, name: str, token: str) -> Execution | None:
         """Return the execution of an order, or None if it is unknown."""
-        if name in self.known:
-            return self.known[name]
-        if os.path.lexists(self._layout.evidence(name)):
-            return self._take_over(name, token)
-        if name in self._refused:
-            e = self._new_execution(name, token)
-            e.finish(exit_info.never_started("an earlier start failed; it is not tried again"))
-            self.known[name] = e
-            return e
-        return None
+        match self._table.use_of(name, lambda: os.path.lexists(self._layout.evidence(name))):
+            case Use.KNOWN:
+                return self.known[name]
+            case Use.USED:
+                return self._take_over(name, token)
+            case Use.REFUSED:
+                e = self.known[name] = self._new_execution(name, token)
+                e.finish(never_started(REFUSED_BEFORE, time.time()))
+                return e
+            case Use.FREE:
+                return None
+
+    def _bar_start(self, order: StopOrder) -> None:
+        """Use the token of an execution that is stopped before its start."""
+        e = self._new_execution(order.name, order.token)
+        e.life.stop(order.reason, order.grace, time.monotonic())
+        try:
+            self._launcher.consume(e)
+        except StartFailed as error:
+            self._fail_start(e, f"{STOPPED_BEFORE}, but {error}", consumed=False)
+            return
+        e.life.start_barred()
+        self._fail_start(e, STOPPED_BEFORE, consumed=True)
 
     def _fail_start(
         self, e: Execution, detail: str, *, consumed: bool, fault: str | None = None
     ) -> None:
         """Record and report a start that failed for good."""
-        exit_ = exit_info.never_started(detail, e.stop_reason, fault)
+        exit_ = never_started(detail, time.time(), e.life.requested_reason, fault)
         if consumed:
             self.pending_writes.write(f"{e.folder}/{EXIT}", exit_)
         else:
-            self._refused[e.name] = None
-            if len(self._refused) > _REFUSED_KEPT:
-                del self._refused[next(iter(self._refused))]
+            self._table.refuse(e.name)
         e.finish(exit_)
         self.known[e.name] = e
         self._report_end(e)
@@ -249,41 +256,30 @@ class ExecutionController:
             name, token, start, self._layout, self._boot_id, self._life, self._cgroups
         )
         self.known[name] = e
-        if e.ended:
-            if not os.path.exists(f"{e.folder}/{EXIT}") and e.exit is not None:
-                self.pending_writes.write(f"{e.folder}/{EXIT}", e.exit)
+        if e.life.ended:
+            if not os.path.exists(f"{e.folder}/{EXIT}"):
+                self.pending_writes.write(f"{e.folder}/{EXIT}", e.life.exit)
             if e.cgroup is not None:
                 self.terminator.remove_cgroup(e.cgroup)
             return e
         log(
             f"{e.token} was started by an earlier keeper; "
-            + ("its main process has ended" if e.main_over else f"it runs, pid {e.pid}")
+            + ("its main process has ended" if e.life.exiting else f"it runs, pid {e.pid}")
         )
-        if not e.main_over:
+        if not e.life.exiting:
             self._launcher.record_start(e)
         self._cap.remember(e)
         self._add(e)
-        if e.main_over:
-            e.ended_mono = time.monotonic()
-            self.terminator.advance(e)
-        else:
+        if not e.life.exiting:
             self._watch(e)
-            stop = recorded_stop(e)
-            if stop is not None:
-                self.terminator.stop(e, *stop)
+        resume_stop(e)
+        self.terminator.advance(e)
         return e
 
     def _add(self, e: Execution) -> None:
-        e.mark_running()
         for other in self.running.values():
             other.alone = e.alone = False
         self.known[e.name] = self.running[e.name] = e
-        if e.limit is not None and e.started_mono is not None:
-            self._loop.call_at(
-                ("limit", e.name),
-                e.started_mono + e.limit,
-                lambda: self.terminator.stop(e, "timeLimit", e.grace),
-            )
         if not self._loop.has_timer("tick"):
             self._loop.call_at("tick", time.monotonic() + _FAST_TICK_SECS, self._tick)
 
@@ -297,10 +293,6 @@ class ExecutionController:
         self._loop.watch(e.pidfd, selectors.EVENT_READ, lambda _: self._main_gone(e))
 
     def _main_gone(self, e: Execution) -> None:
-        if e.pidfd >= 0:
-            self._loop.unwatch(e.pidfd)
-            os.close(e.pidfd)
-            e.pidfd = -1
         self.terminator.main_ended(e)
         self.terminator.advance(e)
 
@@ -310,7 +302,7 @@ class ExecutionController:
             fast = self._cap.apply(e) or fast
             if (
                 not e.own
-                and not e.main_over
+                and not e.life.exiting
                 and e.pid is not None
                 and e.ticks is not None
                 and not processes.alive(e.pid, e.ticks)
@@ -329,10 +321,10 @@ class ExecutionController:
         """
         following = self._next_ahead() if e.slot and self.when_idle is None else None
         if following is None:
-            self._report("ended", e)
+            self._report(e)
             return
         e.successor = following.token
-        self._report("ended", e)
+        self._report(e)
         self._start_waiting(following)
 
     def _next_ahead(self) -> StartOrder | None:
@@ -354,9 +346,6 @@ class ExecutionController:
                 time.monotonic() + _TICK_SECS,
                 lambda: self._start_waiting(order),
             )
-
-    def _report_state(self, e: Execution) -> None:
-        self._report("ended" if e.ended else "started", e)
 
     def _execution_ended(self, e: Execution) -> None:
         self._report_end(e)

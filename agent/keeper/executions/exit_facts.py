@@ -11,7 +11,7 @@ import resource
 
 from ....runtime.execution.folder import SIGNAL, STDERR, tail
 from ..linux import cgroup_memory
-from ..linux.oom_detection import has_risen, read_oom_counters
+from ..linux.oom_detection import has_risen, out_of_memory, read_oom_counters, was_killed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ _KERNEL_SIGNALS = frozenset((4, 5, 6, 7, 8, 9, 11, 15, 31))
 #: How bash reports a child killed by a signal. Other shells print no pid.
 _SHELL_REPORT = re.compile(rb": line \d+: +(\d+) [A-Z]")
 _WORDS_BYTES = 2048
+MEMORY_OF_SOME = "memory ran out in its container while several executions ran; the kernel did not record whose process it killed"
 
 
 def collect_exit_facts(
@@ -41,16 +42,42 @@ def collect_exit_facts(
     number = exit_.get("signal") or (exit_.get("code") or 0) - 128
     if (
         number in _KERNEL_SIGNALS
-        and e.stop_reason is None
-        and not e.killing
-        and e.started_mono is not None
+        and e.life.stop_reason is None
+        and not e.life.kills
+        and e.life.started_mono is not None
     ):
         killed = number == 9 and bool(out["memoryKills"] or exit_.get("outOfMemory"))
         lines, unread = kernel.lines_about(
-            _process_ids(e), _cgroup(e), e.started_mono, expected=killed
+            _process_ids(e), _cgroup(e), e.life.started_mono, expected=killed
         )
         out |= {"kernel": lines, "kernelUnread": unread}
     return out
+
+
+def out_of_memory_fields(e: Execution, exit_: dict[str, Any], around: str | None) -> dict[str, Any]:
+    """Return the exit info fields about a lack of memory."""
+    now = read_oom_counters(None)
+    if (
+        e.oom_counters is not None
+        and now["machine"] is not None
+        and now["machine"] == e.oom_counters.get("machine")
+    ):
+        # no process on the whole machine was killed: the usual case costs one read
+        return {"outOfMemory": False}
+    own = e.cgroup.out_of_memory_kills() if e.cgroup is not None else None
+    after = now if own is not None else read_oom_counters(around)
+    # as process 1 of a container: its cgroup holds only the keeper, the agent and executions
+    in_container = os.getpid() == 1
+    found = out_of_memory(
+        e.oom_counters,
+        after,
+        own,
+        killed=was_killed(exit_, by_us=e.life.kills > 0),
+        alone=in_container and e.alone,
+    )
+    if found is None and in_container and has_risen(e.oom_counters, after, "around"):
+        return {"detail": MEMORY_OF_SOME, **exit_, "outOfMemory": None}
+    return {"outOfMemory": found}
 
 
 def _peak(e: Execution, exit_: dict[str, Any]) -> int | None:

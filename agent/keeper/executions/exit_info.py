@@ -33,13 +33,11 @@ if TYPE_CHECKING:
 _LATE_SECS = 1.0
 RESTARTED = "the machine was restarted while it ran"
 CONTAINER_ENDED = "its container ended while it ran"
-MEMORY_OF_SOME = "memory ran out in its container while several executions ran; the kernel did not record whose process it killed"
 KILLED_UNSEEN = (
     "it ended while neither a keeper nor a reaper was its parent; its exit status is lost"
 )
 NOTHING_LEFT = "the keeper was killed while it started the execution, and no process of it is left"
 NEVER_SPAWNED = "the keeper was killed before it started the execution"
-NEVER_TO_START = "stopped before it started"
 
 
 def from_parent(e: Execution) -> dict[str, Any]:
@@ -54,7 +52,7 @@ def from_parent(e: Execution) -> dict[str, Any]:
 
 
 def _seen_exit(e: Execution, seen: os.waitid_result) -> dict[str, Any]:
-    out: dict[str, Any] = {"source": "keeper", "startedAt": e.started_at}
+    out: dict[str, Any] = {"source": "keeper", "startedAt": e.life.started_at}
     return out | wait_status.exit_fields(wait_status.from_waitid(seen))
 
 
@@ -77,7 +75,7 @@ def from_ended_main(e: Execution) -> dict[str, Any] | None:
     return (
         None
         if out["source"] == "lost"
-        else {"endedAt": _ended_at(e)} | out | {"stopReason": e.stop_reason}
+        else {"endedAt": _ended_at(e)} | out | {"stopReason": e.life.stop_reason}
     )
 
 
@@ -89,56 +87,44 @@ def from_evidence(e: Execution, otherwise: str) -> dict[str, Any]:
     if seen is not None:
         return {
             "source": "keeper",
-            "startedAt": e.started_at,
+            "startedAt": e.life.started_at,
             "endedAt": _recorded_end(e, seen),
             **seen.exit_fields(),
             **seen.cpu,
         }
     if not e.direct:
         return _from_script(e, otherwise)
-    return {"source": "lost", "startedAt": e.started_at, "detail": otherwise}
+    return {"source": "lost", "startedAt": e.life.started_at, "detail": otherwise}
 
 
 def _recorded_end(e: Execution, seen: WaitStatus) -> float:
     """Return the end time by the wall clock of the start, if its monotonic time is known."""
-    if e.started_at is None or e.started_mono is None:
+    if e.life.started_at is None or e.life.started_mono is None:
         return min(seen.at, time.time())
-    return e.started_at + max(0.0, min(seen.mono, time.monotonic()) - e.started_mono)
+    return e.life.started_at + max(0.0, min(seen.mono, time.monotonic()) - e.life.started_mono)
 
 
 def _from_script(e: Execution, otherwise: str) -> dict[str, Any]:
     """Return the exit info of an execution of an earlier version: the code that its script wrote."""
-    out: dict[str, Any] = {"source": "script", "startedAt": e.started_at}
+    out: dict[str, Any] = {"source": "script", "startedAt": e.life.started_at}
     written = written_code(e.folder)
     if written is not None:
         out |= from_code(e.folder, written)
         try:
             # file times come from a coarser clock: a short job would end before it started
             out["endedAt"] = max(
-                min(os.stat(f"{e.folder}/{EXIT_CODE}").st_mtime, time.time()), e.started_at or 0.0
+                min(os.stat(f"{e.folder}/{EXIT_CODE}").st_mtime, time.time()),
+                e.life.started_at or 0.0,
             )
         except OSError as error:
             out["detail"] = f"end time unknown: {error.strerror}"
         return out
-    return {"source": "lost", "startedAt": e.started_at, "detail": otherwise}
+    return {"source": "lost", "startedAt": e.life.started_at, "detail": otherwise}
 
 
 def container_ended(why: str | None) -> str:
     """Return the detail for an ended container. why: the driver's sentence, or None."""
     return CONTAINER_ENDED + (f": {why}" if why else "")
-
-
-def never_started(
-    detail: str, stop_reason: str | None = None, fault: str | None = None
-) -> dict[str, Any]:
-    """Return the exit info of an execution that never started. fault: code of the missing resource."""
-    return {
-        "source": "start",
-        "detail": detail,
-        "stopReason": stop_reason,
-        "endedAt": time.time(),
-        "fault": fault,
-    }
 
 
 def with_final_fields(e: Execution, exit_: dict[str, Any], dropped_bytes: int) -> dict[str, Any]:
@@ -147,7 +133,7 @@ def with_final_fields(e: Execution, exit_: dict[str, Any], dropped_bytes: int) -
         {"endedAt": _ended_at(e)}
         | exit_
         | {
-            "stopReason": e.stop_reason,
+            "stopReason": e.life.stop_reason,
             "survivorsKilled": len(e.survivors),
             "stdoutBytes": e.sizes.get(STDOUT),
             "stderrBytes": e.sizes.get(STDERR),
@@ -157,7 +143,7 @@ def with_final_fields(e: Execution, exit_: dict[str, Any], dropped_bytes: int) -
     return add_messages(e.folder, out)
 
 
-def ended_mono(e: Execution, since: float) -> float:
+def exited_mono(e: Execution, since: float) -> float:
     """Return the monotonic time at which the main process, found ended just now, has ended.
 
     since: a time at which it still ran. A keeper that was stopped or starved notices late; then the
@@ -175,15 +161,15 @@ def ended_mono(e: Execution, since: float) -> float:
             ended = now - (time.time() - os.stat(f"{e.folder}/{EXIT_CODE}").st_mtime)
         except OSError:
             return now
-    return min(now, max(since, e.started_mono or since, ended))
+    return min(now, max(since, e.life.started_mono or since, ended))
 
 
 def _ended_at(e: Execution) -> float:
     """Return the end time by the wall clock of the start, so that a clock change does not alter the
     duration.
     """
-    if e.started_at is None or e.started_mono is None:
+    life = e.life
+    if life.started_at is None or life.started_mono is None:
         return time.time()
-    return e.started_at + max(
-        0.0, (time.monotonic() if e.ended_mono is None else e.ended_mono) - e.started_mono
-    )
+    exited = time.monotonic() if life.exited_mono is None else life.exited_mono
+    return life.started_at + max(0.0, exited - life.started_mono)

@@ -39,7 +39,7 @@ def sample_executions(running: Iterable[Execution]) -> None:
     """Sample the executions that are due, longest waiting first. Never raises."""
     now = time.monotonic()
     for e in sorted(
-        (e for e in running if e.samples.next_at <= now and not e.main_over),
+        (e for e in running if e.samples.next_at <= now and not e.life.exiting),
         key=lambda e: e.samples.next_at,
     ):
         e.samples.pause = min(_LONGEST_PAUSE, max(_FIRST_PAUSE, 2 * e.samples.pause))

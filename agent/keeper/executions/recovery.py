@@ -10,6 +10,7 @@ import fcntl
 import os
 import time
 
+from ....protocol.execution.table import never_started
 from ....runtime import processes
 from ....runtime.execution import wait_status
 from ....runtime.execution.folder import (
@@ -50,19 +51,21 @@ def recover_execution(
     life_id: str,
     cgroups: Cgroups,
 ) -> Execution:
-    """Return the execution: ended (`exit` is set), running (`pid` is alive), or with `main_over` set
-    and perhaps processes left.
+    """Return the execution: ended, running (`pid` is alive), or exited and perhaps with processes
+    left. A recorded stop is continued by `resume_stop`.
     """
     folder = layout.evidence(name)
     e = Execution(name, token, folder)
     e.own = e.alone = False
+    e.life.claimed()
     start = start or read_json(f"{folder}/{START}")
-    stop = read_json(f"{folder}/{STOP}")
-    # older versions do not record whether a signal was sent
-    if stop is not None and stop.get("signaled", True):
-        e.stop_reason = str(stop.get("reason"))
+    # older versions do not record "life"
+    restarted = start is not None and (
+        start.get("bootId") != boot_id or start.get("life", life_id) != life_id
+    )
     if start is not None:
-        _take_over(e, start)
+        # after a restart, the recorded monotonic time belongs to another clock
+        _take_over(e, start, None if restarted else start.get("startedMono"))
     e.cgroup = cgroups.find(name, (start or {}).get("cgroup"))
     if e.cgroup is not None:
         e.cgroup.thaw()
@@ -71,38 +74,37 @@ def recover_execution(
         e.finish(final)
     elif start is None:
         _search_processes(e)
-    # older versions do not record "life"
-    elif start.get("bootId") != boot_id or start.get("life", life_id) != life_id:
-        # the recorded monotonic time is useless: its clock belongs to another boot or container
-        e.main_over, e.started_mono = True, None
+    elif restarted:
+        resume_stop(e)
         why = (
             exit_info.RESTARTED
             if start.get("bootId") != boot_id
-            else exit_info.container_ended(end_reason(layout.container_log, e.started_at))
+            else exit_info.container_ended(end_reason(layout.container_log, e.life.started_at))
         )
         e.finish(exit_info.with_final_fields(e, exit_info.from_evidence(e, why), 0))
-    else:
-        e.main_over = e.pid is None or e.ticks is None or not processes.alive(e.pid, e.ticks)
+    elif e.pid is None or e.ticks is None or not processes.alive(e.pid, e.ticks):
+        e.life.exited(time.monotonic())
     return e
 
 
-def recorded_stop(e: Execution) -> tuple[str, float] | None:
-    """Return reason and grace of a stop that the earlier keeper recorded, whether or not it sent a
-    signal.
-    """
+def resume_stop(e: Execution) -> None:
+    """Continue a stop that the earlier keeper recorded."""
     stop = read_json(f"{e.folder}/{STOP}")
-    return None if stop is None else (str(stop.get("reason")), float(stop.get("grace", e.grace)))
+    if stop is not None:
+        e.life.resume_stop(
+            str(stop.get("reason")),
+            float(stop.get("grace", e.life.grace)),
+            time.monotonic(),
+            # older versions do not record whether a signal was sent
+            signaled=bool(stop.get("signaled", True)),
+        )
 
 
-def _take_over(e: Execution, start: dict[str, Any]) -> None:
-    e.pid, e.ticks = start.get("pid"), start.get("startTicks")
-    e.started_at, e.started_mono = start.get("startedAt"), start.get("startedMono")
+def _take_over(e: Execution, start: dict[str, Any], started_mono: float | None) -> None:
+    e.pid, e.ticks, e.run_dir = start.get("pid"), start.get("startTicks"), start.get("runDir")
     e.direct = start.get("direct") is True
-    e.limit, e.grace, e.run_dir = (
-        start.get("limit"),
-        start.get("grace", e.grace),
-        start.get("runDir"),
-    )
+    e.life.limit, e.life.grace = start.get("limit"), start.get("grace", e.life.grace)
+    e.life.started(start.get("startedAt"), started_mono)
     e.oom_counters = start.get("counted") if isinstance(start.get("counted"), dict) else None
 
 
@@ -116,17 +118,19 @@ def _search_processes(e: Execution) -> None:
     seen = wait_status.read(e.folder, None, None)
     if seen is not None:
         _record_main(e, seen.pid, seen.ticks)
-        e.main_over = True
+        e.life.exited(time.monotonic())
         return
     # its children may be session leaders too: the main process is the oldest
     main = next((p for p in found if p.session == p.pid and _is_main(p.pid, e)), None)
     if main is not None:
         _record_main(e, main.pid, main.ticks)
         return
-    e.main_over = True
     # this file is the last one created before the process
-    if not found and not os.path.exists(f"{e.folder}/{STDERR}"):
-        e.finish(exit_info.never_started(exit_info.NEVER_SPAWNED, e.stop_reason))
+    if found or os.path.exists(f"{e.folder}/{STDERR}"):
+        e.life.exited(time.monotonic())
+        return
+    resume_stop(e)
+    e.finish(never_started(exit_info.NEVER_SPAWNED, time.time(), e.life.stop_reason))
 
 
 def _record_main(e: Execution, pid: int, ticks: int) -> None:

@@ -101,6 +101,7 @@ class Launcher:
             raise StartFailed(
                 f"its evidence cannot be written: {sentence}", consumed=False, fault=word
             ) from None
+        e.life.claimed()
 
     def start(self, e: Execution, order: StartOrder, base: Environment) -> None:
         """Consume the token and start the process. Raises StartFailed; then nothing runs.
@@ -136,12 +137,12 @@ class Launcher:
             "direct": e.direct,
             "pid": e.pid,
             "startTicks": e.ticks,
-            "startedAt": e.started_at,
-            "startedMono": e.started_mono,
+            "startedAt": e.life.started_at,
+            "startedMono": e.life.started_mono,
             "bootId": self._boot_id,
             "life": self._life_id,
-            "limit": e.limit,
-            "grace": e.grace,
+            "limit": e.life.limit,
+            "grace": e.life.grace,
             "runDir": e.run_dir,
             "counted": e.oom_counters,
             "cgroup": None if e.cgroup is None else e.cgroup.record(),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 
-from ....protocol.jobs.execution_state import ExecutionState, Trigger, next_state
+from ....protocol.execution.lifecycle import Lifecycle, Policy
+from ....protocol.launch.keeper_reports import ExecutionReport
 from ....runtime.execution.folder import MESSAGE
 
 TYPE_CHECKING = False
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..linux.cgroups import Cgroup
+
+#: Processes that outlive the main process are killed at once. They usually end within `ending`.
+_POLICY = Policy(leftover=0.0, ending=0.05)
 
 
 class ProcessSamples:
@@ -35,9 +39,8 @@ class ProcessSamples:
 class Execution:
     """One execution of one task, from its start order or its recovery until the agent forgets it.
 
-    own: the main process is a child of this keeper; otherwise an earlier keeper started it.
-    main_over: the main process has ended, but other processes of the execution may still run.
-    Times named `mono` are seconds on the monotonic clock, which all processes of one boot share.
+    own: the main process is a child of this keeper; otherwise an earlier keeper started it. life: its
+    phase, times, stop and exit.
     """
 
     __slots__ = (
@@ -45,18 +48,9 @@ class Execution:
         "cgroup",
         "direct",
         "dropped",
-        "elapsed",
-        "ended_mono",
-        "exit",
-        "exited",
         "folder",
-        "grace",
-        "kill_at",
-        "kill_rounds",
-        "killing",
-        "limit",
+        "life",
         "lock_fd",
-        "main_over",
         "main_seen",
         "name",
         "oom_counters",
@@ -68,10 +62,6 @@ class Execution:
         "samples",
         "sizes",
         "slot",
-        "started_at",
-        "started_mono",
-        "state",
-        "stop_reason",
         "successor",
         "survivors",
         "terminated",
@@ -81,20 +71,10 @@ class Execution:
 
     def __init__(self, name: str, token: str, folder: str) -> None:
         self.name, self.token, self.folder = name, token, folder
-        self.state = ExecutionState.STARTING
+        self.life = Lifecycle(_POLICY)
         self.run_dir: str | None = None
-        self.limit: float | None = None
-        self.grace = 3.0
         self.pid: int | None = None
         self.ticks: int | None = None
-        self.started_at: float | None = None
-        self.started_mono: float | None = None
-        self.elapsed: float | None = None
-        #: when its main process ended (see `exit_info.ended_mono`)
-        self.ended_mono: float | None = None
-        self.exit: dict[str, Any] | None = None
-        #: exit of the main process, as reported to the agent while other processes still ran
-        self.exited: dict[str, Any] | None = None
         self.own = True
         #: its main process is its command itself; earlier versions started a shell that wrote the
         #: exit code
@@ -109,27 +89,19 @@ class Execution:
         #: no other execution of this keeper ran at the same time
         self.alone = True
         self.lock_fd = self.pidfd = -1
-        self.main_over = False
         #: result of waitid for the ended main process, if this keeper is its parent
         self.main_seen: os.waitid_result | None = None
-        self.stop_reason: str | None = None
-        #: monotonic time from which all its processes are killed
-        self.kill_at: float | None = None
         #: processes that got SIGTERM (pid, ticks, image), and processes killed after the main
         #: process had ended (pid, ticks)
         self.terminated: set[tuple[int, int, int]] = set()
         self.survivors: set[tuple[int, int]] = set()
-        #: it is being killed; rounds of killing so far; pause until the next round (seconds)
-        self.killing, self.kill_rounds, self.pause = False, 0, 0.0
+        #: pause until the next round of signals (seconds)
+        self.pause = 0.0
         #: per stream: where the dropped middle ends, and the size at the last check
         self.dropped: dict[str, int] = {}
         self.sizes: dict[str, int] = {}
         #: samples of its processes while it ran
         self.samples = ProcessSamples()
-
-    @property
-    def ended(self) -> bool:
-        return self.state is ExecutionState.ENDED
 
     def environment_mark(self) -> dict[bytes, bytes]:
         """Return environment entries that every process of the execution inherits.
@@ -140,20 +112,16 @@ class Execution:
         return {b"JOBSCRIBE_TOKEN": self.token.encode(), b"JOBSCRIBE_TERMINATION_MESSAGE": message}
 
     def record_main(self, pid: int, ticks: int | None, wall: float, mono: float) -> None:
-        self.pid, self.ticks, self.started_at, self.started_mono = pid, ticks, wall, mono
-
-    def mark_running(self) -> None:
-        """Record that this keeper started the execution or took it over."""
-        self.state = next_state(self.state, Trigger.STARTED)
+        self.pid, self.ticks = pid, ticks
+        self.life.started(wall, mono)
 
     def finish(self, exit_: dict[str, Any]) -> None:
         """Record the end of the execution; no process of it is left. Raises IllegalTransition if
         it has ended before.
         """
-        self.state = next_state(self.state, Trigger.ENDED)
-        began, ended = self.started_at, exit_.get("endedAt")
-        self.elapsed = max(0.0, ended - began) if began is not None and ended is not None else None
-        self.exit = exit_
+        began, ended = self.life.started_at, exit_.get("endedAt")
+        elapsed = max(0.0, ended - began) if began is not None and ended is not None else None
+        self.life.finish(exit_, elapsed)
         self.terminated, self.survivors, self.dropped, self.sizes, self.samples = (
             set(),
             set(),
@@ -162,24 +130,16 @@ class Execution:
             ProcessSamples(),
         )
 
-    def report(self) -> dict[str, Any]:
-        """Return the report to the agent.
-
-        A running execution with an exit is ending: its main process has ended, other processes of
-        it still run.
-        """
-        elapsed = self.elapsed
-        if elapsed is None and self.started_mono is not None:
-            elapsed = time.monotonic() - self.started_mono
-        return {
-            "name": self.name,
-            "token": self.token,
-            "state": self.state.value,
-            "pid": self.pid,
-            "startTicks": self.ticks,
-            "startedAt": self.started_at,
-            "elapsed": elapsed,
-            "runDir": self.run_dir,
-            "exit": self.exit or self.exited,
-            "successor": self.successor,
-        }
+    def report(self) -> ExecutionReport:
+        return ExecutionReport(
+            self.name,
+            self.token,
+            self.life.state,
+            pid=self.pid,
+            start_ticks=self.ticks,
+            started_at=self.life.started_at,
+            elapsed=self.life.running_secs(time.monotonic()),
+            run_dir=self.run_dir,
+            exit=self.life.exit or self.life.own_exit,
+            successor=self.successor,
+        )

@@ -1,9 +1,8 @@
-"""Stop and end of executions: an execution ends when its main process has ended and no other
-process of it is left.
+"""Stop and end of executions: performs the steps of `protocol.execution.lifecycle`. An execution ends
+when its main process has ended and no other process of it is left.
 
-Processes that outlive the main process are killed. A stop first sends SIGTERM to all processes and
-waits for the grace period. Searching and signalling repeat until no process is found, because a job
-may fork meanwhile. Zombies do not count.
+Searching and signalling repeat until no process is found, because a job may fork meanwhile. Zombies
+do not count.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ import os
 import signal
 import time
 
+from ....protocol.execution.lifecycle import Step
 from ....runtime import failpoints, processes
 from ....runtime.execution import wait_status
 from ....runtime.execution.folder import EXIT, STOP, written_code
-from ..linux.oom_detection import has_risen, out_of_memory, read_oom_counters, was_killed
 from ..loop.log import log
 from . import exit_facts, exit_info
 from .earlier_reaper import will_record
@@ -38,9 +37,6 @@ if TYPE_CHECKING:
 #: Pauses (seconds) between rounds: the first during the grace period, the first while killing, and
 #: the longest.
 _TERM_PAUSE, _KILL_PAUSE, _LONGEST_PAUSE = 0.02, 0.001, 0.2
-#: Processes left by the main process usually end within this time (seconds); after it, the exit is
-#: reported before the end.
-_ENDING_SECS = 0.05
 #: Longest time (seconds) to wait for the reaper's record of an exit.
 _RECORD_SECS = 10.0
 #: Longest pause (seconds) between attempts to remove a cgroup.
@@ -87,7 +83,7 @@ class Terminator:
         for e in self._running.values():
             self._check_main(e)
         self.reap_children()
-        for e in [e for e in self._running.values() if e.main_over and e.own]:
+        for e in [e for e in self._running.values() if e.life.exiting and e.own]:
             if not self._has_adopted(e) and not _has_processes(e):
                 self._finish(e)
             elif not self._loop.has_timer(("step", e.name)):
@@ -96,16 +92,19 @@ class Terminator:
     def _check_main(self, e: Execution) -> None:
         """Record the end of the main process if it is our child and has ended."""
         # not reaped yet: while the zombie stays, its pid, group and session cannot be reused
-        if e.own and not e.main_over:
+        if e.own and not e.life.exiting:
             e.main_seen = os.waitid(os.P_PID, _pid(e), os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if e.main_seen is not None:
                 self.main_ended(e)
 
     def main_ended(self, e: Execution) -> None:
-        """Record that the main process has just ended, and cancel its time limit."""
-        self._loop.cancel(("limit", e.name))
-        e.main_over = True
-        e.ended_mono = exit_info.ended_mono(e, self._loop.since)
+        """Record that the main process has just ended."""
+        self._loop.cancel(("step", e.name))
+        if e.pidfd >= 0:
+            self._loop.unwatch(e.pidfd)
+            os.close(e.pidfd)
+            e.pidfd = -1
+        e.life.exited(exit_info.exited_mono(e, self._loop.since))
 
     def reap_children(self) -> None:
         """Adopt orphans, reap ended ones, and kill those that no running job can have left."""
@@ -118,60 +117,72 @@ class Terminator:
                 self._tracker.kill_adopted(pid)
 
     def stop(self, e: Execution, reason: str, grace: float) -> None:
-        """Send SIGTERM to all processes of the execution, and SIGKILL after `grace` seconds.
-
-        The first reason is kept; the shortest grace period applies. After the exit of the main
-        process no reason is recorded: remaining processes are killed as after any exit.
-        """
-        now = time.monotonic()
-        if e.kill_at is None:
-            if e.stop_reason is None and not self._record_stop(e, reason, grace):
-                self.advance(e)
-                return
-            e.kill_at = now + grace
-        e.kill_at = min(e.kill_at, now + grace)
+        """Stop an execution. grace: seconds between SIGTERM and SIGKILL."""
+        e.life.stop(reason, grace, time.monotonic())
         self.advance(e)
 
-    def _record_stop(self, e: Execution, reason: str, grace: float) -> bool:
-        """Store the stop reason, then the fact that the execution gets a signal. Returns False if
-        it had already exited; then it gets no signal.
-        """
-        path, note = f"{e.folder}/{STOP}", {"reason": reason, "grace": grace, "at": time.time()}
-        self._writes.write(path, {**note, "signaled": False})
-        failpoints.reached("keeper.stopping")
-        self._check_main(e)
-        if e.main_over or (not e.own and _has_ended(e)):
-            self._writes.delete(path)
-            return False
-        self._writes.write(path, {**note, "signaled": True})
-        e.stop_reason = reason
-        return True
+    def schedule(self, e: Execution) -> None:
+        """Advance an execution when its next step is due."""
+        now = time.monotonic()
+        at = e.life.wake_at(now) if e.life.next_step(now) is Step.NONE else now
+        if at < float("inf"):
+            self._loop.call_at(("step", e.name), at, lambda: self.advance(e))
 
     def advance(self, e: Execution) -> None:
-        """Advance the end of an execution by one round; schedule the next until it has ended."""
-        if e.ended:
+        """Perform the steps that are due. Repeat signals until the execution has ended."""
+        if e.life.ended:
+            return
+        began, step = time.monotonic(), self._record_stop(e)
+        if step is Step.NONE:
+            self.schedule(e)
             return
         left = self._processes_of(e)
         now = time.monotonic()
-        if e.main_over and not left and not self._has_missed_orphan(e):
+        if e.life.exiting and not left and not self._has_missed_orphan(e):
             if _awaits_record(e, now):
                 self._loop.call_at(("step", e.name), now + _TERM_PAUSE, lambda: self.advance(e))
             else:
                 self._finish(e)
             return
-        if e.exited is None and e.ended_mono is not None and now - e.ended_mono > _ENDING_SECS:
-            e.exited = exit_info.from_ended_main(e)
-            if e.exited is not None:
-                self._exited(e)
-        if e.kill_at is None or now >= e.kill_at:
-            if not e.killing:
-                e.killing, e.pause = True, _KILL_PAUSE / 2
+        if e.life.exit_due(now) and (exit_ := exit_info.from_ended_main(e)) is not None:
+            e.life.exit_reported(exit_)
+            self._exited(e)
+        if step is Step.KILL:
+            e.pause = e.pause if e.life.kills else _KILL_PAUSE / 2
             self._kill(e, left)
-            when = now + self._next_pause(e, _KILL_PAUSE)
         else:
             self._terminate(e, left)
-            when = min(now + self._next_pause(e, _TERM_PAUSE), e.kill_at)
-        self._loop.call_at(("step", e.name), when, lambda: self.advance(e))
+        e.life.signal_sent(step)
+        pause = self._next_pause(e, _KILL_PAUSE if step is Step.KILL else _TERM_PAUSE)
+        at = min(now + pause, e.life.wake_at(began))
+        self._loop.call_at(("step", e.name), at, lambda: self.advance(e))
+
+    def _record_stop(self, e: Execution) -> Step:
+        """Perform the steps before a signal. Return the next one: a signal or none."""
+        path = f"{e.folder}/{STOP}"
+        while True:
+            match step := e.life.next_step(time.monotonic()):
+                case Step.RECORD_STOP:
+                    self._writes.write(path, _stop_record(e, signaled=False))
+                    failpoints.reached("keeper.stopping")
+                    e.life.stop_recorded()
+                case Step.CHECK_EXIT:
+                    self._look_for_exit(e)
+                case Step.WITHDRAW_STOP:
+                    self._writes.delete(path)
+                    e.life.stop_withdrawn()
+                case Step.RECORD_SIGNAL:
+                    self._writes.write(path, _stop_record(e, signaled=True))
+                    e.life.signal_recorded()
+                case _:
+                    return step
+
+    def _look_for_exit(self, e: Execution) -> None:
+        self._check_main(e)
+        if not e.life.exiting and not e.own and _has_ended(e):
+            self.main_ended(e)
+        if not e.life.exiting:
+            e.life.exit_missing()
 
     def _has_missed_orphan(self, e: Execution) -> bool:
         """Return whether an orphan is left that a walk through /proc missed.
@@ -202,8 +213,8 @@ class Terminator:
                 processes.send_signal(p.pid, p.ticks, signal.SIGCONT)
 
     def _kill(self, e: Execution, left: list[Process]) -> None:
-        if e.main_over:
-            e.survivors.update((p.pid, p.ticks) for p in left)
+        if e.life.exiting:
+            e.survivors.update((p.pid, p.ticks) for p in left if p.pid != e.pid)
         if e.cgroup is not None:
             e.cgroup.kill()
         if e.own:
@@ -212,10 +223,9 @@ class Terminator:
         for p in left:
             if not processes.send_signal(p.pid, p.ticks, signal.SIGKILL):
                 self._tracker.ignore_if_foreign(p.pid, p.ticks)
-        if e.own and e.main_over:
+        if e.own and e.life.exiting:
             self._kill_orphans(e)
-        e.kill_rounds += 1
-        if e.kill_rounds == _SAY_AFTER:
+        if e.life.kills == _SAY_AFTER:
             log(
                 f"{len(left)} processes of {e.token} survive SIGKILL, the first is {left[0].pid if left else None}; retrying"
             )
@@ -279,29 +289,6 @@ class Terminator:
                 lambda: self.remove_cgroup(cgroup),
             )
 
-    def _out_of_memory(self, e: Execution, exit_: dict[str, Any]) -> dict[str, Any]:
-        """Return the exit info fields about memory."""
-        now = read_oom_counters(None)
-        if (
-            e.oom_counters is not None
-            and now["machine"] is not None
-            and now["machine"] == e.oom_counters.get("machine")
-        ):
-            # no process on the whole machine was killed: the usual case costs one read
-            return {"outOfMemory": False}
-        own = e.cgroup.out_of_memory_kills() if e.cgroup is not None else None
-        after = now if own is not None else read_oom_counters(self._cgroups.around)
-        found = out_of_memory(
-            e.oom_counters,
-            after,
-            own,
-            killed=was_killed(exit_, by_us=e.killing),
-            alone=_in_container() and e.alone,
-        )
-        if found is None and _in_container() and has_risen(e.oom_counters, after, "around"):
-            return {"detail": exit_info.MEMORY_OF_SOME, **exit_, "outOfMemory": None}
-        return {"outOfMemory": found}
-
     def _facts(self, e: Execution, exit_: dict[str, Any]) -> dict[str, Any]:
         """Return facts about a failed exit; none if they cannot be collected."""
         if exit_.get("code") == 0:
@@ -326,15 +313,15 @@ class Terminator:
             exit_ = exit_info.from_evidence(
                 e, exit_info.KILLED_UNSEEN if e.pid is not None else exit_info.NOTHING_LEFT
             )
-            if exit_["source"] == "lost" and e.killing and e.stop_reason is not None:
+            if exit_["source"] == "lost" and e.life.kills and e.life.stop_reason is not None:
                 exit_ = {
                     "source": "keeper",
-                    "startedAt": e.started_at,
+                    "startedAt": e.life.started_at,
                     "signal": int(signal.SIGKILL),
                 }
         failpoints.reached("keeper.seen")
         self._cap.apply(e, last=True)
-        exit_ |= self._out_of_memory(e, exit_)
+        exit_ |= exit_facts.out_of_memory_fields(e, exit_, self._cgroups.around)
         exit_ |= self._facts(e, exit_)
         exit_ = exit_info.with_final_fields(e, exit_, self._cap.dropped_bytes(e))
         if e.survivors:
@@ -350,17 +337,17 @@ class Terminator:
         self._release_cgroup(e)
         del self._running[e.name]
         self._tracker.forget(e.name)
-        for kind in ("step", "limit"):
-            self._loop.cancel((kind, e.name))
+        self._loop.cancel(("step", e.name))
         self._finished(e)
 
 
-def _in_container() -> bool:
-    """Return whether the keeper is process 1 of a container.
-
-    Then its cgroup holds only the keeper, the agent and executions.
-    """
-    return os.getpid() == 1
+def _stop_record(e: Execution, *, signaled: bool) -> dict[str, Any]:
+    return {
+        "reason": e.life.requested_reason,
+        "grace": e.life.grace,
+        "at": time.time(),
+        "signaled": signaled,
+    }
 
 
 def _has_ended(e: Execution) -> bool:
@@ -372,7 +359,7 @@ def _has_ended(e: Execution) -> bool:
 
 def _awaits_record(e: Execution, now: float) -> bool:
     """Return whether a reaper is about to record the exit of this execution."""
-    if e.own or not e.direct or e.pid is None or now > (e.ended_mono or now) + _RECORD_SECS:
+    if e.own or not e.direct or e.pid is None or now > (e.life.exited_mono or now) + _RECORD_SECS:
         return False
     main = processes.find(e.pid)
     if main is None or main.ticks != e.ticks:

@@ -9,6 +9,7 @@ from sim_keeper import WAY_SECS, Keeper
 from sim_slurm import BatchSide
 from sim_time import Cancel, Life
 
+from jobscribe.agent.session.keeper_reports import decode_report
 from jobscribe.agent.session.state_machine import (
     Fetch,
     Forget,
@@ -68,7 +69,11 @@ class Agent:
 
     def start(self, executions: list[dict[str, Any]]) -> None:
         def serve() -> None:
-            self.do(self.session.keeper_hello(executions, self.host.mono))
+            self.do(
+                self.session.keeper_hello(
+                    [decode_report(e).execution for e in executions], self.host.mono
+                )
+            )
             if self.batch is not None:
                 self.batch.start()
             self.life.after(0.02, self._dial)
@@ -166,7 +171,7 @@ class Agent:
 
     def keeper_reported(self, said: dict[str, Any]) -> None:
         self.time.say("agent", self.pid, "<- keeper", said["is"], said["token"], said["exit"])
-        self.do(self.session.keeper_reported(said, self.host.mono))
+        self.do(self.session.record_states([decode_report(said).execution], self.host.mono))
 
     def do(self, outputs: list[Any]) -> None:
         for output in outputs:

@@ -11,6 +11,7 @@ import msgspec
 from sim_time import Cancel, Life
 
 from jobscribe.agent.keeper.executions import exit_info
+from jobscribe.protocol.execution.table import STOPPED_BEFORE
 from jobscribe.protocol.ids import AgentKey
 
 if TYPE_CHECKING:
@@ -230,7 +231,7 @@ class Keeper:
                 stop_reason=order["reason"],
             )
             self._consume(e)
-            self._never(e, exit_info.NEVER_TO_START, consumed=True)
+            self._never(e, STOPPED_BEFORE, consumed=True)
             self.time.saw("a task was stopped before it started")
         elif e.exit is not None:
             self._tell_state(e)

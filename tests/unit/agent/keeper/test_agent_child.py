@@ -18,8 +18,11 @@ from jobscribe.agent.keeper.executions.process_tracker import ProcessTracker
 from jobscribe.agent.keeper.executions.state import Execution
 from jobscribe.agent.keeper.linux.cgroups import Cgroups
 from jobscribe.agent.keeper.loop.event_loop import Loop
+from jobscribe.protocol.launch.keeper_reports import Hello
 
 pytestmark = pytest.mark.process
+
+HELLO = Hello({}, None, "/nowhere", 1, "off", [])
 
 
 @pytest.fixture
@@ -61,7 +64,7 @@ def test_what_waits_for_a_deaf_agent_is_bounded_and_the_truth_arrives_later(
         loop,
         ProcessTracker(Cgroups(".", "off")),
         agent.spawn,
-        lambda: {"is": "hello"},
+        lambda: HELLO,
         lambda _: None,
         lambda _: None,
         known,
@@ -69,11 +72,12 @@ def test_what_waits_for_a_deaf_agent_is_bounded_and_the_truth_arrives_later(
     seat.start()
     for n in range(3000):
         e = known[f"e{n}"] = Execution(f"e{n}", "token", "/nowhere")
+        e.life.claimed()
         e.record_main(n + 1, 1, 0.0, 0.0)
-        seat.report("started", e)
+        seat.report(e)
     for e in known.values():
         e.finish({"source": "keeper", "code": 7, "detail": "x" * 2000})
-        seat.report("ended", e)
+        seat.report(e)
     assert seat._channel is not None
     assert len(seat._channel._out) < 2 << 20  # 6 MB were reported
     received = bytearray()
@@ -93,7 +97,7 @@ def test_what_waits_for_a_deaf_agent_is_bounded_and_the_truth_arrives_later(
     loop.watch(agent.link.fileno(), selectors.EVENT_READ, read)
     loop.call_at("too long", time.monotonic() + 30, lambda: loop.stop(1))
     assert loop.run() == 0
-    assert received.startswith(b'{"is": "hello"}\n')
+    assert received.startswith(json.dumps(HELLO.encode()).encode() + b"\n")
     seat._channel.close()
 
 
@@ -126,7 +130,7 @@ def test_last_words_that_nobody_had_read_yet_are_told(
         loop,
         ProcessTracker(Cgroups(".", "off")),
         agent.spawn,
-        lambda: {"is": "hello"},
+        lambda: HELLO,
         lambda _: None,
         lambda _: None,
         {},

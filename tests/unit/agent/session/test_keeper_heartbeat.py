@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from jobscribe.agent.session.keeper_heartbeat import KeeperHeartbeat, heartbeat_timing
+from jobscribe.agent.session.keeper_reports import decode_hello
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.protocol.wire.heartbeat import HeartbeatTiming
 from jobscribe.protocol.wire.messages import KeeperReport
@@ -177,16 +178,25 @@ def test_it_answers_again_with_its_second_answer_because_what_ended_is_told_befo
 
 def test_a_keeper_of_an_older_version_is_not_asked() -> None:
     log = Log("agent", Redactor(), Watched(os.getpid()))
-    hello = {"agent": {"addressFile": "/nowhere"}, "keeperPid": os.getpid()}
+    hello = {
+        "agent": {"addressFile": "/nowhere"},
+        "keeperPid": os.getpid(),
+        "folder": "/nowhere",
+        "executions": [],
+    }
     assert (
         KeeperHeartbeat.from_hello(
-            hello, log, lambda order: None, lambda report: None, lambda: None
+            decode_hello(hello), log, lambda order: None, lambda report: None, lambda: None
         )
         is None
     )
     assert (
         KeeperHeartbeat.from_hello(
-            {**hello, "pings": True}, log, lambda order: None, lambda report: None, lambda: None
+            decode_hello({**hello, "pings": True}),
+            log,
+            lambda order: None,
+            lambda report: None,
+            lambda: None,
         )
         is not None
     )

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobscribe.agent.session import state_machine as session_module
+from jobscribe.agent.session.keeper_reports import decode_report
 from jobscribe.agent.session.state_machine import (
     REPEAT_SECS,
     Fetch,
@@ -93,13 +94,21 @@ def never(t=T, detail="it was not to be started"):
     }
 
 
+def heard(s, report, mono):
+    return s.record_states([decode_report(report).execution], mono)
+
+
+def hello(s, reports, mono):
+    return s.keeper_hello([decode_report(r).execution for r in reports], mono)
+
+
 def session(*steps, up=True):
     """Return a session after these messages and keeper reports; it is connected if `up` is set."""
     s = Session()
     if up:
         s.connected(0.0)
     for step in steps:
-        s.keeper_reported(step, 0.0) if isinstance(step, dict) else s.received(step, 0.0)
+        heard(s, step, 0.0) if isinstance(step, dict) else s.received(step, 0.0)
     return s
 
 
@@ -256,7 +265,7 @@ def test_an_end_in_every_state(state, expected):
     """The end is reported once. A second end reports nothing and does not change the exit."""
     s = session(*STATES[state])
     first = [e.exit for e in s.executions()]
-    outputs = s.keeper_reported(ended(code=9), 1.0)
+    outputs = heard(s, ended(code=9), 1.0)
     if expected is None:
         assert outputs == []
         assert [e.exit for e in s.executions()] == first
@@ -277,7 +286,7 @@ def test_an_end_in_every_state(state, expected):
 )
 def test_a_start_in_every_state(state, expected):
     """A late start report does not restart an ended execution."""
-    outputs = session(*STATES[state]).keeper_reported(started(), 1.0)
+    outputs = heard(session(*STATES[state]), started(), 1.0)
     assert outputs == [] if expected is None else is_update(outputs, expected)
 
 
@@ -348,7 +357,7 @@ def test_an_older_serial_is_refused_even_when_the_newer_is_over_and_forgotten():
 
 def test_serials_are_learned_from_the_keeper_and_from_cancels_too():
     s = Session()
-    s.keeper_hello([started(token(serial=200))], 0.0)
+    hello(s, [started(token(serial=200))], 0.0)
     s.received(cancel(token(2, serial=200)), 0.0)
     for n in (1, 2):
         assert is_update(s.received(run(token(n, serial=199)), 0.0), "ended", token(n, serial=199))
@@ -376,7 +385,7 @@ def test_serials_of_old_jobs_are_let_go(monkeypatch):
 
 def test_a_connection_begins_with_everything():
     s = session(run(), started(), up=False)
-    s.keeper_reported(ended(token(2)), 0.0)
+    heard(s, ended(token(2)), 0.0)
     outputs = s.connected(1.0)
     assert reported(outputs) == {T: "running", token(2): "ended"}
 
@@ -384,10 +393,10 @@ def test_a_connection_begins_with_everything():
 def test_nothing_is_said_without_a_connection_and_nothing_is_ended():
     s = session(run())
     assert s.disconnected() == []
-    assert s.keeper_reported(started(), 1.0) == []
+    assert heard(s, started(), 1.0) == []
     assert s.tick(100.0) == []
-    assert s.keeper_reported(ended(), 2.0) == []
-    assert s.keeper_hello([], 2.0) == []
+    assert heard(s, ended(), 2.0) == []
+    assert hello(s, [], 2.0) == []
     assert s.tick(100.0) == []
     assert reported(s.connected(101.0)) == {T: "ended"}
 
@@ -447,13 +456,13 @@ def test_a_snapshot_counts_as_a_report():
 
 def test_elapsed_goes_on_with_the_monotonic_clock():
     s = session(run())
-    (first,) = s.keeper_reported(started(elapsed=3.0), 10.0)
+    (first,) = heard(s, started(elapsed=3.0), 10.0)
     assert first.message.execution.elapsed_secs == 3.0
     (again,) = s.received(run(), 14.5)
     assert again.message.execution.elapsed_secs == 7.5
     (snapshot,) = s.received(RunStatus(op_id="o" * 32), 20.0)
     assert snapshot.message.executions[0].elapsed_secs == 13.0
-    s.keeper_reported(started(elapsed=None), 20.0)
+    heard(s, started(elapsed=None), 20.0)
     assert s.received(run(), 30.0)[0].message.execution.elapsed_secs is None
 
 
@@ -462,7 +471,7 @@ def test_elapsed_goes_on_with_the_monotonic_clock():
 
 def test_the_keepers_words_come_through():
     s = session(run())
-    (output,) = s.keeper_reported(started(pid=77), 0.0)
+    (output,) = heard(s, started(pid=77), 0.0)
     e = output.message.execution
     assert (e.pid, e.start_ticks, e.started_at, e.op_id, e.exit) == (
         77,
@@ -471,17 +480,17 @@ def test_the_keepers_words_come_through():
         op_id(T, "run"),
         None,
     )
-    (output,) = s.keeper_reported(ended(code=4, lastLines="boom", userSecs=0.5), 0.0)
+    (output,) = heard(s, ended(code=4, lastLines="boom", userSecs=0.5), 0.0)
     exit_ = output.message.execution.exit
     assert (exit_.code, exit_.last_lines, exit_.user_secs) == (4, "boom", 0.5)
 
 
 def test_hello_brings_what_an_earlier_agent_left():
     s = Session()
-    assert s.keeper_hello([started(), ended(token(2))], 0.0) == []
+    assert hello(s, [started(), ended(token(2))], 0.0) == []
     assert reported(s.connected(0.0)) == {T: "running", token(2): "ended"}
     assert is_update(s.received(run(), 0.0), "running")
-    assert reported(s.keeper_hello([ended()], 0.0)) == {T: "ended", token(2): "ended"}
+    assert reported(hello(s, [ended()], 0.0)) == {T: "ended", token(2): "ended"}
 
 
 @pytest.mark.parametrize(
@@ -497,7 +506,7 @@ def test_what_is_no_execution_is_refused_and_changes_nothing(harm):
     s = session(run())
     before = s.executions()
     with pytest.raises(Refusal):
-        s.keeper_reported({**started(), **harm}, 0.0)
+        heard(s, {**started(), **harm}, 0.0)
     assert s.executions() == before
 
 
@@ -505,7 +514,7 @@ def test_an_exit_that_is_none_is_refused_and_changes_nothing():
     s = session(run())
     before = s.executions()
     with pytest.raises(msgspec.ValidationError):
-        s.keeper_reported(ended(code="zero"), 0.0)
+        heard(s, ended(code="zero"), 0.0)
     assert s.executions() == before
 
 
@@ -517,8 +526,8 @@ def test_over_and_live():
     assert (s.has_ended(T), s.has_ended(token(9)), s.live()) == (False, False, 2), (
         "one that is on its way here has everything before it"
     )
-    s.keeper_reported(started(), 0.0)
-    s.keeper_reported(ended(token(2)), 0.0)
+    heard(s, started(), 0.0)
+    heard(s, ended(token(2)), 0.0)
     assert (s.has_ended(T), s.has_ended(token(2)), s.live()) == (False, True, 1)
 
 
@@ -556,9 +565,9 @@ def test_whatever_the_order(steps):
             case "status":
                 outputs = s.received(RunStatus(op_id="o" * 32), mono)
             case "started":
-                outputs = s.keeper_reported(started(t), mono)
+                outputs = heard(s, started(t), mono)
             case "ended":
-                outputs = s.keeper_reported(ended(t), mono)
+                outputs = heard(s, ended(t), mono)
             case "up":
                 outputs = s.connected(mono)
             case "down":
@@ -601,8 +610,8 @@ def test_each_task_of_a_gang_is_launched_once_with_what_they_share():
     assert reported(again) == dict.fromkeys(tokens, "starting") and not [
         o for o in again if isinstance(o, Launch)
     ]
-    s.keeper_reported(started(tokens[1]), 3.0)
-    s.keeper_reported(ended(tokens[2]), 3.0)
+    heard(s, started(tokens[1]), 3.0)
+    heard(s, ended(tokens[2]), 3.0)
     more = s.received(run_tasks(*tokens, member(3)), 4.0)
     assert reported(more) == {
         t: {1: "running", 2: "ended"}.get(n, "starting") for n, t in enumerate(tokens)
@@ -643,7 +652,7 @@ def test_a_start_that_failed_for_a_port_says_so_in_a_word_until_the_keeper_knows
     (said,) = s.launch_failed(member(0), "somebody listens", 1.0, "portTaken")
     exit_ = said.message.execution.exit
     assert (exit_.source, exit_.detail, exit_.fault) == ("start", "somebody listens", "portTaken")
-    s.keeper_reported(started(member(1)), 1.0)
+    heard(s, started(member(1)), 1.0)
     assert s.launch_failed(member(1), "somebody listens", 2.0, "portTaken") == []
     assert not s.has_ended(member(1)) and s.has_ended(member(0))
 
@@ -685,7 +694,7 @@ def test_a_run_that_started_or_ended_while_it_waited_is_not_released(steps, expe
 
 def test_the_run_that_was_started_instead_is_reported_with_the_end():
     other = msgspec.structs.replace(T, attempt=2)
-    (update,) = session(run()).keeper_reported(ended() | {"successor": str(other)}, 0.0)
+    (update,) = heard(session(run()), ended() | {"successor": str(other)}, 0.0)
     assert update.message.execution.successor == other
-    (update,) = session(run()).keeper_reported(ended() | {"successor": None}, 0.0)
+    (update,) = heard(session(run()), ended() | {"successor": None}, 0.0)
     assert update.message.execution.successor is msgspec.UNSET

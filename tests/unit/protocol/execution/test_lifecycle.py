@@ -162,6 +162,19 @@ def test_a_time_limit_is_a_stop_that_does_not_count_after_the_exit() -> None:
     assert (other.next_step(99.0), other.wake_at(12.0)) == (Step.NONE, float("inf"))
 
 
+@pytest.mark.parametrize("signaled", [False, True])
+def test_a_time_limit_shortens_the_grace_period_of_an_earlier_stop(signaled: bool) -> None:
+    lives = [running(limit=15.0) for _ in range(3)]
+    for life, grace, now in zip(lives, (60.0, 60.0, 2.0), (20.0, 40.0, 20.0), strict=True):
+        life.grace = 3.0
+        life.resume_stop("canceled", grace, now, signaled=signaled)
+    assert [(life.requested_reason, life.kill_at) for life in lives] == [
+        ("canceled", 28.0),
+        ("canceled", 43.0),
+        ("canceled", 22.0),
+    ]
+
+
 def test_what_is_stopped_before_its_start_is_barred_and_never_starts() -> None:
     life = Lifecycle(KEEPER)
     life.claimed()

@@ -32,6 +32,7 @@ def test_a_token_is_free_until_it_is_known_used_or_refused() -> None:
 def test_only_ended_executions_are_forgotten() -> None:
     table = ExecutionTable()
     table.known |= {"runs": execution(ended=False), "ended": execution(ended=True)}
+    assert table.ended(["runs", "ended", "unknown"]) == ["ended"]
     assert table.settle(["runs", "ended", "unknown"]) == ["ended"]
     assert list(table.known) == ["runs"]
     assert list(table.live()) == [table.known["runs"]]
