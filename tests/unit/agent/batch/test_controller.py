@@ -424,6 +424,22 @@ async def test_a_stop_that_is_on_record_and_finds_an_exit_sends_no_signal(
     )
 
 
+async def test_a_stop_that_sent_no_signal_is_not_why_a_job_ended_that_is_over_before_it(
+    batch_site: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stopping, "_COLLECT_SECS", SECS)
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec(f"until [ -e {batch_site.root}/go ]; do sleep 0.02; done"))
+    await batch_site.running(token)
+    batch.stop(token, "cancel", 0.1)
+    (batch_site.root / "go").touch()
+    end = await batch_site.ended(token)
+    assert end.exit is not None and (end.exit.code, end.exit.stop_reason) == (0, None)
+    assert all(e.exit is None or e.exit.stop_reason is None for e in batch_site.of(token))
+    assert batch_site.slurm.count("scancel") == 0
+
+
 async def test_a_signal_that_was_sent_by_an_earlier_agent_is_why_it_ended(
     batch_site: Ground,
 ) -> None:
