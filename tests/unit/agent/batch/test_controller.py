@@ -617,6 +617,21 @@ async def test_a_stop_is_taken_up_by_the_next_agent(batch_site: Ground) -> None:
     assert end.exit is not None and (end.exit.code, end.exit.stop_reason) == (5, "cancel")
 
 
+async def test_a_stop_that_has_sent_sigterm_goes_on_with_sigkill_in_the_next_agent(
+    batch_site: Ground,
+) -> None:
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec("trap '' TERM; touch up; while :; do sleep 0.02; done"))
+    await batch_site.until((batch_site.root / "run" / "up").exists)
+    batch.stop(token, "cancel", 1.0)
+    await batch_site.until(lambda: batch_site.slurm.count("scancel"))
+    await batch_site.kill(batch)
+    await batch_site.agent()
+    end = await batch_site.ended(token)
+    assert end.exit is not None and (end.exit.code, end.exit.stop_reason) == (None, "cancel")
+
+
 # ---- missing answers
 
 
