@@ -163,7 +163,8 @@ class BatchController:
         if not self._is_known(token):
             task, detail = self._unlaunched(token), STOPPED_BEFORE
             try:
-                self._consume(task, token.name)
+                self._ledger.consume(token, token.name)
+                task.life.claimed()
             except OSError as e:
                 detail = f"{STOPPED_BEFORE}, but {describe_fault(e)[1]}"
             self._end(task, never_started(detail, reason))
@@ -205,7 +206,8 @@ class BatchController:
         job = self._preparation.job(request)
         try:
             for task in job.tasks:
-                self._consume(task, job.first_task.name)
+                self._ledger.consume(task.token, job.first_task.name)
+                task.life.claimed()
         except OSError as e:
             fault_code, sentence = describe_fault(e)
             for task in job.tasks:
@@ -317,10 +319,6 @@ class BatchController:
     def _unlaunched(self, token: Token) -> Task:
         """Return an execution that has no batch job."""
         return Task(token, self._ledger.evidence(token.name), "", None, 0.0, self._log)
-
-    def _consume(self, task: Task, first_name: str) -> None:
-        self._ledger.consume(task.token, first_name)
-        task.life.claimed()
 
     def _end(self, task: Task, exit_: ExitInfo) -> None:
         """End and report an execution before its launch. It must not be retried."""
