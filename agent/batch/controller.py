@@ -17,6 +17,8 @@ import msgspec
 from ...protocol.clusters.batch import ClusterStatus
 from ...protocol.clusters.cluster import Cluster
 from ...protocol.errors import Refusal
+from ...protocol.execution.phases import Phase
+from ...protocol.execution.table import REFUSED_BEFORE, STOPPED_BEFORE, ExecutionTable, Use
 from ...protocol.ids import Token
 from ...protocol.jobs.execution_state import ExecutionState
 from ...protocol.jobs.exit_info import ExitInfo
@@ -28,21 +30,20 @@ from ..host.login_environment import LoginEnvironment, current_account
 from ..keeper.linux.oom_detection import describe_fault
 from . import cluster_facts
 from .command_runner import Commands, Run, environment
-from .exit_info import NEVER_TO_START, never_started
+from .exit_info import never_started
 from .ledger import BatchLedger
 from .poll_loop import BatchPollLoop
 from .preparation import LaunchRequest, Preparation, Unprepared
 from .reconciliation import Reconciler
 from .scheduler_queries import SchedulerQueries
 from .start import Submitter
-from .state import BatchJob, Task, ended, execution
+from .state import BatchJob, Task, report
 from .stop import BatchStopper
 
 NEVER_SUBMITTED = "the agent ended before it submitted the job"
 OTHERS_USED = "other tasks of its gang were launched before"
 #: `stop_all` waits for Slurm at most this much longer than the grace (seconds).
 _STOP_ALL_SECS = 30.0
-_REFUSED_KEPT = 10_000
 #: Pause before a failed background task is restarted (seconds).
 _RESTART_SECS = 5.0
 
@@ -108,9 +109,7 @@ class BatchController:
             log,
             self._report_changes,
         )
-        #: every execution that was not forgotten: with its batch job, or only its exit info
-        self._known: dict[Token, tuple[BatchJob, Task] | ExitInfo] = {}
-        self._refusals: dict[str, None] = {}
+        self._table = ExecutionTable()
         self._tasks: set[asyncio.Task[None]] = set()
         self._change = asyncio.Event()
 
@@ -138,7 +137,8 @@ class BatchController:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def executions(self) -> list[Execution]:
-        return [self._execution(token) for token in self._known]
+        now = time.monotonic()
+        return [report(task, now) for task in self._table.known.values()]
 
     def cluster_status(self) -> ClusterStatus | None:
         """Return the newest cluster status, or None before the first one."""
@@ -161,43 +161,33 @@ class BatchController:
     def stop(self, token: Token, reason: str, grace_secs: float) -> None:
         """Stop the execution. A token that was not launched is consumed and never runs."""
         if not self._is_known(token):
+            task, detail = self._unlaunched(token), STOPPED_BEFORE
             try:
                 self._ledger.consume(token, token.name)
+                task.life.claimed()
             except OSError as e:
-                self._end_unlaunched(
-                    token,
-                    never_started(
-                        f"{NEVER_TO_START}, but {describe_fault(e)[1]}", stop_reason=reason
-                    ),
-                )
-                return
-            self._end_consumed(token, never_started(NEVER_TO_START, stop_reason=reason))
+                detail = f"{STOPPED_BEFORE}, but {describe_fault(e)[1]}"
+            self._end(task, never_started(detail, reason))
             return
-        known = self._known[token]
-        if isinstance(known, ExitInfo) or known[1].ended:
-            self._report(self._execution(token))
-            return
-        self._stopper.stop(*known, reason, grace_secs)
-        if known[1].stop_reason is None:  # it exited by itself, and Slurm still completes the job
-            self._report(self._execution(token))
-        self._poll_loop.query_soon(known[0])
+        task = self._table.known[token]
+        # after its own exit, Slurm may still complete the job
+        if task.life.ended or not self._stopper.stop(task.job, task, reason, grace_secs):
+            self._report_now(task)
+        if not task.life.ended:
+            self._poll_loop.query_soon(task.job)
 
     def forget(self, tokens: Sequence[Token]) -> None:
         """Forget executions whose exit is durable elsewhere. Their evidence stays."""
-        for token in tokens:
-            known = self._known.get(token)
-            if isinstance(known, ExitInfo) or (known is not None and known[1].ended):
-                self._ledger.remove_entry(token.name)
-                del self._known[token]
+        for token in self._table.settle(tokens):
+            self._ledger.remove_entry(token.name)
 
     async def stop_all(self, reason: str, grace: float) -> None:
         """Stop every live execution. Returns when all have ended, or after a time limit."""
-        for token, known in list(self._known.items()):
-            if not isinstance(known, ExitInfo) and not known[1].ended:
-                self.stop(token, reason, grace)
+        for task in self._table.live():
+            self.stop(task.token, reason, grace)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace + _STOP_ALL_SECS):
-                while any(e.state != ExecutionState.ENDED for e in self.executions()):
+                while any(self._table.live()):
                     self._change.clear()
                     await self._change.wait()
 
@@ -206,27 +196,25 @@ class BatchController:
     def _launch(self, tasks: list[tuple[Token, TaskSpec]], shared: Shared | None) -> None:
         used = [token for token, _ in tasks if self._is_known(token)]
         for token in used:
-            self._report(self._execution(token))
+            self._report_now(self._table.known[token])
         tasks = [t for t in tasks if t[0] not in used]
         if used or not tasks:
             for token, _ in tasks:  # a gang is one Slurm job, which was submitted before
-                self._end_unlaunched(token, never_started(OTHERS_USED))
+                self._end(self._unlaunched(token), never_started(OTHERS_USED))
             return
         request = LaunchRequest(tasks, shared, self._login.umask)
         job = self._preparation.job(request)
-        consumed: list[Token] = []
         try:
-            for token, _ in tasks:
-                self._ledger.consume(token, job.first_task.name)
-                consumed.append(token)
+            for task in job.tasks:
+                self._ledger.consume(task.token, job.first_task.name)
+                task.life.claimed()
         except OSError as e:
             fault_code, sentence = describe_fault(e)
-            exit_ = never_started(f"cannot write its evidence: {sentence}", fault=fault_code)
-            for token, _ in tasks:
-                (self._end_consumed if token in consumed else self._end_unlaunched)(token, exit_)
+            for task in job.tasks:
+                detail = f"cannot write its evidence: {sentence}"
+                self._end(task, never_started(detail, fault=fault_code))
             return
-        for task in job.tasks:
-            self._known[task.token] = (job, task)
+        self._table.known |= {t.token: t for t in job.tasks}
         job.submitting = True
         self._spawn(self._prepare(job, request))
 
@@ -241,12 +229,7 @@ class BatchController:
             sentence, fault_code = (
                 (e.sentence, None) if isinstance(e, Refusal) else (str(e), e.fault)
             )
-            for task in job.live:
-                self._poll_loop.end(
-                    job,
-                    task,
-                    never_started(sentence, stop_reason=task.stop_reason, fault=fault_code),
-                )
+            self._poll_loop.end_unstarted(job, sentence, fault_code)
             return
         job.first_task.log(
             "cmd=('sbatch', {}) jid={} runDir={}",
@@ -269,22 +252,14 @@ class BatchController:
         self._poll_loop.query_soon_after_start(job)
 
     def _refused(self, job: BatchJob, fault_code: str, sentence: str) -> None:
-        for task in job.live:
-            self._poll_loop.end(
-                job,
-                task,
-                never_started(sentence, job, stop_reason=task.stop_reason, fault=fault_code),
-            )
+        self._poll_loop.end_unstarted(job, sentence, fault_code)
 
     def _outcome_unknown(self, job: BatchJob, sentence: str) -> None:
         """Handle an unknown outcome of sbatch. An empty sentence: the job was stopped before it was
         submitted.
         """
         if job.sbatch_runs == 0 and job.stopping:
-            for task in job.live:
-                self._poll_loop.end(
-                    job, task, never_started(NEVER_TO_START, stop_reason=task.stop_reason)
-                )
+            self._poll_loop.end_unstarted(job, STOPPED_BEFORE)
             return
         if sentence:
             job.first_task.log(
@@ -298,23 +273,21 @@ class BatchController:
     # ---- recovery
 
     def _is_known(self, token: Token) -> bool:
-        """Return whether this token was used before. If so, load it into `_known`."""
-        if token in self._known:
-            return True
-        if os.path.lexists(self._ledger.evidence(token.name)):
+        """Return whether this token was used before. If so, load it into the table."""
+        evidence = self._ledger.evidence(token.name)
+        use = self._table.use_of(token, lambda: os.path.lexists(evidence))
+        if use is Use.USED:
             self._recover_token(token, token.name)
-            return True
-        if token.name in self._refusals:
-            self._known[token] = never_started("its start failed earlier and is not retried")
-            return True
-        return False
+        elif use is Use.REFUSED:
+            self._add_ended(self._unlaunched(token), never_started(REFUSED_BEFORE))
+        return use is not Use.FREE
 
     def _recover(self) -> None:
         for entry in list(self._ledger.entries()):
             # without a folder, the earlier agent ended before it consumed the token
             if not os.path.isdir(self._ledger.evidence(entry.token.name)):
                 self._ledger.remove_entry(entry.token.name)
-            elif entry.token not in self._known:
+            elif entry.token not in self._table.known:
                 self._recover_token(entry.token, entry.first_name)
 
     def _recover_token(self, token: Token, first_name: str) -> None:
@@ -325,10 +298,9 @@ class BatchController:
             if exit_ is None:
                 exit_ = never_started(NEVER_SUBMITTED)
                 self._ledger.close(self._ledger.evidence(token.name), exit_)
-            self._known[token] = exit_
+            self._add_ended(self._unlaunched(token), exit_)
             return
-        for t in job.live:
-            self._known[t.token] = (job, t)
+        self._table.known |= {t.token: t for t in job.live}
         task.log(
             "{} was launched by an earlier agent as Slurm job {}",
             str(token),
@@ -339,42 +311,41 @@ class BatchController:
             self._submitter.submit(job)
         else:
             self._poll_loop.query_soon(job)
-        for t in [t for t in job.live if t.stop_reason is not None]:
-            self._stopper.stop(job, t, t.stop_reason or "", t.grace)
+        if any(t.life.stopping for t in job.live):
+            self._stopper.work(job)
 
     # ---- ends and reports
 
-    def _end_consumed(self, token: Token, exit_: ExitInfo) -> None:
-        self._ledger.close(self._ledger.evidence(token.name), exit_)
-        self._known[token] = exit_
-        self._report(self._execution(token))
+    def _unlaunched(self, token: Token) -> Task:
+        """Return an execution that has no batch job."""
+        return Task(token, self._ledger.evidence(token.name), "", None, 0.0, self._log)
 
-    def _end_unlaunched(self, token: Token, exit_: ExitInfo) -> None:
-        """End an execution that has no evidence, and remember that it must not be retried."""
-        self._refusals[token.name] = None
-        if len(self._refusals) > _REFUSED_KEPT:
-            del self._refusals[next(iter(self._refusals))]
-        self._known[token] = exit_
-        self._report(self._execution(token))
+    def _end(self, task: Task, exit_: ExitInfo) -> None:
+        """End and report an execution before its launch. It must not be retried."""
+        if task.life.phase is Phase.NEW:  # it has no evidence
+            self._table.refuse(task.token)
+        else:
+            self._ledger.close(task.folder, exit_)
+        self._add_ended(task, exit_)
+        self._report_now(task)
 
-    def _execution(self, token: Token) -> Execution:
-        known = self._known[token]
-        return (
-            ended(token, known)
-            if isinstance(known, ExitInfo)
-            else execution(*known, time.monotonic())
-        )
+    def _add_ended(self, task: Task, exit_: ExitInfo) -> None:
+        task.life.finish(exit_)
+        self._table.known[task.token] = task
+
+    def _report_now(self, task: Task) -> None:
+        self._report(report(task, time.monotonic()))
 
     def _report_changes(self, job: BatchJob) -> None:
         """Report the tasks of this job that changed since their last report."""
         self._change.set()
         now = time.monotonic()
         for task in job.tasks:
-            if task.token not in self._known or (
+            if task.token not in self._table.known or (
                 task.last_report is not None and task.last_report.state == ExecutionState.ENDED
             ):
                 continue
-            e = execution(job, task, now)
+            e = report(task, now)
             if (
                 task.last_report is None
                 or msgspec.structs.replace(e, elapsed_secs=task.last_report.elapsed_secs)

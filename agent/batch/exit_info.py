@@ -14,6 +14,7 @@ import time
 import msgspec
 
 from ...protocol.clusters.batch import BatchState, SlurmState
+from ...protocol.execution import table
 from ...protocol.jobs.exit_info import KERNEL_SIGNALS, ExitFacts, ExitInfo, signal_number
 from ...runtime.execution.folder import STDERR, STDOUT, add_messages, from_code, read, written_code
 from ...runtime.execution.output_limit import OutputCap
@@ -22,7 +23,6 @@ from ..slurm.script_markers import BATCH_SCRIPT, OVER, SETUP
 from .observer import ended_at, take_fence
 from .state import BatchJob, Task, state_of
 
-NEVER_TO_START = "stopped before it started"
 FORGOTTEN = (
     "Slurm's controller and accounting no longer know the job, and its script recorded no exit code"
 )
@@ -55,8 +55,11 @@ def build_exit_info(job: BatchJob, task: Task, cap: OutputCap) -> ExitInfo:
         "droppedBytes": cap.dropped_bytes(task),
     }
     fields.setdefault("endedAt", time.time())
-    if task.stop_reason is not None:
-        fields["stopReason"] = task.stop_reason
+    # a stop is the cause if it sent a signal, or if nothing ran or no exit is known
+    ran = out["source"] not in ("start", "lost")
+    stop_reason = task.life.stop_reason if ran else task.life.requested_reason
+    if stop_reason is not None:
+        fields["stopReason"] = stop_reason
     exit_ = msgspec.convert(fields, ExitInfo)
     if (
         exit_.source == "script"
@@ -114,21 +117,10 @@ def _canceled_by_user(state: BatchState | msgspec.UnsetType) -> bool | None:
 
 
 def never_started(
-    detail: str,
-    job: BatchJob | None = None,
-    *,
-    stop_reason: str | None = None,
-    fault: str | None = None,
+    detail: str, stop_reason: str | None = None, fault: str | None = None
 ) -> ExitInfo:
     """Return the exit info of an execution that never started."""
-    return ExitInfo(
-        source="start",
-        detail=detail,
-        stop_reason=stop_reason,
-        fault=fault,
-        ended_at=time.time(),
-        batch=msgspec.UNSET if job is None else job.state,
-    )
+    return msgspec.convert(table.never_started(detail, time.time(), stop_reason, fault), ExitInfo)
 
 
 def _exit_fields(job: BatchJob, task: Task) -> dict[str, object]:
@@ -137,12 +129,10 @@ def _exit_fields(job: BatchJob, task: Task) -> dict[str, object]:
     code = written_code(task.folder)
     if code is not None:
         return _from_script(task, code, began)
-    if task.fenced or (
-        began is None
-        and task.stop_reason is not None
-        and (slurm is None or slurm.started_at is None)
+    if task.life.barred or (
+        began is None and task.life.stopping and (slurm is None or slurm.started_at is None)
     ):
-        return {"source": "start", "detail": NEVER_TO_START}
+        return {"source": "start", "detail": table.STOPPED_BEFORE}
     if slurm is not None and slurm.code == 0 and os.path.exists(f"{job.first_task.folder}/{SETUP}"):
         return {"source": "start", "detail": SHELL_REPLACED}
     not_started = task.started is None and _fenced(task)
@@ -186,6 +176,6 @@ def _lost_or_killed(task: Task, detail: str, began: float | None) -> dict[str, o
     # other codes are exit codes
     if 128 < code <= 192 and code != _KILLED:
         return {"source": "scheduler", "startedAt": began, "code": code}
-    if task.kills_sent or code == _KILLED:
+    if task.life.kills or code == _KILLED:
         return {"source": "scheduler", "startedAt": began, "signal": 9}
     return {"source": "lost", "startedAt": began, "detail": detail}

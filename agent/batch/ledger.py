@@ -10,6 +10,7 @@
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from ...protocol.clusters.batch import BatchState
 from ...protocol.errors import Refusal
 from ...protocol.ids import Token, parse_token
 from ...protocol.jobs.exit_info import ExitInfo
-from ...runtime.execution.folder import EXIT, STOP, read_json, write_json, written_code
+from ...runtime.execution.folder import EXIT, STOP, read_json, write_json
 from ...runtime.filesystems import make_folder
 from ...runtime.log.logger import Log
 from .state import BatchJob, Task
@@ -86,7 +87,7 @@ class BatchLedger:
                 "tokens": [str(t.token) for t in job.tasks],
                 "runDirs": [t.run_dir for t in job.tasks],
                 "limits": [t.limit for t in job.tasks],
-                "graces": [t.grace for t in job.tasks],
+                "graces": [t.life.grace for t in job.tasks],
                 "gang": job.gang,
                 "name": job.name,
                 "comment": job.comment,
@@ -152,15 +153,19 @@ class BatchLedger:
 
     def _task(self, token: Token, run_dir: str, limit: float | None, grace: float) -> Task:
         task = Task(token, self.evidence(token.name), run_dir, limit, grace, self._log)
-        task.exit = self.exit(token.name)
-        stop = read_json(f"{task.folder}/{STOP}")
-        if stop is not None:
-            # older versions did not record whether they had sent a signal
-            task.signaled = stop.get("signaled") is not False
-        if stop is not None and (task.signaled or written_code(task.folder) is None):
-            task.stop_reason = str(stop.get("reason"))
+        task.life.claimed()
+        exit_, stop = self.exit(token.name), read_json(f"{task.folder}/{STOP}")
+        if exit_ is not None:
+            task.life.finish(exit_)
+        elif stop is not None:
             given = stop.get("grace")
-            task.grace = float(given) if isinstance(given, int | float) else grace
+            task.life.resume_stop(
+                str(stop.get("reason")),
+                float(given) if isinstance(given, int | float) else grace,
+                time.monotonic(),
+                # older versions did not record whether they had sent a signal
+                signaled=stop.get("signaled") is not False,
+            )
         return task
 
     # ---- ends

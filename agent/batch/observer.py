@@ -60,8 +60,8 @@ def observe(
             cap.apply(task)
         now = observe_task(task, refresh=task in completing)
         known = (
-            task.started is not None or task.fenced,
-            task.code_mono is not None,
+            task.started is not None or task.life.barred,
+            task.life.own_exit is not None,
             task.step_over_mono is not None,
         )
         if (now.started is not None, now.own is not None, now.over) != known:
@@ -71,10 +71,12 @@ def observe(
 
 def observe_task(task: Task, *, refresh: bool = False) -> Observation:
     started = task.started or read_fence(task.folder)
-    if refresh and task.own is None:
+    if refresh and task.life.own_exit is None:
         refresh_folder(task.folder)
     return Observation(
-        started, task.own or own_exit(task.folder, started), os.path.exists(f"{task.folder}/{OVER}")
+        started,
+        task.life.own_exit or (None if task.life.barred else own_exit(task.folder, started)),
+        os.path.exists(f"{task.folder}/{OVER}"),
     )
 
 

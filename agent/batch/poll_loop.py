@@ -14,6 +14,8 @@ import msgspec
 
 from ...protocol.clusters.batch import SlurmState
 from ...protocol.clusters.cluster import Cluster, fallback_secs
+from ...protocol.execution.lifecycle import Step
+from ...protocol.execution.table import STOPPED_BEFORE
 from ...protocol.jobs.exit_info import ExitInfo
 from ...runtime import failpoints
 from ...runtime.execution.output_limit import OutputCap
@@ -104,6 +106,10 @@ class BatchPollLoop:
         if not self._submitted_jobs():
             self._query_at = float("inf")
         self._jobs[job.first_task.name] = job
+        for task in job.live:
+            if task.limit is not None:  # Slurm enforces the limit of the order
+                slack = self._cluster.limit_slack_secs
+                task.life.limit = fallback_secs(task.limit, slack)
         self._wake.set()
 
     def query_soon_after_start(self, job: BatchJob) -> None:
@@ -126,14 +132,24 @@ class BatchPollLoop:
 
     def end(self, job: BatchJob, task: Task, exit_: ExitInfo) -> None:
         """Record and report the exit of a task. Nothing of the task is left."""
+        if task.life.ended:  # meanwhile
+            return
         self._ledger.close(task.folder, exit_)
         failpoints.reached("keeper.ended")
-        task.exit = exit_
+        task.life.finish(exit_)
         self._changed(job)
         if not job.live:
             self._jobs.pop(job.first_task.name, None)
             self._faulty.discard(job.first_task.name)
             self._ledger.try_write(job)
+
+    def end_unstarted(self, job: BatchJob, detail: str, fault: str | None = None) -> None:
+        """End all tasks of a job that never started."""
+        for task in job.live:
+            exit_ = never_started(detail, task.life.requested_reason, fault)
+            if job.sbatch_runs:
+                exit_ = msgspec.structs.replace(exit_, batch=job.state)
+            self.end(job, task, exit_)
 
     async def run(self) -> None:
         """Poll until canceled."""
@@ -162,27 +178,14 @@ class BatchPollLoop:
         if not self._jobs and not self._ledger.pending:
             return None
         now = time.monotonic()
-        dues = [self._pace.secs, *(at - now for _, _, at in self._limits())]
+        dues = [t.life.wake_at(now) - now for j in self._jobs.values() for t in j.live]
+        dues.append(self._pace.secs)
         if not querying and self._submitted_jobs():
             dues.append(self._query_at - now)
         return max(0.01, min(dues))
 
     def _submitted_jobs(self) -> list[BatchJob]:
         return [j for j in self._jobs.values() if j.sbatch_runs and not j.submitting]
-
-    def _limits(self) -> list[tuple[BatchJob, Task, float]]:
-        """Return tasks with a time limit, with the latest time at which Slurm should have ended
-        each (monotonic).
-        """
-        return [
-            (j, t, t.started_mono + fallback_secs(t.limit, self._cluster.limit_slack_secs))
-            for j in self._jobs.values()
-            for t in j.live
-            if t.limit is not None
-            and t.started_mono is not None
-            and t.stop_reason is None
-            and t.own is None
-        ]
 
     # ---- files
 
@@ -196,10 +199,10 @@ class BatchPollLoop:
         for task, observation in observations.items():
             self._apply_observation(tasks[task], task, observation)
         self._pace.next_pause(changed=bool(observations))
-        for job, task, at in self._limits():
-            if time.monotonic() >= at:
-                self._stopper.stop(job, task, "timeLimit", task.grace)
+        now = time.monotonic()
         for job in jobs:
+            if any(t.life.next_step(now) is Step.RECORD_STOP for t in job.live):  # a time limit
+                self._stopper.work(job)
             try:
                 await self._settle(job)
             except Exception as e:  # continue with the other jobs; this one is retried
@@ -213,10 +216,12 @@ class BatchPollLoop:
             task.log.exception("cannot process {}; the agent retries", str(task.token), error=error)
 
     def _apply_observation(self, job: BatchJob, task: Task, observation: Observation) -> None:
-        now = time.monotonic()
+        life, now = task.life, time.monotonic()
+        if life.ended:  # meanwhile
+            return
         if observation.started is not None and task.started is None:
             if taken_by_agent(observation.started):
-                task.fenced = True
+                life.start_barred()
             else:
                 task.started, task.seen_at = observation.started, time.time()
                 age = (
@@ -224,7 +229,7 @@ class BatchPollLoop:
                     if observation.started.at is not None
                     else 0.0
                 )
-                task.started_mono = now - age
+                life.started(observation.started.at, now - age)
                 if observation.started.job_id != job.job_id:  # Slurm has two jobs; this one runs
                     job.job_id, job.unsure, job.slurm_status, job.over_mono, job.absent_mono = (
                         observation.started.job_id,
@@ -237,8 +242,11 @@ class BatchPollLoop:
                     self._ledger.try_write(job)
                     self._stopper.retry_now(job)
                 self.query_soon_after_start(job)
-        if observation.own is not None and task.own is None:
-            task.own, task.code_mono, task.code_at = observation.own, now, time.time()
+        if observation.own is not None and life.own_exit is None:
+            life.exited(now)
+            if life.exit_due(now):
+                life.exit_reported(observation.own)
+            task.code_at = time.time()
             self.query_soon(job, _AFTER_CODE_SECS)
         if observation.over and task.step_over_mono is None:
             task.step_over_mono, task.code_at = now, min(task.code_at, time.time())
@@ -257,15 +265,10 @@ class BatchPollLoop:
             await self._cancel_requeued(job)
         over = self._over(job)
         for task in job.live:
-            alone = job.gang and not job.stopping and task.fenced
+            alone = job.gang and not job.stopping and task.life.barred
             step = self._step_over(job, task)
             if (
-                (
-                    over
-                    and (
-                        task.code_mono is not None or task.fenced or self._exit_complete(job, task)
-                    )
-                )
+                (over and (task.life.exiting or task.life.barred or self._exit_complete(job, task)))
                 or alone
                 or step
             ):
@@ -278,7 +281,7 @@ class BatchPollLoop:
         if (
             not job.gang
             or task.step_over_mono is None
-            or not (task.exited_first or task.stop_reason is not None)
+            or not (task.exited_first or task.life.stop_reason is not None)
         ):
             return False
         return self._writes_visible(task, task.step_over_mono)
@@ -289,7 +292,7 @@ class BatchPollLoop:
             return False
         if job.slurm_status.kind == StatusKind.OVER:
             return True
-        if job.absent_mono is not None and all(t.code_mono is not None for t in job.live):
+        if job.absent_mono is not None and all(t.life.exiting for t in job.live):
             return True  # its script had exited before Slurm forgot it
         return is_gone(job)
 
@@ -305,7 +308,7 @@ class BatchPollLoop:
 
     def _writes_visible(self, task: Task, since: float) -> bool:
         """Return whether a file written before this time would be visible now."""
-        if task.code_mono is not None:
+        if task.life.exiting:
             return True
         refresh_folder(task.folder)
         return time.monotonic() - since >= self._visibility_secs(task.folder)
@@ -324,21 +327,15 @@ class BatchPollLoop:
             job.impossible = job.state.sentence
             self._ledger.try_write(job)
         for task in job.live:
-            task.fenced = task.fenced or await asyncio.to_thread(take_fence, task.folder)
-        if not all(t.fenced for t in job.live):  # it started after all
+            if not task.life.barred and await asyncio.to_thread(take_fence, task.folder):
+                task.life.start_barred()
+        if not all(t.life.barred for t in job.live):  # it started after all
             job.impossible, job.impossible_polls = "", 0
             return
         if not _left_queue(job) and not await self._stopper.cancel(job):
             job.impossible_polls = 0  # retry when Slurm has reported it again
             return
-        for task in job.live:
-            self.end(
-                job,
-                task,
-                never_started(
-                    job.impossible, job, stop_reason=task.stop_reason, fault="neverPossible"
-                ),
-            )
+        self.end_unstarted(job, job.impossible, "neverPossible")
 
     async def _cancel_requeued(self, job: BatchJob) -> None:
         """Cancel a job that was requeued after its start. It would only find its token consumed."""
@@ -400,12 +397,7 @@ class BatchPollLoop:
     def _submit_again(self, job: BatchJob, began: float) -> None:
         """Submit a job again that Slurm does not have, or end it if it is being stopped."""
         if job.stopping:
-            for task in job.live:
-                self.end(
-                    job,
-                    task,
-                    never_started("stopped before it started", job, stop_reason=task.stop_reason),
-                )
+            self.end_unstarted(job, STOPPED_BEFORE)
         else:
             job.first_task.log(
                 "Slurm does not have {}, submitted {:.0f} s ago: submitting it again",
@@ -434,8 +426,5 @@ def _expects_news(job: BatchJob) -> bool:
     """Return whether the next answer is likely to show a change."""
     absent = job.absent_mono is not None and time.monotonic() - job.absent_mono < 6 * ABSENT_SECS
     return (
-        absent
-        or job.unsure
-        or job.over_mono is not None
-        or any(t.code_mono is not None for t in job.live)
+        absent or job.unsure or job.over_mono is not None or any(t.life.exiting for t in job.live)
     )

@@ -209,5 +209,5 @@ def wants_account(job: BatchJob) -> bool:
     ):
         return False
     return time.monotonic() - job.account_mono < ACCOUNT_SECS and any(
-        t.code_mono is None for t in job.live
+        not t.life.exiting for t in job.live
     )

@@ -9,6 +9,7 @@ import math
 import msgspec
 
 from ...protocol.clusters.batch import BatchState
+from ...protocol.execution.lifecycle import Lifecycle, Policy
 from ...protocol.ids import Token, execution_log_ids, op_id
 from ...protocol.jobs.execution_state import ExecutionState
 from ...protocol.jobs.exit_info import ExitInfo
@@ -22,34 +23,31 @@ from ..slurm.script_markers import Started
 NODE_CHARS = 256
 
 
+#: Slurm ends what outlives a script, and a script's own exit is reported at once.
+POLICY = Policy(leftover=None, ending=0.0)
+
+
 class Task:
-    """One execution. folder: its evidence."""
+    """One execution. folder: its evidence. limit: time limit of its order (seconds), which Slurm
+    enforces. `life.barred`: the agent took the fence.
+    """
 
     __slots__ = (
         "code_at",
-        "code_mono",
         "dropped",
-        "exit",
         "exited_first",
-        "fenced",
         "folder",
-        "grace",
-        "kill_at",
-        "kills_sent",
+        "job",
         "last_report",
+        "life",
         "limit",
         "log",
         "name",
-        "own",
         "run_dir",
         "seen_at",
-        "signaled",
         "sizes",
         "started",
-        "started_mono",
         "step_over_mono",
-        "stop_reason",
-        "term_sent",
         "token",
     )
 
@@ -57,46 +55,28 @@ class Task:
         self, token: Token, folder: str, run_dir: str, limit: float | None, grace: float, log: Log
     ) -> None:
         self.log = log.bound(**execution_log_ids(token))
-        self.token, self.name, self.folder, self.run_dir, self.limit, self.grace = (
+        self.token, self.name, self.folder, self.run_dir, self.limit = (
             token,
             token.name,
             folder,
             run_dir,
             limit,
-            grace,
         )
+        self.life = Lifecycle(POLICY, grace=grace)
+        #: None: it ended before its launch
+        self.job: BatchJob | None = None
         self.started: Started | None = None
-        #: when the start was seen (wall clock)
-        self.seen_at = math.inf
-        #: when it began, on this machine's monotonic clock
-        self.started_mono: float | None = None
-        #: the agent took the fence: the task never starts
-        self.fenced = False
-        #: when the script's own exit was seen (monotonic and wall clock), and that exit
-        self.code_mono: float | None = None
-        self.code_at = math.inf
-        self.own: ExitInfo | None = None
+        #: when the start, and the script's own exit or the end of its step, were seen (wall clock)
+        self.seen_at = self.code_at = math.inf
         #: Slurm still reported the job as running when the script's exit, or the end of its step,
         #: was seen: the script exited first
         self.exited_first = False
         self.step_over_mono: float | None = None
-        self.stop_reason: str | None = None
-        #: when SIGKILL is due; the signals sent so far
-        self.kill_at: float | None = None
-        #: stop.json says that a signal may have been sent
-        self.signaled = False
-        self.term_sent = False
-        self.kills_sent = 0
-        self.exit: ExitInfo | None = None
         #: state of its output cap
         self.dropped: dict[str, int] = {}
         self.sizes: dict[str, int] = {}
         #: last report
         self.last_report: Execution | None = None
-
-    @property
-    def ended(self) -> bool:
-        return self.exit is not None
 
 
 class BatchJob:
@@ -112,7 +92,6 @@ class BatchJob:
         "absent_polls",
         "account",
         "account_mono",
-        "cancels_sent",
         "comment",
         "first_sbatch_at",
         "foreign",
@@ -144,6 +123,8 @@ class BatchJob:
             state,
             gang,
         )
+        for task in tasks:
+            task.job = self
         self.job_id: str | None = None
         self.sbatch_runs, self.sbatch_at, self.first_sbatch_at = 0, 0.0, 0.0
         #: Slurm reuses the id for another job, which must not be reported or canceled
@@ -162,8 +143,6 @@ class BatchJob:
         self.ran_at: float | None = None
         #: number of consecutive polls in which Slurm did not know it
         self.absent_polls = 0
-        #: number of plain scancels sent
-        self.cancels_sent = 0
         #: reason why it can never start, and the number of consecutive polls that reported the
         #: reason
         self.impossible = ""
@@ -179,12 +158,12 @@ class BatchJob:
 
     @property
     def live(self) -> list[Task]:
-        return [t for t in self.tasks if not t.ended]
+        return [t for t in self.tasks if not t.life.ended]
 
     @property
     def stopping(self) -> bool:
         """Return whether all live tasks are being stopped."""
-        return all(t.stop_reason is not None for t in self.live)
+        return all(t.life.stopping for t in self.live)
 
 
 def state_of(job: BatchJob, task: Task) -> BatchState:
@@ -199,72 +178,37 @@ def state_of(job: BatchJob, task: Task) -> BatchState:
     )
 
 
-def execution(job: BatchJob, task: Task, mono: float) -> Execution:
-    """Return the wire message for a task."""
-    op = op_id(task.token, "run")
-    if task.exit is not None:
-        return ended(task.token, task.exit, task.started)
-    if task.own is not None:
-        return _ending(job, task, task.own)
-    running = (
-        job.slurm_status is not None
-        and job.slurm_status.kind == StatusKind.RUNNING
-        and not job.gang
-    )
-    if task.started is None and not running:
-        return Execution(
-            token=task.token, state=ExecutionState.STARTING, op_id=op, batch=state_of(job, task)
-        )
-    elapsed = None if task.started_mono is None else max(0.0, mono - task.started_mono)
-    at = task.started.at if task.started is not None else job.ran_at
-    pid = task.started.pid if task.started is not None else 0
-    return Execution(
-        token=task.token,
-        state=ExecutionState.RUNNING,
-        op_id=op,
-        pid=pid,
-        start_ticks=0,
-        started_at=at,
-        elapsed_secs=elapsed,
-        batch=state_of(job, task),
-    )
-
-
-def _ending(job: BatchJob, task: Task, own: ExitInfo) -> Execution:
-    """Return the wire message for a task whose script has exited while Slurm has not finished the
-    job.
+def report(task: Task, mono: float) -> Execution:
+    """Return the wire message for a task. A script that has exited while Slurm has not finished the
+    job is reported as running, with its exit.
     """
-    elapsed = (
-        None
-        if own.started_at is None or own.ended_at is None
-        else max(0.0, own.ended_at - own.started_at)
-    )
+    life, started, job = task.life, task.started, task.job
+    exit_, state, started_at = life.exit, life.state, life.started_at
+    if exit_ is None and life.own_exit is not None:
+        exit_ = msgspec.structs.replace(life.own_exit, stop_reason=life.stop_reason)
+    if state is ExecutionState.STARTING and job is not None and _runs_in_slurm(job):
+        state, started_at = ExecutionState.RUNNING, job.ran_at
+    pid = started.pid if started is not None else 0 if state is ExecutionState.RUNNING else None
     return Execution(
         token=task.token,
-        state=ExecutionState.RUNNING,
+        state=state,
         op_id=op_id(task.token, "run"),
-        pid=task.started.pid if task.started is not None else 0,
-        start_ticks=0,
-        started_at=own.started_at,
-        elapsed_secs=elapsed,
-        batch=state_of(job, task),
-        exit=msgspec.structs.replace(own, stop_reason=task.stop_reason),
-    )
-
-
-def ended(token: Token, exit_: ExitInfo, started: Started | None = None) -> Execution:
-    elapsed = None
-    if exit_.started_at is not None and exit_.ended_at is not None:
-        elapsed = max(0.0, exit_.ended_at - exit_.started_at)
-    pid = started.pid if started is not None else None
-    return Execution(
-        token=token,
-        state=ExecutionState.ENDED,
-        op_id=op_id(token, "run"),
         pid=pid,
         start_ticks=None if pid is None else 0,
-        started_at=exit_.started_at,
-        elapsed_secs=elapsed,
+        started_at=started_at if exit_ is None else exit_.started_at,
+        elapsed_secs=life.running_secs(mono) if exit_ is None else _run_secs(exit_),
         exit=exit_,
-        batch=exit_.batch,
+        batch=exit_.batch if life.ended or job is None else state_of(job, task),
     )
+
+
+def _runs_in_slurm(job: BatchJob) -> bool:
+    """Return whether Slurm reports a plain run as running, perhaps before its script has begun."""
+    status = job.slurm_status
+    return status is not None and status.kind == StatusKind.RUNNING and not job.gang
+
+
+def _run_secs(exit_: ExitInfo) -> float | None:
+    if exit_.started_at is None or exit_.ended_at is None:
+        return None
+    return max(0.0, exit_.ended_at - exit_.started_at)

@@ -9,10 +9,11 @@ no signal: the stop came too late and is not the cause.
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ...protocol.clusters.batch import SlurmState
 from ...protocol.clusters.cluster import Cluster
+from ...protocol.execution.lifecycle import Step
 from ...runtime import failpoints
 from ...runtime.execution.folder import STOP
 from ...runtime.log.logger import Log
@@ -60,21 +61,20 @@ class BatchStopper:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._nudges: dict[str, asyncio.Event] = {}
 
-    def stop(self, job: BatchJob, task: Task, reason: str, grace: float) -> None:
-        """Stop a task. The first reason stays, and the shortest grace counts. Has no effect after
-        the script's own exit.
+    def stop(self, job: BatchJob, task: Task, reason: str, grace: float) -> bool:
+        """Stop a task. Return False if it has exited by itself, so that this has no effect."""
+        if not task.life.stop(reason, grace, time.monotonic()):
+            return False
+        self.work(job)
+        return True
+
+    def work(self, job: BatchJob) -> None:
+        """Continue the stops of the tasks of this job. New ones are recorded now, so that an exit
+        can always be attributed to its cause.
         """
-        if task.own is not None and not task.signaled:
-            return
-        now = time.monotonic()
-        if task.kill_at is None:
-            task.stop_reason = task.stop_reason or reason
-            task.kill_at = now + grace
-            task.grace = grace
-            # before the first signal, so that an exit can always be attributed to its cause
-            self._write_stop(task)
-            failpoints.reached("keeper.stopping")
-        task.kill_at = min(task.kill_at, now + grace)
+        for task in job.live:
+            if task.life.next_step(time.monotonic()) is Step.RECORD_STOP:
+                self._record(task)
         name = job.first_task.name
         if name in self._tasks:
             self.retry_now(job)
@@ -83,32 +83,48 @@ class BatchStopper:
         worker = self._tasks[name] = asyncio.get_running_loop().create_task(self._work(job))
         worker.add_done_callback(lambda done: self._done(name, done))
 
-    def _write_stop(self, task: Task) -> None:
+    def _record(self, task: Task) -> None:
+        self._write_stop(task, signaled=False)
+        failpoints.reached("keeper.stopping")
+        task.life.stop_recorded()
+
+    def _write_stop(self, task: Task, *, signaled: bool) -> None:
         """Write stop.json. signaled: an exit from now on may be caused by this stop."""
         content = {
-            "reason": task.stop_reason,
-            "grace": task.grace,
+            "reason": task.life.requested_reason,
+            "grace": task.life.grace,
             "at": time.time(),
-            "signaled": task.signaled,
+            "signaled": signaled,
         }
         self._ledger.write_later(f"{task.folder}/{STOP}", content)
 
-    def _may_signal(self, task: Task) -> bool:
-        """Return whether the task may get a signal. False if it has written its exit code since the
-        stop was requested.
+    def _next_signal(self, task: Task, *, reachable: bool) -> Step:
+        """Perform the steps of its stop before the next signal. Return that signal, or NONE if no
+        signal is due. reachable: Slurm has a job to which a signal can be sent.
         """
-        if task.fenced or task.signaled:
-            return True
-        task.signaled = True
-        self._write_stop(task)
-        refresh_folder(task.folder)
-        if own_exit(task.folder, task.started) is None:
-            return True
-        task.log("{} exited by itself before the stop ({})", str(task.token), task.stop_reason)
-        task.signaled = False
-        self._write_stop(task)
-        task.stop_reason = task.kill_at = None
-        return False
+        life = task.life
+        while True:
+            match step := life.next_step(time.monotonic()):
+                case Step.RECORD_STOP:
+                    self._record(task)
+                case Step.BAR_START:
+                    (life.start_barred if take_fence(task.folder) else life.start_not_barred)()
+                case Step.CHECK_EXIT if reachable:
+                    refresh_folder(task.folder)
+                    if own_exit(task.folder, task.started) is None:
+                        life.exit_missing()
+                    else:
+                        life.exited(time.monotonic())
+                case Step.RECORD_SIGNAL:
+                    self._write_stop(task, signaled=True)
+                    life.signal_recorded()
+                case Step.WITHDRAW_STOP:  # its record stays: it says that no signal was sent
+                    task.log("{} exited by itself before the stop", str(task.token))
+                    life.stop_withdrawn()
+                case Step.TERMINATE | Step.KILL:
+                    return step
+                case _:
+                    return Step.NONE
 
     async def cancel(self, job: BatchJob) -> bool:
         """Cancel a job. True if Slurm accepted, or if there is nothing to cancel."""
@@ -130,15 +146,12 @@ class BatchStopper:
             task.cancel()
 
     async def _work(self, job: BatchJob) -> None:
-        """Repeat the stop steps until every task to stop has ended."""
+        """Repeat the stop steps until no task has any."""
         await asyncio.sleep(_COLLECT_SECS)
         pause = _RETRY_SECS
-        while True:
-            ending = [t for t in job.live if t.stop_reason is not None]
-            if not ending:
-                return
+        while any(t.life.next_step(time.monotonic()) is not Step.NONE for t in job.live):
             try:
-                done = await self._step(job, ending)
+                done = await self._step(job)
             except OSError as e:
                 job.first_task.log(
                     "cannot stop {} now, will retry: {}", str(job.first_task.token), e.strerror
@@ -160,72 +173,65 @@ class BatchStopper:
     def _pause(self, job: BatchJob, pause: float) -> float:
         """Return the seconds until the next grace period ends or the next retry is due."""
         now = time.monotonic()
-        due = [t.kill_at - now for t in job.live if t.kill_at is not None and t.kill_at > now]
-        return max(0.01, min([pause, *due]))
+        return max(0.01, min([pause, *(t.life.wake_at(now) - now for t in job.live)]))
 
-    async def _step(self, job: BatchJob, ending: list[Task]) -> bool:
-        """Perform the next stop step. Return True if Slurm accepted it."""
-        for task in ending:
-            if task.started is None and not task.fenced:
-                task.fenced = take_fence(task.folder)
-        if job.job_id is None or job.foreign:  # if it starts, it finds the fences
+    async def _step(self, job: BatchJob) -> bool:
+        """Send the signals that are due. Return True if Slurm accepted them."""
+        reachable = job.job_id is not None and not job.foreign
+        steps = {t: self._next_signal(t, reachable=reachable) for t in job.live}
+        signals = {t: step for t, step in steps.items() if step is not Step.NONE}
+        if not reachable:  # if it starts, it finds the fences
             return False
-        ending = [t for t in ending if self._may_signal(t)]
-        if not ending or (
-            job.state.state == SlurmState.COMPLETING and all(t.own is not None for t in ending)
+        if not signals or (
+            job.state.state == SlurmState.COMPLETING and all(t.life.exiting for t in signals)
         ):
             return True
-        if len(ending) == len(job.live):
-            return await self._stop_job(job, ending)
+        if len(signals) == len(steps):
+            return await self._stop_job(job, signals)
         accepted = [
-            await self._stop_step(job, t)
-            for t in ending
+            await self._stop_step(job, t, step)
+            for t, step in signals.items()
             if t.started is not None and t.step_over_mono is None
         ]
         return all(accepted)
 
-    async def _stop_job(self, job: BatchJob, ending: list[Task]) -> bool:
+    async def _stop_job(self, job: BatchJob, signals: Mapping[Task, Step]) -> bool:
         assert job.job_id is not None
-        now = time.monotonic()
         waiting = job.slurm_status is None or job.slurm_status.kind in (
             StatusKind.WAITING,
             StatusKind.IMPOSSIBLE,
             StatusKind.ABSENT,
         )
-        if waiting and all(t.fenced for t in ending):
-            job.cancels_sent += 1
+        if waiting and all(t.life.barred for t in signals):
             return await self._cancel(job.job_id)
-        if all(t.kill_at is not None and now >= t.kill_at for t in ending):
-            job.cancels_sent += 1
-            for t in ending:
-                t.kills_sent += 1
+        if all(step is Step.KILL for step in signals.values()):
+            for t in signals:
+                t.life.signal_sent(Step.KILL)
             # the signal reaches steps and children of the batch script; the cancel reaches starting
             # steps and the allocation
             accepted = await self._cancel(job.job_id, signal="KILL", full=True)
             return await self._cancel(job.job_id) and accepted
-        if any(not t.term_sent for t in ending):
-            # a gang's batch script runs one srun per task; srun would kill its step at once on the
-            # signal
-            accepted = await self._cancel(job.job_id, signal="TERM", full=not job.gang)
-            for t in ending:
-                t.term_sent = t.term_sent or accepted
-            return accepted
-        return True
+        if all(t.life.terminated for t in signals):
+            return True
+        # a gang's batch script runs one srun per task; srun would kill its step at once on the
+        # signal
+        accepted = await self._cancel(job.job_id, signal="TERM", full=not job.gang)
+        for t in signals if accepted else ():
+            t.life.signal_sent(Step.TERMINATE)
+        return accepted
 
-    async def _stop_step(self, job: BatchJob, task: Task) -> bool:
+    async def _stop_step(self, job: BatchJob, task: Task, signal: Step) -> bool:
         """Stop the step of one task; the other tasks of the gang continue."""
-        assert task.started is not None
-        assert job.job_id is not None
-        step = task.started.step or None
-        if step is None:
+        assert task.started is not None and job.job_id is not None
+        step = task.started.step
+        if not step:
             return False
-        if task.kill_at is not None and time.monotonic() >= task.kill_at:
-            task.kills_sent += 1
+        if signal is Step.KILL:
+            task.life.signal_sent(signal)
             return await self._cancel(job.job_id, step, "KILL")
-        if not task.term_sent:
-            task.term_sent = await self._cancel(job.job_id, step, "TERM")
-            return task.term_sent
-        return True
+        if not task.life.terminated and await self._cancel(job.job_id, step, "TERM"):
+            task.life.signal_sent(signal)
+        return task.life.terminated
 
     async def _cancel(
         self, job_id: str, step: str | None = None, signal: str | None = None, *, full: bool = False

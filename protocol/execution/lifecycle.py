@@ -151,14 +151,14 @@ class Lifecycle:
     @property
     def stopping(self) -> bool:
         """Return whether it is to be stopped, whether or not a signal was sent."""
-        return self.stop_phase not in (StopPhase.NONE, StopPhase.OVERTAKEN)
+        return self.kill_at is not None
 
     @property
     def stop_reason(self) -> str | None:
         """Return the reason of the stop that causes its end, or None: a stop without a signal has
         no effect.
         """
-        return self._reason if self.stop_phase in _EFFECTIVE else None
+        return self._reason if self.stopping and self.stop_phase in _EFFECTIVE else None
 
     @property
     def requested_reason(self) -> str | None:
@@ -191,8 +191,7 @@ class Lifecycle:
             return _STEPS[self.stop_phase]
         if self.stop_phase is StopPhase.RECORDED:
             return Step.BAR_START if self._can_bar() else Step.CHECK_EXIT
-        if self.stop_phase in _EFFECTIVE:
-            assert self.kill_at is not None
+        if self.stop_phase in _EFFECTIVE and self.kill_at is not None:
             return Step.KILL if mono >= self.kill_at else Step.TERMINATE
         return Step.KILL if mono >= self._leftover_at() else Step.NONE
 
@@ -236,7 +235,7 @@ class Lifecycle:
         self.stop_phase = next_stop_phase(self.stop_phase, StopFact.EXIT_FOUND)
         self.phase = after
         self.exited_mono = mono if self.exited_mono is None else self.exited_mono
-        if not self.stopping:
+        if self.stop_phase in (StopPhase.NONE, StopPhase.OVERTAKEN):
             self.kill_at = None
 
     def exit_reported(self, exit_: Any) -> None:
@@ -290,7 +289,7 @@ class Lifecycle:
         self._change_stop(StopFact.WITHDRAWN)
 
     def start_barred(self) -> None:
-        """Record that it can never start."""
+        """Record that it can never start, whether or not it is being stopped."""
         self._change_stop(StopFact.START_BARRED)
 
     def start_not_barred(self) -> None:

@@ -69,7 +69,7 @@ class StopPhase(enum.StrEnum):
     """none: not being stopped. requested: somebody asked. recorded: the record exists and says that
     no signal was sent. cleared: no exit was found after that. signaled: the record says that a
     signal may have been sent, so an exit from now on is caused by the stop. barred: the execution
-    can never start. overtaken: it had exited first; the record is still to be withdrawn.
+    can never start, whether or not somebody asked to stop it. overtaken: it had exited first; the record is still to be withdrawn.
     """
 
     NONE = "none"
@@ -99,6 +99,7 @@ class StopFact(enum.StrEnum):
 STOPS: dict[tuple[StopPhase, StopFact], StopPhase] = {
     (StopPhase.NONE, StopFact.REQUESTED): StopPhase.REQUESTED,
     (StopPhase.NONE, StopFact.EXIT_FOUND): StopPhase.NONE,
+    (StopPhase.NONE, StopFact.START_BARRED): StopPhase.BARRED,
     (StopPhase.REQUESTED, StopFact.RECORDED): StopPhase.RECORDED,
     (StopPhase.REQUESTED, StopFact.EXIT_FOUND): StopPhase.NONE,
     (StopPhase.REQUESTED, StopFact.START_BARRED): StopPhase.BARRED,
@@ -110,6 +111,7 @@ STOPS: dict[tuple[StopPhase, StopFact], StopPhase] = {
     (StopPhase.CLEARED, StopFact.START_BARRED): StopPhase.BARRED,
     (StopPhase.SIGNALED, StopFact.EXIT_FOUND): StopPhase.SIGNALED,
     (StopPhase.SIGNALED, StopFact.START_BARRED): StopPhase.BARRED,
+    (StopPhase.BARRED, StopFact.REQUESTED): StopPhase.REQUESTED,
     (StopPhase.BARRED, StopFact.START_BARRED): StopPhase.BARRED,
     (StopPhase.OVERTAKEN, StopFact.EXIT_FOUND): StopPhase.OVERTAKEN,
     (StopPhase.OVERTAKEN, StopFact.WITHDRAWN): StopPhase.NONE,

@@ -424,6 +424,27 @@ async def test_a_stop_that_is_on_record_and_finds_an_exit_sends_no_signal(
     )
 
 
+@pytest.mark.parametrize("by_itself", [True, False], ids=["by itself", "by its node"])
+async def test_a_stop_that_sent_no_signal_is_not_why_a_job_ended_that_is_over_before_it(
+    batch_site: Ground, monkeypatch: pytest.MonkeyPatch, by_itself: bool
+) -> None:
+    monkeypatch.setattr(stopping, "_COLLECT_SECS", SECS)
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec(f"until [ -e {batch_site.root}/go ]; do sleep 0.02; done"))
+    await batch_site.running(token)
+    batch.stop(token, "cancel", 0.1)
+    if by_itself:
+        (batch_site.root / "go").touch()
+    else:
+        batch_site.slurm.end(await batch_site.job(), "NODE_FAIL", "0:0", "NodeDown")
+    end = await batch_site.ended(token)
+    assert end.exit is not None and end.exit.source == ("script" if by_itself else "scheduler")
+    assert end.exit.code == (0 if by_itself else None) and end.exit.stop_reason is None
+    assert all(e.exit is None or e.exit.stop_reason is None for e in batch_site.of(token))
+    assert batch_site.slurm.count("scancel") == 0
+
+
 async def test_a_signal_that_was_sent_by_an_earlier_agent_is_why_it_ended(
     batch_site: Ground,
 ) -> None:
@@ -594,6 +615,21 @@ async def test_a_stop_is_taken_up_by_the_next_agent(batch_site: Ground) -> None:
     await batch_site.agent()
     end = await batch_site.ended(token)
     assert end.exit is not None and (end.exit.code, end.exit.stop_reason) == (5, "cancel")
+
+
+async def test_a_stop_that_has_sent_sigterm_goes_on_with_sigkill_in_the_next_agent(
+    batch_site: Ground,
+) -> None:
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec("trap '' TERM; touch up; while :; do sleep 0.02; done"))
+    await batch_site.until((batch_site.root / "run" / "up").exists)
+    batch.stop(token, "cancel", 1.0)
+    await batch_site.until(lambda: batch_site.slurm.count("scancel"))
+    await batch_site.kill(batch)
+    await batch_site.agent()
+    end = await batch_site.ended(token)
+    assert end.exit is not None and (end.exit.code, end.exit.stop_reason) == (None, "cancel")
 
 
 # ---- missing answers

@@ -187,6 +187,19 @@ def test_what_is_stopped_before_its_start_is_barred_and_never_starts() -> None:
     assert life.state is ExecutionState.ENDED
 
 
+def test_a_start_can_be_barred_without_a_stop_and_a_later_stop_is_recorded() -> None:
+    life = Lifecycle(KEEPER)
+    life.claimed()
+    life.start_barred()
+    assert life.barred and not life.stopping
+    assert (life.stop_reason, life.requested_reason) == (None, None)
+    assert (life.next_step(20.0), life.wake_at(20.0)) == (Step.NONE, float("inf"))
+    assert life.stop("canceled", 5.0, 20.0)
+    assert life.next_step(20.0) is Step.RECORD_STOP
+    stopped(life, Step.TERMINATE)
+    assert life.barred and life.stop_reason == "canceled" and life.kill_at == 25.0
+
+
 def test_a_start_that_cannot_be_barred_is_stopped_like_one_that_runs() -> None:
     life = Lifecycle(KEEPER)
     life.claimed()
