@@ -373,4 +373,4 @@ class TaskStarter:
 
 
 def _may_start(task: TaskState) -> bool:
-    return not task.life.ended and not task.life.stopping
+    return not (task.life.ended or task.life.stopping or task.start_requested)

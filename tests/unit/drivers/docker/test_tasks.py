@@ -562,6 +562,40 @@ async def test_a_stop_after_a_start_without_an_answer_ends_it_as_what_it_was(
     assert [bool(c.signals) for c in fake.containers.values()] == ([True] if ran else [])
 
 
+async def test_a_stop_on_record_ends_what_was_made_and_never_started_in_the_next_life(
+    new_life: New, fake: FakeDocker
+) -> None:
+    """The record is one of an older version, which does not say that no signal was sent."""
+    life = await new_life()
+    fake.trouble(STARTED, "disconnect")
+    token = life.launch()
+    await life.until(lambda: fake.called(STARTED), "it was to be started")
+    await life.close()
+    fake.relent()
+    (life.ledger(token) / "stop.json").write_text('{"reason": "cancel", "grace": 0.2}')
+    life = await new_life()
+    exit_ = await life.end_of(token)
+    assert (exit_.source, exit_.stop_reason) == ("start", "cancel")
+    assert not [e for e in fake.events if e["Action"] == "start"] and not fake.containers
+
+
+async def test_a_stop_before_the_start_is_told_even_if_the_disk_cannot_be_written(
+    life: Life, fake: FakeDocker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> bool:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ContainerLedger, "take_token", full)
+    fake.trouble(r"GET /images/", "hang")
+    token = life.launch()
+    await life.until(lambda: fake.called("GET /images/"), "the image is looked for")
+    life.tasks.stop(KEY, token, "cancel", 0.2)
+    exit_ = await life.end_of(token)
+    assert (exit_.source, exit_.stop_reason) == ("start", "cancel")
+    fake.relent()
+    assert (await life.snapshot())[token].state == "ended" and not fake.called(CREATED)
+
+
 async def test_a_stop_that_waits_for_its_host_is_too_late_when_its_command_ends_before(
     new_life: New, fake: FakeDocker
 ) -> None:
