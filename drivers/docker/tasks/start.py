@@ -196,9 +196,9 @@ class TaskStarter:
                     # checked again under the lock
                     if not _may_start(task) or not await self._take_token(task, request):
                         continue
-                await asyncio.to_thread(
-                    self._write_evidence, task, shared.job if shared is not None else None, lines
-                )
+                    await asyncio.to_thread(
+                        self._write_evidence, task, shared.job if shared else None, lines
+                    )
             except OSError as e:
                 await self.fail_start(
                     task,
