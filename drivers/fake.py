@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from ..protocol.errors import Refusal
+from ..protocol.execution.table import STARTED_BEFORE, STOPPED_BEFORE
 from ..protocol.ids import AgentKey, OpId, Token, op_id
 from ..protocol.jobs.execution_state import ExecutionState
 from ..protocol.jobs.exit_info import ExitInfo
@@ -150,9 +151,7 @@ class FakeTasks:
         known = self._known(place)
         if token not in known:
             if token in self._consumed(place):
-                known[token] = _ended(
-                    token, ExitInfo(source="start", detail="the token was used before")
-                )
+                known[token] = _ended(token, ExitInfo(source="start", detail=STARTED_BEFORE))
             else:
                 self._consumed(place).add(token)
                 self._simulate(place, token, spec)
@@ -176,8 +175,7 @@ class FakeTasks:
         self._consumed(place).add(token)
         if token not in known:
             known[token] = _ended(
-                token,
-                ExitInfo(source="start", detail="stopped before it began", stop_reason=reason),
+                token, ExitInfo(source="start", detail=STOPPED_BEFORE, stop_reason=reason)
             )
         elif known[token].state != ExecutionState.ENDED:
             known[token] = _ended(token, ExitInfo(signal=15, stop_reason=reason))

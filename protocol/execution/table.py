@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 REFUSED_KEPT = 10_000
 #: Detail of the exit of an order that repeats a failed one.
 REFUSED_BEFORE = "an earlier start failed; it is not tried again"
+#: Detail of the exit of an order whose token was used before.
+STARTED_BEFORE = "the task was started before"
 #: Detail of the exit of an execution that was stopped before its start.
 STOPPED_BEFORE = "stopped before it started"
 

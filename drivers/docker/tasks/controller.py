@@ -31,7 +31,7 @@ from ...contracts import Found, FoundState, Handle
 from ..agents.driver import DockerDriver
 from ..containers import names
 from ..host.engine import EngineError, HostEngine
-from .ledger import ContainerLedger, Stop
+from .ledger import ContainerLedger
 from .networks import GangNetworks
 from .observer import ContainerObserver
 from .poll_loop import TaskPollLoop
@@ -63,7 +63,7 @@ class ContainerTaskController:
         )
         networks = GangNetworks(driver.deployment, log)
         self._starter = TaskStarter(driver, networks, self._on_ended, self._on_started)
-        self._stopper = ContainerStopper(driver, self._observe)
+        self._stopper = ContainerStopper(driver, self._observe, self._starter.bar_start)
         self._recovery = Recovery(driver)
         self._poll_loop = TaskPollLoop(
             driver,
@@ -71,9 +71,8 @@ class ContainerTaskController:
             networks,
             self._places,
             self._observer,
-            self._send,
-            lambda t: self._stop(t, "timeLimit", t.grace),
-            lambda t: self._spawn(self._stopper.clear(t)),
+            self._report,
+            self._attend,
         )
         driver.places = _PlaceAdapter(self)
         driver.listen(self)
@@ -101,10 +100,10 @@ class ContainerTaskController:
             if not found.up:
                 return
             task = found.tasks[token] = TaskState(found, token)
-        if task.exit is None:
-            self._stop(task, reason, grace_secs)
-        else:
+        if task.life.ended:
             self._report(task)
+        else:
+            self._stop(task, reason, grace_secs)
 
     def find(self, place: AgentKey) -> None:
         found = self._up(place)
@@ -113,14 +112,13 @@ class ContainerTaskController:
 
     def settle(self, place: AgentKey, tokens: tuple[Token, ...]) -> None:
         found = self._places.get(place)
-        for token in tokens if found is not None else ():
-            assert found is not None
-            task = found.tasks.get(token)
-            if task is not None and task.exit is not None:
-                del found.tasks[token]
-                self._poll_loop.forget(token)
-                if task.request is not None:
-                    self._spawn(self._poll_loop.settle(task))
+        if found is None:
+            return
+        known = found.tasks.copy()
+        for token in found.table.settle(tokens):
+            self._poll_loop.forget(token)
+            if known[token].request is not None:
+                self._spawn(self._poll_loop.settle(known[token]))
 
     def release(self, place: AgentKey, token: Token) -> None:
         found = self._places.get(place)
@@ -176,7 +174,7 @@ class ContainerTaskController:
         place = self._places.get(key)
         if place is None:
             return
-        for task in [t for t in place.tasks.values() if t.exit is None]:
+        for task in place.table.live():
             self._stop(task, "agentStopped", CLOSE_GRACE_SECS)
         for task in list(place.tasks.values()):
             with contextlib.suppress(TimeoutError):
@@ -276,13 +274,8 @@ class ContainerTaskController:
                 e.sentence if isinstance(e, EngineError) else str(e),
             )
             return
-        for task in [
-            t
-            for p in self._places_on(host)
-            for t in p.tasks.values()
-            if t.start_requested and t.exit is None
-        ]:
-            if task.pid is None or task.container not in running:
+        for task in [t for p in self._places_on(host) for t in p.table.live()]:
+            if task.start_requested and (task.pid is None or task.container not in running):
                 await self._observe(task)
         await self._poll_loop.sweep(engine)
 
@@ -321,32 +314,29 @@ class ContainerTaskController:
 
     def _continue(self, task: TaskState) -> None:
         """Continue the work on a recovered task."""
-        if task.exit is not None:
+        if task.life.ended:
             return
         if task.start_requested:
             self._spawn(self._observe(task))
         elif task.spec is None and task.container is not None:
             self._spawn(self._starter.resume(task))
-        if task.stop is not None and task.start_requested:
-            self._spawn(self._stopper.run(task))
+        if task.start_requested or task.life.stopping:
+            self._attend(task)
 
     def _stop(self, task: TaskState, reason: str, grace_secs: float) -> None:
-        """Stop a task. The first reason counts, and the shortest grace period."""
-        kill_at = time.monotonic() + grace_secs
-        first = task.stop is None
-        if task.stop is None:
-            task.stop = Stop(reason=reason, grace=grace_secs, signaled=False)
-        task.kill_at = kill_at if task.kill_at is None else min(task.kill_at, kill_at)
+        if task.life.stop(reason, grace_secs, time.monotonic()):
+            self._attend(task)
+
+    def _attend(self, task: TaskState) -> None:
+        """Perform the steps of a task until it has ended."""
         task.changed.set()
-        if first and not task.start_requested:
-            self._spawn(self._starter.bar_start(task))
-        elif first:
+        if not task.attended:
+            task.attended = True
             self._spawn(self._stopper.run(task))
 
     def _on_started(self, task: TaskState) -> None:
         task.start_requested = True
-        if task.stop is not None:
-            self._spawn(self._stopper.run(task))
+        self._attend(task)
         self._spawn(self._observe(task))
 
     def _on_running(self, task: TaskState) -> None:
@@ -354,10 +344,9 @@ class ContainerTaskController:
         self._report(task)
 
     def _on_ended(self, task: TaskState, exit_: ExitInfo) -> None:
-        if task.exit is not None:
+        if task.life.ended:
             return
         task.finish(exit_)
-        task.changed.set()
         task.log("{} has ended: {}", str(task.token), exit_.sentence())
         self._report(task)
         self._spawn(self._poll_loop.release_network(task))
@@ -382,7 +371,7 @@ class ContainerTaskController:
             self._driver.reporter.said(place.key, page)
 
     def _report(self, task: TaskState) -> None:
-        task.reported_mono = time.monotonic()
+        task.life.reported(time.monotonic())
         asyncio.get_running_loop().call_soon(self._send, task)
 
     def _send(self, task: TaskState) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from ....protocol.jobs.execution_state import ExecutionState
+from ....protocol.execution.lifecycle import TIME_LIMIT
 from ....protocol.jobs.exit_info import ExitInfo
 from ....runtime.execution.folder import (
     EXIT_CODE,
@@ -29,9 +29,6 @@ from ..host.engine import HostEngine
 from .init_script import LIMIT_MARK, SURVIVORS
 from .state import TaskState
 
-#: Seconds after the exit of a command in which its container normally ends; later the exit is
-#: reported before the end.
-ENDING_SECS = 0.4
 #: The kernel's upper limit of process ids.
 _MOST = 2**22
 #: The pid of a task that ended before it was inspected: its pid inside its container.
@@ -56,19 +53,18 @@ class ContainerObserver:
         reported.
         """
         async with task.observe_lock:
-            if task.exit is not None or task.container is None or not task.start_requested:
+            if task.life.ended or task.container is None or not task.start_requested:
                 return
             container = await inspect(engine, task.container)
             state: dict[str, Any] | None = None if container is None else container["State"]
             if state is not None and exit_status.running(state):
-                if task.state is ExecutionState.STARTING:
+                if task.pid is None:
                     task.mark_running(int(state.get("Pid") or 0), exit_status.started_at(state))
                     self._on_running(task)
                 return
             limit = None if container is None else (container.get("HostConfig") or {}).get("Memory")
             exit_ = await asyncio.to_thread(self._collect_exit, task, state, limit)
-            starting = task.state is ExecutionState.STARTING
-            if starting and exit_.source != "start" and exit_.started_at is not None:
+            if task.pid is None and exit_.source != "start" and exit_.started_at is not None:
                 task.mark_running(_UNSEEN_PID, exit_.started_at)
             self._on_ended(task, exit_)
 
@@ -91,7 +87,7 @@ class ContainerObserver:
         self._cap.remember(task)
         self._cap.apply(task, last=True)
         reports = add_messages(folder, {"code": exit_.code})
-        began = exit_.started_at if exit_.started_at is not None else task.started_at
+        began = exit_.started_at if exit_.started_at is not None else task.life.started_at
         # an engine records a start afterwards, which can be later than the end of a short task
         ended = max(time.time() if exit_.ended_at is None else exit_.ended_at, began or 0.0)
         exit_ = msgspec.structs.replace(
@@ -117,29 +113,21 @@ class ContainerObserver:
         return exit_
 
 
-def find_exited(tasks: list[TaskState], now: float) -> list[TaskState]:
-    """Return the tasks whose command has exited for some time while the container still exists, and
-    set their `exited`. Blocks. now: monotonic seconds.
-    """
+def find_exited(tasks: list[TaskState]) -> list[tuple[TaskState, ExitInfo]]:
+    """Return the tasks whose command has exited, each with this exit. Blocks."""
     out = []
     for task in tasks:
         with contextlib.suppress(OSError):  # the next poll tries again
             recorded = _recorded_exit(task.folder)
-            if recorded is not None and task.command_exit_mono is None:
-                task.command_exit_mono = now
-            elif (
-                recorded is not None
-                and task.command_exit_mono is not None
-                and now - task.command_exit_mono >= ENDING_SECS
-            ):
+            if recorded is not None:
+                began = task.life.started_at
                 ended = min(os.stat(f"{task.folder}/{EXIT_CODE}").st_mtime, time.time())
                 known = ExitInfo(
                     stop_reason=_stop_reason(task),
-                    started_at=task.started_at,
-                    ended_at=max(ended, task.started_at or 0.0),
+                    started_at=began,
+                    ended_at=max(ended, began or 0.0),
                 )
-                task.command_exit = exit_status.script_exit(known, recorded)
-                out.append(task)
+                out.append((task, exit_status.script_exit(known, recorded)))
     return out
 
 
@@ -157,10 +145,9 @@ def _recorded_exit(folder: str) -> exit_status.RecordedExit | None:
 
 
 def _stop_reason(task: TaskState) -> str | None:
-    """A stop without a signal had no effect, so it is no reason."""
-    if task.stop is not None and task.stop.signaled:
-        return task.stop.reason
-    return "timeLimit" if read(f"{task.folder}/{LIMIT_MARK}", 16) else None
+    """The init script enforces the time limit itself if the driver does not run."""
+    limit = TIME_LIMIT if read(f"{task.folder}/{LIMIT_MARK}", 16) else None
+    return task.life.stop_reason or limit
 
 
 def _survivors(folder: str) -> int:

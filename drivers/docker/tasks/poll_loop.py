@@ -1,5 +1,5 @@
-"""Periodic work on tasks in containers: limit output, enforce time limits, sample resource usage,
-repeat reports, remove ended containers.
+"""Periodic work on tasks in containers: limit output, look for exits, sample resource usage, repeat
+reports, remove ended containers.
 """
 
 import asyncio
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ....protocol.ids import AgentKey, Token
-from ....protocol.jobs.execution_state import ExecutionState
+from ....protocol.jobs.exit_info import ExitInfo
 from ....protocol.wire.messages import Samples
 from ....runtime.log.logger import Log
 from ..agents.driver import DockerDriver
@@ -22,12 +22,6 @@ from .sampler import EVERY_SECS, Sampling
 from .state import ContainerPlace, TaskState
 
 TICK_SECS, CAP_SECS, SWEEP_SECS = 0.5, 2.0, 30.0
-#: Intervals at which a starting task is reported again, and an end that is not acknowledged.
-STARTING_SECS, ENDED_SECS = 10.0, 5.0
-_REPEAT_SECS = {ExecutionState.STARTING: STARTING_SECS, ExecutionState.ENDED: ENDED_SECS}
-#: If a command exits by itself and its container continues, the container is killed after this
-#: time. The kill is repeated until the container ends.
-LEFTOVER_SECS = 5.0
 #: How long the container of a failed task is held for debugging, unless it is released (one week).
 KEEP_SECS = 604_800.0
 #: Maximum number of samples in one message.
@@ -35,8 +29,8 @@ _SAMPLES_PER_MESSAGE = 200
 
 
 class TaskPollLoop:
-    """Periodic work on tasks. report: send the state of a task again. stop_late: stop a task over
-    its time limit. kill_leftover: kill a container that outlives its command.
+    """Periodic work on tasks. report: report the state of a task. attend: perform its steps until it
+    has ended.
     """
 
     def __init__(
@@ -47,8 +41,7 @@ class TaskPollLoop:
         places: Mapping[AgentKey, ContainerPlace],
         observer: ContainerObserver,
         report: Callable[[TaskState], None],
-        stop_late: Callable[[TaskState], None],
-        kill_leftover: Callable[[TaskState], None],
+        attend: Callable[[TaskState], None],
     ) -> None:
         self._driver, self._log, self._networks, self._places, self._observer = (
             driver,
@@ -57,7 +50,7 @@ class TaskPollLoop:
             places,
             observer,
         )
-        self._report, self._stop_late, self._kill_leftover = report, stop_late, kill_leftover
+        self._report, self._attend = report, attend
         self._sampling = Sampling()
         self._loops: list[asyncio.Task[None]] = []
 
@@ -117,16 +110,10 @@ class TaskPollLoop:
         """Remove the network after the last task of the attempt."""
         name = task.request.network if task.request is not None else None
         if name is None or any(
-            t.exit is None and t.request is not None and t.request.network == name
-            for t in task.place.tasks.values()
+            t.request is not None and t.request.network == name for t in task.place.table.live()
         ):
             return
-        same = [
-            t
-            for t in task.place.tasks.values()
-            if t.exit is None and _attempt(t.token) == _attempt(task.token)
-        ]
-        if not same:
+        if not any(_attempt(t.token) == _attempt(task.token) for t in task.place.table.live()):
             await self._networks.remove(name, self._driver.engines[task.place.key.host])
 
     async def sweep(self, engine: HostEngine) -> None:
@@ -154,19 +141,6 @@ class TaskPollLoop:
             except Exception as e:
                 self._log.exception("periodic work on tasks in containers failed", error=e)
 
-    def _kill_leftover_container(self, task: TaskState, now: float) -> None:
-        """Kill a container that runs on after its command has exited by itself. A job may have
-        written its own exit code and continued.
-        """
-        if (
-            task.exit is None
-            and task.stop is None
-            and task.command_exit_mono is not None
-            and now - task.command_exit_mono >= LEFTOVER_SECS
-        ):
-            task.command_exit_mono = now
-            self._kill_leftover(task)
-
     def _tasks(self, host: str | None = None) -> list[TaskState]:
         return [
             t
@@ -176,40 +150,39 @@ class TaskPollLoop:
         ]
 
     async def _tick(self) -> None:
+        running = [t for t in self._tasks() if t.running and t.life.own_exit is None]
+        exited = await asyncio.to_thread(find_exited, running) if running else []
         now = time.monotonic()
-        running = [
-            t for t in self._tasks() if t.state is ExecutionState.RUNNING and t.command_exit is None
-        ]
-        for task in await asyncio.to_thread(find_exited, running, now) if running else ():
+        for task, exit_ in exited:
+            self._note_exited(task, exit_, now)
+        for task in self._tasks():
+            if task.life.report_due(now):
+                self._report(task)
+
+    def _note_exited(self, task: TaskState, exit_: ExitInfo, now: float) -> None:
+        """Record that a command has exited, and report it if its container still exists after some
+        time. A stop without a signal looks for the exit itself, before its own next step.
+        """
+        life = task.life
+        if life.ended or (life.stopping and not life.signaled):
+            return
+        if not life.exiting:
+            life.exited(now)
+            self._attend(task)
+        if life.exit_due(now):
+            life.exit_reported(exit_)
             task.log(
                 "the command of {} has exited, but its container still exists", str(task.token)
             )
             self._report(task)
-        for task in self._tasks():
-            self._kill_leftover_container(task, now)
-            quiet = _REPEAT_SECS.get(task.state)
-            if quiet is not None and now - task.reported_mono >= quiet:
-                task.reported_mono = now
-                self._report(task)
-            limit, elapsed = (
-                task.request.limit if task.request is not None else None,
-                task.elapsed_secs(),
-            )
-            runs = (
-                task.state is ExecutionState.RUNNING
-                and task.command_exit_mono is None
-                and task.stop is None
-            )
-            if runs and limit is not None and elapsed is not None and elapsed >= limit:
-                self._stop_late(task)
 
     async def _cap(self) -> None:
-        running = [t for t in self._tasks() if t.state is ExecutionState.RUNNING]
+        running = [t for t in self._tasks() if t.running]
         if running:
             await asyncio.to_thread(self._observer.cap, running)
 
     async def _sample(self, host: str) -> None:
-        running = [t for t in self._tasks(host) if t.state is ExecutionState.RUNNING]
+        running = [t for t in self._tasks(host) if t.running]
         found = await self._sampling.sample(self._driver.engines[host], running) if running else []
         for place in {t.place for t, _ in found}:
             mine = [s for t, s in found if t.place is place]
@@ -219,7 +192,7 @@ class TaskPollLoop:
                 )
 
     def _kept_until(self, task: TaskState) -> float:
-        exit_, secs = task.exit, self._driver.pool.keep_failed_secs
+        exit_, secs = task.life.exit, self._driver.pool.keep_failed_secs
         if (
             exit_ is None
             or exit_.succeeded
@@ -281,7 +254,7 @@ class TaskPollLoop:
             if (
                 place is not None
                 and place.up
-                and not any(t.exit is None and t.token.jid == jid for t in place.tasks.values())
+                and not any(t.token.jid == jid for t in place.table.live())
             ):
                 await self._networks.remove(network["Name"], engine)
 

@@ -7,7 +7,6 @@ import time
 from typing import Any
 
 from ....protocol.ids import execution_log_ids
-from ....protocol.jobs.exit_info import ExitInfo
 from ..agents.driver import DockerDriver
 from ..containers import names
 from ..host.container_calls import remove
@@ -71,24 +70,25 @@ class Recovery:
         self, place: ContainerPlace, entry: LedgerEntry, summary: dict[str, Any] | None
     ) -> TaskState:
         task = TaskState(place, entry.token)
-        task.request, task.stop = entry.request, entry.stop
+        task.claim(entry.request)
         task.container = entry.container or (summary["Id"] if summary is not None else None)
+        # A created container may be started. A missing one must count as started.
+        task.start_requested = summary is None or summary.get("State") != "created"
         if entry.stop is not None:
-            task.kill_at = time.monotonic() + entry.stop.grace
+            task.life.resume_stop(
+                entry.stop.reason,
+                entry.stop.grace,
+                time.monotonic(),
+                signaled=entry.stop.signaled and task.start_requested,
+            )
         if entry.exit is not None:
             task.finish(entry.exit)
         elif task.container is None:
-            reason = None if task.stop is None else task.stop.reason
-            exit_ = ExitInfo(
-                source="start", detail=NEVER_MADE, stop_reason=reason, ended_at=time.time()
-            )
+            exit_ = task.never_started(NEVER_MADE)
             await asyncio.to_thread(place.files.note_exit, task.token, exit_)
             task.finish(exit_)
-        else:
-            # A created container may be started. A missing one must count as started.
-            task.start_requested = summary is None or summary.get("State") != "created"
-            if entry.container is None and task.container is not None:
-                await asyncio.to_thread(place.files.note_container, task.token, task.container)
+        elif entry.container is None:
+            await asyncio.to_thread(place.files.note_container, task.token, task.container)
         return task
 
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ....protocol.ids import Token
-from ....protocol.jobs.execution_state import ExecutionState
 from ....protocol.wire.messages import Sample
 from ..host.engine import EngineError, HostEngine
 from .state import TaskState
@@ -52,15 +51,13 @@ class Sampling:
             )
         except EngineError:
             return None
-        if task.state is not ExecutionState.RUNNING or not stats.get("cpu_stats", {}).get(
-            "cpu_usage"
-        ):
+        if not task.running or not stats.get("cpu_stats", {}).get("cpu_usage"):
             return None
         task.memory_peak = max(task.memory_peak or 0, memory_peak(stats) or 0) or None
         mono, cpu = time.monotonic(), cpu_secs(stats)
         # its usage at the start was 0
         before = self._last.get(task.token) or (
-            None if task.started_mono is None else (task.started_mono, 0.0)
+            None if task.life.started_mono is None else (task.life.started_mono, 0.0)
         )
         self._last[task.token] = mono, cpu
         percent = (

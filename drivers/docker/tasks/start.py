@@ -7,11 +7,13 @@ before the start, and only a container that never ran is started.
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ....protocol.errors import Refusal
+from ....protocol.execution.table import STARTED_BEFORE, STOPPED_BEFORE
 from ....protocol.ids import op_id
 from ....protocol.jobs.exit_info import ExitInfo
 from ....protocol.launch.job_script import export_lines, script
@@ -27,8 +29,6 @@ from .ledger import TaskRequest, make_folders_below, replace_file
 from .networks import GangNetworks, SubnetTaken
 from .state import ContainerPlace, TaskState
 
-STARTED_BEFORE = "the task was started before"
-STOPPED_BEFORE = "stopped before it started"
 #: Concurrent creations and starts on one host.
 AT_ONCE = 4
 _AGAIN_SECS = 1.0
@@ -92,7 +92,7 @@ class TaskStarter:
                     ready.append((task, id_))
         await self._prepare(place, [t for t, _ in ready], shared)
         await asyncio.gather(
-            *(self._launch(t, id_) for t, id_ in ready if t.request is not None and t.exit is None)
+            *(self._launch(t, id_) for t, id_ in ready if t.request is not None and _may_start(t))
         )
 
     async def resume(self, task: TaskState) -> None:
@@ -102,58 +102,57 @@ class TaskStarter:
         except Refused as e:
             await self.fail_start(task, e)
 
-    async def bar_start(self, task: TaskState) -> None:
-        """End a stopped task before its start, unless its token is in use, and bar all later
-        starts.
+    async def bar_start(self, task: TaskState) -> bool:
+        """End a stopped task before its start, and bar all later starts. Return False if it may
+        have started. Raises EngineError while its host is down.
         """
-        async with task.token_lock:
-            if task.request is not None or task.exit is not None or task.stop is None:
-                return
-            exit_ = ExitInfo(
-                source="start",
-                detail=STOPPED_BEFORE,
-                stop_reason=task.stop.reason,
-                ended_at=time.time(),
-            )
-            await self._end_unstarted(task, exit_)
+        async with task.start_lock:
+            why = Refused(STOPPED_BEFORE)
+            if task.container is not None and not task.start_requested and not task.life.ended:
+                engine = self._driver.engines[task.place.key.host]
+                try:
+                    if await self._has_run(task, engine):
+                        self._on_started(task)
+                    else:
+                        await self._remove_unstarted(task, engine)
+                except EngineError as e:
+                    if e.code in _HOST_DOWN_CODES:
+                        raise
+                    why = Refused(e.sentence, "engineRefused")
+            if not task.start_requested:
+                await self._end_unstarted(task, why)
+            return not task.start_requested
 
     async def fail_start(self, task: TaskState, why: Refused) -> None:
         """End a task whose start failed, and bar all later starts."""
-        if task.exit is not None:
-            return
-        stop = None if task.stop is None else task.stop.reason
-        exit_ = ExitInfo(
-            source="start",
-            detail=why.sentence,
-            fault=why.fault,
-            stop_reason=stop,
-            ended_at=time.time(),
-        )
-        try:
-            async with task.token_lock:
-                await self._end_unstarted(task, exit_)
-        except OSError:  # the disk cannot be written, so report the exit from memory
-            self._on_ended(task, exit_)
+        async with task.start_lock:
+            await self._end_unstarted(task, why)
 
-    async def _end_unstarted(self, task: TaskState, exit_: ExitInfo) -> None:
-        if task.request is None:
+    async def _end_unstarted(self, task: TaskState, why: Refused) -> None:
+        if task.life.ended:
+            return
+        exit_ = task.never_started(why.sentence, why.fault)
+        with contextlib.suppress(OSError):  # if the disk is full, the exit is in memory only
             request = TaskRequest(token=str(task.token), run_dir="/")
-            if not await asyncio.to_thread(task.place.files.take_token, request, task.token):
-                self._on_ended(
-                    task,
-                    ExitInfo(
-                        source="start",
-                        detail=STARTED_BEFORE,
-                        stop_reason=exit_.stop_reason,
-                        ended_at=time.time(),
-                    ),
-                )
+            if task.request is None and not await self._take_token(task, request):
                 return
-            task.request = request
-        if task.stop is not None:
-            await asyncio.to_thread(task.place.files.note_stop, task.token, task.stop, STOP_MARK)
-        await asyncio.to_thread(task.place.files.note_exit, task.token, exit_)
+            files = task.place.files
+            if task.life.stopping:
+                stop = task.stop_record(signaled=task.life.signaled)
+                await asyncio.to_thread(files.note_stop, task.token, stop, STOP_MARK)
+            await asyncio.to_thread(files.note_exit, task.token, exit_)
+        if task.life.stopping:
+            task.life.start_barred()
         self._on_ended(task, exit_)
+
+    async def _take_token(self, task: TaskState, request: TaskRequest) -> bool:
+        """Use the token. Return False if it was used before; the task has then ended."""
+        taken = await asyncio.to_thread(task.place.files.take_token, request, task.token)
+        if taken:
+            task.claim(request)
+        else:
+            self._on_ended(task, task.never_started(STARTED_BEFORE))
+        return taken
 
     # ---- before the token is used
 
@@ -193,19 +192,13 @@ class TaskStarter:
                 network=network,
             )
             try:
-                async with task.token_lock:
-                    if not _may_start(task):  # checked again under the lock
+                async with task.start_lock:
+                    # checked again under the lock
+                    if not _may_start(task) or not await self._take_token(task, request):
                         continue
-                    if not await asyncio.to_thread(place.files.take_token, request, task.token):
-                        self._on_ended(
-                            task,
-                            ExitInfo(source="start", detail=STARTED_BEFORE, ended_at=time.time()),
-                        )
-                        continue
-                    task.request = request
-                await asyncio.to_thread(
-                    self._write_evidence, task, shared.job if shared is not None else None, lines
-                )
+                    await asyncio.to_thread(
+                        self._write_evidence, task, shared.job if shared else None, lines
+                    )
             except OSError as e:
                 await self.fail_start(
                     task,
@@ -256,21 +249,18 @@ class TaskStarter:
                 await self.fail_start(task, e)
 
     async def _start(self, task: TaskState, engine: HostEngine, image: str | None) -> None:
-        """Try repeatedly until the container is started or the start fails. Waits while the host is
-        down.
+        """Try repeatedly until the container is started, the start fails or the task is stopped.
+        Waits while the host is down.
         """
-        while task.exit is None:
+        while _may_start(task):
             try:
-                if task.stop is None:
-                    if image is not None:
+                async with task.start_lock:
+                    if image is not None and _may_start(task):
                         await self._networks.ensure(task, engine)
                         await self._create(task, engine, image)
-                    if task.stop is None and await self._start_container(task, engine):
+                    if _may_start(task) and await self._start_container(task, engine):
                         self._on_started(task)
                         return
-                if task.stop is not None:
-                    await self._remove_unstarted(task, engine)
-                    raise Refused(STOPPED_BEFORE)
             except SubnetTaken as e:
                 raise Refused(e.sentence, "subnetTaken") from None
             except EngineError as e:
@@ -360,7 +350,7 @@ class TaskStarter:
                 if after is None or not exit_status.never_started(after["State"]):
                     return True
                 state = after["State"] | {"Error": after["State"].get("Error") or e.sentence}
-                if not left or task.stop is not None or not exit_status.runtime_failed(state):
+                if not left or task.life.stopping or not exit_status.runtime_failed(state):
                     exit_ = exit_status.task_exit(state)
                     raise Refused(
                         exit_.detail or e.sentence, exit_.fault or "engineRefused"
@@ -368,6 +358,12 @@ class TaskStarter:
                 task.log("{} is started again: {}", str(task.token), e.sentence)
                 await asyncio.sleep(_AGAIN_SECS)
         raise AssertionError("the last one returns or raises")
+
+    async def _has_run(self, task: TaskState, engine: HostEngine) -> bool:
+        """Return whether its container was started, although no answer said so."""
+        assert task.container is not None
+        container = await inspect(engine, task.container)
+        return container is not None and not exit_status.never_started(container["State"])
 
     async def _remove_unstarted(self, task: TaskState, engine: HostEngine) -> None:
         """Remove a container that was never started."""
@@ -377,4 +373,4 @@ class TaskStarter:
 
 
 def _may_start(task: TaskState) -> bool:
-    return task.exit is None and task.stop is None
+    return not (task.life.ended or task.life.stopping or task.start_requested)

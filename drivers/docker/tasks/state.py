@@ -5,35 +5,41 @@ I/O.
 import asyncio
 import time
 
+import msgspec
+
+from ....protocol.execution.lifecycle import Lifecycle, Policy
+from ....protocol.execution.table import ExecutionTable, never_started, pages
 from ....protocol.ids import AgentKey, Token, agent_log_ids, execution_log_ids, op_id
-from ....protocol.jobs.execution_state import ExecutionState, Trigger, next_state
+from ....protocol.jobs.execution_state import ExecutionState
 from ....protocol.jobs.exit_info import ExitInfo
 from ....protocol.wire.messages import SNAPSHOT_PAGE, ContainerSpec, Execution, Snapshot, TaskSpec
 from ....runtime.log.logger import Log
 from .ledger import ContainerLedger, Stop, TaskRequest
+
+#: A container normally ends within `ending` seconds after its command.
+POLICY = Policy(
+    leftover=5.0,
+    ending=0.4,
+    repeat={ExecutionState.STARTING: 10.0, ExecutionState.ENDED: 5.0},
+)
 
 
 class TaskState:
     """One task, from its launch or recovery until its end is acknowledged.
 
     request: its ledger record; None: the token is not used yet, or an earlier launch used it.
-    container: its id, once created. reported_mono: time of the last report (monotonic). folder,
-    token, dropped, sizes: read by OutputCap.
+    container: its id, once created. life: its phase, stop and exit. folder, token, dropped, sizes:
+    read by OutputCap.
     """
 
     def __init__(self, place: "ContainerPlace", token: Token, spec: TaskSpec | None = None) -> None:
         self.place, self.token, self.spec = place, token, spec
         self.log = place.log.bound(**execution_log_ids(token))
         self.folder = place.files.evidence(token)
-        self.state = ExecutionState.STARTING
+        self.life = Lifecycle(POLICY)
         self.request: TaskRequest | None = None
         self.container: str | None = None
         self.pid: int | None = None
-        self.started_at: float | None = None
-        self.started_mono: float | None = None
-        self.stop: Stop | None = None
-        #: SIGKILL from this time on (monotonic)
-        self.kill_at: float | None = None
         #: its container was started, or may have been
         self.start_requested = False
         #: its container need not be held for debugging
@@ -41,16 +47,12 @@ class TaskState:
         self.oom_kills = 0
         #: highest memory sample, in bytes
         self.memory_peak: int | None = None
-        #: exit of the command while its container still exists; and since when it is known
-        #: (monotonic)
-        self.command_exit: ExitInfo | None = None
-        self.command_exit_mono: float | None = None
-        self.exit: ExitInfo | None = None
-        self.reported_mono = float("-inf")
         self.dropped: dict[str, int] = {}
         self.sizes: dict[str, int] = {}
-        #: locks for the use of its token and for inspections; events for changes and for its end
-        self.token_lock, self.observe_lock = asyncio.Lock(), asyncio.Lock()
+        #: whether a loop performs its steps (see `stop`)
+        self.attended = False
+        #: locks for the steps of its start and for inspections; events for changes and for its end
+        self.start_lock, self.observe_lock = asyncio.Lock(), asyncio.Lock()
         self.changed, self.ended = asyncio.Event(), asyncio.Event()
 
     @property
@@ -59,53 +61,55 @@ class TaskState:
         return box if isinstance(box, ContainerSpec) else ContainerSpec()
 
     @property
-    def grace(self) -> float:
-        return self.request.grace if self.request is not None else 0.0
+    def running(self) -> bool:
+        return self.life.state is ExecutionState.RUNNING
+
+    def claim(self, request: TaskRequest) -> None:
+        """Record that its token was used for it."""
+        self.request, self.life.limit = request, request.limit
+        if not self.life.stopping:
+            self.life.grace = request.grace
+        self.life.claimed()
+
+    def stop_record(self, *, signaled: bool) -> Stop:
+        reason = self.life.requested_reason
+        assert reason is not None
+        return Stop(reason=reason, grace=self.life.grace, signaled=signaled)
+
+    def never_started(self, detail: str, fault: str | None = None) -> ExitInfo:
+        """Return its exit if it never starts. fault: a key of exit_info.FAULTS."""
+        reason = self.life.requested_reason
+        return msgspec.convert(never_started(detail, time.time(), reason, fault), ExitInfo)
 
     def mark_running(self, pid: int, started_at: float | None) -> None:
         """Record that the task runs. started_at: unix seconds of its host's clock, converted here
         to this process's clock.
         """
-        self.state = next_state(self.state, Trigger.STARTED)
         wall, mono = time.time(), time.monotonic()
-        self.pid, self.started_at = pid, wall if started_at is None else started_at
-        self.started_mono = mono - max(0.0, wall - self.started_at)
+        began = wall if started_at is None else started_at
+        self.life.started(began, mono - max(0.0, wall - began))
+        self.pid = pid
+        self.changed.set()
 
     def finish(self, exit_: ExitInfo) -> None:
         """Record the end. Raises IllegalTransition if it has ended before."""
-        self.state = next_state(self.state, Trigger.ENDED)
-        self.exit = exit_
+        self.life.finish(exit_)
+        self.changed.set()
         self.ended.set()
 
-    def elapsed_secs(self) -> float | None:
-        return None if self.started_mono is None else max(0.0, time.monotonic() - self.started_mono)
-
     def execution(self) -> Execution:
-        # The start time of the process is not visible here; the start of the container identifies
-        # it as well.
-        ticks = None if self.started_at is None else int(self.started_at * 100)
-        op = op_id(self.token, "run")
-        if self.exit is not None:
-            return Execution(
-                token=self.token,
-                state=self.state,
-                op_id=op,
-                pid=self.pid,
-                start_ticks=ticks,
-                started_at=self.started_at,
-                exit=self.exit,
-            )
-        if self.pid is None:
-            return Execution(token=self.token, state=self.state, op_id=op)
+        life = self.life
         return Execution(
             token=self.token,
-            state=self.state,
-            op_id=op,
+            state=life.state,
+            op_id=op_id(self.token, "run"),
             pid=self.pid,
-            start_ticks=ticks,
-            started_at=self.started_at,
-            elapsed_secs=self.elapsed_secs(),
-            exit=self.command_exit,
+            # The start time of the process is not visible here; the start of the container
+            # identifies it as well.
+            start_ticks=None if life.started_at is None else int(life.started_at * 100),
+            started_at=life.started_at,
+            elapsed_secs=None if life.ended else life.running_secs(time.monotonic()),
+            exit=life.exit if life.ended else life.own_exit,
         )
 
 
@@ -118,7 +122,8 @@ class ContainerPlace:
         self.key, self.files = key, files
         self.log = log.bound(**agent_log_ids(key))
         self.up = False
-        self.tasks: dict[Token, TaskState] = {}
+        self.table = ExecutionTable()
+        self.tasks: dict[Token, TaskState] = self.table.known
         self.kept: dict[Token, tuple[float, str | None]] = {}
         self.opening = asyncio.Lock()
         self._snapshots = 0
@@ -127,14 +132,14 @@ class ContainerPlace:
         self._snapshots += 1
         known, now = list(self.tasks.values()), time.monotonic()
         for task in known:
-            task.reported_mono = now
-        pages = [known[i : i + SNAPSHOT_PAGE] for i in range(0, len(known), SNAPSHOT_PAGE)] or [[]]
+            task.life.reported(now)
+        numbered = list(enumerate(pages(known, SNAPSHOT_PAGE)))
         return [
             Snapshot(
                 number=self._snapshots,
                 page=n,
-                last=n == len(pages) - 1,
+                last=n == len(numbered) - 1,
                 executions=tuple(t.execution() for t in page),
             )
-            for n, page in enumerate(pages)
+            for n, page in numbered
         ]

@@ -17,7 +17,7 @@ from docker_tasks import KEY, Life, token_of
 from fake_docker import Container, FakeDocker
 
 from jobscribe.drivers.docker.host import engine
-from jobscribe.drivers.docker.tasks import networks, poll_loop, start, stop
+from jobscribe.drivers.docker.tasks import networks, poll_loop, start, state, stop
 from jobscribe.drivers.docker.tasks.init_script import init_script
 from jobscribe.drivers.docker.tasks.ledger import ContainerLedger, make_folders_below, replace_file
 from jobscribe.drivers.docker.tasks.sampler import Sampling, memory_peak, sample
@@ -523,6 +523,79 @@ async def test_an_exit_is_told_while_the_engine_does_not_say_that_its_container_
     assert not container_of(fake, token).signals and not (life.ledger(token) / "stop.json").exists()
 
 
+async def test_a_stop_that_finds_the_exit_sends_no_signal(
+    new_life: New, fake: FakeDocker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the stop itself looks for the exit: no poll comes before."""
+    monkeypatch.setattr(poll_loop, "TICK_SECS", 60.0)
+    life = await new_life()
+    token = life.launch()
+    await life.reported(token, "running")
+    exits(life, token, 3)
+    life.tasks.stop(KEY, token, "cancel", 5.0)
+    task = life.tasks._places[KEY].tasks[token]
+    await life.until(lambda: task.life.exiting and not task.life.stopping, "it is withdrawn")
+    await life.until(
+        lambda: not (life.ledger(token) / "stop.json").exists(), "the record is removed"
+    )
+    end(fake, life, token, 3)
+    exit_ = await life.end_of(token)
+    assert (exit_.code, exit_.stop_reason) == (3, None)
+    assert not container_of(fake, token).signals
+
+
+@pytest.mark.parametrize("ran", [True, False])
+async def test_a_stop_after_a_start_without_an_answer_ends_it_as_what_it_was(
+    life: Life, fake: FakeDocker, monkeypatch: pytest.MonkeyPatch, ran: bool
+) -> None:
+    """A container that was started in spite of a broken connection did run; another one is
+    removed and never starts.
+    """
+    monkeypatch.setattr(start, "_AGAIN_SECS", 60.0)
+    fake.trouble(STARTED, "lost" if ran else "disconnect", times=1)
+    token = life.launch()
+    await life.until(lambda: fake.called(STARTED), "it was to be started")
+    life.tasks.stop(KEY, token, "cancel", 0.2)
+    exit_ = await life.end_of(token)
+    assert (exit_.source, exit_.stop_reason) == ("engine" if ran else "start", "cancel")
+    assert len(fake.called(STARTED)) == 1
+    assert [bool(c.signals) for c in fake.containers.values()] == ([True] if ran else [])
+
+
+async def test_a_stop_on_record_ends_what_was_made_and_never_started_in_the_next_life(
+    new_life: New, fake: FakeDocker
+) -> None:
+    """The record is one of an older version, which does not say that no signal was sent."""
+    life = await new_life()
+    fake.trouble(STARTED, "disconnect")
+    token = life.launch()
+    await life.until(lambda: fake.called(STARTED), "it was to be started")
+    await life.close()
+    fake.relent()
+    (life.ledger(token) / "stop.json").write_text('{"reason": "cancel", "grace": 0.2}')
+    life = await new_life()
+    exit_ = await life.end_of(token)
+    assert (exit_.source, exit_.stop_reason) == ("start", "cancel")
+    assert not [e for e in fake.events if e["Action"] == "start"] and not fake.containers
+
+
+async def test_a_stop_before_the_start_is_told_even_if_the_disk_cannot_be_written(
+    life: Life, fake: FakeDocker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> bool:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ContainerLedger, "take_token", full)
+    fake.trouble(r"GET /images/", "hang")
+    token = life.launch()
+    await life.until(lambda: fake.called("GET /images/"), "the image is looked for")
+    life.tasks.stop(KEY, token, "cancel", 0.2)
+    exit_ = await life.end_of(token)
+    assert (exit_.source, exit_.stop_reason) == ("start", "cancel")
+    fake.relent()
+    assert (await life.snapshot())[token].state == "ended" and not fake.called(CREATED)
+
+
 async def test_a_stop_that_waits_for_its_host_is_too_late_when_its_command_ends_before(
     new_life: New, fake: FakeDocker
 ) -> None:
@@ -552,7 +625,7 @@ async def test_a_container_that_runs_on_after_its_command_is_killed(
     life: Life, fake: FakeDocker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job that writes its own exit code does not escape its time limit."""
-    monkeypatch.setattr(poll_loop, "LEFTOVER_SECS", 0.3)
+    monkeypatch.setattr(state.POLICY, "leftover", 0.3)
     token = life.launch()
     await life.reported(token, "running")
     exits(life, token, 0)
