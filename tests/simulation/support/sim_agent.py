@@ -2,11 +2,12 @@
 socket and simulated workers.
 """
 
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from sim_batch import BatchSide
 from sim_keeper import WAY_SECS, Keeper
-from sim_slurm import BatchSide
 from sim_time import Cancel, Life
 
 from jobscribe.agent.session.keeper_reports import decode_report
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 TICK_SECS = 2.0
 #: Maximum time in seconds until the login profile's environment is known; stops do not wait for it.
 LOGIN_SECS = 0.5
+#: How long children outlive a job (seconds); the token chooses.
+LINGERS = (0.0, 0.0, 0.0, 0.02, 0.3, 2.0)
 
 
 class Agent:
@@ -251,9 +254,14 @@ class Agent:
                 "ports": spec.ports,
                 "slot": launch.slot is not None,
                 "ahead": launch.slot == "ahead",
+                "lingers": self._lingers(token),
                 **_named(token),
             }
         )
+
+    def _lingers(self, token: Token) -> float:
+        """Return for how long children of the job outlive it (seconds)."""
+        return 0.0 if self.time.calm else LINGERS[zlib.crc32(b"children" + token.name.encode()) % 6]
 
     def _probe(self, op: ProbePorts) -> None:
         if self.time.strikes("a probe was never answered"):

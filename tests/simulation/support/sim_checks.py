@@ -5,6 +5,7 @@ a life.
 import itertools
 from typing import TYPE_CHECKING
 
+from sim_execution_checks import ExecutionChecks
 from sim_liveness import owed, unmoved
 from sim_time import BEGIN
 
@@ -44,6 +45,7 @@ class Checks:
             sim.supervisor,
             sim.clients,
         )
+        self.executions = ExecutionChecks(sim)
         self.final: dict[tuple[str, int], str] = {}
         self.serials: dict[str, int] = {}
         #: tasks whose end is durable
@@ -184,6 +186,7 @@ class Checks:
     # ---- after every step
 
     def step(self) -> None:
+        self.executions.step()
         supervisor = self.supervisor
         for number, until in self.clients.calls.items():
             if (
@@ -423,7 +426,7 @@ class Checks:
             ],
         }
         for keeper in self.machine.live_keepers():
-            left[f"keeper of {keeper.key}"] = [e.name for e in keeper.known.values()]
+            left[f"keeper of {keeper.key}"] = [e.name for e in keeper.table.known.values()]
             if keeper.agent is not None:
                 left[f"agent of {keeper.key}"] = [
                     str(e.token) for e in keeper.agent.session.executions()

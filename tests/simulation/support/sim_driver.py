@@ -148,7 +148,7 @@ class Driver:
         keeper = self.machine.keeper_of(effect.key, effect.handle)
         if keeper is not None:
             for p in list(self.machine.live.values()):
-                if any(e.process is p for e in keeper.known.values()):
+                if any(e.process is p for e in keeper.table.known.values()):
                     self.machine.kill(p, 9, with_recorder=True)
             keeper.die()
         if self.time.strikes("a stop of the driver was never answered"):

@@ -30,6 +30,8 @@ SHARES: dict[str, float] = {
     "a batch job would have waited for ever": 0.03,
     "a user's connection to a cluster was lost": 0.3,
     "the agent could not hand a task to its keeper": 0.05,
+    "a keeper died between two steps of a stop": 0.1,
+    "an agent died between two steps of a batch job": 0.02,
     "a call's worker was slow": 0.3,
     "a probe was never answered": 0.2,
     "the supervisor died between two effects": 0.002,

@@ -1,17 +1,24 @@
-"""A model of the keeper: the same decisions as the real one, on a simulated disk and simulated
-processes.
+"""A model of the keeper: disk, processes, clock and crash points are simulated; all decisions are
+those of the real state machine (`jobscribe.protocol.execution`).
 
-The simulator cannot drive the real keeper: its decisions are mixed with file operations, spawning,
-waiting and /proc. test_keeper_model.py runs the same script on both and compares their reports.
+The simulator cannot drive the real keeper: its steps are file operations, spawning, waiting and
+/proc. test_keeper_model.py runs the same script on both and compares their reports.
 """
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-from sim_time import Cancel, Life
+from sim_keeper_disk import Disk, Evidence, Execution
+from sim_keeper_evidence import elapsed, exit_of, look_for_it, read_start
+from sim_time import Life
 
-from jobscribe.agent.keeper.executions import exit_info
-from jobscribe.protocol.execution.table import STOPPED_BEFORE
+from jobscribe.protocol.execution.lifecycle import Step
+from jobscribe.protocol.execution.table import (
+    REFUSED_BEFORE,
+    STOPPED_BEFORE,
+    ExecutionTable,
+    Use,
+    never_started,
+)
 from jobscribe.protocol.ids import AgentKey
 
 if TYPE_CHECKING:
@@ -24,48 +31,12 @@ WAY_SECS = 0.0005
 GRACE_SECS = 3.0
 #: A waiting order is started in the slot of an ended execution for this long.
 AHEAD_SECS = 30.0
+#: Pause between two looks at what outlived a main process, and the shortest pause (seconds).
+_LOOK_SECS, _SHORTEST_SECS = 0.05, 1e-6
 
 
 class Dies(BaseException):
     """Raised where the keeper dies."""
-
-
-class Evidence(msgspec.Struct):
-    """A token's folder. The token is consumed if the folder exists. start, stop, exit: content of
-    the files of these names.
-    """
-
-    output: bool = False
-    start: dict[str, Any] | None = None
-    stop: dict[str, Any] | None = None
-    exit: dict[str, Any] | None = None
-
-
-class Disk(msgspec.Struct):
-    """An agent's folder."""
-
-    ledger: dict[str, str] = msgspec.field(default_factory=dict)
-    runs: dict[str, Evidence] = msgspec.field(default_factory=dict)
-
-
-class Execution(msgspec.Struct):
-    """The keeper's state of one execution."""
-
-    name: str
-    token: str
-    folder: Evidence
-    process: "Process | None" = None
-    own: bool = True
-    main_over: bool = False
-    started_mono: float | None = None
-    limit: float | None = None
-    grace: float = GRACE_SECS
-    stop_reason: str | None = None
-    kill_at: float | None = None
-    killing: bool = False
-    exit: dict[str, Any] | None = None
-    slot: bool = False
-    successor: str | None = None
 
 
 class Keeper:
@@ -82,8 +53,7 @@ class Keeper:
         self.life = Life(machine.time)
         self.host = machine.host(key.host)
         self.disk = machine.disks.setdefault(key, Disk())
-        self.known: dict[str, Execution] = {}
-        self.refused: set[str] = set()
+        self.table = ExecutionTable()
         #: start orders that wait for a slot, with their time of arrival
         self.ahead: dict[str, tuple[float, dict[str, Any]]] = {}
         self.agent: Agent | None = None
@@ -91,7 +61,6 @@ class Keeper:
         self.armed: str | None = None
         self.quitting = False
         self._pause = 0.1
-        self._limits: dict[str, Cancel] = {}
 
     # ---- lifecycle
 
@@ -108,7 +77,7 @@ class Keeper:
         self.ahead.clear()  # the new agent does not know them
         self.agent = self.machine.new_agent(self)
         self.machine.agents.append(self.agent)
-        self.agent.start([self.said(e) for e in self.known.values()])
+        self.agent.start([self.said(e) for e in self.table.known.values()])
 
     def agent_ended(self, agent: "Agent") -> None:
         """Handle SIGCHLD."""
@@ -127,8 +96,6 @@ class Keeper:
         if self.ahead:
             self.time.saw("a keeper died while runs waited with it for a slot")
         self.life.end()
-        for cancel in self._limits.values():
-            cancel()
         if self.agent is not None:
             self.agent.keeper_gone()
 
@@ -136,16 +103,13 @@ class Keeper:
         """Handle SIGTERM: stop the jobs first, then the agent, then the keeper itself."""
         self.quitting = True
         self.ahead.clear()
-        for e in list(self.known.values()):
-            self.guarded(lambda e=e: self.stop(e, "shutdown", GRACE_SECS))
+        for e in self.table.live():
+            if not self.life.over:
+                self.guarded(lambda e=e: self.stop(e, "shutdown", GRACE_SECS))
         self._end_when_idle()
 
     def _end_when_idle(self) -> None:
-        if (
-            self.quitting
-            and not self.life.over
-            and all(e.exit is not None for e in self.known.values())
-        ):
+        if self.quitting and not self.life.over and not any(self.table.live()):
             if self.agent is not None:
                 self.agent.keeper_gone()
             else:
@@ -179,8 +143,8 @@ class Keeper:
             case "stop":
                 self.guarded(lambda: self._stop_order(order))
             case "forget":
-                for name in order["names"]:
-                    self._forget(name)
+                for name in self.table.settle(order["names"]):
+                    self._strike(name)
             case "quit":
                 self.quitting = True
                 if self.agent is not None:
@@ -196,53 +160,42 @@ class Keeper:
             self.time.saw("a run waited with its agent for a slot")
             return
         self.ahead.pop(order["name"], None)
-        e = Execution(
-            name=order["name"],
-            token=order["token"],
-            folder=Evidence(),
-            limit=order["limit"],
-            grace=order["grace"],
-            slot=order.get("slot", False),
-        )
+        e = Execution(order["name"], order["token"])
+        e.life.limit, e.life.grace = order["limit"], order["grace"]
+        e.slot = order.get("slot", False)
         if self.quitting:
-            self.refused.add(e.name)
-            self._never(e, "the keeper is about to end", consumed=False)
+            self.table.refuse(e.name)
+            self._never(e, never_started("the keeper is about to end", self.time.wall))
             return
         self._consume(e)
         self.reached("keeper.consumed")
         self._write(e.folder, "output", True)
         e.process = self.machine.spawn(e.token, self.host, order)
-        e.started_mono = self.host.mono
+        e.life.started(self.time.wall, self.host.mono)
         self.reached("keeper.spawned")
         self._note(e)
         self.reached("keeper.noted")
-        self._add(e)
+        self.table.known[e.name] = e
         self.tell("started", e)
+        self._advance(e)
 
     def _stop_order(self, order: dict[str, Any]) -> None:
         e = self._found(order)
         if e is None:
             if self.ahead.pop(order["name"], None) is not None:
                 self.time.saw("a run was stopped that waited with its agent for a slot")
-            e = Execution(
-                name=order["name"],
-                token=order["token"],
-                folder=Evidence(),
-                stop_reason=order["reason"],
-            )
+            e = Execution(order["name"], order["token"])
+            e.life.stop(order["reason"], order["grace"], self.host.mono)
             self._consume(e)
-            self._never(e, STOPPED_BEFORE, consumed=True)
+            e.life.start_barred()
+            exit_ = never_started(STOPPED_BEFORE, self.time.wall, e.life.stop_reason)
+            self._write(e.folder, "exit", exit_)
+            self._never(e, exit_)
             self.time.saw("a task was stopped before it started")
-        elif e.exit is not None:
+        elif e.life.ended:
             self._tell_state(e)
         else:
             self.stop(e, order["reason"], order["grace"])
-
-    def _forget(self, name: str) -> None:
-        e = self.known.get(name)
-        if e is not None and e.exit is not None:
-            self._strike(name)
-            del self.known[name]
 
     # ---- disk
 
@@ -251,6 +204,7 @@ class Keeper:
         self.host.wrote(lambda: self.disk.ledger.pop(e.name, None))
         self.disk.runs[e.name] = e.folder
         self.host.wrote(lambda: self.disk.runs.pop(e.name, None))
+        e.life.claimed()
 
     def _strike(self, name: str) -> None:
         token = self.disk.ledger.pop(name, None)
@@ -262,13 +216,23 @@ class Keeper:
         setattr(folder, what, value)
         self.host.wrote(lambda: setattr(folder, what, before))
 
+    def _write_stop(self, e: Execution, *, signaled: bool) -> None:
+        said = {
+            "reason": e.life.requested_reason,
+            "grace": e.life.grace,
+            "signaled": signaled,
+            "step": self.time.steps,
+        }
+        self._write(e.folder, "stop", said)
+
     def _note(self, e: Execution) -> None:
         assert e.process is not None
         said = {
             "process": e.process,
-            "mono": e.started_mono,
-            "limit": e.limit,
-            "grace": e.grace,
+            "wall": e.life.started_at,
+            "mono": e.life.started_mono,
+            "limit": e.life.limit,
+            "grace": e.life.grace,
             "boot": self.host.boot,
         }
         self._write(e.folder, "start", said)
@@ -284,127 +248,163 @@ class Keeper:
 
     def _found(self, order: dict[str, Any]) -> Execution | None:
         name = order["name"]
-        if name in self.known:
-            return self.known[name]
-        if name in self.disk.runs:
-            self.time.saw("an order came for what was forgotten")
-            return self._take_over(name, order["token"])
-        if name in self.refused:
-            e = Execution(name=name, token=order["token"], folder=Evidence())
-            e.exit = self._never_began("an earlier start failed; it is not tried again", None)
-            self.known[name] = e
-            return e
-        return None
+        match self.table.use_of(name, lambda: name in self.disk.runs):
+            case Use.KNOWN:
+                known: Execution = self.table.known[name]
+                return known
+            case Use.USED:
+                self.time.saw("an order came for what was forgotten")
+                return self._take_over(name, order["token"])
+            case Use.REFUSED:
+                e = self.table.known[name] = Execution(name, order["token"])
+                e.life.finish(never_started(REFUSED_BEFORE, self.time.wall))
+                return e
+            case Use.FREE:
+                return None
 
     def _take_over(self, name: str, token: str) -> Execution:
         folder = self.disk.runs[name]
-        e = self.known[name] = Execution(name=name, token=token, folder=folder, own=False)
-        e.stop_reason = folder.stop["reason"] if folder.stop and folder.stop["signaled"] else None
+        e = self.table.known[name] = Execution(name, token, folder, own=False)
+        e.life.claimed()
         if folder.start is not None:
-            start = folder.start
-            e.process, e.started_mono, e.limit, e.grace = (
-                start["process"],
-                start["mono"],
-                start["limit"],
-                start["grace"],
+            read_start(self.host, e, folder.start)
+        exit_ = folder.exit or look_for_it(self.machine, self.host, e)
+        if folder.stop is not None:
+            e.life.resume_stop(
+                folder.stop["reason"],
+                folder.stop["grace"],
+                self.host.mono,
+                signaled=folder.stop["signaled"],
             )
-        if folder.exit is not None:
-            e.exit = folder.exit
-            return e
-        if folder.start is None:
-            self._search(e)
-        elif folder.start["boot"] != self.host.boot:
-            self._end(e, self._from_evidence(e, exit_info.RESTARTED))
-        else:
-            e.main_over = e.process is None or e.process.ended is not None
-        if e.exit is not None:
-            self._write(folder, "exit", e.exit)
+        if exit_ is not None:
+            if folder.exit is None:
+                exit_["stopReason"] = e.life.stop_reason
+                self._write(folder, "exit", exit_)
+            e.life.finish(exit_, elapsed(exit_))
+            self.machine.on_act(e)
             return e
         self.time.saw("a keeper took over what an earlier one had started")
-        if e.main_over:
-            self._finish(e)
-            return e
-        self._note(e)
-        self._add(e)
-        if folder.stop is not None:
-            self.stop(e, folder.stop["reason"], folder.stop["grace"])
+        if not e.life.exiting:
+            self._note(e)
+        self._advance(e)
         return e
 
-    def _search(self, e: Execution) -> None:
-        """Search for the process: the keeper ended between consuming the token and recording the
-        process.
-        """
-        p = self.machine.by_token.get(e.token)
-        if p is not None and p.ended is None:
-            e.process, e.started_mono = p, self.host.mono - (self.time.now - p.started)
+    # ---- steps
+
+    def stop(self, e: Execution, reason: str, grace: float) -> None:
+        self.machine.on_stop(e, grace)
+        if not e.life.stop(reason, grace, self.host.mono) and e.life.exiting:
+            self.time.saw("a stop came when only children of a job were left")
+        self._advance(e)
+
+    def process_ended(self, p: "Process") -> None:
+        for e in self.table.live():
+            if e.process is p:
+                e.life.exited(self.host.mono)
+                self.guarded(lambda e=e: self._advance(e))
+                return
+
+    def _advance(self, e: Execution) -> None:
+        """Perform the steps of an execution until it has ended or waits."""
+        e.timer()
+        while not e.life.ended:
+            step = e.life.next_step(self.host.mono)
+            main = e.process or self.machine.by_token.get(e.token)
+            if e.life.exiting and step is not Step.WITHDRAW_STOP and not self.machine.is_left(main):
+                self._finish(e)
+                break
+            self._perform(e, step)
+            if e.life.stopping or step is Step.WITHDRAW_STOP:
+                self._stepped(step)
+            if step in (Step.TERMINATE, Step.KILL, Step.NONE):
+                self._wait(e)
+                break
+        self.machine.on_act(e)
+
+    def _stepped(self, step: Step) -> None:
+        """Perhaps die after a step of a stop."""
+        if self.time.strikes("a keeper died between two steps of a stop"):
+            self.time.saw(f"a keeper died after the step: {step.value}")
+            raise Dies
+
+    def _perform(self, e: Execution, step: Step) -> None:
+        match step:
+            case Step.RECORD_STOP:
+                self._write_stop(e, signaled=False)
+                e.life.stop_recorded()
+                self.reached("keeper.stopping")
+            case Step.CHECK_EXIT:
+                if e.process is None or e.process.ended is not None:
+                    e.life.exited(self.host.mono)
+                else:
+                    e.life.exit_missing()
+            case Step.WITHDRAW_STOP:
+                self.time.saw("a stop was withdrawn, for the job had just exited")
+                self._write(e.folder, "stop", None)
+                e.life.stop_withdrawn()
+            case Step.RECORD_SIGNAL:
+                self._write_stop(e, signaled=True)
+                e.life.signal_recorded()
+            case Step.TERMINATE | Step.KILL:
+                self._signal(e, step)
+            case Step.NONE:
+                pass
+            case Step.BAR_START:
+                raise AssertionError(f"{e.token} is known, and neither started nor exited")
+
+    def _signal(self, e: Execution, step: Step) -> None:
+        p = e.process
+        if p is None or (step is Step.TERMINATE and e.life.terminated):
             return
-        e.main_over = True
-        if not e.folder.output:
-            self._end(e, self._never_began(exit_info.NEVER_SPAWNED, e.stop_reason))
+        self.machine.on_signal(e, step, self.life)
+        if step is Step.KILL:
+            self.machine.kill(p, 9, with_recorder=False)
+        elif p.ended is None:
+            self.machine.terminate(p)
+        e.life.signal_sent(step)
+
+    def _wait(self, e: Execution) -> None:
+        """Plan the next look at an execution."""
+        now = self.host.mono
+        at = e.life.wake_at(now)
+        if e.life.exiting:
+            if e.life.exit_due(now):
+                self._tell_exit(e)
+            at = min(at, self._next_look(e, now))
+        if at < float("inf"):
+            secs = max(_SHORTEST_SECS, at - now)
+            e.timer = self.life.after(secs, lambda: self.guarded(lambda: self._advance(e)))
+
+    def _next_look(self, e: Execution, now: float) -> float:
+        """Return when to look again at what outlived the main process."""
+        p = e.process or self.machine.by_token[e.token]
+        if e.life.own_exit is None or p.ended is None:
+            return now + _LOOK_SECS
+        return now + p.ended + p.lingers - self.time.now
 
     # ---- ends of executions
 
-    def _add(self, e: Execution) -> None:
-        self.known[e.name] = e
-        if e.limit is not None and e.started_mono is not None:
-            left = max(0.0, e.started_mono + e.limit - self.host.mono)
-            self._limits[e.name] = self.life.after(
-                left, lambda: self.guarded(lambda: self.stop(e, "timeLimit", e.grace))
-            )
-
-    def stop(self, e: Execution, reason: str, grace: float) -> None:
-        if e.exit is not None:
-            return
-        now = self.host.mono
-        if e.kill_at is None:
-            if e.stop_reason is None:
-                self._write(e.folder, "stop", {"reason": reason, "grace": grace, "signaled": False})
-                self.reached("keeper.stopping")
-                self._write(e.folder, "stop", {"reason": reason, "grace": grace, "signaled": True})
-            e.stop_reason = e.stop_reason or reason
-            e.kill_at = now + grace
-            if e.process is not None:
-                self.machine.terminate(e.process)
-        e.kill_at = min(e.kill_at, now + grace)
-        self.life.after(max(0.0, e.kill_at - now), lambda: self._kill(e))
-
-    def _kill(self, e: Execution) -> None:
-        if e.exit is None and e.process is not None and e.process.ended is None:
-            e.killing = True
-            self.machine.kill(e.process, 9, with_recorder=False)
-
-    def process_ended(self, p: "Process") -> None:
-        for e in list(self.known.values()):
-            if e.process is p and e.exit is None:
-                self.guarded(lambda e=e: self._finish(e))
-                return
+    def _tell_exit(self, e: Execution) -> None:
+        """Report the exit of the main process while its children are left."""
+        exit_ = exit_of(self.machine, e)
+        if exit_["source"] != "lost":
+            e.life.exit_reported(exit_)
+            self.time.saw("an exit was told while children of the job were left")
+            self.tell("started", e)
 
     def _finish(self, e: Execution) -> None:
-        if e.own:
-            exit_ = self._from_parent(e)
-        else:
-            exit_ = self._from_evidence(
-                e, exit_info.KILLED_UNSEEN if e.process is not None else exit_info.NOTHING_LEFT
-            )
-            if exit_["source"] == "lost" and e.killing and e.stop_reason is not None:
-                exit_ = {"source": "keeper", "signal": 9}
+        exit_ = exit_of(self.machine, e)
         self.reached("keeper.seen")
-        exit_["stopReason"] = e.stop_reason
         self._write(e.folder, "exit", exit_)
         self.reached("keeper.ended")
-        self._end(e, exit_)
+        e.life.finish(exit_, elapsed(exit_))
         self._tell_end(e)
         self._end_when_idle()
 
-    def _end(self, e: Execution, exit_: dict[str, Any]) -> None:
-        e.exit = exit_ | {"stopReason": e.stop_reason}
-        self._limits.pop(e.name, lambda: None)()
-
-    def _never(self, e: Execution, detail: str, *, consumed: bool) -> None:
-        e.exit = self._never_began(detail, e.stop_reason)
-        if consumed:
-            self._write(e.folder, "exit", e.exit)
-        self.known[e.name] = e
+    def _never(self, e: Execution, exit_: dict[str, Any]) -> None:
+        e.life.finish(exit_)
+        self.table.known[e.name] = e
+        self.machine.on_act(e)
         self._tell_end(e)
 
     def _tell_end(self, e: Execution) -> None:
@@ -422,47 +422,6 @@ class Keeper:
         self.time.saw("a run was started in the slot of an ended one")
         self._start(order | {"ahead": False})
 
-    def _never_began(self, detail: str, stop_reason: str | None) -> dict[str, Any]:
-        return {
-            "source": "start",
-            "detail": detail,
-            "stopReason": stop_reason,
-            "endedAt": self.time.wall,
-        }
-
-    def _from_parent(self, e: Execution) -> dict[str, Any]:
-        assert e.process is not None
-        p, times = e.process, self._times(e)
-        return {
-            "source": "keeper",
-            **times,
-            **({"code": p.code} if p.signal is None else {"signal": p.signal}),
-        }
-
-    def _from_evidence(self, e: Execution, otherwise: str) -> dict[str, Any]:
-        p = e.process or self.machine.by_token.get(e.token)
-        if p is None or p.written is None:
-            return {
-                "source": "lost",
-                "detail": otherwise,
-                "startedAt": self._times(e)["startedAt"] if e.process else None,
-            }
-        self.time.saw("an end was taken from its evidence")
-        times = self._times(e) if e.process else {}
-        return {
-            "source": "keeper",
-            **times,
-            **({"code": p.written} if p.signal is None else {"signal": p.written - 128}),
-        }
-
-    def _times(self, e: Execution) -> dict[str, Any]:
-        p = e.process
-        assert p is not None
-        return {
-            "startedAt": p.started + self.time.wall_offset,
-            "endedAt": None if p.ended is None else p.ended + self.time.wall_offset,
-        }
-
     # ---- reports
 
     def said(self, e: Execution) -> dict[str, Any]:
@@ -470,20 +429,18 @@ class Keeper:
         return {
             "name": e.name,
             "token": e.token,
-            "state": "ended" if e.exit else "running",
+            "state": e.life.state.value,
             "pid": p.pid if p else None,
             "startTicks": p.pid if p else None,
             "startedAt": p.started + self.time.wall_offset if p else None,
-            "elapsed": self.host.mono - e.started_mono
-            if e.started_mono is not None and e.exit is None
-            else None,
-            "exit": e.exit,
+            "elapsed": e.life.running_secs(self.host.mono),
+            "exit": e.life.exit or e.life.own_exit,
             "successor": e.successor,
         }
 
     def _tell_state(self, e: Execution) -> None:
         self.time.saw("an order changed nothing, and was answered with what is")
-        self.tell("ended" if e.exit else "started", e)
+        self.tell("ended" if e.life.ended else "started", e)
 
     def tell(self, what: str, e: Execution) -> None:
         agent = self.agent

@@ -11,17 +11,22 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sim_keeper import Disk, Keeper
-from sim_time import Action, Time
+from sim_keeper import Keeper
+from sim_keeper_disk import Disk
+from sim_time import Action, Life, Time
 
+from jobscribe.protocol.execution.lifecycle import Step
 from jobscribe.protocol.ids import AgentKey
 
 if TYPE_CHECKING:
     from sim_agent import Agent
+    from sim_execution_checks import Executing
     from sim_slurm import Slurm
 
 #: Data written longer ago than this (seconds) survives a power cut even without a sync.
 SETTLED_SECS = 5.0
+#: A keeper notices the end of a process within this time (seconds).
+SEEN_SECS = 0.02
 HOME, OTHER = "localhost", "other"
 
 
@@ -38,7 +43,11 @@ class Process(msgspec.Struct):
     limit: float | None
     #: ports on which it listens
     ports: tuple[int, ...] = ()
+    #: its children survive its end and SIGKILL for so long (seconds)
+    lingers: float = 0.0
     ended: float | None = None
+    #: simulator step of its end
+    ended_step: int | None = None
     signal: int | None = None
     #: recorded exit: a code, or 128 + a signal
     written: int | None = None
@@ -114,6 +123,11 @@ class Machine:
         self.live: dict[str, Process] = {}
         #: called for each new process
         self.on_spawn: Callable[[Process], None] = lambda process: None
+        #: called for a stop of a running execution with its grace period, before a signal, and
+        #: after each change of an execution
+        self.on_stop: Callable[[Executing, float], None] = lambda *_: None
+        self.on_signal: Callable[[Executing, Step, Life], None] = lambda *_: None
+        self.on_act: Callable[[Executing], None] = lambda execution: None
         self.keepers: dict[AgentKey, Keeper] = {}
         #: live agents, including those that do not know yet that their keeper died
         self.agents: list[Agent] = []
@@ -186,6 +200,7 @@ class Machine:
             on_term=on_term,
             limit=order["limit"],
             ports=tuple(order.get("ports", ())),
+            lingers=order.get("lingers", 0.0),
         )
         if token in self.by_token:
             self._broken(f"G2: {token} was started twice")
@@ -221,11 +236,13 @@ class Machine:
             self._over(p, None)
 
     def kill(self, p: Process, signal: int, *, with_recorder: bool) -> None:
-        """with_recorder: also kill what would otherwise record the end: a keeper's reaper, or the
-        script of a batch job.
+        """with_recorder: also kill its children and what would otherwise record the end: a keeper's
+        reaper, or the script of a batch job.
         """
         if p.ended is None:
-            if not with_recorder:
+            if with_recorder:
+                p.lingers = 0.0
+            else:
                 self._write_exit(p, 128 + signal)
             self._over(p, signal)
 
@@ -244,14 +261,19 @@ class Machine:
         p.written = written
         self.host(p.host).wrote(lambda: setattr(p, "written", None))
 
+    def is_left(self, p: Process | None) -> bool:
+        """Return whether children of an ended process are left."""
+        return p is not None and p.ended is not None and self.time.now < p.ended + p.lingers
+
     def _over(self, p: Process, signal: int | None) -> None:
-        p.ended, p.signal = self.time.now, signal
+        p.ended, p.signal, p.ended_step = self.time.now, signal, self.time.steps
         del self.live[p.token]
         self.time.say("machine: pid", p.pid, "ended", p.truth)
         if p.on_end is not None:
             p.on_end()
         for keeper in self.live_keepers():
-            keeper.life.after(0.0, lambda keeper=keeper: keeper.process_ended(p))
+            late = 0.0 if self.time.calm else SEEN_SECS * self.time.random.random()
+            keeper.life.after(late, lambda keeper=keeper: keeper.process_ended(p))
 
     # ---- power
 
@@ -267,7 +289,7 @@ class Machine:
             if agent.keeper.host is host:
                 agent.vanish()
         for p in [p for p in self.live.values() if p.host == name]:
-            p.ended, p.signal = self.time.now, 9
+            p.ended, p.signal, p.ended_step = self.time.now, 9, self.time.steps
             del self.live[p.token]
         host.power_cut()
 

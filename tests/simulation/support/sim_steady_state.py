@@ -126,7 +126,7 @@ class SteadyState:
         return next(
             k
             for k in self.machine.live_keepers()
-            if any(e.token.startswith(asked.jid) for e in k.known.values())
+            if any(e.token.startswith(asked.jid) for e in k.table.known.values())
         )
 
     # ---- state that must be true by now

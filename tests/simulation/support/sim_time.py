@@ -88,6 +88,7 @@ class Life:
         self.time = time
         self.over = False
         self.frozen = False
+        self.thawed_at = float("-inf")
         self._missed: list[Action] = []
 
     @property
@@ -112,7 +113,7 @@ class Life:
     def thaw(self) -> None:
         """Run the actions missed while frozen, in order, one step each."""
         if self.frozen and not self.over:
-            self.frozen = False
+            self.frozen, self.thawed_at = False, self.time.now
             missed, self._missed = self._missed, []
             for action in missed:
                 self.after(0.0, action)
