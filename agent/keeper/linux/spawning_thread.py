@@ -1,0 +1,94 @@
+"""Creation of processes inside cgroups of version 1, by a thread that enters the cgroups.
+
+With version 1, a thread can be in other cgroups than its process, and a new process begins in those
+of the thread that creates it. So `posix_spawn` creates the job inside, for 0.7 ms of CPU time. A
+fork of this process that moves itself before it executes the job takes 2.3 ms.
+
+The memory of this process is not charged to the job meanwhile: the kernel charges the cgroup of the
+main thread. The thread is back in its own cgroups before `spawn` returns, so that no list of a
+job's processes has this process.
+"""
+
+from __future__ import annotations
+
+import _thread
+import errno
+import os
+import time
+
+from .spawn import Program, Setting, spawn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_PAUSE_SECS = 0.0005
+
+
+class SpawningThread:
+    """A thread that spawns one process at a time, while its caller waits. own: files through which
+    a thread enters the cgroups of this process.
+    """
+
+    def __init__(self, own: Sequence[str]) -> None:
+        self._own = list(own)
+        self._wanted, self._done = _thread.allocate_lock(), _thread.allocate_lock()
+        self._wanted.acquire()
+        self._done.acquire()
+        self._request: tuple[Sequence[str], Program, Setting] | None = None
+        self._result: int | BaseException = 0
+        #: id of the thread while it runs
+        self._id = 0
+
+    def spawn(self, entries: Sequence[str], program: Program, setting: Setting) -> int:
+        """Like `spawn.spawn`, in the cgroups that these files control. Raises OSError."""
+        if not self._id:
+            try:
+                _thread.start_new_thread(self._run, ())
+            except RuntimeError:
+                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from None
+        self._request = (entries, program, setting)
+        self._wanted.release()
+        self._done.acquire()
+        if isinstance(self._result, BaseException):
+            raise self._result
+        return self._result
+
+    def _run(self) -> None:
+        self._id = _thread.get_native_id()
+        inside = False
+        while not inside:
+            self._wanted.acquire()
+            assert self._request is not None
+            entries, program, setting = self._request
+            _enter(entries)
+            try:
+                self._result = spawn(program, setting)
+            except BaseException as error:
+                self._result = error
+            inside = not _enter(self._own)
+            if not inside:
+                self._done.release()
+        _thread.start_new_thread(self._wait_for_end, (self._id,))
+
+    def _wait_for_end(self, thread: int) -> None:
+        """Return to the caller when a thread has ended that could not leave the job's cgroups."""
+        while os.path.exists(f"/proc/self/task/{thread}"):
+            time.sleep(_PAUSE_SECS)
+        self._id = 0
+        self._done.release()
+
+
+def _enter(files: Sequence[str]) -> bool:
+    """Move this thread. Return whether all moves worked; a cgroup may be gone."""
+    moved = True
+    for path in files:
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.write(fd, b"0")
+            finally:
+                os.close(fd)
+        except OSError:
+            moved = False
+    return moved
