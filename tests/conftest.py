@@ -44,11 +44,13 @@ _repeated: list[str] = []
 
 
 def pytest_configure() -> None:
-    """Let tests interrupt their children: a shell's background jobs and `nohup` ignore SIGINT, and
-    children inherit that.
+    """Let tests send SIGINT and SIGHUP to their children: a shell's background jobs ignore the
+    first, `nohup` ignores the second, and children inherit that.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

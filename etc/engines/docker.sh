@@ -5,7 +5,7 @@
 #   docker.sh install             install docker.io, iptables, openssl if they are missing; then `image` and `wheels`
 #   docker.sh check               check the requirements; installs nothing; 1 and a sentence if one is missing
 #   docker.sh image               build the root file systems in CACHE, once (downloads from Debian's archive)
-#   docker.sh wheels              download the packages for etc/docker/build.sh to CACHE, once, with the pip of PYTHON (python3)
+#   docker.sh wheels              download the packages of agent.lock for etc/docker/build.sh to CACHE, once, with the pip of PYTHON (python3)
 #   docker.sh agent IMAGE         build the image with jobscribe's agent on all hosts, with etc/docker/build.sh from these packages and base:12
 #   docker.sh up                  start both daemons, with certificates, firewall rules and images (repeatable)
 #   docker.sh down                remove all their containers and networks, stop the daemons, remove the rules
@@ -133,14 +133,12 @@ wheels() {
     local platforms=() minor
     for ((minor = 36; minor >= 17; minor--)); do platforms+=(--platform "manylinux_2_${minor}_$(uname -m)"); done
     mkdir -p "$CACHE/wheels"
-    # shellcheck disable=SC2046
-    "$PYTHON" -m pip download --quiet --disable-pip-version-check --no-input --only-binary :all: --dest "$CACHE/wheels" --python-version 3.11 \
-        --implementation cp "${platforms[@]}" --platform "manylinux2014_$(uname -m)" $(wanted_wheels) >&2 ||
+    "$PYTHON" -m pip download --quiet --disable-pip-version-check --no-input --no-deps --only-binary :all: --dest "$CACHE/wheels" \
+        --python-version 3.11 --implementation cp "${platforms[@]}" --platform "manylinux2014_$(uname -m)" \
+        --require-hashes --requirement "$self/../requirements/agent.lock" >&2 ||
         fail "the packages of the agent's image could not be fetched; see the output of pip above"
     touch "$CACHE/wheels/made"
 }
-
-wanted_wheels() { sed -n 's/^packages=(\(.*\))$/\1/p' "$self/../docker/build.sh" | tr -d '"'; }
 
 agent() {
     local host first=
