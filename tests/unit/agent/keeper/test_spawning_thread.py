@@ -69,9 +69,7 @@ def test_an_error_of_the_spawn_reaches_the_caller_and_the_next_one_works(tmp_pat
 
 def test_a_cgroup_that_is_gone_does_not_keep_the_job_from_starting(tmp_path: Path) -> None:
     thread = SpawningThread([entry(tmp_path, "own")])
-    pid = thread.spawn(
-        [f"{tmp_path}/gone/tasks"], Program(b"/bin/true", [b"true"], {}), setting(1)
-    )
+    pid = thread.spawn([f"{tmp_path}/gone/tasks"], Program(b"/bin/true", [b"true"], {}), setting(1))
     os.waitpid(pid, 0)
 
 
@@ -81,9 +79,7 @@ def test_a_thread_that_cannot_leave_ends_before_the_job_is_known(tmp_path: Path)
     os.unlink(own)
     os.rmdir(tmp_path / "own")
     before = set(threads())
-    pid = thread.spawn(
-        [entry(tmp_path, "job")], Program(b"/bin/true", [b"true"], {}), setting(1)
-    )
+    pid = thread.spawn([entry(tmp_path, "job")], Program(b"/bin/true", [b"true"], {}), setting(1))
     assert set(threads()) <= before
     os.waitpid(pid, 0)
     entry(tmp_path, "own")
