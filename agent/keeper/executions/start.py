@@ -257,10 +257,10 @@ class Launcher:
                     "inside",
                     f"cannot create a process inside a cgroup ({error}); each job moves itself in",
                 )
-        own = self._cgroups.own_entries
-        if own is None:
+        if self._thread is None and (own := self._cgroups.own_entries) is not None:
+            self._thread = SpawningThread(own)
+        if self._thread is None:
             return spawn_in_cgroup(None, e.cgroup.entries(), program, setting)
-        self._thread = self._thread or SpawningThread(own)
         return self._thread.spawn(e.cgroup.entries(), program, setting)
 
     def _log_once(self, what: str, sentence: str) -> None:

@@ -12,6 +12,7 @@ job's processes has this process.
 from __future__ import annotations
 
 import _thread
+import contextlib
 import errno
 import os
 import time
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _PAUSE_SECS = 0.0005
+_WRITE = os.O_WRONLY | os.O_CLOEXEC
 
 
 class SpawningThread:
@@ -31,7 +33,8 @@ class SpawningThread:
     """
 
     def __init__(self, own: Sequence[str]) -> None:
-        self._own = list(own)
+        """Raises OSError."""
+        self._own = [os.open(path, _WRITE) for path in own]
         self._wanted, self._done = _thread.allocate_lock(), _thread.allocate_lock()
         self._wanted.acquire()
         self._done.acquire()
@@ -61,12 +64,16 @@ class SpawningThread:
             self._wanted.acquire()
             assert self._request is not None
             entries, program, setting = self._request
-            _enter(entries)
+            for path in entries:
+                with contextlib.suppress(OSError):  # the cgroup is gone
+                    fd = os.open(path, _WRITE)
+                    _enter(fd)
+                    os.close(fd)
             try:
                 self._result = spawn(program, setting)
             except BaseException as error:
                 self._result = error
-            inside = not _enter(self._own)
+            inside = sum(map(_enter, self._own)) < len(self._own)
             if not inside:
                 self._done.release()
         _thread.start_new_thread(self._wait_for_end, (self._id,))
@@ -79,16 +86,9 @@ class SpawningThread:
         self._done.release()
 
 
-def _enter(files: Sequence[str]) -> bool:
-    """Move this thread. Return whether all moves worked; a cgroup may be gone."""
-    moved = True
-    for path in files:
-        try:
-            fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-            try:
-                os.write(fd, b"0")
-            finally:
-                os.close(fd)
-        except OSError:
-            moved = False
-    return moved
+def _enter(tasks: int) -> bool:
+    """Move this thread to the cgroup of this file. Return whether that worked."""
+    try:
+        return os.write(tasks, b"0") == 1
+    except OSError:
+        return False

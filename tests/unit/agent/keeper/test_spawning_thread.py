@@ -3,6 +3,7 @@ with real ones.
 """
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from jobscribe.agent.keeper.linux.cgroups import V1, Cgroups
 from jobscribe.agent.keeper.linux.spawn import Program, Setting
 from jobscribe.agent.keeper.linux.spawning_thread import SpawningThread
+from jobscribe.runtime import processes
 
 pytestmark = pytest.mark.process
 
@@ -74,15 +76,24 @@ def test_a_cgroup_that_is_gone_does_not_keep_the_job_from_starting(tmp_path: Pat
 
 
 def test_a_thread_that_cannot_leave_ends_before_the_job_is_known(tmp_path: Path) -> None:
-    own = entry(tmp_path, "own")
-    thread = SpawningThread([own])
-    os.unlink(own)
-    os.rmdir(tmp_path / "own")
+    reader, writer = os.pipe()
+    os.close(reader)
+    thread = SpawningThread([f"/proc/self/fd/{writer}"])
     before = set(threads())
-    pid = thread.spawn([entry(tmp_path, "job")], Program(b"/bin/true", [b"true"], {}), setting(1))
-    assert set(threads()) <= before
-    os.waitpid(pid, 0)
-    entry(tmp_path, "own")
-    pid = thread.spawn([f"{tmp_path}/job/tasks"], Program(b"/bin/true", [b"true"], {}), setting(1))
-    os.waitpid(pid, 0)
-    assert len(set(threads()) - before) == 1, "a new thread stays for the next one"
+    job = entry(tmp_path, "job")
+    for _ in range(2):
+        pid = thread.spawn([job], Program(b"/bin/true", [b"true"], {}), setting(1))
+        assert set(threads()) <= before
+        os.waitpid(pid, 0)
+
+
+def test_children_of_the_thread_are_children_of_the_process(tmp_path: Path) -> None:
+    thread = SpawningThread([entry(tmp_path, "own")])
+    sleep = Program(b"/bin/sleep", [b"sleep", b"60"], {})
+    pid = thread.spawn([entry(tmp_path, "job")], sleep, setting(1))
+    try:
+        assert pid in processes.children()
+        assert pid in processes.children(os.getpid())
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
