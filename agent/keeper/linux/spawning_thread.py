@@ -40,8 +40,8 @@ class SpawningThread:
         self._done.acquire()
         self._request: tuple[Sequence[str], Program, Setting] | None = None
         self._result: int | BaseException = 0
-        #: id of the thread while it runs
-        self._id = 0
+        #: id of the thread while it runs; and whether it is about to end
+        self._id, self._ends = 0, False
 
     def spawn(self, entries: Sequence[str], program: Program, setting: Setting) -> int:
         """Like `spawn.spawn`, in the cgroups that these files control. Raises OSError."""
@@ -53,14 +53,15 @@ class SpawningThread:
         self._request = (entries, program, setting)
         self._wanted.release()
         self._done.acquire()
+        if self._ends:
+            self._wait_for_end()
         if isinstance(self._result, BaseException):
             raise self._result
         return self._result
 
     def _run(self) -> None:
         self._id = _thread.get_native_id()
-        inside = False
-        while not inside:
+        while not self._ends:
             self._wanted.acquire()
             assert self._request is not None
             entries, program, setting = self._request
@@ -73,17 +74,17 @@ class SpawningThread:
                 self._result = spawn(program, setting)
             except BaseException as error:
                 self._result = error
-            inside = sum(map(_enter, self._own)) < len(self._own)
-            if not inside:
-                self._done.release()
-        _thread.start_new_thread(self._wait_for_end, (self._id,))
+            # a thread that cannot leave ends
+            self._ends = sum(map(_enter, self._own)) < len(self._own)
+            self._done.release()
 
-    def _wait_for_end(self, thread: int) -> None:
-        """Return to the caller when a thread has ended that could not leave the job's cgroups."""
-        while os.path.exists(f"/proc/self/task/{thread}"):
+    def _wait_for_end(self) -> None:
+        """Wait until the thread has ended. (The caller waits: a thread that it creates would begin
+        in the job's cgroups, too.)
+        """
+        while os.path.exists(f"/proc/self/task/{self._id}"):
             time.sleep(_PAUSE_SECS)
-        self._id = 0
-        self._done.release()
+        self._id, self._ends = 0, False
 
 
 def _enter(tasks: int) -> bool:
