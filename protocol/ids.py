@@ -5,6 +5,7 @@ so this module rejects NUL, slashes, `..` and look-alikes from other alphabets.
 """
 
 import enum
+import functools
 import hashlib
 import re
 from typing import Annotated, Any, get_args
@@ -195,9 +196,10 @@ def split_jid(jid: str) -> tuple[str, str, str]:
     return uid, sid, model
 
 
+@functools.lru_cache(maxsize=4096)
 def op_id(token: Token, op: str, number: int = 0) -> str:
     """Return the opId of an op about one execution. It is derived from its arguments, so a repeated
-    op has the same id.
+    op has the same id. Cached, because messages, effects and log lines of an execution need it.
     """
     return derived_id(f"{token}|{op}|{number}".encode(), key=b"jobscribe op")
 

@@ -128,14 +128,19 @@ def image(pid: int) -> int:
 
 def children(of: int | None = None) -> list[int]:
     """Return the pids of the children of this process, or of another one, zombies included. Exact
-    for a process without other threads that reaps its children itself, or is stopped.
+    for a process that reaps its children itself, or is stopped.
     """
     parent = os.getpid() if of is None else of
-    try:
-        with open(f"/proc/{parent}/task/{parent}/children", "rb", buffering=0) as f:
-            return [int(pid) for pid in f.read(1 << 20).split()]
-    except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
-        return [p.pid for p in table().values() if p.parent == parent]
+    folder, out = f"/proc/{parent}/task", b""
+    # a process is a child of the thread that created it
+    for thread in os.listdir(folder):
+        try:
+            with open(f"{folder}/{thread}/children", "rb", buffering=0) as f:
+                out += f.read() + b" "
+        except (FileNotFoundError, ProcessLookupError):
+            if thread == str(parent):  # a kernel without CONFIG_PROC_CHILDREN
+                return [p.pid for p in table().values() if p.parent == parent]
+    return [int(pid) for pid in out.split()]
 
 
 def table() -> dict[int, Process]:

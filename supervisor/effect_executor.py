@@ -123,7 +123,7 @@ class EffectExecutor:
                 | AcknowledgeTasks()
                 | DiscardHeldTask()
             ):
-                self._perform_task_effect(effect, self._log_of(effect, cause))
+                self._perform_task_effect(effect, cause)
             case SetTimer():
                 self._set_timer(effect.timer, effect.secs, cause)
             case ClearTimer():
@@ -170,11 +170,11 @@ class EffectExecutor:
 
     # ---- tasks
 
-    def _perform_task_effect(self, effect: TaskEffect, log: Log) -> None:
+    def _perform_task_effect(self, effect: TaskEffect, cause: Cause) -> None:
         tasks = self._task_drivers.get(effect.key.driver)
         if tasks is None:
             self._counters.add("noTaskDriver")
-            log(
+            self._log_of(effect, cause)(
                 "the driver {} is not configured: the effect {} was skipped",
                 effect.key.driver,
                 type(effect).__name__,
@@ -182,7 +182,7 @@ class EffectExecutor:
             return
         match effect:
             case LaunchTask():
-                op = short_op(op_id(effect.token, "run"))
+                log, op = self._log_of(effect, cause), short_op(op_id(effect.token, "run"))
                 log("_Op(run, {}) runDir={} jid={}", op, effect.spec.run_dir, effect.token.jid)
                 app = effect.spec.app
                 if app is not None and self._library_sync.apart(effect.key):
@@ -192,7 +192,7 @@ class EffectExecutor:
             case LaunchGang():
                 first = effect.tasks[0].token
                 op = short_op(effect.tasks[0].op_id)
-                log(
+                self._log_of(effect, cause)(
                     "_Op(run, {}) and {} more of its attempt jid={}",
                     op,
                     len(effect.tasks) - 1,

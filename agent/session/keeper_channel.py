@@ -9,7 +9,8 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-_READ_BYTES = 256 * 1024
+#: The C library maps larger buffers anew for each read.
+_READ_BYTES = 64 * 1024
 
 
 class KeeperLink:

@@ -348,13 +348,14 @@ def _unpack(frame: bytes) -> Any:
 
 def _within_depth(value: Any, depth: int) -> bool:
     if isinstance(value, dict):
-        return depth > 0 and all(
-            _within_depth(v, depth - 1) for v in value.values() if isinstance(v, dict | list)
-        )
-    if isinstance(value, list):
-        return depth > 0 and all(
-            _within_depth(v, depth - 1) for v in value if isinstance(v, dict | list)
-        )
+        value = value.values()
+    elif not isinstance(value, list):
+        return True
+    if depth <= 0:
+        return False
+    for each in value:  # noqa: SIM110 - `all` takes twice as long for a small message
+        if isinstance(each, dict | list) and not _within_depth(each, depth - 1):
+            return False
     return True
 
 

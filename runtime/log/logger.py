@@ -24,7 +24,15 @@ from collections.abc import Callable
 from types import CodeType, TracebackType
 from typing import Any, Literal, NamedTuple, Protocol
 
-from ...protocol.redaction import AGENT_SHORT, LOG_TEXT_METHOD, OP_SHORT, REDACTED, SNIP, Redactor
+from ...protocol.redaction import (
+    AGENT_SHORT,
+    LOG_TEXT_METHOD,
+    MAX_STRING,
+    OP_SHORT,
+    REDACTED,
+    SNIP,
+    Redactor,
+)
 
 Form = Literal["text", "json"]
 #: limit of a message in characters; a single argument has its own limit
@@ -205,6 +213,8 @@ class Log:
     def _shown(self, arg: Any) -> Any:
         if isinstance(arg, int | float) and not isinstance(arg, bool):
             return arg
+        if type(arg) is str and len(arg) <= MAX_STRING:
+            return arg  # the whole message is redacted, see `_cut`
         if not isinstance(arg, type) and (show := getattr(arg, LOG_TEXT_METHOD, None)) is not None:
             return show()
         return shown_text(self.redactor.value(arg))

@@ -31,6 +31,7 @@ from ....runtime.execution.folder import (
 )
 from ..linux.oom_detection import describe_fault, read_oom_counters
 from ..linux.spawn import NotInside, Program, Setting, spawn, spawn_in_cgroup
+from ..linux.spawning_thread import SpawningThread
 from ..loop.log import log
 from .ledger import KeeperLedger
 from .state import Execution
@@ -84,6 +85,7 @@ class Launcher:
         self._layout, self._cgroups, self._writes = layout, cgroups, writes
         self._boot_id, self._life_id = boot_id, life_id
         self._logged: set[str] = set()
+        self._thread: SpawningThread | None = None
         self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         catchable = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
         self._ignored = [s for s in catchable if signal.getsignal(s) is signal.SIG_IGN]
@@ -256,7 +258,11 @@ class Launcher:
                     "inside",
                     f"cannot create a process inside a cgroup ({error}); each job moves itself in",
                 )
-        return spawn_in_cgroup(None, e.cgroup.entries(), program, setting)
+        if self._thread is None and (own := self._cgroups.own_entries) is not None:
+            self._thread = SpawningThread(own)
+        if self._thread is None:
+            return spawn_in_cgroup(None, e.cgroup.entries(), program, setting)
+        return self._thread.spawn(e.cgroup.entries(), program, setting)
 
     def _log_once(self, what: str, sentence: str) -> None:
         if what not in self._logged:

@@ -4,8 +4,8 @@ Works with versions 1 and 2, without a daemon or tool. Each execution gets
 `<cgroup of the keeper>/jobscribe-<device and inode of the agent's folder>/job-<execution>`. A later
 keeper finds it by these names, and folders without both names are never touched.
 
-Version 1 is used if its freezer is writable: the job's process moves itself in by `tasks` before it
-executes the job, which takes no lock and 0.1 ms. Otherwise version 2: the process is created inside
+Version 1 is used if its freezer is writable: a thread enters it by `tasks` and creates the process
+there (see `spawning_thread`), which takes no lock and 0.1 ms. Otherwise version 2: the process is created inside
 (see `spawn`), because moving would cost up to 15 ms. If neither is allowed, executions have no cgroup. Standard library
 only, as the keeper imports it.
 """
@@ -187,6 +187,16 @@ class Cgroups:
         self._earlier = [
             p for p in _list(earlier) if self._is_family(p) and p not in self._families.values()
         ]
+
+    @property
+    def own_entries(self) -> list[str] | None:
+        """Return the files through which a thread returns to the cgroups of this process. None if a
+        thread must not enter those of executions: with version 2 it cannot, and a limit of threads
+        would count it.
+        """
+        if self._version != 1 or "pids" in self._families:
+            return None
+        return [f"{os.path.dirname(family)}/tasks" for family in self._families.values()]
 
     @property
     def families(self) -> list[str]:

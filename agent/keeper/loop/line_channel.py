@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: Backpressure limit: with more queued bytes the channel is full until `on_room` is called.
 _OUT_BYTES = 1 << 20
+#: The C library maps larger buffers anew for each read.
+_READ_BYTES = 64 << 10
 #: Length limit of a received line (a start order with its script).
 _LINE_BYTES = 32 << 20
 
@@ -112,7 +114,7 @@ class Channel:
     def _read(self) -> bool:
         """Read once; return False if there was nothing to read."""
         try:
-            data = self._sock.recv(1 << 18)
+            data = self._sock.recv(_READ_BYTES)
         except BlockingIOError:
             return False
         except OSError:
