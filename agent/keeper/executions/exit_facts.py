@@ -1,4 +1,5 @@
-"""Facts about a failed exit, as protocol.exits.ExitFacts: memory, and lines of the kernel log.
+"""Facts about a failed exit: whether memory ran out, and protocol.exits.ExitFacts (memory, lines of
+the kernel log).
 
 Facts that cannot be collected are left out: nothing here may prevent the report of an end.
 """

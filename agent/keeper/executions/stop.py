@@ -154,6 +154,7 @@ class Terminator:
             self._terminate(e, left)
         e.life.signal_sent(step)
         pause = self._next_pause(e, _KILL_PAUSE if step is Step.KILL else _TERM_PAUSE)
+        # a grace period that ended since `began` is due at once
         at = min(now + pause, e.life.wake_at(began))
         self._loop.call_at(("step", e.name), at, lambda: self.advance(e))
 
