@@ -14,8 +14,11 @@ from sim_bugs import BUGS, RARELY_FOUND, planted
 #: Seeds that find a bug which several earlier seeds miss. They are tried first; if one no longer
 #: finds its bug, all seeds are tried.
 FIRST = {
+    "counts_the_longest_grace_period": 135,
+    "starts_a_used_token_again": 34,
+    "takes_the_last_reason": 13,
     "purges_what_runs": 28,
-    "forgets_a_queue_limit_over_a_restart": 41,
+    "forgets_a_queue_limit_over_a_restart": 60,
     "dismisses_who_is_needed": 16,
     "starts_agents_without_memory": 16,
     "leaves_runs_on_a_host_that_is_down": 11,

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 from sim_batch_bugs import BATCH_BUGS, RARE_BATCH_BUGS
+from sim_execution_bugs import EXECUTION_BUGS
 from sim_gang_bugs import GANG_BUGS, RARE_GANG_BUGS, Patch
 from sim_host_bugs import HOST_BUGS, RARE_HOST_BUGS
 
@@ -188,6 +189,7 @@ BUGS: tuple[Callable[[], list[Patch]], ...] = (
     *GANG_BUGS,
     *HOST_BUGS,
     *BATCH_BUGS,
+    *EXECUTION_BUGS,
 )
 #: Bugs that need hundreds of seeds.
 RARELY_FOUND: tuple[Callable[[], list[Patch]], ...] = (
