@@ -132,9 +132,7 @@ def write_atomically(
     fd = _fresh(temporary, mode)
     try:
         try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(fd, view) :]
+            _write_all(fd, data)
             if sync:
                 os.fsync(fd)
         finally:
@@ -149,6 +147,30 @@ def write_atomically(
         failpoints.reached(points[1])
     if sync:
         sync_folder(os.path.dirname(path) or ".")
+
+
+def create(path: str, data: bytes, mode: int = 0o600) -> bool:
+    """Create a file that does not exist. Return False if it exists. Not atomic: another process may
+    see a part of it. Raise OSError; then the file does not exist.
+    """
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    except FileExistsError:
+        return False
+    try:
+        _write_all(fd, data)
+    except BaseException:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(fd)
+    return True
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
 
 
 def _fresh(path: str, mode: int) -> int:

@@ -177,7 +177,7 @@ class Lifecycle:
 
     def running_secs(self, mono: float) -> float | None:
         """Return for how long it has run, or None if that is not known."""
-        if self.elapsed is not None or self.started_mono is None:
+        if self.ended or self.started_mono is None:
             return self.elapsed
         return max(0.0, mono - self.started_mono)
 

@@ -7,8 +7,10 @@ Reports do not wait for these writes. A pending write is lost only if its proces
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 
+from ..filesystems import create
 from .folder import write_json
 
 TYPE_CHECKING = False
@@ -68,7 +70,9 @@ class PendingWrites:
     def _try_write(self, path: str, value: dict[str, Any], *, first: bool) -> bool:
         """Return whether the write is done; also True if its folder no longer exists."""
         try:
-            write_json(path, value)
+            # a new file needs no rename: an incomplete one is taken for a missing one
+            if not first or not create(path, json.dumps(value).encode()):
+                write_json(path, value)
         except (FileNotFoundError, NotADirectoryError) as error:
             self._log(f"cannot write {path}: {error.strerror}")
             return True

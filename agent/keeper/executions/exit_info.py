@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from ....runtime.execution.wait_status import WaitStatus
     from .state import Execution
 
+#: The last known peak memory of this process (bytes): it never falls.
+_peak = 0
 #: A keeper that notices an end within this time (seconds) records the moment of noticing.
 _LATE_SECS = 1.0
 RESTARTED = "the machine was restarted while it ran"
@@ -46,7 +48,7 @@ def from_parent(e: Execution) -> dict[str, Any]:
     out, usage = _seen_exit(e, e.main_seen), read_usage(e.pid)
     out |= {"userSecs": round(usage.user_secs, 6), "systemSecs": round(usage.system_secs, 6)}
     # a spawned process starts with the peak of the keeper, which hides a lower peak of its own
-    if usage.peak_bytes > _own_peak():
+    if usage.peak_bytes > _peak and usage.peak_bytes > _own_peak():
         out["maxRssBytes"] = usage.peak_bytes
     return out
 
@@ -58,12 +60,14 @@ def _seen_exit(e: Execution, seen: os.waitid_result) -> dict[str, Any]:
 
 def _own_peak() -> int:
     """Return the peak memory of this process in bytes, or 0 if the kernel does not report it."""
+    global _peak
     try:
         with open("/proc/self/status", "rb") as f:
             found = re.search(rb"(?m)^VmHWM:\s*(\d+) kB", f.read(8192))
     except OSError:
         return 0
-    return int(found[1]) * 1024 if found is not None else 0
+    _peak = int(found[1]) * 1024 if found is not None else 0
+    return _peak
 
 
 def from_ended_main(e: Execution) -> dict[str, Any] | None:

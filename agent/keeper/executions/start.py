@@ -165,9 +165,7 @@ class Launcher:
             failpoints.reached("keeper.given")
         e.lock_fd = _lock(f"{e.folder}/{SCRIPT}")
         assert e.run_dir is not None
-        os.makedirs(e.run_dir, mode=0o700, exist_ok=True)
-        if not os.access(e.run_dir, os.W_OK | os.X_OK):
-            raise PermissionError(13, "the run directory is not writable", e.run_dir)
+        _make_run_dir(e.run_dir)
         if order.job is not None:
             # never write through a link that an earlier attempt left
             with contextlib.suppress(FileNotFoundError):
@@ -202,7 +200,8 @@ class Launcher:
 
     def _spawn(self, e: Execution, order: StartOrder, program: Program) -> None:
         counts_itself = e.cgroup is not None and e.cgroup.memory is not None
-        e.oom_counters = read_oom_counters(None if counts_itself else self._cgroups.around)
+        around = None if counts_itself else self._cgroups.around
+        e.oom_counters = read_oom_counters(around, recent=True)
         opened: list[int] = []
         try:
             opened += [os.open(f"{e.folder}/{name}", _APPEND, 0o600) for name in (STDOUT, STDERR)]
@@ -344,14 +343,29 @@ def close_lock(e: Execution) -> None:
         e.lock_fd = -1
 
 
+def _make_run_dir(path: str) -> None:
+    """Create the run directory if it is missing. Raises OSError, also if it is not writable."""
+    try:
+        os.mkdir(path, 0o700)  # the usual case, in one call
+    except OSError:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise PermissionError(13, "the run directory is not writable", path) from None
+
+
 def _link(e: Execution) -> None:
-    """Link the run directory to the evidence. A failure is only logged: the link is a convenience."""
-    own = f"{e.run_dir}/.jobscribe"
-    parts = e.token.split("/")
+    """Link the run directory to the evidence: `latest`, and `attempt-<n>` from the second attempt on.
+    A failure is only logged: the links are a convenience.
+    """
+    own, parts = f"{e.run_dir}/.jobscribe", e.token.split("/")
+    attempt = parts[2] if len(parts) == 5 else "1"
     try:
         with contextlib.suppress(FileExistsError):
             os.mkdir(own, 0o700)
-        for name in (f"attempt-{parts[2] if len(parts) == 5 else e.name}", "latest"):
+        if attempt == "2":
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(f"{own}/latest", f"{own}/attempt-1")
+        for name in ("latest",) if attempt == "1" else (f"attempt-{attempt}", "latest"):
             try:
                 os.symlink(e.folder, f"{own}/{name}")
             except FileExistsError:

@@ -11,6 +11,7 @@ import errno
 import os
 import resource
 import signal
+import time
 
 from . import cgroups
 
@@ -34,10 +35,22 @@ _WORDS = {
 }
 
 
-def read_oom_counters(around: str | None) -> dict[str, int | None]:
-    """Return the current values of the two counters that several executions share."""
-    machine = cgroups.machine_oom_kills()
-    return {"machine": machine, "around": cgroups.oom_kills(around)}
+#: Age up to which a reading is recent (seconds): one execution ends and the next one starts.
+_RECENT_SECS = 0.001
+_last_reading: tuple[float, str | None, dict[str, int | None]] = (float("-inf"), None, {})
+
+
+def read_oom_counters(around: str | None, *, recent: bool = False) -> dict[str, int | None]:
+    """Return the values of the two counters that several executions share: the current ones, or
+    recent ones. The kernel adds up many counters for each reading.
+    """
+    global _last_reading
+    at, place, counters = _last_reading
+    now = time.monotonic()
+    if not recent or place != around or now - at > _RECENT_SECS:
+        counters = {"machine": cgroups.machine_oom_kills(), "around": cgroups.oom_kills(around)}
+        _last_reading = (now, around, counters)
+    return counters
 
 
 def out_of_memory(

@@ -10,6 +10,7 @@ import pytest
 from jobscribe.runtime.execution import pending_writes
 from jobscribe.runtime.execution.folder import write_json
 from jobscribe.runtime.execution.pending_writes import PendingWrites
+from jobscribe.runtime.filesystems import create
 
 
 class Disk:
@@ -18,15 +19,23 @@ class Disk:
     full = False
 
     def write(self, path: str, value: dict[str, Any]) -> None:
+        self.check(path)
+        write_json(path, value)
+
+    def create(self, path: str, data: bytes) -> bool:
+        self.check(path)
+        return create(path, data)
+
+    def check(self, path: str) -> None:
         if self.full:
             raise OSError(errno.ENOSPC, "No space left on device", path)
-        write_json(path, value)
 
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     disk = Disk()
     monkeypatch.setattr(pending_writes, "write_json", disk.write)
+    monkeypatch.setattr(pending_writes, "create", disk.create)
     return disk
 
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from jobscribe.runtime.execution import keeper_ledger
@@ -141,13 +142,17 @@ def test_a_run_directory_without_a_link_is_no_reason_not_to_start(keeper: Keeper
 
 
 def test_the_links_of_a_run_directory_follow_the_latest_attempt(keeper: Keeper) -> None:
-    first, second = keeper.token(), keeper.token()
-    for token in (first, second):
+    links = keeper.place / "shared" / ".jobscribe"
+    one = keeper.token()
+    tokens = [one, *(msgspec.structs.replace(one, attempt=n) for n in (2, 3))]
+    for n, token in enumerate(tokens, 1):
         keeper.send(**keeper.order(token, "exit 0", run_dir=keeper.place / "shared"))
         assert keeper.end_of(token).ok
-    links = keeper.place / "shared" / ".jobscribe"
-    assert (links / "latest").resolve() == keeper.evidence(second).resolve()
-    assert sorted(p.name for p in links.iterdir()) == ["attempt-1", "latest"]
+        assert (links / "latest").resolve() == keeper.evidence(token).resolve()
+        assert len(list(links.iterdir())) == (1, 3, 4)[n - 1]
+    assert [(links / f"attempt-{n}").resolve() for n in (1, 2, 3)] == [
+        keeper.evidence(token).resolve() for token in tokens
+    ]
 
 
 @pytest.mark.parametrize(
