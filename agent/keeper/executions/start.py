@@ -33,6 +33,7 @@ from ..linux.oom_detection import describe_fault, read_oom_counters
 from ..linux.spawn import NotInside, Program, Setting, spawn, spawn_in_cgroup
 from ..linux.spawning_thread import SpawningThread
 from ..loop.log import log
+from .evidence import link_run_dir
 from .ledger import KeeperLedger
 from .state import Execution
 
@@ -171,7 +172,7 @@ class Launcher:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(f"{e.run_dir}/{JOB}")
             write(f"{e.run_dir}/{JOB}", order.job.encode())
-        _link(e)
+        link_run_dir(e)
 
     def _cgroup(self, name: str) -> Cgroup | None:
         try:
@@ -351,28 +352,3 @@ def _make_run_dir(path: str) -> None:
         os.makedirs(path, mode=0o700, exist_ok=True)
         if not os.access(path, os.W_OK | os.X_OK):
             raise PermissionError(13, "the run directory is not writable", path) from None
-
-
-def _link(e: Execution) -> None:
-    """Link the run directory to the evidence: `latest`, and `attempt-<n>` from the second attempt on.
-    A failure is only logged: the links are a convenience.
-    """
-    own, parts = f"{e.run_dir}/.jobscribe", e.token.split("/")
-    attempt = parts[2] if len(parts) == 5 else "1"
-    try:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(own, 0o700)
-        if attempt == "2":
-            with contextlib.suppress(FileNotFoundError):
-                os.rename(f"{own}/latest", f"{own}/attempt-1")
-        for name in ("latest",) if attempt == "1" else (f"attempt-{attempt}", "latest"):
-            try:
-                os.symlink(e.folder, f"{own}/{name}")
-            except FileExistsError:
-                temporary = f"{own}/.{name}.{os.getpid()}"
-                os.symlink(e.folder, temporary)
-                os.rename(temporary, f"{own}/{name}")
-    except OSError as error:
-        log(
-            f"cannot link the run directory of {e.token} to its evidence: {describe_fault(error)[1]}"
-        )

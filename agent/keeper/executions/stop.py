@@ -14,10 +14,11 @@ import time
 from ....protocol.execution.lifecycle import Step
 from ....runtime import failpoints, processes
 from ....runtime.execution import wait_status
-from ....runtime.execution.folder import EXIT, STOP, written_code
+from ....runtime.execution.folder import STOP, written_code
 from ..loop.log import log
 from . import exit_facts, exit_info
 from .earlier_reaper import will_record
+from .evidence import write_exit
 from .start import close_lock
 
 TYPE_CHECKING = False
@@ -329,7 +330,7 @@ class Terminator:
             log(
                 f"{len(e.survivors)} processes of {e.token} outlived its main process and were killed"
             )
-        self._writes.write(f"{e.folder}/{EXIT}", exit_)
+        write_exit(e, exit_, self._writes)
         failpoints.reached("keeper.ended")
         if e.own:
             os.waitpid(_pid(e), 0)
