@@ -303,3 +303,10 @@ def test_architecture_has_the_same_tables() -> None:
         for table in (PHASES, STOPS)
         for (before, fact), after in table.items()
     }
+
+
+def test_an_end_of_unknown_duration_does_not_grow() -> None:
+    life = running()
+    assert life.running_secs(12.0) == 2.0
+    life.finish({"source": "lost"})
+    assert life.running_secs(99.0) is None
