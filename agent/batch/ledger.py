@@ -11,7 +11,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,6 +21,7 @@ from ...protocol.errors import Refusal
 from ...protocol.ids import Token, parse_token
 from ...protocol.jobs.exit_info import ExitInfo
 from ...runtime.execution.folder import EXIT, STOP, read_json, write_json
+from ...runtime.execution.pending_writes import PendingWrites
 from ...runtime.filesystems import make_folder
 from ...runtime.log.logger import Log
 from .state import BatchJob, Task
@@ -35,15 +36,14 @@ class LedgerEntry(NamedTuple):
 
 
 class BatchLedger:
-    """Ledger in the agent's folder. A failed write of an exit or a stop is kept in `pending` and
-    retried.
+    """Ledger in the agent's folder. A failed write of an exit or a stop is kept in `pending`
+    until the poll loop tries it again.
     """
 
     def __init__(self, folder: str, log: Log) -> None:
         self._log = log
         self._entries, self._runs = f"{folder}/batch", f"{folder}/run"
-        #: content that is still to be written, by path
-        self.pending: dict[str, dict[str, Any]] = {}
+        self.pending = PendingWrites(lambda sentence: log("{}", sentence))
 
     def make(self) -> None:
         for path in (self._entries, self._runs):
@@ -181,18 +181,4 @@ class BatchLedger:
     def close(self, folder: str, exit_: ExitInfo) -> None:
         """Write the exit info, now or as soon as possible."""
         content: dict[str, Any] = msgspec.to_builtins(exit_)
-        self.write_later(f"{folder}/{EXIT}", content)
-
-    def write_later(self, path: str, content: Mapping[str, Any]) -> None:
-        self.pending[path] = dict(content)
-        self.flush()
-
-    def flush(self) -> None:
-        for path, content in list(self.pending.items()):
-            try:
-                write_json(path, content)
-            except FileNotFoundError:  # its folder was deleted, so the file is not needed
-                pass
-            except OSError:
-                continue
-            del self.pending[path]
+        self.pending.write(f"{folder}/{EXIT}", content)

@@ -207,7 +207,8 @@ class BatchPollLoop:
                 await self._settle(job)
             except Exception as e:  # continue with the other jobs; this one is retried
                 self._log_failure(job, e)
-        self._ledger.flush()
+        if self._ledger.pending:
+            self._ledger.pending.retry()
 
     def _log_failure(self, job: BatchJob, error: Exception) -> None:
         if job.first_task.name not in self._faulty:

@@ -96,7 +96,7 @@ class BatchStopper:
             "at": time.time(),
             "signaled": signaled,
         }
-        self._ledger.write_later(f"{task.folder}/{STOP}", content)
+        self._ledger.pending.write(f"{task.folder}/{STOP}", content)
 
     def _next_signal(self, task: Task, *, reachable: bool) -> Step:
         """Perform the steps of its stop before the next signal. Return that signal, or NONE if no
