@@ -258,11 +258,24 @@ class Launcher:
                     "inside",
                     f"cannot create a process inside a cgroup ({error}); each job moves itself in",
                 )
-        if self._thread is None and (own := self._cgroups.own_entries) is not None:
-            self._thread = SpawningThread(own)
-        if self._thread is None:
+        thread = self._spawning_thread()
+        if thread is None:
             return spawn_in_cgroup(None, e.cgroup.entries(), program, setting)
-        return self._thread.spawn(e.cgroup.entries(), program, setting)
+        return thread.spawn(e.cgroup.entries(), program, setting)
+
+    def _spawning_thread(self) -> SpawningThread | None:
+        own = self._cgroups.own_entries
+        if self._thread is None and own is not None:
+            try:
+                self._thread = SpawningThread(own)
+            except (
+                OSError
+            ) as error:  # a process may create cgroups in its own, but not return to it
+                self._log_once(
+                    "thread",
+                    f"a thread cannot return to the keeper's cgroup ({error.strerror}): jobs start by a fork",
+                )
+        return self._thread
 
     def _log_once(self, what: str, sentence: str) -> None:
         if what not in self._logged:

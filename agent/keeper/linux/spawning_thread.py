@@ -34,7 +34,14 @@ class SpawningThread:
 
     def __init__(self, own: Sequence[str]) -> None:
         """Raises OSError."""
-        self._own = [os.open(path, _WRITE) for path in own]
+        self._own: list[int] = []
+        try:
+            for path in own:
+                self._own.append(os.open(path, _WRITE))
+        except OSError:
+            for fd in self._own:
+                os.close(fd)
+            raise
         self._wanted, self._done = _thread.allocate_lock(), _thread.allocate_lock()
         self._wanted.acquire()
         self._done.acquire()

@@ -97,3 +97,10 @@ def test_children_of_the_thread_are_children_of_the_process(tmp_path: Path) -> N
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
+
+
+def test_a_cgroup_that_no_thread_can_return_to_is_found_before_any_start(tmp_path: Path) -> None:
+    own, opened = entry(tmp_path, "own"), len(os.listdir("/proc/self/fd"))
+    with pytest.raises(FileNotFoundError):
+        SpawningThread([own, f"{tmp_path}/gone/tasks"])
+    assert len(os.listdir("/proc/self/fd")) == opened
