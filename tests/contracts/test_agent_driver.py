@@ -13,6 +13,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -265,6 +266,14 @@ async def batch_site(
             yield batch_site
 
 
+def _processes_of(root: Path) -> set[int]:
+    return {
+        p.pid
+        for p in processes.table().values()
+        if not p.over and str(root).encode() in processes._read(f"/proc/{p.pid}/cmdline")
+    }
+
+
 @contextlib.asynccontextmanager
 async def left_as_found(batch_site: Ground, root: Path) -> AsyncIterator[None]:
     yield
@@ -273,11 +282,9 @@ async def left_as_found(batch_site: Ground, root: Path) -> AsyncIterator[None]:
         await last.stop(handle, 1.0)
     for driver in batch_site.made:
         await driver.close()
-    left = {
-        p.pid
-        for p in processes.table().values()
-        if not p.over and str(root).encode() in processes._read(f"/proc/{p.pid}/cmdline")
-    }
+    deadline = time.monotonic() + 5.0
+    while (left := _processes_of(root)) and time.monotonic() < deadline:
+        await asyncio.sleep(0.01)  # a reaper ends shortly after its keeper
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     shutil.rmtree(root)
