@@ -229,13 +229,13 @@ def test_whatever_arrived_everything_promised_is_there_and_the_store_opens(
 
 def _not_evidence(path: str) -> bool:
     """Return False only for r/agent/<key>/<file> and r/agent/<key>/run/<name>/<file>, where a
-    keeper replaces the file as a whole.
+    keeper writes the file as a whole. An empty stderr.log may become such a file.
     """
     parts = path.split("/")
     if parts[:2] != ["r", "agent"][: len(parts)]:
         return True
     folder = len(parts) <= 3 or (len(parts) <= 5 and parts[3] == "run")
-    return not folder and not re.search(r"\.json(\.\d+\.new)?$", path)
+    return not folder and not re.search(r"(\.json(\.\d+)?(\.new)?|/stderr\.log)$", path)
 
 
 def test_what_a_keeper_wrote_down_is_read_as_it_was_or_not_at_all(
@@ -248,9 +248,10 @@ def test_what_a_keeper_wrote_down_is_read_as_it_was_or_not_at_all(
     written: dict[str, list[object]] = {}
     looked = missing = 0
     for _, call, returned in disk.moments(strace_calls.calls(recording.trace)):
-        if not returned or call.name != "rename":
+        if not returned or call.name not in ("rename", "write"):
             continue
-        path = path_of(call.args[1]).removeprefix(f"{recording.root.parent}/")
+        named = call.args[1 if call.name == "rename" else 0]
+        path = path_of(named).removeprefix(f"{recording.root.parent}/")
         node = disk.find(path)
         if not isinstance(node, File) or not path.endswith(".json"):
             continue

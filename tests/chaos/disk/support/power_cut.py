@@ -303,6 +303,8 @@ class Disk:
         assert os.path.dirname(before) == os.path.dirname(after), (
             f"{before} -> {after}: moves between folders are not modelled"
         )
+        for descriptor, path in [k for k in self._positions if k[1] == before]:
+            self._positions[descriptor, after] = self._positions[descriptor, path]
         return self._set(after, self.find(before), os.path.basename(before))
 
     def _open(self, call: Call) -> Callable[[], None] | None:
