@@ -91,7 +91,7 @@ class ContainerReaper:
             return (
                 self._reasons.get(id_)
                 or await asyncio.to_thread(self._read_stored_reason, id_, key)
-                or self._unobserved_reason(id_)
+                or await self._store_removal(id_, key)
             )
         if exit_status.running(container["State"]):
             return None
@@ -156,15 +156,28 @@ class ContainerReaper:
             ooms,
             f", error {state['Error']}" if state.get("Error") else "",
         )
+        await self._try_write(log, key, record)
+        return sentence
+
+    async def _store_removal(self, id_: str, key: AgentKey | None) -> str:
+        """Store why a container is gone that nobody saw end: the agent's next keeper reports it."""
+        sentence = self._unobserved_reason(id_)
+        if key is not None and id_ not in self._stopped:
+            record = {"at": round(time.time(), 3), "id": id_, "sentence": sentence}
+            await self._try_write(self._log.bound(**agent_log_ids(key)), str(key), record)
+            self._reasons[id_] = sentence
+            _limit_size(self._reasons)
+        return sentence
+
+    async def _try_write(self, log: Log, key: str, record: dict[str, Any]) -> None:
         try:
             await asyncio.to_thread(self._write, key, record)
         except (OSError, ValueError) as e:
             log(
                 "the end of container {} could not be written into its agent's folder: {}",
-                name,
+                record.get("name", record["id"][:12]),
                 str(e),
             )
-        return sentence
 
     async def _last_lines(self, engine: HostEngine, id_: str) -> tuple[list[str], str | None]:
         """Return the last lines of output, and why they could not be read."""
