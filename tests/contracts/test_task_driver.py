@@ -1,6 +1,7 @@
-"""The `TaskDriver` contract, run against keepers, containers and the fake driver.
+"""The `TaskDriver` contract, run against keepers, containers, Slurm jobs and the fake driver.
 
-Keepers use real processes and real connections. Containers belong to a fake daemon that runs them
+Keepers use real processes and real connections. Slurm jobs belong to a fake Slurm that runs their
+scripts as processes of this machine; tests/slurm has a real one. Containers belong to a fake daemon that runs them
 as processes of this machine or, with SOAK=1, to a real daemon.
 """
 
@@ -15,23 +16,41 @@ import socket
 import subprocess
 import tempfile
 import threading
+import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 import tornado.httpserver
 import tornado.netutil
+from fake_slurm import USER, FakeSlurm
 
+from jobscribe.agent.batch.controller import BatchController
+from jobscribe.agent.files.output_reader import Evidence
+from jobscribe.agent.host.port_probe import ports_in_use
+from jobscribe.agent.session.state_machine import (
+    Forget,
+    Launch,
+    Output,
+    Probe,
+    Send,
+    Session,
+    Stop,
+)
 from jobscribe.db.events.state import AgentRecord
+from jobscribe.drivers import untrusted_files
 from jobscribe.drivers.contracts import AgentSpec, Capacity, TaskDriver
 from jobscribe.drivers.docker.agents.driver import DockerDriver
 from jobscribe.drivers.docker.tasks.controller import ContainerTaskController
 from jobscribe.drivers.fake import FakeTasks, Place
 from jobscribe.drivers.keeper_tasks import KeeperTaskDriver
 from jobscribe.drivers.local_agents import LocalDriver
+from jobscribe.protocol.clusters.batch import BatchRequest
+from jobscribe.protocol.clusters.cluster import Cluster
 from jobscribe.protocol.clusters.container_pool import Pool, PoolHost
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey, Token, op_id
@@ -40,11 +59,13 @@ from jobscribe.protocol.wire.messages import (
     ContainerSpec,
     Execution,
     PortsProbed,
+    ProbePorts,
     RunStatusUpdate,
     Shared,
     Snapshot,
     TaskRun,
     TaskSpec,
+    ToAgent,
 )
 from jobscribe.runtime import processes
 from jobscribe.runtime.log.logger import Log
@@ -88,13 +109,19 @@ class Ground:
         self.silence: Callable[[], Any]
         #: open a port on the agent's host from outside the tasks; return its number
         self.stranger: Callable[[], int]
+        #: only where a batch scheduler starts the tasks
+        self.batch: BatchRequest | msgspec.UnsetType = msgspec.UNSET
 
     def report(self, key: AgentKey, message: RunStatusUpdate | Snapshot | PortsProbed) -> None:
         self.reports.append((key, message))
 
     def spec(self, token: Token, *command: str) -> TaskSpec:
         return TaskSpec(
-            command=command, run_dir=str(self.run_dir(token)), grace_secs=0.5, box=ContainerSpec()
+            command=command,
+            run_dir=str(self.run_dir(token)),
+            grace_secs=0.5,
+            box=ContainerSpec(),
+            batch=self.batch,
         )
 
     def run_dir(self, token: Token) -> Path:
@@ -235,6 +262,95 @@ class Keepers:
         self.server.stop()
         await self.hub.close()
         await self.driver.close()
+
+
+class Batches:
+    """Two agents on a cluster, without connections: their sessions and batch controllers. A fake
+    Slurm runs the batch scripts as processes of this machine. This object replaces the agent's
+    process and its driver.
+    """
+
+    def __init__(self, batch_site: Ground) -> None:
+        self.batch_site, self.silent = batch_site, False
+        self.agents: dict[AgentKey, tuple[Session, BatchController]] = {}
+        self.strangers: list[socket.socket] = []
+
+    async def open(self) -> None:
+        self.slurm = FakeSlurm()
+        for key in (KEY, OTHER):
+            await self.start(key)
+        self.batch_site.tasks = KeeperTaskDriver(self.send, {"local": self}, secrets.token_bytes)  # type: ignore[dict-item]
+        self.batch_site.silence = lambda: setattr(self, "silent", True)
+        self.batch_site.stranger = self.listens
+        self.batch_site.batch = BatchRequest()
+
+    async def start(self, key: AgentKey) -> None:
+        folder = self.folder(key)
+        folder.mkdir(parents=True)
+        session = Session()
+        controller = BatchController(
+            folder,
+            Evidence(folder / "run"),
+            SimpleNamespace(known={"PATH": os.environ["PATH"]}, umask="0077", load=_nothing),  # type: ignore[arg-type]
+            (),
+            Cluster(name="lab", poll_secs=0.1, poll_max_secs=0.5, call_secs=5.0),
+            "test",
+            Log("agent", Redactor(), SimpleNamespace(write=lambda record: None)),  # type: ignore[arg-type]
+            lambda e: self.perform(key, session.record_states([e], time.monotonic())),
+            run=self.slurm,
+            user=USER,
+        )
+        self.agents[key] = session, controller
+        known = await controller.start()
+        self.perform(key, session.record_states(known, time.monotonic()))
+        self.perform(key, session.connected(time.monotonic()))
+
+    def send(self, key: AgentKey, message: ToAgent) -> None:
+        def receive() -> None:
+            if not self.silent:
+                self.perform(key, self.agents[key][0].received(message, time.monotonic()))
+
+        asyncio.get_running_loop().call_soon(receive)
+
+    def perform(self, key: AgentKey, outputs: Sequence[Output]) -> None:
+        controller = self.agents[key][1]
+        for output in outputs:
+            match output:
+                case Send(RunStatusUpdate() | Snapshot() as message) if not self.silent:
+                    self.batch_site.report(key, message)
+                case Launch():
+                    controller.launch(output.token, output.spec)
+                case Stop():
+                    controller.stop(output.token, output.reason, output.grace_secs)
+                case Forget():
+                    controller.forget(output.tokens)
+                case Probe(ProbePorts() as op):
+                    busy = tuple(ports_in_use(op.ports))
+                    self.batch_site.report(key, PortsProbed(op_id=op.op_id, busy=busy))
+
+    async def evidence(
+        self, key: AgentKey, name: str, offset: int, limit: int
+    ) -> tuple[bytes, int]:
+        return untrusted_files.read(self.folder(key), ("run", *name.split("/")), offset, limit)
+
+    def folder(self, key: AgentKey) -> Path:
+        return self.batch_site.root / "agent" / str(key)
+
+    def listens(self) -> int:
+        self.strangers.append(socket.create_server(("127.0.0.1", 0)))
+        return int(self.strangers[-1].getsockname()[1])
+
+    async def close(self) -> None:
+        for stranger in self.strangers:
+            stranger.close()
+        for _, controller in self.agents.values():
+            await controller.stop_all("shutdown", 0.5)
+            await controller.close()
+        await self.slurm.close()
+
+
+async def _nothing() -> None:
+    """Do nothing: the login environment is known."""
 
 
 class Containers:
@@ -384,9 +500,13 @@ def _no_host_is_left() -> Iterator[None]:
 
 
 GROUNDS = [Fake, Keepers, OnPaper, *([RealHost] if os.environ.get("SOAK") == "1" else [])]
+#: In Slurm, the tasks of a gang are one job, whose steps need srun: see tests/slurm.
+one_by_one = pytest.mark.parametrize(
+    "batch_site", GROUNDS, ids=lambda g: g.__name__.lower(), indirect=True
+)
 
 
-@pytest.fixture(params=GROUNDS, ids=lambda g: g.__name__.lower())
+@pytest.fixture(params=[*GROUNDS, Batches], ids=lambda g: g.__name__.lower())
 async def batch_site(request: pytest.FixtureRequest) -> AsyncIterator[Ground]:
     root = Path(tempfile.mkdtemp(prefix="sys-tasks-", dir="/tmp"))
     batch_site = Ground(root)
@@ -592,6 +712,7 @@ def gang_of(
     return tokens, Shared(env={"JOBSCRIBE_TEST_SHARED": "yes"}, job="{}"), runs
 
 
+@one_by_one
 async def test_a_gang_is_launched_task_by_task_each_once(batch_site: Ground) -> None:
     tokens, shared, runs = gang_of(batch_site, ("true",), ("false",), ("sleep", "600"))
     for _ in range(2):
@@ -615,6 +736,7 @@ async def test_a_gang_is_launched_task_by_task_each_once(batch_site: Ground) -> 
     assert exit_ is not None and exit_.stop_reason == "decided"
 
 
+@one_by_one
 async def test_a_task_of_a_gang_that_was_stopped_before_is_not_launched_and_the_others_are(
     batch_site: Ground,
 ) -> None:
@@ -654,6 +776,7 @@ async def test_a_probe_is_answered_once_with_the_ports_that_somebody_listens_on(
         assert not [m for _, m in batch_site.reports[before:] if isinstance(m, RunStatusUpdate)]
 
 
+@one_by_one
 async def test_a_place_that_cannot_answer_answers_no_probe_and_launches_no_gang(
     batch_site: Ground,
 ) -> None:
