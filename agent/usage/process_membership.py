@@ -99,6 +99,11 @@ class ProcessMembership:
                 if child is not None and child.parent == p.pid:
                     found[pid] = child
                     todo.append(child)
+        for known in (p for pid, p in e.seen.items() if pid not in found):
+            # its parent may have reaped it, and so have its counts, since the parent was read
+            parent = proc_counters.process(known.parent) if known.parent in found else None
+            if parent is not None and parent.ticks == found[known.parent].ticks:
+                found[known.parent] = parent
         for beyond in (self._keeper_pid, os.getpid()):
             found.pop(beyond, None)
         return found
