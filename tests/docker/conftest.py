@@ -23,17 +23,6 @@ DEATHS = frozenset(
         "test_why_docker.py",
     }
 )
-#: The same for the cluster.
-CLUSTER_DEATHS = frozenset(
-    {
-        "test_deaths.py",
-        "test_gangs.py",
-        "test_many.py",
-        "test_outages.py",
-        "test_signed_in.py",
-        "test_states.py",
-    }
-)
 
 from docker_hosts import SCRIPT, Host, Hosts, Sites, sites
 from supervisor_process import SupervisorProcess, add_logs
@@ -64,8 +53,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Distribute tests over xdist workers, in the order of the command line. The tests of the
-    Docker hosts are two groups, each with hosts of its own, and so are those of the cluster. Every
-    other file is a group.
+    Docker hosts are two groups, each with hosts of its own; those of the cluster are one group.
+    Every other file is a group.
     """
     if config.getvalue("dist") != "loadgroup":
         return None
@@ -80,7 +69,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             if folder == "docker":
                 return "docker, deaths" if name.strip("/") in DEATHS else "docker"
             if folder == "slurm" and name.strip("/") != "test_trial.py":  # it has its own cluster
-                return "slurm, deaths" if name.strip("/") in CLUSTER_DEATHS else "slurm"
+                return "slurm"
             return file
 
     return ByEngine(config, log)
