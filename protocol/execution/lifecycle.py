@@ -64,7 +64,7 @@ _STEPS = {
 
 
 class Policy:
-    """How executors differ. Durations in seconds; None: never.
+    """Differences between executors. Durations in seconds; None: never.
 
     leftover: processes that are left this long after the exit are killed. ending: if processes are
     left this long after the exit, the exit is reported before the end. repeat: a state that is

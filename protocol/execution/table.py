@@ -31,7 +31,7 @@ STOPPED_BEFORE = "stopped before it started"
 
 
 class Use(enum.Enum):
-    """What is known about the token of an order. KNOWN: its execution is in the table. USED: there
+    """Use of the token of an order. KNOWN: its execution is in the table. USED: there
     is a trace on disk only, so the executor recovers it. REFUSED: its start failed for good. FREE:
     it was never used.
     """
@@ -52,7 +52,7 @@ class ExecutionTable:
         self._refused: dict[Any, None] = {}
 
     def use_of(self, key: Any, has_trace: Callable[[], bool]) -> Use:
-        """Return what is known about a token. has_trace: whether the disk shows that it was used."""
+        """Return how a token was used. has_trace: whether the disk shows that it was used."""
         if key in self.known:
             return Use.KNOWN
         if has_trace():

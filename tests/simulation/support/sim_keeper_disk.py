@@ -1,4 +1,4 @@
-"""What the simulated keeper knows: its disk, which outlives it, and its executions, which do not."""
+"""State of the simulated keeper: its disk, which outlives it, and its executions, which do not."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""What the simulated keeper finds out about an execution: by the process table, by being its parent,
+"""Findings of the simulated keeper about an execution: by the process table, by being its parent,
 and by its evidence.
 """
 
