@@ -13,6 +13,7 @@ from typing import assert_never
 
 import msgspec
 
+from ...protocol.execution.table import pages
 from ...protocol.ids import OpId, Token, op_id
 from ...protocol.jobs.execution_state import REPORTS, ExecutionState, next_state
 from ...protocol.jobs.exit_info import ExitInfo
@@ -251,16 +252,19 @@ class Session:
     def _snapshot(self, mono: float) -> list[Output]:
         self._snapshots += 1
         all_ = [self._current(k, mono) for k in self._known.values()]
-        pages = [all_[i : i + SNAPSHOT_PAGE] for i in range(0, len(all_), SNAPSHOT_PAGE)] or [[]]
+        numbered = list(enumerate(pages(all_, SNAPSHOT_PAGE)))
         for k in self._known.values():
             k.reported = mono
         return [
             Send(
                 Snapshot(
-                    number=self._snapshots, page=i, last=i == len(pages) - 1, executions=tuple(page)
+                    number=self._snapshots,
+                    page=i,
+                    last=i == len(numbered) - 1,
+                    executions=tuple(page),
                 )
             )
-            for i, page in enumerate(pages)
+            for i, page in numbered
         ]
 
     # ---- the keeper

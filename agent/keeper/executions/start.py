@@ -268,9 +268,8 @@ class Launcher:
         if self._thread is None and own is not None:
             try:
                 self._thread = SpawningThread(own)
-            except (
-                OSError
-            ) as error:  # a process may create cgroups in its own, but not return to it
+            except OSError as error:
+                # a process may create cgroups below its own, but not return to its own
                 self._log_once(
                     "thread",
                     f"a thread cannot return to the keeper's cgroup ({error.strerror}): jobs start by a fork",
