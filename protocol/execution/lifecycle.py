@@ -225,10 +225,6 @@ class Lifecycle:
         self.phase = next_phase(self.phase, Fact.STARTED)
         self.started_at, self.started_mono = wall, mono
 
-    def queued(self) -> None:
-        """Record that a batch scheduler queued it, perhaps again after a start."""
-        self.phase = next_phase(self.phase, Fact.QUEUED)
-
     def exited(self, mono: float) -> None:
         """Record the exit of its main process. It withdraws a stop without a signal."""
         after = next_phase(self.phase, Fact.EXITED)

@@ -1,8 +1,7 @@
 """Phases of an execution and of its stop, each with one table of transitions.
 
 Keeper, Slurm batch and container tasks report facts. A fact may be repeated or skipped: an
-execution can exit before its start was seen, and Slurm can queue a job again after its start. Only
-the end is final.
+execution can exit before its start was seen. Only the end is final.
 """
 
 from __future__ import annotations
@@ -27,12 +26,9 @@ class Phase(enum.StrEnum):
 
 
 class Fact(enum.StrEnum):
-    """Facts that change the phase. claimed: the token was used for this execution. queued: a batch
-    scheduler queued it again.
-    """
+    """Facts that change the phase. claimed: the token was used for this execution."""
 
     CLAIMED = "claimed"
-    QUEUED = "queued"
     STARTED = "started"
     EXITED = "exited"
     ENDED = "ended"
@@ -42,11 +38,9 @@ class Fact(enum.StrEnum):
 PHASES: dict[tuple[Phase, Fact], Phase] = {
     (Phase.NEW, Fact.CLAIMED): Phase.STARTING,
     (Phase.NEW, Fact.ENDED): Phase.ENDED,
-    (Phase.STARTING, Fact.QUEUED): Phase.STARTING,
     (Phase.STARTING, Fact.STARTED): Phase.RUNNING,
     (Phase.STARTING, Fact.EXITED): Phase.EXITED,
     (Phase.STARTING, Fact.ENDED): Phase.ENDED,
-    (Phase.RUNNING, Fact.QUEUED): Phase.STARTING,
     (Phase.RUNNING, Fact.STARTED): Phase.RUNNING,
     (Phase.RUNNING, Fact.EXITED): Phase.EXITED,
     (Phase.RUNNING, Fact.ENDED): Phase.ENDED,

@@ -62,7 +62,6 @@ def test_each_phase_and_fact_has_its_next_phase_or_changes_nothing(
     life.phase = phase
     report: dict[Fact, Callable[[], None]] = {
         Fact.CLAIMED: life.claimed,
-        Fact.QUEUED: life.queued,
         Fact.STARTED: lambda: life.started(1.0, 1.0),
         Fact.EXITED: lambda: life.exited(1.0),
         Fact.ENDED: lambda: life.finish({"code": 0}),
