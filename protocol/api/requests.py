@@ -40,6 +40,13 @@ Plan = Annotated[
     msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}\Z"),
     Form("the name of a plan: a small letter, then small letters, digits, _ or -, at most 32"),
 ]
+#: Name of a queue. Empty: the queue of the user (see docs/site.md); the stored run names the queue.
+AnyQueue = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^([a-z][a-z0-9_-]{0,31})?\Z"),
+    Form("the name of a queue: a small letter, then small letters, digits, _ or -, at most 32"),
+]
+DEFAULT_QUEUE = "default"
 #: Name of a driver. Empty: the default driver of this site; the stored run names the chosen one.
 AnyDriver = Annotated[
     str,
@@ -95,6 +102,9 @@ class RunSpec(_Request, frozen=True, kw_only=True):
     after: Annotated[tuple[After, ...], msgspec.Meta(max_length=1_000)] = ()
     #: maximum number of concurrent runs with this user and simulation
     at_once: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None = None
+    queue: AnyQueue | msgspec.UnsetType = msgspec.UNSET
+    #: runs of one user and queue with a higher priority go first
+    priority: Annotated[int, msgspec.Meta(ge=-1000, le=1000)] | msgspec.UnsetType = msgspec.UNSET
     #: the plan of the user's account at submission (a name of the front end); runs of some plans
     #: are never purged
     active_plan: Plan | None = None

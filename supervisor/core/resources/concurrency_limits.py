@@ -1,41 +1,70 @@
-"""Concurrency limits: the slots that a run must hold before its task is placed. Each pool is first
-come, first served.
+"""Concurrency limits: the slots that a run must hold before its task is placed.
 
 A ticket takes its pools in a fixed order (its job, array, op, run directory, CPU), which makes
-deadlocks impossible. Within a pool the lowest number (order of submission) goes first, regardless
-of earlier pools. Pools exist only while they have holders or waiters, so memory follows live runs.
+deadlocks impossible. The CPU pools are for all users, who take turns by `fair_share`; each other
+pool is for runs of one user. Within an account, or a pool of one user, the lowest number (order of
+submission) goes first, regardless of earlier pools. Pools exist only while they have holders or waiters, so memory follows live runs.
 Functions on plain data; deterministic.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
-from .limit_pools import LimitPool, without_slots
+from .fair_share import Account, FairShare, ShareRules
+from .limit_pools import CpuPool, LimitPool, without_slots
 
 #: (computeJid, serial)
 RunKey = tuple[str, int]
+#: Waiting (number, ticket), lowest first.
+WaitingLine = list[tuple[int, RunKey]]
+#: The account of all runs that wait for a pool of one user.
+NOBODY = Account("", "")
 
 
 class Pool(msgspec.Struct):
+    """in_use: number of holders by queue, in CPU pools. lines: waiting runs by account, none empty;
+    in a pool of one user all are of `NOBODY`.
+    """
+
     capacity: int
     holders: set[RunKey] = msgspec.field(default_factory=set)
-    #: waiting (number, ticket), lowest first
-    queue: list[tuple[int, RunKey]] = msgspec.field(default_factory=list)
+    in_use: dict[str, int] = msgspec.field(default_factory=dict)
+    lines: dict[Account, WaitingLine] = msgspec.field(default_factory=dict)
+
+    @property
+    def waiting(self) -> dict[Account, int]:
+        """Return the number of the first waiting run of each account."""
+        return {account: line[0][0] for account, line in self.lines.items()}
+
+    def join(self, account: Account, number: int, ticket: RunKey) -> None:
+        insort(self.lines.setdefault(account, []), (number, ticket))
+
+    def leave(self, account: Account, number: int, ticket: RunKey) -> None:
+        line = self.lines[account]
+        del line[bisect_left(line, (number, ticket))]
+        if not line:
+            del self.lines[account]
 
 
 class LimitClaim(msgspec.Struct):
     number: int
     pools: tuple[LimitPool, ...]
+    account: Account
     #: number of held pools, from the front of `pools`
     held: int = 0
+
+    def account_in(self, limit: LimitPool) -> Account:
+        """Return the account that waits for the pool."""
+        return self.account if isinstance(limit, CpuPool) else NOBODY
 
 
 class LimitWait(msgspec.Struct, frozen=True):
     """Why a ticket waits: for this pool, while `holders` use its capacity.
 
-    ahead: tickets that wait for this pool now; later ones may still go first (see
+    ahead: earlier tickets of the same account that wait for this pool now; others may go first (see
     `queue_position`).
     """
 
@@ -53,17 +82,22 @@ class ConcurrencyLimits(msgspec.Struct):
     """`capacity` returns the size of a pool when it is created."""
 
     capacity: Callable[[LimitPool], int]
+    fair: FairShare = msgspec.field(default_factory=lambda: FairShare(ShareRules()))
     pools: dict[LimitPool, Pool] = msgspec.field(default_factory=dict)
     claims: dict[RunKey, LimitClaim] = msgspec.field(default_factory=dict)
 
 
 def request(
-    slots: ConcurrencyLimits, ticket: RunKey, number: int, pools: tuple[LimitPool, ...]
+    slots: ConcurrencyLimits,
+    ticket: RunKey,
+    number: int,
+    pools: tuple[LimitPool, ...],
+    account: Account = NOBODY,
 ) -> list[RunKey]:
     """Request all of `pools`. Return the tickets that now hold all their pools (this one, or none)."""
     if ticket in slots.claims:
         return []
-    slots.claims[ticket] = LimitClaim(number=number, pools=pools)
+    slots.claims[ticket] = LimitClaim(number=number, pools=pools, account=account)
     return _advance(slots, [ticket])
 
 
@@ -73,14 +107,18 @@ def restore(
     number: int,
     pools: tuple[LimitPool, ...],
     released: Iterable[LimitPool] = (),
+    account: Account = NOBODY,
+    ago: float = 0.0,
 ) -> None:
     """Record slots that were held before a restart, even above capacity. `released` were released
-    since.
+    since. ago: how long the slots are held, in seconds.
     """
     kept = tuple(p for p in pools if p not in released)
-    slots.claims[ticket] = LimitClaim(number=number, pools=kept, held=len(kept))
+    claim = slots.claims[ticket] = LimitClaim(
+        number=number, pools=kept, account=account, held=len(kept)
+    )
     for limit in kept:
-        _pool(slots, limit).holders.add(ticket)
+        _hold(slots, claim, limit, ticket, ago)
 
 
 def extend(slots: ConcurrencyLimits, ticket: RunKey, pools: tuple[LimitPool, ...]) -> list[RunKey]:
@@ -118,10 +156,9 @@ def force(slots: ConcurrencyLimits, ticket: RunKey, pools: tuple[LimitPool, ...]
     """Let a ticket that waits hold all of `pools`, even above capacity: it uses them already."""
     claim = slots.claims[ticket]
     for limit in claim.pools[claim.held : claim.held + 1]:
-        queue = slots.pools[limit].queue
-        del queue[bisect_left(queue, (claim.number, ticket))]
+        slots.pools[limit].leave(claim.account_in(limit), claim.number, ticket)
     for limit in pools[claim.held :]:
-        _pool(slots, limit).holders.add(ticket)
+        _hold(slots, claim, limit, ticket)
     claim.pools, claim.held = pools, len(pools)
 
 
@@ -138,7 +175,7 @@ def release(
         return []
     claim.pools = tuple(p for p in claim.pools if p != only)
     claim.held -= 1
-    slots.pools[only].holders.discard(ticket)
+    _drop(slots, claim, only, ticket)
     return _grant_released(slots, (only,))
 
 
@@ -177,10 +214,26 @@ def wait_of(slots: ConcurrencyLimits, ticket: RunKey) -> LimitWait | None:
     pool = slots.pools[limit]
     return LimitWait(
         limit,
-        bisect_left(pool.queue, (claim.number, ticket)),
+        bisect_left(pool.lines[claim.account_in(limit)], (claim.number, ticket)),
         frozenset(pool.holders),
         pool.capacity,
     )
+
+
+def turns(slots: ConcurrencyLimits, limit: LimitPool) -> Iterator[tuple[int, RunKey]]:
+    """Yield (number, ticket) of the runs that wait for a pool, in the order of their turns."""
+    pool = slots.pools.get(limit)
+    if pool is None:
+        return iter(())
+    if len(pool.lines) == 1 and isinstance(limit, CpuPool):
+        (account,) = pool.lines
+        if slots.fair.rules.may_use(
+            account.queue, pool.in_use.get(account.queue, 0), pool.capacity
+        ):
+            return iter(pool.lines[account])
+    if NOBODY in pool.lines:
+        return iter(pool.lines[NOBODY])
+    return slots.fair.turns(pool.lines, pool.in_use, pool.capacity)
 
 
 def violations(slots: ConcurrencyLimits) -> list[str]:
@@ -191,17 +244,27 @@ def violations(slots: ConcurrencyLimits) -> list[str]:
             claim = slots.claims.get(t)
             if claim is None or limit not in claim.pools[: claim.held]:
                 out.append(f"{limit} is held by {t}, which does not know")
-        out.extend(
-            f"{t} stands in the queue of {limit} and does not wait for it"
-            for _, t in pool.queue
-            if not _waits_for(slots, t, limit)
-        )
-        if pool.queue != sorted(pool.queue):
-            out.append(f"the queue of {limit} is out of order")
-        if not pool.holders and not pool.queue:
+        for account, line in pool.lines.items():
+            out.extend(
+                f"{t} stands in the queue of {limit} and does not wait for it"
+                for _, t in line
+                if not _waits_for(slots, t, limit, account)
+            )
+            if line != sorted(line) or not line:
+                out.append(f"the queue of {limit} is out of order")
+        if not pool.holders and not pool.lines:
             out.append(f"{limit} is kept though unused")
-        if len(pool.holders) < pool.capacity and pool.queue:
+        if len(pool.holders) < pool.capacity and _next(slots, pool) is not None:
             out.append(f"{limit} has room and somebody waits")
+        if isinstance(limit, CpuPool):
+            queues = Counter(slots.claims[t].account.queue for t in pool.holders)
+            if queues != pool.in_use:
+                out.append(f"{limit} counts {pool.in_use} slots of queues, and {queues} are held")
+            out.extend(
+                f"{t} holds {limit} and is not charged"
+                for t in pool.holders
+                if t not in slots.fair.holdings
+            )
     for t, claim in slots.claims.items():
         out.extend(
             f"{t} believes it holds {limit}"
@@ -221,14 +284,65 @@ def _advance(slots: ConcurrencyLimits, tickets: list[RunKey]) -> list[RunKey]:
         while claim.held < len(claim.pools):
             limit = claim.pools[claim.held]
             pool = _pool(slots, limit)
-            if len(pool.holders) >= pool.capacity or pool.queue:
-                insort(pool.queue, (claim.number, ticket))
+            if len(pool.holders) >= pool.capacity or not _is_next(slots, pool, claim, ticket):
+                pool.join(claim.account_in(limit), claim.number, ticket)
                 break
-            pool.holders.add(ticket)
+            _hold(slots, claim, limit, ticket)
             claim.held += 1
         else:
             done.append(ticket)
     return done
+
+
+def _is_next(slots: ConcurrencyLimits, pool: Pool, claim: LimitClaim, ticket: RunKey) -> bool:
+    """Return whether a ticket that does not wait yet gets the next slot of the pool."""
+    account = claim.account_in(claim.pools[claim.held])
+    if pool.lines:
+        first, *_ = pool.lines.get(account) or [(claim.number, ticket)]
+        return (claim.number, ticket) <= first and account == _next(
+            slots, pool, {account: claim.number}
+        )
+    return account == NOBODY or slots.fair.rules.may_use(
+        account.queue, pool.in_use.get(account.queue, 0), pool.capacity
+    )
+
+
+def _next(
+    slots: ConcurrencyLimits, pool: Pool, joining: Mapping[Account, int] | None = None
+) -> Account | None:
+    """Return the account that gets the next slot of the pool, if any may have it. joining: waits,
+    too.
+    """
+    waiting = {**pool.waiting, **(joining or {})}
+    if not waiting or NOBODY in waiting:
+        return next(iter(waiting), None)
+    return slots.fair.first(waiting, pool.in_use, pool.capacity)
+
+
+def _hold(
+    slots: ConcurrencyLimits,
+    claim: LimitClaim,
+    limit: LimitPool,
+    ticket: RunKey,
+    ago: float = 0.0,
+) -> None:
+    pool = _pool(slots, limit)
+    if ticket not in pool.holders and isinstance(limit, CpuPool):
+        queue = claim.account.queue
+        pool.in_use[queue] = pool.in_use.get(queue, 0) + 1
+        slots.fair.begin(ticket, claim.account, 1.0, ago)
+    pool.holders.add(ticket)
+
+
+def _drop(slots: ConcurrencyLimits, claim: LimitClaim, limit: LimitPool, ticket: RunKey) -> None:
+    pool = slots.pools[limit]
+    if ticket in pool.holders and isinstance(limit, CpuPool):
+        queue = claim.account.queue
+        pool.in_use[queue] -= 1
+        if not pool.in_use[queue]:
+            del pool.in_use[queue]
+        slots.fair.end(ticket)
+    pool.holders.discard(ticket)
 
 
 def _grant_released(slots: ConcurrencyLimits, limits: Iterable[LimitPool]) -> list[RunKey]:
@@ -250,27 +364,36 @@ def _leave(
         if number < first:
             continue
         if number < claim.held:
-            slots.pools[limit].holders.discard(ticket)
+            _drop(slots, claim, limit, ticket)
         else:
-            queue = slots.pools[limit].queue
-            del queue[bisect_left(queue, (claim.number, ticket))]
+            slots.pools[limit].leave(claim.account_in(limit), claim.number, ticket)
         limits[limit] = None
 
 
 def _grant(slots: ConcurrencyLimits, limit: LimitPool) -> list[RunKey]:
     out: list[RunKey] = []
     pool = slots.pools.get(limit)
-    while pool is not None and pool.queue and len(pool.holders) < pool.capacity:
-        _, ticket = pool.queue.pop(0)
-        pool.holders.add(ticket)
+    while (
+        pool is not None
+        and len(pool.holders) < pool.capacity
+        and (account := _next(slots, pool)) is not None
+    ):
+        number, ticket = pool.lines[account][0]
+        pool.leave(account, number, ticket)
+        _hold(slots, slots.claims[ticket], limit, ticket)
         slots.claims[ticket].held += 1
         out.extend(_advance(slots, [ticket]))
     return out
 
 
-def _waits_for(slots: ConcurrencyLimits, ticket: RunKey, limit: LimitPool) -> bool:
-    claim = slots.claims.get(ticket)
-    return claim is not None and claim.held < len(claim.pools) and claim.pools[claim.held] == limit
+def _waits_for(slots: ConcurrencyLimits, t: RunKey, limit: LimitPool, account: Account) -> bool:
+    claim = slots.claims.get(t)
+    return (
+        claim is not None
+        and claim.held < len(claim.pools)
+        and claim.pools[claim.held] == limit
+        and claim.account_in(limit) == account
+    )
 
 
 def _pool(slots: ConcurrencyLimits, limit: LimitPool) -> Pool:
@@ -282,5 +405,5 @@ def _pool(slots: ConcurrencyLimits, limit: LimitPool) -> Pool:
 
 def _forget_if_unused(slots: ConcurrencyLimits, limit: LimitPool) -> None:
     pool = slots.pools.get(limit)
-    if pool is not None and not pool.holders and not pool.queue:
+    if pool is not None and not pool.holders and not pool.lines:
         del slots.pools[limit]

@@ -69,8 +69,8 @@ def claim_all(tx: Transaction, key: AgentKey) -> None:
         for ticket, number in list(islice(behind, free)):
             view.asking.add(ticket)
             tx.shortened_windows[key] = None
-            pools = tx.world.pools_of(key, ticket)
-            place(tx, concurrency_limits.request(tx.world.slots, ticket, number, pools))
+            pools, account = tx.world.pools_of(key, ticket), tx.world.account_of(ticket)
+            place(tx, concurrency_limits.request(tx.world.slots, ticket, number, pools, account))
 
 
 def withdraw_all(tx: Transaction, key: AgentKey) -> None:

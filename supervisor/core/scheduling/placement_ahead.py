@@ -3,9 +3,12 @@ as soon as one of its runs ends. So a slot does not stay free for a round trip t
 
 A run that is placed ahead keeps its place in the queue of its slot pool. It has its slot when the
 pool grants it, or when its agent reports that it started the run in the slot of an ended one. Only
-runs that are next in the queue are placed ahead, so no run of another agent is passed. The number
+runs whose turn is next are placed ahead, so a run of another agent that waits is not passed; one
+that comes later waits at most for the runs that are with their agents. The number
 of these runs is small where runs take long: a stop of one that has not started needs its agent.
 """
+
+from itertools import islice
 
 from ....db.events.events import TaskPlaced, TaskSlotGranted
 from ....db.events.state import Run, Task
@@ -85,8 +88,7 @@ def _next_in_queue(
     left = most - len(view.ahead)
     # a run of this agent that waits for a slot of its user takes a slot of the host next
     for limit in (cpu_pool(key), OpPool(key.driver, key.kind, key.uid, None)):
-        pool = tx.world.slots.pools.get(limit)
-        for number, ticket in [] if pool is None else pool.queue[: most + 1]:
+        for number, ticket in islice(concurrency_limits.turns(tx.world.slots, limit), most + 1):
             if ticket in view.ahead:
                 continue
             if ticket not in view.asking or len(out) == left:

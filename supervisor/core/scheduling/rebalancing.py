@@ -4,12 +4,14 @@ Runs with placed tasks never move. A run moves because its host is down, because
 memory for its agent, or because another host has a free slot and no waiting run.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 
 from ....protocol.api.requests import RunSpec
 from ....protocol.ids import AgentKey, AgentKind
 from ..resources import host_selection
 from ..resources.concurrency_limits import RunKey
+from ..resources.fair_share import Account
 from ..resources.limit_pools import CpuPool
 from ..state.transaction import Transaction
 from . import placement
@@ -51,7 +53,7 @@ def _arrived(tx: Transaction, keys: Iterable[AgentKey]) -> None:
 
 
 def rebalance(tx: Transaction) -> None:
-    """Give free slots without waiters to the longest waiting runs of other hosts."""
+    """Give free slots without waiters to waiting runs of other hosts, in the order of turns."""
     if not tx.world.host_assignment.hosts:
         return
     for driver, places in tx.world.policy.places.items():
@@ -66,18 +68,17 @@ def _rebalance(tx: Transaction, driver: str, kind: AgentKind) -> None:
         p.host: world.slots.pools.get(CpuPool(driver, kind, p.host))
         for p in world.policy.places[driver]
     }
-    waiting = sorted(
-        (number, ticket, host)
-        for host, pool in pools.items()
-        if pool is not None
-        for number, ticket in pool.queue
-    )
+    used = [(host, pool) for host, pool in pools.items() if pool is not None]
+    waiting: dict[Account, list[tuple[int, tuple[RunKey, str]]]] = {}
+    for host, pool in used:
+        for account, line in pool.lines.items():
+            waiting.setdefault(account, []).extend((n, (ticket, host)) for n, ticket in line)
     free = (
         {
             host: world.policy.slots_at(driver, kind, host)
             - (0 if pool is None else len(pool.holders))
             for host, pool in pools.items()
-            if (driver, host) not in world.host_assignment.down and (pool is None or not pool.queue)
+            if (driver, host) not in world.host_assignment.down and (pool is None or not pool.lines)
         }
         if waiting
         else {}
@@ -87,7 +88,13 @@ def _rebalance(tx: Transaction, driver: str, kind: AgentKind) -> None:
     for key, view in world.agents.items():
         if key.driver == driver and key.kind == kind and key.host in free and not view.known:
             free[key.host] -= len(view.queued)  # these runs will request slots when the agent is up
-    for _, ticket, host in waiting:
+    in_use = sum((Counter(pool.in_use) for _, pool in used), Counter[str]())
+    lines = {account: sorted(line) for account, line in waiting.items()}
+    for _, (ticket, host) in world.slots.fair.turns(
+        lines, in_use, sum(pool.capacity for _, pool in used)
+    ):
+        if not any(n > 0 for n in free.values()):
+            return
         spec = _spec(tx, ticket)
         may = {
             p.host for p in host_selection.allowed(world.policy.places[driver], spec.active_plan)

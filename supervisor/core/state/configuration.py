@@ -7,6 +7,7 @@ import msgspec
 from ....diagnosis.exit_table import Table
 from ....protocol.ids import AgentKind
 from ..resources.bin_packing import Node
+from ..resources.fair_share import ShareRules
 from ..resources.host_selection import HostCapacity
 
 #: Hosts of a driver without configured hosts.
@@ -34,6 +35,7 @@ class CoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     #: idle time before eviction, by driver; without a value, agents are never evicted
     agent_idle_secs: dict[str, float] = {}
     exits: Table = Table()
+    shares: ShareRules = ShareRules()
     #: resources held for a gang are released if it does not start within this time, and requested
     #: again later
     hold_secs: float = 60.0

@@ -31,6 +31,7 @@ class Transaction:
     def __init__(self, world: World, now: Now) -> None:
         self.world = world
         self.now = now
+        world.slots.fair.now = now.mono
         #: requested effects with their causes, in order
         self.caused: list[CausedEffect] = []
         self.receipts: list[Receipt] = []

@@ -14,12 +14,13 @@ from typing import assert_never
 import msgspec
 
 from ....db.events.state import AgentRecord, Job, PastRun, Run, Task
-from ....protocol.api.requests import RunSpec
+from ....protocol.api.requests import DEFAULT_QUEUE, RunSpec
 from ....protocol.clusters.batch import BatchState
 from ....protocol.ids import AgentKey, OpId, Token, split_jid
 from ....protocol.jobs.roles import After, TaskPlace
 from ..resources import concurrency_limits, gang_allocator
 from ..resources.concurrency_limits import ConcurrencyLimits, RunKey
+from ..resources.fair_share import Account, FairShare
 from ..resources.gang_allocator import NodePool
 from ..resources.host_selection import Outages
 from ..resources.limit_pools import (
@@ -77,7 +78,7 @@ class World:
         self._looked_at: set[AgentKey] = set()
         #: agents used in this decision, of drivers that evict idle agents
         self.watched: set[AgentKey] = set()
-        self.slots = ConcurrencyLimits(capacity=self._capacity)
+        self.slots = ConcurrencyLimits(capacity=self._capacity, fair=FairShare(policy.shares))
         self._watches = cache(policy.watches)
         self.host_assignment = HostAssignment(
             policy, self.agents, self.slots.pools, {} if down is None else dict(down)
@@ -201,6 +202,13 @@ class World:
         op = OpPool(key.driver, key.kind, key.uid, key.host if queued else None)
         return (JobPool(jid), *array, op, RunDirPool(jid), *cpu)
 
+    def account_of(self, ticket: RunKey) -> Account:
+        """Return the account that a run is charged to."""
+        jid, serial = ticket
+        asked = _request_of(self.jobs[jid], serial)
+        queue = asked.queue if isinstance(asked, RunSpec) else ""
+        return Account(self.policy.shares.name_of(queue or DEFAULT_QUEUE), split_jid(jid)[0])
+
     def number(self) -> int:
         self.next_number += 1
         return self.next_number - 1
@@ -256,12 +264,16 @@ class World:
         self.task_counts[ticket] = task_counts.count_tasks(attempt)
         pools = self.pools_of(key, ticket)
         if all(task.waits_for_slot for task in tasks):
-            concurrency_limits.restore(self.slots, ticket, number, without_slots(pools))
+            concurrency_limits.restore(
+                self.slots, ticket, number, without_slots(pools), (), self.account_of(ticket)
+            )
             if run is not None and current and run.active:
                 self.agent(key).ahead[ticket] = number
             return
         released = () if all(t.pid is None for t in attempt) else (RunDirPool(job.jid),)
-        concurrency_limits.restore(self.slots, ticket, number, pools, released)
+        concurrency_limits.restore(
+            self.slots, ticket, number, pools, released, self.account_of(ticket)
+        )
         if asked.roles and key.driver not in self.policy.batch:
             gang_allocator.record_placed(
                 self.node_pool(key.driver), ticket, asked.roles, tuple(t.place for t in tasks)

@@ -1,4 +1,4 @@
-"""Queue position: the number of earlier runs that need the same slots or nodes. Pure.
+"""Queue position: the number of runs that need the same slots or nodes and go first. Pure.
 
 The queue of one pool contains only some of these runs. A run that still waits for a slot of its
 user, or behind its user's first runs, takes its CPU slot before every later run. Runs whose agent
@@ -14,33 +14,20 @@ from itertools import takewhile
 from typing import assert_never
 
 from ..resources.concurrency_limits import LimitWait, RunKey
+from ..resources.fair_share import Account
 from ..resources.limit_pools import ArrayPool, CpuPool, JobPool, OpPool, RunDirPool
 from ..state.agent_phase import AgentPhase
 from ..state.agent_state import AgentState
 from ..state.world import World
 
 
-def for_slot(world: World, wait: LimitWait, number: int) -> int | None:
-    """Return the number of runs submitted before `number` that need a slot of the pool and have
-    none. None for a pool that is no queue of runs.
+def for_slot(world: World, wait: LimitWait, ticket: RunKey, number: int) -> int | None:
+    """Return how many runs go before this one, which need a slot of the pool and have none; in a CPU
+    pool with several users, about how many. None for a pool that is no queue of runs.
     """
     match wait.pool:
-        case CpuPool(driver, kind, host):
-            views = [
-                v
-                for v in _asking(world, driver)
-                if (v.record.key.kind, v.record.key.host) == (kind, host)
-            ]
-            gangs = (
-                0
-                if driver in world.policy.batch
-                else sum(_earlier(v.gangs.values(), number) for v in views)
-            )
-            return (
-                sum(_earlier(_waiting(v).values(), number) for v in views)
-                - gangs
-                - _among(views, wait.holders, number)
-            )
+        case CpuPool():
+            return _for_cpu(world, wait.pool, ticket, number)
         case OpPool(driver, kind, uid, cluster):
             views = [
                 v
@@ -61,6 +48,49 @@ def for_slot(world: World, wait: LimitWait, number: int) -> int | None:
             return None
         case _:
             assert_never(wait.pool)
+
+
+def rivals(world: World, pool: CpuPool, ticket: RunKey) -> dict[Account, int]:
+    """Return the other accounts whose runs wait for a CPU pool or will, with the number of these
+    runs.
+    """
+    account, lines = world.account_of(ticket), world.slots.pools[pool].lines
+    out, batch = dict[Account, int](), pool.driver in world.policy.batch
+    for view in _asking_for(world, pool):
+        uid, waiting = view.record.key.uid, _plain(world, view)
+        if uid == account.uid or not waiting:
+            continue
+        accounts = [a for a in lines if a.uid == uid]
+        if len(accounts) > 1:  # in several queues: what requests slots now
+            out |= {a: len(lines[a]) for a in accounts}
+        else:
+            first = next(t for t in _waiting(view) if batch or t not in view.gangs)
+            out[accounts[0] if accounts else world.account_of(first)] = waiting
+    return out
+
+
+def _for_cpu(world: World, pool: CpuPool, ticket: RunKey, number: int) -> int:
+    """Return the earlier waiting runs of this user, and about how many of others go before it."""
+    account, own = world.account_of(ticket), 0
+    for view in _asking_for(world, pool):
+        if view.record.key.uid == account.uid:
+            own = _earlier(_waiting(view).values(), number)
+            if pool.driver not in world.policy.batch:
+                own -= _earlier(view.gangs.values(), number)
+            own -= _among([view], world.slots.pools[pool].holders, number)
+    return own + world.slots.fair.before(account, own, rivals(world, pool, ticket))
+
+
+def _asking_for(world: World, pool: CpuPool) -> Iterator[AgentState]:
+    for view in _asking(world, pool.driver):
+        if (view.record.key.kind, view.record.key.host) == (pool.kind, pool.host):
+            yield view
+
+
+def _plain(world: World, view: AgentState) -> int:
+    """Return how many waiting runs of the agent need a CPU slot."""
+    gangs = 0 if view.record.key.driver in world.policy.batch else len(view.gangs)
+    return len(view.queued) + len(view.ahead) - gangs
 
 
 def for_nodes(world: World, driver: str, number: int) -> int:

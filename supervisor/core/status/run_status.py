@@ -252,7 +252,7 @@ def waiting(world: World, job: Job, run: Run) -> tuple[QueueState, str]:
     wait = concurrency_limits.wait_of(world.slots, ticket)
     if wait is not None:
         # a run may have been placed since by a decision that is not durable yet
-        return _slot_sentence(world, job, wait, world.slots.claims[ticket].number)
+        return _slot_sentence(world, job, wait, ticket)
     if run.spec.roles and ticket in view.asking:
         return _gang_sentence(world, run, ticket)
     if ticket in view.queued:
@@ -276,7 +276,7 @@ def _placed_ahead(
     wait = concurrency_limits.wait_of(world.slots, ticket)
     if wait is None:
         return "agent", f"{placed}: {_agent_sentence(world, view, str(view.record.key))}"
-    state, sentence = _slot_sentence(world, job, wait, world.slots.claims[ticket].number)
+    state, sentence = _slot_sentence(world, job, wait, ticket)
     return state, f"{placed}: {sentence}"
 
 
@@ -474,8 +474,11 @@ def _first_waits(world: World, view: AgentState) -> str:
             assert_never(wait.pool)
 
 
-def _slot_sentence(world: World, job: Job, wait: LimitWait, number: int) -> tuple[QueueState, str]:
-    numbers = f"{wait.in_use} of {wait.capacity} in use, {queue_position.for_slot(world, wait, number)} ahead"
+def _slot_sentence(
+    world: World, job: Job, wait: LimitWait, ticket: RunKey
+) -> tuple[QueueState, str]:
+    number = world.slots.claims[ticket].number
+    numbers = f"{wait.in_use} of {wait.capacity} in use, {queue_position.for_slot(world, wait, ticket, number)} ahead"
     longest = _longest(world, wait)
     since = "" if longest is None else ", the longest" + _since(longest).removeprefix(",")
     match wait.pool:
@@ -496,7 +499,8 @@ def _slot_sentence(world: World, job: Job, wait: LimitWait, number: int) -> tupl
                     f"waiting until fewer runs are in the queue of {host} or run there{held} ({numbers})",
                 )
             where = f" on {host}" if len(world.policy.hosts(driver)) > 1 else ""
-            return "cpu_slot", f"waiting for CPU resources{where}{held} ({numbers})"
+            turns = _turns(world, wait.pool, ticket)
+            return "cpu_slot", f"waiting for CPU resources{where}{held} ({numbers}){turns}"
         case JobPool() | RunDirPool():
             ended = max(
                 (p.ended_at for p in job.history if p.live_tasks and p.ended_at is not None),
@@ -507,6 +511,24 @@ def _slot_sentence(world: World, job: Job, wait: LimitWait, number: int) -> tupl
             )
         case _:
             assert_never(wait.pool)
+
+
+def _turns(world: World, pool: CpuPool, ticket: RunKey) -> str:
+    """Return how this run's user takes turns with the others that wait."""
+    fair, account = world.slots.fair, world.account_of(ticket)
+    line = world.slots.pools[pool]
+    others = len({a.uid for a in queue_position.rivals(world, pool, ticket)})
+    out = ""
+    if len(fair.rules.queues) > 1:
+        entitled = fair.rules.entitled(account.queue, line.capacity)
+        out = f"; queue {account.queue} has {line.in_use.get(account.queue, 0)} of its {entitled} slots"
+        if not fair.rules.may_use(account.queue, line.in_use.get(account.queue, 0), line.capacity):
+            out += " and may not use more"
+    if others:
+        used = fair.usage(account) / 3600
+        who = "1 other user waits" if others == 1 else f"{others} other users wait"
+        out += f"; {who}, too; whoever used less goes first (this user: {used:.2f} core hours)"
+    return out
 
 
 def _longest(world: World, wait: LimitWait) -> float | None:

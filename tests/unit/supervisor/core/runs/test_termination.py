@@ -414,4 +414,4 @@ def test_a_queued_run_leaves_the_queue_at_once_and_without_an_agent(kit):
             (pool,) = [
                 p for name, p in stage.world.slots.pools.items() if isinstance(name, CpuPool)
             ]
-            assert [t[0] for _, t in pool.queue] == [kit.jid_of(3)]
+            assert [t[0] for line in pool.lines.values() for _, t in line] == [kit.jid_of(3)]

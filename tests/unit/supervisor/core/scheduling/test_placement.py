@@ -1,5 +1,7 @@
 """The queue: when each run is placed, in which order, and which messages the agent gets."""
 
+import pytest
+
 from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.resources import concurrency_limits
@@ -264,3 +266,32 @@ def test_so_many_runs_ask_for_slots_and_all_of_them_have_their_turn(kit):
         begun += sorted(t.jid for t in view.placed - before)
     assert begun == [kit.jid_of(n) for n in range(count)]
     assert (view.queued, view.asking, stage.world.slots.claims) == ({}, set(), {})
+
+
+@pytest.mark.parametrize("runs_ahead", [False, True])
+def test_a_flood_of_one_user_delays_another_by_at_most_one_slot(kit, runs_ahead):
+    """Both slots are taken, and 1,000 runs wait. The other user's first run gets the next slot
+    (guarantee G18), and then both users take turns.
+    """
+    two = {("local", "sequential"): 2}
+    stage = kit.Stage(cpu_slots=two, op_run_slots={("local", "sequential"): 9}, ahead_secs=5.0)
+    stage.agents_run_ahead = runs_ahead
+    stage.submit(0)
+    stage.up()
+    stage.tell(*(stage.submission(kit.spec(n)) for n in range(1, 1001)))
+    other = kit.key_of(kit.OTHER_UID)
+    stage.submit(1, uid=kit.OTHER_UID)
+    stage.up(other)
+    stage.tell(*(stage.submission(kit.spec(n, kit.OTHER_UID)) for n in range(2, 20)))
+    turns = []
+    for _ in range(12):
+        placed = {
+            key: [t for t in sorted(view.placed) if (t.jid, t.serial) not in view.ahead]
+            for key, view in stage.world.agents.items()
+        }
+        turns.append(len(placed[other]))
+        key = max(placed, key=lambda k: len(placed[k]))
+        stage.mono += 1.0
+        stage.reports(kit.ended(placed[key][0]), key=key)
+    assert turns[1] == 1 or runs_ahead and turns[2] == 1
+    assert sum(turns) / len(turns) == pytest.approx(1.0, abs=0.25), "half of the slots"

@@ -6,6 +6,7 @@ import pytest
 from jobscribe.db.events.state import Job
 from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.interface.inputs import DriverFailed, Restarted
+from jobscribe.supervisor.core.resources.fair_share import Account
 from jobscribe.supervisor.core.scheduling.placement import ASKING
 from jobscribe.supervisor.core.status.run_status import status
 
@@ -323,12 +324,13 @@ def test_all_earlier_runs_that_need_the_same_slots_are_ahead(kit):
     two = {("local", "sequential"): 2}
     stage = kit.Stage(cpu_slots=two, op_run_slots=two)
     _many(kit, stage, 1000)
+    stage.world.slots.fair.charge(Account("default", kit.OTHER_UID), 1e6)
     stage.submit(1, uid=kit.OTHER_UID)
     stage.up(kit.key_of(kit.OTHER_UID))
     for left in range(998, 990, -1):
         reply = status(stage.world, stage.job(1, kit.OTHER_UID), 7, stage.now())
         assert reply["queueState"] == "cpu_slot" and reply["jobStatusMessage"].endswith(
-            f"(2 of 2 in use, {left} ahead)"
+            f"(2 of 2 in use, {left} ahead); 1 other user waits, too; whoever used less goes first (this user: 277.78 core hours)"
         )
         done = sorted(stage.world.agents[kit.key_of()].placed)[0]
         stage.reports(kit.running(done))
@@ -357,11 +359,12 @@ def test_runs_with_roles_do_not_count_for_cpu_slots_nor_others_for_their_places(
         stage.gang(kit.role(cpu=2), n=n)
     stage.submit(6, job_run_mode="parallel")
     stage.up(kit.key_of(kind="parallel"))
+    stage.world.slots.fair.charge(Account("default", kit.OTHER_UID), 1e6)
     stage.submit(7, uid=kit.OTHER_UID, job_run_mode="parallel")
     stage.submit(8, uid=kit.OTHER_UID, job_run_mode="parallel")
     stage.gang(kit.role(cpu=2), n=9, uid=kit.OTHER_UID)
     stage.up(kit.key_of(kit.OTHER_UID, "parallel"))
-    assert sentence_of(stage, kit.OTHER_UID, 8)[1].endswith("(1 of 1 in use, 1 ahead)")
+    assert "(1 of 1 in use, 1 ahead)" in sentence_of(stage, kit.OTHER_UID, 8)[1]
     stage.reports(
         kit.running(stage.token(7, uid=kit.OTHER_UID)), key=kit.key_of(kit.OTHER_UID, "parallel")
     )
