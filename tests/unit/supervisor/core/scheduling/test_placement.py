@@ -293,5 +293,5 @@ def test_a_flood_of_one_user_delays_another_by_at_most_one_slot(kit, runs_ahead)
         key = max(placed, key=lambda k: len(placed[k]))
         stage.mono += 1.0
         stage.reports(kit.ended(placed[key][0]), key=key)
-    assert turns[1] == 1 or runs_ahead and turns[2] == 1
+    assert turns[:2] == [0, 1]
     assert sum(turns) / len(turns) == pytest.approx(1.0, abs=0.25), "half of the slots"
