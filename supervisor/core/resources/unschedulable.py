@@ -31,8 +31,8 @@ class UnschedulableReason(msgspec.Struct, frozen=True):
 
 
 def behind(ahead: int) -> UnschedulableReason:
-    others = "one run that was submitted" if ahead == 1 else f"{ahead} runs that were submitted"
-    return UnschedulableReason("behind", ahead, f"it waits behind {others} before it")
+    others = "one run that goes" if ahead == 1 else f"{ahead} runs that go"
+    return UnschedulableReason("behind", ahead, f"it waits behind {others} first")
 
 
 def shortage(

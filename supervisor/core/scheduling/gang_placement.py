@@ -48,7 +48,14 @@ def request(tx: Transaction, ticket: RunKey) -> None:
     granted(
         tx,
         gang_allocator.request(
-            pool, ticket, view.queued[ticket], run.spec.roles, tx.now.mono, run.spec.active_plan
+            pool,
+            ticket,
+            view.queued[ticket],
+            run.spec.roles,
+            tx.now.mono,
+            run.spec.active_plan,
+            tx.world.account_of(ticket),
+            _limit_secs(tx, run),
         ),
     )
 
@@ -197,6 +204,14 @@ def retry_avoided(tx: Transaction, driver: str) -> None:
 
 
 # ---- inside
+
+
+def _limit_secs(tx: Transaction, run: Run) -> float | None:
+    """Return the longest time for which the run holds resources; None if it has no end or may be
+    held for debugging.
+    """
+    limit = run.spec.time_limit_secs or tx.world.policy.time_limit_secs
+    return None if limit is None or run.spec.debug_secs else limit + run.spec.grace_secs
 
 
 def _run(tx: Transaction, ticket: RunKey) -> Run:

@@ -86,7 +86,9 @@ class World:
         #: nodes for runs with roles, by driver
         self.node_pools = {
             driver: NodePool(
-                nodes=nodes, down={host for at, host in self.host_assignment.down if at == driver}
+                nodes=nodes,
+                fair=self.slots.fair,
+                down={host for at, host in self.host_assignment.down if at == driver},
             )
             for driver, nodes in policy.nodes.items()
         }
@@ -169,7 +171,7 @@ class World:
 
     def node_pool(self, driver: str) -> NodePool:
         """Return the nodes of this driver, empty if none are configured."""
-        return self.node_pools.setdefault(driver, NodePool(nodes=()))
+        return self.node_pools.setdefault(driver, NodePool(nodes=(), fair=self.slots.fair))
 
     def wait_for(self, ticket: RunKey, waits: Iterable[After]) -> None:
         """Record that this run waits for the end of other runs."""
@@ -276,7 +278,11 @@ class World:
         )
         if asked.roles and key.driver not in self.policy.batch:
             gang_allocator.record_placed(
-                self.node_pool(key.driver), ticket, asked.roles, tuple(t.place for t in tasks)
+                self.node_pool(key.driver),
+                ticket,
+                asked.roles,
+                tuple(t.place for t in tasks),
+                self.account_of(ticket),
             )
 
 

@@ -9,6 +9,7 @@ over all runs.
 """
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from itertools import takewhile
 from typing import assert_never
@@ -93,18 +94,21 @@ def _plain(world: World, view: AgentState) -> int:
     return len(view.queued) + len(view.ahead) - gangs
 
 
-def for_nodes(world: World, driver: str, number: int) -> int:
-    """Return the number of runs with roles submitted before `number` that wait for nodes of this
-    driver. Runs that wait outside the queue do not count.
+def for_nodes(world: World, driver: str, ticket: RunKey) -> int:
+    """Return how many runs with roles go before this one, which waits for nodes of this driver; with
+    several users, about how many. Runs that wait outside the queue do not count.
     """
-    views = [v for v in _asking(world, driver) if v.gangs]
-    never = (
-        ticket
-        for ticket, claim in world.node_pool(driver).claims.items()
-        if claim.never is not None
-    )
+    claims, account = world.node_pool(driver).claims, world.account_of(ticket)
+    never = (t for t, claim in claims.items() if claim.never is not None)
     aside = {*never, *world.holds, *world.gang_backoffs}
-    return sum(_earlier(v.gangs.values(), number) for v in views) - _among(views, aside, number)
+    own, lengths = 0, Counter[Account]()
+    for view in _asking(world, driver):
+        gangs = {t: n for t, n in view.gangs.items() if t not in aside}
+        if view.record.key.uid == account.uid:
+            own += _earlier(gangs.values(), claims[ticket].number)
+        elif gangs:
+            lengths[world.account_of(next(iter(gangs)))] += len(gangs)
+    return max(1, own + world.slots.fair.before(account, own, lengths))
 
 
 def of_user(view: AgentState, number: int) -> int:

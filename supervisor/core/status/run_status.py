@@ -357,9 +357,7 @@ def _gang_sentence(world: World, run: Run, ticket: RunKey) -> tuple[QueueState, 
         if down and all_ <= pool.down:
             return "host_down", f"no host is available: {down}"
         if wait.code == "behind":
-            wait = unschedulable.behind(
-                queue_position.for_nodes(world, run.spec.driver, pool.claims[ticket].number)
-            )
+            wait = unschedulable.behind(queue_position.for_nodes(world, run.spec.driver, ticket))
         return "ports" if wait.code == "ports" else "resources", wait.sentence + (
             f"; {down}" if down else ""
         )

@@ -704,10 +704,10 @@ def test_those_behind_the_first_wait_for_it():
     for name, cpu in (("j1", 1), ("j2", 2), ("j3", 1), ("j4", 1)):
         ask(room, name, role(cpu=cpu))
     assert gang_allocator.wait_of(room, ("j3", 1)) == gang_allocator.UnschedulableReason(
-        "behind", 1, "it waits behind one run that was submitted before it"
+        "behind", 1, "it waits behind one run that goes first"
     )
     assert gang_allocator.wait_of(room, ("j4", 1)) == gang_allocator.UnschedulableReason(
-        "behind", 2, "it waits behind 2 runs that were submitted before it"
+        "behind", 2, "it waits behind 2 runs that go first"
     )
 
 

@@ -374,7 +374,7 @@ def test_runs_with_roles_do_not_count_for_cpu_slots_nor_others_for_their_places(
     stage.answer()
     assert sentence_of(stage, kit.OTHER_UID, 9) == (
         "resources",
-        "it waits behind 5 runs that were submitted before it",
+        "it waits behind 5 runs that go first",
     )
 
 
