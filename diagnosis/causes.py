@@ -25,6 +25,7 @@ QueueState = Literal[
     "run_dir",
     "cpu_slot",
     "array_slot",
+    "user_limit",
     "resources",
     "ports",
     "retry_wait",
@@ -478,7 +479,17 @@ _LIVE = (
         "cpu_slot",
         "resource",
         "Other runs fill the limit of concurrent runs of the machine or cluster.",
-        (_ACTIVE, "Wait: runs start in the order of submission."),
+        (
+            _ACTIVE,
+            "Wait: users take turns, and whoever used less recently goes first.",
+        ),
+        ("a fault of the job: it waits",),
+    ),
+    Cause(
+        "user_limit",
+        "resource",
+        "Its user has as many running runs as the site allows.",
+        (_ACTIVE, "Wait for your earlier runs, or ask the operator for a higher limit."),
         ("a fault of the job: it waits",),
     ),
     Cause(

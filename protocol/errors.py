@@ -25,6 +25,9 @@ class Code(msgspec.Struct, frozen=True):
 CODES: dict[str, Code] = {
     "badRequest": Code(400, False, "correct the request and send it again"),
     "resourceExceeded": Code(400, False, "request less, or ask the operator to add machines"),
+    "queueRefused": Code(
+        400, False, "choose a queue that the message names, or ask the operator for this one"
+    ),
     "volumeRefused": Code(
         400,
         False,
@@ -63,6 +66,9 @@ CODES: dict[str, Code] = {
     "foreignToken": Code(403, False, "no action is needed; the message was dropped"),
     "runDirUnwritable": Code(409, False, "make the run directory writable, then submit again"),
     "tooManyRequests": Code(429, True, "slow down and send the same request again"),
+    "tooManyRuns": Code(
+        429, True, "wait until some of your runs have ended, then send the same request again"
+    ),
     "storageUnavailable": Code(
         503, True, "free disk space or repair the store, then send the same request again"
     ),

@@ -11,6 +11,7 @@ from ..protocol.clusters.cluster import Clusters
 from ..protocol.clusters.container_pool import Pool, PoolHost
 from ..protocol.ids import AgentKind
 from ..service.settings.settings import Settings
+from ..service.site import queue_file
 from ..service.site.exit_table_file import load
 from .core.resources.gang_allocator import Node
 from .core.resources.host_selection import HostCapacity
@@ -77,6 +78,7 @@ def policy(
     use. serial_floor: see `CoreConfig`.
     """
     limits, slots = settings.limits, settings.slots
+    queues = queue_file.load(settings.queues.file)
     places: dict[str, tuple[HostCapacity, ...]] = {}
     nodes: dict[str, tuple[Node, ...]] = {}
     runs: dict[tuple[str, AgentKind], int] = {}
@@ -110,6 +112,7 @@ def policy(
         op_run_slots=runs,
         nodes=nodes,
         exits=load(settings.exits.table),
+        queues=queues,
         containers=frozenset(
             name for name, driver in drivers.items() if driver.capabilities.containers
         ),

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from ...protocol.api.requests import RunSpec
+from ...protocol.api.requests import DEFAULT_QUEUE, RunSpec
 from ...protocol.clusters.batch import BatchState
 from ...protocol.ids import AgentKind, split_jid
 from ...protocol.jobs.status import PURGED, RUNNING, TaskStatus
@@ -71,6 +71,7 @@ def _run(run: Run) -> dict[str, Any]:
         "isParallel": spec.job_run_mode == "parallel",
         "jobRunMode": spec.job_run_mode,
         "jobStatusMessage": message,
+        "queue": spec.queue or DEFAULT_QUEUE,
         "queueState": state,
         "reason": run.reason,
         "reqId": run.req_id,

@@ -145,6 +145,8 @@ def _job(place: Place) -> JobDescription:
         "env": _environment(keys, place),
         "after": (),
         "sim_name": keys.name,
+        "queue": keys.queue or msgspec.UNSET,
+        "priority": keys.priority or msgspec.UNSET,
         "batch": msgspec.UNSET
         if keys.batch is None
         else batch_request(keys.batch, place.within("batch")),

@@ -243,6 +243,15 @@ class JobKeys(_Keys, frozen=True, kw_only=True):
             aliases=("dependsOn", "dependencies", "needs"),
         ),
     ] = ()
+    queue: (
+        Annotated[
+            str,
+            msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}\Z"),
+            Form("the name of a queue: a small letter, then small letters, digits, _ or -"),
+        ]
+        | None
+    ) = None
+    priority: Annotated[int, msgspec.Meta(ge=-1000, le=1000), Form("a whole number")] | None = None
     array: (
         Annotated[
             Indices,
@@ -257,7 +266,7 @@ class JobKeys(_Keys, frozen=True, kw_only=True):
     data_dir: ArgWord | None = None
     output_dir: ArgWord | None = None
     code_dir: ArgWord | None = None
-    virtual_cluster: Annotated[ArgWord, Form(aliases=("partition", "queue"))] | None = None
+    virtual_cluster: Annotated[ArgWord, Form(aliases=("partition",))] | None = None
     batch: (
         Annotated[
             BatchKeys,

@@ -319,6 +319,15 @@ class ExitSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class QueueSettings:
+    file: str | None = _is(
+        None,
+        or_none(text),
+        "file that describes queues, shares and users' limits (see docs/queues.md)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class DriverSettings:
     use: tuple[str, ...] = _is(
         ("local",),
@@ -377,6 +386,7 @@ class Settings:
     apps: AppSettings = field(default_factory=AppSettings)
     purge: PurgeSettings = field(default_factory=PurgeSettings)
     exits: ExitSettings = field(default_factory=ExitSettings)
+    queues: QueueSettings = field(default_factory=QueueSettings)
     drivers: DriverSettings = field(default_factory=DriverSettings)
     docker: DockerSettings = field(default_factory=DockerSettings)
     sbatch: SbatchSettings = field(default_factory=SbatchSettings)
@@ -467,6 +477,7 @@ GROUPS: dict[str, type[Any]] = {
     "apps": AppSettings,
     "purge": PurgeSettings,
     "exits": ExitSettings,
+    "queues": QueueSettings,
     "drivers": DriverSettings,
     "docker": DockerSettings,
     "sbatch": SbatchSettings,

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 
 from ...protocol.clusters.cluster import Clusters
 from ...protocol.clusters.container_pool import Pool
+from ...protocol.clusters.queues import Queues
 from ...protocol.errors import Refusal
 from ..settings.settings import Settings
-from . import cluster_file, exit_table_file, notification_file, pool_file
+from . import cluster_file, exit_table_file, notification_file, pool_file, queue_file
 from .secret_files import file_problems, is_loopback, read_secret, unsafe
 from .site_file import combined
 
@@ -39,6 +40,11 @@ def problems(settings: Settings) -> Iterator[Refusal]:
         yield from found
         if clusters is not None:
             yield from _cluster_problems(settings.sbatch.clusters, clusters, settings)
+    if settings.queues.file is not None:
+        queues, found = queue_file.read(settings.queues.file)
+        yield from found
+        if queues is not None:
+            yield from _queue_problems(settings.queues.file, queues, settings)
     if settings.notify.file is not None:
         yield from notification_file.read(settings.notify.file)[1]
 
@@ -75,6 +81,23 @@ def check_server(settings: Settings) -> None:
         raise unsafe(
             f"server.ip is {s.ip}, but the front end has no TLS: keep it on loopback, behind a proxy with TLS"
         )
+
+
+def _queue_problems(path: str, queues: Queues, settings: Settings) -> Iterator[Refusal]:
+    """Yield where the default time limit contradicts the limits of users."""
+    name = "limits.time_limit_secs"
+    default, origin = settings.limits.time_limit_secs, settings.origins.get(name, "the default")
+    for where, limits in (
+        ("limits", queues.limits),
+        *((f"plans.{name}", queues.limits_of(name)) for name in queues.plans),
+    ):
+        for kind in ("sequential", "parallel"):
+            limit = getattr(limits, kind)
+            if default is not None and limit is not None and default > limit:
+                yield Refusal(
+                    "badConfig",
+                    f"{name} is {default:g} s ({origin}), and {where}.{kind} in {path} allows {limit:g} s: lower one or raise the other",
+                )
 
 
 def _own_folders(settings: Settings) -> tuple[str, str]:

@@ -23,6 +23,13 @@ class ArrayPool(msgspec.Struct, frozen=True, tag=True):
     at_once: int
 
 
+class UserPool(msgspec.Struct, frozen=True, tag=True):
+    """All runs of a user, of which `at_once` may run at once."""
+
+    uid: str
+    at_once: int
+
+
 class OpPool(msgspec.Struct, frozen=True, tag=True):
     """The runs of one user with this driver and agent kind. host: a cluster, None for all hosts."""
 
@@ -46,7 +53,7 @@ class CpuPool(msgspec.Struct, frozen=True, tag=True):
     host: str
 
 
-LimitPool = JobPool | ArrayPool | OpPool | RunDirPool | CpuPool
+LimitPool = JobPool | ArrayPool | UserPool | OpPool | RunDirPool | CpuPool
 
 
 def cpu_pool(key: AgentKey) -> CpuPool:

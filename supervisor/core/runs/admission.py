@@ -25,7 +25,7 @@ from ..state import cluster_assignment
 from ..state.configuration import CoreConfig
 from ..state.transaction import Transaction
 from ..state.world import owner
-from . import dependencies, termination
+from . import dependencies, termination, user_limits
 
 
 def submit(tx: Transaction, input_: Submit) -> None:
@@ -57,6 +57,7 @@ def submit(tx: Transaction, input_: Submit) -> None:
     reason = _too_much(tx.world.policy, spec)
     if reason is not None:
         raise Refusal("resourceExceeded", reason)
+    spec = user_limits.applied(tx.world, spec)
     waits = dependencies.unfinished(tx, spec, jid)
     serial = max((run.serial if run else 0) + 1, int(tx.now.wall), tx.world.policy.serial_floor)
     tx.record(

@@ -33,11 +33,14 @@ def enqueue(tx: Transaction, job: Job) -> None:
     """Queue a new run, and ensure that its agent is started."""
     run = job.run
     assert run is not None
-    key, number = tx.world.host_assignment.choose(run.spec), tx.world.number()
+    key, number = tx.world.host_assignment.choose(run.spec), tx.world.number(run)
     if key is None:
         tx.world.host_assignment.unassigned[job.jid, run.serial] = number
         return
+    last = next(reversed(tx.world.agent(key).queued.values()), number)
     tx.world.enqueue(key, (job.jid, run.serial), number)
+    if number < last:
+        reorder(tx, key)
     claim_all(tx, key)
     tx.require_agent(key)
 

@@ -5,9 +5,10 @@ settings.
 import msgspec
 
 from ....diagnosis.exit_table import Table
+from ....protocol.clusters.queues import Queues
 from ....protocol.ids import AgentKind
 from ..resources.bin_packing import Node
-from ..resources.fair_share import ShareRules
+from ..resources.fair_share import QueueRule, ShareRules
 from ..resources.host_selection import HostCapacity
 
 #: Hosts of a driver without configured hosts.
@@ -20,7 +21,7 @@ class CoreConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     nodes: per driver, the nodes for runs with roles. containers: drivers that place runs with roles
     at kind `container`. batch: drivers that submit runs to a batch scheduler; their hosts are
-    clusters. exits: the exit table.
+    clusters. exits: the exit table. queues: also the limits of users.
     """
 
     #: per (driver, kind), for each host without its own number
@@ -35,7 +36,7 @@ class CoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     #: idle time before eviction, by driver; without a value, agents are never evicted
     agent_idle_secs: dict[str, float] = {}
     exits: Table = Table()
-    shares: ShareRules = ShareRules()
+    queues: Queues = Queues()
     #: resources held for a gang are released if it does not start within this time, and requested
     #: again later
     hold_secs: float = 60.0
@@ -65,6 +66,18 @@ class CoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     ahead_secs: float = 0.1
     #: after a log rollback: lower serials may have been used by lost events
     serial_floor: int = 0
+
+    @property
+    def shares(self) -> ShareRules:
+        """Return the rules by which users take turns."""
+        return ShareRules(
+            half_life_secs=self.queues.half_life,
+            gpu_cores=self.queues.gpu_cores,
+            queues={
+                name: QueueRule(share=queue.share, borrow=queue.borrow)
+                for name, queue in self.queues.all.items()
+            },
+        )
 
     def hosts(self, driver: str) -> tuple[HostCapacity, ...]:
         """Return the hosts of the driver's agents."""

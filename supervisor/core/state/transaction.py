@@ -11,7 +11,7 @@ from ....db.events.events import AgentEvent, JobEvent, agent_stream, job_stream
 from ....db.events.job_fold import evolve
 from ....db.events.state import Job
 from ....db.store.contract import Receipt, Write
-from ....protocol.ids import AgentKey, Token, derived_id
+from ....protocol.ids import AgentKey, Token, derived_id, split_jid
 from ....protocol.jobs.status import check_change
 from ....protocol.wire.messages import Shared
 from ..interface.causes import Cause, EventId
@@ -83,6 +83,8 @@ class Transaction:
         check_change(before.status, job.status, type(event).__name__)
         self._write(job_stream(jid), before.version, event)
         task_counts.apply(self.world.task_counts, event)
+        if _active(job) != _active(before):
+            self.world.active_runs[split_jid(jid)[0]] += 1 if _active(job) else -1
         self.world.jobs[jid] = self.touched[jid] = job
         return job
 
@@ -154,6 +156,10 @@ class Transaction:
         self._cause = Cause(EventId(stream, version + 1), type(event).__name__)
         self._latest[stream] = self._cause
         self._several_causes = len(self._latest) > 1
+
+
+def _active(job: Job) -> bool:
+    return job.run is not None and job.run.active
 
 
 def token_hash(token: str) -> str:

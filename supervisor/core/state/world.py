@@ -7,6 +7,7 @@ copy, because one release can place many runs, each on top of the last. A failed
 world and folds a new one.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import assert_never
@@ -30,6 +31,7 @@ from ..resources.limit_pools import (
     LimitPool,
     OpPool,
     RunDirPool,
+    UserPool,
     cpu_pool,
     without_slots,
 )
@@ -39,6 +41,9 @@ from .agent_state import AgentState
 from .configuration import CoreConfig
 from .host_assignment import HostAssignment
 from .task_counts import CountsByRun
+
+#: More than the number of all runs: the numbers of two priorities never overlap.
+PRIORITY_STEP = 2**48
 
 
 class GangReservation(msgspec.Struct):
@@ -100,6 +105,8 @@ class World:
         self.task_counts: CountsByRun = {}
         #: runs that wait for the end of a run, by job id and serial
         self.followers: dict[str, dict[int, dict[RunKey, None]]] = {}
+        #: number of pending or running runs of each user
+        self.active_runs: Counter[str] = Counter()
         #: monotonic start time of executions, as reported by agents
         self.began: dict[Token, float] = {}
         #: last state of live executions in batch schedulers
@@ -114,7 +121,7 @@ class World:
                 return self.policy.runs_at(driver, kind, host_)
             case CpuPool(driver, kind, host):
                 return self.policy.slots_at(driver, kind, host)
-            case ArrayPool(at_once=at_once):
+            case ArrayPool(at_once=at_once) | UserPool(at_once=at_once):
                 return at_once
             case _:
                 assert_never(pool)
@@ -185,8 +192,8 @@ class World:
         return None if job is None else job.task(token)
 
     def pools_of(self, key: AgentKey, ticket: RunKey) -> tuple[LimitPool, ...]:
-        """Return the pools that a run must hold, in the order of acquisition: job, array limit, op
-        slot, run directory, CPU.
+        """Return the pools that a run must hold, in the order of acquisition: job, array limit, user,
+        op slot, run directory, CPU.
 
         The job comes first and is held until all tasks of the run have ended. The run directory is
         released at the start, because frames are read from it while the run is active. This pool
@@ -202,18 +209,32 @@ class World:
         queued = key.driver in self.policy.batch
         cpu = () if asked.roles and not queued else (cpu_pool(key),)
         op = OpPool(key.driver, key.kind, key.uid, key.host if queued else None)
-        return (JobPool(jid), *array, op, RunDirPool(jid), *cpu)
+        plan = asked.active_plan if isinstance(asked, RunSpec) else None
+        running = self.policy.queues.limits_of(plan).running
+        user = () if running is None else (UserPool(uid, running),)
+        return (JobPool(jid), *array, *user, op, RunDirPool(jid), *cpu)
 
     def account_of(self, ticket: RunKey) -> Account:
         """Return the account that a run is charged to."""
         jid, serial = ticket
         asked = _request_of(self.jobs[jid], serial)
         queue = asked.queue if isinstance(asked, RunSpec) else ""
-        return Account(self.policy.shares.name_of(queue or DEFAULT_QUEUE), split_jid(jid)[0])
+        return Account(self.slots.fair.rules.name_of(queue or DEFAULT_QUEUE), split_jid(jid)[0])
 
-    def number(self) -> int:
+    def waiting_runs(self, uid: str) -> int:
+        """Return how many runs of a user are active and have no live task."""
+        placed = sum(
+            run is not None and run.active and run.serial == serial
+            for jid, serial in self.task_counts
+            if split_jid(jid)[0] == uid
+            for run in (self.jobs[jid].run,)
+        )
+        return self.active_runs[uid] - placed
+
+    def number(self, run: Run) -> int:
+        """Return a number that orders a new run behind the others of its priority."""
         self.next_number += 1
-        return self.next_number - 1
+        return rank(self.next_number - 1, run)
 
     def restore(self, jobs: Iterable[tuple[Job, int]], agents: Iterable[AgentRecord]) -> None:
         """Restore live jobs (with the position of their request, which orders them) and agents from
@@ -224,10 +245,15 @@ class World:
         ordered = sorted(jobs, key=lambda pair: pair[1])
         for job, number in ordered:
             self.jobs[job.jid] = job
+            if job.run is not None and job.run.active:
+                self.active_runs[split_jid(job.jid)[0]] += 1
             self._restore_job(job, number)
             self.next_number = max(self.next_number, number + 1)
         # free capacity is known only after all held resources are restored
-        for job, number in ordered:
+        ranks = [
+            (job, number if job.run is None else rank(number, job.run)) for job, number in ordered
+        ]
+        for job, number in sorted(ranks, key=lambda pair: pair[1]):
             self._restore_queued(job, number)
 
     def _restore_job(self, job: Job, number: int) -> None:
@@ -284,6 +310,11 @@ class World:
                 tuple(t.place for t in tasks),
                 self.account_of(ticket),
             )
+
+
+def rank(number: int, run: Run) -> int:
+    """Return the number by which a run is queued: a higher priority goes before any lower one."""
+    return number - (run.spec.priority or 0) * PRIORITY_STEP
 
 
 def _request_of(job: Job, serial: int) -> RunSpec | PastRun:

@@ -16,7 +16,7 @@ from typing import assert_never
 
 from ..resources.concurrency_limits import LimitWait, RunKey
 from ..resources.fair_share import Account
-from ..resources.limit_pools import ArrayPool, CpuPool, JobPool, OpPool, RunDirPool
+from ..resources.limit_pools import ArrayPool, CpuPool, JobPool, OpPool, RunDirPool, UserPool
 from ..state.agent_phase import AgentPhase
 from ..state.agent_state import AgentState
 from ..state.world import World
@@ -36,6 +36,11 @@ def for_slot(world: World, wait: LimitWait, ticket: RunKey, number: int) -> int 
                 if (v.record.key.kind, v.record.key.uid) == (kind, uid)
             ]
             views = [v for v in views if cluster in (None, v.record.key.host)]
+            return sum(_earlier(_waiting(v).values(), number) for v in views) - _among(
+                views, wait.holders, number
+            )
+        case UserPool(uid):
+            views = [v for v in _asking(world) if v.record.key.uid == uid]
             return sum(_earlier(_waiting(v).values(), number) for v in views) - _among(
                 views, wait.holders, number
             )

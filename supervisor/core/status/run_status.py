@@ -17,7 +17,7 @@ from ..resources import concurrency_limits, gang_allocator, host_selection, unsc
 from ..resources.concurrency_limits import LimitWait, RunKey
 from ..resources.gang_allocator import Node
 from ..resources.host_selection import HostCapacity
-from ..resources.limit_pools import ArrayPool, CpuPool, JobPool, OpPool, RunDirPool
+from ..resources.limit_pools import ArrayPool, CpuPool, JobPool, OpPool, RunDirPool, UserPool
 from ..runs.termination import canceled_after
 from ..state import cluster_assignment
 from ..state.agent_phase import AgentPhase
@@ -460,7 +460,7 @@ def _first_waits(world: World, view: AgentState) -> str:
     if wait is None:
         return "the first of which are being placed"
     match wait.pool:
-        case OpPool():
+        case OpPool() | UserPool():
             return "the first of which wait for another run of the user to end"
         case CpuPool():
             return "the first of which wait for CPU resources"
@@ -483,6 +483,11 @@ def _slot_sentence(
         case OpPool():
             held = f": {len(wait.holders)} hold what one user may have{since}"
             return "op_slot", f"waiting for another run of this user to end{held} ({numbers})"
+        case UserPool():
+            return (
+                "user_limit",
+                f"waiting for another run of this user to end: {wait.capacity} may run at once{since} ({numbers})",
+            )
         case ArrayPool():
             return (
                 "array_slot",

@@ -371,7 +371,10 @@ class Stage:
         jobs = [(self.folded(jid), n) for jid, n in requested.items()]
         world = World(self.policy)
         # the store has the usage; its own tests are about that
-        world.slots.fair = copy.deepcopy(self.world.slots.fair)
+        fair = world.slots.fair = copy.deepcopy(self.world.slots.fair)
+        fair.rules = self.policy.shares
+        for pool in world.node_pools.values():
+            pool.fair = fair
         world.restore(
             [(j, n) for j, n in jobs if j.busy], [self.record(k) for k in self.world.agents]
         )

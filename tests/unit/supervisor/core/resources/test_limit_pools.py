@@ -9,6 +9,7 @@ from jobscribe.supervisor.core.resources.limit_pools import (
     LimitPool,
     OpPool,
     RunDirPool,
+    UserPool,
     cpu_pool,
 )
 
@@ -21,6 +22,7 @@ def pools():
         RunDirPool(JID),
         ArrayPool("user0001", "sim00001", 2),
         ArrayPool("user0001", "sim00001", 3),
+        UserPool("user0001", 2),
         OpPool("local", "sequential", "a", None),
         OpPool("local", "sequential", "a", "a"),
         CpuPool("local", "sequential", "a"),
