@@ -187,8 +187,8 @@ def _timer(tx: Transaction, timer: Timer) -> None:
             gang_placement.deadline(tx, (jid, serial))
         case timers.ReservationRetry(jid, serial):
             gang_placement.backoff_over(tx, (jid, serial))
-        case timers.AvoidedResourcesRetry(driver):
-            gang_placement.retry_avoided(tx, driver)
+        case timers.NodePoolRetry(driver):
+            gang_placement.retry_pool(tx, driver)
         case _:
             assert_never(timer)
 

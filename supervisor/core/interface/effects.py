@@ -15,8 +15,8 @@ from ....protocol.wire.messages import Shared, SlotUse, TaskRun, TaskSpec
 from .causes import Cause
 from .timers import (
     AgentTimer,
-    AvoidedResourcesRetry,
     FollowerCheck,
+    NodePoolRetry,
     RunTimer,
     TaskTimer,
     Timer,
@@ -227,5 +227,5 @@ _STREAMS: Mapping[type, Callable[[Any], str | None]] = {
     **dict.fromkeys(get_args(AgentTimer), _of_agent),
     **dict.fromkeys(get_args(TaskTimer), _of_token),
     **dict.fromkeys((*get_args(RunTimer), FollowerCheck), _of_job),
-    AvoidedResourcesRetry: _of_none,
+    NodePoolRetry: _of_none,
 }

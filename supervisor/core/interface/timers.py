@@ -128,7 +128,7 @@ class FollowerCheck(msgspec.Struct, frozen=True, tag=True):
     jid: str
 
 
-class AvoidedResourcesRetry(msgspec.Struct, frozen=True, tag=True):
+class NodePoolRetry(msgspec.Struct, frozen=True, tag=True):
     """Avoided ports and addresses of this driver's hosts may be free again."""
 
     driver: str
@@ -145,4 +145,4 @@ AgentTimer = (
 )
 TaskTimer = LaunchDeadline | TimeLimit | StopReminder | DebugHoldDeadline
 RunTimer = QueueLimit | AttemptRetry | ReservationDeadline | ReservationRetry
-Timer = AgentTimer | TaskTimer | RunTimer | FollowerCheck | AvoidedResourcesRetry
+Timer = AgentTimer | TaskTimer | RunTimer | FollowerCheck | NodePoolRetry

@@ -251,10 +251,15 @@ def violations(pool: NodePool) -> list[str]:
         out.append("the queue is out of order")
     for node in pool.nodes:
         out.extend(f"{node.host}: {wrong}" for wrong in node_pool.usage_violations(pool, node))
-    first = None if out else next_gang(pool)
+    first = None if out else pool.first
     if first is not None and node_pool.assign(pool, pool.claims[first]) is not None:
         out.append(f"there is room for {first}, and it waits")
     return out
+
+
+def is_contended(pool: NodePool) -> bool:
+    """Return whether gangs of several accounts wait."""
+    return len({pool.claims[ticket].account for _, ticket in pool.queue}) > 1
 
 
 def next_gang(pool: NodePool) -> RunKey | None:
@@ -313,10 +318,12 @@ def _grant(pool: NodePool, mono: float) -> list[Allocation]:
                 del avoided[number]
     out: list[Allocation] = []
     while (ticket := next_gang(pool)) is not None:
+        pool.first = ticket
         places = node_pool.fit(pool, pool.claims[ticket])
         if places is None:
             return out + _fill(pool, ticket, mono)
         out.append(_placed(pool, ticket, places, mono))
+    pool.first = None
     return out
 
 

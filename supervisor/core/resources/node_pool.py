@@ -71,6 +71,10 @@ class NodePool(msgspec.Struct):
     claims: dict[RunKey, AllocationRequest] = msgspec.field(default_factory=dict)
     #: waiting (number, ticket), lowest first
     queue: list[tuple[int, RunKey]] = msgspec.field(default_factory=list)
+    #: the waiting gang that did not fit when it was tried last
+    first: RunKey | None = None
+    #: a retry is due, because turns may change with time
+    retries: bool = False
     #: unavailable hosts
     down: set[str] = msgspec.field(default_factory=set)
 

@@ -31,6 +31,8 @@ from . import dispatch
 
 #: Added to the time until avoided ports are tried again, so that they are available by then.
 _SLACK_SECS = 1.0
+#: Interval in which the order of waiting gangs is looked at again.
+TURN_SECS = 10.0
 
 
 def request(tx: Transaction, ticket: RunKey) -> None:
@@ -58,6 +60,9 @@ def request(tx: Transaction, ticket: RunKey) -> None:
             _limit_secs(tx, run),
         ),
     )
+    if not pool.retries and gang_allocator.is_contended(pool):
+        pool.retries = True
+        tx.emit(SetTimer(timers.NodePoolRetry(run.spec.driver), TURN_SECS))
 
 
 def granted(tx: Transaction, grants: Iterable[Allocation]) -> None:
@@ -117,7 +122,7 @@ def avoid_network(tx: Transaction, task: Task) -> None:
     gang_allocator.avoid_block(
         tx.world.node_pool(driver), task.agent_key.host, task.address, tx.now.mono
     )
-    tx.emit(SetTimer(timers.AvoidedResourcesRetry(driver), AVOID_BLOCK_SECS + _SLACK_SECS))
+    tx.emit(SetTimer(timers.NodePoolRetry(driver), AVOID_BLOCK_SECS + _SLACK_SECS))
 
 
 def host_down(tx: Transaction, driver: str, host: str) -> None:
@@ -190,17 +195,19 @@ def backoff_over(tx: Transaction, ticket: RunKey) -> None:
         request(tx, ticket)
 
 
-def retry_avoided(tx: Transaction, driver: str) -> None:
-    """Retry ports and addresses that were avoided, and set the timer for the next retry."""
+def retry_pool(tx: Transaction, driver: str) -> None:
+    """Try the waiting gangs again: ports and addresses that were avoided may be free, and with time it
+    may be the turn of another user. Set the timer for the next retry.
+    """
     pool = tx.world.node_pool(driver)
     granted(tx, gang_allocator.retry(pool, tx.now.mono))
-    again = gang_allocator.next_retry(pool)
-    if again is not None:
-        tx.emit(
-            SetTimer(
-                timers.AvoidedResourcesRetry(driver), max(0.0, again - tx.now.mono) + _SLACK_SECS
-            )
-        )
+    avoided = gang_allocator.next_retry(pool)
+    pool.retries = gang_allocator.is_contended(pool)
+    waits = [TURN_SECS] if pool.retries else []
+    if avoided is not None:
+        waits.append(max(0.0, avoided - tx.now.mono) + _SLACK_SECS)
+    if waits:
+        tx.emit(SetTimer(timers.NodePoolRetry(driver), min(waits)))
 
 
 # ---- inside
@@ -258,7 +265,7 @@ def _replace_ports(tx: Transaction, ticket: RunKey, key: AgentKey, busy: list[in
     pool = tx.world.node_pool(run.spec.driver)
     places, grants = gang_allocator.ports_taken(pool, ticket, {key.host: busy}, tx.now.mono)
     # also if the gang got other ports: another gang may wait for these
-    tx.emit(SetTimer(timers.AvoidedResourcesRetry(run.spec.driver), AVOID_SECS + _SLACK_SECS))
+    tx.emit(SetTimer(timers.NodePoolRetry(run.spec.driver), AVOID_SECS + _SLACK_SECS))
     if places is not None:
         hold.places = places
         _advance(tx, ticket)

@@ -242,7 +242,10 @@ class Checks:
             and (wait := concurrency_limits.wait_of(world.slots, (job.jid, run.serial))) is not None
         ):
             pool = world.slots.pools[wait.pool]
-            if wait.in_use != len(pool.holders) or (wait.in_use < pool.capacity and not wait.ahead):
+            queue, rules = world.account_of((job.jid, run.serial)).queue, world.slots.fair.rules
+            may = rules.may_use(queue, pool.in_use.get(queue, 0), pool.capacity)
+            room = wait.in_use < pool.capacity and not wait.ahead and may
+            if wait.in_use != len(pool.holders) or room:
                 self.sim.broken(f"{job.jid} is said to wait for {wait}, and {pool}")
         if said["state"] == "pending" and said["queueState"] == "slurm" and "batch" not in said:
             self.sim.broken(f"{job.jid} is told to be in a queue, and not in which: {said}")

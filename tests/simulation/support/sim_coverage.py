@@ -75,6 +75,8 @@ COINCIDENCES = (
     "a run waited with its agent for a slot",
     "a run was stopped that waited with its agent for a slot",
     "a run was started in the slot of an ended one",
+    "users took turns",
+    "a user waited for the limit of running runs",
     "a keeper died while runs waited with it for a slot",
     "a run had waited too long with its agent for a slot",
     *(
@@ -82,6 +84,7 @@ COINCIDENCES = (
         for why in (
             "agent",
             "array_slot",
+            "user_limit",
             "cpu_slot",
             "agent_memory",
             "debug_hold",

@@ -126,7 +126,7 @@ def _gang(supervisor: "Supervisor", ticket: RunKey, run: Run) -> str | None:
     if (
         hold is None
         and any(b.avoided for b in room.usage.values())
-        and timers.AvoidedResourcesRetry(run.spec.driver) not in pending
+        and timers.NodePoolRetry(run.spec.driver) not in pending
     ):
         return f"{ticket} waits in a room where ports are avoided, and nobody will look again"
     return None

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
+import sim_fairness
 import sim_hosts
 import sim_slurm
 from sim_agent import Agent
@@ -76,6 +77,7 @@ class Simulator:
             hold_again_secs=3.0,
             debug_secs=20.0,
             ahead_secs=50.0 if seed % 2 else 0.1,
+            queues=sim_fairness.SITES[seed // 2 % len(sim_fairness.SITES)],
         )
         #: small frames, pages and queues: everything arrives in pieces
         self.small = r.random() < 0.3
@@ -88,7 +90,8 @@ class Simulator:
         self.machine.slurms = sim_slurm.clusters(self)
         self.sign_ins = self.supervisor.driver.sign_ins = sim_slurm.SignIns(self)
         self.hosts = sim_hosts.Hosts(self)
-        self.supervisor.on_decision = self.hosts.decided
+        self.fairness = sim_fairness.FairnessChecks(self)
+        self.supervisor.on_decision = self._decided
         self.supervisor.on_start, self.supervisor.driver.on_dismissal = (
             self.hosts.tell_all,
             self.hosts.dismissed,
@@ -134,6 +137,10 @@ class Simulator:
         self.ledger.reckon()
         rows = self.supervisor.store._rows
         return Lived(self.time.happened, rows[-1].checksum.hex() if rows else "", self.time.steps)
+
+    def _decided(self) -> None:
+        self.hosts.decided()
+        self.fairness.decided()
 
     def _stranger(self) -> None:
         """Let another process listen on one of the task ports for a while."""

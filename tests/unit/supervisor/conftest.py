@@ -314,9 +314,7 @@ class Stage:
         world = self.world
         # the driver's avoided ports are checked again even if no run waits
         left = [
-            t
-            for t in self.clock
-            if not isinstance(t, timers.AgentTimer | timers.AvoidedResourcesRetry)
+            t for t in self.clock if not isinstance(t, timers.AgentTimer | timers.NodePoolRetry)
         ]
         books = [
             b

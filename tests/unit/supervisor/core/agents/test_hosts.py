@@ -453,7 +453,7 @@ def test_a_gang_whose_addresses_were_taken_gets_others_with_its_next_attempt(kit
         "10.208.4.2",
         "10.208.4.3",
     ] and stage.job().run.attempt == 2
-    assert stage.clock[timers.AvoidedResourcesRetry("local")] > gang_allocator.AVOID_BLOCK_SECS
+    assert stage.clock[timers.NodePoolRetry("local")] > gang_allocator.AVOID_BLOCK_SECS
 
 
 def test_a_gang_too_large_for_each_host_is_told_so(kit):

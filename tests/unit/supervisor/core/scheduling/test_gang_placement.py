@@ -294,18 +294,17 @@ def test_who_has_no_ports_left_waits_until_they_are_looked_at_again(kit, stage, 
     stage.up(there)
     stage.answer(*range(30_000, 30_012))
     assert not stage.world.holds and said(stage)[0] == "ports"
-    assert stage.clock[timers.AvoidedResourcesRetry("local")] > AVOID_SECS
+    assert stage.clock[timers.NodePoolRetry("local")] > AVOID_SECS
     stage.pass_time(10.0)
-    stage.fire(timers.AvoidedResourcesRetry("local"))
+    stage.fire(timers.NodePoolRetry("local"))
     assert (
-        said(stage)[0] == "ports"
-        and stage.clock[timers.AvoidedResourcesRetry("local")] > AVOID_SECS - 10.0
+        said(stage)[0] == "ports" and stage.clock[timers.NodePoolRetry("local")] > AVOID_SECS - 10.0
     ), "too early, so once more"
     stage.pass_time(AVOID_SECS)
-    stage.fire(timers.AvoidedResourcesRetry("local"))
+    stage.fire(timers.NodePoolRetry("local"))
     assert stage.world.holds
     stage.answer()
-    assert len(stage.tokens()) == 2 and timers.AvoidedResourcesRetry("local") not in stage.clock
+    assert len(stage.tokens()) == 2 and timers.NodePoolRetry("local") not in stage.clock
 
 
 def test_one_that_waits_for_ports_that_others_found_taken_is_not_forgotten(kit, stage, here):
@@ -323,8 +322,8 @@ def test_one_that_waits_for_ports_that_others_found_taken_is_not_forgotten(kit, 
     assert len(stage.tokens()) == 1, "it has another one"
     stage.gang(kit.role("b", 2), n=2)
     assert said(stage, 2)[0] == "ports"
-    stage.pass_time(stage.clock[timers.AvoidedResourcesRetry("local")])
-    stage.fire(timers.AvoidedResourcesRetry("local"))
+    stage.pass_time(stage.clock[timers.NodePoolRetry("local")])
+    stage.fire(timers.NodePoolRetry("local"))
     stage.answer()
     assert len(stage.tokens(2)) == 2
 
