@@ -24,6 +24,7 @@ from jobscribe.supervisor.core.scheduling import dispatch, placement
 from jobscribe.supervisor.core.state.transaction import Transaction
 from jobscribe.supervisor.core.state.world import World
 from jobscribe.supervisor.engine.decision_loop import Engine
+from jobscribe.supervisor.streams.job_changes import JobChanges
 
 
 def acts_before_it_is_durable() -> list[Patch]:
@@ -131,6 +132,10 @@ def calls_a_run_over_its_limit_canceled() -> list[Patch]:
     return [(termination, "time_limit", time_limit)]
 
 
+def names_no_job_of_a_lost_agent() -> list[Patch]:
+    return [(JobChanges, "decided", lambda self, world, inputs: None)]
+
+
 def remembers_one_token_of_an_agent() -> list[Patch]:
     return [(agent_fold, "TOKENS_KEPT", 1)]
 
@@ -182,6 +187,7 @@ BUGS: tuple[Callable[[], list[Patch]], ...] = (
     takes_no_slots_after_a_restart,
     asks_for_nothing_that_is_owed,
     sends_a_stop_once,
+    names_no_job_of_a_lost_agent,
     remembers_one_token_of_an_agent,
     takes_silence_for_death,
     purges_what_runs,

@@ -28,6 +28,7 @@ COINCIDENCES = (
     "an end was taken from its evidence",
     "a start found a keeper that lived",
     "two agents of one key lived at once",
+    "a front end dropped the status of a running run",
     "a newer connection of an agent ended the older one",
     "counted: agentReplaced",
     "an idle agent was sent home",
