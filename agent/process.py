@@ -35,6 +35,7 @@ from ..protocol.launch.keeper_messages import (
     StopOrder,
 )
 from ..protocol.launch.keeper_reports import Hello
+from ..protocol.launch.message_fields import encode
 from ..protocol.redaction import Redactor
 from ..protocol.version import VERSION
 from ..protocol.wire.messages import (
@@ -453,13 +454,19 @@ class _Agent:
                 case Stop() if self._batch is not None:
                     self._batch.stop(output.token, output.reason, output.grace_secs)
                 case Stop():
-                    token = output.token
-                    self._order(StopOrder(token.name, str(token), output.reason, output.grace_secs))
+                    self._order(
+                        StopOrder(
+                            name=output.token.name,
+                            token=str(output.token),
+                            reason=output.reason,
+                            grace=output.grace_secs,
+                        )
+                    )
                 case Forget() if self._batch is not None:
                     self._batch.forget(output.tokens)
                 case Forget():
                     failpoints.reached("agent.acknowledged")
-                    self._order(ForgetOrder([t.name for t in output.tokens]))
+                    self._order(ForgetOrder(names=[t.name for t in output.tokens]))
                 case Read():
                     self._serve_reader(output.op, self._answer(output.op))
                 case StartCall():
@@ -495,10 +502,10 @@ class _Agent:
     async def _quit(self, *, stop_jobs: bool) -> None:
         if stop_jobs and self._batch is not None:
             await self._batch.stop_all("shutdown", QUIT_GRACE_SECS)
-        self._order(QuitOrder(stop_jobs, QUIT_GRACE_SECS))
+        self._order(QuitOrder(stop_jobs=stop_jobs, grace=QUIT_GRACE_SECS))
 
     def _order(self, order: Order) -> None:
-        self._keeper.send(order.encode())
+        self._keeper.send(encode(order))
 
     def _launch_failed(self, token: Token, sentence: str, fault: str | None) -> None:
         self._perform(self._session.launch_failed(token, sentence, time.monotonic(), fault))

@@ -238,6 +238,9 @@ class _Supervisor:
         )
         self._live = LiveUpdates(self._run_service)
         self._progress.heard = self._live.progressed
+        changes = self._live.changes
+        self._run_service.kept = changes.watch
+        self._engine.decided, self._engine.folded = changes.decided, changes.folded
         library = Library(
             self._user_root(), limit=settings.limits.upload_bytes, owner=self._driver_set.owner
         )

@@ -80,7 +80,7 @@ class Starter:
         if token in self._waiting:
             self._waiting[token] = "held"
         else:
-            self._send(ReleaseOrder(token.name))
+            self._send(ReleaseOrder(name=token.name))
 
     def close(self) -> None:
         for task in self._tasks:
@@ -135,11 +135,11 @@ class Starter:
         identity = identity_variables(token, spec.run_dir, evidence)
         self._send(
             StartOrder(
-                token.name,
-                str(token),
-                spec.run_dir,
-                [*spec.wrap, *_command(spec)],
-                {**(shared.env if shared is not None else {}), **spec.env, **identity},
+                name=token.name,
+                token=str(token),
+                run_dir=spec.run_dir,
+                command=[*spec.wrap, *_command(spec)],
+                env={**(shared.env if shared is not None else {}), **spec.env, **identity},
                 script=parts,
                 environment=self._environment[1],
                 umask=int(self._login.umask, 8),
@@ -158,7 +158,8 @@ class Starter:
         if variables != self._environment[0]:
             number = int(self._environment[1]) + 1
             self._environment = (variables, str(number))
-            self._send(SetEnvironment(str(number), variables, environment_lines(variables)))
+            lines = environment_lines(variables)
+            self._send(SetEnvironment(name=str(number), variables=variables, lines=lines))
 
     def _script_lines(self, shared: Shared | None) -> str:
         if shared is not self._shared[0]:

@@ -18,6 +18,7 @@ from ...protocol.launch.keeper_messages import (
     parse_order,
 )
 from ...protocol.launch.keeper_reports import Pong
+from ...protocol.launch.message_fields import encode
 from ...runtime import processes
 from .executions.process_tracker import AGENT
 from .loop.line_channel import Channel
@@ -112,7 +113,7 @@ class AgentChild:
         self._channel = Channel(
             ours, self._loop, self._received, self._disconnected, self._catch_up
         )
-        self._channel.send(self._hello().encode())
+        self._channel.send(encode(self._hello()))
         if self._on_started is not None:
             self._loop.call_at(
                 "agent started", time.monotonic() + self._life_secs, self._agent_started
@@ -140,7 +141,7 @@ class AgentChild:
         if self._channel.full or self._unreported:
             self._unreported[e.name] = None
         else:
-            self._channel.send(e.report().encode())
+            self._channel.send(e.report().encode_change())
 
     def _received(self, message: dict[str, Any]) -> None:
         try:
@@ -155,7 +156,7 @@ class AgentChild:
         self._agent_started()
         if isinstance(order, Ping):
             if self._channel is not None:
-                self._channel.send(Pong(order.number).encode())
+                self._channel.send(encode(Pong(number=order.number)))
         elif not isinstance(order, Started):
             self._on_order(order)
 
@@ -277,7 +278,7 @@ class AgentChild:
             del self._unreported[name]
             e = self._known.get(name)
             if e is not None:
-                self._channel.send(e.report().encode())
+                self._channel.send(e.report().encode_change())
 
 
 def _continue_if_stopped(pid: int) -> None:

@@ -41,6 +41,7 @@ from ...protocol.launch.keeper_messages import (
     StopOrder,
 )
 from ...protocol.launch.keeper_reports import Hello
+from ...protocol.launch.message_fields import encode
 from ...runtime import processes
 from ...runtime.execution.folder import read_json, write_json
 from ...runtime.execution.output_limit import DEFAULT_HEAD, DEFAULT_TAIL, OutputCap
@@ -271,12 +272,12 @@ class _Keeper:
     def _hello(self) -> Hello:
         self._jobs.forget_waiting()
         return Hello(
-            self._config["agent"],
-            self._config.get("log"),
-            self._layout.folder,
-            os.getpid(),
-            self._cgroups.state,
-            [e.report().fields() for e in self._jobs.known.values()],
+            agent=self._config["agent"],
+            log=self._config.get("log"),
+            folder=self._layout.folder,
+            keeper_pid=os.getpid(),
+            cgroups=self._cgroups.state,
+            executions=[encode(e.report()) for e in self._jobs.known.values()],
         )
 
     def _children_changed(self) -> None:

@@ -9,11 +9,13 @@ import contextlib
 import json
 import os
 
-from ...protocol.launch.keeper_messages import StartupFailure
+from ...protocol.launch.keeper_messages import MAX_SENTENCE, StartupFailure
+from ...protocol.launch.message_fields import encode
 
 
 def report_startup_failure(keeper_fd: int, error: BaseException) -> None:
     """Write the error as one line to the keeper's socket. Never raises: the socket may be closed."""
-    message = StartupFailure(f"{type(error).__name__}: {error}").encode()
+    sentence = f"{type(error).__name__}: {error}"[:MAX_SENTENCE]
+    message = encode(StartupFailure(sentence=sentence))
     with contextlib.suppress(OSError):
         os.write(keeper_fd, json.dumps(message).encode() + b"\n")

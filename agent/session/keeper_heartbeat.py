@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from ...protocol.launch.keeper_messages import Ping
 from ...protocol.launch.keeper_reports import Hello
+from ...protocol.launch.message_fields import encode
 from ...protocol.wire.heartbeat import Heartbeat, HeartbeatTiming
 from ...protocol.wire.messages import KeeperReport
 from ...runtime import processes
@@ -148,7 +149,7 @@ class KeeperHeartbeat:
 
     def _send_ping(self) -> None:
         self._number += 1
-        self._send(Ping(self._number).encode())
+        self._send(encode(Ping(number=self._number)))
 
     def _handle_silence(self, now: float, ran: float) -> None:
         state = self._state()

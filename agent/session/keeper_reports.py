@@ -11,6 +11,7 @@ from ...protocol.errors import Refusal
 from ...protocol.ids import Token, op_id, parse_token
 from ...protocol.jobs.execution_state import ExecutionState
 from ...protocol.launch.keeper_reports import Hello
+from ...protocol.launch.message_fields import decode
 from ...protocol.wire.messages import Execution
 
 #: A keeper reports no execution before it started.
@@ -24,6 +25,8 @@ _FIELDS = {
     "elapsed": "elapsedSecs",
     "exit": "exit",
 }
+#: Fields that the hello of an old keeper may lack.
+_OLD_HELLO = {"log": None, "cgroups": "not wanted", "pings": False, "runsAhead": False}
 
 
 class Reported(msgspec.Struct, frozen=True):
@@ -35,16 +38,7 @@ class Reported(msgspec.Struct, frozen=True):
 
 def decode_hello(message: Mapping[str, Any]) -> Hello:
     """Return a hello. Its executions are messages for `decode_report`."""
-    return Hello(
-        message["agent"],
-        message.get("log"),
-        message["folder"],
-        message["keeperPid"],
-        message.get("cgroups", "not wanted"),
-        message["executions"],
-        pings=bool(message.get("pings")),
-        runs_ahead=bool(message.get("runsAhead")),
-    )
+    return decode(Hello, {**_OLD_HELLO, **message})
 
 
 def decode_report(message: Mapping[str, Any]) -> Reported:

@@ -253,14 +253,21 @@ start() {
                 --innodb-flush-method=nosync --aria-pagecache-buffer-size=4M --key-buffer-size=1M >>"$DIR/log/mariadb.log" 2>&1 </dev/null &
             until_true "$WAIT_SECS" mariadb-admin --no-defaults -S "$DIR/db/socket" ping ;;
         slurmdbd)
-            (export MYSQL_UNIX_PORT=$DIR/db/socket; on_host localhost slurmdbd)
-            until_true "$WAIT_SECS" sacctmgr -n show cluster ;;
+            slurmdbd_
+            until_true "$WAIT_SECS" slurmdbd_answers ;;
         slurmctld)
             (on_host localhost slurmctld)
             until_true "$WAIT_SECS" scontrol ping ;;
         *) slurmd_of "$1" ;;
     esac || { tail -n 20 "$DIR"/log/"$1".log >&2; fail "$1 does not start"; }
     until_true "$WAIT_SECS" up_one "$1" || { tail -n 20 "$DIR"/log/"$1".log >&2; fail "$1 stops again"; }
+}
+
+slurmdbd_() { (export MYSQL_UNIX_PORT=$DIR/db/socket; on_host localhost slurmdbd); }
+
+slurmdbd_answers() {  # on a busy machine it ends because MariaDB's first answer is empty; then it is started again
+    if ! up_one slurmdbd && grep -q "fatal: Unable to initialize" "$DIR/log/slurmdbd.log"; then : >"$DIR/log/slurmdbd.log"; slurmdbd_; fi
+    sacctmgr -n show cluster
 }
 
 slurmd_of() {  # NODE [option of slurmd]: on the host where its jobs still are, if there are any

@@ -1,22 +1,40 @@
 """Orders of an agent to its keeper: one line of JSON each. Standard library only, because a keeper
 imports it.
 
-Orders are plain classes with slots: `dataclasses` and `typing` would cost each keeper a megabyte of
-memory. `parse_order` refuses everything else with a sentence. The other direction is in
-`keeper_reports`.
+The type of a field selects how `parse_order` reads it (`_READERS`). `parse_order` refuses everything
+else with a sentence. The other direction is in `keeper_reports`.
 """
 
 from __future__ import annotations
 
 import re
 
+from .message_fields import message
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
+
+    # types of fields with rules of their own, see `_READERS`
+    ExecutionName = str
+    Token = str
+    NewToken = str
+    RunDirectory = str
+    Command = Sequence[str]
+    Script = tuple[str, str]
+    Mode = int
+    CoreLimit = int
+    AnyText = str
+    AnyNumber = int
+    Sentence = str
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,249}\Z")
 _UMASK = 0o077
+_TEXT = frozenset((str,))
+_DIRECTORY_AND_SCRIPT = "the start order needs an absolute run directory and a script of two parts"
+#: Maximum length of the sentence of a StartupFailure.
+MAX_SENTENCE = 2000
 
 
 class InvalidOrder(ValueError):
@@ -27,21 +45,19 @@ class InvalidOrder(ValueError):
         self.name, self.token = name, token
 
 
+@message({"do": "environment"}, variables="env")
 class SetEnvironment:
     """Define an environment that start orders refer to.
 
     lines: lines of a shell script that export the variables.
     """
 
-    __slots__ = ("lines", "name", "variables")
-
-    def __init__(self, name: str, variables: Mapping[str, str], lines: str) -> None:
-        self.name, self.variables, self.lines = name, dict(variables), lines
-
-    def encode(self) -> dict[str, Any]:
-        return {"do": "environment", "name": self.name, "env": self.variables, "lines": self.lines}
+    name: str
+    variables: dict[str, str]
+    lines: str
 
 
+@message({"do": "start"})
 class StartOrder:
     """Start an execution, unless its token was used.
 
@@ -52,159 +68,72 @@ class StartOrder:
     or None (see messages.SlotUse).
     """
 
-    __slots__ = (
-        "command",
-        "core",
-        "env",
-        "environment",
-        "grace",
-        "input",
-        "job",
-        "limit",
-        "memory",
-        "name",
-        "run_dir",
-        "script",
-        "slot",
-        "token",
-        "umask",
-    )
-
-    def __init__(
-        self,
-        name: str,
-        token: str,
-        run_dir: str,
-        command: Sequence[str],
-        env: Mapping[str, str],
-        *,
-        script: tuple[str, str] = ("", ""),
-        environment: str | None = None,
-        umask: int = _UMASK,
-        core: int = 0,
-        limit: float | None = None,
-        grace: float | None = None,
-        input: str | None = None,
-        job: str | None = None,
-        memory: int | None = None,
-        slot: str | None = None,
-    ) -> None:
-        self.name, self.token, self.run_dir = name, token, run_dir
-        self.command, self.env, self.environment = list(command), dict(env), environment
-        self.script, self.umask, self.core = script, umask, core
-        self.limit, self.grace = limit, grace
-        self.input, self.job, self.memory, self.slot = input, job, memory, slot
-
-    def encode(self) -> dict[str, Any]:
-        """Return the message. Fields with their defaults are left out."""
-        out: dict[str, Any] = {
-            "do": "start",
-            "name": self.name,
-            "token": self.token,
-            "runDir": self.run_dir,
-            "command": self.command,
-            "env": self.env,
-            "script": list(self.script),
-            "umask": self.umask,
-            "core": self.core,
-        }
-        rest = {
-            "environment": self.environment,
-            "limit": self.limit,
-            "grace": self.grace,
-            "input": self.input,
-            "job": self.job,
-            "memory": self.memory,
-            "slot": self.slot,
-        }
-        return out | {name: value for name, value in rest.items() if value is not None}
+    name: ExecutionName
+    token: NewToken
+    run_dir: RunDirectory
+    command: Command
+    env: dict[str, str]
+    script: Script = ("", "")
+    umask: Mode = _UMASK
+    core: CoreLimit = 0
+    environment: str | None = None
+    limit: float | None = None
+    grace: float | None = None
+    input: str | None = None
+    job: str | None = None
+    memory: int | None = None
+    slot: str | None = None
 
 
+@message({"do": "release"})
 class ReleaseOrder:
     """Start an execution whose start order waits for a slot."""
 
-    __slots__ = ("name",)
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def encode(self) -> dict[str, Any]:
-        return {"do": "release", "name": self.name}
+    name: str
 
 
+@message({"do": "stop"})
 class StopOrder:
     """Stop an execution; one that has not started never will. grace: seconds until SIGKILL."""
 
-    __slots__ = ("grace", "name", "reason", "token")
-
-    def __init__(self, name: str, token: str, reason: str, grace: float) -> None:
-        self.name, self.token, self.reason, self.grace = name, token, reason, grace
-
-    def encode(self) -> dict[str, Any]:
-        return {
-            "do": "stop",
-            "name": self.name,
-            "token": self.token,
-            "reason": self.reason,
-            "grace": self.grace,
-        }
+    name: ExecutionName
+    token: Token
+    reason: AnyText
+    grace: float
 
 
+@message({"do": "forget"})
 class ForgetOrder:
     """Forget ended executions: their ends are stored."""
 
-    __slots__ = ("names",)
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = list(names)
-
-    def encode(self) -> dict[str, Any]:
-        return {"do": "forget", "names": self.names}
+    names: list[str]
 
 
+@message({"do": "quit"})
 class QuitOrder:
     """End the keeper and its agent; first the jobs, if `stop_jobs`. grace: seconds."""
 
-    __slots__ = ("grace", "stop_jobs")
-
-    def __init__(self, stop_jobs: bool, grace: float) -> None:
-        self.stop_jobs, self.grace = stop_jobs, grace
-
-    def encode(self) -> dict[str, Any]:
-        return {"do": "quit", "stopJobs": self.stop_jobs, "grace": self.grace}
+    stop_jobs: bool
+    grace: float
 
 
+@message({"do": "ping"}, number="n")
 class Ping:
     """Ask for a pong with this number."""
 
-    __slots__ = ("number",)
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def encode(self) -> dict[str, Any]:
-        return {"do": "ping", "n": self.number}
+    number: AnyNumber
 
 
+@message({"do": "here"})
 class Started:
     """The agent has started."""
 
-    __slots__ = ()
 
-    def encode(self) -> dict[str, Any]:
-        return {"do": "here"}
-
-
+@message({"do": "failed"}, sentence="why")
 class StartupFailure:
     """The agent cannot start."""
 
-    __slots__ = ("sentence",)
-
-    def __init__(self, sentence: str) -> None:
-        self.sentence = sentence[:2000]
-
-    def encode(self) -> dict[str, Any]:
-        return {"do": "failed", "why": self.sentence}
+    sentence: Sentence
 
 
 Order = (
@@ -227,115 +156,142 @@ def is_valid_name(name: object) -> bool:
 
 def parse_order(message: Mapping[str, Any]) -> Order:
     """Return the order in a message. Raises InvalidOrder."""
-    match message.get("do"):
-        case "start":
-            return _start_order(message)
-        case "release":
-            return ReleaseOrder(_text(message, "name"))
-        case "stop":
-            name, token = _execution(message)
-            return StopOrder(name, token, str(_value(message, "reason")), _secs(message, "grace"))
-        case "forget":
-            return ForgetOrder(_texts(message, "names"))
-        case "environment":
-            return SetEnvironment(
-                _text(message, "name"), _variables(message), _text(message, "lines")
-            )
-        case "quit":
-            return QuitOrder(bool(_value(message, "stopJobs")), _secs(message, "grace"))
-        case "ping":
-            return Ping(message.get("n") or 0)
-        case "here":
-            return Started()
-        case "failed":
-            return StartupFailure(str(message.get("why")))
-        case other:
-            raise InvalidOrder(f"unknown order {other!r}")
-
-
-def _start_order(message: Mapping[str, Any]) -> StartOrder:
-    name, token = _execution(message)
+    kind = message.get("do")
+    if not isinstance(kind, str) or kind not in _ORDERS:
+        raise InvalidOrder(f"unknown order {kind!r}")
+    cls, fields = _ORDERS[kind]
+    order: Order = cls.__new__(cls)
     try:
-        if "\0" in token:
-            raise InvalidOrder("the token contains a NUL character")
-        run_dir, script = _text(message, "runDir"), _texts(message, "script")
-        if not run_dir.startswith("/") or "\0" in run_dir or len(script) != 2:
-            raise InvalidOrder(
-                "the start order needs an absolute run directory and a script of two parts"
-            )
-        command = _texts(message, "command")
-        if not command or not command[0]:
-            raise InvalidOrder("the command is empty")
-        return StartOrder(
-            name,
-            token,
-            run_dir,
-            command,
-            _variables(message),
-            script=(script[0], script[1]),
-            environment=_optional(message, "environment", str),
-            umask=_number(message, "umask", _UMASK) & 0o777,
-            core=max(0, _number(message, "core", 0)),
-            limit=_optional(message, "limit", int | float),
-            grace=_optional(message, "grace", int | float),
-            input=_optional(message, "input", str),
-            job=_optional(message, "job", str),
-            memory=_optional(message, "memory", int),
-            slot=_optional(message, "slot", str),
-        )
+        order.__dict__ = {name: read(message, wire) for name, wire, read in fields}
     except InvalidOrder as error:
-        raise InvalidOrder(f"invalid start order: {error}", name, token.replace("\0", "")) from None
+        if cls is not StartOrder or not is_valid_name(message.get("name")):
+            raise
+        token = _token(message, "token").replace("\0", "")
+        raise InvalidOrder(f"invalid start order: {error}", message["name"], token) from None
+    return order
 
 
-def _execution(message: Mapping[str, Any]) -> tuple[str, str]:
-    """Return name and token."""
-    name = message.get("name")
+def _execution_name(message: Mapping[str, Any], wire: str) -> str:
+    name = message.get(wire)
     if not is_valid_name(name):
         raise InvalidOrder(f"{name!r} does not name an execution")
-    return str(name), str(message.get("token") or name)
+    return str(name)
 
 
-def _value(message: Mapping[str, Any], name: str) -> Any:
-    if name not in message:
-        raise InvalidOrder(f"{name} is missing")
-    return message[name]
+def _token(message: Mapping[str, Any], wire: str) -> str:
+    return str(message.get(wire) or message.get("name"))
 
 
-def _text(message: Mapping[str, Any], name: str) -> str:
-    value = _value(message, name)
+def _new_token(message: Mapping[str, Any], wire: str) -> str:
+    token = _token(message, wire)
+    if "\0" in token:
+        raise InvalidOrder("the token contains a NUL character")
+    return token
+
+
+def _run_directory(message: Mapping[str, Any], wire: str) -> str:
+    value = _text(message, wire)
+    if not value.startswith("/") or "\0" in value:
+        raise InvalidOrder(_DIRECTORY_AND_SCRIPT)
+    return value
+
+
+def _script(message: Mapping[str, Any], wire: str) -> tuple[str, ...]:
+    value = _texts(message, wire)
+    if len(value) != 2:
+        raise InvalidOrder(_DIRECTORY_AND_SCRIPT)
+    return tuple(value)
+
+
+def _command(message: Mapping[str, Any], wire: str) -> list[str]:
+    value = _texts(message, wire)
+    if not value or not value[0]:
+        raise InvalidOrder("the command is empty")
+    return value
+
+
+def _value(message: Mapping[str, Any], wire: str) -> Any:
+    if wire not in message:
+        raise InvalidOrder(f"{wire} is missing")
+    return message[wire]
+
+
+def _text(message: Mapping[str, Any], wire: str) -> str:
+    value = message.get(wire)
     if not isinstance(value, str):
-        raise InvalidOrder(f"{name} is not text")
+        raise _unlike(message, wire, "text")
     return value
 
 
-def _texts(message: Mapping[str, Any], name: str) -> list[str]:
-    value = _value(message, name)
-    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-        raise InvalidOrder(f"{name} is not a list of texts")
+def _texts(message: Mapping[str, Any], wire: str) -> list[str]:
+    value = message.get(wire)
+    if not isinstance(value, list) or not _TEXT.issuperset(map(type, value)):
+        raise _unlike(message, wire, "a list of texts")
     return value
 
 
-def _variables(message: Mapping[str, Any]) -> dict[str, str]:
-    value = _value(message, "env")
-    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
-        raise InvalidOrder("env is not an object of texts")
+def _variables(message: Mapping[str, Any], wire: str) -> dict[str, str]:
+    value = message.get(wire)
+    if not isinstance(value, dict) or not _TEXT.issuperset(map(type, value.values())):
+        raise _unlike(message, wire, "an object of texts")
     return value
 
 
-def _secs(message: Mapping[str, Any], name: str) -> float:
-    value = _value(message, name)
+def _unlike(message: Mapping[str, Any], wire: str, kind: str) -> InvalidOrder:
+    return InvalidOrder(f"{wire} is not {kind}" if wire in message else f"{wire} is missing")
+
+
+def _secs(message: Mapping[str, Any], wire: str) -> float:
+    value = message.get(wire)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidOrder(f"{name} is not a number")
+        raise _unlike(message, wire, "a number")
     return float(value)
 
 
-def _number(message: Mapping[str, Any], name: str, default: int) -> int:
-    value = _optional(message, name, int)
-    return default if value is None else int(value)
+def _optional(*kinds: type) -> Callable[[Mapping[str, Any], str], Any]:
+    def read(message: Mapping[str, Any], wire: str) -> Any:
+        value = message.get(wire)
+        if value is not None and not isinstance(value, kinds):
+            raise InvalidOrder(f"{wire} is of a wrong type")
+        return value
+
+    return read
 
 
-def _optional(message: Mapping[str, Any], name: str, kind: Any) -> Any:
-    value = message.get(name)
-    if value is not None and not isinstance(value, kind):
-        raise InvalidOrder(f"{name} is of a wrong type")
-    return value
+_optional_int = _optional(int)
+
+
+def _mode(message: Mapping[str, Any], wire: str) -> int:
+    value = _optional_int(message, wire)
+    return _UMASK if value is None else int(value) & 0o777
+
+
+#: How a field is read, by its type.
+_READERS: dict[str, Callable[[Mapping[str, Any], str], Any]] = {
+    "str": _text,
+    "list[str]": _texts,
+    "dict[str, str]": _variables,
+    "float": _secs,
+    "bool": lambda message, wire: bool(_value(message, wire)),
+    "str | None": _optional(str),
+    "int | None": _optional_int,
+    "float | None": _optional(int, float),
+    "ExecutionName": _execution_name,
+    "Token": _token,
+    "NewToken": _new_token,
+    "RunDirectory": _run_directory,
+    "Command": _command,
+    "Script": _script,
+    "Mode": _mode,
+    "CoreLimit": lambda message, wire: max(0, int(_optional_int(message, wire) or 0)),
+    "AnyText": lambda message, wire: str(_value(message, wire)),
+    "AnyNumber": lambda message, wire: message.get(wire) or 0,
+    "Sentence": lambda message, wire: str(message.get(wire))[:MAX_SENTENCE],
+}
+_ORDERS: dict[str, tuple[Any, list[tuple[str, str, Any]]]] = {
+    cls.HEAD["do"]: (
+        cls,
+        [(name, wire, _READERS[cls.__annotations__[name]]) for name, wire, _ in cls.FIELDS],
+    )
+    for cls in Order.__args__
+}

@@ -7,7 +7,7 @@ world from the log again.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -123,6 +123,9 @@ class Engine:
         self._suspect = False
         #: unavailable hosts: not in the log, and not affected by failed decisions
         self._outages: Outages = {}
+        #: called after each decision, before it is durable; and after the world was folded again
+        self.decided: Callable[[World, Sequence[Input]], None] = lambda world, inputs: None
+        self.folded: Callable[[], None] = lambda: None
 
     # ---- in
 
@@ -169,6 +172,7 @@ class Engine:
         except Exception as e:
             # A bug: the world may be half changed, so it is folded again before the next decision.
             self._suspect = True
+            self.decided(self.world, inputs)
             self.ports.broken(e)
             self._refuse(
                 inputs, Refusal("internal", "internal error; the supervisor's log has the details")
@@ -177,6 +181,7 @@ class Engine:
         for jid in fetched - decision.touched.keys():
             if not self.world.jobs[jid].busy:
                 del self.world.jobs[jid]
+        self.decided(self.world, inputs)
         failpoints.reached("supervisor.decided")
         self._append(_Pending(inputs, decision, now.wall))
 
@@ -357,6 +362,7 @@ class Engine:
     def _load(self) -> None:
         """Fold the world from the log."""
         self.world = World(self.policy, self._agent_record, self._outages)
+        self.folded()
         self._durable.clear()
         self._finished.clear()
         self._heavy.clear()

@@ -44,7 +44,7 @@ from ..core.interface.inputs import (
 )
 from ..core.scheduling.dispatch import task_dir
 from ..core.state.agent_phase import AgentPhase
-from ..core.status.run_status import missing, status
+from ..core.status.run_status import is_cacheable, missing, status
 from ..diagnosis.explanation import brief, why
 from ..engine.decision_loop import DurableJob, Engine
 from ..engine.event_feed import EventFeed
@@ -119,6 +119,8 @@ class RunService:
         #: counts the runs ahead of it
         self._brief: set[int] = set()
         self._watchers: dict[str, set[asyncio.Event]] = {}
+        #: called with the computeJid of each status that a front end may keep
+        self.kept: Callable[[str], None] = lambda jid: None
         self.outcomes = OutcomeCache(engine.store)
         self.summaries = CommandSummaries(engine.store)
 
@@ -423,11 +425,14 @@ class RunService:
         return {**reply, "parallelStatus": self.progress.of(entry.job)}
 
     def status_now(self, request: RunStatusRequest) -> dict[str, Any]:
-        return self.describe(
-            self.job(request.uid, request.compute_jid),
-            hash_=request.compute_job_hash,
-            serial=request.compute_job_serial,
+        entry = self.job(request.uid, request.compute_jid)
+        reply = self.describe(
+            entry, hash_=request.compute_job_hash, serial=request.compute_job_serial
         )
+        if is_cacheable(self.engine.world, entry.job, reply):
+            self.kept(request.compute_jid)
+            reply["cacheable"] = True
+        return reply
 
     async def status(self, request: RunStatusRequest) -> dict[str, Any]:
         """Return the status at once, or when the run has ended, after `wait_secs` at most."""

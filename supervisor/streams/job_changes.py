@@ -1,14 +1,22 @@
-"""The names of all jobs that change durably, for front ends that keep statuses in memory.
+"""The names of jobs whose status changes, for front ends that keep statuses in memory.
 
 A reader gets every name after its first line, at least once, but no statuses. A reader that is too
 slow is ended: it must drop what it keeps and read again.
+
+Every durable change names its job. A status of a running run also depends on progress reports and
+on what is known of its agent. These change often and without an event, so they name a job only if
+its status was answered since the job was last named (`watch`): names cost less than the requests.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
 
 from ...protocol.errors import Refusal
+from ...protocol.ids import split_jid
+from ..core.interface import inputs as core_inputs
+from ..core.interface.inputs import Input
+from ..core.state.world import World
 
 #: Interval of lines without a name, which tell that the stream works.
 ALIVE_SECS = 1.0
@@ -23,11 +31,55 @@ class JobChanges:
         self._alive = alive_secs
         self._readers: set[ChangeReader] = set()
         self._closing = False
+        #: jobs whose cacheable status was answered since they were last named, by user
+        self._watched: dict[str, set[str]] = {}
 
     def __len__(self) -> int:
         return len(self._readers)
 
     def changed(self, jid: str) -> None:
+        """Name a job that changed durably."""
+        self._name(split_jid(jid)[0], jid)
+
+    def watch(self, jid: str) -> None:
+        """Name this job once when its status changes without an event. Call it with each answer
+        that may be kept.
+        """
+        self._watched.setdefault(split_jid(jid)[0], set()).add(jid)
+
+    def outdated(self, jid: str) -> None:
+        """Name the job if it is watched: its status changed without an event."""
+        uid = split_jid(jid)[0]
+        if jid in self._watched.get(uid, ()):
+            self._name(uid, jid)
+
+    def decided(self, world: World, inputs: Sequence[Input]) -> None:
+        """Name the watched jobs whose status these inputs may have changed in `world`. Their events
+        may not be durable yet.
+        """
+        if not self._watched:
+            return
+        for input_ in inputs:
+            for jid in core_inputs.jids(input_):
+                self.outdated(jid)
+            key = core_inputs.agent_key(input_)
+            view = None if key is None else world.agents.get(key)
+            if key is not None and (view is None or not view.known):
+                for jid in tuple(self._watched.get(key.uid, ())):
+                    self._name(key.uid, jid)
+
+    def folded(self) -> None:
+        """Name all watched jobs: no agent is known after the world was folded from the log."""
+        for uid, jids in tuple(self._watched.items()):
+            for jid in tuple(jids):
+                self._name(uid, jid)
+
+    def _name(self, uid: str, jid: str) -> None:
+        watched = self._watched.get(uid)
+        if watched is not None:
+            watched.discard(jid)
+            if not watched:
+                del self._watched[uid]
         for reader in self._readers:
             reader.add(jid)
 

@@ -103,6 +103,7 @@ class LiveUpdates:
             reader.changed(job.jid, position)
 
     def progressed(self, jid: str) -> None:
+        self.changes.outdated(jid)
         for reader in self._readers.get(split_jid(jid)[0], ()):
             reader.progressed(jid)
 

@@ -21,6 +21,7 @@ from jobscribe.agent.keeper import process
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.launch.job_script import script
 from jobscribe.protocol.launch.keeper_messages import StartOrder
+from jobscribe.protocol.launch.message_fields import encode
 from jobscribe.protocol.wire.messages import TaskSpec
 
 AT_ONCE = 2
@@ -139,14 +140,14 @@ def _drive(sock: socket.socket, place: Path, jobs: int) -> tuple[float, float]:
             f"{folder}/run/{token.name}",
         )
         command = StartOrder(
-            token.name,
-            str(token),
-            run_dir,
-            ["/bin/true"],
-            {"PATH": "/usr/bin:/bin", "HOME": "/"},
+            name=token.name,
+            token=str(token),
+            run_dir=run_dir,
+            command=["/bin/true"],
+            env={"PATH": "/usr/bin:/bin", "HOME": "/"},
             script=(text, ""),
         )
-        orders.append(command.encode())
+        orders.append(encode(command))
     begin = time.perf_counter()
     for order in orders[:AT_ONCE]:
         sock.sendall(json.dumps(order).encode() + b"\n")

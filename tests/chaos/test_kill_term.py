@@ -2,6 +2,7 @@
 supervisor exits in time.
 """
 
+import contextlib
 import http.client
 import json
 import signal
@@ -21,6 +22,8 @@ from jobscribe.client.sync_client import Client
 
 #: Seconds until a status is true again after a restart, and until a drained supervisor has exited.
 TRUE_SECS = END_SECS = 5
+#: Requests that a connection has sent when the supervisor begins to stop. They fit into its buffers.
+REQUESTS = 100
 
 APP = """
 import time
@@ -65,8 +68,12 @@ def test_told_to_stop_it_drains(
         until(lambda: load.answered > 20, "there is load")
         begun = time.monotonic()
         assert site.process is not None
+        # its connection has requests when it begins to stop, however little time the test gets
+        site.process.send_signal(signal.SIGSTOP)
+        _send_requests(kept, site.token)
         site.process.send_signal(signal.SIGTERM)
-        said = _asked_while_it_drains(kept, site.token)
+        site.process.send_signal(signal.SIGCONT)
+        said = _answers(kept)
         code = site.process.wait(END_SECS * ROOM)
         took = time.monotonic() - begun
         site.stop()
@@ -108,29 +115,26 @@ def _open_ends(
     return [events_, stream, upload, call]
 
 
-def _asked_while_it_drains(connection: http.client.HTTPConnection, token: str) -> dict[str, int]:
-    """Send new requests on an open connection until it is closed. Return how often each answer
-    came.
-    """
+def _send_requests(connection: http.client.HTTPConnection, token: str) -> None:
+    """Send many requests at once on an open connection."""
+    for _ in range(REQUESTS):
+        body = json.dumps({"reqId": req_id(), "run": spec(["true"], UIDS[1])})
+        head = f"POST /api/run-simulation HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
+        connection.sock.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+
+
+def _answers(connection: http.client.HTTPConnection) -> dict[str, int]:
+    """Return how often each answer came until the connection was closed."""
     told: dict[str, int] = {}
-    while True:
-        try:
-            run = spec(["true"], UIDS[1])
-            connection.request(
-                "POST",
-                "/api/run-simulation",
-                json.dumps({"reqId": req_id(), "run": run}),
-                {"Authorization": "Bearer " + token},
-            )
-            reply = connection.getresponse()
-            body = json.loads(reply.read())
-        except (OSError, http.client.HTTPException):
-            return told
-        finally:
-            connection.auto_open = 0
-        if reply.status != 200:
-            assert (reply.status, body["code"], body["retry"]) == (503, "draining", True), body
-        told[body.get("code", "accepted")] = told.get(body.get("code", "accepted"), 0) + 1
+    with connection.sock.makefile("rb") as answers, contextlib.suppress(OSError):
+        while line := answers.readline():
+            headers = http.client.parse_headers(answers)
+            status = int(line.split()[1])
+            body = json.loads(answers.read(int(headers["Content-Length"])))
+            if status != 200:
+                assert (status, body["code"], body["retry"]) == (503, "draining", True), body
+            told[body.get("code", "accepted")] = told.get(body.get("code", "accepted"), 0) + 1
+    return told
 
 
 def _check_retryable(poll: Poll) -> None:

@@ -30,6 +30,7 @@ from sim_time import Life, Time
 
 from jobscribe.protocol.ids import AgentKey, Token
 from jobscribe.protocol.launch.keeper_messages import StartOrder
+from jobscribe.protocol.launch.message_fields import encode
 
 pytestmark = pytest.mark.process
 
@@ -196,14 +197,14 @@ class Real:
             f"{trap}: > ready; while [ ! -e go ]; do sleep 0.02; done; exit {code}",
         )
         order = StartOrder(
-            token.name,
-            str(token),
-            str(where),
-            command,
-            {"PATH": "/usr/bin:/bin"},
+            name=token.name,
+            token=str(token),
+            run_dir=str(where),
+            command=command,
+            env={"PATH": "/usr/bin:/bin"},
             grace=GRACE_SECS,
         )
-        self.order(**order.encode())
+        self.order(**encode(order))
 
     def ended(self, token: Token) -> None:
         self.until(

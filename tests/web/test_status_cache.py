@@ -35,6 +35,7 @@ def status(state: str, **fields: Any) -> dict[str, Any]:
         "simulationType": "odd",
         "known": True,
         "over": state not in ("pending", "running"),
+        "elapsedTime": 5.0,
         "position": 7,
         "batch": None,
         **fields,
@@ -231,6 +232,75 @@ def test_what_may_change_without_an_event_is_not_kept(side: Side, reply: dict[st
     assert side.asked == before + 3
 
 
+def running(**fields: Any) -> dict[str, Any]:
+    """Return the status of a running run that may be kept."""
+    return status("running", cacheable=True, **fields)
+
+
+def test_the_time_of_a_running_run_grows_while_its_status_is_kept(side: Side) -> None:
+    side.state = running()
+    side.remember()
+    before = side.asked
+    side.now += 1.0
+    assert side.poll() == {**side.state, "elapsedTime": 6.0}
+    side.now += 0.25
+    assert side.poll() == {**side.state, "elapsedTime": 6.25}
+    assert side.asked == before and side.state["elapsedTime"] == 5.0
+
+
+def test_a_named_running_job_is_asked_for_again(side: Side) -> None:
+    side.state = running()
+    side.remember()
+    side.state = running(parallelStatus={"percentComplete": 50.0})
+    side.send(f"{JID}\n".encode())
+    assert side.poll() == side.state
+    side.state = status("completed", position=9)
+    side.send(f"{JID}\n".encode())
+    assert side.poll() == side.state
+
+
+def test_a_late_stream_is_not_trusted_about_a_running_run(side: Side) -> None:
+    side.state = running()
+    side.remember()
+    side.state = running(elapsedTime=6.5)
+    side.now += status_cache.LATE_SECS
+    assert status_cache.LATE_SECS < status_cache.SILENT_SECS
+    before = side.asked
+    assert side.poll() == side.poll() == side.state and side.asked == before + 2
+    side.send(b"\n")
+    side.remember()
+
+
+def test_the_status_of_a_running_run_is_asked_for_again_after_a_while(side: Side) -> None:
+    side.state = running()
+    side.remember()
+    for _ in range(int(status_cache.RUNNING_SECS)):
+        side.now += 1.0
+        side.send(b"\n")
+    side.state = running(elapsedTime=14.9)
+    before = side.asked
+    assert side.poll() == side.state and side.asked == before + 1
+    assert side.poll() == side.state and side.asked == before + 1
+
+
+def test_no_time_is_smaller_than_that_of_an_answer_that_overtook(side: Side) -> None:
+    side.state = running()
+    side.remember()
+    side.cache.drop(JID)
+
+    def slow() -> dict[str, Any]:
+        old = running(elapsedTime=6.0)
+        side.now += 0.5
+        overtaking = RunStatusRequest(uid=ANN, compute_jid=JID, compute_job_serial=SERIAL)
+        side.state = running(elapsedTime=6.4)
+        assert side.poll(overtaking)["elapsedTime"] == 6.4
+        return old
+
+    assert side.cache.status(ASKED, slow)["elapsedTime"] == 6.0
+    before = side.asked
+    assert side.poll()["elapsedTime"] == 6.4 and side.asked == before
+
+
 def test_the_current_run_of_a_job_is_always_asked_for(side: Side) -> None:
     side.remember()
     current = RunStatusRequest(uid=ANN, compute_jid=JID)
@@ -392,3 +462,58 @@ def test_a_purged_run_is_not_answered_from_memory(make_site: Any, make_web: Any)
     }
     until(lambda: len(statuses) or not ann.said("/run-status", body))
     until(lambda: ann.said("/run-status", body)["state"] == "job_run_purged")
+
+
+class Poller:
+    """A page of one front end: no answer goes back."""
+
+    def __init__(self, web: FrontEnd, body: dict[str, Any]) -> None:
+        self._user, self._body = web.as_(ANN), body
+        self._last = (0, 0.0)
+        self.polls = self.asked = 0
+        upstream = web.app.extensions["jobscribe"].upstream
+        ask = upstream.object
+
+        def counted(name: str, request: Any) -> Any:
+            self.asked += 1
+            return ask(name, request)
+
+        upstream.object = counted
+
+    def frames(self) -> int:
+        """Return the number of frames that the status shows."""
+        self.polls += 1
+        reply = self._user.said("/run-status", self._body)
+        now = (reply["frameCount"], reply["elapsedTime"])
+        assert now[0] >= self._last[0] and now[1] >= self._last[1], (self._last, reply)
+        self._last = now
+        return int(now[0])
+
+    def until(self, frames: int) -> int:
+        until(lambda: self.frames() >= frames)
+        return self._last[0]
+
+
+@pytest.mark.process
+def test_the_progress_of_a_running_run_reaches_all_front_ends_and_never_goes_back(
+    make_site: Any, make_web: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status_cache, "RUNNING_SECS", 3600.0)
+    site = make_site().start()
+    web = make_web(str(site.root))
+    ann = web.as_(ANN)
+    run = {
+        "simulationType": "heat",
+        "simulationId": "moving01",
+        "report": "heatAnimation",
+        "models": {"heatAnimation": {"frames": 1000, "paceSecs": 0.3}},
+    }
+    reply = ann.said("/run-simulation", run)
+    until(lambda: ann.said("/run-status", reply["nextRequest"])["state"] == "running")
+    one, other = (Poller(w, reply["nextRequest"]) for w in (web, make_web(str(site.root))))
+    seen = 0
+    for first, second in 3 * ((one, other), (other, one)):
+        seen = second.until(first.until(seen + 1))
+    assert one.asked < one.polls and other.asked < other.polls, "from memory"
+    ann.said("/run-cancel", reply["nextRequest"])
+    assert ann.said("/run-status", reply["nextRequest"])["state"] == "canceled"

@@ -1,11 +1,13 @@
-"""Statuses of runs that are over, in the memory of the front end.
+"""Statuses of runs that are over or running, in the memory of the front end.
 
-The status of such a run changes only by a durable event of its job (a new run, a purge). The
-supervisor streams the names of changed jobs; a status is kept from the moment it was asked for
-until its job is named, and only while the stream works. So an answer is never older than an earlier
-one of this process: a broken or silent stream, a change while a status is on its way, and each
-request of this front end that changes the job drop what is kept. The caller checks the user: a
-computeJid contains the uid.
+The status of a run that is over changes only by a durable event of its job (a new run, a purge). Of
+a running run, the supervisor says which statuses can be kept (`cacheable`): apart from
+`elapsedTime`, which grows with the clock, they change by events, progress reports and the state of
+an agent. The supervisor streams the names of all these jobs; a status is kept from the moment it
+was asked for until its job is named, and only while the stream works. So an answer is never older
+than an earlier one of this process: a broken or silent stream, a change while a status is on its
+way, and each request of this front end that changes the job drop what is kept. The caller checks
+the user: a computeJid contains the uid.
 """
 
 import os
@@ -24,6 +26,10 @@ Reply = dict[str, Any]
 KEPT = 2_000
 #: The supervisor sends a line every second; a stream that is silent for longer than this is broken.
 SILENT_SECS = 3.0
+#: The same for the status of a running run, which changes more often: it is asked for meanwhile.
+LATE_SECS = 1.5
+#: A status of a running run is asked for again after this time, because clocks differ.
+RUNNING_SECS = 10.0
 #: The stream is closed when no status was asked for in this time.
 UNUSED_SECS = 60.0
 FIRST_PAUSE_SECS, LONGEST_PAUSE_SECS = 0.2, 10.0
@@ -46,6 +52,32 @@ class _Question:
         self.valid = True
 
 
+class _Kept:
+    """A status. began: time at which `elapsedTime` was 0, at the latest; None if the run is over.
+    until: time at which it must be asked for again.
+    """
+
+    __slots__ = ("began", "reply", "until")
+
+    def __init__(self, reply: Reply, now: float) -> None:
+        self.reply = reply
+        self.began = now - reply["elapsedTime"] if _is_cacheable(reply) else None
+        self.until = now + RUNNING_SECS
+
+    def answer(self, now: float, heard: float) -> Reply | None:
+        """Return the status at `now`, or None if it is too old, or the stream is late."""
+        if self.began is None:
+            return self.reply
+        if now >= self.until or now - heard >= LATE_SECS:
+            return None
+        return {**self.reply, "elapsedTime": now - self.began}
+
+    def not_before(self, other: "_Kept") -> None:
+        """Answer no smaller `elapsedTime` than `other`, a status of the same run."""
+        if self.began is not None and other.began is not None:
+            self.began = min(self.began, other.began)
+
+
 class StatusCache:
     """Safe for threads, and for processes that fork. open_stream: opens the stream of changed jobs;
     raises ClientError.
@@ -65,7 +97,7 @@ class StatusCache:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._thread: threading.Thread | None = None
-        self._kept: OrderedDict[str, dict[tuple[str | None, int], Reply]] = OrderedDict()
+        self._kept: OrderedDict[str, dict[tuple[str | None, int], _Kept]] = OrderedDict()
         self._questions: dict[str, set[_Question]] = {}
         self._connected = False
         self._heard = self._used = 0.0
@@ -82,12 +114,15 @@ class StatusCache:
         jid, key = request.compute_jid, (request.compute_job_hash, request.compute_job_serial)
         question = _Question()
         with self._lock:
-            self._used = self._clock()
+            self._used = now = self._clock()
             if self._works():
                 kept = self._kept.get(jid, {}).get(key)
-                if kept is not None:
+                answer = None if kept is None else kept.answer(now, self._heard)
+                if answer is not None:
                     self._kept.move_to_end(jid)
-                    return kept
+                    return answer
+                if kept is not None:
+                    del self._kept[jid]
                 self._questions.setdefault(jid, set()).add(question)
             else:
                 question.valid = False
@@ -97,12 +132,9 @@ class StatusCache:
         finally:
             with self._lock:
                 self._forget(jid, question)
-                if reply is not None and _is_final(reply):
+                if reply is not None and (_is_final(reply) or _is_cacheable(reply)):
                     self._start()
-                    if question.valid and self._works():
-                        self._kept.setdefault(jid, {})[key] = reply
-                        while len(self._kept) > KEPT:
-                            self._kept.popitem(last=False)
+                    self._keep(jid, key, _Kept(reply, self._clock()), valid=question.valid)
         return reply
 
     def drop(self, jid: str) -> None:
@@ -123,6 +155,19 @@ class StatusCache:
 
     def _works(self) -> bool:
         return self._connected and self._clock() - self._heard < SILENT_SECS
+
+    def _keep(self, jid: str, key: tuple[str | None, int], kept: _Kept, *, valid: bool) -> None:
+        """Keep the status if it is valid. In any case, no status of the same run that is kept
+        answers a smaller `elapsedTime` from now on.
+        """
+        for (_, serial), other in self._kept.get(jid, {}).items():
+            if serial == key[1]:
+                other.not_before(kept)
+                kept.not_before(other)
+        if valid and self._works():
+            self._kept.setdefault(jid, {})[key] = kept
+            while len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
 
     def _forget(self, jid: str, question: _Question) -> None:
         questions = self._questions.get(jid)
@@ -181,6 +226,10 @@ class StatusCache:
             self._connected, self._heard = True, self._clock()
             for name in names:
                 self._changed(name.decode())
+
+
+def _is_cacheable(reply: Reply) -> bool:
+    return reply.get("cacheable") is True and not reply.get("over")
 
 
 def _is_final(reply: Reply) -> bool:

@@ -132,9 +132,9 @@ class Execution:
 
     def report(self) -> ExecutionReport:
         return ExecutionReport(
-            self.name,
-            self.token,
-            self.life.state,
+            name=self.name,
+            token=self.token,
+            state=self.life.state,
             pid=self.pid,
             start_ticks=self.ticks,
             started_at=self.life.started_at,

@@ -11,7 +11,7 @@ from ....db.records.job_record import roles, usage
 from ....diagnosis.causes import QueueState
 from ....protocol.clusters.batch import BatchState
 from ....protocol.ids import AgentKey, AgentKind
-from ....protocol.jobs.status import ACTIVE, PENDING, PURGED
+from ....protocol.jobs.status import ACTIVE, PENDING, PURGED, RUNNING
 from ..interface.inputs import Now
 from ..resources import concurrency_limits, gang_allocator, host_selection, unschedulable
 from ..resources.concurrency_limits import LimitWait, RunKey
@@ -57,6 +57,25 @@ def status(
     if hash_ is not None and hash_ != run.spec.compute_job_hash:
         return missing(job.jid, "computeJobHash-mismatch")
     return _current(world, job, run, position, now, store_fails_since)
+
+
+def is_cacheable(world: World, job: Job, reply: dict[str, Any]) -> bool:
+    """Return whether this status, apart from the growth of `elapsedTime`, changes only by events of
+    the job, progress reports, and reports or the loss of its agents.
+
+    True for a running run that is known, with the start by a monotonic clock. A run that waits is
+    described by other runs, and a run in a batch scheduler by the scheduler's reports.
+    """
+    run = job.run
+    return (
+        run is not None
+        and reply["state"] == RUNNING
+        and reply.get("computeJobSerial") == run.serial
+        and reply["known"]
+        and reply["jobStatusMessage"] is None
+        and run.spec.driver not in world.policy.batch
+        and any(t.token in world.began for t in run.live_tasks)
+    )
 
 
 def _current(

@@ -19,11 +19,13 @@ from jobscribe.supervisor.core.agents import lifecycle
 from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.interface.effects import ListTasks, SetTimer
 from jobscribe.supervisor.core.resources import concurrency_limits
+from jobscribe.supervisor.core.resources.fair_share import FairShare
 from jobscribe.supervisor.core.runs import reconciler, retention, termination
 from jobscribe.supervisor.core.scheduling import dispatch, placement
 from jobscribe.supervisor.core.state.transaction import Transaction
 from jobscribe.supervisor.core.state.world import World
 from jobscribe.supervisor.engine.decision_loop import Engine
+from jobscribe.supervisor.streams.job_changes import JobChanges
 
 
 def acts_before_it_is_durable() -> list[Patch]:
@@ -131,6 +133,10 @@ def calls_a_run_over_its_limit_canceled() -> list[Patch]:
     return [(termination, "time_limit", time_limit)]
 
 
+def names_no_job_of_a_lost_agent() -> list[Patch]:
+    return [(JobChanges, "decided", lambda self, world, inputs: None)]
+
+
 def remembers_one_token_of_an_agent() -> list[Patch]:
     return [(agent_fold, "TOKENS_KEPT", 1)]
 
@@ -170,6 +176,10 @@ def queues_anew_in_any_order() -> list[Patch]:
     return [(World, "restore", restore)]
 
 
+def serves_users_in_the_order_of_submission() -> list[Patch]:
+    return [(FairShare, "level", lambda self, account: 0.0)]
+
+
 #: Each is found within 60 seeds, most in the first.
 BUGS: tuple[Callable[[], list[Patch]], ...] = (
     acts_before_it_is_durable,
@@ -182,10 +192,12 @@ BUGS: tuple[Callable[[], list[Patch]], ...] = (
     takes_no_slots_after_a_restart,
     asks_for_nothing_that_is_owed,
     sends_a_stop_once,
+    names_no_job_of_a_lost_agent,
     remembers_one_token_of_an_agent,
     takes_silence_for_death,
     purges_what_runs,
     queues_anew_in_any_order,
+    serves_users_in_the_order_of_submission,
     *GANG_BUGS,
     *HOST_BUGS,
     *BATCH_BUGS,

@@ -28,6 +28,7 @@ COINCIDENCES = (
     "an end was taken from its evidence",
     "a start found a keeper that lived",
     "two agents of one key lived at once",
+    "a front end dropped the status of a running run",
     "a newer connection of an agent ended the older one",
     "counted: agentReplaced",
     "an idle agent was sent home",
@@ -78,7 +79,6 @@ COINCIDENCES = (
     "users took turns",
     "a user waited for the limit of running runs",
     "a keeper died while runs waited with it for a slot",
-    "a run had waited too long with its agent for a slot",
     *(
         f"it was told: {why}"
         for why in (

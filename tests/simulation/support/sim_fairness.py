@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 #: The configurations of lives; the seed chooses.
 SITES = (
-    Queues(),
-    Queues(),
+    *(5 * (Queues(),)),
+    Queues(queues={"lab": Queue(users=USERS[:1])}, limits=UserLimits(queued=8)),
     Queues(queues={"lab": Queue(users=USERS[:1], share=2.0)}),
     Queues(queues={"small": Queue(users=USERS[1:2], borrow=False)}, limits=UserLimits(running=2)),
 )

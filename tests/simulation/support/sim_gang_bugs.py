@@ -9,7 +9,7 @@ from jobscribe.diagnosis.exit_table import Diagnosis
 from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.interface.effects import SetTimer
-from jobscribe.supervisor.core.resources import gang_allocator
+from jobscribe.supervisor.core.resources import gang_allocator, node_pool
 from jobscribe.supervisor.core.resources.limit_pools import ArrayPool, LimitPool
 from jobscribe.supervisor.core.runs import attempts, debug_hold, dependencies, termination
 from jobscribe.supervisor.core.runs.attempt_policies import Verdict
@@ -40,23 +40,23 @@ def keeps_what_a_task_had() -> list[Patch]:
 
 
 def forgets_what_gangs_have_at_a_restart() -> list[Patch]:
-    return [(gang_allocator, "record_placed", lambda room, ticket, roles, places: None)]
+    return [(gang_allocator, "record_placed", lambda *_: None)]
 
 
 def gives_cores_twice() -> list[Patch]:
-    original = gang_allocator._add_usage
+    original = node_pool._add_usage
 
     def add(books: Any, role: Any, place: Any, sign: int) -> None:
         original(books, msgspec.structs.replace(role, cpu=role.cpu // 2), place, sign)
 
-    return [(gang_allocator, "_add_usage", add)]
+    return [(node_pool, "_add_usage", add)]
 
 
 def gives_a_port_twice() -> list[Patch]:
     def next_ports(node: Any, books: Any, count: int, but: Any = ()) -> list[int]:
         return [p for p in node.ports if p not in books.avoided and p not in but][:count]
 
-    return [(gang_allocator, "_next_ports", next_ports)]
+    return [(node_pool, "_next_ports", next_ports)]
 
 
 def starts_the_next_attempt_too_early() -> list[Patch]:

@@ -85,6 +85,7 @@ class Supervisor:
         self.on_projected: Callable[[Job], None] = lambda job: None
         self.on_decision: Callable[[], None] = lambda: None
         self.on_start: Callable[[], None] = lambda: None
+        self.on_engine: Callable[[], None] = lambda: None
         self.on_death: Callable[[], None] = lambda: None
         self.on_removed: Callable[[str, int], None] = lambda jid, serial: None
         self._launched: set[Any] = set()
@@ -110,6 +111,7 @@ class Supervisor:
         self._committing = False
         self._delivered_at = self.well_since = self.time.now
         self.engine = Engine(self.policy, self.store, self)
+        self.on_engine()
         self.guarded(self.engine.start)
         if self.running:
             self.on_decision()

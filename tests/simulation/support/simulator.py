@@ -18,6 +18,7 @@ from sim_checks import Checks
 from sim_clients import Clients
 from sim_crashes import strike
 from sim_faults import CALM_SECS, STORM_SECS, Swarm
+from sim_front_end import FrontEnd
 from sim_machine import Machine
 from sim_recipes import nodes
 from sim_reference_model import ReferenceModel
@@ -26,6 +27,7 @@ from sim_supervisor import Supervisor
 from sim_time import BEGIN, Time
 
 from jobscribe.agent.session import state_machine
+from jobscribe.db.events.state import Job
 from jobscribe.protocol.wire.codec import MAX_FRAME
 from jobscribe.runtime import failpoints
 from jobscribe.supervisor.core.scheduling import placement
@@ -101,7 +103,9 @@ class Simulator:
         self.machine.on_spawn = self.ledger.spawned
         self.checks = Checks(self)
         self.seen: set[object] = set()
-        self.supervisor.on_projected = self.checks.projected
+        self.front_end = FrontEnd(self)
+        self.supervisor.on_engine = self.front_end.follow
+        self.supervisor.on_projected = self._projected
         self.supervisor.on_removed = self._removed
         # waiting callers are disconnected
         self.supervisor.on_death = self.clients.calls.clear
@@ -142,6 +146,10 @@ class Simulator:
         self.hosts.decided()
         self.fairness.decided()
 
+    def _projected(self, job: Job) -> None:
+        self.front_end.projected(job)
+        self.checks.projected(job)
+
     def _stranger(self) -> None:
         """Let another process listen on one of the task ports for a while."""
         r = self.time.random
@@ -155,10 +163,12 @@ class Simulator:
 
     def _until(self, at: float) -> None:
         time, check, account = self.time, self.checks.step, self.ledger.step
+        compare = self.front_end.step
         while time.next_at() <= at:
             time.step()
             account()
             check()
+            compare()
         time.now = at
 
     def _soon(self, steps: int, what: str) -> None:

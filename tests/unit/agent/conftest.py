@@ -27,6 +27,7 @@ from jobscribe.protocol.ids import Token, parse_token
 from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.launch.job_script import identity_variables, job_environment, script
 from jobscribe.protocol.launch.keeper_messages import StartOrder
+from jobscribe.protocol.launch.message_fields import encode
 from jobscribe.protocol.wire.messages import TaskSpec
 
 NOBODY = 65534
@@ -221,17 +222,18 @@ class Keeper:
         )
         login = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/"}
         identity = identity_variables(token, str(where), self.evidence(token))
-        return StartOrder(
-            token.name,
-            str(token),
-            str(where),
-            spec.command,
-            {**job_environment(login), **spec.env, **identity},
+        order = StartOrder(
+            name=token.name,
+            token=str(token),
+            run_dir=str(where),
+            command=spec.command,
+            env={**job_environment(login), **spec.env, **identity},
             script=(script(token, spec, login, self.evidence(token)), ""),
             core=core,
             limit=limit,
             grace=grace,
-        ).encode()
+        )
+        return encode(order)
 
     def launch(self, shell: str | None = None, **more: Any) -> Token:
         token = self.token()

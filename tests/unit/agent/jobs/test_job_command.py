@@ -17,6 +17,7 @@ from jobscribe.protocol.ids import Token
 from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.launch.job_script import identity_variables, job_environment, script
 from jobscribe.protocol.launch.keeper_messages import StartOrder
+from jobscribe.protocol.launch.message_fields import encode
 from jobscribe.protocol.wire.messages import AppInput, TaskSpec
 
 from ..conftest import Keeper, until
@@ -80,17 +81,17 @@ class Runs:
         login = LOGIN | {"NAP": keeper.nap}
         identity = identity_variables(token, str(run_dir), evidence)
         order = StartOrder(
-            token.name,
-            str(token),
-            str(run_dir),
-            spec.command,
-            {**job_environment(login), **spec.env, **identity},
+            name=token.name,
+            token=str(token),
+            run_dir=str(run_dir),
+            command=spec.command,
+            env={**job_environment(login), **spec.env, **identity},
             script=(script(token, spec, login, evidence), ""),
             limit=limit,
             grace=2.0,
             input=job_input.input_json(asked, str(run_dir), names),
         )
-        keeper.send(**order.encode())
+        keeper.send(**encode(order))
         return token
 
     def run(self, app: str, model: str = "testReport", **more: Any) -> tuple[ExitInfo, Token]:

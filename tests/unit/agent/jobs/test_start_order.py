@@ -22,6 +22,7 @@ from jobscribe.protocol.launch.keeper_messages import (
     StartOrder,
     parse_order,
 )
+from jobscribe.protocol.launch.message_fields import encode
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.protocol.wire.messages import Shared, TaskSpec
 from jobscribe.runtime.log.logger import Direct, Log
@@ -63,7 +64,7 @@ class Ground:
 
     def _sent(self, order: Order) -> None:
         """Take an order as the keeper does: encoded and parsed."""
-        order = parse_order(json.loads(json.dumps(order.encode())))
+        order = parse_order(json.loads(json.dumps(encode(order))))
         if isinstance(order, SetEnvironment):
             assert order.name not in self.environments, "it is sent once"
             self.environments[order.name] = order
@@ -221,8 +222,8 @@ def test_what_was_not_asked_for_is_not_in_the_order(tmp_path: Path, memory: int 
     batch_site.starter.start(token(), batch_site.spec(memory_bytes=memory), None)
     (order,) = batch_site.orders
     assert (order.memory, order.job, order.input) == (memory, None, None)
-    assert ("memory" in order.encode()) == (memory is not None)
-    assert not {"job", "input"} & set(order.encode())
+    assert ("memory" in encode(order)) == (memory is not None)
+    assert not {"job", "input"} & set(encode(order))
 
 
 async def test_a_line_about_a_start_carries_the_ids_of_the_execution(tmp_path: Path) -> None:

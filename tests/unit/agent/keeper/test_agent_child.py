@@ -19,10 +19,11 @@ from jobscribe.agent.keeper.executions.state import Execution
 from jobscribe.agent.keeper.linux.cgroups import Cgroups
 from jobscribe.agent.keeper.loop.event_loop import Loop
 from jobscribe.protocol.launch.keeper_reports import Hello
+from jobscribe.protocol.launch.message_fields import encode
 
 pytestmark = pytest.mark.process
 
-HELLO = Hello({}, None, "/nowhere", 1, "off", [])
+HELLO = Hello(agent={}, log=None, folder="/nowhere", keeper_pid=1, cgroups="off", executions=[])
 
 
 @pytest.fixture
@@ -97,7 +98,7 @@ def test_what_waits_for_a_deaf_agent_is_bounded_and_the_truth_arrives_later(
     loop.watch(agent.link.fileno(), selectors.EVENT_READ, read)
     loop.call_at("too long", time.monotonic() + 30, lambda: loop.stop(1))
     assert loop.run() == 0
-    assert received.startswith(json.dumps(HELLO.encode()).encode() + b"\n")
+    assert received.startswith(json.dumps(encode(HELLO)).encode() + b"\n")
     seat._channel.close()
 
 

@@ -9,14 +9,15 @@ from jobscribe.protocol.ids import Token, op_id
 from jobscribe.protocol.jobs.execution_state import ExecutionState
 from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.launch.keeper_reports import ExecutionReport, Hello, Pong
+from jobscribe.protocol.launch.message_fields import encode
 from jobscribe.protocol.wire.messages import Execution
 
 T = Token("user0001-sim00001-command", 100, 1, "main", 0)
 NEXT = msgspec.structs.replace(T, serial=101)
 REPORT = ExecutionReport(
-    T.name,
-    str(T),
-    ExecutionState.ENDED,
+    name=T.name,
+    token=str(T),
+    state=ExecutionState.ENDED,
     pid=50,
     start_ticks=7,
     started_at=1.5,
@@ -33,24 +34,33 @@ FIELDS = (
 
 
 def test_the_bytes_of_a_keepers_messages() -> None:
-    hello = Hello({"agentId": "a"}, None, "/f", 9, "v2", [REPORT.fields()])
+    hello = Hello(
+        agent={"agentId": "a"},
+        log=None,
+        folder="/f",
+        keeper_pid=9,
+        cgroups="v2",
+        executions=[encode(REPORT)],
+    )
     running = ExecutionReport(
-        *("n", "t", ExecutionState.RUNNING),
+        name="n",
+        token="t",
+        state=ExecutionState.RUNNING,
         **dict.fromkeys(
             ("pid", "start_ticks", "started_at", "elapsed", "run_dir", "exit", "successor")
         ),
     )
-    assert json.dumps(REPORT.encode()) == f'{{"is": "ended", {FIELDS}'
-    assert running.encode()["is"] == "started"
-    assert json.dumps(Pong(3).encode()) == '{"is": "pong", "n": 3}'
-    assert json.dumps(hello.encode()) == (
+    assert json.dumps(REPORT.encode_change()) == f'{{"is": "ended", {FIELDS}'
+    assert running.encode_change()["is"] == "started"
+    assert json.dumps(encode(Pong(number=3))) == '{"is": "pong", "n": 3}'
+    assert json.dumps(encode(hello)) == (
         '{"is": "hello", "agent": {"agentId": "a"}, "log": null, "folder": "/f", "keeperPid": 9, '
         '"cgroups": "v2", "pings": true, "runsAhead": true, "executions": [{' + FIELDS + "]}"
     )
 
 
 def test_a_report_is_decoded_into_the_wires_type() -> None:
-    reported = decode_report(json.loads(json.dumps(REPORT.encode())))
+    reported = decode_report(json.loads(json.dumps(REPORT.encode_change())))
     assert reported.run_dir == "/d"
     assert reported.execution == Execution(
         token=T,

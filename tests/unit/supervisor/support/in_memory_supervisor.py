@@ -205,6 +205,9 @@ class InMemorySupervisor:
         )
         self.live = LiveUpdates(self.desk, **(live or {}))
         self.progress.heard = self.live.progressed
+        changes = self.live.changes
+        self.desk.kept = changes.watch
+        self.engine.decided, self.engine.folded = changes.decided, changes.folded
         self.calls = Calls(
             self.desk, self.hub, self.counters, os.urandom, call_secs=call_secs, per_user=per_user
         )
