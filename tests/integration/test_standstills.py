@@ -25,7 +25,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 def stand_still():
     "Who is late by this is the idle process, as it would be on a machine that stood still."
     floor = scheduling_noise.floor()
-    pid = floor._process.pid
+    pid = floor.pid
     while not floor.measures():
         time.sleep(0.01)
     os.kill(pid, signal.SIGSTOP)
