@@ -168,6 +168,21 @@ def test_last(shared):
     ), said
 
 
+def test_all_workers_read_one_idle_process(tried: Tried, tmp_path: Path) -> None:
+    said = tried(
+        f"""
+def test_it(worker_id):
+    with open("{tmp_path}/idle", "a") as file:
+        file.write(f"{{worker_id}} {{scheduling_noise.floor().pid}}\\n")
+
+test_other = test_it
+""",
+        "-n2",
+    )
+    rows = [line.split() for line in (tmp_path / "idle").read_text().splitlines()]
+    assert {row[0] for row in rows} == {"gw0", "gw1"} and len({row[1] for row in rows}) == 1, said
+
+
 def test_what_uses_no_process_is_never_repeated(tried: Tried) -> None:
     said = tried("""
 pytestmark = []
