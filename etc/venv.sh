@@ -29,7 +29,7 @@ mkdir -p .types
 
 stamp=$venv/.made-for-$name
 by="$("$python" -c 'import sys; print(sys.version, sys.base_prefix)' | tr '\n' ' ')$(pwd -P)"
-want="$(cat setup.py pyproject.toml protocol/version.py etc/venv.sh "$lock" | sha256sum | cut -d' ' -f1) $by"
+want="$(cat setup.py pyproject.toml protocol/version.py etc/venv.sh etc/editable_finder.py "$lock" | sha256sum | cut -d' ' -f1) $by"
 if [ -x $venv/bin/python ] && [ "$(cat "$stamp" 2>/dev/null || true)" = "$want" ]; then
     exit 0
 fi
@@ -61,4 +61,7 @@ install="$venv/bin/python -m pip install --no-compile --quiet --disable-pip-vers
 $install --require-hashes --requirement "$lock" >&2
 # setuptools, which builds it, is one of the locked packages
 $install --no-build-isolation --editable . >&2
+finder=$(echo $venv/lib/python3.*/site-packages/__editable___jobscribe_*_finder.py)
+{ grep '^MAPPING' "$finder"; cat etc/editable_finder.py; } > "$venv/finder.py"
+mv "$venv/finder.py" "$finder"
 echo "$want" > "$stamp"

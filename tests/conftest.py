@@ -35,6 +35,8 @@ _began, _failed, _timeout = (
     pytest.StashKey[str](),
     pytest.StashKey[Any](),
 )
+#: Key of a worker's input: path of the records and pid of the idle process.
+IDLE = "idle process"
 #: Report section with the evidence, and number of failure lines shown.
 STOOD, SHOWN_LINES = "the machine stood still", 6
 _guard = process_guard.ProcessGuard()
@@ -43,14 +45,24 @@ _why: dict[str, str] = {}
 _repeated: list[str] = []
 
 
-def pytest_configure() -> None:
-    """Let tests send SIGINT and SIGHUP to their children: a shell's background jobs ignore the
-    first, `nohup` ignores the second, and children inherit that.
+def pytest_configure(config: pytest.Config) -> None:
+    """Use the idle process of the whole run. Let tests send SIGINT and SIGHUP to their children: a
+    shell's background jobs ignore the first, `nohup` ignores the second, and children inherit that.
     """
+    if IDLE in (given := getattr(config, "workerinput", {})):
+        scheduling_noise.share(*given[IDLE])
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Start one idle process for all workers: each takes as much processor time as the next one."""
+    if node.config.option.markexpr != "not process":
+        idle = scheduling_noise.floor()
+        node.workerinput[IDLE] = (idle.path, idle.pid)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

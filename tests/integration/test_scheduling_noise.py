@@ -24,7 +24,7 @@ def idle() -> Iterator[NoiseMeter]:
 
 def test_a_standstill_is_in_it_and_what_was_before_is_not(idle: NoiseMeter) -> None:
     began = time.monotonic()
-    pid = idle._process.pid
+    pid = idle.pid
     until(idle.measures, "it measures", 20)
     os.kill(pid, signal.SIGSTOP)
     until(

@@ -25,7 +25,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 def stand_still():
     "Who is late by this is the idle process, as it would be on a machine that stood still."
     floor = scheduling_noise.floor()
-    pid = floor._process.pid
+    pid = floor.pid
     while not floor.measures():
         time.sleep(0.01)
     os.kill(pid, signal.SIGSTOP)
@@ -166,6 +166,21 @@ def test_last(shared):
     assert (
         "1 rerun in" in said and "ended with 0" in said and "test_last (teardown): in " in said
     ), said
+
+
+def test_all_workers_read_one_idle_process(tried: Tried, tmp_path: Path) -> None:
+    said = tried(
+        f"""
+def test_it(worker_id):
+    with open("{tmp_path}/idle", "a") as file:
+        file.write(f"{{worker_id}} {{scheduling_noise.floor().pid}}\\n")
+
+test_other = test_it
+""",
+        "-n2",
+    )
+    rows = [line.split() for line in (tmp_path / "idle").read_text().splitlines()]
+    assert {row[0] for row in rows} == {"gw0", "gw1"} and len({row[1] for row in rows}) == 1, said
 
 
 def test_what_uses_no_process_is_never_repeated(tried: Tried) -> None:

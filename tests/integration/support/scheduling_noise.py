@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 PAUSE_SECS, TOLD_SECS, WRITE_EVERY_SECS = 0.03, 0.005, 1.0
 #: Limits from which the machine counts as standing still: one wait for a processor (five times the
@@ -35,18 +35,29 @@ class Moment(NamedTuple):
 
 
 class NoiseMeter:
-    """Runs the idle process until this process ends."""
+    """Runs the idle process until this process ends.
 
-    def __init__(self) -> None:
+    shared: path of the records and pid of an idle process that another process runs. Then this
+    object only reads the records.
+    """
+
+    def __init__(self, shared: tuple[str, int] | None = None) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        if shared is not None:
+            self.path, self.pid = shared
+            self._said: IO[bytes] = open(self.path, "rb")
+            return
         self._said = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
             [sys.executable, "-E", __file__], stdin=subprocess.DEVNULL, stdout=self._said
         )
+        self.path, self.pid = f"/proc/{os.getpid()}/fd/{self._said.fileno()}", self._process.pid
         atexit.register(self.end)
 
     def end(self) -> None:
-        self._process.kill()
-        self._process.wait()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
         self._said.close()
 
     def measures(self) -> bool:
@@ -57,7 +68,7 @@ class NoiseMeter:
 
     def late(self, since: float, what: str = "processor") -> list[float]:
         """Return its delays in seconds since this time (on the monotonic clock)."""
-        assert self._process.poll() is None, "the floor has ended"
+        assert _read(f"/proc/{self.pid}/cmdline"), "the idle process has ended"
         rows = [
             line.split()
             for line in os.pread(self._said.fileno(), 1 << 26, 0).decode().splitlines(keepends=True)
@@ -118,10 +129,19 @@ class NoiseMeter:
                 return
 
 
+_shared: tuple[str, int] | None = None
+
+
+def share(path: str, pid: int) -> None:
+    """Let `floor` read the records of this idle process instead of starting another one."""
+    global _shared
+    _shared = path, pid
+
+
 @functools.cache
 def floor() -> NoiseMeter:
-    """Return the meter of this process. The first call starts it."""
-    return NoiseMeter()
+    """Return the meter of this process. The first call starts it, unless it is shared."""
+    return NoiseMeter(_shared)
 
 
 def state() -> str:

@@ -1,4 +1,5 @@
-"""A root with a real supervisor, started as a user starts it: `jobscribe up` in a separate process.
+"""A root with a real supervisor, started as a user starts it: `jobscribe up` in a separate process,
+forked from a process with the same imports (see `supervisor_fork_server`).
 
 Processes are found by their title or by the marks that jobs carry, and are ended by pid.
 """
@@ -22,6 +23,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from scheduling_noise import floor
+from supervisor_fork_server import ForkedProcess, can_fork, fork_server
 
 from jobscribe.protocol.ids import AgentKey
 from jobscribe.runtime import processes
@@ -163,7 +165,7 @@ class SupervisorProcess:
         if who is not None:
             self._before = lambda: become(who)
             self._env = {"HOME": str(self.place), **self._env}
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | ForkedProcess | None = None
         self._connection: http.client.HTTPConnection | None = None
         self.url, self.token, self.front = "", "", ""
         _alive.add(self)
@@ -192,27 +194,40 @@ class SupervisorProcess:
 
     def launch(self, *more: str) -> subprocess.Popen[bytes]:
         """Start a supervisor process and return at once. The start may fail."""
-        env = (
-            {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")}
-            | {"PYTHONPATH": PYTHON_PATH}
-            | self._env
-        )
         with (self.place / "up.log").open("ab") as log:
             return subprocess.Popen(
                 [*self.arguments(), *more],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=env,
+                env=self._environment(),
                 cwd="/",
                 preexec_fn=self._before,
             )
 
+    def _environment(self) -> dict[str, str]:
+        return (
+            {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")}
+            | {"PYTHONPATH": PYTHON_PATH}
+            | self._env
+        )
+
+    def _fork_or_launch(self) -> "subprocess.Popen[bytes] | ForkedProcess":
+        python, *args = self.arguments()
+        if args[:2] != ["-m", "jobscribe.cli"] or self._before is not None:
+            return self.launch()
+        if not can_fork(python, self._env):
+            return self.launch()
+        with (self.place / "up.log").open("ab") as log:
+            return fork_server(PYTHON_PATH).fork(args[2:], self._environment(), log.fileno())
+
     def start(self) -> "SupervisorProcess":
-        """Start the supervisor and return when it is ready."""
+        """Start the supervisor and return when it is ready. A fork server starts it, unless it
+        needs another interpreter, user or variable at its start.
+        """
         assert self.process is None
         floor()
-        self.process = self.launch()
+        self.process = self._fork_or_launch()
         assert self.process.stdout is not None
         line = self.process.stdout.readline().decode()
         assert line.startswith("jobscribe ready at "), (line, self.log()[-3000:])

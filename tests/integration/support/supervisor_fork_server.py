@@ -1,0 +1,193 @@
+"""A process with all imports of a supervisor done, which forks supervisors for tests.
+
+    python supervisor_fork_server.py FD PADDING              FD: a SOCK_SEQPACKET socket to the tests
+
+Imports are two thirds of the processor time of a start. A forked supervisor has the arguments,
+environment, directory, standard streams, process group, limits and umask of an executed one. It
+differs in its parent (this process), in `/proc/PID/environ`, and in the hash seed, which supervisors
+of one test process share. PADDING reserves space for the title in `ps`.
+
+Each packet is one JSON object: {"arguments", "environment", "limits", "umask"} with the descriptors
+of stdout and stderr is answered with {"pid"}; {"wait": pid} with {"status"}, null while it runs.
+
+The client is in this module too; this process imports nothing else of the tests.
+"""
+
+import atexit
+import functools
+import gc
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from typing import IO, Any
+
+_PACKET = 1 << 17
+#: Variables that take effect when a program is loaded or imports modules.
+_AT_LOAD = ("LD_", "PYTHON", "MALLOC_", "JOBSCRIBE_CRASHPOINT")
+_LIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
+
+
+def can_fork(python: str, added: dict[str, str]) -> bool:
+    """Return whether a supervisor with these variables added needs no start of its own."""
+    return python == sys.executable and not any(name.startswith(_AT_LOAD) for name in added)
+
+
+class ForkServer:
+    """The fork server of this process. It ends with this process."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._lock = threading.Lock()
+        with other:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(other.fileno()), "x" * 400],
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                cwd="/",
+                pass_fds=(other.fileno(),),
+            )
+        atexit.register(self.end)
+
+    def end(self) -> None:
+        self._socket.close()
+        self._process.wait()
+
+    def fork(
+        self, args: Sequence[str], environment: dict[str, str], errors: int
+    ) -> "ForkedProcess":
+        """Start `python -m jobscribe.cli` with these arguments. errors: descriptor of its stderr."""
+        ours, theirs = os.pipe2(os.O_CLOEXEC)
+        request = {
+            "arguments": list(args),
+            "environment": environment,
+            "limits": [(number, resource.getrlimit(number)) for number in _LIMITS],
+            "umask": _umask(),
+        }
+        try:
+            said = self.ask(request, (theirs, errors))
+        finally:
+            os.close(theirs)
+        return ForkedProcess(self, list(args), said["pid"], os.fdopen(ours, "rb"))
+
+    def ask(self, request: dict[str, Any], descriptors: Sequence[int] = ()) -> Any:
+        with self._lock:
+            socket.send_fds(self._socket, [json.dumps(request).encode()], descriptors)
+            return json.loads(self._socket.recv(_PACKET))
+
+
+@functools.cache
+def fork_server(path: str) -> ForkServer:
+    """Return the fork server whose PYTHONPATH is `path`. The first call starts it."""
+    return ForkServer(dict(os.environ) | {"PYTHONPATH": path})
+
+
+class ForkedProcess:
+    """A forked supervisor, with the methods of `subprocess.Popen`. It stays a zombie until it is
+    polled, like a child.
+    """
+
+    def __init__(self, server: ForkServer, args: list[str], pid: int, stdout: IO[bytes]) -> None:
+        self.args, self.pid, self.stdout = args, pid, stdout
+        self.returncode: int | None = None
+        self._server = server
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            status = self._server.ask({"wait": self.pid})["status"]
+            self.returncode = None if status is None else os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            fd = os.pidfd_open(self.pid)
+            try:
+                poll = select.poll()
+                poll.register(fd, select.POLLIN)
+                if not poll.poll(None if timeout is None else timeout * 1000):
+                    raise subprocess.TimeoutExpired(self.args, timeout or 0)
+            finally:
+                os.close(fd)
+        code = self.poll()
+        assert code is not None, f"process {self.pid} has ended but has no status"
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def _umask() -> int:
+    """Return this process's umask without changing it."""
+    with open("/proc/self/status", encoding="ascii") as file:
+        return next(int(line.split()[1], 8) for line in file if line.startswith("Umask:"))
+
+
+# ---- the server
+
+
+def _serve(tests: socket.socket) -> list[str] | None:
+    """Answer requests. Return the arguments in a forked process, None when the tests have ended."""
+    while True:
+        packet, fds, _, _ = socket.recv_fds(tests, _PACKET, 2)
+        if not packet:
+            return None
+        request = json.loads(packet)
+        if "wait" in request:
+            pid, status = os.waitpid(request["wait"], os.WNOHANG)
+            answer = {"status": status if pid else None}
+        else:
+            pid = os.fork()
+            if pid == 0:
+                tests.close()
+                _become(request, *fds)
+                return list(request["arguments"])
+            for fd in fds:
+                os.close(fd)
+            answer = {"pid": pid}
+        tests.send(json.dumps(answer).encode())
+
+
+def _become(request: dict[str, Any], stdout: int, stderr: int) -> None:
+    os.dup2(stdout, 1)
+    os.dup2(stderr, 2)
+    os.closerange(3, max(stdout, stderr) + 1)
+    os.umask(request["umask"])
+    for number, limits in request["limits"]:
+        if resource.getrlimit(number) != tuple(limits):
+            resource.setrlimit(number, limits)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+
+
+def _main() -> None:
+    gc.disable()
+    import jobscribe.cli.__main__
+    import jobscribe.cli.services.up
+    import jobscribe.service.settings.loader
+    import jobscribe.service.systemd
+    import jobscribe.supervisor.app
+
+    gc.freeze()
+    gc.enable()
+    sys.path[0] = "/"  # as with -m in this directory
+    arguments = _serve(socket.socket(fileno=int(sys.argv[1])))
+    if arguments is not None:
+        sys.argv = [jobscribe.cli.__main__.__file__, *arguments]
+        jobscribe.cli.main.main()
+
+
+if __name__ == "__main__":
+    _main()
