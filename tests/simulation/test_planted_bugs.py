@@ -14,10 +14,11 @@ from sim_bugs import BUGS, RARELY_FOUND, planted
 #: Seeds that find a bug which several earlier seeds miss. They are tried first; if one no longer
 #: finds its bug, all seeds are tried.
 FIRST = {
+    "serves_users_in_the_order_of_submission": 23,
     "counts_the_longest_grace_period": 135,
     "starts_a_used_token_again": 34,
     "takes_the_last_reason": 13,
-    "tries_again_what_cannot_help": 30,
+    "tries_again_what_cannot_help": 39,
     "calls_known_what_its_scheduler_does_not_say": 5,
     "blames_a_recorded_stop_without_a_signal_after_a_restart": 4,
     "forgets_over_a_restart_that_it_sent_a_signal": 4,
@@ -25,7 +26,7 @@ FIRST = {
     "forgets_a_queue_limit_over_a_restart": 60,
     "dismisses_who_is_needed": 16,
     "starts_agents_without_memory": 16,
-    "leaves_runs_on_a_host_that_is_down": 11,
+    "leaves_runs_on_a_host_that_is_down": 15,
     "gives_back_what_is_kept": 7,
     "goes_on_after_a_cancel": 26,
     "gives_one_network_to_two_gangs": 5,

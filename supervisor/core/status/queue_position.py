@@ -41,9 +41,8 @@ def for_slot(world: World, wait: LimitWait, ticket: RunKey, number: int) -> int 
             )
         case UserPool(uid):
             views = [v for v in _asking(world) if v.record.key.uid == uid]
-            return sum(_earlier(_waiting(v).values(), number) for v in views) - _among(
-                views, wait.holders, number
-            )
+            earlier = sum(_earlier(_waiting(v).values(), number) for v in views)
+            return earlier - _among(views, wait.holders, number)
         case ArrayPool(uid, simulation_id):
             views = [v for v in _asking(world) if v.record.key.uid == uid]
             members = f"{uid}-{simulation_id}-"
