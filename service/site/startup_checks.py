@@ -11,7 +11,7 @@ from ...protocol.clusters.cluster import Clusters
 from ...protocol.clusters.container_pool import Pool
 from ...protocol.errors import Refusal
 from ..settings.settings import Settings
-from . import cluster_file, exit_table_file, notification_file, pool_file
+from . import cluster_file, exit_table_file, notification_file, pool_file, users_file
 from .secret_files import file_problems, is_loopback, read_secret, unsafe
 from .site_file import combined
 
@@ -41,6 +41,8 @@ def problems(settings: Settings) -> Iterator[Refusal]:
             yield from _cluster_problems(settings.sbatch.clusters, clusters, settings)
     if settings.notify.file is not None:
         yield from notification_file.read(settings.notify.file)[1]
+    if settings.auth.users is not None:
+        yield from users_file.read(settings.auth.users)[1]
 
 
 def warnings(settings: Settings) -> Iterator[str]:
