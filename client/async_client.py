@@ -21,7 +21,7 @@ from .api.replies import GroupRun, GroupState, JobPage, LoggedEvent, LogPart, Ru
 from .api.requests import Call
 from .operator_calls import AsyncOperatorCalls
 from .sync_client import IDLE_SECS
-from .transport.address import Source, fixed, in_root
+from .transport.address import Source, TokenSource, fixed, in_root
 from .transport.async_connection import AsyncConnection, AsyncFileReader
 from .transport.connection import Connection
 from .transport.endpoint import Endpoint, OnTrouble
@@ -51,8 +51,8 @@ class AsyncClient:
     def to(
         cls,
         url: str,
-        token: str,
-        uid: str,
+        token: TokenSource,
+        uid: str | None = None,
         *,
         budget_secs: float | None = None,
         on_trouble: OnTrouble | None = None,
@@ -109,7 +109,11 @@ class AsyncClient:
         await self._connection.aclose()
 
     async def uid(self) -> str:
-        return self._uid or (await self._connection.address()).uid
+        """The user. Asks the supervisor once if only it knows the user of the token."""
+        uid = self._uid or (await self._connection.address()).uid
+        if not uid:
+            uid = self._uid = await self._do(operations.own_uid())
+        return uid
 
     async def url(self) -> str:
         return (await self._connection.address()).url
@@ -315,6 +319,47 @@ class AsyncClient:
     async def delete_file(self, simulation_type: str, name: str) -> None:
         """Delete a file of the user's library."""
         await self._do(for_user(requests.lib_file, simulation_type, name, "DELETE"))
+
+    # ---- access
+
+    async def whoami(self) -> dict[str, Any]:
+        """Return who the supervisor takes this client for.
+
+        Returns {"uid", "role", "scopes", "token": {"id", "name", "expiresAt", ...}}. uid, token:
+        None for the server secret.
+        """
+        return await self._do(operations.ask(requests.whoami()))
+
+    async def create_token(
+        self, name: str, scopes: Sequence[str], *, expires_secs: float | None = None
+    ) -> dict[str, Any]:
+        """Create an API token of this user.
+
+        Returns {"secret", "id", "scopes", "expiresAt", ...}. `secret` is the token, which cannot be
+        read again. scopes: of protocol.api.tokens.SCOPES. expires_secs: None for 90 days. Sent
+        once.
+        """
+        return await self._do(operations.create_token(name, scopes, expires_secs))
+
+    async def tokens(self) -> list[dict[str, Any]]:
+        """Return the API tokens of this user, without their secrets."""
+        found: list[dict[str, Any]] = await self._do(
+            operations.field("tokens", for_user(requests.token_list))
+        )
+        return found
+
+    async def revoke_token(self, id_: str, *, reason: str = "") -> dict[str, Any]:
+        """Revoke an API token of this user by its id. A repetition has no effect."""
+        return await self._do(for_user(requests.token_revoke, id_, reason))
+
+    def audit(
+        self, *, since_secs: float | None = None, actor: str | None = None
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Yield the requests of users for other users, oldest first, for administrators.
+
+        Each has "at", "time", "text" and "event". since_secs: only those of this time until now. actor: a uid.
+        """
+        return self._parts(operations.audit(since_secs, actor))
 
     # ---- queries
 

@@ -503,10 +503,10 @@ class TokenRevoke(_Request, frozen=True, kw_only=True):
 
 class AuditPage(_Request, frozen=True, kw_only=True):
     """Return the matching ones of the next `limit` audit events after the version `after`, oldest
-    first. since: unix seconds.
+    first. since_secs: only events of this time until now, by the supervisor's clock.
     """
 
     after: KnownSerial = 0
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1000
-    since: float | None = None
+    since_secs: Annotated[float, msgspec.Meta(ge=0)] | None = None
     actor: Uid | None = None

@@ -68,11 +68,12 @@ class AuditTrail:
                 self._reads.popitem(last=False)
 
     def page(
-        self, after: int, limit: int, since: float | None, actor: str | None
+        self, after: int, limit: int, since_secs: float | None, actor: str | None
     ) -> tuple[list[Stored], int | None]:
         """Return the matching ones of the next `limit` events after this version, oldest first, and
         the version after which the next page begins (None at the end).
         """
+        since = None if since_secs is None else self._wall() - since_secs
         events = self._engine.store.read(AUDIT, after, min(limit, MAX_PAGE))
         found = [s for s in events if _matches(s, since, actor)]
         full = len(events) == min(limit, MAX_PAGE)

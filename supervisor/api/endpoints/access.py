@@ -55,7 +55,7 @@ async def token_revoke(h: Handler) -> Any:
 async def audit(h: Handler) -> Any:
     request: AuditPage = h.parsed(AuditPage)
     found, after = h.services.access.audit.page(
-        request.after, request.limit, request.since, request.actor
+        request.after, request.limit, request.since_secs, request.actor
     )
     return {"state": "ok", "events": data(found), "next": after}
 
