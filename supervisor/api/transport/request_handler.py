@@ -5,6 +5,7 @@ answered as `internal`.
 """
 
 import asyncio
+import functools
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, Protocol
@@ -14,11 +15,12 @@ import tornado.iostream
 import tornado.web
 
 from ....protocol.api.requests import RunMany
+from ....protocol.api.tokens import PREFIX
 from ....protocol.errors import Refusal
 from ....protocol.ids import short_op
 from ....protocol.redaction import REDACTED
 from ....protocol.wire.handshake import FRONT_END
-from ....runtime.connections.http_server import authenticated
+from ....runtime.connections.http_server import answer_unread, authenticated
 from ....runtime.log.logger import Log
 from ...access.authentication import ACTOR, Access
 from ...access.principal import Principal, RouteScope
@@ -144,6 +146,8 @@ class Handler(tornado.web.RequestHandler):
                 return None  # the body of an unauthenticated request is never read
         except Refusal as e:
             self._refusal = e
+            if PREFIX in self.request.headers.get("Authorization", ""):
+                answer_unread(self.request, functools.partial(self._unread, e))
             return None
         if self.route.sink is not None and self.request.method == "PUT":
             return self._open_sink(self.route.sink)
@@ -261,9 +265,17 @@ class Handler(tornado.web.RequestHandler):
         return Refusal("internal", "internal error in the supervisor; its log has the details")
 
     def _refuse(self, refusal: Refusal) -> None:
+        self._count(refusal)
+        self._json(refusal.http, refusal.body())
+
+    def _count(self, refusal: Refusal) -> None:
         self.runs.counters.add("refused." + refusal.code)
         self.log("{} {} refused: {}", self.request.method, self.request.path, refusal.sentence)
-        self._json(refusal.http, refusal.body())
+
+    def _unread(self, refusal: Refusal) -> tuple[int, bytes]:
+        """Count a refusal of which the sender's API token is the reason. Return the answer."""
+        self._count(refusal)
+        return refusal.http, msgspec.json.encode(refusal.body())
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """Give Tornado's own error responses a code and a sentence."""
