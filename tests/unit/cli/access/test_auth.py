@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from jobscribe.client.api.errors import ClientError
 from jobscribe.client.async_client import AsyncClient
 from jobscribe.client.sync_client import Client
 
@@ -224,3 +225,21 @@ async def test_python_clients_find_their_user_by_the_token(fake: Fake) -> None:
         pytest.raises(ClientError, match="name the user"),
     ):
         _ = operator.uid
+
+
+def test_a_token_that_was_replaced_is_looked_up_and_one_that_always_changes_is_given_up(
+    fake: Fake,
+) -> None:
+    fake.api_tokens[TOKEN] = USER
+    tokens = iter(["jst_Old00001_" + "c" * 43, TOKEN])
+    with Client(fake.url, lambda: next(tokens), budget_secs=0.0) as client:
+        assert client.uid == USER
+    asked: list[str] = []
+
+    def changing() -> str:
+        asked.append("")
+        return f"jst_Bad{len(asked):05d}_" + "c" * 43
+
+    with Client(fake.url, changing, budget_secs=0.0) as client, pytest.raises(ClientError) as e:
+        client.jobs()
+    assert e.value.code == "unauthenticated" and len(asked) < 20

@@ -2,6 +2,7 @@
 subject, a refusal is counted and changes nothing, and acts for other users are on record.
 """
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
@@ -514,6 +515,30 @@ async def test_a_trace_with_log_lines_needs_the_scope_debug(real: Site) -> None:
     token = await real.token(ANN, "read", "control")
     answer = await real.ask("POST", "/api/trace", token, {"id": JID, "logs": True})
     assert answer.body["code"] == "scopeMissing"
+
+
+async def test_a_stream_of_events_ends_with_the_token(real: Site) -> None:
+    token = await real.token(ANN)
+    reader, writer = await asyncio.open_connection("127.0.0.1", real.port)
+    request = f"GET /api/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
+    writer.write(request.encode())
+
+    async def submit(uid: str, sid: str) -> None:
+        spec = RunSpec(uid=uid, simulation_id=sid, simulation_type="command", command=("true",))
+        await real.in_memory.desk.submit(RunSimulation(req_id=f"request-{sid}", run=spec))
+
+    async with asyncio.timeout(10):
+        await reader.readuntil(b"id: 0\n\n")
+        # its own events only, although none are named
+        await submit(BOB, "sim00001")
+        await submit(ANN, "sim00002")
+        said = await reader.readuntil(b"RunRequested")
+        said += await reader.readuntil(b"sim00002")
+        assert b"sim00001" not in said and b"secretHash" not in said
+        await real.access.tokens.revoke(OPERATOR, ANN, token.split("_")[1], "")
+        await submit(ANN, "sim00003")
+        assert b"sim00003" not in await reader.read()
+    writer.close()
 
 
 async def test_the_audit_trail_is_read_in_pages(real: Site) -> None:
