@@ -94,7 +94,7 @@ class Session:
             and not any(os.environ.get(f"JOBSCRIBE_{name}") for name in ("ROOT", "URL", "CONFIG"))
         ):
             site = os.environ.get("JOBSCRIBE_SITE")
-        return site.rstrip("/") if site else None
+        return site.rstrip("/").lower() if site else None
 
     def limit_wait(self, reason: str) -> None:
         """If the supervisor is unavailable, retry for BRIEF_SECS only. --patience and

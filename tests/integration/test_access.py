@@ -2,6 +2,7 @@
 each gets only what is theirs, an administrator's acts are on record, and no token is anywhere.
 """
 
+import asyncio
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from consistency_check import check_books
 from supervisor_process import PYTHON_PATH, SupervisorProcess, texts_below, until
 
+from jobscribe.client import AsyncClient, Client, ClientError
 from jobscribe.runtime import processes
 
 ANN, BOB, ADMIN = "AnnUser1", "BobUser1", "AdmUser1"
@@ -77,6 +79,11 @@ def new_token(site: SupervisorProcess, uid: str, *scopes: str, expires: str = "1
     return made.out.strip()
 
 
+async def uid_of(url: str, token: str) -> str:
+    async with AsyncClient.to(url, token) as client:
+        return await client.uid()
+
+
 @pytest.fixture
 def staffed(make_site: Make, tmp_path: Path) -> Iterator[SupervisorProcess]:
     """Start a site with an administrator."""
@@ -118,6 +125,15 @@ def test_two_users_and_an_administrator_work_from_elsewhere(
     assert json.loads(bob.type("--json", "job", "list", "--all-users").out)["items"] == [], refused
     for words in (["audit"], ["pool", "show"], ["health"], ["agent", "list"]):
         assert bob.type(*words).code == 125, words
+    # Python clients, with a token only
+    with Client(site.url, lambda: bob.token) as client:
+        job = client.run(["sh", "-c", "echo hello of bob"])
+        assert client.uid == BOB and job.wait(30).state == "completed"
+        assert b"".join(part.data for part in job.logs()) == b"hello of bob\n"
+        with pytest.raises(ClientError) as e, client.copy(uid=ANN) as other:
+            other.status(jid)
+        assert e.value.code == "forbidden"
+    assert asyncio.run(uid_of(site.url, ann.token)) == ANN
     # the administrator, on record
     assert admin.type("job", "logs", jid).out == "hello of ann\n"
     assert admin.type("job", "cancel", jid).code in (0, 125)

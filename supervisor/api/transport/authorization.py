@@ -7,7 +7,7 @@ actor may name any user, so its requests are not examined here.
 import asyncio
 import enum
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -17,7 +17,8 @@ from ...access.audit import Act
 from ...access.authentication import Access
 from ...access.principal import Principal, RouteScope, check_all_users, check_scope
 from ...access.principal import check_subject as check_user
-from ...runs.request_validation import parse_body
+
+T = TypeVar("T")
 
 #: Largest body that is examined in the event loop, in bytes.
 _SMALL = 64 * 1024
@@ -125,7 +126,7 @@ async def _found(
             owner = () if jid is None else ((jid.partition("-")[0], jid),)
             return _Found((*_one(query("uid"), None), *owner), body)
         case Subject.BODY | Subject.BODY_OR_ALL:
-            named = parse_body(body, _Named)
+            named = _decoded(body, _Named)
             own = principal.uid
             if named.uid is None and own is not None:
                 if subject is Subject.BODY_OR_ALL and principal.all_users:
@@ -133,13 +134,18 @@ async def _found(
                 named.uid, body = own, _with_uid(body, own)
             return _Found(_one(named.uid, named.compute_jid), body)
         case Subject.RUN:
-            run = parse_body(body, _RunBody).run
+            run = _decoded(body, _RunBody).run
             if run.uid is None and principal.uid is not None:
                 run.uid = principal.uid
                 body = _with_uid(body, principal.uid, "run")
             return _Found(_one(run.uid, run.jid), body)
         case Subject.RUNS:
-            runs = await asyncio.to_thread(_runs, body) if len(body) > _SMALL else _runs(body)
+            large = len(body) > _SMALL
+            runs = (
+                await asyncio.to_thread(_decoded, body, _RunsBody)
+                if large
+                else _decoded(body, _RunsBody)
+            ).runs
             return _Found([(r.uid, r.jid) for r in runs if r.uid is not None], body)
 
 
@@ -147,11 +153,15 @@ def _one(uid: str | None, jid: str | None) -> tuple[tuple[str, str | None], ...]
     return () if uid is None else ((uid, jid),)
 
 
-def _runs(body: bytes) -> list[_Run]:
-    """Return the runs of a bulk request, whose other fields are checked later."""
+def _decoded(body: bytes, type_: type[T]) -> T:
+    """Return the named users of a request. Its other fields are skipped here and checked later, and
+    so is that no field occurs twice.
+    """
     try:
-        return msgspec.json.decode(body, type=_RunsBody).runs
-    except (msgspec.DecodeError, ValueError, RecursionError) as e:
+        return msgspec.json.decode(body, type=type_)
+    except RecursionError:
+        raise Refusal("tooDeep", "the request is nested too deep") from None
+    except (msgspec.DecodeError, ValueError) as e:
         raise Refusal("badRequest", f"invalid request: {str(e)[:200]}") from None
 
 

@@ -61,7 +61,7 @@ def test_after_a_login_commands_use_the_site(
     me = away("auth", "whoami", "--json").json()
     assert (me["site"], me["uid"], me["token"]["id"]) == (fake.url, USER, "Qm3vX81k")
     # named by option and by environment
-    for options, name in ((["--site", fake.url + "/"], ""), ([], fake.url)):
+    for options, name in ((["--site", fake.url.upper() + "/"], ""), ([], fake.url)):
         monkeypatch.setenv("JOBSCRIBE_SITE", name)
         assert away("job", "list", *options).code == 0
     assert away("auth", "logout").err == f"logged out of {fake.url}\n"
