@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, TypeVar, assert_never
 
 from ..protocol.api.requests import RunFile, RunSpec
+from ..protocol.wire.handshake import ACTOR
 from ..protocol.wire.messages import JobCmd, Stream
 from .api import operations, requests
 from .api.cursors import EventCursor
@@ -86,17 +87,24 @@ class AsyncClient:
         """Return a client of the supervisor that runs in this root; it reads `<root>/client.json`."""
         return cls(in_root(root), uid=uid, budget_secs=budget_secs, on_trouble=on_trouble)
 
-    def copy(self, *, uid: str | None = None, budget_secs: float | None = None) -> "AsyncClient":
+    def copy(
+        self, *, uid: str | None = None, budget_secs: float | None = None, actor: str | None = None
+    ) -> "AsyncClient":
         """Return a client with its own connections, for another loop or another user.
 
-        budget_secs: another retry time, without calls of `on_trouble`.
+        budget_secs: another retry time, without calls of `on_trouble`. actor: the user who really
+        acts, for the audit trail, if this client has the server secret.
         """
         e = self._connection.endpoint
-        if budget_secs is not None:
-            return AsyncClient(e.source, uid=uid or self._uid, budget_secs=budget_secs)
-        return AsyncClient(
-            e.source, uid=uid or self._uid, budget_secs=e.budget_secs, on_trouble=e.on_trouble
+        copied = AsyncClient(
+            e.source,
+            uid=uid or self._uid,
+            budget_secs=e.budget_secs if budget_secs is None else budget_secs,
+            on_trouble=e.on_trouble if budget_secs is None else None,
         )
+        named = {} if actor is None else {ACTOR: actor}
+        copied._connection.endpoint.headers = {**e.headers, **named}
+        return copied
 
     def close(self) -> None:
         """Close idle connections soon; `async with` waits for it."""

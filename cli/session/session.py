@@ -34,6 +34,8 @@ class Session:
         self._clients: dict[str, Client] = {}
         self._secret: str | None = None
         self._limit_reason = ""
+        #: the user who really acts, if --uid names another one; for the audit trail
+        self._actor: str | None = None
         #: Secrets typed by the user, until `close`.
         self.typed: list[str] = []
 
@@ -117,7 +119,7 @@ class Session:
         if uid == own.uid:
             return own
         if uid not in self._clients:
-            self._clients[uid] = own.copy(uid=uid)
+            self._clients[uid] = own.copy(uid=uid, actor=self._actor or own.uid)
         return self._clients[uid]
 
     def close(self) -> None:
@@ -184,9 +186,18 @@ class Session:
         def report_trouble(error: Any, lasts: float) -> None:
             self.screen.progress(f"{error.sentence}; retrying for up to {secs:g} s{note}", lasts)
 
-        return Client.from_source(
-            remember_secret, uid=uid, budget_secs=secs, on_trouble=report_trouble
+        own = Client.from_source(
+            remember_secret,
+            uid=uid if self.remote else None,
+            budget_secs=secs,
+            on_trouble=report_trouble,
         )
+        if uid is None or self.remote:
+            return own
+        with own:
+            # the owner of the root acts for this user
+            self._actor = own.uid
+            return own.copy(uid=uid, actor=self._actor)
 
     def _patience(self) -> tuple[float, str]:
         """Return how long to retry (seconds), and a note on the duration for the user."""

@@ -374,7 +374,8 @@ class TokenRevoked(_Event, frozen=True, kw_only=True, tag="TokenRevoked"):
 class ActedForUser(_Event, frozen=True, kw_only=True, tag="ActedForUser"):
     """A request of `actor` named another user, `subject`. Written before the request takes effect.
 
-    actor_role: `admin`, `groupAdmin`, or `frontEnd` if a front end named the actor. action: name of
+    actor_role: `admin`, `groupAdmin`, or `secretHolder` if the holder of the server secret named the
+    actor. action: name of
     the route. jid: of the job that the request names. peer: address of the connection. outcome:
     `allowed`; refused requests leave no event.
     """

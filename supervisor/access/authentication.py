@@ -15,8 +15,6 @@ from .api_tokens import ApiTokens
 from .audit import AuditTrail
 from .principal import MONITOR, OPERATOR, Principal
 
-#: Header in which the holder of the server secret names the user who really acts.
-ACTOR = "X-Jobscribe-Actor"
 _BEARER = "Bearer "
 
 
@@ -44,7 +42,7 @@ class Access:
         if hmac.compare_digest(authorization.encode(), self._expected):
             if actor is None:
                 return OPERATOR
-            return Principal(uid=parse_id("uid", actor), role="frontEnd")
+            return Principal(uid=parse_id("uid", actor), role="secretHolder")
         if monitors and self._monitors(authorization):
             return MONITOR
         raise Refusal("unauthenticated", "the secret is missing or wrong")

@@ -20,13 +20,13 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     """The sender of a request.
 
     uid: its user; None for the holder of the server secret or of the monitoring token. role:
-    `operator` (server secret), `frontEnd` (server secret, on behalf of `uid`), `monitor`, or the
+    `operator` (server secret), `secretHolder` (server secret, on behalf of `uid`), `monitor`, or the
     UserRole of a token that has the scope admin, else `user`. members: users for whom a group admin
     may act. token: None for a secret.
     """
 
     uid: str | None = None
-    role: Literal["operator", "frontEnd", "monitor", "user", "groupAdmin", "admin"] = "operator"
+    role: Literal["operator", "secretHolder", "monitor", "user", "groupAdmin", "admin"] = "operator"
     scopes: frozenset[str] = frozenset(SCOPES)
     members: frozenset[str] = frozenset()
     token: ApiToken | None = None
@@ -34,7 +34,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def trusted(self) -> bool:
         """Return whether it holds the server secret, and so may name any user."""
-        return self.role in ("operator", "frontEnd")
+        return self.role in ("operator", "secretHolder")
 
     @property
     def all_users(self) -> bool:

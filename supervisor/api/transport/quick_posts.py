@@ -20,10 +20,9 @@ from tornado.http1connection import HTTP1Connection
 from tornado.httputil import HTTPHeaders, RequestStartLine, ResponseStartLine
 
 from ....protocol.errors import Refusal
-from ....protocol.wire.handshake import FRONT_END
+from ....protocol.wire.handshake import ACTOR, FRONT_END
 from ....runtime.connections.http_server import known
 from ....runtime.log.logger import Log
-from ...access.authentication import ACTOR
 from ...access.principal import Principal
 from ...runs.request_validation import MAX_ONE, parse_body
 from .authorization import check_route, check_subjects

@@ -19,10 +19,10 @@ from ....protocol.api.tokens import PREFIX
 from ....protocol.errors import Refusal
 from ....protocol.ids import short_op
 from ....protocol.redaction import REDACTED
-from ....protocol.wire.handshake import FRONT_END
+from ....protocol.wire.handshake import ACTOR, FRONT_END
 from ....runtime.connections.http_server import answer_unread, authenticated
 from ....runtime.log.logger import Log
-from ...access.authentication import ACTOR, Access
+from ...access.authentication import Access
 from ...access.principal import Principal, RouteScope
 from ...agents.calls import Calls
 from ...clusters.inventory import ClusterInventory

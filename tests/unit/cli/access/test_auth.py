@@ -243,3 +243,15 @@ def test_a_token_that_was_replaced_is_looked_up_and_one_that_always_changes_is_g
     with Client(fake.url, changing, budget_secs=0.0) as client, pytest.raises(ClientError) as e:
         client.jobs()
     assert e.value.code == "unauthenticated" and len(asked) < 20
+
+
+@pytest.mark.parametrize(
+    "words", [["job", "status", "other001-sim00001-command"], ["--uid", "other001", "job", "list"]]
+)
+def test_the_owner_of_the_root_is_named_when_it_acts_for_another_user(
+    run: Run, fake: Fake, words: list[str]
+) -> None:
+    run(*words)
+    assert fake.actors[-1] == "EPRSqtUW"
+    run("job", "list")
+    assert fake.actors[-1] is None

@@ -80,6 +80,8 @@ class FakeSupervisor:
         self.signed_in: str | None = None
         #: users of API tokens that are accepted beside the secret, by token
         self.api_tokens: dict[str, str] = {}
+        #: the acting user that each POST names
+        self.actors: list[str | None] = []
         self._serial = 1_700_000_000
         self._lock = threading.RLock()
         self._loop = asyncio.new_event_loop()
@@ -765,6 +767,7 @@ class _Handler(tornado.web.RequestHandler):
 
 class _Api(_Handler):
     async def post(self, path: str) -> None:
+        self.fake.actors.append(self.request.headers.get("X-Jobscribe-Actor"))
         if not self.may():
             return
         planned = self.planned(path)

@@ -19,8 +19,8 @@ from in_memory_supervisor import InMemorySupervisor
 from jobscribe.db.events.events import AUDIT, ActedForUser
 from jobscribe.protocol.api.requests import RunSimulation, RunSpec
 from jobscribe.protocol.api.tokens import SCOPES
+from jobscribe.protocol.wire.handshake import ACTOR
 from jobscribe.service.site.users_file import Group, Users
-from jobscribe.supervisor.access.authentication import ACTOR
 from jobscribe.supervisor.access.principal import OPERATOR
 from jobscribe.supervisor.api.routes import ROUTES, application
 from jobscribe.supervisor.api.transport.authorization import Subject
@@ -306,7 +306,7 @@ async def test_each_sender_gets_what_the_route_declares(
         assert (act.actor, act.actor_role) == {
             "group admin": (CHIEF, "groupAdmin"),
             "admin": (ADMIN, "admin"),
-            "front end": (BOB, "frontEnd"),
+            "front end": (BOB, "secretHolder"),
         }[kind]
 
 
