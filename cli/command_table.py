@@ -10,7 +10,8 @@ import click
 
 from .session.common_options import common_options
 
-#: name -> (module, function in it, one line of help). An empty module marks a group of SUBCOMMANDS.
+#: name -> (module, function in it, one line of help). An empty module marks the group of SUBCOMMANDS
+#: with the name in the second place.
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "up": (
         "services.up",
@@ -33,6 +34,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "job": ("", "job", "Submit, monitor and control jobs."),
     "login": ("login", "login", "Sign in to a cluster, so that runs start there as you."),
     "logout": ("login", "logout", "Sign out of a cluster; jobs in Slurm continue."),
+    "auth": ("", "auth", "Log in at a site with an API token; create and revoke tokens."),
+    "audit": ("access.audit", "audit", "List requests of administrators for other users."),
     "trace": ("trace.command", "trace", "Show the timeline of a job, op or request."),
     "explain-exit": ("explain_exit", "explain_exit", "Explain an exit code, a signal or a cause."),
     "health": ("health", "health", "Report the supervisor's health, and an action for each fault."),
@@ -98,6 +101,17 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "group": ("job.group", "group", "Show the status of the runs of an array or simulation."),
         "wait": ("job.wait", "wait", "Wait for jobs; exit with the job's code."),
         "exits": ("job.exits", "exits", "List the meanings of exit codes and signals."),
+    },
+    "auth": {
+        "login": ("access.login", "login", "Log in at a site: store an API token for it."),
+        "logout": ("access.login", "logout", "Remove the stored API token of a site."),
+        "whoami": ("access.login", "whoami", "Show user, role, scopes and token in use."),
+        "token": ("", "auth token", "Create, list and revoke API tokens."),
+    },
+    "auth token": {
+        "create": ("access.tokens", "create", "Create an API token, and print it once."),
+        "list": ("access.tokens", "list_tokens", "List your API tokens, without secrets."),
+        "revoke": ("access.tokens", "revoke", "Revoke an API token."),
     },
     "config": {
         "show": ("config", "show", "Show every setting and the source of its value."),
@@ -175,7 +189,7 @@ class LazyGroup(click.Group):
             return None
         module, name, about = self._table[cmd_name]
         if not module:
-            return _group(cmd_name, SUBCOMMANDS[cmd_name], about)
+            return _group(cmd_name, SUBCOMMANDS[name], about)
         command: click.Command = getattr(importlib.import_module("." + module, __package__), name)
         return command
 

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, TypeVar, assert_never
 
 from ..protocol.api.requests import RunFile, RunSpec
+from ..protocol.wire.handshake import ACTOR
 from ..protocol.wire.messages import JobCmd, Stream
 from .api import operations, requests
 from .api.cursors import EventCursor
@@ -21,7 +22,7 @@ from .api.replies import GroupRun, GroupState, JobPage, LoggedEvent, LogPart, Ru
 from .api.requests import Call
 from .operator_calls import AsyncOperatorCalls
 from .sync_client import IDLE_SECS
-from .transport.address import Source, fixed, in_root
+from .transport.address import Source, TokenSource, fixed, in_root
 from .transport.async_connection import AsyncConnection, AsyncFileReader
 from .transport.connection import Connection
 from .transport.endpoint import Endpoint, OnTrouble
@@ -51,8 +52,8 @@ class AsyncClient:
     def to(
         cls,
         url: str,
-        token: str,
-        uid: str,
+        token: TokenSource,
+        uid: str | None = None,
         *,
         budget_secs: float | None = None,
         on_trouble: OnTrouble | None = None,
@@ -86,17 +87,24 @@ class AsyncClient:
         """Return a client of the supervisor that runs in this root; it reads `<root>/client.json`."""
         return cls(in_root(root), uid=uid, budget_secs=budget_secs, on_trouble=on_trouble)
 
-    def copy(self, *, uid: str | None = None, budget_secs: float | None = None) -> "AsyncClient":
+    def copy(
+        self, *, uid: str | None = None, budget_secs: float | None = None, actor: str | None = None
+    ) -> "AsyncClient":
         """Return a client with its own connections, for another loop or another user.
 
-        budget_secs: another retry time, without calls of `on_trouble`.
+        budget_secs: another retry time, without calls of `on_trouble`. actor: the user who really
+        acts, for the audit trail, if this client has the server secret.
         """
         e = self._connection.endpoint
-        if budget_secs is not None:
-            return AsyncClient(e.source, uid=uid or self._uid, budget_secs=budget_secs)
-        return AsyncClient(
-            e.source, uid=uid or self._uid, budget_secs=e.budget_secs, on_trouble=e.on_trouble
+        copied = AsyncClient(
+            e.source,
+            uid=uid or self._uid,
+            budget_secs=e.budget_secs if budget_secs is None else budget_secs,
+            on_trouble=e.on_trouble if budget_secs is None else None,
         )
+        named = {} if actor is None else {ACTOR: actor}
+        copied._connection.endpoint.headers = {**e.headers, **named}
+        return copied
 
     def close(self) -> None:
         """Close idle connections soon; `async with` waits for it."""
@@ -109,7 +117,11 @@ class AsyncClient:
         await self._connection.aclose()
 
     async def uid(self) -> str:
-        return self._uid or (await self._connection.address()).uid
+        """The user. Asks the supervisor once if only it knows the user of the token."""
+        uid = self._uid or (await self._connection.address()).uid
+        if not uid:
+            uid = self._uid = await self._do(operations.own_uid())
+        return uid
 
     async def url(self) -> str:
         return (await self._connection.address()).url
@@ -315,6 +327,47 @@ class AsyncClient:
     async def delete_file(self, simulation_type: str, name: str) -> None:
         """Delete a file of the user's library."""
         await self._do(for_user(requests.lib_file, simulation_type, name, "DELETE"))
+
+    # ---- access
+
+    async def whoami(self) -> dict[str, Any]:
+        """Return who the supervisor takes this client for.
+
+        Returns {"uid", "role", "scopes", "token": {"id", "name", "expiresAt", ...}}. uid, token:
+        None for the server secret.
+        """
+        return await self._do(operations.ask(requests.whoami()))
+
+    async def create_token(
+        self, name: str, scopes: Sequence[str], *, expires_secs: float | None = None
+    ) -> dict[str, Any]:
+        """Create an API token of this user.
+
+        Returns {"secret", "id", "scopes", "expiresAt", ...}. `secret` is the token, which cannot be
+        read again. scopes: of protocol.api.tokens.SCOPES. expires_secs: None for 90 days. Sent
+        once.
+        """
+        return await self._do(operations.create_token(name, scopes, expires_secs))
+
+    async def tokens(self) -> list[dict[str, Any]]:
+        """Return the API tokens of this user, without their secrets."""
+        found: list[dict[str, Any]] = await self._do(
+            operations.field("tokens", for_user(requests.token_list))
+        )
+        return found
+
+    async def revoke_token(self, id_: str, *, reason: str = "") -> dict[str, Any]:
+        """Revoke an API token of this user by its id. A repetition has no effect."""
+        return await self._do(for_user(requests.token_revoke, id_, reason))
+
+    def audit(
+        self, *, since_secs: float | None = None, actor: str | None = None
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Yield the requests of users for other users, oldest first, for administrators.
+
+        Each has "at", "time", "text" and "event". since_secs: only those of this time until now. actor: a uid.
+        """
+        return self._parts(operations.audit(since_secs, actor))
 
     # ---- queries
 

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, TypeVar, assert_never
 
 from ..protocol.api.requests import RunFile, RunSpec
+from ..protocol.wire.handshake import ACTOR
 from ..protocol.wire.messages import JobCmd, Stream
 from .api import operations, requests
 from .api.cursors import EventCursor
@@ -19,7 +20,7 @@ from .api.operations import GetTime, GetUid, Once, Part, Pause, Progress, Step, 
 from .api.replies import GroupRun, GroupState, JobPage, LoggedEvent, LogPart, RunState
 from .api.requests import Call
 from .operator_calls import OperatorCalls
-from .transport.address import Source, fixed, in_root
+from .transport.address import Source, TokenSource, fixed, in_root
 from .transport.connection import Connection, FileReader
 from .transport.endpoint import Endpoint, OnTrouble
 from .transport.messages import Request
@@ -34,7 +35,8 @@ _T = TypeVar("_T")
 class Client:
     """Sends requests to one supervisor as one user.
 
-    budget_secs: how long a request is retried while the supervisor restarts or is busy; None for
+    token: the server secret or an API token, or a function that returns it. uid: None for the user
+    of the API token. budget_secs: how long a request is retried while the supervisor restarts or is busy; None for
     the environment variable JOBSCRIBE_PATIENCE, else 30 s. on_trouble: called before each retry,
     see connection.OnTrouble.
     """
@@ -42,8 +44,8 @@ class Client:
     def __init__(
         self,
         url: str,
-        token: str,
-        uid: str,
+        token: TokenSource,
+        uid: str | None = None,
         *,
         budget_secs: float | None = None,
         on_trouble: OnTrouble | None = None,
@@ -51,7 +53,7 @@ class Client:
         self._connection = Connection(
             Endpoint(fixed(url, token, uid), budget_secs=budget(budget_secs), on_trouble=on_trouble)
         )
-        self._uid: str | None = uid
+        self._uid = uid
 
     @classmethod
     def from_source(
@@ -87,21 +89,32 @@ class Client:
             in_root(root), uid=uid, budget_secs=budget_secs, on_trouble=on_trouble
         )
 
-    def copy(self, *, uid: str | None = None, budget_secs: float | None = None) -> "Client":
+    def copy(
+        self, *, uid: str | None = None, budget_secs: float | None = None, actor: str | None = None
+    ) -> "Client":
         """Return a client with its own connection, for another thread or another user.
 
-        budget_secs: another retry time, without calls of `on_trouble`.
+        budget_secs: another retry time, without calls of `on_trouble`. actor: the user who really
+        acts, for the audit trail, if this client has the server secret.
         """
         e = self._connection.endpoint
-        if budget_secs is not None:
-            return Client.from_source(e.source, uid=uid or self._uid, budget_secs=budget_secs)
-        return Client.from_source(
-            e.source, uid=uid or self._uid, budget_secs=e.budget_secs, on_trouble=e.on_trouble
+        copied = Client.from_source(
+            e.source,
+            uid=uid or self._uid,
+            budget_secs=e.budget_secs if budget_secs is None else budget_secs,
+            on_trouble=e.on_trouble if budget_secs is None else None,
         )
+        named = {} if actor is None else {ACTOR: actor}
+        copied._connection.endpoint.headers = {**e.headers, **named}
+        return copied
 
     @property
     def uid(self) -> str:
-        return self._uid or self._connection.address().uid
+        """The user. Asks the supervisor once if only it knows the user of the token."""
+        uid = self._uid or self._connection.address().uid
+        if not uid:
+            uid = self._uid = self._do(operations.own_uid())
+        return uid
 
     @property
     def url(self) -> str:
@@ -377,6 +390,47 @@ class Client:
     def delete_file(self, simulation_type: str, name: str) -> None:
         """Delete a file of the user's library."""
         self._do(for_user(requests.lib_file, simulation_type, name, "DELETE"))
+
+    # ---- access
+
+    def whoami(self) -> dict[str, Any]:
+        """Return who the supervisor takes this client for.
+
+        Returns {"uid", "role", "scopes", "token": {"id", "name", "expiresAt", ...}}. uid, token:
+        None for the server secret.
+        """
+        return self._do(operations.ask(requests.whoami()))
+
+    def create_token(
+        self, name: str, scopes: Sequence[str], *, expires_secs: float | None = None
+    ) -> dict[str, Any]:
+        """Create an API token of this user.
+
+        Returns {"secret", "id", "scopes", "expiresAt", ...}. `secret` is the token, which cannot be
+        read again. scopes: of protocol.api.tokens.SCOPES. expires_secs: None for 90 days. Sent
+        once.
+        """
+        return self._do(operations.create_token(name, scopes, expires_secs))
+
+    def tokens(self) -> list[dict[str, Any]]:
+        """Return the API tokens of this user, without their secrets."""
+        found: list[dict[str, Any]] = self._do(
+            operations.field("tokens", for_user(requests.token_list))
+        )
+        return found
+
+    def revoke_token(self, id_: str, *, reason: str = "") -> dict[str, Any]:
+        """Revoke an API token of this user by its id. A repetition has no effect."""
+        return self._do(for_user(requests.token_revoke, id_, reason))
+
+    def audit(
+        self, *, since_secs: float | None = None, actor: str | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the requests of users for other users, oldest first, for administrators.
+
+        Each has "at", "time", "text" and "event". since_secs: only those of this time until now. actor: a uid.
+        """
+        return self._parts(operations.audit(since_secs, actor))
 
     # ---- queries
 

@@ -33,7 +33,27 @@ CODES: dict[str, Code] = {
         False,
         "name an existing volume or a folder of your own; the operator adds volumes to the pool",
     ),
-    "unauthenticated": Code(401, False, "send the secret as 'Authorization: Bearer ...'"),
+    "unauthenticated": Code(
+        401,
+        False,
+        "send the secret or an API token as 'Authorization: Bearer ...'; 'jobscribe auth login' stores a token",
+    ),
+    "tokenExpired": Code(
+        401, False, "create another API token, then give it to 'jobscribe auth login'"
+    ),
+    "tokenRevoked": Code(
+        401, False, "create another API token, then give it to 'jobscribe auth login'"
+    ),
+    "scopeMissing": Code(
+        403,
+        False,
+        "use an API token with the scope that the message names ('jobscribe auth token')",
+    ),
+    "tokenLimit": Code(
+        409,
+        False,
+        "revoke a token that is not needed: 'jobscribe auth token list', 'auth token revoke ID'",
+    ),
     "notFound": Code(404, False, "check the id; 'jobscribe job list' shows your jobs"),
     "methodNotAllowed": Code(405, False, "see the API page for the methods of this address"),
     "notHere": Code(

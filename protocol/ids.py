@@ -90,6 +90,8 @@ _SHAPES: dict[str, Any] = {
     "name": LibName,
     "reqId": ReqId,
 }
+#: The queue that every site has.
+DEFAULT_QUEUE = "default"
 
 
 class Token(msgspec.Struct, frozen=True, array_like=True, order=True):

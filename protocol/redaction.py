@@ -2,8 +2,8 @@
 data.
 
 By key: the value under a secret-sounding name is hidden, in maps, in `NAME=value` strings and after
-`--name` in argument vectors. By value: known secrets are replaced everywhere, also inside longer
-strings. Truncation keeps logs bounded: strings 8000 characters, collections 30 elements, depth 10,
+`--name` in argument vectors. By value: known secrets and API tokens are replaced everywhere, also inside
+longer strings. Truncation keeps logs bounded: strings 8000 characters, collections 30 elements, depth 10,
 3000 elements in all; tracebacks keep their end. Standard library only, because the keeper imports
 it.
 """
@@ -41,6 +41,9 @@ MIN_SECRET = 6
 #: Alphanumeric secrets of at least this length are looked up in a set, so a thousand agents' tokens
 #: cost no more than one.
 _WORD = re.compile(r"[A-Za-z0-9]{16,}")
+#: An API token (`protocol.api.tokens`) or a longer part of one. Its id stays visible.
+_API_TOKEN = re.compile(r"(jst_[A-Za-z0-9]{8}_)[A-Za-z0-9_-]{8,}", re.ASCII)
+_API_TOKEN_START, _API_TOKEN_LENGTH = "jst_", 56
 #: Name of the method with which an object gives its own text for logs.
 LOG_TEXT_METHOD = "pkdebug_str"
 
@@ -93,7 +96,9 @@ class Redactor:
         return release
 
     def text(self, text: str) -> str:
-        """Return `text` without the known secrets."""
+        """Return `text` without the known secrets and without API tokens."""
+        if _API_TOKEN_START in text:
+            text = _API_TOKEN.sub(rf"\1{REDACTED}", text)
         if self._word_lengths and len(text) >= self._word_lengths[-1]:
             text = _WORD.sub(self._without_words, text)
         if self._stale:
@@ -108,7 +113,7 @@ class Redactor:
 
     def _reach(self) -> int:
         """Return the length of the longest secret, in characters."""
-        return max([self._longest, *map(len, self._held.copy())])
+        return max([_API_TOKEN_LENGTH, self._longest, *map(len, self._held.copy())])
 
     def _without_words(self, match: re.Match[str]) -> str:
         run = match[0]

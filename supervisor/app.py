@@ -37,10 +37,14 @@ from ..runtime.event_loop_lag import LoopLag
 from ..runtime.log.logger import capture_logging, log_uncaught
 from ..service.log.sink import open_log
 from ..service.settings.settings import Settings
+from ..service.site import users_file
 from ..service.site.secret_files import read_secret
 from ..service.site.startup_checks import check
 from ..service.systemd import Notifier
 from . import configuration
+from .access.api_tokens import ApiTokens
+from .access.audit import AuditTrail
+from .access.authentication import Access
 from .agents.calls import Calls
 from .agents.orphans import start_all_known
 from .api.routes import application
@@ -536,6 +540,7 @@ class _Supervisor:
             self._live,
             self._uploads,
             leases,
+            self._access(),
             self._secret,
             unsent,
             self._usage,
@@ -546,6 +551,13 @@ class _Supervisor:
             Known(agent_id=self._agent_id, container=self._driver_set.container),
             lambda: self._sink.flush(1.0),
         )
+
+    def _access(self) -> Access:
+        tokens = ApiTokens(self._engine, self._clock.wall, secrets.token_bytes)
+        audit = AuditTrail(self._engine, self._clock.wall)
+        self._counters.measure(api_tokens=tokens.sizes, audit=audit.sizes)
+        users = users_file.load(self._settings.auth.users)
+        return Access(self._secret, self._metrics.admits, tokens, users, audit)
 
     def _sign_ins(self) -> SignIns | None:
         if self._driver_set.clusters is None or self._driver_set.sbatch is None:

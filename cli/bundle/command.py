@@ -114,7 +114,7 @@ def _collect(s: Session, jid: str, output_bytes: int, no_doctor: bool) -> "Colle
     # Fail early if the job or the supervisor is missing.
     client.status(jid)
     tasks = supervisor_parts.collect(client, jid, out, output_bytes)
-    root = None if s.url else s.root
+    root = None if s.remote else s.root
     if root is None:
         out.lacks(
             "attempts",

@@ -79,6 +79,10 @@ def run_checks(
 
 
 def _parameters(s: Session, file: str | None, sets: tuple[str, ...]) -> dict[str, Any]:
+    if s.options.get("site"):
+        raise click.UsageError(
+            "doctor checks a machine; run it on the supervisor's machine with --root DIR"
+        )
     return {
         "root": _root(s, file, sets),
         "rootOption": s.options.get("root"),

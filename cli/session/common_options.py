@@ -29,13 +29,24 @@ def common_options(command: Command) -> Command:
                 "url", "--url", metavar="URL", help="Address of the supervisor, instead of a root."
             ),
             _option(
+                "site",
+                "--site",
+                metavar="URL",
+                help="Site of a login with 'jobscribe auth login', instead of a root (default: JOBSCRIBE_SITE, else the last login).",
+            ),
+            _option(
                 "token_file",
                 "--token-file",
                 metavar="FILE",
                 type=click.Path(),
-                help="File with the secret for --url.",
+                help="File with the secret or API token for --url.",
             ),
-            _option("uid", "--uid", metavar="UID", help="Act as this user (required with --url)."),
+            _option(
+                "uid",
+                "--uid",
+                metavar="UID",
+                help="Act as this user (with --url and the server secret: required).",
+            ),
             _option(
                 "patience",
                 "--patience",

@@ -57,7 +57,7 @@ def refusal_since(session: Session, moment: float) -> tuple[float, str] | None:
 
 def _submitter(session: Session) -> tuple[str, str]:
     """Return the supervisor, by its address or root, and the user."""
-    return session.url or session.root, session.client().uid
+    return session.remote or session.root, session.client().uid
 
 
 def _write(session: Session, note: _Note) -> None:

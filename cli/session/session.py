@@ -34,18 +34,27 @@ class Session:
         self._clients: dict[str, Client] = {}
         self._secret: str | None = None
         self._limit_reason = ""
+        #: the user who really acts, if --uid names another one; for the audit trail
+        self._actor: str | None = None
         #: Secrets typed by the user, until `close`.
         self.typed: list[str] = []
 
     @property
     def root(self) -> str:
-        """The supervisor's data directory."""
+        """The supervisor's data directory. Raises click.UsageError for a command line about a site,
+        which is on another machine.
+        """
+        if self._named_site() or (self.site and not os.path.isdir(_default_root())):
+            raise click.UsageError(
+                f"this command reads files of the supervisor's root, which {self.site} does not give;"
+                " run it on the supervisor's machine with --root DIR"
+            )
         root = self.options.get("root") or os.environ.get("JOBSCRIBE_ROOT")
         if not root and os.environ.get("JOBSCRIBE_CONFIG"):
             from ...service.settings.loader import load
 
             return load().root
-        return os.path.abspath(root or os.path.expanduser("~/.jobscribe"))
+        return os.path.abspath(root or _default_root())
 
     @property
     def url(self) -> str | None:
@@ -53,6 +62,41 @@ class Session:
         return self.options.get("url") or (
             None if self.options.get("root") else os.environ.get("JOBSCRIBE_URL")
         )
+
+    @property
+    def site(self) -> str | None:
+        """The site whose stored API token is used: it is named, or it is the site of the last login
+        and no root and no address are named.
+        """
+        named = self._named_site()
+        if named or self.url or self.options.get("root") or self.options.get("token_file"):
+            return named
+        if any(os.environ.get(f"JOBSCRIBE_{name}") for name in ("ROOT", "CONFIG")):
+            return None
+        from . import site_credentials
+
+        return site_credentials.default_site()
+
+    @property
+    def remote(self) -> str | None:
+        """The supervisor's address, if the command line is not about a root of this machine."""
+        return self.url or self.site
+
+    def _named_site(self) -> str | None:
+        """Return the site in the options, else in the environment without a root or address."""
+        site: str | None = self.options.get("site")
+        others = [
+            f"--{n.replace('_', '-')}" for n in ("root", "url", "token_file") if self.options.get(n)
+        ]
+        if site and others:
+            raise click.UsageError(f"--site cannot be combined with {others[0]}")
+        if (
+            not site
+            and not others
+            and not any(os.environ.get(f"JOBSCRIBE_{name}") for name in ("ROOT", "URL", "CONFIG"))
+        ):
+            site = os.environ.get("JOBSCRIBE_SITE")
+        return site.rstrip("/").lower() if site else None
 
     def limit_wait(self, reason: str) -> None:
         """If the supervisor is unavailable, retry for BRIEF_SECS only. --patience and
@@ -67,15 +111,15 @@ class Session:
         return self._clients[""]
 
     def client_for(self, jid: str) -> "Client":
-        """Return a client that acts as the owner of this job. The holder of the secret may act for
-        all users.
+        """Return a client that acts as the owner of this job. The supervisor decides whether the
+        user of this command line may act for this owner.
         """
         uid = jid.split("-", 1)[0]
         own = self.client()
         if uid == own.uid:
             return own
         if uid not in self._clients:
-            self._clients[uid] = own.copy(uid=uid)
+            self._clients[uid] = own.copy(uid=uid, actor=self._actor or own.uid)
         return self._clients[uid]
 
     def close(self) -> None:
@@ -91,24 +135,34 @@ class Session:
     def supervisor_options(self) -> str:
         """Return the options that select this supervisor, for commands in messages."""
         if self.url:
-            parts = ["--url", self.url, "--uid", str(self.options.get("uid"))]
+            parts = ["--url", self.url]
+            parts += ["--uid", self.options["uid"]] if self.options.get("uid") else []
             parts += (
                 ["--token-file", self.options["token_file"]]
                 if self.options.get("token_file")
                 else []
             )
             return " " + " ".join(parts)
+        if self.options.get("site"):
+            return f" --site {self.site}"
         return f" --root {self.root}" if self.options.get("root") else ""
 
     def _create_client(self) -> "Client":
         from ...client.sync_client import Client
         from ...client.transport.address import fixed, in_root
+        from ...protocol.api.tokens import PREFIX
 
         if self.url:
-            uid = self.options.get("uid")
-            if not uid:
-                raise click.UsageError("--url requires --uid, the user to act as")
-            source = fixed(self.url, self.token(), uid)
+            uid, token = self.options.get("uid"), self.token()
+            if not uid and not token.startswith(PREFIX):
+                raise click.UsageError(
+                    "--url with the server secret requires --uid, the user to act as"
+                )
+            source = fixed(self.url, token, uid)
+        elif (site := self.site) is not None:
+            from .site_credentials import source as stored
+
+            source = stored(site)
         else:
             if self.options.get("token_file"):
                 raise click.UsageError(
@@ -132,9 +186,18 @@ class Session:
         def report_trouble(error: Any, lasts: float) -> None:
             self.screen.progress(f"{error.sentence}; retrying for up to {secs:g} s{note}", lasts)
 
-        return Client.from_source(
-            remember_secret, uid=uid, budget_secs=secs, on_trouble=report_trouble
+        own = Client.from_source(
+            remember_secret,
+            uid=uid if self.remote else None,
+            budget_secs=secs,
+            on_trouble=report_trouble,
         )
+        if uid is None or self.remote:
+            return own
+        with own:
+            # the owner of the root acts for this user
+            self._actor = own.uid
+            return own.copy(uid=uid, actor=self._actor)
 
     def _patience(self) -> tuple[float, str]:
         """Return how long to retry (seconds), and a note on the duration for the user."""
@@ -147,7 +210,7 @@ class Session:
             return secs, ""
         if self._limit_reason:
             return BRIEF_SECS, f" ({self._limit_reason}; --patience waits longer)"
-        if not self.url and not any(
+        if not self.remote and not any(
             os.path.lexists(os.path.join(self.root, name)) for name in (CLIENT_FILE, "db")
         ):
             return NEVER_SECS, " (--patience waits longer)"
@@ -167,6 +230,10 @@ class Session:
                 "--url requires --token-file FILE (or JOBSCRIBE_SECRET in the environment)"
             )
         return token.strip()
+
+
+def _default_root() -> str:
+    return os.path.expanduser("~/.jobscribe")
 
 
 def session() -> Session:

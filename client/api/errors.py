@@ -22,6 +22,7 @@ OWN_CODES: dict[str, tuple[bool, str]] = {
         True,
         "start one with 'jobscribe up --root DIR', or name the root of a running one",
     ),
+    "notLoggedIn": (False, "run 'jobscribe auth login URL' with an API token"),
     "foreignRoot": (False, CODES["foreignRoot"].advice),
 }
 _ENVELOPE = frozenset({"state", "code", "error", "advice", "retry"})

@@ -341,6 +341,33 @@ def logs(jid: str, stream: Stream, notes: bool, options: dict[str, Any]) -> Step
                 yield Pause(backoff.after(now - begun))
 
 
+# ---- access
+
+
+def own_uid() -> Steps[str]:
+    """Return the user of the API token. Raises ClientError("badRequest") for the server secret."""
+    uid = (yield from ask(requests.whoami())).get("uid")
+    if not isinstance(uid, str):
+        raise requests.bad_request("the server secret belongs to no user; name the user (uid)")
+    return uid
+
+
+def create_token(name: str, scopes: Sequence[str], expires_secs: float | None) -> Steps[Object]:
+    uid: str = yield GetUid()
+    body: bytes = yield Once(requests.token_create(uid, name, scopes, expires_secs))
+    return requests.object_of(body)
+
+
+def audit(since_secs: float | None, actor: str | None) -> Steps[None]:
+    """Emit each audit event."""
+    after: int | None = 0
+    while after is not None:
+        page = yield from ask(requests.audit(after, since_secs, actor))
+        for event in page["events"]:
+            yield Part(event)
+        after = page["next"]
+
+
 # ---- operators
 
 

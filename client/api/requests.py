@@ -14,6 +14,7 @@ from ...protocol.api.requests import (
     AgentList,
     AgentLogs,
     AgentStop,
+    AuditPage,
     BeginSession,
     CallRequest,
     ClusterList,
@@ -39,6 +40,9 @@ from ...protocol.api.requests import (
     SbatchLogin,
     SbatchLoginStatus,
     SbatchLogout,
+    TokenCreate,
+    TokenList,
+    TokenRevoke,
     Trace,
 )
 from ...protocol.errors import CODES
@@ -355,6 +359,33 @@ def notify_test(name: str) -> Call:
     return Call(
         "/api/notify-test", msgspec.json.encode({"name": name}), NOTIFY_SECS, at_once=_AT_ONCE
     )
+
+
+def whoami() -> Call:
+    return Call("/api/whoami", None, method="GET")
+
+
+def token_create(uid: str, name: str, scopes: Sequence[str], expires_secs: float | None) -> Call:
+    """Return a creation, which must be sent once only. Raises ClientError("badRequest") for invalid
+    values.
+    """
+    fields = {"uid": uid, "name": name, "scopes": list(scopes), "expiresSecs": expires_secs}
+    return _post("token-create", _shaped(fields, TokenCreate))
+
+
+def token_list(uid: str) -> Call:
+    return _post("token-list", TokenList(uid=uid))
+
+
+def token_revoke(uid: str, id_: str, reason: str) -> Call:
+    """Raises ClientError("badRequest") for invalid values."""
+    return _post("token-revoke", _shaped({"uid": uid, "id": id_, "reason": reason}, TokenRevoke))
+
+
+def audit(after: int, since_secs: float | None, actor: str | None) -> Call:
+    """Raises ClientError("badRequest") for invalid values."""
+    fields = {"after": after, "sinceSecs": since_secs, "actor": actor}
+    return _post("audit", _shaped(fields, AuditPage))
 
 
 def notify_retry(name: str) -> Call:

@@ -18,8 +18,8 @@ CLIENT_FILE = "client.json"
 
 class Address(msgspec.Struct, frozen=True):
     """Address of a supervisor. url: `http://host:port` of the API, without a path. uid: the user of
-    local commands. pid: of the supervisor, if known. front: address of the front end for browsers,
-    if known.
+    local commands; empty if only the supervisor knows it, from the token. pid: of the supervisor,
+    if known. front: address of the front end for browsers, if known.
     """
 
     url: str
@@ -59,7 +59,14 @@ def in_root(root: str | os.PathLike[str]) -> Source:
     return read
 
 
-def fixed(url: str, token: str, uid: str) -> Source:
-    """Return a source for a fixed address."""
-    address = Address(url=url.rstrip("/"), token=token, uid=uid)
-    return lambda: address
+#: A secret or an API token, or a function that returns it, called again after it was refused.
+TokenSource = str | Callable[[], str]
+
+
+def fixed(url: str, token: TokenSource, uid: str | None = None) -> Source:
+    """Return a source for a fixed address. uid: None for the user of an API token."""
+    address = Address(url=url.rstrip("/"), token="", uid=uid or "")
+    if isinstance(token, str):
+        address = msgspec.structs.replace(address, token=token)
+        return lambda: address
+    return lambda: msgspec.structs.replace(address, token=token())

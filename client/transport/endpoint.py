@@ -10,7 +10,10 @@ from collections.abc import Callable, Mapping
 
 from ..api.errors import ClientError
 from .address import Address, Source
-from .retry import Retry
+from .retry import MOST_MOVES, Retry
+
+#: Codes after which the address and the secret or API token are looked up again.
+_RELOCATING = frozenset({"unauthenticated", "tokenExpired", "tokenRevoked", "unreachable"})
 
 #: Called before a retry, with the error and the seconds from the first failure to the retry.
 OnTrouble = Callable[[ClientError, float], None]
@@ -72,7 +75,8 @@ class Endpoint:
         """
         if error.code in at_once:
             raise error
-        if self._moved(error, used):
+        if retry.moves < MOST_MOVES and self._moved(error, used):
+            retry.moves += 1
             return 0.0
         now = time.monotonic()
         pause = retry.failed(error, now, random.random())
@@ -83,8 +87,10 @@ class Endpoint:
         return pause
 
     def _moved(self, error: ClientError, used: Address | None) -> bool:
-        """Return whether the supervisor restarted with another address or secret."""
-        if error.code not in ("unauthenticated", "unreachable") or used is None:
+        """Return whether the supervisor restarted with another address or secret, or the caller has
+        another API token.
+        """
+        if error.code not in _RELOCATING or used is None:
             return False
         self.forget()
         try:

@@ -8,6 +8,8 @@ FIRST_SECS = 0.05
 LONGEST_SECS = 2.0
 #: Number of retries after `internal` errors, which rarely go away. Others are retried for the budget.
 MOST_INTERNAL = 2
+#: Number of times that a request follows its supervisor to another address or secret.
+MOST_MOVES = 5
 
 
 class Retry(msgspec.Struct):
@@ -16,6 +18,7 @@ class Retry(msgspec.Struct):
     budget_secs: float
     failures: int = 0
     internal: int = 0
+    moves: int = 0
     since: float | None = None
 
     def failed(self, error: ClientError, now: float, roll: float) -> float | None:

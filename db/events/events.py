@@ -4,8 +4,8 @@ Every event has `at`, the unix time in seconds of its decision. Positions in the
 of events, never `at`. A stored event is JSON text with the tag `type` and the schema version `v`.
 `decode` reads every version ever released.
 
-To add an event: add a struct here, a branch in `job_fold.evolve` (or in the fold of the agent or
-the system), a line in `event_text` and a row in tests/unit/db/events/golden/. To change an event
+To add an event: add a struct here, a branch in `job_fold.evolve` (or in the fold of the agent, the
+API tokens or the system), a line in `event_text` and a row in tests/unit/db/events/golden/. To change an event
 (or a value in `state`, which checkpoints contain): raise its version in VERSIONS and add an
 upcaster.
 """
@@ -343,6 +343,52 @@ class LogSetBack(_Event, frozen=True, kw_only=True, tag="LogSetBack"):
     checksum: str | None = None
 
 
+# ---- stream `access`
+
+
+class TokenCreated(_Event, frozen=True, kw_only=True, tag="TokenCreated"):
+    """An API token of the user `uid` was created. secret_hash: see `protocol.api.tokens.digest`. by:
+    uid of the creator, or `operator` for the holder of the server secret.
+    """
+
+    id: str
+    uid: str
+    name: str
+    scopes: tuple[str, ...]
+    expires_at: float
+    secret_hash: str
+    by: str
+
+
+class TokenRevoked(_Event, frozen=True, kw_only=True, tag="TokenRevoked"):
+    """An API token is invalid from here on. by: as in TokenCreated."""
+
+    id: str
+    by: str
+    reason: str = ""
+
+
+# ---- stream `audit`
+
+
+class ActedForUser(_Event, frozen=True, kw_only=True, tag="ActedForUser"):
+    """A request of `actor` named another user, `subject`. Written before the request takes effect.
+
+    actor_role: `admin`, `groupAdmin`, or `secretHolder` if the holder of the server secret named the
+    actor. action: name of
+    the route. jid: of the job that the request names. peer: address of the connection. outcome:
+    `allowed`; refused requests leave no event.
+    """
+
+    actor: str
+    actor_role: str
+    subject: str
+    action: str
+    jid: str | None = None
+    peer: str
+    outcome: str
+
+
 JobEvent = (
     RunRequested
     | DependencyEnded
@@ -370,7 +416,8 @@ AgentEvent = (
     | AgentFolded
 )
 SystemEvent = SupervisorStarted | SupervisorStopped | SystemFolded | LogCompacted | LogSetBack
-Event = JobEvent | AgentEvent | SystemEvent
+AccessEvent = TokenCreated | TokenRevoked
+Event = JobEvent | AgentEvent | SystemEvent | AccessEvent | ActedForUser
 
 #: Events that replace all earlier events of their stream. A checkpoint is the first event of its
 #: stream, and its version counts the replaced events too.
@@ -405,7 +452,7 @@ UPCASTERS: dict[tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]] = {
     ("JobFolded", 3): _without_late_stop,
 }
 
-SYSTEM = "system"
+SYSTEM, ACCESS, AUDIT = "system", "access", "audit"
 
 _encoder = msgspec.json.Encoder(order="deterministic")
 _decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)

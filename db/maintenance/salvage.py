@@ -8,7 +8,7 @@ content. The rules:
   wrote to a stream are adjacent and have the same time. Keep all events of such a transaction or
   none, so that no half placement or half end remains. Only the request of a run may stand alone. If
   a transaction may continue in the lost part, drop it.
-* For an agent and the system, keep every intact event, because each is an independent fact. Renumber
+* For an agent, the system, API tokens and audit, keep every intact event, because each is an independent fact. Renumber
   their versions.
 * Events of different streams are independent: at every start, a run that waits for another run
   checks it again.
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..events.events import CHECKPOINTS
+from ..events.events import ACCESS, AUDIT, CHECKPOINTS, SYSTEM
 from ..sqlite.head_file import DurablePosition
 from ..sqlite.schema import rows_after
 from ..store.checksum_chain import START, Broken, Row, row, verified
@@ -133,7 +133,7 @@ class _Scan:
                 )
                 self.before = None
                 return
-        elif stream == "system" or stream.startswith("agent/"):
+        elif stream in (SYSTEM, ACCESS, AUDIT) or stream.startswith("agent/"):
             self.others[stream] = self.others.get(stream, 0) + 1
             self.before = None
             return

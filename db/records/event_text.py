@@ -13,6 +13,8 @@ import msgspec
 from ...protocol.clusters.batch import BatchState
 from ...protocol.ids import Token, printable, short_op
 from ..events.events import (
+    AccessEvent,
+    ActedForUser,
     AgentFolded,
     AgentGone,
     AgentSignInNeeded,
@@ -41,6 +43,8 @@ from ..events.events import (
     TaskSlotGranted,
     TaskStarted,
     TaskSubmitted,
+    TokenCreated,
+    TokenRevoked,
     type_of,
 )
 from ..store.contract import Stored
@@ -126,6 +130,14 @@ def sentence(event: Event) -> str:
             return _of_agent(event)
         case JobFolded() | AgentFolded() | SystemFolded():
             return _of_checkpoint(event)
+        case TokenCreated() | TokenRevoked():
+            return _of_access(event)
+        case ActedForUser():
+            about = f" on {_clean(event.jid)}" if event.jid else ""
+            return (
+                f"{_clean(event.actor)} ({event.actor_role}) acted for {_clean(event.subject)}: {_clean(event.action)}{about}"
+                f" from {_clean(event.peer)}, {event.outcome}"
+            )
         case LogCompacted():
             return f"the log up to position {event.position} was compacted: {event.events_before} events became {event.events_after}"
         case LogSetBack():
@@ -165,6 +177,21 @@ def _of_checkpoint(event: JobFolded | AgentFolded | SystemFolded) -> str:
             return f"agent {agent.key} was at attempt {agent.attempt}; {folded}"
         case SystemFolded():
             return f"last supervisor session: {event.session}; {folded}"
+        case _:
+            assert_never(event)
+
+
+def _of_access(event: AccessEvent) -> str:
+    match event:
+        case TokenCreated():
+            scopes = ", ".join(event.scopes)
+            return (
+                f"API token {event.id} {_clean(event.name)!r} of {event.uid} created by {event.by}: {scopes};"
+                f" expires {_time(event.expires_at)}"
+            )
+        case TokenRevoked():
+            why = f": {_clean(event.reason)}" if event.reason else ""
+            return f"API token {event.id} revoked by {event.by}{why}"
         case _:
             assert_never(event)
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from ...protocol.api.requests import DEFAULT_QUEUE, RunSpec
+from ...protocol.api.requests import RunSpec
 from ...protocol.clusters.batch import BatchState
-from ...protocol.ids import AgentKind, split_jid
+from ...protocol.ids import DEFAULT_QUEUE, AgentKind, split_jid
 from ...protocol.jobs.status import PURGED, RUNNING, TaskStatus
 from ..events.state import Attempt, Job, PastRun, Run, Stop, Task
 from .resource_usage import result_usage

@@ -20,7 +20,7 @@ from .opening import repair
 from .schema import JOB_COLUMNS, ROW_COLUMNS, last_before, open_for_reading, rows_after
 
 _PREVIOUS = "(SELECT p.checksum FROM events AS p WHERE p.position < e.position ORDER BY p.position DESC LIMIT 1)"
-_STREAM = f"SELECT {ROW_COLUMNS}, {_PREVIOUS} FROM events AS e WHERE stream = ? AND version > ? AND position <= ? ORDER BY version"
+_STREAM = f"SELECT {ROW_COLUMNS}, {_PREVIOUS} FROM events AS e WHERE stream = ? AND version > ? AND position <= ? ORDER BY version LIMIT ?"
 #: Jumps from stream to stream in the index, so the cost does not depend on the number of events.
 _AGENTS = (
     "WITH RECURSIVE s(stream) AS (SELECT min(stream) FROM events WHERE stream > 'agent/' AND stream < 'agent0' UNION ALL"
@@ -51,11 +51,13 @@ class Reader:
     def close(self) -> None:
         self._connection.close()
 
-    def stream(self, stream: str, after: int, head: int) -> list[Stored]:
-        """Return the events of a stream with version > `after`. Raises Refusal."""
+    def stream(self, stream: str, after: int, head: int, limit: int | None = None) -> list[Stored]:
+        """Return the events of a stream with version > `after`, at most `limit`. Raises Refusal."""
         out: list[Stored] = []
         version = after
-        for *raw, previous in self._rows(_STREAM, (stream, after, head)):
+        for *raw, previous in self._rows(
+            _STREAM, (stream, after, head, -1 if limit is None else limit)
+        ):
             try:
                 row = verified(tuple(raw), START if previous is None else previous, raw[0])
                 # a checkpoint replaces all earlier events, so it comes first
@@ -73,8 +75,14 @@ class Reader:
                 raise self._damaged(e) from None
             version = row.version
             out.append(stored(row))
-        self._no_less(stream, version, head)
+        if limit is None or len(out) < limit:
+            self._no_less(stream, version, head)
         return out
+
+    def version(self, stream: str, head: int) -> int:
+        """Return the version of the last event of a stream; 0 without events. Raises Refusal."""
+        query = "SELECT coalesce(max(version), 0) FROM events WHERE stream = ? AND position <= ?"
+        return int(self._rows(query, (stream, head))[0][0])
 
     def _no_less(self, stream: str, version: int, head: int) -> None:
         """Raise Refusal unless the last version in table `jobs` was found: a damaged index hides

@@ -60,8 +60,11 @@ class SqliteStore:
             raise Refusal("storageUnavailable", "the event store is closed")
         self._era = self._writer.resumed(self._era)
 
-    def read(self, stream: str, after: int = 0) -> list[Stored]:
-        return self._open().stream(stream, after, self._writer.head)
+    def read(self, stream: str, after: int = 0, limit: int | None = None) -> list[Stored]:
+        return self._open().stream(stream, after, self._writer.head, limit)
+
+    def version(self, stream: str) -> int:
+        return self._open().version(stream, self._writer.head)
 
     def read_all(self, after: int = 0, limit: int = 1000) -> list[Stored]:
         return self._open().log(after, limit, self._writer.head)

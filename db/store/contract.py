@@ -142,8 +142,13 @@ class EventStore(Protocol):
         was not durable. Raises Refusal.
         """
 
-    def read(self, stream: str, after: int = 0) -> list[Stored]:
-        """Return durable events of a stream with version > `after`, oldest first. Raises Refusal."""
+    def read(self, stream: str, after: int = 0, limit: int | None = None) -> list[Stored]:
+        """Return durable events of a stream with version > `after`, oldest first, at most `limit`.
+        Raises Refusal.
+        """
+
+    def version(self, stream: str) -> int:
+        """Return the version of the last durable event of a stream; 0 without events."""
 
     def read_all(self, after: int = 0, limit: int = 1000) -> list[Stored]:
         """Return durable events of all streams with position > `after`, oldest first, at most

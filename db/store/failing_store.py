@@ -61,8 +61,11 @@ class FailingStore:
     def resume(self) -> None:
         self._store.resume()
 
-    def read(self, stream: str, after: int = 0) -> list[Stored]:
-        return self._store.read(stream, after)
+    def read(self, stream: str, after: int = 0, limit: int | None = None) -> list[Stored]:
+        return self._store.read(stream, after, limit)
+
+    def version(self, stream: str) -> int:
+        return self._store.version(stream)
 
     def read_all(self, after: int = 0, limit: int = 1000) -> list[Stored]:
         return self._store.read_all(after, limit)

@@ -165,9 +165,13 @@ class MemoryStore:
             self.commit()
             self._failure = None
 
-    def read(self, stream: str, after: int = 0) -> list[Stored]:
+    def read(self, stream: str, after: int = 0, limit: int | None = None) -> list[Stored]:
         self._check()
-        return self._streams.get(stream, [])[max(after, 0) :]
+        return self._streams.get(stream, [])[max(after, 0) :][:limit]
+
+    def version(self, stream: str) -> int:
+        self._check()
+        return len(self._streams.get(stream, []))
 
     def read_all(self, after: int = 0, limit: int = 1000) -> list[Stored]:
         self._check()

@@ -1,8 +1,9 @@
 """The requests that front ends and the command line send to the supervisor (HTTP, JSON), and the
 specification of a run.
 
-A request names its user (`uid`); the supervisor checks it against the owner of the job. Every
-request that changes state carries a `reqId`, which makes it safe to repeat for 24 hours.
+A request names its user (`uid`); the supervisor checks it against the sender's API token and against
+the owner of the job. The holder of an API token may leave it out, except in `runs`. Every request
+that changes a run carries a `reqId`, which makes it safe to repeat for 24 hours.
 """
 
 from typing import Annotated, Any, Literal
@@ -27,6 +28,7 @@ from ..ids import (
 from ..jobs.roles import MAX_ROLES, After, Retry, TaskRole
 from ..jobs.status import Kind, Status
 from ..wire.messages import JobCmd, Offset, Stream
+from .tokens import MAX_SECS, Scope, TokenId, TokenName
 
 Limit = Annotated[float, msgspec.Meta(gt=0, le=366 * 86400)]
 GraceSecs = Annotated[float, msgspec.Meta(ge=0, le=3600)]
@@ -40,13 +42,12 @@ Plan = Annotated[
     msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}\Z"),
     Form("the name of a plan: a small letter, then small letters, digits, _ or -, at most 32"),
 ]
-#: Name of a queue. Empty: the queue of the user (see docs/site.md); the stored run names the queue.
+#: Name of a queue. Empty: the queue of the user (docs/queues.md); the stored run names the queue.
 AnyQueue = Annotated[
     str,
     msgspec.Meta(pattern=r"^([a-z][a-z0-9_-]{0,31})?\Z"),
     Form("the name of a queue: a small letter, then small letters, digits, _ or -, at most 32"),
 ]
-DEFAULT_QUEUE = "default"
 #: Name of a driver. Empty: the default driver of this site; the stored run names the chosen one.
 AnyDriver = Annotated[
     str,
@@ -480,3 +481,41 @@ class AgentLogs(_Request, frozen=True, kw_only=True):
     limit: Annotated[int, msgspec.Meta(ge=1, le=512 * 1024)] = 256 * 1024
     #: as in JobLog
     tail: Annotated[int, msgspec.Meta(ge=0, le=512 * 1024)] = 0
+
+
+class TokenCreate(_Request, frozen=True, kw_only=True):
+    """Create an API token of a user. The answer has its text, which is shown only once, so the
+    request is sent once.
+
+    expires_secs: lifetime; None for 90 days, or the rest of the lifetime of the sender's token.
+    """
+
+    uid: Uid
+    name: TokenName
+    scopes: Annotated[tuple[Scope, ...], msgspec.Meta(min_length=1, max_length=4)]
+    expires_secs: Annotated[float, msgspec.Meta(gt=0, le=MAX_SECS)] | None = None
+
+
+class TokenList(_Request, frozen=True, kw_only=True):
+    """List the API tokens of a user, oldest first, without their secrets."""
+
+    uid: Uid
+
+
+class TokenRevoke(_Request, frozen=True, kw_only=True):
+    """Revoke an API token of a user. Repeating it is harmless."""
+
+    uid: Uid
+    id: TokenId
+    reason: Sentence = ""
+
+
+class AuditPage(_Request, frozen=True, kw_only=True):
+    """Return the matching ones of the next `limit` audit events after the version `after`, oldest
+    first. since_secs: only events of this time until now, by the supervisor's clock.
+    """
+
+    after: KnownSerial = 0
+    limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1000
+    since_secs: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    actor: Uid | None = None

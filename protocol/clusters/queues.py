@@ -7,9 +7,8 @@ from typing import Annotated
 
 import msgspec
 
-from ..api.requests import DEFAULT_QUEUE
 from ..fields import SECONDS, Form
-from ..ids import Uid
+from ..ids import DEFAULT_QUEUE, Uid
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=10_000_000), Form("a whole number")]
 QueueName = Annotated[

@@ -1,4 +1,5 @@
-"""Headers in which the supervisor and its clients state their versions. Other versions ignore them.
+"""Headers in which the supervisor and its clients state their versions and the acting user. Other
+versions ignore them.
 
 The supervisor answers an agent's handshake with HEADER. A front end sends FRONT_END with every
 request.
@@ -11,6 +12,8 @@ import msgspec
 HEADER = "X-Jobscribe-Site"
 #: Request format_header with the version of a front end.
 FRONT_END = "X-Jobscribe-Front-End"
+#: Request header in which the holder of the server secret names the user who really acts.
+ACTOR = "X-Jobscribe-Actor"
 
 
 class SiteHello(msgspec.Struct, frozen=True):

@@ -33,6 +33,8 @@ LINGER_SECS, LINGER_BYTES = 2.0, 16 * 1024 * 1024
 #: Browsers send the cookies of all servers on a machine.
 MAX_HEADERS = 64 * 1024
 _ENTRY = "jobscribe_entry"
+#: The same for the answer to a body that is not read.
+_UNREAD = "_jobscribe_unread"
 
 
 class Peers:
@@ -154,6 +156,7 @@ class _Message(tornado.httputil.HTTPMessageDelegate):
 
     async def headers_received(self, start_line: Any, headers: HTTPHeaders) -> None:
         self._entry.answering()
+        setattr(self._connection.context, _UNREAD, None)
         ready = self._inner.headers_received(start_line, headers)
         if ready is not None:
             await ready
@@ -170,7 +173,9 @@ class _Message(tornado.httputil.HTTPMessageDelegate):
         if not self._entry.known and self._guarded.unread is not None:
             length = headers.get("Content-Length", "")
             expected = int(length) if length.isascii() and length.isdecimal() else LINGER_BYTES
-            await self._refuse(*self._guarded.unread(start_line), expected)
+            answer = getattr(self._connection.context, _UNREAD, None)
+            status, body = self._guarded.unread(start_line) if answer is None else answer()
+            await self._refuse(status, body, expected)
         else:
             self._entry.reading()
 
@@ -230,6 +235,15 @@ def authenticated(request: tornado.httputil.HTTPServerRequest) -> None:
     stays open.
     """
     known(request.connection)
+
+
+def answer_unread(
+    request: tornado.httputil.HTTPServerRequest, answer: Callable[[], tuple[int, bytes]]
+) -> None:
+    """Set the answer (HTTP status, body) to this request of an unauthenticated sender, if it has a
+    body, which is not read. Without it, the server's own answer is sent.
+    """
+    setattr(getattr(request.connection, "context", None), _UNREAD, answer)
 
 
 def known(connection: object) -> None:

@@ -364,6 +364,15 @@ class NotifySettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AuthSettings:
+    users: str | None = _is(
+        None,
+        or_none(text),
+        "file with the administrators and groups of users (see docs/site.md)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     root: str = _is(
         lambda: os.path.expanduser("~/.jobscribe"),
@@ -391,6 +400,7 @@ class Settings:
     docker: DockerSettings = field(default_factory=DockerSettings)
     sbatch: SbatchSettings = field(default_factory=SbatchSettings)
     notify: NotifySettings = field(default_factory=NotifySettings)
+    auth: AuthSettings = field(default_factory=AuthSettings)
     #: origins of values, by name; settings without an entry have their default
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
@@ -482,6 +492,7 @@ GROUPS: dict[str, type[Any]] = {
     "docker": DockerSettings,
     "sbatch": SbatchSettings,
     "notify": NotifySettings,
+    "auth": AuthSettings,
 }
 SETTINGS: dict[str, Setting] = _settings()
 

@@ -123,7 +123,8 @@ def read(path: str) -> tuple[tuple[Target, ...] | None, list[Refusal]]:
     """Return the targets, or all problems of the file."""
 
     def check(file: _Targets, place: Place) -> _Targets:
-        _check_owner(path, place)
+        # it names commands to execute, and receivers of notifications about all users' runs
+        site_file.check_owner(path, place, "execute commands")
         names: dict[str, Place] = {}
         for target, at in zip(file.targets, place.each("targets"), strict=False):
             _check_target(target, at)
@@ -148,27 +149,6 @@ def headers_of(target: Target) -> dict[str, str]:
 
 
 # ---- rules
-
-
-def _check_owner(path: str, place: Place) -> None:
-    """Check that only this user can write the file: it names commands to execute and receivers of
-    notifications about all users' runs.
-    """
-    found = os.stat(path)
-    if found.st_uid not in (0, os.geteuid()):
-        place.error(
-            "",
-            f"the file belongs to another user (uid {found.st_uid}), who could execute commands",
-            "a file of this user or of root",
-            unsafe=True,
-        )
-    elif found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        place.error(
-            "",
-            f"the file can be changed by others (mode {stat.S_IMODE(found.st_mode):04o})",
-            f"run: chmod go-w {path}",
-            unsafe=True,
-        )
 
 
 def _check_target(target: Target, at: Place) -> None:

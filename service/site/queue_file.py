@@ -4,9 +4,9 @@ lines.
 `protocol.clusters.queues` declares the fields; here are the rules.
 """
 
-from ...protocol.api.requests import DEFAULT_QUEUE
 from ...protocol.clusters.queues import Queue, Queues
 from ...protocol.errors import Refusal
+from ...protocol.ids import DEFAULT_QUEUE
 from ...schema.structs import Place
 from . import site_file
 

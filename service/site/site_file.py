@@ -5,6 +5,7 @@ The modules of the single files have the struct's type and the rules.
 """
 
 import os
+import stat
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -36,6 +37,25 @@ def read(
     value = check(value, Place(tree.data, "", findings))
     found = sorted([*tree.problems, *tree.located(findings.problems)], key=lambda p: p.line or 0)
     return (None, [_refusal(p) for p in found]) if found else (value, [])
+
+
+def check_owner(path: str, place: Place, harm: str) -> None:
+    """Check that only this user or root can write the file. harm: what others could do with it."""
+    found = os.stat(path)
+    if found.st_uid not in (0, os.geteuid()):
+        place.error(
+            "",
+            f"the file belongs to another user (uid {found.st_uid}), who could {harm}",
+            "a file of this user or of root",
+            unsafe=True,
+        )
+    elif found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        place.error(
+            "",
+            f"the file can be changed by others (mode {stat.S_IMODE(found.st_mode):04o})",
+            f"run: chmod go-w {path}",
+            unsafe=True,
+        )
 
 
 def combined(what: str, found: Sequence[Refusal]) -> Refusal:

@@ -12,7 +12,14 @@ from ...protocol.clusters.container_pool import Pool
 from ...protocol.clusters.queues import Queues
 from ...protocol.errors import Refusal
 from ..settings.settings import Settings
-from . import cluster_file, exit_table_file, notification_file, pool_file, queue_file
+from . import (
+    cluster_file,
+    exit_table_file,
+    notification_file,
+    pool_file,
+    queue_file,
+    users_file,
+)
 from .secret_files import file_problems, is_loopback, read_secret, unsafe
 from .site_file import combined
 
@@ -47,6 +54,8 @@ def problems(settings: Settings) -> Iterator[Refusal]:
             yield from _queue_problems(settings.queues.file, queues, settings)
     if settings.notify.file is not None:
         yield from notification_file.read(settings.notify.file)[1]
+    if settings.auth.users is not None:
+        yield from users_file.read(settings.auth.users)[1]
 
 
 def warnings(settings: Settings) -> Iterator[str]:

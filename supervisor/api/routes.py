@@ -1,14 +1,15 @@
 """The addresses of the API listener with their handlers."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import tornado.web
 
 from ...protocol.errors import Refusal
 from .endpoints import (
+    access,
     agents,
     app_calls,
-    clusters,
     hosts,
     job_descriptions,
     monitoring,
@@ -22,6 +23,7 @@ from .endpoints import (
 )
 from .endpoints.event_stream import events
 from .endpoints.live_updates import job_changes, live
+from .transport.authorization import Subject
 from .transport.quick_posts import QuickPosts
 from .transport.request_handler import ApiContext, Handler, Route
 
@@ -47,58 +49,70 @@ async def _nothing(h: Handler) -> Any:
 
 
 ROUTES = (
-    Route("/api/run-simulation", runs.run_simulation),
-    Route("/api/run-many", runs.run_many),
-    Route("/api/run-description", job_descriptions.run_description),
-    Route("/api/run-plan", run_plans.run_plan),
-    Route("/api/run-array", run_groups.run_array),
-    Route("/api/run-status", runs.run_status, quick=True),
-    Route("/api/run-cancel", runs.run_cancel),
-    Route("/api/run-release", runs.run_release),
-    Route("/api/job-tasks", runs.job_tasks),
-    Route("/api/run-file", app_calls.run_file),
-    Route("/api/run-files", app_calls.run_files),
-    Route("/api/call", app_calls.call, quick=True),
-    Route("/api/begin-session", app_calls.begin_session),
-    Route("/api/global-resources", app_calls.global_resources),
-    Route("/api/apps", app_calls.apps, ("GET",)),
-    Route("/api/lib-file", user_files.lib_file, ("PUT", "DELETE"), sink=user_files.begin_upload),
-    Route("/api/read-lib-file", user_files.read_lib_file),
-    Route("/api/lib-files", user_files.lib_files, ("GET",)),
-    Route("/api/job-list", runs.job_list),
-    Route("/api/job-group", run_groups.job_group),
-    Route("/api/group-cancel", run_groups.group_cancel),
-    Route("/api/job-log", runs.job_log),
-    Route("/api/job-metrics", usage.job_metrics),
-    Route("/api/job-story", runs.job_story),
-    Route("/api/job-why", runs.job_why),
-    Route("/api/trace", runs.trace_id),
-    Route("/api/events", events, ("GET",), streams=True),
-    Route("/api/metrics", _metrics, ("GET",)),
-    Route("/api/pool", hosts.pool, ("GET",)),
-    Route("/api/pool-check", hosts.pool_check, ("GET",)),
-    Route("/api/agents", agents.agents),
-    Route("/api/agent-logs", agents.agent_logs),
-    Route("/api/agent-stop", agents.agent_stop),
-    Route("/api/clusters", clusters.clusters),
-    Route("/api/notify", notifications.notify, ("GET",)),
-    Route("/api/notify-test", notifications.notify_test),
-    Route("/api/notify-retry", notifications.notify_retry),
-    Route("/api/sbatch-login", sign_in.sbatch_login),
-    Route("/api/sbatch-login-status", sign_in.sbatch_login_status),
-    Route("/api/sbatch-logout", sign_in.sbatch_logout),
-    Route("/api/job-changes", job_changes, ("GET",), streams=True),
-    Route("/live", live, ("GET",), open=True, streams=True),
-    Route("/metrics", monitoring.metrics, ("GET",), monitors=True),
-    Route("/health", monitoring.health, ("GET",), monitors=True),
-    Route("/livez", _livez, ("GET",), open=True),
-    Route("/readyz", _readyz, ("GET",), open=True),
-    Route("/.*", _nothing, ("GET", "POST", "PUT", "DELETE"), open=True),
+    Route("/api/run-simulation", runs.run_simulation, "control", Subject.RUN),
+    Route("/api/run-many", runs.run_many, "control", Subject.RUNS),
+    Route("/api/run-description", job_descriptions.run_description, "control", Subject.BODY),
+    Route("/api/run-plan", run_plans.run_plan, "read", Subject.RUN),
+    Route("/api/run-array", run_groups.run_array, "control", Subject.RUN),
+    Route("/api/run-status", runs.run_status, "read", Subject.BODY, quick=True),
+    Route("/api/run-cancel", runs.run_cancel, "control", Subject.BODY),
+    Route("/api/run-release", runs.run_release, "control", Subject.BODY),
+    Route("/api/job-tasks", runs.job_tasks, "read", Subject.BODY),
+    Route("/api/run-file", app_calls.run_file, "read", Subject.BODY),
+    Route("/api/run-files", app_calls.run_files, "read", Subject.BODY),
+    Route("/api/call", app_calls.call, "control", Subject.BODY, quick=True),
+    Route("/api/begin-session", app_calls.begin_session, "control", Subject.BODY),
+    Route("/api/global-resources", app_calls.global_resources, "control", Subject.BODY),
+    Route("/api/apps", app_calls.apps, "read", Subject.NOBODY, ("GET",)),
+    Route(
+        "/api/lib-file",
+        user_files.lib_file,
+        "control",
+        Subject.QUERY,
+        ("PUT", "DELETE"),
+        sink=user_files.begin_upload,
+    ),
+    Route("/api/read-lib-file", user_files.read_lib_file, "read", Subject.BODY),
+    Route("/api/lib-files", user_files.lib_files, "read", Subject.QUERY, ("GET",)),
+    Route("/api/job-list", runs.job_list, "read", Subject.BODY_OR_ALL),
+    Route("/api/job-group", run_groups.job_group, "read", Subject.BODY),
+    Route("/api/group-cancel", run_groups.group_cancel, "control", Subject.BODY),
+    Route("/api/job-log", runs.job_log, "read", Subject.BODY),
+    Route("/api/job-metrics", usage.job_metrics, "read", Subject.BODY),
+    Route("/api/job-story", runs.job_story, "read", Subject.BODY),
+    Route("/api/job-why", runs.job_why, "read", Subject.BODY),
+    Route("/api/trace", runs.trace_id, "read", Subject.BODY_OR_ALL),
+    Route("/api/events", events, "read", Subject.QUERY_OR_ALL, ("GET",), streams=True),
+    Route("/api/metrics", _metrics, "admin", Subject.ALL, ("GET",)),
+    Route("/api/pool", hosts.pool, "admin", Subject.ALL, ("GET",)),
+    Route("/api/pool-check", hosts.pool_check, "admin", Subject.ALL, ("GET",)),
+    Route("/api/agents", agents.agents, "debug", Subject.BODY_OR_ALL),
+    Route("/api/agent-logs", agents.agent_logs, "debug", Subject.BODY_OR_ALL),
+    Route("/api/agent-stop", agents.agent_stop, "debug", Subject.BODY_OR_ALL),
+    Route("/api/clusters", hosts.clusters, "read", Subject.BODY),
+    Route("/api/notify", notifications.notify, "admin", Subject.ALL, ("GET",)),
+    Route("/api/notify-test", notifications.notify_test, "admin", Subject.ALL),
+    Route("/api/notify-retry", notifications.notify_retry, "admin", Subject.ALL),
+    Route("/api/sbatch-login", sign_in.sbatch_login, "control", Subject.BODY),
+    Route("/api/sbatch-login-status", sign_in.sbatch_login_status, "read", Subject.BODY),
+    Route("/api/sbatch-logout", sign_in.sbatch_logout, "control", Subject.BODY),
+    Route("/api/job-changes", job_changes, "admin", Subject.ALL, ("GET",), streams=True),
+    Route("/api/whoami", access.whoami, "any", Subject.NOBODY, ("GET",)),
+    Route("/api/token-create", access.token_create, "control", Subject.BODY),
+    Route("/api/token-list", access.token_list, "read", Subject.BODY),
+    Route("/api/token-revoke", access.token_revoke, "control", Subject.BODY),
+    Route("/api/audit", access.audit, "admin", Subject.ALL),
+    Route("/live", live, None, Subject.NOBODY, ("GET",), streams=True),
+    Route("/metrics", monitoring.metrics, "admin", Subject.ALL, ("GET",), monitors=True),
+    Route("/health", monitoring.health, "admin", Subject.ALL, ("GET",), monitors=True),
+    Route("/livez", _livez, None, Subject.NOBODY, ("GET",)),
+    Route("/readyz", _readyz, None, Subject.NOBODY, ("GET",)),
+    Route("/.*", _nothing, None, Subject.NOBODY, ("GET", "POST", "PUT", "DELETE")),
 )
 
 
-def application(services: ApiContext) -> QuickPosts:
+def application(services: ApiContext, routes: Sequence[Route] = ROUTES) -> QuickPosts:
     """Return the application of the API listener."""
-    routes = [(route.path, Handler, {"services": services, "route": route}) for route in ROUTES]
-    others = tornado.web.Application(routes, log_function=monitoring.record_request)
-    return QuickPosts(services, ROUTES, others)
+    handlers = [(route.path, Handler, {"services": services, "route": route}) for route in routes]
+    others = tornado.web.Application(handlers, log_function=monitoring.record_request)
+    return QuickPosts(services, routes, others)

@@ -16,7 +16,7 @@ from ...db.events.agent_fold import evolve_agent
 from ...db.events.events import RunRequested, agent_stream, job_stream
 from ...db.events.job_fold import evolve
 from ...db.events.state import AgentRecord, Job
-from ...db.store.contract import Appended, Batch, EventStore
+from ...db.store.contract import Appended, Batch, Done, EventStore, Write
 from ...db.store.group_commit import last_positions
 from ...db.store.job_index import index_row
 from ...protocol.errors import Refusal
@@ -85,12 +85,13 @@ class DurableJob(msgspec.Struct, frozen=True):
 
 
 class _Pending(msgspec.Struct):
-    """A decision that is not durable yet."""
+    """A decision that is not durable yet. done: called with the result of the write."""
 
     inputs: Sequence[Input]
     decision: Decision
     at: float
     result: Appended | Refusal | None = None
+    done: Done | None = None
 
 
 def _is_heavy(job: Job) -> bool:
@@ -185,6 +186,17 @@ class Engine:
         failpoints.reached("supervisor.decided")
         self._append(_Pending(inputs, decision, now.wall))
 
+    def record(self, write: Write, done: Done) -> None:
+        """Append events that concern no job and no agent. Calls `done` once, when they and all
+        earlier decisions are durable or refused.
+        """
+        now = self.ports.now()
+        if self._paused_until is not None and not self._resume(now):
+            done(Refusal("storageUnavailable", "the event store cannot be written now"))
+            return
+        decision = Decision(writes=(write,), receipts=(), touched={}, caused=())
+        self._append(_Pending((), decision, now.wall, done=done))
+
     def _append(self, pending: _Pending) -> None:
         decision = pending.decision
         for r in decision.receipts:
@@ -245,6 +257,8 @@ class Engine:
         self._trim()
         for caused in pending.decision.caused:
             self.ports.perform(caused.effect, caused.cause)
+        if pending.done is not None:
+            pending.done(result)
         failpoints.reached("supervisor.acted")
 
     def _cache(self, entry: DurableJob) -> None:
@@ -285,6 +299,8 @@ class Engine:
         for pending in dropped:
             self._refuse(pending.inputs, refusal)
             pending.result = refusal
+            if pending.done is not None:
+                pending.done(refusal)
         self._requests.clear()
 
     def _resume(self, now: Now) -> bool:

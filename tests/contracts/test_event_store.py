@@ -164,6 +164,15 @@ def test_reads_begin_after_what_the_reader_has(bed: Bed) -> None:
     assert bed.store.read_all(after=6) == [] and bed.store.read_all(after=99) == []
 
 
+def test_a_stream_is_read_in_pages_and_knows_its_version(bed: Bed) -> None:
+    assert bed.store.version("a") == 0
+    bed.now(*(write(s, 0, 1, 2, 3) for s in ("a", "b")))
+    assert bed.store.version("a") == 3
+    assert [s.version for s in bed.store.read("a", limit=2)] == [1, 2]
+    assert [s.version for s in bed.store.read("a", after=2, limit=2)] == [3]
+    assert bed.store.read("a", after=3, limit=2) == [] == bed.store.read("a", limit=0)
+
+
 def test_what_is_read_is_what_was_written(bed: Bed) -> None:
     token = Token(JIDS[0], 7, 1, "main", 0)
     written = TaskStarted(

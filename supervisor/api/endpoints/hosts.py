@@ -1,7 +1,10 @@
-"""The hosts of drivers with several hosts: their states and used resources."""
+"""The hosts of drivers with several hosts, with states and used resources; and the clusters that a
+user may submit to.
+"""
 
 from typing import Any
 
+from ....protocol.api.requests import ClusterList
 from ....protocol.ids import AgentKey, AgentKind
 from ...connections.monitored_hosts import HasHosts, MonitoredHosts
 from ...core.resources import gang_allocator
@@ -32,6 +35,12 @@ async def pool_check(h: Handler) -> Any:
         "hosts": sum(len(d.engines) for d in drivers),
         "problems": [s for d in drivers for s in await d.check()],
     }
+
+
+async def clusters(h: Handler) -> Any:
+    request: ClusterList = h.parsed(ClusterList)
+    inventory = h.services.clusters
+    return {"state": "ok", "clusters": [] if inventory is None else inventory.listing(request.uid)}
 
 
 def host_row(world: World, driver: str, watched: MonitoredHosts) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from ....protocol.api.requests import (
     RunStatusRequest,
     Trace,
 )
+from ...access.principal import check_scope
 from ...diagnosis.missing_output import missing_output
 from ...runs.groups import gently
 from ...tracing.log_search import lines
@@ -144,6 +145,8 @@ async def job_why(h: Handler) -> Any:
 
 async def trace_id(h: Handler) -> Any:
     request: Trace = h.parsed(Trace)
+    if request.logs:
+        check_scope(h.principal, "debug")
     answer = trace(h.runs.engine.store, request.id, request.uid, h.services.known)
     what = log_query(answer, h.services.known) if request.logs else None
     if what is not None:

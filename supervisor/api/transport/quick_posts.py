@@ -7,7 +7,6 @@ and metrics.
 """
 
 import asyncio
-import hmac
 import http.client
 import inspect
 import re
@@ -21,10 +20,12 @@ from tornado.http1connection import HTTP1Connection
 from tornado.httputil import HTTPHeaders, RequestStartLine, ResponseStartLine
 
 from ....protocol.errors import Refusal
-from ....protocol.wire.handshake import FRONT_END
+from ....protocol.wire.handshake import ACTOR, FRONT_END
 from ....runtime.connections.http_server import known
 from ....runtime.log.logger import Log
+from ...access.principal import Principal
 from ...runs.request_validation import MAX_ONE, parse_body
+from .authorization import check_route, check_subjects
 from .request_handler import ApiContext, Handler, Route, logged_call
 
 _LENGTH = re.compile(r"[0-9]{1,7}", re.ASCII)
@@ -53,19 +54,24 @@ class QuickPosts(tornado.httputil.HTTPServerConnectionDelegate):
     def on_close(self, server_conn: object) -> None:
         self.others.on_close(server_conn)
 
-    def route(self, start_line: RequestStartLine, headers: HTTPHeaders) -> Route | None:
-        """Return the route of a request that is answered here."""
+    def route(
+        self, start_line: RequestStartLine, headers: HTTPHeaders
+    ) -> tuple[Route, Principal] | None:
+        """Return route and sender of a request that is answered here."""
         route = self.routes.get(start_line.path) if start_line.method == "POST" else None
         if route is None or "Transfer-Encoding" in headers or "Expect" in headers:
             return None
-        given, size = headers.get("Authorization", ""), headers.get("Content-Length", "")
-        return (
-            route
-            if _LENGTH.fullmatch(size)
-            and int(size) in _SIZES
-            and hmac.compare_digest(given.encode(), f"Bearer {self.services.secret}".encode())
-            else None
-        )
+        size = headers.get("Content-Length", "")
+        if not (_LENGTH.fullmatch(size) and int(size) in _SIZES):
+            return None
+        try:
+            sender = self.services.access.principal(
+                headers.get("Authorization", ""), headers.get(ACTOR), monitors=False
+            )
+            check_route(sender, route.rights)
+        except Refusal:
+            return None  # the request handler refuses it
+        return route, sender
 
 
 class _Request(tornado.httputil.HTTPMessageDelegate):
@@ -80,6 +86,7 @@ class _Request(tornado.httputil.HTTPMessageDelegate):
         #: delegate of a request that is not answered here
         self._other: tornado.httputil.HTTPMessageDelegate | None = None
         self._route: Route
+        self.principal: Principal
         self._body = b""
         self._began = 0.0
         self._answering: asyncio.Task[None] | None = None
@@ -98,12 +105,12 @@ class _Request(tornado.httputil.HTTPMessageDelegate):
         self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
     ) -> Awaitable[None] | None:
         assert isinstance(start_line, RequestStartLine)
-        route = self._server.route(start_line, headers)
-        if route is None:
+        found = self._server.route(start_line, headers)
+        if found is None:
             self._other = self._server.others.start_request(self._server_conn, self._conn)
             return self._other.headers_received(start_line, headers)
-        self._route, self._began = route, time.monotonic()
-        if (version := headers.get(FRONT_END)) is not None:
+        (self._route, self.principal), self._began = found, time.monotonic()
+        if self.principal.trusted and (version := headers.get(FRONT_END)) is not None:
             self.services.monitoring.health.front_end(version)
         known(self._conn)
         return None
@@ -119,7 +126,11 @@ class _Request(tornado.httputil.HTTPMessageDelegate):
             self._other.finish()
             return
         try:
-            answer = self._route.action(cast(Handler, self))
+            answer = (
+                self._route.action(cast(Handler, self))
+                if self.principal.uid is None
+                else self._authorized()
+            )
         except Exception as e:
             self._failed(e)
             return
@@ -136,6 +147,20 @@ class _Request(tornado.httputil.HTTPMessageDelegate):
             self.on_gone()
 
     # ---- the answer
+
+    async def _authorized(self) -> Any:
+        """Act after the check that the sender may act for the user whom the request names."""
+        peer = getattr(self._conn.context, "remote_ip", None) or ""
+        self._body = await check_subjects(
+            self.services.access,
+            self.principal,
+            self._route.rights,
+            peer,
+            self._body,
+            lambda name: None,
+        )
+        answer = self._route.action(cast(Handler, self))
+        return await answer if inspect.isawaitable(answer) else answer
 
     async def _await(self, answer: Awaitable[Any]) -> None:
         try:

@@ -5,7 +5,7 @@ answered as `internal`.
 """
 
 import asyncio
-import hmac
+import functools
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, Protocol
@@ -15,12 +15,15 @@ import tornado.iostream
 import tornado.web
 
 from ....protocol.api.requests import RunMany
+from ....protocol.api.tokens import PREFIX
 from ....protocol.errors import Refusal
 from ....protocol.ids import short_op
 from ....protocol.redaction import REDACTED
-from ....protocol.wire.handshake import FRONT_END
-from ....runtime.connections.http_server import authenticated
+from ....protocol.wire.handshake import ACTOR, FRONT_END
+from ....runtime.connections.http_server import answer_unread, authenticated
 from ....runtime.log.logger import Log
+from ...access.authentication import Access
+from ...access.principal import Principal, RouteScope
 from ...agents.calls import Calls
 from ...clusters.inventory import ClusterInventory
 from ...clusters.sign_in import SignIns
@@ -33,6 +36,7 @@ from ...runs.service import RunService
 from ...streams.live_updates import LiveUpdates
 from ...tracing.id_lookup import Known
 from ...usage.samples import UsageSamples
+from .authorization import Rights, Subject, check_route, check_subjects
 from .response_limits import STALL_SECS, ResponseLimits
 
 _NO_LIMIT = 2**62
@@ -43,7 +47,7 @@ _DISCARD_LIMIT = 4 * MAX_BODY
 class ApiContext(NamedTuple):
     """The services that handlers use.
 
-    secret: of front ends; it also signs the tickets of their pages. unsent: memory of answers that
+    access: authenticates senders. secret: of front ends; it signs the tickets of their pages. unsent: memory of answers that
     clients have not read yet. sign_ins, clusters: None without clusters. known: names with which
     `trace` finds agents and containers. logs_written: returns when the log files are up to date, or
     after a second.
@@ -54,6 +58,7 @@ class ApiContext(NamedTuple):
     live: LiveUpdates
     uploads: Uploads
     leases: Leases
+    access: Access
     secret: str
     unsent: ResponseLimits
     metering: UsageSamples
@@ -78,20 +83,28 @@ class Sink(Protocol):
 
 
 class Route(NamedTuple):
-    """One address. path: a regular expression. open: no secret is needed. sink: opens the receiver
-    of a PUT body. monitors: the monitoring token is accepted, too. streams: the answer lasts as
-    long as the client reads. quick: `quick_posts` may answer: the action uses only `parsed`,
-    `log_call`, `on_gone`, `owner`, `services`, `runs` and `log`.
+    """One address. path: a regular expression. scope: that the sender needs; None if the address
+    is open to senders without a secret or token. subject: where its requests name their users.
+    sink: opens the receiver of a PUT body. monitors: the monitoring token is accepted, too.
+    streams: the answer lasts as long as the client reads. quick: `quick_posts` may answer: the
+    action uses only `parsed`, `log_call`, `on_gone`, `owner`, `services`, `runs` and `log`.
     """
 
     path: str
     action: Callable[["Handler"], Any]
+    scope: RouteScope | None
+    subject: Subject
     methods: tuple[str, ...] = ("POST",)
-    open: bool = False
     sink: Callable[["Handler"], Awaitable[Sink]] | None = None
     monitors: bool = False
     streams: bool = False
     quick: bool = False
+
+    @property
+    def rights(self) -> Rights:
+        """Return what it demands of an authenticated sender."""
+        name = self.path.removeprefix("/api/").removeprefix("/")
+        return Rights(name, self.scope or "any", self.subject)
 
 
 class ServerReq:
@@ -118,6 +131,9 @@ class Handler(tornado.web.RequestHandler):
         self.on_gone: Callable[[], object] = lambda: None
         #: user to whom large answers are charged
         self.owner = ""
+        #: the sender; only an open route is reached without one
+        self.principal: Principal
+        self._authorized = False
         self._body = bytearray()
         self._received = 0
         self._refusal: Refusal | None = None
@@ -130,6 +146,8 @@ class Handler(tornado.web.RequestHandler):
                 return None  # the body of an unauthenticated request is never read
         except Refusal as e:
             self._refusal = e
+            if PREFIX in self.request.headers.get("Authorization", ""):
+                answer_unread(self.request, functools.partial(self._unread, e))
             return None
         if self.route.sink is not None and self.request.method == "PUT":
             return self._open_sink(self.route.sink)
@@ -138,6 +156,7 @@ class Handler(tornado.web.RequestHandler):
 
     async def _open_sink(self, sink: Callable[["Handler"], Awaitable[Sink]]) -> None:
         try:
+            await self._authorize()
             self.sink = await sink(self)
         except (Refusal, tornado.web.HTTPError) as e:
             self._refusal = self._as_refusal(e)
@@ -218,6 +237,7 @@ class Handler(tornado.web.RequestHandler):
                     "methodNotAllowed",
                     f"{self.request.path} takes {' or '.join(self.route.methods)}",
                 )
+            await self._authorize()
             body = self.route.action(self)
             if inspect.isawaitable(body):
                 body = await body
@@ -245,9 +265,17 @@ class Handler(tornado.web.RequestHandler):
         return Refusal("internal", "internal error in the supervisor; its log has the details")
 
     def _refuse(self, refusal: Refusal) -> None:
+        self._count(refusal)
+        self._json(refusal.http, refusal.body())
+
+    def _count(self, refusal: Refusal) -> None:
         self.runs.counters.add("refused." + refusal.code)
         self.log("{} {} refused: {}", self.request.method, self.request.path, refusal.sentence)
-        self._json(refusal.http, refusal.body())
+
+    def _unread(self, refusal: Refusal) -> tuple[int, bytes]:
+        """Count a refusal of which the sender's API token is the reason. Return the answer."""
+        self._count(refusal)
+        return refusal.http, msgspec.json.encode(refusal.body())
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """Give Tornado's own error responses a code and a sentence."""
@@ -264,20 +292,51 @@ class Handler(tornado.web.RequestHandler):
             )
 
     def _authenticate(self) -> bool:
-        """Return whether the client is authenticated; False is possible on open routes only.
+        """Return whether the sender is authenticated; False is possible on open routes only.
 
-        Raises Refusal("unauthenticated").
+        Raises Refusal: unauthenticated, tokenExpired, tokenRevoked, scopeMissing, forbidden.
         """
-        given = self.request.headers.get("Authorization", "")
-        known = hmac.compare_digest(given.encode(), ("Bearer " + self.services.secret).encode())
-        if known and (version := self.request.headers.get(FRONT_END)) is not None:
+        headers = self.request.headers
+        try:
+            self.principal = self.services.access.principal(
+                headers.get("Authorization", ""), headers.get(ACTOR), monitors=self.route.monitors
+            )
+        except Refusal:
+            if self.route.scope is not None:
+                raise
+            return False
+        if self.principal.trusted and (version := headers.get(FRONT_END)) is not None:
             self.services.monitoring.health.front_end(version)
-        if known or (self.route.monitors and self.services.monitoring.admits(given)):
-            self.authenticated()
-            return True
-        if not self.route.open:
-            raise Refusal("unauthenticated", "the secret is missing or wrong")
-        return False
+        self.authenticated()
+        if self.principal.role != "monitor":
+            check_route(self.principal, self.route.rights)
+        return True
+
+    async def _authorize(self) -> None:
+        """Check that the sender may act for the users that the request names. Acts for other users
+        are then on record. Raises Refusal.
+        """
+        if self.route.scope is None or self._authorized:
+            return
+        self._authorized = True
+        if self.principal.uid is None:
+            return  # the server secret without an actor, or the token for monitoring
+        given = bytes(self._body)
+        body = await check_subjects(
+            self.services.access,
+            self.principal,
+            self.route.rights,
+            self.request.remote_ip or "",
+            given,
+            self.argument,
+        )
+        if body is not given:
+            self.forget_body()
+            self._body += body
+
+    def admitted(self) -> bool:
+        """Return whether the sender is still authenticated, for answers that last long."""
+        return self.services.access.admits(self.principal)
 
     def authenticated(self) -> None:
         """Mark the client as authenticated: its body may be read, and its connection stays open."""
@@ -307,6 +366,7 @@ class Handler(tornado.web.RequestHandler):
         """Return the value of a query argument, unchanged; None if there is none.
 
         Tornado's own method replaces control characters and strips blanks, which changes names.
+        An absent `uid` is the sender's own, unless the route gives the sender data of all users.
         Raises Refusal("badRequest") if the argument occurs twice or is not UTF-8.
         """
         given = self.request.query_arguments.get(name, [])
@@ -314,7 +374,13 @@ class Handler(tornado.web.RequestHandler):
             raise Refusal(
                 "badRequest", f"the argument {name} occurs {len(given)} times; send it once"
             )
-        return self._text(name, given[0]) if given else None
+        if given:
+            return self._text(name, given[0])
+        subject = self.route.subject
+        own = subject is Subject.QUERY or (
+            subject is Subject.QUERY_OR_ALL and not self.principal.all_users
+        )
+        return self.principal.uid if own and name == "uid" else None
 
     def arguments(self, name: str) -> list[str]:
         """Return all values of a query argument, in order. Raises Refusal("badRequest")."""

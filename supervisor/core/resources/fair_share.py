@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ....protocol.api.requests import DEFAULT_QUEUE
+from ....protocol.ids import DEFAULT_QUEUE
 
 #: (number, ticket)
 _Waiting = tuple[int, Any]

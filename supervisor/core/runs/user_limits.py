@@ -2,9 +2,10 @@
 
 import msgspec
 
-from ....protocol.api.requests import DEFAULT_QUEUE, RunSpec
+from ....protocol.api.requests import RunSpec
 from ....protocol.clusters.queues import Queues, UserLimits
 from ....protocol.errors import Refusal
+from ....protocol.ids import DEFAULT_QUEUE
 from ..state.world import World
 
 

@@ -15,9 +15,9 @@ from typing import assert_never
 import msgspec
 
 from ....db.events.state import AgentRecord, Job, PastRun, Run, Task
-from ....protocol.api.requests import DEFAULT_QUEUE, RunSpec
+from ....protocol.api.requests import RunSpec
 from ....protocol.clusters.batch import BatchState
-from ....protocol.ids import AgentKey, OpId, Token, split_jid
+from ....protocol.ids import DEFAULT_QUEUE, AgentKey, OpId, Token, split_jid
 from ....protocol.jobs.roles import After, TaskPlace
 from ..resources import concurrency_limits, gang_allocator
 from ..resources.concurrency_limits import ConcurrencyLimits, RunKey

@@ -228,6 +228,21 @@ def test_the_short_forms_of_ids_stay_visible() -> None:
     assert Redactor([agent_id]).text(line) == line.replace(agent_id, REDACTED)
 
 
+@pytest.mark.parametrize("around", ["{}", "Bearer {}", "x={}&y", '{{"a": "{}"}}', "{}x" * 2])
+@pytest.mark.parametrize("length", [43, 30, 8])
+def test_an_api_token_is_not_shown_anywhere_and_its_id_is(around: str, length: int) -> None:
+    secret = "Zk_9-aB3" * 6
+    text = around.format(*[f"jst_Qm3vX81k_{secret[:length]}"] * 2)
+    shown = Redactor().text(text)
+    assert "Zk_9-aB" not in shown and "jst_Qm3vX81k_" + REDACTED in shown
+
+
+def test_no_part_of_an_api_token_is_left_where_a_text_is_cut() -> None:
+    token = "jst_Qm3vX81k_" + "Zk_9-aB3" * 5 + "Zk9"
+    for before in range(MAX_STRING - 60, MAX_STRING + 1):
+        assert "Zk_9" not in Redactor().shown("." * before + token + "." * 200)
+
+
 def test_a_thousand_secrets_are_all_found() -> None:
     known = [secrets.token_urlsafe(24) for _ in range(500)] + [
         secrets.token_hex(16) for _ in range(500)

@@ -78,6 +78,10 @@ class FakeSupervisor:
             "joe": ("correct horse", "123456")
         }
         self.signed_in: str | None = None
+        #: users of API tokens that are accepted beside the secret, by token
+        self.api_tokens: dict[str, str] = {}
+        #: the acting user that each POST names
+        self.actors: list[str | None] = []
         self._serial = 1_700_000_000
         self._lock = threading.RLock()
         self._loop = asyncio.new_event_loop()
@@ -122,6 +126,7 @@ class FakeSupervisor:
             ("/api/lib-file", _Library),
             ("/api/lib-files", _Library),
             ("/api/apps", _Apps),
+            ("/api/whoami", _WhoAmI),
         ]
         app = tornado.web.Application(
             [
@@ -203,6 +208,32 @@ class FakeSupervisor:
         with self._lock:
             self.requests.append((path, body))
             return getattr(self, "_" + path.replace("-", "_"))(body)
+
+    def _token_create(self, body: dict[str, Any]) -> dict[str, Any]:
+        text = f"jst_{len(self.api_tokens):08d}_{'s' * 43}"
+        self.api_tokens[text] = body["uid"]
+        return {"state": "ok", "secret": text, **token_row(text, body["uid"])}
+
+    def _token_list(self, body: dict[str, Any]) -> dict[str, Any]:
+        mine = [token_row(t, uid) for t, uid in self.api_tokens.items() if uid == body["uid"]]
+        return {"state": "ok", "tokens": mine}
+
+    def _token_revoke(self, body: dict[str, Any]) -> dict[str, Any]:
+        for text, uid in self.api_tokens.items():
+            if uid == body["uid"] and text.split("_")[1] == body["id"]:
+                del self.api_tokens[text]
+                return {"state": "ok", **token_row(text, uid)}
+        raise Refused("notFound", "there is no such token")
+
+    def _audit(self, body: dict[str, Any]) -> dict[str, Any]:
+        act = {"type": "ActedForUser", "at": 1.0, "actor": "admin001", "subject": UID}
+        row = {
+            "at": 1.0,
+            "time": "1970-01-01 00:00:01.000Z",
+            "text": "admin001 acted",
+            "event": act,
+        }
+        return {"state": "ok", "events": [row], "next": 1 if body["after"] == 0 else None}
 
     def _run_simulation(self, body: dict[str, Any]) -> dict[str, Any]:
         if body["run"]["command"][-1:] == ["refuse-me"]:
@@ -716,7 +747,8 @@ class _Handler(tornado.web.RequestHandler):
         self.fake = fake
 
     def may(self) -> bool:
-        if self.request.headers.get("Authorization") == f"Bearer {self.fake.token}":
+        given = self.request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if given == self.fake.token or given in self.fake.api_tokens:
             return True
         self.say(*error("unauthenticated", "the secret is missing or wrong"))
         return False
@@ -735,6 +767,7 @@ class _Handler(tornado.web.RequestHandler):
 
 class _Api(_Handler):
     async def post(self, path: str) -> None:
+        self.fake.actors.append(self.request.headers.get("X-Jobscribe-Actor"))
         if not self.may():
             return
         planned = self.planned(path)
@@ -813,6 +846,29 @@ class _Events(_Handler):
                 )
                 await self.flush()
             await asyncio.sleep(0.005)
+
+
+class _WhoAmI(_Handler):
+    def get(self) -> None:
+        if self.may():
+            given = self.request.headers["Authorization"].removeprefix("Bearer ")
+            uid = self.fake.api_tokens.get(given)
+            token = None if uid is None else token_row(given, uid)
+            role, scopes = ("operator", []) if uid is None else ("user", ["read", "control"])
+            self.finish(json.dumps({"uid": uid, "role": role, "scopes": scopes, "token": token}))
+
+
+def token_row(text: str, uid: str) -> dict[str, Any]:
+    return {
+        "id": text.split("_")[1],
+        "uid": uid,
+        "name": "laptop",
+        "scopes": ["read", "control"],
+        "createdAt": 1_700_000_000.0,
+        "expiresAt": 1_800_000_000.0,
+        "createdBy": "operator",
+        "status": "live",
+    }
 
 
 class _Apps(_Handler):

@@ -29,7 +29,10 @@ from store_fixtures import Disk
 
 from jobscribe.db.events.agent_fold import evolve_agent
 from jobscribe.db.events.events import (
+    ACCESS,
+    AUDIT,
     SYSTEM,
+    ActedForUser,
     AgentGone,
     AgentStarted,
     AgentStartRequested,
@@ -37,6 +40,7 @@ from jobscribe.db.events.events import (
     RunPurged,
     SupervisorStarted,
     SupervisorStopped,
+    TokenCreated,
     agent_stream,
     decode,
     encode,
@@ -266,6 +270,48 @@ def test_that_the_log_was_set_back_is_not_folded_before_a_start_has_seen_to_it()
 
 
 # ---- a store
+
+
+def test_api_tokens_and_the_audit_trail_are_kept_event_by_event(tmp_path: Path) -> None:
+    disk = Disk(tmp_path / "root")
+    tokens = [
+        TokenCreated(
+            at=T,
+            id=f"token{n:03d}",
+            uid=UID,
+            name="laptop",
+            scopes=("read",),
+            expires_at=T + 1,
+            secret_hash="00",
+            by="operator",
+        )
+        for n in range(5)
+    ]
+    acts = [
+        ActedForUser(
+            at=T,
+            actor="admin001",
+            actor_role="admin",
+            subject=UID,
+            action="run-cancel",
+            jid=JID,
+            peer="127.0.0.1",
+            outcome="allowed",
+        )
+    ] * 5
+    for stream, events in ((ACCESS, tokens), (AUDIT, acts)):
+        assert (
+            checkpoint(stream, stored(events, stream), Rules(before=NOW, history=1, at=NOW)) is None
+        )
+    disk.tell(JIDS[0], *life(1, T, JIDS[0]))
+    disk.append(ACCESS, tokens)
+    disk.append(AUDIT, acts)
+    disk.store.close()
+    assert compact(disk.root, now=NOW).changed
+    assert check(disk.root).ok
+    rebuild(disk.root)
+    assert [s.event for s in events_of(disk.root, ACCESS)] == tokens
+    assert [s.event for s in events_of(disk.root, AUDIT)] == acts
 
 
 def fill(root: Path, *, open_end: bool = True) -> Disk:

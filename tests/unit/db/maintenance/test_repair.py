@@ -14,12 +14,14 @@ from kill_points import killed_at_every_step
 from store_fixtures import Disk
 
 from jobscribe.db.events.events import (
+    ACCESS,
     SYSTEM,
     AgentStarted,
     AgentStartRequested,
     AttemptEnded,
     RunEnded,
     SupervisorStarted,
+    TokenRevoked,
     agent_stream,
 )
 from jobscribe.db.maintenance import checkpoints, salvage
@@ -358,6 +360,21 @@ def test_only_streams_that_lose_an_event_are_set_back_and_never_by_half_a_transa
                     or there[n - 1][2] != there[n][2]
                     or there[n - 1][3] == "RunRequested"
                 ), (position, stream, n)
+
+
+def test_of_api_tokens_every_intact_event_is_kept(tmp_path: Path) -> None:
+    disk = Disk(tmp_path / "root")
+    disk.tell(JIDS[0], *life(1, jid=JIDS[0]))
+    disk.append(ACCESS, [TokenRevoked(at=1.0, id=f"token{n:03d}", by="operator") for n in range(3)])
+    disk.store.close()
+    sql(disk.root, "UPDATE events SET at = 2 WHERE stream = 'access' AND version = 2")
+    mark = head_file.read_head(disk.path.parent)
+    with contextlib.closing(open_file(disk.path)) as c:
+        found = salvage.survey(c, mark)
+        kept = [r for r in salvage.kept(c, mark, found) if r.stream == ACCESS]
+    assert [(x.stream, x.lost) for x in found.losses] == [(ACCESS, 1)]
+    assert [r.version for r in kept] == [1, 2]
+    assert ["token000" in kept[0].body, "token002" in kept[1].body] == [True, True]
 
 
 def test_a_flipped_byte_costs_one_job_its_later_events_and_nobody_else_anything(

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 import tornado.httpserver
 import tornado.web
+from access_kit import access
 
 from jobscribe.protocol.api.requests import RunStatusRequest
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime.log.logger import Direct, Log
+from jobscribe.supervisor.api.transport.authorization import Subject
 from jobscribe.supervisor.api.transport.quick_posts import QuickPosts
 from jobscribe.supervisor.api.transport.request_handler import Handler, Route
 
@@ -42,7 +44,7 @@ class Site:
         self.action: Any = lambda h: {"computeJid": h.parsed(RunStatusRequest).compute_jid}
         log = Log("supervisor", Redactor(), Direct(SimpleNamespace(put=self.lines.append)))
         services: Any = SimpleNamespace(
-            secret=SECRET,
+            access=access(SECRET),
             runs=SimpleNamespace(log=log, counters=SimpleNamespace(add=self.counted.append)),
             unsent=SimpleNamespace(check=self._check, watch=lambda *_: None),
             monitoring=SimpleNamespace(
@@ -54,7 +56,10 @@ class Site:
         def act(h: Handler) -> Any:
             return self.action(h)
 
-        routes = (Route("/api/quick", act, quick=True), Route("/api/slow", act))
+        routes = (
+            Route("/api/quick", act, "read", Subject.BODY, quick=True),
+            Route("/api/slow", act, "read", Subject.BODY),
+        )
         others = tornado.web.Application([("/.*", Others)], log_function=lambda h: None)
         self.server = tornado.httpserver.HTTPServer(QuickPosts(services, routes, others))
         self.server.listen(0, "127.0.0.1")

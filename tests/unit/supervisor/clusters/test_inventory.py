@@ -13,7 +13,7 @@ from jobscribe.protocol.clusters.cluster import Cluster, Clusters, Limits, Login
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey
 from jobscribe.protocol.wire.messages import ClusterReport
-from jobscribe.supervisor.api.endpoints.clusters import clusters as route
+from jobscribe.supervisor.api.endpoints.hosts import clusters as route
 from jobscribe.supervisor.clusters import inventory as module
 from jobscribe.supervisor.clusters.inventory import STALE_SECS, ClusterInventory
 

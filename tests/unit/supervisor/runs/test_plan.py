@@ -13,6 +13,7 @@ import pytest
 import tornado.httpclient
 import tornado.httpserver
 import tornado.testing
+from access_kit import access
 from in_memory_supervisor import InMemorySupervisor
 
 from jobscribe.protocol.api.requests import RunSpec
@@ -268,6 +269,7 @@ class Front:
             "calls": calls,
             "live": live,
             "secret": secret,
+            "access": access(secret),
             "unsent": ResponseLimits(),
             "monitoring": MagicMock(),
         }

@@ -10,6 +10,7 @@ from unittest.mock import MagicMock
 
 import tornado.httpserver
 import tornado.testing
+from access_kit import access
 from in_memory_supervisor import InMemorySupervisor
 
 from jobscribe.drivers.contracts import Capabilities
@@ -115,6 +116,7 @@ class Api:
             "calls": self.in_memory.calls,
             "live": self.in_memory.live,
             "secret": self._secret,
+            "access": access(self._secret),
             "unsent": ResponseLimits(),
             "monitoring": MagicMock(),
             "sign_ins": self.sign_ins if self._has_clusters else None,

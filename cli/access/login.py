@@ -1,0 +1,123 @@
+"""`jobscribe auth login`, `auth logout` and `auth whoami`."""
+
+import getpass
+import sys
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+
+from ..session import site_credentials
+from ..session.session import BRIEF_SECS, Session, command, session
+from ..terminal.quantities import moment
+
+#: Longest line that is read as a token.
+_MAX_CHARS = 4096
+
+
+@command()
+@click.argument("address", metavar="URL")
+def login(address: str) -> None:
+    """Log in at the site with this URL: store an API token for it. Other commands then use the site,
+    unless a root or another site is given.
+
+    The token is read from the terminal or from one line of standard input. It is checked, then
+    stored in $XDG_CONFIG_HOME/jobscribe/credentials.json, which only you can read. Another login
+    at the same site replaces it.
+    """
+    from ...client.sync_client import Client
+    from ...protocol.api.tokens import parse
+
+    s, site = session(), _site(address)
+    text = _token(s, site)
+    parse(text)
+    with Client(site, text, budget_secs=s.options.get("patience", BRIEF_SECS)) as client:
+        me = client.whoami()
+    token = me["token"]
+    site_credentials.store(
+        site,
+        site_credentials.Site(
+            token=text,
+            uid=me["uid"],
+            id=token["id"],
+            name=token["name"],
+            expires_at=token["expiresAt"],
+        ),
+    )
+    _report(s, "jobscribe.auth.login/1", site, me)
+
+
+@command()
+@click.argument("address", metavar="[URL]", required=False)
+def logout(address: str | None) -> None:
+    """Remove the stored API token of a site (default: the site in use).
+
+    The token itself remains valid until it expires or is revoked ('jobscribe auth token revoke').
+    """
+    s = session()
+    site = _site(address) if address else s.site
+    if site is None:
+        raise click.UsageError("you are not logged in at any site")
+    found = site_credentials.forget(site)
+    if s.screen.json:
+        s.screen.value("jobscribe.auth.logout/1", {"site": site, "loggedOut": found})
+    else:
+        s.screen.message(f"logged out of {site}" if found else f"you were not logged in at {site}")
+
+
+@command()
+def whoami() -> None:
+    """Show for whom the supervisor takes you: user, role, scopes and token."""
+    s = session()
+    client = s.client()
+    me = client.whoami()
+    _report(s, "jobscribe.auth.whoami/1", client.url, {**me, "uid": client.uid})
+
+
+def _report(s: Session, schema: str, site: str, me: dict[str, Any]) -> None:
+    token = me["token"]
+    if s.screen.json:
+        s.screen.value(schema, {"site": site, **{k: v for k, v in me.items() if k != "state"}})
+        return
+    how = "the server secret" if token is None else f"token {token['id']} ({token['name']})"
+    s.screen.line(f"{me['uid']} at {site}, role {me['role']}, with {how}")
+    s.screen.line(f"scopes: {', '.join(me['scopes'])}")
+    if token is not None:
+        s.screen.line(f"expires: {moment(token['expiresAt'])}")
+
+
+def _site(url: str) -> str:
+    """Return scheme, host and port of a site. Raises click.UsageError."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if not host or parts.scheme not in ("http", "https") or parts.path.strip("/") or parts.query:
+        raise click.UsageError("a site is named https://host or https://host:port")
+    if parts.username is not None or parts.password is not None:
+        raise click.UsageError("the address of a site contains no user and no password")
+    from ...service.site.secret_files import is_loopback
+
+    if parts.scheme == "http" and not is_loopback(host):
+        raise click.UsageError(
+            "over http to another machine others can read the token; use https, or an ssh tunnel"
+            " to the supervisor's machine"
+        )
+    name = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme}://{name}" + (f":{port}" if port else "")
+
+
+def _token(s: Session, site: str) -> str:
+    if sys.stdin.isatty():
+        try:
+            text = getpass.getpass(f"API token for {site}: ", stream=sys.stderr)
+        except EOFError:
+            raise click.Abort from None
+    else:
+        text = sys.stdin.readline(_MAX_CHARS)
+    text = text.strip()
+    if not text:
+        raise click.UsageError("no API token on standard input")
+    s.typed.append(text)
+    return text

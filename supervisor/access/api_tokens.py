@@ -1,0 +1,159 @@
+"""The API tokens of all users: folded from the log at the start, and changed only by durable events."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from ...db.events.access_fold import ApiToken, evolve_token, fold_tokens
+from ...db.events.events import ACCESS, AccessEvent, TokenCreated, TokenRevoked
+from ...protocol.api.tokens import (
+    DEFAULT_SECS,
+    ID_BYTES,
+    MAX_LIVE,
+    SECRET_BYTES,
+    Scope,
+    TokenText,
+    digest,
+    generate,
+    matches,
+)
+from ...protocol.errors import Refusal
+from ..engine.decision_loop import Engine
+from .principal import Principal
+from .streams import StreamWriter
+
+#: Compared for an unknown id, so that it takes the same time as a known one.
+_NO_DIGEST = digest("")
+
+
+class ApiTokens:
+    """wall: unix seconds of the supervisor's clock, which alone decides about expiry. entropy:
+    returns random bytes.
+    """
+
+    def __init__(
+        self, engine: Engine, wall: Callable[[], float], entropy: Callable[[int], bytes]
+    ) -> None:
+        self._wall, self._entropy = wall, entropy
+        self._writer = StreamWriter(engine, ACCESS)
+        #: one creation at a time, so that the limit of a user holds
+        self._lock = asyncio.Lock()
+        events = (s.event for s in engine.store.read(ACCESS))
+        self._tokens = fold_tokens(e for e in events if isinstance(e, AccessEvent))
+
+    def sizes(self) -> dict[str, int]:
+        return {"tokens": len(self._tokens)}
+
+    def live(self, token: ApiToken) -> bool:
+        """Return whether the token is valid now."""
+        return self._tokens[token.id].live(self._wall())
+
+    def authenticate(self, text: TokenText) -> ApiToken:
+        """Return the live token. Raises Refusal: unauthenticated, tokenExpired, tokenRevoked.
+
+        Only the holder of the secret learns more than `unauthenticated`.
+        """
+        token = self._tokens.get(text.id)
+        if not matches(text.secret, _NO_DIGEST if token is None else token.secret_hash):
+            token = None
+        if token is None:
+            raise Refusal("unauthenticated", "this API token is unknown here")
+        if token.revoked_at is not None:
+            raise Refusal("tokenRevoked", f"the API token {token.id} was revoked")
+        if not token.live(self._wall()):
+            raise Refusal(
+                "tokenExpired",
+                f"the API token {token.id} expired {self._wall() - token.expires_at:.0f} s ago"
+                " by the supervisor's clock",
+            )
+        return token
+
+    def of(self, uid: str) -> list[ApiToken]:
+        """Return the tokens of a user, oldest first."""
+        return sorted(
+            (t for t in self._tokens.values() if t.uid == uid), key=lambda t: (t.created_at, t.id)
+        )
+
+    async def create(
+        self,
+        by: Principal,
+        uid: str,
+        name: str,
+        scopes: Iterable[Scope],
+        expires_secs: float | None,
+    ) -> tuple[TokenText, ApiToken]:
+        """Return a new token with its text, which is not stored. Raises Refusal: scopeMissing and
+        badRequest beyond the rights of the token `by`, tokenLimit.
+        """
+        async with self._lock:
+            now = self._wall()
+            event, text = self._created(by, uid, name, tuple(scopes), expires_secs, now)
+            await self._writer.append(event)
+            token = self._apply(event)
+            assert token is not None
+            return text, token
+
+    async def revoke(self, by: Principal, uid: str, id_: str, reason: str) -> ApiToken:
+        """Return the token of this user, revoked. Repeating it is harmless. Raises
+        Refusal("notFound"), also for a token of another user.
+        """
+        token = self._tokens.get(id_)
+        if token is None or token.uid != uid:
+            raise Refusal(
+                "notFound",
+                f"user {uid} has no API token {id_}",
+                {"advice": "'jobscribe auth token list' shows the ids"},
+            )
+        if token.revoked_at is None:
+            event = TokenRevoked(at=self._wall(), id=id_, by=by.name, reason=reason)
+            await self._writer.append(event)
+            token = self._apply(event)
+            assert token is not None
+        return token
+
+    def _apply(self, event: AccessEvent) -> ApiToken | None:
+        token = evolve_token(self._tokens.get(event.id), event)
+        if token is not None:
+            self._tokens[event.id] = token
+        return token
+
+    def _created(
+        self,
+        by: Principal,
+        uid: str,
+        name: str,
+        scopes: tuple[Scope, ...],
+        expires_secs: float | None,
+        now: float,
+    ) -> tuple[TokenCreated, TokenText]:
+        missing = [s for s in scopes if s not in by.scopes]
+        if missing:
+            raise Refusal(
+                "scopeMissing",
+                f"a token gives only scopes that it has; yours lacks {', '.join(missing)}",
+            )
+        expires_at = now + (DEFAULT_SECS if expires_secs is None else expires_secs)
+        if by.token is not None and expires_at > by.token.expires_at:
+            if expires_secs is not None:
+                left = by.token.expires_at - now
+                raise Refusal(
+                    "badRequest",
+                    f"a token gives no token that outlives it; yours expires in {left:.0f} s",
+                )
+            expires_at = by.token.expires_at
+        live = sum(t.live(now) for t in self._tokens.values() if t.uid == uid)
+        if live >= MAX_LIVE:
+            raise Refusal("tokenLimit", f"user {uid} has {live} API tokens, the maximum")
+        text = generate(self._entropy(ID_BYTES + SECRET_BYTES))
+        while text.id in self._tokens:
+            text = generate(self._entropy(ID_BYTES + SECRET_BYTES))
+        event = TokenCreated(
+            at=now,
+            id=text.id,
+            uid=uid,
+            name=name,
+            scopes=scopes,
+            expires_at=expires_at,
+            secret_hash=digest(text.secret),
+            by=by.name,
+        )
+        return event, text

@@ -1,0 +1,66 @@
+"""Authentication of requests: the server secret, the monitoring token, or an API token of a user.
+
+A sign-in of another kind (for example a proxy's header) becomes another branch of `principal`.
+"""
+
+import hmac
+from collections.abc import Callable
+from typing import Literal
+
+from ...protocol.api.tokens import PREFIX, parse
+from ...protocol.errors import Refusal
+from ...protocol.ids import parse as parse_id
+from ...service.site.users_file import Users
+from .api_tokens import ApiTokens
+from .audit import AuditTrail
+from .principal import MONITOR, OPERATOR, Principal
+
+_BEARER = "Bearer "
+
+
+class Access:
+    """Authenticates senders. monitors: returns whether a header has the token for monitoring."""
+
+    def __init__(
+        self,
+        secret: str,
+        monitors: Callable[[str], bool],
+        tokens: ApiTokens,
+        users: Users,
+        audit: AuditTrail,
+    ) -> None:
+        self._expected = (_BEARER + secret).encode()
+        self._monitors, self.tokens, self.users, self.audit = monitors, tokens, users, audit
+
+    def principal(self, authorization: str, actor: str | None, *, monitors: bool) -> Principal:
+        """Return the sender with these headers. monitors: the token for monitoring is accepted.
+
+        Raises Refusal: unauthenticated, tokenExpired, tokenRevoked, badRequest.
+        """
+        if authorization.startswith(_BEARER + PREFIX):
+            return self._token_holder(authorization.removeprefix(_BEARER))
+        if hmac.compare_digest(authorization.encode(), self._expected):
+            if actor is None:
+                return OPERATOR
+            return Principal(uid=parse_id("uid", actor), role="secretHolder")
+        if monitors and self._monitors(authorization):
+            return MONITOR
+        raise Refusal("unauthenticated", "the secret is missing or wrong")
+
+    def admits(self, principal: Principal) -> bool:
+        """Return whether a sender that was authenticated earlier still is."""
+        return principal.token is None or self.tokens.live(principal.token)
+
+    def _token_holder(self, text: str) -> Principal:
+        token = self.tokens.authenticate(parse(text))
+        role: Literal["user", "groupAdmin", "admin"] = "user"
+        members: frozenset[str] = frozenset()
+        if "admin" in token.scopes:
+            role, members = self.users.role(token.uid), self.users.members_of(token.uid)
+        return Principal(
+            uid=token.uid,
+            role=role,
+            scopes=frozenset(token.scopes),
+            members=members,
+            token=token,
+        )

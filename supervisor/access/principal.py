@@ -1,0 +1,84 @@
+"""The sender of a request, and the rules for what it may do. Pure.
+
+Authenticators (`authentication`) make principals. A sign-in of another kind is another
+authenticator; the rules here stay the same.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from ...db.events.access_fold import ApiToken
+from ...protocol.api.tokens import SCOPES
+from ...protocol.errors import Refusal
+
+#: Scope that a route needs. `any`: every valid sender may use it.
+RouteScope = Literal["any", "read", "control", "debug", "admin"]
+
+
+class Principal(msgspec.Struct, frozen=True, kw_only=True):
+    """The sender of a request.
+
+    uid: its user; None for the holder of the server secret or of the monitoring token. role:
+    `operator` (server secret), `secretHolder` (server secret, on behalf of `uid`), `monitor`, or the
+    UserRole of a token that has the scope admin, else `user`. members: users for whom a group admin
+    may act. token: None for a secret.
+    """
+
+    uid: str | None = None
+    role: Literal["operator", "secretHolder", "monitor", "user", "groupAdmin", "admin"] = "operator"
+    scopes: frozenset[str] = frozenset(SCOPES)
+    members: frozenset[str] = frozenset()
+    token: ApiToken | None = None
+
+    @property
+    def trusted(self) -> bool:
+        """Return whether it holds the server secret, and so may name any user."""
+        return self.role in ("operator", "secretHolder")
+
+    @property
+    def all_users(self) -> bool:
+        """Return whether it may see data of all users at once, and of the site."""
+        return self.trusted or self.role == "admin"
+
+    @property
+    def name(self) -> str:
+        """Return the user, or `operator` for the holder of the server secret, for events."""
+        return self.uid or "operator"
+
+    def may_act_for(self, uid: str) -> bool:
+        return uid == self.uid or self.all_users or uid in self.members
+
+
+OPERATOR = Principal()
+MONITOR = Principal(role="monitor", scopes=frozenset())
+
+
+def check_scope(principal: Principal, scope: RouteScope) -> None:
+    """Raise Refusal("scopeMissing") unless the principal has the scope."""
+    if scope != "any" and scope not in principal.scopes:
+        raise Refusal(
+            "scopeMissing",
+            f"this API token has no scope {scope}; its scopes: {', '.join(sorted(principal.scopes))}",
+        )
+
+
+def check_all_users(principal: Principal) -> None:
+    """Raise Refusal("forbidden") unless the principal may see data of all users."""
+    if not principal.all_users:
+        raise Refusal(
+            "forbidden",
+            "only a site administrator, with an API token that has the scope admin, may do this",
+        )
+
+
+def check_subject(principal: Principal, uid: str) -> None:
+    """Raise Refusal("forbidden") unless the principal may act for this user.
+
+    The answer is the same whether the user and its jobs exist or not.
+    """
+    if not principal.may_act_for(uid):
+        raise Refusal(
+            "forbidden",
+            f"this API token belongs to user {principal.uid} and may not act for another user",
+        )

@@ -1,0 +1,36 @@
+"""Appends events of access and audit to their streams, through the engine's pipeline."""
+
+import asyncio
+
+from ...db.events.events import AccessEvent, ActedForUser
+from ...db.store.contract import Appended, Write
+from ...protocol.errors import Refusal
+from ..engine.decision_loop import Engine
+
+
+class StreamWriter:
+    """The only writer of one stream. Concurrent appends share commits."""
+
+    def __init__(self, engine: Engine, stream: str) -> None:
+        self._engine, self._stream = engine, stream
+        #: version after the last append; None: to be read from the store
+        self._version: int | None = None
+
+    async def append(self, event: AccessEvent | ActedForUser) -> None:
+        """Return when the event is durable. Raises Refusal if it is not."""
+        if self._version is None:
+            self._version = self._engine.store.version(self._stream)
+        done: asyncio.Future[Appended | Refusal] = asyncio.get_running_loop().create_future()
+
+        def finished(result: Appended | Refusal) -> None:
+            if isinstance(result, Refusal):
+                # the engine has dropped all later appends, too
+                self._version = None
+            if not done.done():
+                done.set_result(result)
+
+        version, self._version = self._version, self._version + 1
+        self._engine.record(Write(self._stream, version, (event,)), finished)
+        result = await done
+        if isinstance(result, Refusal):
+            raise result

@@ -1,0 +1,174 @@
+"""API tokens: valid by the supervisor's clock and durable events only, with limits."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from access_kit import WALL, Clock, access, engine
+
+from jobscribe.db.events.events import ACCESS, TokenCreated
+from jobscribe.db.store.memory_store import MemoryStore
+from jobscribe.protocol.api.tokens import DEFAULT_SECS, MAX_LIVE, TokenText, generate, parse
+from jobscribe.protocol.errors import Refusal
+from jobscribe.supervisor.access.authentication import Access
+from jobscribe.supervisor.access.principal import OPERATOR
+from jobscribe.supervisor.access.streams import StreamWriter
+from jobscribe.supervisor.engine.decision_loop import Engine
+
+ANN, ADMIN = "user0001", "admin001"
+
+
+def code(call: Any, *args: Any) -> str:
+    with pytest.raises(Refusal) as e:
+        call(*args)
+    return e.value.code
+
+
+def who(a: Access, text: TokenText) -> str | None:
+    return a.principal(f"Bearer {text}", None, monitors=False).uid
+
+
+def held() -> tuple[Engine, MemoryStore]:
+    """Return an engine whose commits wait for the test."""
+    store = MemoryStore(lambda call: call(), hold=True)
+    return engine(store), store
+
+
+async def created(a: Access, uid: str = ANN, secs: float | None = None) -> TokenText:
+    text, _ = await a.tokens.create(OPERATOR, uid, "laptop", ("read",), secs)
+    return text
+
+
+def test_a_token_has_its_form_and_256_random_bits() -> None:
+    text = generate(bytes(range(40)))
+    assert parse(str(text)) == text and len(str(text)) == 56
+    assert str(text)[13:] not in repr(text)
+    for other in (str(text)[:-1], str(text) + "a", str(text)[1:], "jst_ä", "", " " + str(text)):
+        assert code(parse, other) == "unauthenticated"
+
+
+async def test_only_the_clock_of_the_supervisor_decides_about_expiry() -> None:
+    clock = Clock()
+    a = access("s", clock=clock)
+    text = await created(a, secs=3600.0)
+    clock.at = WALL + 3599.9
+    assert who(a, text) == ANN
+    clock.at = WALL + 3600.0
+    assert code(who, a, text) == "tokenExpired"
+    # an hour back, as after a wrong clock was corrected
+    clock.at = WALL
+    assert who(a, text) == ANN
+
+
+async def test_who_has_not_the_secret_learns_nothing_about_a_token() -> None:
+    clock = Clock()
+    a = access("s", clock=clock)
+    texts = [await created(a), await created(a), await created(a, secs=1.0)]
+    await a.tokens.revoke(OPERATOR, ANN, texts[1].id, "")
+    clock.at += 2.0
+    assert [code(who, a, t) for t in texts[1:]] == ["tokenRevoked", "tokenExpired"]
+    for text in (*texts, TokenText("Zz999999", "")):
+        with pytest.raises(Refusal) as e:
+            who(a, TokenText(text.id, "A" * 43))
+        assert (e.value.code, e.value.sentence) == (
+            "unauthenticated",
+            "this API token is unknown here",
+        )
+
+
+async def test_a_token_is_valid_when_its_event_is_durable_and_survives_a_restart() -> None:
+    on, store = held()
+    a = access("s", on=on)
+    creating = asyncio.ensure_future(created(a))
+    await asyncio.sleep(0)
+    assert store.waiting == 1 and not creating.done()
+    store.commit()
+    text = await creating
+    assert who(a, text) == ANN
+    revoking = asyncio.ensure_future(a.tokens.revoke(OPERATOR, ANN, text.id, "lost"))
+    await asyncio.sleep(0)
+    assert not revoking.done() and who(a, text) == ANN
+    store.commit()
+    await revoking
+    for again in (a, access("s", on=engine(store.crash()))):
+        assert code(who, again, text) == "tokenRevoked"
+
+
+async def test_the_log_has_no_token() -> None:
+    on = engine()
+    text = await created(access("s", on=on))
+    (stored,) = on.store.read(ACCESS)
+    assert isinstance(stored.event, TokenCreated)
+    assert text.secret not in repr(stored) and stored.event.secret_hash != text.secret
+
+
+async def test_a_refused_write_creates_nothing_and_the_next_one_works() -> None:
+    on = engine()
+    a, store = access("s", on=on), on.store
+    assert isinstance(store, MemoryStore)
+    full = True
+
+    def point(name: str) -> None:
+        if full and name == "taken":
+            raise OSError(28, "No space left on device")
+
+    store._point = point
+    with pytest.raises(Refusal, match="storageUnavailable"):
+        await created(a)
+    full = False
+    assert a.tokens.of(ANN) == []
+    on._paused_until = 0.0
+    text = await created(a)
+    assert who(a, text) == ANN and len(store.read(ACCESS)) == 1
+
+
+async def test_concurrent_appends_of_a_stream_share_a_commit() -> None:
+    on, store = held()
+    writer = StreamWriter(on, ACCESS)
+    text = generate(bytes(40))
+    event = TokenCreated(
+        at=1.0,
+        id=text.id,
+        uid=ANN,
+        name="x",
+        scopes=(),
+        expires_at=2.0,
+        secret_hash="",
+        by="operator",
+    )
+    appends = [asyncio.ensure_future(writer.append(event)) for _ in range(5)]
+    await asyncio.sleep(0)
+    store.commit()
+    await asyncio.gather(*appends)
+    assert [s.version for s in store.read(ACCESS)] == [1, 2, 3, 4, 5]
+    # a request whose client is gone
+    appends = [asyncio.ensure_future(writer.append(event)) for _ in range(2)]
+    await asyncio.sleep(0)
+    appends[0].cancel()
+    store.commit()
+    await appends[1]
+    assert store.version(ACCESS) == 7
+
+
+async def test_a_user_has_a_limited_number_of_live_tokens() -> None:
+    clock = Clock()
+    a = access("s", clock=clock)
+    results = await asyncio.gather(
+        *(created(a, secs=100.0) for _ in range(MAX_LIVE + 3)), return_exceptions=True
+    )
+    refused = [r for r in results if isinstance(r, Refusal)]
+    assert [r.code for r in refused] == ["tokenLimit"] * 3 and len(a.tokens.of(ANN)) == MAX_LIVE
+    await created(a, ADMIN)
+    await a.tokens.revoke(OPERATOR, ANN, a.tokens.of(ANN)[0].id, "")
+    await created(a)
+    clock.at += 101.0
+    assert (await created(a)).id
+
+
+async def test_a_token_lives_90_days_by_default_and_no_longer_than_its_creator() -> None:
+    a = access("s")
+    text = await created(a)
+    assert a.tokens.of(ANN)[0].expires_at == WALL + DEFAULT_SECS
+    by = a.principal(f"Bearer {text}", None, monitors=False)
+    _, child = await a.tokens.create(by, ANN, "x", ("read",), None)
+    assert (child.expires_at, child.by) == (WALL + DEFAULT_SECS, ANN)
