@@ -33,6 +33,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "job": ("", "job", "Submit, monitor and control jobs."),
     "login": ("login", "login", "Sign in to a cluster, so that runs start there as you."),
     "logout": ("login", "logout", "Sign out of a cluster; jobs in Slurm continue."),
+    "usage": (
+        "usage",
+        "usage",
+        "Show the usage of ended runs, summed by user, queue, app or time.",
+    ),
     "trace": ("trace.command", "trace", "Show the timeline of a job, op or request."),
     "explain-exit": ("explain_exit", "explain_exit", "Explain an exit code, a signal or a cause."),
     "health": ("health", "health", "Report the supervisor's health, and an action for each fault."),

@@ -70,6 +70,7 @@ ROUTES = (
     Route("/api/group-cancel", run_groups.group_cancel),
     Route("/api/job-log", runs.job_log),
     Route("/api/job-metrics", usage.job_metrics),
+    Route("/api/usage", usage.usage),
     Route("/api/job-story", runs.job_story),
     Route("/api/job-why", runs.job_why),
     Route("/api/trace", runs.trace_id),
