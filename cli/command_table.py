@@ -36,6 +36,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "logout": ("login", "logout", "Sign out of a cluster; jobs in Slurm continue."),
     "auth": ("", "auth", "Log in at a site with an API token; create and revoke tokens."),
     "audit": ("access.audit", "audit", "List requests of administrators for other users."),
+    "usage": (
+        "usage",
+        "usage",
+        "Show the usage of ended runs, summed by user, queue, app or time.",
+    ),
     "trace": ("trace.command", "trace", "Show the timeline of a job, op or request."),
     "explain-exit": ("explain_exit", "explain_exit", "Explain an exit code, a signal or a cause."),
     "health": ("health", "health", "Report the supervisor's health, and an action for each fault."),

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, TypeVar, assert_never
 
-from ..protocol.api.requests import RunFile, RunSpec
+from ..protocol.api.requests import RunFile, RunSpec, UsageGroup
 from ..protocol.wire.handshake import ACTOR
 from ..protocol.wire.messages import JobCmd, Stream
 from .api import operations, requests
@@ -436,6 +436,19 @@ class AsyncClient:
     ) -> dict[str, Any]:
         """Return the resource usage of the current run: {"job", "roles", "tasks"}."""
         return await self._do(for_user(requests.job_metrics, jid, serial, series, role, index))
+
+    async def usage(
+        self,
+        *,
+        since: str | None = None,
+        until: str | None = None,
+        by: Sequence[UsageGroup] = ("user",),
+        all_users: bool = False,
+    ) -> dict[str, Any]:
+        """Return the summed usage of ended runs: {"by", "rows", "total"}."""
+        return await self._do(
+            operations.for_users(lambda uid: requests.usage(uid, since, until, by), all_users)
+        )
 
     async def trace(
         self, id_: str, *, all_users: bool = False, logs: bool = False

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, assert_never
 
-from ..protocol.api.requests import RunFile, RunSpec
+from ..protocol.api.requests import RunFile, RunSpec, UsageGroup
 from ..protocol.wire.handshake import ACTOR
 from ..protocol.wire.messages import JobCmd, Stream
 from .api import operations, requests
@@ -514,6 +514,22 @@ class Client:
         tasks have a finer resolution.
         """
         return self._do(for_user(requests.job_metrics, jid, serial, series, role, index))
+
+    def usage(
+        self,
+        *,
+        since: str | None = None,
+        until: str | None = None,
+        by: Sequence[UsageGroup] = ("user",),
+        all_users: bool = False,
+    ) -> dict[str, Any]:
+        """Return the summed usage of ended runs: {"by", "rows", "total"}. See docs/usage.md.
+
+        since, until: first and last month or day (UTC), such as 2026-01 or 2026-01-15.
+        """
+        return self._do(
+            operations.for_users(lambda uid: requests.usage(uid, since, until, by), all_users)
+        )
 
     def trace(self, id_: str, *, all_users: bool = False, logs: bool = False) -> dict[str, Any]:
         """Return the timeline of an id or prefix: {"id", "items": [{"at", "source", "text"}]}.

@@ -10,7 +10,7 @@ import click
 from ...protocol.jobs.status import ACTIVE
 from ..session.job_names import resolve_job
 from ..session.session import Session, command, session
-from ..terminal.quantities import duration
+from ..terminal.quantities import amount, duration
 
 #: Interval of --watch. Agents sample their jobs every few seconds.
 INTERVAL_SECS = 5.0
@@ -88,16 +88,8 @@ def _percent(value: float) -> str:
     return f"{value:.1f} %"
 
 
-def _bytes(value: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"
-
-
 def _rate(value: float) -> str:
-    return f"{_bytes(value)}/s"
+    return f"{amount(value)}/s"
 
 
 def _count(value: float) -> str:
@@ -113,13 +105,13 @@ class _Column(NamedTuple):
 _COLUMNS = (
     _Column("CPU", "cpuPercent", _percent),
     _Column("CPU TIME", "cpuSecs", duration),
-    _Column("MEMORY", "memoryBytes", _bytes),
-    _Column("PEAK", "peakMemoryBytes", _bytes),
+    _Column("MEMORY", "memoryBytes", amount),
+    _Column("PEAK", "peakMemoryBytes", amount),
     _Column("READ", "readBytesPerSec", _rate),
     _Column("WRITE", "writtenBytesPerSec", _rate),
     _Column("PROCS", "processes", _count),
     _Column("GPU", "gpuPercent", _percent),
-    _Column("GPU MEM", "gpuMemoryBytes", _bytes),
+    _Column("GPU MEM", "gpuMemoryBytes", amount),
 )
 
 

@@ -66,6 +66,15 @@ def duration(secs: float) -> str:
     return f"{hours} h {m} m" if hours < 24 else f"{hours // 24} d {hours % 24} h"
 
 
+def amount(value: float) -> str:
+    """Format bytes: 17 B, 1.1 GiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
 def moment(at: float | None) -> str:
     """Format unix seconds as ISO 8601 in UTC; a dash for None."""
     if at is None:

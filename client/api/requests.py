@@ -44,6 +44,8 @@ from ...protocol.api.requests import (
     TokenList,
     TokenRevoke,
     Trace,
+    UsageGroup,
+    UsageReport,
 )
 from ...protocol.errors import CODES
 from .errors import ClientError, own
@@ -238,6 +240,12 @@ def job_metrics(
         uid=uid, compute_jid=jid, compute_job_serial=serial, series=series, role=role, index=index
     )
     return _post("job-metrics", request)
+
+
+def usage(uid: str | None, since: str | None, until: str | None, by: Sequence[UsageGroup]) -> Call:
+    """Raises ClientError("badRequest") for invalid values."""
+    fields = {"uid": uid, "since": since, "until": until, "by": list(by)}
+    return _post("usage", _shaped(fields, UsageReport))
 
 
 def job_tasks(uid: str, jid: str, serial: int = 0, attempt: int = 0) -> Call:

@@ -25,6 +25,7 @@ from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.jobs.roles import After
 from ...protocol.jobs.status import Status
 from .state import AgentRecord, Job, Retrying
+from .usage_row import UsageRow
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", rename="camel"):
@@ -316,7 +317,8 @@ class LogCompacted(_Event, frozen=True, kw_only=True, tag="LogCompacted"):
     of the old log, in hex.
 
     If the head file still names that position and checksum, this last row identifies the log that
-    the new file replaced.
+    the new file replaced. usage: of all events up to `position`, also of folded ones; None in
+    a log of a version without it.
     """
 
     position: int
@@ -324,6 +326,7 @@ class LogCompacted(_Event, frozen=True, kw_only=True, tag="LogCompacted"):
     events_before: int
     events_after: int
     jobs_folded: int
+    usage: tuple[UsageRow, ...] | None = None
 
 
 class LogSetBack(_Event, frozen=True, kw_only=True, tag="LogSetBack"):
@@ -424,7 +427,7 @@ Event = JobEvent | AgentEvent | SystemEvent | AccessEvent | ActedForUser
 CHECKPOINTS = frozenset({"JobFolded", "AgentFolded", "SystemFolded"})
 
 #: Schema version written for each event type; 1 if absent.
-VERSIONS: dict[str, int] = {"JobFolded": 4}
+VERSIONS: dict[str, int] = {"JobFolded": 4, "LogCompacted": 2}
 
 
 def _with_driver(event: dict[str, Any]) -> dict[str, Any]:
@@ -445,11 +448,17 @@ def _without_late_stop(event: dict[str, Any]) -> dict[str, Any]:
     return event
 
 
+def _without_usage(event: dict[str, Any]) -> dict[str, Any]:
+    """Version 2 added the usage, which has a default."""
+    return event
+
+
 #: (type, version) -> function that converts the JSON object of that version to the next version.
 UPCASTERS: dict[tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]] = {
     ("JobFolded", 1): _with_driver,
     ("JobFolded", 2): _without_batch,
     ("JobFolded", 3): _without_late_stop,
+    ("LogCompacted", 1): _without_usage,
 }
 
 SYSTEM, ACCESS, AUDIT = "system", "access", "audit"

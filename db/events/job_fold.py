@@ -172,6 +172,9 @@ def _past(run: Run) -> PastRun:
         live_tasks=(live := run.live_tasks),
         roles=run.spec.roles if live else (),
         at_once=run.spec.at_once if live else None,
+        batch=run.spec.batch if live else msgspec.UNSET,
+        queue=run.spec.queue or "" if live else "",
+        simulation_type=run.spec.simulation_type if live else "",
     )
 
 
@@ -328,7 +331,15 @@ def _past_ended(past: PastRun, token: Token) -> PastRun:
     left = tuple(t for t in past.live_tasks if t.token != token)
     if left:
         return msgspec.structs.replace(past, live_tasks=left)
-    return msgspec.structs.replace(past, live_tasks=(), roles=(), at_once=None)
+    return msgspec.structs.replace(
+        past,
+        live_tasks=(),
+        roles=(),
+        at_once=None,
+        batch=msgspec.UNSET,
+        queue="",
+        simulation_type="",
+    )
 
 
 def _decided(run: Run, e: AttemptDecided) -> Run:

@@ -11,7 +11,7 @@ import msgspec
 
 from ...diagnosis.exit_table import Behavior, Diagnosis
 from ...protocol.api.requests import RunSpec
-from ...protocol.clusters.batch import BatchState
+from ...protocol.clusters.batch import BatchRequest, BatchState
 from ...protocol.ids import AgentKey, Token
 from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.jobs.roles import After, TaskPlace, TaskRole
@@ -279,6 +279,10 @@ class PastRun(msgspec.Struct, frozen=True, kw_only=True):
     #: resources that its live tasks requested and still hold; empty without live tasks
     roles: tuple[TaskRole, ...] = ()
     at_once: int | None = None
+    batch: BatchRequest | msgspec.UnsetType = msgspec.UNSET
+    #: for their accounting; empty without live tasks
+    queue: str = ""
+    simulation_type: str = ""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):

@@ -184,6 +184,7 @@ def _restore(
                 end = record_rollback(target, copied.head, lost, "restored", now)
                 derived_tables.receipts(old, target)
                 derived_tables.names(target, progress)
+                derived_tables.usage(target, progress)
                 jobs = derived_tables.index(target, progress)
         finally:
             old.close()

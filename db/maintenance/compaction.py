@@ -19,10 +19,12 @@ import msgspec
 
 from ...protocol.errors import Refusal
 from ..events.events import SYSTEM, LogCompacted, encode, schema_of, type_of
+from ..events.usage_row import Limits, UsageRow, limits, merged
 from ..sqlite.head_file import NOTHING, DurablePosition
 from ..sqlite.opening import repair
 from ..sqlite.reader import index_row as read_index_row
 from ..sqlite.schema import INSERT_JOBS, INSERT_KINDS, JOB_COLUMNS, ROW_COLUMNS, insert, rows_after
+from ..sqlite.usage_table import usage_of_log
 from ..store.checksum_chain import START, Broken, Row, row, stored
 from ..store.contract import IndexRow, Stored
 from ..store.job_index import index_row
@@ -112,9 +114,11 @@ def compact(
                     _drop(new)
                     return Compacted(events_before=events, events_after=events, jobs=plan.jobs)
                 _copy(old, target, plan, events, progress)
-                done = _chain(target, plan, head, events, rules.at)
+                usage = _usage(old, progress)
+                done = _chain(target, plan, head, events, usage, rules.at)
                 derived_tables.receipts(old, target)
                 derived_tables.names(target, progress)
+                derived_tables.usage(target, progress)
                 _same_jobs(target, progress)
         finally:
             old.close()
@@ -288,8 +292,21 @@ def _copy(
     derived_tables.write_rows(target, kept())
 
 
+def _usage(old: sqlite3.Connection, progress: Progress) -> tuple[UsageRow, ...]:
+    """Return the usage of the whole log, by days and months."""
+    usage = usage_of_log(old, progress)
+    newest = max((row_.start for row_ in usage.values()), default=0)
+    due = Limits(2**62, limits(newest).months)
+    return tuple(row_ for _, row_ in sorted(merged(usage.values(), due).items()))
+
+
 def _chain(
-    target: sqlite3.Connection, plan: _Plan, head: DurablePosition, events: int, now: float
+    target: sqlite3.Connection,
+    plan: _Plan,
+    head: DurablePosition,
+    events: int,
+    usage: tuple[UsageRow, ...],
+    now: float,
 ) -> Compacted:
     """Compute the checksums of all rows in order, and append the closing event."""
     previous, last, count = START, 0, 0
@@ -316,6 +333,7 @@ def _chain(
         events_before=events,
         events_after=count + 1,
         jobs_folded=plan.jobs_folded,
+        usage=usage,
     )
     closing = row(
         previous,

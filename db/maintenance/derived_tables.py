@@ -1,5 +1,5 @@
-"""Rebuilds everything that is derived from a log: kinds, receipts, names and job index in a new
-file, and the records beside it.
+"""Rebuilds everything that is derived from a log: kinds, receipts, names, usage and job index in a
+new file, and the records beside it.
 """
 
 import contextlib
@@ -20,6 +20,7 @@ from ..records.record_files import clean, forget, record_path, sync, write_marke
 from ..sqlite.name_table import write_names
 from ..sqlite.receipt_retention import KEPT_SECS
 from ..sqlite.schema import INSERT_EVENTS, INSERT_JOBS, INSERT_RECEIPTS, insert
+from ..sqlite.usage_table import write_usage
 from ..store.checksum_chain import Row, stored
 from ..store.contract import IndexRow
 from ..store.disk_errors import UNREADABLE
@@ -87,6 +88,13 @@ def names(target: sqlite3.Connection, progress: Progress) -> None:
     """Fill the table `names`."""
     target.execute("BEGIN IMMEDIATE")
     write_names(target, progress)
+    target.execute("COMMIT")
+
+
+def usage(target: sqlite3.Connection, progress: Progress) -> None:
+    """Fill the table `usage`."""
+    target.execute("BEGIN IMMEDIATE")
+    write_usage(target, progress)
     target.execute("COMMIT")
 
 

@@ -57,6 +57,7 @@ def rebuild(root: Path, progress: Progress = no_progress) -> Rebuilt:
                 _check_head(target, copied.head, mark, path)
                 derived_tables.receipts(old, target)
                 derived_tables.names(target, progress)
+                derived_tables.usage(target, progress)
                 jobs = derived_tables.index(target, progress)
         finally:
             old.close()

@@ -128,6 +128,7 @@ def repair(root: Path, *, now: float | None = None, progress: Progress = no_prog
                 )
                 derived_tables.receipts(old, target)
                 derived_tables.names(target, progress)
+                derived_tables.usage(target, progress)
                 jobs = derived_tables.index(target, progress)
         finally:
             if old is not None:

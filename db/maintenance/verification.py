@@ -20,9 +20,8 @@ from ..events.state import Job
 from ..records.job_record import record_bytes
 from ..records.record_files import FOLDER as RECORDS
 from ..records.record_files import read_marker, record_path
-from ..sqlite import head_file
+from ..sqlite import head_file, name_table, usage_table
 from ..sqlite.head_file import DurablePosition
-from ..sqlite.name_table import differences
 from ..sqlite.opening import repair, successor
 from ..sqlite.reader import Reader
 from ..sqlite.reader import index_row as read_index_row
@@ -120,9 +119,13 @@ def check_file(path: Path, records: Path | None, progress: Progress = no_progres
     try:
         connection.execute("BEGIN")
         _check_log(connection, report, mark, progress)
-        _check_streams(connection, report, records, progress)
+        usage = usage_table.LogUsage(connection, report.whole_up_to)
+        _check_streams(connection, report, records, usage, progress)
         if known_layout(connection, path) > 1:
-            for what, position in differences(connection, report.whole_up_to):
+            for what, position in name_table.differences(connection, report.whole_up_to):
+                report.add("index", what, position)
+        if known_layout(connection, path) > 2 and report.whole_up_to == extent(connection)[1]:
+            for what, position in usage_table.differences(connection, usage.rows.values()):
                 report.add("index", what, position)
         for (text,) in connection.execute("PRAGMA integrity_check(20)").fetchall():
             if text != "ok":
@@ -242,13 +245,19 @@ def _check_event(row: Row, report: Report) -> None:
 
 
 def _check_streams(
-    connection: sqlite3.Connection, report: Report, records: Path | None, progress: Progress
+    connection: sqlite3.Connection,
+    report: Report,
+    records: Path | None,
+    usage: usage_table.LogUsage,
+    progress: Progress,
 ) -> None:
-    """Check that versions are continuous, and that index and records match the fold."""
+    """Check that versions are continuous, and that index and records match the fold. usage: gets all
+    events of jobs.
+    """
     (of,) = connection.execute("SELECT count(*) FROM jobs").fetchone()
     indexed = connection.execute("SELECT count(*) FROM jobs WHERE busy").fetchone()[0]
     busy = 0
-    for job, last in folded(connection, report.whole_up_to, report):
+    for job, last in folded(connection, report.whole_up_to, report, usage):
         report.jobs += 1
         busy += job.busy
         right = msgspec.structs.replace(index_row(job), position=last.position)
@@ -274,10 +283,13 @@ def _index_row_of(connection: sqlite3.Connection, jid: str) -> IndexRow | None:
 
 
 def folded(
-    connection: sqlite3.Connection, up_to: int, report: Report | None = None
+    connection: sqlite3.Connection,
+    up_to: int,
+    report: Report | None = None,
+    usage: usage_table.LogUsage | None = None,
 ) -> Iterator[tuple[Job, Stored]]:
     """Yield every job in the log up to a position with its last event. Only one job is in memory at
-    a time.
+    a time. usage: gets all events of jobs.
     """
     job: Job | None = None
     last: Stored | None = None
@@ -313,6 +325,8 @@ def folded(
             version = row.version
         try:
             last = stored(row)
+            if usage is not None and job is not None:
+                usage.add(job, row.position, last.event)
             job = evolve(job, last.event) if job is not None else None  # type: ignore[arg-type]
             if (
                 isinstance(last.event, JobFolded)

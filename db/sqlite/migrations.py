@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 
 from .name_table import write_names
-from .schema import LAYOUT, NAMES_TABLE, make_tables
+from .schema import LAYOUT, NAMES_TABLE, USAGE_TABLE, make_tables
+from .usage_table import write_usage
 
 #: Receives a progress sentence while a slow operation runs.
 LogMessage = Callable[[str], None]
@@ -25,18 +26,21 @@ def migrate(connection: sqlite3.Connection, layout: int, log: LogMessage = ignor
         return
     logged_at = time.monotonic()
 
-    def progress(_: str, done: int, total: int) -> None:
+    def progress(what: str, done: int, total: int) -> None:
         nonlocal logged_at
         if time.monotonic() >= logged_at + SLOW_SECS:
             logged_at = time.monotonic()
             log(
-                f"migrating the event store of an earlier version: {done} of {total} events indexed by name"
+                f"migrating the event store of an earlier version: {what} of {done} of {total} events"
             )
 
     connection.execute("BEGIN IMMEDIATE")
     try:
-        make_tables(connection, NAMES_TABLE)
-        write_names(connection, progress)
+        if layout < 2:
+            make_tables(connection, NAMES_TABLE)
+            write_names(connection, progress)
+        make_tables(connection, USAGE_TABLE)
+        write_usage(connection, progress)
         connection.execute(f"PRAGMA user_version = {LAYOUT}")
         connection.execute("COMMIT")
     except BaseException:

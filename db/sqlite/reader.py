@@ -13,11 +13,20 @@ import msgspec
 
 from ...protocol.errors import Refusal
 from ..events.events import CHECKPOINTS
+from ..events.usage_row import KEY, UsageRow
 from ..store.checksum_chain import START, Broken, follow, stored, verified
 from ..store.contract import IndexRow, JobCount, Name, Receipt, Stored
 from ..store.disk_errors import UNREADABLE, open_refusal
 from .opening import repair
-from .schema import JOB_COLUMNS, ROW_COLUMNS, last_before, open_for_reading, rows_after
+from .schema import (
+    JOB_COLUMNS,
+    ROW_COLUMNS,
+    USAGE_COLUMNS,
+    last_before,
+    open_for_reading,
+    rows_after,
+)
+from .usage_table import usage_row
 
 _PREVIOUS = "(SELECT p.checksum FROM events AS p WHERE p.position < e.position ORDER BY p.position DESC LIMIT 1)"
 _STREAM = f"SELECT {ROW_COLUMNS}, {_PREVIOUS} FROM events AS e WHERE stream = ? AND version > ? AND position <= ? ORDER BY version LIMIT ?"
@@ -196,6 +205,15 @@ class Reader:
             (uid, req_id),
         )
         return self._right(_receipt, rows[0]) if rows else None
+
+    def usage(self, since: float, until: float, uid: str | None) -> list[UsageRow]:
+        where = "start >= ? AND start < ?"
+        values: list[Any] = [since, until]
+        if uid is not None:
+            where += " AND uid = ?"
+            values.append(uid)
+        query = f"SELECT {USAGE_COLUMNS} FROM usage WHERE {where} ORDER BY {', '.join(KEY)}"
+        return [self._right(usage_row, r) for r in self._rows(query, tuple(values))]
 
     def _right(self, make: Callable[[tuple[Any, ...]], T], row: tuple[Any, ...]) -> T:
         try:

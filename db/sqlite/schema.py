@@ -1,7 +1,8 @@
 """The SQLite file: tables, pragmas, and statements shared by several modules.
 
-`events` is the log. `jobs`, `receipts`, `names` and `kinds` are derived from it and written in the
-same transaction. Layout 1 had no `names`: opening for writing adds the table (see `migrations`).
+`events` is the log. `jobs`, `receipts`, `names`, `usage` and `kinds` are derived from it and written
+in the same transaction. Layout 1 had no `names`, layout 2 no `usage`: opening for writing adds the
+tables (see `migrations`).
 """
 
 import os
@@ -11,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from ...protocol.errors import Refusal
+from ..events.usage_row import KEY, LARGEST, MOST, SUMS, UsageRow
 from ..store.checksum_chain import START
 
 FILE = "events.sqlite"
 #: Value of `PRAGMA user_version`.
-LAYOUT = 2
+LAYOUT = 3
 #: Identifies the file for file(1) and people; no code depends on it.
 APPLICATION_ID = 0x6A736372
+_USAGE = UsageRow.__struct_fields__
 
 _TABLES = """
 CREATE TABLE events (
@@ -42,20 +45,29 @@ CREATE TABLE kinds (type TEXT NOT NULL, schema INTEGER NOT NULL, PRIMARY KEY (ty
 NAMES_TABLE = """
 CREATE TABLE names (name TEXT NOT NULL, what TEXT NOT NULL, stream TEXT NOT NULL, PRIMARY KEY (name, what, stream)) WITHOUT ROWID;
 """
+#: Added by layout 3. One column for each field of a row.
+USAGE_TABLE = f"""
+CREATE TABLE usage (
+    {", ".join(f"{c} {'INTEGER' if c not in KEY or c == 'start' else 'TEXT'} NOT NULL" for c in _USAGE)},
+    PRIMARY KEY ({", ".join(KEY)})
+) WITHOUT ROWID;
+"""
 
 #: Text as bytes: a damaged file may contain invalid UTF-8.
 ROW_COLUMNS = "position, CAST(stream AS BLOB), version, CAST(type AS BLOB), schema, at, CAST(body AS BLOB), checksum"
 JOB_COLUMNS = "jid, uid, status, serial, simulation_type, kind, driver, busy, queued_at, started_at, ended_at, reason, position"
 
+USAGE_COLUMNS = ", ".join(_USAGE)
+
 Inserts = dict[int, str]
 
 
-def _inserts(head: str, columns: int) -> Inserts:
+def _inserts(head: str, columns: int, tail: str = "") -> Inserts:
     """Return statements for 64, 16, 4 and 1 rows. Each execution releases the interpreter's lock
     once, so few large statements are cheaper.
     """
     places = "(" + ",".join("?" * columns) + ")"
-    return {n: head + " VALUES " + ",".join([places] * n) for n in (64, 16, 4, 1)}
+    return {n: head + " VALUES " + ",".join([places] * n) + tail for n in (64, 16, 4, 1)}
 
 
 INSERT_EVENTS = _inserts("INSERT INTO events", 8)
@@ -63,6 +75,16 @@ INSERT_JOBS = _inserts("INSERT OR REPLACE INTO jobs", 13)
 INSERT_RECEIPTS = _inserts("INSERT OR REPLACE INTO receipts (uid, req_id, jid, serial, at)", 5)
 INSERT_KINDS = _inserts("INSERT OR IGNORE INTO kinds", 2)
 INSERT_NAMES = _inserts("INSERT OR IGNORE INTO names", 3)
+#: Adds to the row with the same key.
+INSERT_USAGE = _inserts(
+    f"INSERT INTO usage ({USAGE_COLUMNS})",
+    len(_USAGE),
+    f" ON CONFLICT ({', '.join(KEY)}) DO UPDATE SET "
+    + ", ".join(
+        [f"{c} = min({c} + excluded.{c}, {MOST})" for c in SUMS]
+        + [f"{c} = max({c}, excluded.{c})" for c in LARGEST]
+    ),
+)
 
 
 def insert(
@@ -152,7 +174,7 @@ def create(connection: sqlite3.Connection) -> None:
     """Create the tables, all or none. Raises sqlite3.Error."""
     connection.execute("BEGIN IMMEDIATE")
     try:
-        make_tables(connection, _TABLES + NAMES_TABLE)
+        make_tables(connection, _TABLES + NAMES_TABLE + USAGE_TABLE)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {LAYOUT}")
         connection.execute("COMMIT")

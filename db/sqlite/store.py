@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ...protocol.errors import Refusal
+from ..events.usage_row import UsageRow
 from ..store.contract import Batch, Deliver, Done, IndexRow, JobCount, Name, Receipt, Stored
 from ..store.group_commit import Listener, Point, encode_batch, no_fault
 from .migrations import LogMessage, ignore_message
@@ -114,6 +115,9 @@ class SqliteStore:
 
     def receipt(self, uid: str, req_id: str) -> Receipt | None:
         return self._open().receipt(uid, req_id)
+
+    def usage(self, since: float, until: float, uid: str | None = None) -> list[UsageRow]:
+        return self._open().usage(since, until, uid)
 
     def close(self) -> None:
         if self._closed:

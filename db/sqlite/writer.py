@@ -33,6 +33,7 @@ from .schema import (
     checksum_at,
     insert,
 )
+from .usage_table import PeriodMerge, insert_usage
 
 #: Maximum number of events in one transaction. Larger groups delay other batches and are hardly
 #: faster.
@@ -64,6 +65,7 @@ class Writer:
         self._kinds = set(opened.kinds)
         self._versions: OrderedDict[str, int] = OrderedDict()
         self._ages = ReceiptRetention(self._connection, opened.receipts, monotonic)
+        self._periods = PeriodMerge(self._connection)
         self._queue: queue.SimpleQueue[PendingBatch | None] = queue.SimpleQueue()
         self._pages = 0
         #: batches of this era and earlier ones are refused
@@ -207,11 +209,13 @@ class Writer:
             c, INSERT_RECEIPTS, [(r.uid, r.req_id, r.jid, r.serial, r.at) for r in group.receipts]
         )
         insert(c, INSERT_NAMES, [(n.name, n.what, n.stream) for n in group.names])
+        insert_usage(c, group.usage.values())
         insert(c, INSERT_KINDS, sorted(kinds))
         c.execute("COMMIT")
         self._kinds |= kinds
         self._ages.seen(group.receipts)
-        self._pages += 4 + len(group.rows) + len(group.index) + len(group.names)
+        self._periods.seen(group.usage.values())
+        self._pages += 4 + len(group.rows) + len(group.index) + len(group.names) + len(group.usage)
 
     # ---- failures
 
@@ -258,6 +262,7 @@ class Writer:
                 self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
                 self._pages = 0
             self._ages.prune()
+            self._periods.merge()
         except sqlite3.Error as e:
             # The disk is full: the WAL still has everything, so retry later. A failed sync is
             # fatal, as everywhere.

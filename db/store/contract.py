@@ -23,6 +23,7 @@ import msgspec
 from ...protocol.errors import Refusal
 from ...protocol.jobs.status import Status
 from ..events.events import Event
+from ..events.usage_row import UsageRow
 
 
 class Write(msgspec.Struct, frozen=True):
@@ -101,6 +102,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     writes: tuple[Write, ...]
     index: tuple[IndexRow, ...] = ()
     receipts: tuple[Receipt, ...] = ()
+    #: what the events of this batch add to the usage
+    usage: tuple[UsageRow, ...] = ()
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -211,6 +214,14 @@ class EventStore(Protocol):
 
     def receipt(self, uid: str, req_id: str) -> Receipt | None:
         """Return the receipt of this user's reqId, kept for at least 24 hours."""
+
+    def usage(self, since: float, until: float, uid: str | None = None) -> list[UsageRow]:
+        """Return the usage (of this user) in the periods that begin at `since` or later and before
+        `until`, in the order of the keys.
+
+        Derived from the events and written in the same transaction. Old periods are longer (see
+        `usage_row`).
+        """
 
     def close(self) -> None:
         """Make pending batches durable, then release all resources."""

@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 
+from ..events.usage_row import UsageRow
 from .contract import Batch, Done, EventStore, IndexRow, JobCount, Name, Receipt, Stored
 from .group_commit import POINTS, Point
 
@@ -114,6 +115,9 @@ class FailingStore:
 
     def receipt(self, uid: str, req_id: str) -> Receipt | None:
         return self._store.receipt(uid, req_id)
+
+    def usage(self, since: float, until: float, uid: str | None = None) -> list[UsageRow]:
+        return self._store.usage(since, until, uid)
 
     def close(self) -> None:
         self._store.close()

@@ -12,6 +12,7 @@ import msgspec
 
 from ...protocol.errors import Refusal
 from ..events.events import Event, decode, encode, job_stream, schema_of, type_of
+from ..events.usage_row import UsageKey, UsageRow, add
 from .checksum_chain import Row, row
 from .contract import Appended, Batch, Conflict, Done, IndexRow, Name, Receipt, Stored
 from .name_index import secondary_names
@@ -50,6 +51,7 @@ class PendingBatch(NamedTuple):
     done: Done
     era: int
     refusal: Refusal | None = None
+    usage: tuple[UsageRow, ...] = ()
 
     @property
     def size(self) -> int:
@@ -84,7 +86,7 @@ def encode_batch(batch: Batch, done: Done, era: int) -> PendingBatch:
                 era,
                 Refusal("internal", f"an index row for {index_row.jid} has no event in its batch"),
             )
-    return PendingBatch(writes, batch.index, batch.receipts, done, era)
+    return PendingBatch(writes, batch.index, batch.receipts, done, era, usage=batch.usage)
 
 
 def _encode(event: Event) -> EncodedEvent:
@@ -117,6 +119,7 @@ class CommitGroup:
         self.index: dict[str, IndexRow] = {}
         self.receipts: list[Receipt] = []
         self.names: list[Name] = []
+        self.usage: dict[UsageKey, UsageRow] = {}
         self.results: list[tuple[Done, Appended | Refusal]] = []
         self._version_of = version_of
 
@@ -144,6 +147,10 @@ class CommitGroup:
                 index_row, position=last[job_stream(index_row.jid)]
             )
         self.receipts += w.receipts
+        for usage_row in w.usage:
+            key = usage_row.key
+            known = self.usage.get(key)
+            self.usage[key] = usage_row if known is None else add(known, usage_row)
         self.results.append((w.done, Appended(first, self.position)))
 
     def _conflict(self, w: PendingBatch) -> Conflict | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from ...protocol.errors import Refusal
 from ...protocol.jobs.status import ACTIVE, Status
+from ..events.usage_row import UsageKey, UsageRow, add, day_of, limits, merged
 from .checksum_chain import START, Row
 from .contract import Appended, Batch, Deliver, Done, IndexRow, JobCount, Name, Receipt, Stored
 from .disk_errors import describe, is_retryable
@@ -35,6 +36,9 @@ class MemoryStore:
         self._index: dict[str, IndexRow] = {}
         self._receipts: dict[tuple[str, str], Receipt] = {}
         self._names: set[Name] = set()
+        self._usage: dict[UsageKey, UsageRow] = {}
+        #: day of the newest usage for which old periods were merged
+        self._merged = 0
         self._waiting: list[PendingBatch] = []
         self._listeners: list[Listener] = []
         self._failure: Refusal | None = None
@@ -75,6 +79,7 @@ class MemoryStore:
             dict(self._receipts),
             set(self._names),
         )
+        after._usage = dict(self._usage)
         if doubtful and self._doubtful is not None:
             after._keep(self._doubtful)
         self._closed = True
@@ -101,6 +106,7 @@ class MemoryStore:
             return [], group.refused(self._failed(e, fatal=not is_retryable(e)))
         index = {jid: self._index.get(jid) for jid in group.index}
         names = set(group.names) - self._names
+        usage = {key: self._usage.get(key) for key in group.usage}
         self._keep(group)
         try:
             self._point("committed")
@@ -109,7 +115,12 @@ class MemoryStore:
             # written, but not reliably durable: hide the group and stay closed for writing, like a
             # real store
             self._drop(group, index, names)
+            self._usage |= {key: row for key, row in usage.items() if row is not None}
+            for key, row in usage.items():
+                if row is None:
+                    del self._usage[key]
             return [], group.refused(self._failed(e, fatal=True))
+        self._merge_periods(group)
         return group.events, group.results
 
     def _keep(self, group: CommitGroup) -> None:
@@ -120,6 +131,15 @@ class MemoryStore:
         self._index.update(group.index)
         self._receipts.update({(r.uid, r.req_id): r for r in group.receipts})
         self._names.update(group.names)
+        for key, row in group.usage.items():
+            known = self._usage.get(key)
+            self._usage[key] = row if known is None else add(known, row)
+
+    def _merge_periods(self, group: CommitGroup) -> None:
+        newest = max((key.start for key in group.usage), default=0)
+        if day_of(newest) > self._merged:
+            self._merged = day_of(newest)
+            self._usage = merged(self._usage.values(), limits(newest))
 
     def _drop(
         self, group: CommitGroup, index: dict[str, IndexRow | None], names: set[Name]
@@ -266,6 +286,14 @@ class MemoryStore:
     def receipt(self, uid: str, req_id: str) -> Receipt | None:
         self._check()
         return self._receipts.get((uid, req_id))
+
+    def usage(self, since: float, until: float, uid: str | None = None) -> list[UsageRow]:
+        self._check()
+        return [
+            row
+            for key, row in sorted(self._usage.items())
+            if since <= key.start < until and uid in (None, key.uid)
+        ]
 
     def close(self) -> None:
         if not self._closed:

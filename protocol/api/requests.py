@@ -399,6 +399,26 @@ class JobMetrics(_Request, frozen=True, kw_only=True):
     index: Index | None = None
 
 
+#: What a report of usage can sum by.
+UsageGroup = Literal["user", "queue", "app", "driver", "kind", "month", "day"]
+UsageDate = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^[0-9]{4}-(0[1-9]|1[0-2])(-(0[1-9]|[12][0-9]|3[01]))?\Z"),
+    Form("a month or day, such as 2026-01 or 2026-01-15"),
+]
+
+
+class UsageReport(_Request, frozen=True, kw_only=True):
+    """Sum the usage of ended runs of one user, or of all users if `uid` is absent. since, until: first
+    and last month or day (UTC). by: one row for each combination of these.
+    """
+
+    uid: Uid | None = None
+    since: UsageDate | None = None
+    until: UsageDate | None = None
+    by: Annotated[tuple[UsageGroup, ...], msgspec.Meta(max_length=7), Form(unique=True)] = ("user",)
+
+
 #: Passwords, one-time codes, private keys and certificates: never logged, never stored.
 _Secret = Annotated[str, msgspec.Meta(max_length=65_536)]
 

@@ -17,6 +17,7 @@ from typing import assert_never
 import msgspec
 
 from ...db.events.state import Job
+from ...db.events.usage_row import UsageRow
 from ...db.store.contract import Receipt, Write
 from ...protocol.errors import Refusal
 from .agents import host_availability, idle_eviction, lifecycle
@@ -56,13 +57,14 @@ from .state.world import World
 
 class Decision(msgspec.Struct, frozen=True):
     """One transaction and its effects. touched: changed jobs as they are once it is durable.
-    caused: the effects in order, each with its cause.
+    caused: the effects in order, each with its cause. usage: what the events add to it.
     """
 
     writes: tuple[Write, ...]
     receipts: tuple[Receipt, ...]
     touched: dict[str, Job]
     caused: tuple[CausedEffect, ...]
+    usage: tuple[UsageRow, ...] = ()
 
     @property
     def effects(self) -> tuple[Effect, ...]:
@@ -80,7 +82,9 @@ def decide(world: World, inputs: Sequence[Input], now: Now) -> Decision:
     placement.fill_windows(tx)
     _follow_up(tx)
     dependencies.schedule_followers(tx)
-    return Decision(tx.writes(), tuple(tx.receipts), dict(tx.touched), tuple(tx.caused))
+    return Decision(
+        tx.writes(), tuple(tx.receipts), dict(tx.touched), tuple(tx.caused), tuple(tx.usage)
+    )
 
 
 def _follow_up(tx: Transaction) -> None:

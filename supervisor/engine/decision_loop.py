@@ -16,6 +16,7 @@ from ...db.events.agent_fold import evolve_agent
 from ...db.events.events import RunRequested, agent_stream, job_stream
 from ...db.events.job_fold import evolve
 from ...db.events.state import AgentRecord, Job
+from ...db.events.usage_row import UsageRow, add
 from ...db.store.contract import Appended, Batch, Done, EventStore, Write
 from ...db.store.group_commit import last_positions
 from ...db.store.job_index import index_row
@@ -49,6 +50,8 @@ HEAVY_CACHED, LIGHT_BYTES = 16, 16 * 1024
 #: Seconds (monotonic) after a failed commit in which requests are refused before the store is tried
 #: again.
 PAUSE_SECS = 1.0
+#: Usage of a longer time, in half-lives, does not count for the fair share.
+USAGE_HALF_LIVES = 20.0
 
 
 class EngineCallbacks(Protocol):
@@ -120,6 +123,8 @@ class Engine:
         self._paused_until: float | None = None
         #: wall time of the first failed write, None while the store works
         self.fails_since: float | None = None
+        #: usage that became durable since the start, by driver and kind; other keys mean nothing
+        self.used: dict[tuple[str, str], UsageRow] = {}
         self._acting = False
         self._suspect = False
         #: unavailable hosts: not in the log, and not affected by failed decisions
@@ -132,12 +137,15 @@ class Engine:
 
     def start(self) -> None:
         """Fold the log, then emit all outstanding effects."""
-        self._load()
-        self.tell(Restarted())
+        now = self.ports.now()
+        self._load(now)
+        self._tell(now, (Restarted(),))
 
     def tell(self, *inputs: Input) -> None:
         """Decide these inputs together, in one transaction."""
-        now = self.ports.now()
+        self._tell(self.ports.now(), inputs)
+
+    def _tell(self, now: Now, inputs: Sequence[Input]) -> None:
         for input_ in inputs:
             if isinstance(input_, HostChanged):
                 host_selection.record_change(
@@ -204,7 +212,12 @@ class Engine:
         self._pending.append(pending)
         if decision.writes or decision.receipts:
             rows = tuple(index_row(job) for job in decision.touched.values())
-            batch = Batch(writes=decision.writes, index=rows, receipts=decision.receipts)
+            batch = Batch(
+                writes=decision.writes,
+                index=rows,
+                receipts=decision.receipts,
+                usage=decision.usage,
+            )
             self.store.append(batch, lambda result: self._stored(pending, result))
         else:
             pending.result = Appended(0, 0)
@@ -255,6 +268,9 @@ class Engine:
             if live is job and not job.busy:
                 del self.world.jobs[jid]
         self._trim()
+        for row in pending.decision.usage:
+            of = (row.driver, row.kind)
+            self.used[of] = add(self.used[of], row) if of in self.used else row
         for caused in pending.decision.caused:
             self.ports.perform(caused.effect, caused.cause)
         if pending.done is not None:
@@ -309,7 +325,7 @@ class Engine:
             return False
         try:
             self.store.resume()
-            self._load()
+            self._load(now)
         except Refusal as e:
             self.ports.fatal(e)
             return False
@@ -324,7 +340,7 @@ class Engine:
         if self._pending:
             return False
         try:
-            self._load()
+            self._load(now)
         except Refusal as e:
             self.ports.noticed(e.code, e.sentence)
             return False  # keep refusing: a partly folded world would hand out resources that are in use
@@ -375,7 +391,7 @@ class Engine:
 
     # ---- what has to be at hand
 
-    def _load(self) -> None:
+    def _load(self, now: Now) -> None:
         """Fold the world from the log."""
         self.world = World(self.policy, self._agent_record, self._outages)
         self.folded()
@@ -389,9 +405,13 @@ class Engine:
             self._durable[jid] = entry
             jobs.append((entry.job, requested))
         keys = {t.agent_key for j, _ in jobs for t in j.live_tasks()}
+        counted = USAGE_HALF_LIVES * self.world.slots.fair.rules.half_life_secs
         self.world.restore(
-            jobs, [self._agent_record(k) for k in sorted(keys)]
-        )  # other records are loaded when needed
+            jobs,
+            [self._agent_record(k) for k in sorted(keys)],  # others are loaded when needed
+            self.store.usage(now.wall - counted, now.wall),
+            now,
+        )
 
     def _read(self, jid: str) -> tuple[DurableJob, int]:
         """Return a job from its stream, and the position of its latest request."""

@@ -31,6 +31,7 @@ from ..notifications.notifier import Notifications
 from ..process.counters import Counters
 from ..process.watchdog import Watchdog
 from ..streams.live_updates import LiveUpdates
+from ..usage import accounting
 from .background_sampler import DiskSample
 from .instruments import KINDS
 
@@ -38,6 +39,12 @@ from .instruments import KINDS
 SLICE = 2_000
 STATES = ("pending", "running", "completed", "canceled", "error", "job_run_purged")
 REJECTED = ("tooLarge", "malformed", "unknownOp", "foreignToken", "unauthenticated")
+_USAGE = {
+    "core_seconds": "Run time of ended executions, multiplied by their reserved cores.",
+    "cpu_seconds": "Processor time of ended executions, as far as known.",
+    "gpu_seconds": "Run time of ended executions, multiplied by their GPUs.",
+    "memory_byte_seconds": "Run time of ended executions, multiplied by their memory.",
+}
 #: Slurm's names of active job states. Any other state is counted as `OTHER`.
 SLURM = (
     "PENDING",
@@ -77,6 +84,7 @@ async def collect(sources: CollectorSources, sample: DiskSample) -> list[Metric]
         _jobs(sources, sample),
         await _agents(sources),
         *_connections(sources),
+        *_usage(sources),
         *_loop(sources.lag),
         *_store(sources, sample),
         *_slots(sources),
@@ -161,6 +169,18 @@ def _connections(sources: CollectorSources) -> Iterable[Metric]:
         ("op",),
         inflight,
     )
+
+
+def _usage(sources: CollectorSources) -> Iterable[Metric]:
+    """Sum the usage since the start. Users are no labels: `jobscribe usage` has them."""
+    none = {(driver, str(kind)): 0.0 for driver in sources.drivers for kind in KINDS}
+    for name, rows in accounting.seconds(sources.engine.used).items():
+        out = CounterMetricFamily(
+            f"jobscribe_usage_{name}", _USAGE[name], labels=("driver", "kind")
+        )
+        for labels, value in {**none, **rows}.items():
+            out.add_metric(labels, value)
+        yield out
 
 
 def _loop(lag: LoopLag) -> Iterable[Metric]:

@@ -7,7 +7,7 @@ their computeJids. HTTP is in `supervisor.api`.
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -40,6 +40,8 @@ STATUSES = (PENDING, RUNNING, COMPLETED, CANCELED, ERROR, PURGED)
 FAILED = (ERROR, CANCELED)
 #: Serial that no run has.
 _NO_RUN = 2**53
+
+T = TypeVar("T")
 
 
 async def submit_array(service: RunService, request: RunArray) -> dict[str, Any]:
@@ -235,7 +237,7 @@ async def _rows(
         await asyncio.sleep(0)
 
 
-async def gently(rows: Iterable[IndexRow]) -> AsyncIterator[IndexRow]:
+async def gently(rows: Iterable[T]) -> AsyncIterator[T]:
     """Yield the rows, with pauses in which the loop serves other requests."""
     loop = asyncio.get_running_loop()
     until = loop.time() + HOLD_SECS

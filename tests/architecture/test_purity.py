@@ -26,6 +26,7 @@ PURE = (
     "db/records/resource_usage.py",
     "supervisor/core/**/*.py",
     "supervisor/diagnosis/*.py",
+    "supervisor/usage/accounting.py",
     "supervisor/usage/summary.py",
     "supervisor/usage/time_series.py",
     "agent/session/state_machine.py",

@@ -16,7 +16,10 @@ from jobscribe.db.events.events import (
     TaskStarted,
     job_stream,
 )
-from jobscribe.db.events.job_fold import fold
+from jobscribe.db.events.job_fold import evolve
+from jobscribe.db.events.state import Job
+from jobscribe.db.events.usage import increment
+from jobscribe.db.events.usage_row import UsageRow
 from jobscribe.db.records.record_files import write_marker
 from jobscribe.db.sqlite.store import SqliteStore
 from jobscribe.db.store.contract import Batch, Write
@@ -36,8 +39,14 @@ def fill(root: Path, finished: int, running: int) -> float:
         uid = f"User{n % 50:04d}"
         jid = f"{uid}-{n:08d}-command"
         events = tuple(_events(uid, f"{n:08d}", jid, over=n < finished))
+        job, usage = Job(jid=jid), list[UsageRow | None]()
+        for event in events:
+            usage.append(increment(job, event))
+            job = evolve(job, event)
         batch = Batch(
-            writes=(Write(job_stream(jid), 0, events),), index=(index_row(fold(jid, list(events))),)
+            writes=(Write(job_stream(jid), 0, events),),
+            index=(index_row(job),),
+            usage=tuple(row for row in usage if row is not None),
         )
         store.append(batch, lambda result: left.release())
     for _ in range(finished + running):

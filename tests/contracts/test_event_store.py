@@ -20,6 +20,7 @@ from jobscribe.db.events.events import (
     agent_stream,
     job_stream,
 )
+from jobscribe.db.events.usage_row import DAY, HOUR, UsageRow
 from jobscribe.db.sqlite.store import SqliteStore
 from jobscribe.db.store.contract import (
     Appended,
@@ -69,10 +70,8 @@ class Bed:
                 )
         raise AssertionError(self.kind)
 
-    def append(
-        self, *writes: Write, index: tuple[IndexRow, ...] = (), receipts: tuple[Receipt, ...] = ()
-    ) -> None:
-        self.store.append(Batch(writes=writes, index=index, receipts=receipts), self.results.append)
+    def append(self, *writes: Write, **rest: tuple) -> None:
+        self.store.append(Batch(writes=writes, **rest), self.results.append)
 
     def settle(self, count: int) -> list[Appended | Refusal]:
         """Run deliveries until there are `count` results; return the results and clear them."""
@@ -757,3 +756,62 @@ def test_a_memory_store_that_holds_loses_what_was_not_committed(tmp_path: Path) 
     after.append(Batch(writes=(write("a", 3, 4),)), bed.results.append)
     after.commit()
     assert bed.settle(1) == [Appended(4, 4)]
+
+
+# ---- usage
+
+
+def used(start: int = 0, uid: str = "useraaa1", **fields: object) -> UsageRow:
+    values = {"span": "hour", "queue": "q", "driver": "local", "kind": "sequential", **fields}
+    return UsageRow(start=start, uid=uid, simulation_type="x", **values)
+
+
+EVER = (0.0, 1e12)
+
+
+def test_usage_adds_to_the_row_with_the_same_key_and_the_peak_is_the_largest(bed: Bed) -> None:
+    assert bed.store.usage(*EVER) == []
+    one, two = used(wall_ms=3, peak_bytes=9), used(wall_ms=4, executions=1, peak_bytes=5)
+    other = used(queue="r", completed=1)
+    # in one batch, in one group, and in two groups
+    bed.now(write("a", 0, 1), usage=(one, two, other))
+    for n in range(20):
+        bed.append(write(f"b{n}", 0, 1), usage=(one,))
+    bed.settle(20)
+    assert bed.store.usage(*EVER) == [
+        used(wall_ms=67, executions=1, peak_bytes=9),
+        used(queue="r", completed=1),
+    ]
+
+
+def test_usage_of_a_time_and_of_a_user(bed: Bed) -> None:
+    rows = [used(n * HOUR, uid, wall_ms=n) for n in (1, 2, 3) for uid in ("useraaa1", "useraaa2")]
+    bed.now(write("a", 0, 1), usage=tuple(reversed(rows)))
+    assert bed.store.usage(*EVER) == rows
+    assert bed.store.usage(HOUR, 3 * HOUR) == rows[:4]
+    assert bed.store.usage(HOUR + 0.5, 1e12, "useraaa2") == [rows[3], rows[5]]
+
+
+def test_usage_of_a_refused_batch_is_not_added(bed: Bed) -> None:
+    bed.now(write("a", 0, 1), usage=(used(wall_ms=1),))
+    assert isinstance(bed.now(write("a", 5, 1), usage=(used(wall_ms=2),)), Conflict)
+    bed.faults.fail()
+    assert isinstance(bed.now(write("a", 1, 2), usage=(used(wall_ms=4),)), Refusal)
+    bed.store.resume()
+    assert bed.store.usage(*EVER) == [used(wall_ms=1)]
+    bed.now(write("a", 1, 2), usage=(used(wall_ms=8),))
+    assert bed.store.usage(*EVER) == [used(wall_ms=9)]
+
+
+def test_old_usage_is_merged_into_longer_periods(bed: Bed) -> None:
+    bed.now(write("a", 0, 1), usage=(used(HOUR, wall_ms=1), used(2 * HOUR, wall_ms=2)))
+    bed.now(write("a", 1, 2), usage=(used(20 * DAY, wall_ms=4),))
+    # the merge follows the answer: it is complete before the next one
+    bed.now(write("a", 2, 3))
+    assert bed.store.usage(*EVER) == [used(span="day", wall_ms=3), used(20 * DAY, wall_ms=4)]
+    bed.now(write("a", 3, 4), usage=(used(200 * DAY, wall_ms=8), used(HOUR, wall_ms=16)))
+    bed.now(write("a", 4, 5))
+    assert [(r.span, r.start, r.wall_ms) for r in bed.store.usage(*EVER)] == [
+        ("month", 0, 23),
+        ("hour", 200 * DAY, 8),
+    ]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from golden_root import command
 from supervisor_process import UID, SupervisorProcess, fresh_nap, jid_of, req_id, spec, until
 
 from jobscribe.supervisor.usage.time_series import NAMES
@@ -131,3 +132,40 @@ def test_nobody_else_is_told(shared: SupervisorProcess) -> None:
     ):
         answer = shared.ask("POST", "/api/job-metrics", json.dumps(body).encode())
         assert (answer.code, answer.json()["code"]) == (http_code, code)
+
+
+def test_the_usage_of_a_run_is_accounted_once_and_survives_restart_and_compaction(
+    site: SupervisorProcess,
+) -> None:
+    run, failing = spec([sys.executable, "-c", BURN]), spec(["false"])
+    for one in (run, failing):
+        site.finished(one)
+    answer = site.post("usage", uid=UID, by=["user", "app", "month"])
+    (row,) = answer["rows"]
+    assert (row["user"], row["app"]) == (UID, "command")
+    assert (row["runs"], row["completed"], row["error"], row["executions"]) == (2, 1, 1, 2)
+    assert 0.4 <= row["cpuSecs"] <= row["coreSecs"] + 0.5 and row["wallUnknown"] == 0
+    # some kernels do not say how much memory a process used
+    assert row["memoryUnknown"] or (row["peakMemoryBytes"] > 0 and row["memoryGibSecs"] > 0)
+    assert answer["total"] == {k: v for k, v in row.items() if k in answer["total"]}
+    assert site.post("usage", by=["user"])["rows"][0]["user"] == UID
+    assert site.post("usage", uid="noB0dyAA")["rows"] == []
+    assert site.post("usage", uid=UID, until="2001-01")["rows"] == []
+    assert site.post("usage", uid=UID, since="2001-01-31")["total"] == answer["total"]
+
+    site.stop()
+    command(site.root, "db", "compact", "--older-than", "0")
+    command(site.root, "db", "rebuild")
+    command(site.root, "db", "check")
+    site.start()
+    assert site.post("usage", uid=UID, by=["user", "app", "month"]) == answer
+
+
+def test_a_usage_request_that_does_not_fit_is_refused(shared: SupervisorProcess) -> None:
+    for wrong in ({"by": ["nobody"]}, {"since": "january"}, {"since": "2023-02-30"}, {"until": 5}):
+        body = json.dumps({"uid": UID, **wrong}).encode()
+        answer = shared.ask("POST", "/api/usage", body)
+        assert answer.code == 400, wrong
+
+
+BURN = "import time\nwhile time.process_time() < 0.5: sum(range(10000))"

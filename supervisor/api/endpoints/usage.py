@@ -1,11 +1,16 @@
-"""Resource usage of jobs."""
+"""Resource usage of jobs, and reports of accounted usage."""
 
 from typing import Any
 
-from ....protocol.api.requests import JobMetrics
+from ....protocol.api.requests import JobMetrics, UsageReport
 from ....protocol.errors import Refusal
 from ....protocol.ids import Token
+from ...runs.groups import gently
+from ...usage import accounting
 from ..transport.request_handler import Handler
+
+#: Later than any usage.
+_END = 2**53
 
 
 async def job_metrics(h: Handler) -> Any:
@@ -25,3 +30,14 @@ async def job_metrics(h: Handler) -> Any:
         )
 
     return h.services.metering.metrics_of(job, series)
+
+
+async def usage(h: Handler) -> Any:
+    request: UsageReport = h.parsed(UsageReport)
+    since = 0 if request.since is None else accounting.span_of(request.since)[0]
+    until = _END if request.until is None else accounting.span_of(request.until)[1]
+    rows = h.runs.engine.store.usage(since, until, request.uid)
+    report = accounting.Report(request.by)
+    async for row in gently(rows):
+        report.add(row)
+    return {"state": "ok", **report.answer()}

@@ -94,6 +94,14 @@ class Holding(NamedTuple):
     since: float
 
 
+class Used(NamedTuple):
+    """Usage of an account before a restart. age: seconds since then. holdings: their number."""
+
+    age: float
+    core_secs: float
+    holdings: int
+
+
 class FairShare(msgspec.Struct):
     """The usage of all accounts. now, reference: monotonic time; the owner advances `now`."""
 
@@ -130,6 +138,17 @@ class FairShare(msgspec.Struct):
         self._move_reference()
         usage = self.accounts.setdefault(account, AccountUsage())
         usage.used += core_secs * self._scale()
+
+    def restore(self, account: Account, used: Iterable[Used]) -> None:
+        """Charge what an account used before a restart."""
+        core_secs = holdings = 0.0
+        for age, secs, count in used:
+            weight = 2.0 ** (-age / self.rules.half_life_secs)
+            core_secs += weight * secs
+            holdings += weight * count
+        self.charge(account, core_secs)
+        if holdings:
+            self.accounts[account].mean = max(LEAST, core_secs / holdings)
 
     def usage(self, account: Account) -> float:
         """Return the decayed usage in core-seconds, without current holdings."""

@@ -10,6 +10,8 @@ from ....db.events.agent_fold import evolve_agent
 from ....db.events.events import AgentEvent, JobEvent, agent_stream, job_stream
 from ....db.events.job_fold import evolve
 from ....db.events.state import Job
+from ....db.events.usage import increment
+from ....db.events.usage_row import UsageRow
 from ....db.store.contract import Receipt, Write
 from ....protocol.ids import AgentKey, Token, derived_id, split_jid
 from ....protocol.jobs.status import check_change
@@ -35,6 +37,8 @@ class Transaction:
         #: requested effects with their causes, in order
         self.caused: list[CausedEffect] = []
         self.receipts: list[Receipt] = []
+        #: what the recorded events add to the usage
+        self.usage: list[UsageRow] = []
         #: changed jobs with their state after this decision
         self.touched: dict[str, Job] = {}
         #: agents that became needed
@@ -82,6 +86,9 @@ class Transaction:
         job = evolve(before, event)
         check_change(before.status, job.status, type(event).__name__)
         self._write(job_stream(jid), before.version, event)
+        used = increment(before, event)
+        if used is not None:
+            self.usage.append(used)
         task_counts.apply(self.world.task_counts, event)
         if _active(job) != _active(before):
             self.world.active_runs[split_jid(jid)[0]] += 1 if _active(job) else -1

@@ -15,13 +15,15 @@ from typing import assert_never
 import msgspec
 
 from ....db.events.state import AgentRecord, Job, PastRun, Run, Task
+from ....db.events.usage_row import UsageRow, end_of
 from ....protocol.api.requests import RunSpec
 from ....protocol.clusters.batch import BatchState
 from ....protocol.ids import DEFAULT_QUEUE, AgentKey, OpId, Token, split_jid
 from ....protocol.jobs.roles import After, TaskPlace
+from ..interface.inputs import Now
 from ..resources import concurrency_limits, gang_allocator
 from ..resources.concurrency_limits import ConcurrencyLimits, RunKey
-from ..resources.fair_share import Account, FairShare
+from ..resources.fair_share import Account, FairShare, Used
 from ..resources.gang_allocator import NodePool
 from ..resources.host_selection import Outages
 from ..resources.limit_pools import (
@@ -218,8 +220,8 @@ class World:
         """Return the account that a run is charged to."""
         jid, serial = ticket
         asked = _request_of(self.jobs[jid], serial)
-        queue = asked.queue if isinstance(asked, RunSpec) else ""
-        return Account(self.slots.fair.rules.name_of(queue or DEFAULT_QUEUE), split_jid(jid)[0])
+        queue = self.slots.fair.rules.name_of(asked.queue or DEFAULT_QUEUE)
+        return Account(queue, split_jid(jid)[0])
 
     def waiting_runs(self, uid: str) -> int:
         """Return how many runs of a user are active and have no live task."""
@@ -236,10 +238,20 @@ class World:
         self.next_number += 1
         return rank(self.next_number - 1, run)
 
-    def restore(self, jobs: Iterable[tuple[Job, int]], agents: Iterable[AgentRecord]) -> None:
+    def restore(
+        self,
+        jobs: Iterable[tuple[Job, int]],
+        agents: Iterable[AgentRecord],
+        usage: Iterable[UsageRow] = (),
+        now: Now | None = None,
+    ) -> None:
         """Restore live jobs (with the position of their request, which orders them) and agents from
-        the log.
+        the log. usage: of ended executions, for the fair share; it decays until `now`. now: None if
+        it does not matter for how long slots are held.
         """
+        if now is not None:
+            self.slots.fair.now = self.slots.fair.reference = now.mono
+            self._restore_usage(usage, now)
         for record in agents:
             self.agent(record.key).record = record
         ordered = sorted(jobs, key=lambda pair: pair[1])
@@ -247,7 +259,7 @@ class World:
             self.jobs[job.jid] = job
             if job.run is not None and job.run.active:
                 self.active_runs[split_jid(job.jid)[0]] += 1
-            self._restore_job(job, number)
+            self._restore_job(job, number, now)
             self.next_number = max(self.next_number, number + 1)
         # free capacity is known only after all held resources are restored
         ranks = [
@@ -256,7 +268,18 @@ class World:
         for job, number in sorted(ranks, key=lambda pair: pair[1]):
             self._restore_queued(job, number)
 
-    def _restore_job(self, job: Job, number: int) -> None:
+    def _restore_usage(self, usage: Iterable[UsageRow], now: Now) -> None:
+        """Charge the usage to the accounts, as if each period's was used in its middle."""
+        shares, used = self.slots.fair.rules, dict[Account, list[Used]]()
+        for row in usage:
+            age = max(0.0, now.wall - (row.start + end_of(row)) / 2)
+            secs = (row.core_ms + shares.gpu_cores * row.gpu_ms) / 1000
+            account = Account(shares.name_of(row.queue), row.uid)
+            used.setdefault(account, []).append(Used(age, secs, row.executions))
+        for account, own in used.items():
+            self.slots.fair.restore(account, own)
+
+    def _restore_job(self, job: Job, number: int, now: Now | None) -> None:
         run = job.run
         if run is not None and run.waits_for and run.active:
             self.wait_for((job.jid, run.serial), run.waits_for)
@@ -267,7 +290,7 @@ class World:
         for task in job.live_tasks():
             by_run.setdefault(task.token.serial, []).append(task)
         for serial, tasks in by_run.items():
-            self._restore_holdings(job, (job.jid, serial), number, tasks)
+            self._restore_holdings(job, (job.jid, serial), number, tasks, now)
 
     def _restore_queued(self, job: Job, number: int) -> None:
         run = job.run
@@ -285,7 +308,9 @@ class World:
         else:
             self.enqueue(key, (job.jid, run.serial), number)
 
-    def _restore_holdings(self, job: Job, ticket: RunKey, number: int, tasks: list[Task]) -> None:
+    def _restore_holdings(
+        self, job: Job, ticket: RunKey, number: int, tasks: list[Task], now: Now | None
+    ) -> None:
         run, key, asked = job.run, tasks[0].agent_key, _request_of(job, ticket[1])
         current = run is not None and run.serial == ticket[1]
         attempt = run.attempts[-1].tasks if run is not None and current else tuple(tasks)
@@ -299,8 +324,10 @@ class World:
                 self.agent(key).ahead[ticket] = number
             return
         released = () if all(t.pid is None for t in attempt) else (RunDirPool(job.jid),)
+        since = min(t.placed_at if t.slot_at is None else t.slot_at for t in attempt)
+        ago = 0.0 if now is None else max(0.0, now.wall - since)
         concurrency_limits.restore(
-            self.slots, ticket, number, pools, released, self.account_of(ticket)
+            self.slots, ticket, number, pools, released, self.account_of(ticket), ago
         )
         if asked.roles and key.driver not in self.policy.batch:
             gang_allocator.record_placed(
@@ -309,6 +336,7 @@ class World:
                 asked.roles,
                 tuple(t.place for t in tasks),
                 self.account_of(ticket),
+                ago,
             )
 
 

@@ -12,6 +12,8 @@ from sim_time import BEGIN
 from jobscribe.db.events.events import RunRequested, job_stream
 from jobscribe.db.events.job_fold import evolve
 from jobscribe.db.events.state import Job, Run, Task
+from jobscribe.db.events.usage import increment
+from jobscribe.db.events.usage_row import ALL_MONTHS, merged
 from jobscribe.protocol.clusters.batch import BatchState
 from jobscribe.protocol.ids import AgentKey, Token
 from jobscribe.protocol.jobs.status import PURGED
@@ -344,12 +346,18 @@ class Checks:
         events = self.supervisor.store.read_all(0, 1_000_000)
         folded: dict[str, Job] = {}
         requested: set[tuple[str, int]] = set()
+        used = []
         for stored in events:
             if stored.stream.startswith("job/"):
                 jid = stored.stream.removeprefix("job/")
-                folded[jid] = evolve(folded.get(jid) or Job(jid=jid), stored.event)
+                before = folded.get(jid) or Job(jid=jid)
+                used.append(increment(before, stored.event))
+                folded[jid] = evolve(before, stored.event)
                 if isinstance(stored.event, RunRequested):
                     requested.add((jid, stored.event.serial))
+        sums = merged((row for row in used if row is not None), ALL_MONTHS)
+        if merged(self.supervisor.store.usage(0, 1e12), ALL_MONTHS) != sums:
+            self.sim.broken("the usage is not what the events add up to")
         for asked in (*self.clients.runs, *self.clients.cancels, *self.clients.releases):
             if not asked.over:
                 self.sim.broken(f"G11: {asked.req_id} was never answered")

@@ -3,6 +3,7 @@ requests.
 """
 
 import asyncio
+import functools
 import inspect
 import time
 from collections.abc import AsyncIterator, Callable
@@ -160,6 +161,28 @@ async def test_what_is_known_can_be_asked(fake: Fake) -> None:
         assert (await job.why())["cause"] == "exit"
         assert (await client.trace(job.jid[:12]))["job"]["jid"] == job.jid
         assert [r["jid"] for r in (await client.jobs()).jobs] == [job.jid]
+
+
+async def test_usage_is_asked_for_a_time_one_user_or_all_by_groups(fake: Fake) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def answer(body: dict[str, Any]) -> dict[str, Any]:
+        asked.append(body)
+        return {"state": "ok", "by": body["by"], "rows": [], "total": {}}
+
+    fake._usage = answer  # type: ignore[attr-defined]
+    plain = Client(fake.url, fake.token, "EPRSqtUW", budget_secs=0.1)
+    async with await made(fake) as client:
+        for usage in (client.usage, functools.partial(asyncio.to_thread, plain.usage)):
+            assert (await usage())["by"] == ["user"]
+            await usage(since="2026-01", until="2026-02-03", by=("month", "app"), all_users=True)
+            with pytest.raises(ClientError, match=r"since"):
+                await usage(since="soon")
+    plain.close()
+    assert [(b.get("uid"), b.get("since"), b.get("until"), b["by"]) for b in asked] == 2 * [
+        ("EPRSqtUW", None, None, ["user"]),
+        (None, "2026-01", "2026-02-03", ["month", "app"]),
+    ]
 
 
 # ---- equal interfaces of both clients

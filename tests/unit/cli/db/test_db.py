@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from store_fixtures import evolved
 
 from jobscribe.db.events.events import SYSTEM, RunEnded, RunRequested, SupervisorStarted, job_stream
-from jobscribe.db.events.job_fold import fold
+from jobscribe.db.events.state import Job
 from jobscribe.db.sqlite.store import SqliteStore
 from jobscribe.db.store.contract import Appended, Batch, Write
 from jobscribe.db.store.job_index import index_row
@@ -44,11 +45,11 @@ def root(tmp_path: Path) -> Path:
                 error="no \x1b[2Jagent",
             ),
         )
+        job, usage = evolved(Job(jid=jid), events)
         append(
             store,
             Batch(
-                writes=(Write(job_stream(jid), 0, events),),
-                index=(index_row(fold(jid, list(events))),),
+                writes=(Write(job_stream(jid), 0, events),), index=(index_row(job),), usage=usage
             ),
         )
     append(

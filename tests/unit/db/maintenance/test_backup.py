@@ -267,7 +267,7 @@ def test_what_upkeep_kept_aside_can_be_put_back(tmp_path: Path) -> None:
             "is damaged .position 5",
         ),
         (lambda b: change(b, "DELETE FROM events WHERE position > 10"), "is damaged .position 13"),
-        (lambda b: change(b, "PRAGMA user_version = 3"), "layout 3"),
+        (lambda b: change(b, "PRAGMA user_version = 4"), "layout 4"),
     ],
 )
 def test_a_backup_that_is_not_whole_is_refused_and_nothing_is_changed(

@@ -740,6 +740,10 @@ def test_any_logs_compacted_anywhere_say_the_same_for_ever(tmp_path: Path) -> No
                 folded.versions |= {
                     SYSTEM: (folded.store.read(SYSTEM) or [Stored(0, "", 0, None)])[-1].version
                 }
+                folded.jobs = {
+                    jid: checkpoints.job_of(job_stream(jid), folded.store.read(job_stream(jid)))
+                    for jid in folded.jobs
+                }
         for jid, job in plain.jobs.items():
             went_on = checkpoints.job_of(job_stream(jid), folded.store.read(job_stream(jid)))
             purged = job.run is not None and "job_run_purged" in (

@@ -220,7 +220,7 @@ def test_a_whole_store_has_nothing_to_repair(root: Path) -> None:
 
 def test_a_store_of_a_newer_version_is_not_called_damaged(root: Path) -> None:
     for statement in (
-        "PRAGMA user_version = 3",
+        "PRAGMA user_version = 4",
         "INSERT INTO kinds VALUES ('JobPromoted', 1)",
         "INSERT INTO kinds VALUES ('RunEnded', 9)",
     ):

@@ -137,10 +137,10 @@ def test_a_newer_layout_is_refused_and_not_touched(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     disk.store.close()
     with sqlite3.connect(disk.path) as c:
-        c.execute("PRAGMA user_version = 3")
+        c.execute("PRAGMA user_version = 4")
     c.close()
     before = disk.path.read_bytes()
-    with pytest.raises(Refusal, match="layout 3"):
+    with pytest.raises(Refusal, match="layout 4"):
         opened(tmp_path)
     assert disk.path.read_bytes() == before
 

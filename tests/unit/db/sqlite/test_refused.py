@@ -96,9 +96,9 @@ def newer_event(root: Path) -> None:
 STORES: list[tuple[str, Callable[[Path], object], str, str]] = [
     (
         "of a newer layout",
-        lambda r: sql(r, "PRAGMA user_version = 3"),
+        lambda r: sql(r, "PRAGMA user_version = 4"),
         "unknownEvent",
-        r"layout 3; this version knows layouts up to 2",
+        r"layout 4; this version knows layouts up to 3",
     ),
     (
         "with a newer version of an event",

@@ -7,6 +7,8 @@ from pathlib import Path
 from jobscribe.db.events.events import Event, JobEvent, job_stream
 from jobscribe.db.events.job_fold import evolve
 from jobscribe.db.events.state import Job
+from jobscribe.db.events.usage import increment
+from jobscribe.db.events.usage_row import UsageRow
 from jobscribe.db.sqlite.store import SqliteStore
 from jobscribe.db.store.contract import Appended, Batch, EventStore, Receipt, Write
 from jobscribe.db.store.job_index import index_row
@@ -44,21 +46,20 @@ class Disk:
 
     def tell(self, jid: str, *events: JobEvent, receipts: tuple[Receipt, ...] = ()) -> Appended:
         """Append events of a job with its index row."""
-        job = self.jobs.get(jid, Job(jid=jid))
-        for event in events:
-            job = evolve(job, event)
-        result = self.append(job_stream(jid), events, index=(index_row(job),), receipts=receipts)
+        job, usage = evolved(self.jobs.get(jid, Job(jid=jid)), events)
+        result = self.append(
+            job_stream(jid), events, index=(index_row(job),), receipts=receipts, usage=usage
+        )
         self.jobs[jid] = job
         return result
 
     def tell_all(self, events: dict[str, Sequence[JobEvent]]) -> None:
         """Append events of many jobs in one transaction."""
         events = {jid: own for jid, own in events.items() if own}
+        usage: list[UsageRow] = []
         for jid, own in events.items():
-            job = self.jobs.get(jid, Job(jid=jid))
-            for event in own:
-                job = evolve(job, event)
-            self.jobs[jid] = job
+            self.jobs[jid], used = evolved(self.jobs.get(jid, Job(jid=jid)), own)
+            usage += used
         writes = tuple(
             Write(job_stream(jid), self.versions.get(job_stream(jid), 0), tuple(own))
             for jid, own in events.items()
@@ -66,10 +67,23 @@ class Disk:
         result = append(
             self.store,
             self.calls,
-            Batch(writes=writes, index=tuple(index_row(self.jobs[jid]) for jid in events)),
+            Batch(
+                writes=writes,
+                index=tuple(index_row(self.jobs[jid]) for jid in events),
+                usage=tuple(usage),
+            ),
         )
         assert isinstance(result, Appended), result
         self.versions |= {w.stream: w.expected_version + len(w.events) for w in writes}
+
+
+def evolved(job: Job, events: Sequence[JobEvent]) -> tuple[Job, tuple[UsageRow, ...]]:
+    """Return the job after these events, and the usage that they add."""
+    usage = []
+    for event in events:
+        usage.append(increment(job, event))
+        job = evolve(job, event)
+    return job, tuple(row for row in usage if row is not None)
 
 
 def append(

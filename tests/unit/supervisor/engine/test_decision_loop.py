@@ -6,15 +6,17 @@ import gc
 from collections import Counter
 
 import pytest
+from usage_fold import usage_of
 
 from jobscribe.db.events.job_fold import evolve
 from jobscribe.db.events.state import Job
+from jobscribe.db.events.usage_row import ALL_MONTHS, DAY, HOUR, UsageRow, merged
 from jobscribe.db.store.failing_store import Faults
 from jobscribe.db.store.memory_store import MemoryStore
-from jobscribe.protocol.api.requests import RunCancel, RunSimulation
+from jobscribe.protocol.api.requests import DEFAULT_QUEUE, RunCancel, RunSimulation
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import Token
-from jobscribe.protocol.wire.messages import RunStatusUpdate, Snapshot
+from jobscribe.protocol.wire.messages import PortsProbed, RunStatusUpdate, Snapshot
 from jobscribe.supervisor.core import decide
 from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core.interface import timers
@@ -37,11 +39,13 @@ from jobscribe.supervisor.core.interface.inputs import (
     refusal_handle,
 )
 from jobscribe.supervisor.core.resources import concurrency_limits
+from jobscribe.supervisor.core.resources.fair_share import Account
 from jobscribe.supervisor.core.runs import termination
 from jobscribe.supervisor.core.scheduling import placement
 from jobscribe.supervisor.core.state import transaction
 from jobscribe.supervisor.core.state.agent_phase import AgentPhase, PhaseTrigger, next_phase
 from jobscribe.supervisor.core.state.configuration import CoreConfig
+from jobscribe.supervisor.core.state.world import World
 from jobscribe.supervisor.engine.decision_loop import CACHED, PAUSE_SECS, Engine
 
 EVICTED = PhaseTrigger.EVICTED
@@ -175,6 +179,8 @@ def check(house):
     assert house.engine.world.jobs == {j: job for j, job in jobs.items() if job.busy}
     assert concurrency_limits.violations(house.engine.world.slots) == []
     assert {jid: house.engine.durable(jid).job for jid in jobs} == jobs
+    used = usage_of(house.store.read_all(0, 10**6)).values()
+    assert merged(house.store.usage(0, 1e12), ALL_MONTHS) == merged(used, ALL_MONTHS)
 
 
 # ---- durable first
@@ -926,3 +932,142 @@ def test_every_input_says_which_jobs_and_which_agent_it_needs(kit):
         None,
         None,
     ]
+
+
+# ---- usage
+
+
+def run_of(house, kit, n, secs, uid=None, **fields):
+    """Run a simulation for `secs` seconds of both clocks and of the executor."""
+    house.submit(n, uid, **fields)
+    token = house.token(n, uid)
+    key = kit.key_of(uid or kit.UID)
+    house.says(kit.running(token), key=key)
+    house.mono += secs
+    house.wall += secs
+    done = kit.ended(token, user_secs=secs, system_secs=0.0)
+    exit_ = kit.replace(done.exit, ended_at=kit.WALL + secs)
+    house.says(kit.replace(done, exit=exit_), key=key)
+    return token
+
+
+def test_each_ended_run_is_in_the_usage_and_in_the_totals_once(house, kit):
+    house.submit(9)
+    house.agent()
+    house.says(kit.ended(house.token(9)))
+    token = run_of(house, kit, 1, 30.0, simulation_type="night")
+    assert house.engine.used["local", "sequential"].core_ms == 31_000
+    (row,) = [r for r in house.store.usage(0, 1e12) if r.simulation_type == "night"]
+    assert (row.uid, row.completed, row.executions) == (kit.UID, 1, 1)
+    assert (row.core_ms, row.cpu_ms) == (30_000, 30_000)
+    # a repeated report, also by the snapshot of a new connection and after a restart
+    house.says(kit.ended(token))
+    house.agent(2, None, kit.ended(token))
+    check(house)
+    after = house.restarted(kit)
+    after.agent(1, None, kit.ended(token))
+    assert [r for r in after.store.usage(0, 1e12) if r.simulation_type == "night"] == [row]
+    assert after.engine.used == {}
+    check(after)
+
+
+def test_usage_of_a_commit_that_fails_counts_once_when_it_is_repeated(house, kit):
+    house.submit()
+    house.agent()
+    token = house.token()
+    house.faults.fail()
+    house.says(kit.ended(token))
+    assert (house.store.usage(0, 1e12), house.engine.used) == ([], {})
+    house.wait_out()
+    house.agent(2, None, kit.ended(token))
+    (row,) = house.store.usage(0, 1e12)
+    assert (row.completed, row.executions, row.wall_ms) == (1, 1, 1000)
+    assert house.engine.used["local", "sequential"] == row
+    check(house)
+
+
+def test_the_usage_decides_whose_turn_it_is_also_after_a_restart(kit):
+    house = House(kit, cpu_slots={("local", "sequential"): 1})
+    busy, idle = (Account(DEFAULT_QUEUE, uid) for uid in (kit.UID, kit.OTHER_UID))
+    for uid in (kit.UID, kit.OTHER_UID):
+        house.submit(1, uid)
+        house.agent(key=kit.key_of(uid))
+        house.says(kit.ended(house.token(1, uid)), key=kit.key_of(uid))
+    run_of(house, kit, 2, 500.0)
+    before = house.engine.world.slots.fair
+    half_life = house.engine.policy.shares.half_life_secs
+    house.wall += half_life
+    house.mono += half_life
+    before.now = house.mono
+    after = House(kit, store=house.store.crash(), cpu_slots={("local", "sequential"): 1})
+    after.wall, after.mono = house.wall, 7.0
+    after.handles, after.moment = 1000, 1000
+    after.engine.start()
+    fair = after.engine.world.slots.fair
+    assert fair.usage(busy) == pytest.approx(before.usage(busy), rel=0.01)
+    assert 0 < fair.usage(idle) < 1 < fair.usage(busy)
+    assert fair.mean(busy) == pytest.approx(501 / 2, rel=0.01)
+    assert fair.first({busy: 1, idle: 2}, {}, 1) == idle
+
+
+def test_a_slot_that_is_held_at_a_restart_is_held_since_its_placement(kit):
+    house = House(kit)
+    house.submit()
+    house.agent()
+    house.says(kit.running(house.token()))
+    house.wall += 900.0
+    after = House(kit, store=house.store.crash())
+    after.wall, after.moment, after.handles = house.wall, 1000, 1000
+    after.engine.start()
+    (holding,) = after.engine.world.slots.fair.holdings.values()
+    assert holding.since == pytest.approx(after.mono - 900.0)
+    (account,) = after.engine.world.slots.fair.accounts
+    assert after.engine.world.slots.fair.level(account) == pytest.approx(900.0)
+
+
+def test_usage_that_is_restored_decays_and_counts_gpus_as_cores(kit):
+    now = Now(wall=100 * DAY + HOUR, mono=50.0, boot_id="b", entropy=b"")
+    world = World(CoreConfig())
+    rules = world.slots.fair.rules
+    rows = [
+        # each in the middle of its period: now, one half-life ago, and later than now
+        used_at(100 * DAY + HOUR // 2, "hour", core_ms=1000, gpu_ms=500, executions=1),
+        used_at(93 * DAY + HOUR - DAY // 2, "day", core_ms=4000, executions=1),
+        used_at(100 * DAY, "day", uid=kit.OTHER_UID, core_ms=3000, queue="gone"),
+    ]
+    world.restore([], [], rows, now)
+    own, other = (Account(DEFAULT_QUEUE, uid) for uid in (kit.UID, kit.OTHER_UID))
+    fair = world.slots.fair
+    assert fair.usage(own) == pytest.approx(1.0 + 0.5 * rules.gpu_cores + 2.0)
+    assert fair.mean(own) == pytest.approx(fair.usage(own) / 1.5)
+    assert fair.usage(other) == pytest.approx(3.0)
+
+
+def used_at(start, span, uid="user0001", queue=DEFAULT_QUEUE, **sums):
+    return UsageRow(
+        start=start,
+        span=span,
+        uid=uid,
+        queue=queue,
+        driver="local",
+        kind="sequential",
+        simulation_type="command",
+        **sums,
+    )
+
+
+def test_a_gang_that_runs_at_a_restart_holds_its_resources_since_its_placement(kit):
+    policy = {"nodes": {"local": (kit.node(cpu=4),)}}
+    house = House(kit, **policy)
+    house.submit(roles=(kit.role(tasks=2, cpu=2),), command=())
+    house.agent()
+    (probe,) = house.asked(fx.CheckPorts)
+    house.engine.tell(AgentMessage(probe.key, 1, PortsProbed(op_id=probe.op_id, busy=())))
+    house.wall += 100.0
+    placed = house.engine.world.jobs[kit.jid_of()].live_tasks()
+    after = House(kit, store=house.store.crash(), **policy)
+    after.wall, after.moment, after.handles = house.wall, 1000, 1000
+    after.engine.start()
+    holdings = after.engine.world.slots.fair.holdings
+    assert len(placed) == 2 == len(holdings)
+    assert {(h.cores, h.since) for h in holdings.values()} == {(2.0, after.mono - 100.0)}

@@ -148,6 +148,10 @@ async def test_runs_are_counted_by_how_they_ended(watch: Watch) -> None:
     )
     assert rows['slot_wait_seconds_count{driver="local",kind="sequential"}'] == 6
     assert rows['oom_kills_total{driver="local",scope="cgroup"}'] == 1
+    # each execution took one second of its own clock
+    assert rows['usage_core_seconds_total{driver="local",kind="sequential"}'] == 5
+    assert rows['usage_core_seconds_total{driver="local",kind="parallel"}'] == 0
+    assert not any(UID in name for name in rows)
     assert (
         rows['log_bytes_total{driver="local"}'],
         rows['log_dropped_bytes_total{driver="local"}'],
