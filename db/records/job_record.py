@@ -12,7 +12,7 @@ import msgspec
 
 from ...protocol.api.requests import RunSpec
 from ...protocol.clusters.batch import BatchState
-from ...protocol.ids import DEFAULT_QUEUE, AgentKind, split_jid
+from ...protocol.ids import AgentKind, split_jid
 from ...protocol.jobs.status import PURGED, RUNNING, TaskStatus
 from ..events.state import Attempt, Job, PastRun, Run, Stop, Task
 from .resource_usage import result_usage
@@ -52,38 +52,43 @@ def _run(run: Run) -> dict[str, Any]:
     state, message = _queue_state(run)
     report = (run.exit.report if run.exit else None) or {}
     late = {} if run.late_stop is None else {"lateStop": _stop(run.late_stop)}
-    return _with_batch(late, _batch(run)) | {
-        "alert": report.get("alert"),
-        "attempts": [attempt(a, spec) for a in run.attempts],
-        "canceledAfterSecs": _canceled_after(run),
-        "computeJobEnd": run.ended_at,
-        "computeJobHash": spec.compute_job_hash,
-        "computeJobQueued": run.queued_at,
-        "computeJobSerial": run.serial,
-        "computeJobStart": run.started_at,
-        "driverDetails": {
-            "type": spec.driver,
-            "host": (last.host or last.agent_key.host) if last else None,
-        },
-        "diagnosis": None if diagnosis is None else msgspec.to_builtins(diagnosis),
-        "roles": roles(run),
-        "error": run.error,
-        "isParallel": spec.job_run_mode == "parallel",
-        "jobRunMode": spec.job_run_mode,
-        "jobStatusMessage": message,
-        "queue": spec.queue or DEFAULT_QUEUE,
-        "queueState": state,
-        "reason": run.reason,
-        "reqId": run.req_id,
-        "runDir": run.run_dir,
-        "parallelStatus": report if report and run.status != PURGED else None,
-        "activePlan": spec.active_plan,
-        "simName": spec.sim_name,
-        "simulationType": spec.simulation_type,
-        "stop": _stop(run.stop),
-        "usage": usage(run),
-        "waitsFor": [msgspec.to_builtins(a) for a in run.waits_for],
-    }
+    # records of earlier versions, which had one queue, stay as they are
+    queue = {"queue": spec.queue} if spec.queue else {}
+    return (
+        _with_batch(late, _batch(run))
+        | queue
+        | {
+            "alert": report.get("alert"),
+            "attempts": [attempt(a, spec) for a in run.attempts],
+            "canceledAfterSecs": _canceled_after(run),
+            "computeJobEnd": run.ended_at,
+            "computeJobHash": spec.compute_job_hash,
+            "computeJobQueued": run.queued_at,
+            "computeJobSerial": run.serial,
+            "computeJobStart": run.started_at,
+            "driverDetails": {
+                "type": spec.driver,
+                "host": (last.host or last.agent_key.host) if last else None,
+            },
+            "diagnosis": None if diagnosis is None else msgspec.to_builtins(diagnosis),
+            "roles": roles(run),
+            "error": run.error,
+            "isParallel": spec.job_run_mode == "parallel",
+            "jobRunMode": spec.job_run_mode,
+            "jobStatusMessage": message,
+            "queueState": state,
+            "reason": run.reason,
+            "reqId": run.req_id,
+            "runDir": run.run_dir,
+            "parallelStatus": report if report and run.status != PURGED else None,
+            "activePlan": spec.active_plan,
+            "simName": spec.sim_name,
+            "simulationType": spec.simulation_type,
+            "stop": _stop(run.stop),
+            "usage": usage(run),
+            "waitsFor": [msgspec.to_builtins(a) for a in run.waits_for],
+        }
+    )
 
 
 def usage(run: Run) -> dict[str, Any] | None:

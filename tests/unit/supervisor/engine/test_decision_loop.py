@@ -13,9 +13,9 @@ from jobscribe.db.events.state import Job
 from jobscribe.db.events.usage_row import ALL_MONTHS, DAY, HOUR, UsageRow, merged
 from jobscribe.db.store.failing_store import Faults
 from jobscribe.db.store.memory_store import MemoryStore
-from jobscribe.protocol.api.requests import DEFAULT_QUEUE, RunCancel, RunSimulation
+from jobscribe.protocol.api.requests import RunCancel, RunSimulation
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.ids import Token
+from jobscribe.protocol.ids import DEFAULT_QUEUE, Token
 from jobscribe.protocol.wire.messages import PortsProbed, RunStatusUpdate, Snapshot
 from jobscribe.supervisor.core import decide
 from jobscribe.supervisor.core.interface import effects as fx
