@@ -66,7 +66,8 @@ ifneq (,$(findstring tests/,$(PYTEST_ARGS)))
 	$(python) -m pytest $(PYTEST_ARGS)
 else
 	@mkdir -p build; rm -f $(reruns); export TEST_RERUNS=$(abspath $(reruns)); \
-	$(python) -m pytest -n 4 --dist loadfile $(fast) $(PYTEST_ARGS); fast=$$?; \
+	export TEST_MEMORY="$$(etc/test_tmp.sh)"; \
+	TMPDIR=$$TEST_MEMORY $(python) -m pytest -n 4 --dist loadfile $(fast) $(PYTEST_ARGS); fast=$$?; \
 	$(python) -m pytest -n 6 --dist loadgroup $(real) $(addprefix --ignore=,$(browsers) $(alone)) $(PYTEST_ARGS); real=$$?; \
 	$(python) -m pytest -n 3 --dist loadfile $(browsers) $(PYTEST_ARGS); browsers=$$?; \
 	$(python) -m pytest $(alone) $(PYTEST_ARGS); alone=$$?; \

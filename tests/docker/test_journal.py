@@ -260,7 +260,7 @@ def test_a_burst_of_records_is_all_there(journald: Journald) -> None:
 @pytest.mark.timeout(120)
 def test_the_way_of_one_job_through_a_supervisor_is_one_question(journald: Journald) -> None:
     """The supervisor runs like a service, with this journal as the machine's."""
-    site = SupervisorProcess(sets=["log.journald=on"])
+    site = SupervisorProcess(sets=["log.journald=on"], disk=True)
     private = site.place / "private"
     Path("/run/systemd/journal").mkdir(parents=True, exist_ok=True)
     private.write_text(

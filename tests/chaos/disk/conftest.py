@@ -18,7 +18,7 @@ def make_site() -> Iterator[Callable[..., SupervisorProcess]]:
     with ended() as sites:
 
         def make(*sets: str, **options: object) -> SupervisorProcess:
-            sites.append(SupervisorProcess(sets, **options))  # type: ignore[arg-type]
+            sites.append(SupervisorProcess(sets, disk=True, **options))  # type: ignore[arg-type]
             return sites[-1]
 
         yield make

@@ -89,7 +89,7 @@ class Recording:
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recording]:
     strace_calls.required()
     folder = tmp_path_factory.mktemp("recording")
-    site = SupervisorProcess(python=str(folder / "python"))
+    site = SupervisorProcess(python=str(folder / "python"), disk=True)
     try:
         yield _recorded(site, folder)
     finally:

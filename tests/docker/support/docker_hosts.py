@@ -285,7 +285,7 @@ class Sites:
         """Return an unstarted supervisor. pool: arguments of `Hosts.file`; options: those of the
         supervisor.
         """
-        site = SupervisorProcess((f"drivers.use={use}", *sets), **options)
+        site = SupervisorProcess((f"drivers.use={use}", *sets), disk=True, **options)
         site.pool = self._hosts.file(site.place / "pool.yml", **(pool or {}))  # type: ignore[attr-defined]
         site.add_environment(JOBSCRIBE_DOCKER_POOL=str(site.place / "pool.yml"))
         self.sites.append(site)

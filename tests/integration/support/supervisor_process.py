@@ -131,7 +131,8 @@ class SupervisorProcess:
     sets: `--set` settings. env: added to the supervisor's environment. web: start the front end
     too. obeys_permissions: drop root's power over all files if the tests run as root. python:
     another interpreter. who: the unix user to become (only if the tests run as root); None: the
-    user who runs the tests.
+    user who runs the tests. disk: the root lies on a disk also if there is memory for it
+    (etc/test_tmp.sh).
     """
 
     def __init__(
@@ -144,8 +145,10 @@ class SupervisorProcess:
         python: str = sys.executable,
         web: bool = False,
         who: int | None = None,
+        disk: bool = False,
     ) -> None:
-        self.place = Path(tempfile.mkdtemp(prefix="sys-", dir="/tmp")).resolve()
+        memory = os.environ.get("TEST_MEMORY", "/tmp")
+        self.place = Path(tempfile.mkdtemp(prefix="sys-", dir="/tmp" if disk else memory)).resolve()
         if who is not None:
             os.chown(self.place, who, who)
         self.root = self.place / "r"

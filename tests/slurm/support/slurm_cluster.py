@@ -364,7 +364,7 @@ class Sites:
         people: uid and the matching unix user (`{"AliceAAA": "alice"}`). options: those of the
         supervisor.
         """
-        site = SupervisorProcess(("drivers.use=sbatch", *sets), **options)
+        site = SupervisorProcess(("drivers.use=sbatch", *sets), disk=True, **options)
         described = []
         for name, fields in (clusters or {"lab": {}}).items():
             one = {"name": name, **self.cluster(**fields)}
