@@ -7,6 +7,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -274,9 +275,13 @@ def test_memory_is_seen_and_what_is_shared_counts_once(watch: Watch) -> None:
 
 
 def test_bytes_from_and_to_disks_are_counted(watch: Watch) -> None:
-    token = watch.start("dd if=/dev/zero of=file bs=1M count=8 conv=fsync 2>/dev/null; sleep NAP")
-    watch.slept()
-    sample = watch.at(token)
+    # other files of tests may lie in memory
+    with tempfile.NamedTemporaryFile(dir="/var/tmp") as file:
+        token = watch.start(
+            f"dd if=/dev/zero of={file.name} bs=1M count=8 conv=fsync 2>/dev/null; sleep NAP"
+        )
+        watch.slept()
+        sample = watch.at(token)
     assert sample.read_bytes is not None
     assert sample.written_bytes is not None and sample.written_bytes >= 8 << 20, (
         "its child was waited for: it has its bytes"
