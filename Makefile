@@ -112,6 +112,7 @@ bench: venv
 	$(bench) tests/bench/run.py $(BENCH_ARGS)
 	$(bench) tests/bench/supervisor_bench.py
 	$(bench) tests/bench/scale_bench.py
+	$(bench) tests/bench/fair_bench.py
 	$(bench) tests/bench/front_bench.py
 	$(bench) tests/bench/roles_bench.py
 	$(bench) tests/bench/operate_bench.py

@@ -45,6 +45,7 @@ from . import configuration
 from .access.api_tokens import ApiTokens
 from .access.audit import AuditTrail
 from .access.authentication import Access
+from .access.request_rates import RequestRates
 from .agents.calls import Calls
 from .agents.orphans import start_all_known
 from .api.routes import application
@@ -255,6 +256,7 @@ class _Supervisor:
             self.log,
             self.now,
             user_root=self._user_root(),
+            agents_root=str(self._root / "agent"),
             after_secs=settings.purge.after_secs,
             every_secs=settings.purge.every_secs,
             elsewhere=self._clusters.elsewhere,
@@ -557,7 +559,12 @@ class _Supervisor:
         audit = AuditTrail(self._engine, self._clock.wall)
         self._counters.measure(api_tokens=tokens.sizes, audit=audit.sizes)
         users = users_file.load(self._settings.auth.users)
-        return Access(self._secret, self._metrics.admits, tokens, users, audit)
+        limits = self._settings.limits
+        rates = RequestRates(
+            limits.token_requests_per_sec, limits.token_burst, self._clock.monotonic
+        )
+        self._counters.measure(request_rates=rates.sizes)
+        return Access(self._secret, self._metrics.admits, tokens, users, audit, rates)
 
     def _sign_ins(self) -> SignIns | None:
         if self._driver_set.clusters is None or self._driver_set.sbatch is None:

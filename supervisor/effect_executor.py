@@ -140,7 +140,7 @@ class EffectExecutor:
             case EvictAgent():
                 self._evict(effect, cause)
             case RemoveRunDir():
-                self._run_dir_reaper.remove(effect.run_dir, effect.serial)
+                self._run_dir_reaper.remove(effect.run_dir, effect.serial, effect.executions)
             case EndConnection():
                 self._hub.end(effect.key, effect.epoch, effect.reason)
                 self._driver_reports.end(effect.key, effect.epoch, effect.reason)

@@ -35,5 +35,12 @@ class Retry(msgspec.Struct):
             if self.internal > MOST_INTERNAL:
                 return None
         longest = min(LONGEST_SECS, FIRST_SECS * 2.0 ** min(self.failures - 1, 16))
+        wait = max(longest * (0.5 + roll / 2), _told(error))
         left = self.since + self.budget_secs - now
-        return None if left <= 0 else min(longest * (0.5 + roll / 2), left)
+        return None if left <= 0 else min(wait, left)
+
+
+def _told(error: ClientError) -> float:
+    """Return the seconds that the supervisor asks to wait."""
+    secs = error.more.get("retryAfterSecs")
+    return float(secs) if isinstance(secs, int | float) else 0.0

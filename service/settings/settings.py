@@ -167,6 +167,10 @@ class LimitSettings:
         "default time limit for an app's answer to a page",
     )
     calls_per_user: int = _is(64, count, "concurrent calls and downloads of one user")
+    token_requests_per_sec: int = _is(
+        100, count, "requests of one API token in a second, after a burst"
+    )
+    token_burst: int = _is(1_000, count, "requests of one API token at once")
     upload_bytes: int = _is(1024**3, size, "maximum size of an uploaded file")
     debug_secs: float = _is(
         604_800.0,
@@ -294,7 +298,7 @@ class PurgeSettings:
     after_secs: float | None = _is(
         None,
         or_none(positive_seconds),
-        "run directories are removed this long after the end of their run (none: never)",
+        "run directories and evidence are removed this long after the end of their run (none: never)",
     )
     every_secs: float = _is(3600.0, positive_seconds, "interval between two searches for such runs")
     kept_plans: tuple[str, ...] = _is(

@@ -14,6 +14,7 @@ from ...service.site.users_file import Users
 from .api_tokens import ApiTokens
 from .audit import AuditTrail
 from .principal import MONITOR, OPERATOR, Principal
+from .request_rates import RequestRates
 
 _BEARER = "Bearer "
 
@@ -28,15 +29,31 @@ class Access:
         tokens: ApiTokens,
         users: Users,
         audit: AuditTrail,
+        rates: RequestRates,
     ) -> None:
         self._expected = (_BEARER + secret).encode()
         self._monitors, self.tokens, self.users, self.audit = monitors, tokens, users, audit
+        self.rates = rates
 
-    def principal(self, authorization: str, actor: str | None, *, monitors: bool) -> Principal:
-        """Return the sender with these headers. monitors: the token for monitoring is accepted.
+    def principal(
+        self, authorization: str, actor: str | None, *, monitors: bool, peer: str | None = None
+    ) -> Principal:
+        """Return the sender with these headers. monitors: the token for monitoring is accepted. peer:
+        its address, to which a failure is counted; None: the request will be examined again.
 
-        Raises Refusal: unauthenticated, tokenExpired, tokenRevoked, badRequest.
+        Raises Refusal: unauthenticated, tokenExpired, tokenRevoked, badRequest, tooManyRequests.
         """
+        try:
+            principal = self._authenticated(authorization, actor, monitors=monitors)
+        except Refusal:
+            if peer is not None:
+                self.rates.failure(peer)
+            raise
+        if principal.token is not None:
+            self.rates.request(principal.token.id)
+        return principal
+
+    def _authenticated(self, authorization: str, actor: str | None, *, monitors: bool) -> Principal:
         if authorization.startswith(_BEARER + PREFIX):
             return self._token_holder(authorization.removeprefix(_BEARER))
         if hmac.compare_digest(authorization.encode(), self._expected):

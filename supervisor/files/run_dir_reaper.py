@@ -1,7 +1,9 @@
-"""Removal of old run directories: a periodic search, and the removal itself.
+"""Removal of old run directories and of the evidence of their executions: a periodic search, and the
+removal itself.
 
 The core decides which run is purged. The directory is renamed at once, in the order of effects, so
-that a newer run in the same place is never touched. Removal is slow and runs in separate threads.
+that a newer run in the same place is never touched. The folder of an execution has a name of its own
+for ever. Removal is slow and runs in separate threads.
 Users' jobs may change the folders on the path; `safe_paths` ensures that nothing outside them is
 touched.
 """
@@ -12,16 +14,17 @@ import errno
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from ...db.events.state import Run
 from ...db.store.contract import EventStore, IndexRow
-from ...protocol.ids import split_jid
+from ...protocol.ids import AgentKey, Token, split_jid
 from ...protocol.jobs.status import CANCELED, COMPLETED, ERROR, PURGED
 from ...runtime import failpoints
 from ...runtime.log.logger import Log
 from ..core.interface.inputs import Now, Purge
+from ..core.runs.retention import executions
 from ..engine.decision_loop import Engine
 from .safe_paths import open_folder, remove
 
@@ -33,6 +36,8 @@ _PREFIX = ".purged-"
 _AT_ONCE, _TURN_SECS = 2, 900.0
 #: Time limit for running removals when the supervisor stops.
 _CLOSE_SECS = 5.0
+#: Folder of the executions of an agent.
+_EVIDENCE = "run"
 #: `<uid>/<simulationType>/<simulationId>/<computeModel>`
 _DEPTH = 4
 _IN_THE_WAY = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
@@ -51,14 +56,16 @@ class RunDirReaper:
         now: Callable[[], Now],
         *,
         user_root: str,
+        agents_root: str,
         after_secs: float | None,
         every_secs: float,
         elsewhere: Callable[[Run], bool] = lambda run: False,
     ) -> None:
-        """elsewhere: returns whether a run's directory is on a file system that this machine does
-        not see. The user removes such a directory, and the run is not marked as purged.
+        """agents_root: the folders of the agents of this machine. elsewhere: returns whether a run's
+        directory is on a file system that this machine does not see. The user removes such a
+        directory, and the run is not marked as purged.
         """
-        self._elsewhere = elsewhere
+        self._elsewhere, self._agents_root = elsewhere, agents_root
         self._engine, self._store, self._log, self._now = engine, store, log, now
         self._user_root, self._after_secs, self._every_secs = user_root, after_secs, every_secs
         #: By status: all runs below this position were inspected. They are kept because of their
@@ -94,15 +101,19 @@ class RunDirReaper:
         await asyncio.gather(*self._removing.values())
         self._threads.shutdown()
 
-    def remove(self, run_dir: str, serial: int) -> None:
-        """Rename a run directory at once and remove it in the background. A missing directory is no
-        error.
+    def remove(
+        self, run_dir: str, serial: int, executed: Sequence[tuple[AgentKey, Token]] = ()
+    ) -> None:
+        """Rename a run directory at once and remove it in the background, with the evidence of these
+        executions. A missing directory is no error.
         """
         failpoints.reached("purge.decided")
+        evidence = self._evidence(executed)
         temporary = _temporary_name(run_dir, serial)
         try:
             folder = self._folder_of(run_dir)
         except FileNotFoundError:
+            self._start_removal(temporary, evidence)
             return
         except OSError as e:
             self._log_failure(run_dir, e)
@@ -115,20 +126,28 @@ class RunDirReaper:
                 dst_dir_fd=folder,
             )
         except FileNotFoundError:
+            self._start_removal(temporary, evidence)
             return
         except OSError as e:
             self._log_failure(run_dir, e)
             if e.errno in _IN_THE_WAY:
-                self._start_removal(temporary)
+                self._start_removal(temporary, evidence)
             return
         finally:
             os.close(folder)
         failpoints.reached("purge.renamed")
-        self._start_removal(temporary)
+        self._start_removal(temporary, evidence)
+
+    def _evidence(self, executed: Sequence[tuple[AgentKey, Token]]) -> list[str]:
+        """Return the folders of executions, where this machine has them."""
+        return [
+            os.path.join(self._agents_root, str(key), _EVIDENCE, token.name)
+            for key, token in executed
+        ]
 
     def _log_of(self, path: str) -> Log:
-        """Return the log of the job with this run directory."""
-        return self._log.bound(jid=_jid(path))
+        """Return the log of the job with this run directory or evidence."""
+        return self._log.bound(jid=_jid(path, self._agents_root))
 
     def _log_failure(self, path: str, error: OSError) -> None:
         """Log a failed removal. The next round tries again."""
@@ -137,24 +156,36 @@ class RunDirReaper:
         )
 
     def _folder_of(self, path: str) -> int:
-        """Return a descriptor of the parent folder of a run directory. Takes the user root from the
-        path: the setting may have changed. Raises OSError.
+        """Return a descriptor of the parent folder of a run directory or of evidence. Takes the user
+        root from the path: the setting may have changed. Raises OSError.
         """
         parts = path.split("/")
+        if path.startswith(self._agents_root + "/"):
+            return open_folder(self._agents_root, parts[-3:-1])
         base = "/".join(parts[:-_DEPTH])
         return open_folder(base or "/", parts[-_DEPTH:-1])
 
-    def _start_removal(self, temporary: str) -> None:
+    def _start_removal(self, temporary: str, evidence: Sequence[str] = ()) -> None:
         if temporary not in self._removing:
-            task = asyncio.get_running_loop().create_task(self._remove_in_background(temporary))
+            task = asyncio.get_running_loop().create_task(
+                self._remove_all(temporary, tuple(evidence))
+            )
             self._removing[temporary] = task
             task.add_done_callback(lambda _: self._removing.pop(temporary))
+
+    async def _remove_all(self, temporary: str, evidence: Sequence[str]) -> None:
+        """Remove evidence, then the directory: as long as that exists, the next round continues."""
+        for path in evidence:
+            await self._remove_in_background(path)
+        await self._remove_in_background(temporary)
 
     async def _remove_in_background(self, temporary: str) -> None:
         try:
             gone = await asyncio.get_running_loop().run_in_executor(
                 self._threads, self._remove_tree, temporary
             )
+        except FileNotFoundError:
+            return  # evidence on another machine
         except OSError as e:
             self._log_failure(temporary, e)
             return
@@ -242,13 +273,17 @@ class RunDirReaper:
         uid, sid, model = split_jid(row.jid)
         run_dir = os.path.join(self._user_root, uid, row.simulation_type, sid, model)
         temporary = _temporary_name(run_dir, row.serial)
-        if os.path.lexists(temporary):
-            self._start_removal(temporary)
+        renamed, there = os.path.lexists(temporary), os.path.lexists(run_dir)
+        if not (renamed or there):
+            return
+        entry = self._engine.durable(row.jid)
+        run = None if entry is None else entry.job.run
+        own = executions(run) if run is not None and run.serial == row.serial else ()
+        if renamed:
+            self._start_removal(temporary, self._evidence(own))
         job = self._engine.world.jobs.get(row.jid)
-        if os.path.lexists(run_dir) and (
-            job is None or (job.run is not None and job.run.serial == row.serial)
-        ):
-            self.remove(run_dir, row.serial)
+        if there and (job is None or (job.run is not None and job.run.serial == row.serial)):
+            self.remove(run_dir, row.serial, own)
 
 
 def _temporary_name(run_dir: str, serial: int) -> str:
@@ -257,7 +292,11 @@ def _temporary_name(run_dir: str, serial: int) -> str:
     return os.path.join(folder, f"{_PREFIX}{name}-{serial}")
 
 
-def _jid(path: str) -> str:
-    """Return the compute job of a run directory, from its normal or its temporary name."""
+def _jid(path: str, agents_root: str) -> str:
+    """Return the compute job of evidence or of a run directory, from its normal or its temporary
+    name.
+    """
+    if path.startswith(agents_root + "/"):
+        return "-".join(os.path.basename(path).split("-")[:3])
     uid, _, sid, model = path.split("/")[-_DEPTH:]
     return f"{uid}-{sid}-{model.removeprefix(_PREFIX).rpartition('-')[0] if model.startswith(_PREFIX) else model}"

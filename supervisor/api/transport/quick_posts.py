@@ -66,7 +66,7 @@ class QuickPosts(tornado.httputil.HTTPServerConnectionDelegate):
             return None
         try:
             sender = self.services.access.principal(
-                headers.get("Authorization", ""), headers.get(ACTOR), monitors=False
+                headers.get("Authorization", ""), headers.get(ACTOR), monitors=False, peer=None
             )
             check_route(sender, route.rights)
         except Refusal:

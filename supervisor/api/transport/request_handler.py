@@ -266,6 +266,8 @@ class Handler(tornado.web.RequestHandler):
 
     def _refuse(self, refusal: Refusal) -> None:
         self._count(refusal)
+        if "retryAfterSecs" in refusal.more:
+            self.set_header("Retry-After", str(refusal.more["retryAfterSecs"]))
         self._json(refusal.http, refusal.body())
 
     def _count(self, refusal: Refusal) -> None:
@@ -294,12 +296,16 @@ class Handler(tornado.web.RequestHandler):
     def _authenticate(self) -> bool:
         """Return whether the sender is authenticated; False is possible on open routes only.
 
-        Raises Refusal: unauthenticated, tokenExpired, tokenRevoked, scopeMissing, forbidden.
+        Raises Refusal: unauthenticated, tokenExpired, tokenRevoked, scopeMissing, forbidden,
+        tooManyRequests.
         """
         headers = self.request.headers
         try:
             self.principal = self.services.access.principal(
-                headers.get("Authorization", ""), headers.get(ACTOR), monitors=self.route.monitors
+                headers.get("Authorization", ""),
+                headers.get(ACTOR),
+                monitors=self.route.monitors,
+                peer=None if self.route.scope is None else self.request.remote_ip or "",
             )
         except Refusal:
             if self.route.scope is not None:

@@ -138,11 +138,14 @@ class EndConnection(msgspec.Struct, frozen=True):
 
 
 class RemoveRunDir(msgspec.Struct, frozen=True):
-    """Remove the run directory of a purged run, before a newer run uses it."""
+    """Remove the run directory of a purged run, before a newer run uses it, and the evidence of its
+    executions.
+    """
 
     jid: str
     serial: int
     run_dir: str
+    executions: tuple[tuple[AgentKey, Token], ...] = ()
 
 
 class SetTimer(msgspec.Struct, frozen=True):

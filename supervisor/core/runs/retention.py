@@ -1,6 +1,8 @@
 """Retention: purges the run directories of runs that ended long ago."""
 
 from ....db.events.events import RunPurged
+from ....db.events.state import Run
+from ....protocol.ids import AgentKey, Token
 from ....protocol.jobs.status import PURGED
 from ..interface.effects import RemoveRunDir
 from ..interface.inputs import Purge
@@ -28,4 +30,9 @@ def purge(tx: Transaction, input_: Purge) -> None:
     ):
         return
     tx.record(job.jid, RunPurged(at=tx.now.wall, serial=run.serial))
-    tx.emit(RemoveRunDir(job.jid, run.serial, run.run_dir))
+    tx.emit(RemoveRunDir(job.jid, run.serial, run.run_dir, executions(run)))
+
+
+def executions(run: Run) -> tuple[tuple[AgentKey, Token], ...]:
+    """Return all executions of a run, each with its agent."""
+    return tuple((t.agent_key, t.token) for attempt in run.attempts for t in attempt.tasks)

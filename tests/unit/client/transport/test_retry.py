@@ -27,6 +27,12 @@ def test_the_delays_grow_and_never_pass_the_longest() -> None:
     assert delays[-1] == pytest.approx(LONGEST_SECS, rel=0.01)
 
 
+def test_a_supervisor_that_names_a_time_is_asked_no_earlier() -> None:
+    flooded = ClientError("tooManyRequests", "slow down", "", True, {"retryAfterSecs": 7})
+    assert Retry(100.0).failed(flooded, 0.0, 0.0) == 7.0
+    assert Retry(3.0).failed(flooded, 0.0, 0.0) == 3.0, "within the budget"
+
+
 @given(st.floats(0.0, 0.999), st.floats(0.1, 60.0))
 def test_the_budget_counts_from_the_first_failure_and_ends(roll: float, budget: float) -> None:
     retry = Retry(budget)

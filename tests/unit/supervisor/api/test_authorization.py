@@ -22,6 +22,7 @@ from jobscribe.protocol.api.tokens import SCOPES
 from jobscribe.protocol.wire.handshake import ACTOR
 from jobscribe.service.site.users_file import Group, Users
 from jobscribe.supervisor.access.principal import OPERATOR
+from jobscribe.supervisor.access.request_rates import RequestRates
 from jobscribe.supervisor.api.routes import ROUTES, application
 from jobscribe.supervisor.api.transport.authorization import Subject
 from jobscribe.supervisor.api.transport.request_handler import ApiContext, Route
@@ -556,3 +557,27 @@ async def test_the_audit_trail_is_read_in_pages(real: Site) -> None:
     real.clock.at += 61
     late = await real.ask("POST", "/api/audit", SECRET, {"sinceSecs": 60})
     assert len(recent.body["events"]) == 5 and none.body["events"] == late.body["events"] == []
+
+
+async def test_a_flood_with_one_token_is_slowed_down_and_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also on the addresses that are answered without the request handler."""
+    site = Site(real=True)
+    monkeypatch.setattr(site.access, "rates", RequestRates(0.5, 4, lambda: 0.0, failures=3))
+    try:
+        flood, other = await site.token(ANN), await site.token(BOB)
+        body = {"uid": ANN, "computeJid": JID}
+        codes = [(await site.ask("POST", "/api/run-status", flood, body)).code for _ in range(7)]
+        assert codes[:4].count(429) == 0 and codes[4:] == [429, 429, 429]
+        refused = await site.ask("GET", "/api/whoami", flood)
+        assert (refused.body["code"], refused.body["retryAfterSecs"]) == ("tooManyRequests", 2)
+        assert (await site.ask("GET", "/api/whoami", other)).code == 200
+        assert (await site.ask("GET", "/api/whoami", SECRET)).code == 200
+        wrong = [(await site.ask("GET", "/api/whoami", "wrong")).code for _ in range(5)]
+        assert wrong == [401, 401, 401, 429, 429]
+        assert (await site.ask("GET", "/api/whoami", other)).code == 200, (
+            "a valid token counts alone"
+        )
+    finally:
+        await site.close()

@@ -5,13 +5,17 @@ directory.
 import asyncio
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
 from jobscribe.db.store.contract import IndexRow
+from jobscribe.protocol.ids import AgentKey, AgentKind, Token
 from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core.interface.inputs import Purge, agent_key, jids, refusal_handle
 from jobscribe.supervisor.files.run_dir_reaper import RunDirReaper
+
+KEY = AgentKey("local", AgentKind.PARALLEL, "PurgeUs1", "localhost")
 
 
 def finished(kit, **fields):
@@ -105,9 +109,10 @@ def purging(tmp_path: Path, rows: list[IndexRow], world: dict) -> tuple[RunDirRe
     return RunDirReaper(
         engine,
         store,
-        lambda *_: None,
+        MagicMock(),
         now,
         user_root=str(tmp_path),
+        agents_root=str(tmp_path / "agent"),
         after_secs=10.0,
         every_secs=3600.0,
     ), told  # type: ignore[arg-type]
@@ -141,6 +146,56 @@ async def test_a_directory_gets_out_of_the_way_at_once(tmp_path: Path) -> None:
     (run_dir / "new").write_text("x")
     await p.close()
     assert [f.name for f in tmp_path.rglob("*")] == ["model", "new"]
+
+
+def evidence_of(tmp_path: Path, token: Token, key: AgentKey = KEY) -> Path:
+    folder = tmp_path / "agent" / str(key) / "run" / token.name
+    folder.mkdir(parents=True)
+    (folder / "stdout.log").write_text("x")
+    return folder
+
+
+async def test_the_evidence_of_all_executions_goes_with_the_directory(tmp_path: Path) -> None:
+    p, _ = purging(tmp_path, [], {})
+    (tmp_path / "model").mkdir()
+    tokens = [Token("PurgeUs1-simAAA01-model", 7, n, "main", 0) for n in (1, 2, 3)]
+    folders = [evidence_of(tmp_path, token) for token in tokens]
+    p.remove(str(tmp_path / "model"), 7, [(KEY, tokens[0]), (KEY, tokens[1])])
+    await p.close()
+    assert [f.exists() for f in folders] == [False, False, True]
+    p, _ = purging(tmp_path, [], {})
+    p.remove(str(tmp_path / "model"), 7, [(KEY, tokens[2])])
+    await p.close()
+    assert not folders[2].exists(), "also without a directory"
+
+
+async def test_evidence_behind_a_link_is_not_touched(tmp_path: Path) -> None:
+    token = Token("PurgeUs1-simAAA01-model", 7, 1, "main", 0)
+    other = evidence_of(tmp_path / "elsewhere", token)
+    agent = tmp_path / "agent" / str(KEY)
+    agent.mkdir(parents=True)
+    (agent / "run").symlink_to(other.parent)
+    (tmp_path / "model").mkdir()
+    p, _ = purging(tmp_path, [], {})
+    p.remove(str(tmp_path / "model"), 7, [(KEY, token)])
+    await p.close()
+    assert (other / "stdout.log").exists() and not (tmp_path / "model").exists()
+
+
+async def test_after_a_crash_evidence_is_removed_before_the_renamed_directory(
+    tmp_path: Path,
+) -> None:
+    token = Token("PurgeUs1-simAAA01-model", 7, 1, "main", 0)
+    folder = evidence_of(tmp_path, token)
+    left = tmp_path / "PurgeUs1/heat/simAAA01/.purged-model-7"
+    left.mkdir(parents=True)
+    p, _ = purging(tmp_path, [], {})
+    task = SimpleNamespace(agent_key=KEY, token=token)
+    run = SimpleNamespace(serial=7, attempts=(SimpleNamespace(tasks=(task,)),))
+    p._engine.durable = lambda jid: SimpleNamespace(job=SimpleNamespace(run=run))  # type: ignore[assignment,method-assign,misc]
+    p._finish_removal(row("PurgeUs1-simAAA01-model", "job_run_purged", 900.0, 2))
+    await p.close()
+    assert not folder.exists() and not left.exists()
 
 
 async def test_who_is_old_is_told_to_the_core_and_what_a_crash_left_is_removed(

@@ -113,6 +113,7 @@ def purging(user_root: Path) -> tuple[RunDirReaper, list[str]]:
         log,
         lambda: None,
         user_root=str(user_root),
+        agents_root=str(user_root.parent / "agent"),
         after_secs=None,
         every_secs=1.0,
     )  # type: ignore[arg-type]
@@ -442,7 +443,7 @@ async def test_a_link_that_comes_at_the_worst_moment_of_a_purge_leads_nowhere(
     ):
         with monkeypatch.context() as m:
             m.setattr(p, "_folder_of", and_then)
-            m.setattr(p, "_start_removal", lambda doomed: None)
+            m.setattr(p, "_start_removal", lambda doomed, evidence=(): None)
             what()
         assert place.others() == before
         own.unlink()

@@ -1,6 +1,7 @@
 """Access control for tests: real API tokens and audit trail on an engine, with a clock to set."""
 
 import os
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ from jobscribe.service.site.users_file import Users
 from jobscribe.supervisor.access.api_tokens import ApiTokens
 from jobscribe.supervisor.access.audit import AuditTrail
 from jobscribe.supervisor.access.authentication import Access
+from jobscribe.supervisor.access.request_rates import RequestRates
 from jobscribe.supervisor.core.interface.inputs import Now
 from jobscribe.supervisor.core.state.configuration import CoreConfig
 from jobscribe.supervisor.engine.decision_loop import Engine
@@ -44,7 +46,9 @@ def access(
     users: Users | None = None,
     clock: Clock | None = None,
     monitors: Any = lambda header: False,
+    rates: RequestRates | None = None,
 ) -> Access:
     on, clock = on or engine(), clock or Clock()
     tokens = ApiTokens(on, clock.wall, os.urandom)
-    return Access(secret, monitors, tokens, users or Users(), AuditTrail(on, clock.wall))
+    rates = rates or RequestRates(1e6, 1_000_000, time.monotonic, failures=1_000_000)
+    return Access(secret, monitors, tokens, users or Users(), AuditTrail(on, clock.wall), rates)
