@@ -1,5 +1,5 @@
 # All that a developer does. The first run makes .venv; `make help` says what there is.
-.PHONY: help venv demo engines test test-pythons lint pure check lock audit bench soak docs clean
+.PHONY: help venv demo engines collected test test-pythons lint pure check lock audit bench soak docs clean
 
 # Supervisors, agents and commands are started hundreds of times by the tests: compiled once, each starts in half the time.
 unexport PYTHONDONTWRITEBYTECODE
@@ -60,6 +60,10 @@ engines: venv
 	@etc/engines/registry.sh install || true
 	@etc/engines/journald.sh install || true
 	@etc/engines/slurm.sh install slurm sshd mpi || true
+
+# Compiles all tests once. In a fresh clone, each pytest process of `make test` would do it.
+collected: venv
+	@$(python) -m pytest --collect-only --quiet $(fast) $(real) >/dev/null
 
 test: venv engines
 ifneq (,$(findstring tests/,$(PYTEST_ARGS)))
