@@ -55,7 +55,8 @@ engines: venv
 	@etc/engines/command.sh jq || true
 	@etc/engines/command.sh strace || true
 	@etc/engines/command.sh mkfs.btrfs btrfs-progs || true
-	@etc/engines/prometheus.sh install || true
+	@etc/engines/unpacked.sh install prometheus promtool prometheus || true
+	@etc/engines/unpacked.sh install nginx nginx || true
 	@PYTHON=$(python) etc/engines/docker.sh install || true
 	@etc/engines/registry.sh install || true
 	@etc/engines/journald.sh install || true

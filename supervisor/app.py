@@ -9,7 +9,6 @@ import gc
 import os
 import secrets
 import signal
-import ssl
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -75,7 +74,14 @@ from .notifications.notifier import Notifications
 from .process import process_limits, root_identity
 from .process.connection_limits import ConnectionGuard
 from .process.counters import Counters, process
-from .process.listeners import Bound, agents_tls, bound, pausing_listeners, port_of
+from .process.listeners import (
+    Bound,
+    ServerCertificate,
+    bound,
+    certificate,
+    pausing_listeners,
+    port_of,
+)
 from .process.root_directory import RootDirectory
 from .process.root_identity import RootIdentity
 from .process.watchdog import Watchdog
@@ -89,6 +95,8 @@ from .usage.samples import UsageSamples
 
 #: Retry interval while the store cannot be written.
 STORE_RETRY_SECS = 0.5
+#: Interval in which files of certificates are looked at.
+CERTIFICATE_SECS = 5.0
 #: Connections accepted in one iteration of the event loop.
 ACCEPTED_AT_ONCE = 16
 
@@ -378,7 +386,10 @@ class _Supervisor:
         # request meanwhile.
         tornado.netutil._DEFAULT_BACKLOG = ACCEPTED_AT_ONCE
         s = self._settings.supervisor
-        agents, tls = bound(s.agents_ip, s.agents_port), agents_tls(s)
+        agents = bound(s.agents_ip, s.agents_port)
+        tls = certificate(s.agents_tls_cert, s.agents_tls_key)
+        public_tls = certificate(s.tls_cert, s.tls_key)
+        self._certificates = [c for c in (tls, public_tls) if c is not None]
         scheme, pace = "wss" if s.agents_tls_cert else "ws", self._hub.pace
         self._root.publish(
             "agents.json",
@@ -405,7 +416,11 @@ class _Supervisor:
         self._live.position = self._store.head()
         self._engine.start()
         # Listen only now: the engine would forget an agent that connects before the log is folded.
-        self._listen(agents, self._guard.before(agents_application(self._hub), "rejected"), tls=tls)
+        self._listen(
+            agents,
+            self._guard.before(agents_application(self._hub), "rejected"),
+            tls=tls,
+        )
         self._driver_set.start()
         if self._rolled_back:
             start_all_known(self._root / "agent", self._drivers, self._run_service)
@@ -414,7 +429,17 @@ class _Supervisor:
         self._metrics.start()
         front = bound(s.ip, s.port)
         url = f"http://{s.ip}:{port_of(front)}"
-        self._listen(front, self._guard.before(application(self._services()), "refused"))
+        services = self._services()
+        self._listen(front, self._guard.before(application(services), "refused"))
+        public: dict[str, str] = {}
+        if public_tls is not None:
+            sockets = bound(s.tls_ip, s.tls_port)
+            public = {"publicUrl": f"https://{s.tls_ip}:{port_of(sockets)}"}
+            self._listen(
+                sockets,
+                self._guard.before(application(services), "refused"),
+                tls=public_tls,
+            )
         self.url = url
         self._root.publish(
             "client.json",
@@ -424,11 +449,13 @@ class _Supervisor:
                 "uid": self._card.uid,
                 "pid": os.getpid(),
                 "front": self._front,
+                **public,
             },
         )
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stop_requested.set)
         self._store_retry = self._loop.create_task(self._retry_store())
+        self._certificate_watch = self._loop.create_task(self._follow_certificates())
         self._watchdog.start()
         self.log(
             "supervisor session {} ready at {} root={} head={}",
@@ -454,6 +481,7 @@ class _Supervisor:
             server.stop()
         if hasattr(self, "_store_retry"):
             self._store_retry.cancel()
+            self._certificate_watch.cancel()
         await self._live.close()
         await self._run_dir_reaper.close()
         await self._notifications.close()
@@ -498,6 +526,18 @@ class _Supervisor:
                 and not self._engine.world.agent(key).needed
             ):
                 self._hub.send(key, Kill(reason="the supervisor stops and the agent has no runs"))
+
+    async def _follow_certificates(self) -> None:
+        """Use renewed certificates for new connections."""
+        while self._certificates:
+            await asyncio.sleep(CERTIFICATE_SECS)
+            for found in self._certificates:
+                try:
+                    if found.refresh():
+                        self.log("a renewed certificate is in use")
+                except Refusal as e:
+                    self._counters.add("certificateRefused")
+                    self.log("{}; the earlier one stays in use", e.sentence)
 
     async def _retry_store(self) -> None:
         while True:
@@ -587,9 +627,10 @@ class _Supervisor:
         return key in self._hub.connections
 
     def _listen(
-        self, sockets: Bound, guarded: GuardedServer, *, tls: ssl.SSLContext | None = None
+        self, sockets: Bound, guarded: GuardedServer, *, tls: ServerCertificate | None = None
     ) -> None:
-        server = http_server(guarded, tls=tls, body=MAX_BODY)
+        context = None if tls is None else tls.context
+        server = http_server(guarded, tls=context, body=MAX_BODY)
         server.add_sockets(pausing_listeners(sockets, self.noticed, self._guard.make_room))
         self._servers.append(server)
 

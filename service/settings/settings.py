@@ -20,6 +20,7 @@ from .value_parsers import (
     count,
     drivers,
     gpu_ids,
+    header_name,
     one_of,
     or_none,
     pattern,
@@ -52,6 +53,16 @@ def _cores() -> int:
 class SupervisorSettings:
     ip: str = _is("127.0.0.1", text, "IP address of the HTTP interface")
     port: int = _is(8001, port_number, "its port; 0 takes a free one")
+    tls_ip: str = _is("0.0.0.0", text, "IP address of the HTTPS interface for other machines")
+    tls_port: int = _is(8443, port_number, "its port; 0 takes a free one")
+    tls_cert: str | None = _is(
+        None, or_none(text), "file with its certificate; without one there is no HTTPS interface"
+    )
+    tls_key: str | None = _is(
+        None,
+        or_none(text),
+        "file with its private key, readable only by the supervisor's unix user",
+    )
     agents_ip: str = _is("127.0.0.1", text, "address of the listener for agents")
     agents_port: int = _is(0, port_number, "its port; 0 takes a free one")
     agents_tls_cert: str | None = _is(
@@ -201,7 +212,7 @@ class LimitSettings:
     trusted_peers: tuple[str, ...] = _is(
         (),
         peers,
-        "addresses or unix users of the site's proxies, as in 'www-data'; exempt from connections_per_peer",
+        "addresses or unix users of the site's proxies, as in 'www-data': no connections_per_peer, and trusted with user_header",
     )
 
 
@@ -213,12 +224,17 @@ class ServerSettings:
     user_hook: str | None = _is(
         None,
         or_none(text),
-        "module:function(request) that returns the user of a request; required by 'jobscribe server'",
+        "module:function(request) that returns the user of a request; 'jobscribe server' requires it or user_header",
+    )
+    user_header: str | None = _is(
+        None,
+        or_none(header_name),
+        "header in which the site's proxy names the user, as in 'X-Remote-User'; believed from limits.trusted_peers only",
     )
     uid_file: str | None = _is(
         None,
         or_none(text),
-        "file that stores the uid of each user name; set it if user_hook returns names and not uids",
+        "file that stores the uid of each user name; set it if user_hook or user_header has names and not uids",
     )
     may_hook: str | None = _is(
         None,
@@ -431,6 +447,11 @@ class Settings:
             raise Refusal(
                 "badConfig",
                 f"TLS of the agents' listener needs certificate, key and authority; set {' and '.join(missing)}",
+            )
+        if (s.tls_cert is None) != (s.tls_key is None):
+            raise Refusal(
+                "badConfig",
+                "the HTTPS interface needs certificate and key; set supervisor.tls_cert and supervisor.tls_key",
             )
         if "docker" in self.drivers.use and self.docker.pool is None:
             raise Refusal(

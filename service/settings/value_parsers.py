@@ -138,6 +138,14 @@ def words(value: Any) -> tuple[str, ...]:
     return tuple(given)
 
 
+def header_name(value: Any) -> str:
+    """Return the name of an HTTP header. Servers drop names with an underscore."""
+    name = text(value)
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]{0,63}", name):
+        raise InvalidValue("must be the name of a header: letters, digits and -, at most 64")
+    return name
+
+
 def peers(value: Any) -> tuple[str, ...]:
     """Parse addresses, networks and unix users of this machine: a list, or text separated by commas
     or blanks.

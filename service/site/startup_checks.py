@@ -81,10 +81,21 @@ def warnings(settings: Settings) -> Iterator[str]:
 def check_server(settings: Settings) -> None:
     """Raise Refusal("unsafe") unless a separate front end may start with these settings."""
     s = settings.server
-    if s.user_hook is None:
+    if s.user_hook is None and s.user_header is None:
         raise unsafe(
-            "server.user_hook is not set, so the front end cannot identify users; set it to module:function"
+            "neither server.user_hook nor server.user_header is set, so the front end cannot identify users;"
+            " set the first to module:function, or the second to the header of a proxy"
             " (for development use 'jobscribe up')"
+        )
+    if s.user_hook is not None and s.user_header is not None:
+        raise Refusal(
+            "badConfig",
+            "server.user_hook and server.user_header are both set, and one of them identifies users: remove the other",
+        )
+    if s.user_header is not None and not settings.limits.trusted_peers:
+        raise unsafe(
+            "server.user_header is set, and limits.trusted_peers is empty: name the proxy's unix user or address"
+            " there, as in 'www-data', because every local user can connect and send this header"
         )
     if not is_loopback(s.ip):
         raise unsafe(
@@ -118,7 +129,8 @@ def _setting_problems(settings: Settings) -> Iterator[Refusal]:
     s = settings.supervisor
     if not is_loopback(s.ip):
         yield unsafe(
-            f"supervisor.ip is {s.ip}, but the HTTP interface has no TLS: keep it on loopback, behind a proxy with TLS"
+            f"supervisor.ip is {s.ip}, but the HTTP interface has no TLS: keep it on loopback; for other machines"
+            " set supervisor.tls_cert and supervisor.tls_key, or use a proxy with TLS"
         )
     if not is_loopback(s.agents_ip) and s.agents_tls_cert is None:
         yield unsafe(
@@ -133,9 +145,10 @@ def _setting_problems(settings: Settings) -> Iterator[Refusal]:
         )
     if s.metrics_secret_file is not None:
         yield from _secret_problems(s.metrics_secret_file, "supervisor.metrics_secret_file")
-    if s.agents_tls_key is not None:
-        for problem in file_problems(s.agents_tls_key):
-            yield problem.refusal("supervisor.agents_tls_key")
+    keys = {"agents_tls_key": s.agents_tls_key, "tls_key": s.tls_key}
+    for setting, key in keys.items():
+        for problem in () if key is None else file_problems(key):
+            yield problem.refusal(f"supervisor.{setting}")
 
 
 def _secret_problems(path: str, setting: str) -> Iterator[Refusal]:

@@ -15,7 +15,7 @@ from ...protocol.errors import Refusal
 #: Number of buckets that are kept; the least recently used one is dropped, which means full.
 KEPT = 10_000
 #: Failed authentications of one address: at once, and then in a second.
-FAILURES, FAILURES_PER_SEC = 50, 1.0
+FAILURES, FAILURES_PER_SEC = 200, 10.0
 
 
 class _Bucket(msgspec.Struct):

@@ -6,7 +6,9 @@ full load. Waiting connections stay in the kernel's queue until there is capacit
 connections continue.
 """
 
+import contextlib
 import errno
+import os
 import socket
 import ssl
 from collections.abc import Callable, Iterable
@@ -16,7 +18,6 @@ import tornado.netutil
 from tornado.ioloop import IOLoop
 
 from ...protocol.errors import Refusal
-from ...service.settings.settings import SupervisorSettings
 
 #: Length of the kernel's queue: a thousand agents may reconnect at once. Refused clients retry
 #: after a second or more.
@@ -96,19 +97,53 @@ def pausing_listeners(
     return [PausingListener(s, noticed, make_room) for s in bound]
 
 
-def agents_tls(s: SupervisorSettings) -> ssl.SSLContext | None:
-    """Return the TLS context of the agents' listener, or None without a certificate. Raises
-    Refusal("badConfig").
+class ServerCertificate:
+    """The TLS context of a listener. Its certificate follows the files: connections that are
+    accepted after `refresh` get the new one.
     """
-    if not s.agents_tls_cert:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(s.agents_tls_cert, s.agents_tls_key)
-    except OSError as e:  # includes SSLError
-        reason = e.strerror or str(e)
-        raise Refusal(
-            "badConfig",
-            f"certificate {s.agents_tls_cert} and key {s.agents_tls_key} cannot be used: {reason}",
-        ) from None
-    return context
+
+    def __init__(self, cert: str, key: str) -> None:
+        """Raises Refusal("badConfig")."""
+        self._cert, self._key = cert, key
+        self._seen = self._state()
+        self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        try:
+            self.context.load_cert_chain(cert, key)
+        except OSError as e:  # includes SSLError
+            raise Refusal("badConfig", self._sentence(e)) from None
+
+    def refresh(self) -> bool:
+        """Load changed files. Return whether there were any. Raises Refusal("badConfig"): the earlier
+        certificate stays in use, until the files change again.
+        """
+        state = self._state()
+        if state == self._seen:
+            return False
+        self._seen = state
+        try:
+            # a certificate without its key would leave the context without both
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
+                self._cert, self._key
+            )
+            self.context.load_cert_chain(self._cert, self._key)
+        except OSError as e:
+            raise Refusal("badConfig", self._sentence(e)) from None
+        return True
+
+    def _state(self) -> tuple[object, ...]:
+        """Return what changes with the files; empty for a missing one."""
+        out: list[object] = []
+        for path in (self._cert, self._key):
+            with contextlib.suppress(OSError):
+                info = os.stat(path)
+                out.append((info.st_ino, info.st_size, info.st_mtime_ns))
+        return tuple(out)
+
+    def _sentence(self, error: OSError) -> str:
+        reason = error.strerror or str(error)
+        return f"certificate {self._cert} and key {self._key} cannot be used: {reason}"
+
+
+def certificate(cert: str | None, key: str | None) -> ServerCertificate | None:
+    """Return a listener's certificate, None without files. Raises Refusal("badConfig")."""
+    return None if cert is None or key is None else ServerCertificate(cert, key)

@@ -19,7 +19,7 @@ from supervisor_process import SupervisorProcess, ended, shell, spec, until
 
 ROOT = Path(__file__).resolve().parents[2]
 MONITORING = ROOT / "etc/monitoring"
-ENGINE = ROOT / "etc/engines/prometheus.sh"
+ENGINE = ROOT / "etc/engines/unpacked.sh"
 #: Sample names derived from a metric family; `up` is Prometheus' own.
 _ENDS = re.compile(r"_(bucket|count|sum)$")
 #: Families that exist only with the driver that exports them.
@@ -28,7 +28,9 @@ DRIVERS = {"jobscribe_docker_api_seconds", "jobscribe_docker_api_errors_total"}
 
 @pytest.fixture(scope="module")
 def programs() -> Path:
-    done = subprocess.run([ENGINE, "where"], capture_output=True, text=True)
+    done = subprocess.run(
+        [ENGINE, "where", "prometheus", "promtool", "prometheus"], capture_output=True, text=True
+    )
     if done.returncode:
         pytest.skip(f"{done.stderr.strip()} (make engines does it)")
     return Path(done.stdout.strip())

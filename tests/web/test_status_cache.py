@@ -370,6 +370,26 @@ def test_many_threads_never_see_a_status_go_back(side: Side) -> None:
     assert wrong == [] and side.poll()["position"] == 59
 
 
+@pytest.mark.parametrize("overtaken", [True, False])
+@pytest.mark.parametrize("kept", [True, False])
+def test_of_answers_that_overlap_none_is_kept_that_may_be_older(
+    side: Side, overtaken: bool, kept: bool
+) -> None:
+    """The job has changed, and its name has not arrived yet. kept: the other answer would be kept."""
+    side.remember()
+    side.send(f"{JID}\n".encode())
+    old, new = status("completed", position=8), status("completed", position=9, over=kept)
+    other, own = (new, old) if overtaken else (old, new)
+
+    def ask() -> dict[str, Any]:
+        assert side.cache.status(ASKED, lambda: other) == other
+        return own
+
+    assert side.cache.status(ASKED, ask) == own
+    side.state = new
+    assert side.poll()["position"] == 9
+
+
 # ---- in the front end
 
 

@@ -44,12 +44,14 @@ class Stream(Protocol):
 
 
 class _Question:
-    """A request for a status that was sent. valid: nothing has changed since."""
+    """A request for a status that was sent. valid: nothing has changed since. alone: no other one of
+    the same job was answered since, possibly with a newer status.
+    """
 
-    __slots__ = ("valid",)
+    __slots__ = ("alone", "valid")
 
     def __init__(self) -> None:
-        self.valid = True
+        self.valid = self.alone = True
 
 
 class _Kept:
@@ -132,9 +134,8 @@ class StatusCache:
         finally:
             with self._lock:
                 self._forget(jid, question)
-                if reply is not None and (_is_final(reply) or _is_cacheable(reply)):
-                    self._start()
-                    self._keep(jid, key, _Kept(reply, self._clock()), valid=question.valid)
+                if reply is not None:
+                    self._answered(jid, key, reply, question)
         return reply
 
     def drop(self, jid: str) -> None:
@@ -155,6 +156,22 @@ class StatusCache:
 
     def _works(self) -> bool:
         return self._connected and self._clock() - self._heard < SILENT_SECS
+
+    def _answered(
+        self, jid: str, key: tuple[str | None, int], reply: Reply, question: _Question
+    ) -> None:
+        """Keep the answer if no other one can be newer. Drop what other questions kept meanwhile,
+        unless it is the same: nobody knows which is newer.
+        """
+        for other in self._questions.get(jid, ()):
+            other.alone = False
+        kept = self._kept.get(jid, {})
+        if any(not _agree(k.reply, reply, same=of == key) for of, k in kept.items()):
+            del self._kept[jid]
+        elif _is_final(reply) or _is_cacheable(reply):
+            self._start()
+            alone = question.alone or any(_agree(k.reply, reply, same=True) for k in kept.values())
+            self._keep(jid, key, _Kept(reply, self._clock()), valid=question.valid and alone)
 
     def _keep(self, jid: str, key: tuple[str | None, int], kept: _Kept, *, valid: bool) -> None:
         """Keep the status if it is valid. In any case, no status of the same run that is kept
@@ -226,6 +243,13 @@ class StatusCache:
             self._connected, self._heard = True, self._clock()
             for name in names:
                 self._changed(name.decode())
+
+
+def _agree(one: Reply, other: Reply, *, same: bool) -> bool:
+    """Return whether two statuses of a job are equally new. same: they answer the same question."""
+    if one.get("position") != other.get("position"):
+        return False
+    return not same or {**one, "elapsedTime": None} == {**other, "elapsedTime": None}
 
 
 def _is_cacheable(reply: Reply) -> bool:

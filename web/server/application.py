@@ -23,6 +23,7 @@ from ..request import error_responses
 from ..request.context import as_json
 from .development_login import SignIn
 from .login_sessions import SESSION_SECS, Sessions, key_of
+from .proxy_user import ProxyUser
 from .user_ids import UserIds
 
 STATIC = Path(__file__).parents[1] / "static"
@@ -43,7 +44,7 @@ def create_app(
     settings: Settings, source: Source, log: Log, *, sessions: Sessions | None
 ) -> flask.Flask:
     """Create the application. sessions: of the development login, for this machine only; if None,
-    `server.user_hook` determines the user.
+    `server.user_hook` or `server.user_header` determines the user.
 
     Raises Refusal if a hook cannot be loaded.
     """
@@ -52,7 +53,12 @@ def create_app(
     app.url_map.merge_slashes = app.url_map.strict_slashes = False
     server = settings.server
     sign_in = None if sessions is None else SignIn(sessions, source().uid)
-    user = _required(server.user_hook) if sign_in is None else sign_in.user
+    if sign_in is not None:
+        user: Callable[..., Any] = sign_in.user
+    elif server.user_header is not None:
+        user = ProxyUser(server.user_header)
+    else:
+        user = _required(server.user_hook)
     if sign_in is None and server.uid_file is not None:
         user = UserIds(server.uid_file).user(user)
     app.extensions[USER] = user

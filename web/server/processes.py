@@ -73,6 +73,7 @@ def main(settings: Settings, announce: Callable[[str, str], None]) -> None:
         user_by(app, app.extensions[USER], log),
         log,
         CONNECTIONS,
+        proxy_header=s.user_header,
     )
     _set_title(settings)
     for number in (signal.SIGTERM, signal.SIGINT):

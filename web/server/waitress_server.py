@@ -60,12 +60,14 @@ def guard(
     *,
     admit: Admit | None = None,
     live: TakeLive | None = None,
+    proxy_header: str | None = None,
 ) -> None:
     """Add admission control to a waitress server before it runs. is_user: decides by the headers
     read by waitress's parser. most: maximum number of connections. admit: called for each request.
-    live: called for a connection whose next request is for /live.
+    live: called for a connection whose next request is for /live. proxy_header: is removed from
+    requests that no trusted peer sent.
     """
-    gate = _ConnectionGate(limits, peers, is_user, log, most, admit, live)
+    gate = _ConnectionGate(limits, peers, is_user, log, most, admit, live, proxy_header)
     server.channel_class = lambda *args, **more: _Channel(gate, *args, **more)
     server.maintenance = lambda now: gate.sweep()
     server.adj.cleanup_interval = 1
@@ -102,7 +104,9 @@ class _ConnectionGate:
         most: int,
         admit: Admit | None,
         live: TakeLive | None,
+        proxy_header: str | None,
     ) -> None:
+        self.proxy_header = None if proxy_header is None else proxy_header.upper().replace("-", "_")
         self.peers, self.is_user, self._log, self._most = peers, is_user, log, most
         self.admit, self.live = admit, live
         self.admission = Admission(limits, time.monotonic(), self._ended)
@@ -185,6 +189,9 @@ class _Channel(HTTPChannel):
 
     def _refusal(self, parser: "_Parser") -> Refusal | None:
         """Return why this request is not answered, by its headers."""
+        header = self._gate.proxy_header
+        if header is not None and not (self._entry is not None and self._entry.peer.trusted):
+            parser.headers = {n: v for n, v in parser.headers.items() if n != header}
         try:
             if self._gate.admit is not None and self.socket is not None:
                 self._gate.admit(self, self.socket)
