@@ -168,7 +168,8 @@ def test_many_jobs_take_one_descriptor_each_and_leave_nothing(keeper: Keeper) ->
     for token in tokens:
         keeper.end_of(token)
     assert _children(keeper) == children  # no zombies
-    until(lambda: _descriptors(keeper) == before)
+    # it may have closed the kernel's log meanwhile, which it opens again when it needs it
+    until(lambda: before is None or (_descriptors(keeper) or 0) <= before)
 
 
 def test_a_failure_in_the_loop_is_said_and_not_for_ever(keeper: Keeper) -> None:
