@@ -19,7 +19,7 @@ _MIB = 2**20
 
 
 class _Reserved(NamedTuple):
-    """What an execution reserves. mib: None if nothing is reserved."""
+    """The resources that an execution reserves. mib: None if nothing is reserved."""
 
     cores: int = 1
     gpus: int = 0

@@ -1,3 +1,3 @@
-"""Who sends a request and what the sender may do: principals, API tokens, roles, and the audit
+"""Authentication and authorization of requests: principals, API tokens, roles, and the audit
 trail.
 """
