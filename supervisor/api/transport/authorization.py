@@ -25,7 +25,7 @@ _SMALL = 64 * 1024
 
 
 class Subject(enum.Enum):
-    """Where a request names the users whom it concerns."""
+    """The place where a request names the users whom it concerns."""
 
     #: nowhere: it concerns no user
     NOBODY = enum.auto()
@@ -45,7 +45,7 @@ class Subject(enum.Enum):
 
 
 class Rights(NamedTuple):
-    """What a route demands of its sender. name: in the audit trail."""
+    """The rights that a route demands of its sender. name: in the audit trail."""
 
     name: str
     scope: RouteScope
