@@ -357,7 +357,9 @@ class AsyncClient:
         return found
 
     async def revoke_token(self, id_: str, *, reason: str = "") -> dict[str, Any]:
-        """Revoke an API token of this user by its id. A repetition has no effect."""
+        """Revoke an API token of this user by its id, and the tokens that it created
+        ("alsoRevoked"). A repetition has no effect.
+        """
         return await self._do(for_user(requests.token_revoke, id_, reason))
 
     def audit(

@@ -46,10 +46,10 @@ async def token_list(h: Handler) -> Any:
 async def token_revoke(h: Handler) -> Any:
     request: TokenRevoke = h.parsed(TokenRevoke)
     h.log_call("tokenRevoke", request.id, request.uid)
-    token = await h.services.access.tokens.revoke(
+    token, others = await h.services.access.tokens.revoke(
         h.principal, request.uid, request.id, request.reason
     )
-    return {"state": "ok", **_row(h, token)}
+    return {"state": "ok", **_row(h, token), "alsoRevoked": [t.id for t in others]}
 
 
 async def audit(h: Handler) -> Any:

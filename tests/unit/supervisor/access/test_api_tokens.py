@@ -172,3 +172,36 @@ async def test_a_token_lives_90_days_by_default_and_no_longer_than_its_creator()
     by = a.principal(f"Bearer {text}", None, monitors=False)
     _, child = await a.tokens.create(by, ANN, "x", ("read",), None)
     assert (child.expires_at, child.by) == (WALL + DEFAULT_SECS, ANN)
+
+
+async def test_tokens_that_a_revoked_token_created_are_revoked_in_the_same_commit() -> None:
+    on, store = held()
+    a = access("s", on=on)
+
+    async def make(by: TokenText | None) -> TokenText:
+        maker = OPERATOR if by is None else a.principal(f"Bearer {by}", None, monitors=False)
+        making = asyncio.ensure_future(a.tokens.create(maker, ANN, "x", ("read",), None))
+        await asyncio.sleep(0)
+        store.commit()
+        return (await making)[0]
+
+    first, other = await make(None), await make(None)
+    child = await make(first)
+    grandchild = await make(child)
+    stolen = a.principal(f"Bearer {child}", None, monitors=False)
+    revoking = asyncio.ensure_future(a.tokens.revoke(OPERATOR, ANN, first.id, "stolen"))
+    late = asyncio.ensure_future(a.tokens.create(stolen, ANN, "x", ("read",), None))
+    await asyncio.sleep(0)
+    assert who(a, grandchild) == ANN and store.waiting == 1
+    store.commit()
+    _, others = await revoking
+    await asyncio.sleep(0)
+    store.commit()
+    assert sorted(t.id for t in others) == sorted((child.id, grandchild.id))
+    # a request that was authenticated before
+    with pytest.raises(Refusal, match="tokenRevoked"):
+        await late
+    for again in (a, access("s", on=engine(store.crash()))):
+        assert [code(who, again, t) for t in (first, child, grandchild)] == ["tokenRevoked"] * 3
+        assert who(again, other) == ANN
+    assert (await a.tokens.revoke(OPERATOR, ANN, first.id, ""))[1] == []
