@@ -44,6 +44,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "trace": ("trace.command", "trace", "Show the timeline of a job, op or request."),
     "explain-exit": ("explain_exit", "explain_exit", "Explain an exit code, a signal or a cause."),
     "health": ("health", "health", "Report the supervisor's health, and an action for each fault."),
+    "secret": ("", "secret", "Rotate secrets without a restart; list them."),
     "config": ("", "config", "Show and check the configuration."),
     "pool": ("", "pool", "Show and check the hosts of container drivers."),
     "cluster": ("", "cluster", "List the clusters for runs."),
@@ -117,6 +118,14 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "create": ("access.tokens", "create", "Create an API token, and print it once."),
         "list": ("access.tokens", "list_tokens", "List your API tokens, without secrets."),
         "revoke": ("access.tokens", "revoke", "Revoke an API token."),
+    },
+    "secret": {
+        "rotate": (
+            "access.secrets",
+            "rotate",
+            "Replace a secret; the earlier one stays valid for a while.",
+        ),
+        "list": ("access.secrets", "list_secrets", "List the secrets, without their values."),
     },
     "config": {
         "show": ("config", "show", "Show every setting and the source of its value."),

@@ -37,7 +37,6 @@ from ..runtime.log.logger import capture_logging, log_uncaught
 from ..service.log.sink import open_log
 from ..service.settings.settings import Settings
 from ..service.site import users_file
-from ..service.site.secret_files import read_secret
 from ..service.site.startup_checks import check
 from ..service.systemd import Notifier
 from . import configuration
@@ -71,7 +70,7 @@ from .files.user_library import Library
 from .metrics.collector import CollectorSources
 from .metrics.exporter import MetricsExporter
 from .notifications.notifier import Notifications
-from .process import process_limits, root_identity
+from .process import process_limits, root_identity, site_secrets
 from .process.connection_limits import ConnectionGuard
 from .process.counters import Counters, process
 from .process.listeners import (
@@ -170,8 +169,10 @@ class _Supervisor:
         self._stop_requested = asyncio.Event()
         self._fatal: Refusal | None = None
         self._boot_id, self._clock, self.url = clock.boot_id(), clock.SystemClock(), ""
+        self._public: dict[str, str] = {}
+        self._published_secret = ""
         self._redactor = Redactor()
-        self._secret = self._redactor.add(self._server_secret())
+        self._secrets = site_secrets.load(settings, root, self._redactor, self._clock.wall)
         self._agents_key = self._redactor.add(card.key).encode()
         self.log, self._sink = open_log(
             "supervisor", settings.log, self._redactor, stream=sys.stdout, root=str(root.path)
@@ -273,6 +274,10 @@ class _Supervisor:
             settings, root, self._store, self.log, self._counters, self._redactor, self._clock
         )
         self._servers: list[tornado.httpserver.HTTPServer] = []
+        self._certificates: list[ServerCertificate] = []
+        self._secrets.follow(
+            self._redactor, self.noticed, self.log, self._counters.add, self._publish_address
+        )
         self._guard = ConnectionGuard(settings.limits, self._counters, self.log)
         self._metrics = MetricsExporter(
             CollectorSources(
@@ -288,10 +293,12 @@ class _Supervisor:
                 self._notifications,
                 lines_lost=lambda: self._sink.dropped,
                 altered=root.altered,
+                secrets=self._secrets.problems,
+                certificates=lambda: self._certificates,
             ),
             root.path,
             self._user_root(),
-            self._redactor.add(self._metrics_secret()),
+            self._secrets.metrics,
         )
         self._effect_executor = EffectExecutor(
             self._drivers,
@@ -387,8 +394,8 @@ class _Supervisor:
         tornado.netutil._DEFAULT_BACKLOG = ACCEPTED_AT_ONCE
         s = self._settings.supervisor
         agents = bound(s.agents_ip, s.agents_port)
-        tls = certificate(s.agents_tls_cert, s.agents_tls_key)
-        public_tls = certificate(s.tls_cert, s.tls_key)
+        tls = certificate("agents", s.agents_tls_cert, s.agents_tls_key)
+        public_tls = certificate("https", s.tls_cert, s.tls_key)
         self._certificates = [c for c in (tls, public_tls) if c is not None]
         scheme, pace = "wss" if s.agents_tls_cert else "ws", self._hub.pace
         self._root.publish(
@@ -431,31 +438,21 @@ class _Supervisor:
         url = f"http://{s.ip}:{port_of(front)}"
         services = self._services()
         self._listen(front, self._guard.before(application(services), "refused"))
-        public: dict[str, str] = {}
         if public_tls is not None:
             sockets = bound(s.tls_ip, s.tls_port)
-            public = {"publicUrl": f"https://{s.tls_ip}:{port_of(sockets)}"}
+            self._public = {"publicUrl": f"https://{s.tls_ip}:{port_of(sockets)}"}
             self._listen(
                 sockets,
                 self._guard.before(application(services), "refused"),
                 tls=public_tls,
             )
         self.url = url
-        self._root.publish(
-            "client.json",
-            {
-                "url": self.url,
-                "token": self._secret,
-                "uid": self._card.uid,
-                "pid": os.getpid(),
-                "front": self._front,
-                **public,
-            },
-        )
+        self._publish_client_file()
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stop_requested.set)
         self._store_retry = self._loop.create_task(self._retry_store())
         self._certificate_watch = self._loop.create_task(self._follow_certificates())
+        self._secret_watch = self._loop.create_task(self._follow_secrets())
         self._watchdog.start()
         self.log(
             "supervisor session {} ready at {} root={} head={}",
@@ -482,6 +479,7 @@ class _Supervisor:
         if hasattr(self, "_store_retry"):
             self._store_retry.cancel()
             self._certificate_watch.cancel()
+            self._secret_watch.cancel()
         await self._live.close()
         await self._run_dir_reaper.close()
         await self._notifications.close()
@@ -527,9 +525,45 @@ class _Supervisor:
             ):
                 self._hub.send(key, Kill(reason="the supervisor stops and the agent has no runs"))
 
+    def _publish_client_file(self) -> None:
+        """Write address and secret for clients on this machine. Raises OSError."""
+        token = self._secrets.server.current
+        self._root.publish(
+            "client.json",
+            {
+                "url": self.url,
+                "token": token,
+                "uid": self._card.uid,
+                "pid": os.getpid(),
+                "front": self._front,
+                **self._public,
+            },
+        )
+        self._published_secret = token
+
+    def _publish_address(self) -> None:
+        """Give clients on this machine the secret in use. A failure is repeated later: the earlier
+        secret is accepted for a while.
+        """
+        if self.url and self._published_secret != self._secrets.server.current:
+            try:
+                self._publish_client_file()
+            except OSError as e:
+                self.log("client.json cannot be written: {}", e.strerror)
+
+    async def _follow_secrets(self) -> None:
+        """Use rotated secrets."""
+        while True:
+            await asyncio.sleep(site_secrets.LOOK_SECS)
+            self._secrets.look()
+            self._publish_address()
+
     async def _follow_certificates(self) -> None:
-        """Use renewed certificates for new connections."""
+        """Use renewed certificates for new connections, and report those that expire."""
         while self._certificates:
+            for found in self._certificates:
+                for sentence in found.announce(self._clock.wall()):
+                    self.noticed("certificateExpires", sentence)
             await asyncio.sleep(CERTIFICATE_SECS)
             for found in self._certificates:
                 try:
@@ -583,7 +617,7 @@ class _Supervisor:
             self._uploads,
             leases,
             self._access(),
-            self._secret,
+            self._secrets.server,
             unsent,
             self._usage,
             self._metrics,
@@ -604,7 +638,7 @@ class _Supervisor:
             limits.token_requests_per_sec, limits.token_burst, self._clock.monotonic
         )
         self._counters.measure(request_rates=rates.sizes)
-        return Access(self._secret, self._metrics.admits, tokens, users, audit, rates)
+        return Access(self._secrets.server, self._metrics.admits, tokens, users, audit, rates)
 
     def _sign_ins(self) -> SignIns | None:
         if self._driver_set.clusters is None or self._driver_set.sbatch is None:
@@ -633,18 +667,6 @@ class _Supervisor:
         server = http_server(guarded, tls=context, body=MAX_BODY)
         server.add_sockets(pausing_listeners(sockets, self.noticed, self._guard.make_room))
         self._servers.append(server)
-
-    def _server_secret(self) -> str:
-        file = self._settings.supervisor.server_secret_file
-        return read_secret(file) if file else self._root.secret("server")
-
-    def _metrics_secret(self) -> str:
-        file = self._settings.supervisor.metrics_secret_file
-        return (
-            read_secret(file, "supervisor.metrics_secret_file")
-            if file
-            else self._root.secret("metrics")
-        )
 
     def _agent_id(self, key: AgentKey) -> str:
         """Return the agent's id. It is derived from the key, so it survives restarts and appears in

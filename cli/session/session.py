@@ -158,7 +158,8 @@ class Session:
                 raise click.UsageError(
                     "--url with the server secret requires --uid, the user to act as"
                 )
-            source = fixed(self.url, token, uid)
+            # the file is read again after a rotation
+            source = fixed(self.url, self.token, uid)
         elif (site := self.site) is not None:
             from .site_credentials import source as stored
 

@@ -8,11 +8,13 @@ import os
 import stat
 from collections.abc import Iterator
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from ...protocol.errors import Refusal
 
 MIN_SECRET_LENGTH = 20
 _MIN_DIFFERENT_CHARACTERS = 8
+_MAX_CHARS = 64 * 1024
 _EXAMPLES = (
     "secret",
     "password",
@@ -25,17 +27,31 @@ _EXAMPLES = (
 )
 
 
-def read_secret(path: str, setting: str = "supervisor.server_secret_file") -> str:
+def read_secret(
+    path: str, setting: str = "supervisor.server_secret_file", *, several: bool = False
+) -> str:
     """Return the secret in the file that a setting names. Raises Refusal("unsafe") if others can
-    read the file, or if the secret is weak.
+    read the file, or if the secret is weak. several: the file has a secret at the start of each
+    line; return the whole text.
     """
     for problem in file_problems(path):
         raise problem.refusal(setting)
     try:
         with open(path, encoding="utf-8") as f:
-            secret = f.read().strip()
-    except (OSError, UnicodeDecodeError) as e:
-        raise Refusal("badConfig", f"the secret in {path} cannot be read: {e}") from None
+            text = f.read(_MAX_CHARS).strip()
+    except OSError as e:
+        raise Refusal(
+            "badConfig", f"the secret in {path} cannot be read: {e.strerror or e}"
+        ) from None
+    except UnicodeDecodeError:
+        raise Refusal("badConfig", f"the secret in {path} cannot be read: it is no text") from None
+    for secret in [row.split(" ")[0] for row in text.splitlines()] if several else [text]:
+        _check_strength(secret, path)
+    return text
+
+
+def _check_strength(secret: str, path: str) -> None:
+    """Raise Refusal("unsafe") for a secret that can be guessed."""
     if is_weak(secret):
         raise unsafe(
             f"the secret in {path} is easily guessed; 'openssl rand -hex 32' creates a strong one"
@@ -44,7 +60,11 @@ def read_secret(path: str, setting: str = "supervisor.server_secret_file") -> st
         raise unsafe(
             f"the secret in {path} is from an example; 'openssl rand -hex 32' creates a strong one"
         )
-    return secret
+    if not secret.isascii() or not secret.isprintable():
+        raise unsafe(
+            f"the secret in {path} must be one line of plain characters;"
+            " 'openssl rand -hex 32' creates one"
+        )
 
 
 class FileProblem(NamedTuple):
@@ -94,6 +114,15 @@ def is_loopback(ip: str) -> bool:
         return ipaddress.ip_address(ip).is_loopback
     except ValueError:
         return False
+
+
+def sends_in_clear(url: str) -> bool:
+    """Return whether others on the network can read what is sent to this address."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme != "https" and not is_loopback(parts.hostname or "")
+    except ValueError:
+        return True
 
 
 def unsafe(sentence: str) -> Refusal:

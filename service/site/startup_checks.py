@@ -5,6 +5,7 @@ Both `problems` and `check` report all problems together.
 """
 
 import os
+import time
 from collections.abc import Iterator
 
 from ...protocol.clusters.cluster import Clusters
@@ -18,9 +19,11 @@ from . import (
     notification_file,
     pool_file,
     queue_file,
+    secret_rotation,
     users_file,
 )
-from .secret_files import file_problems, is_loopback, read_secret, unsafe
+from .certificates import expiry_warnings
+from .secret_files import file_problems, is_loopback, sends_in_clear, unsafe
 from .site_file import combined
 
 
@@ -60,6 +63,7 @@ def problems(settings: Settings) -> Iterator[Refusal]:
 
 def warnings(settings: Settings) -> Iterator[str]:
     """Yield warnings for the operator. Requires settings without problems."""
+    yield from expiry_warnings(settings, time.time())
     if os.geteuid() != 0:
         return
     pool, clusters = settings.docker.pool, settings.sbatch.clusters
@@ -100,6 +104,11 @@ def check_server(settings: Settings) -> None:
     if not is_loopback(s.ip):
         raise unsafe(
             f"server.ip is {s.ip}, but the front end has no TLS: keep it on loopback, behind a proxy with TLS"
+        )
+    if s.supervisor_url is not None and sends_in_clear(s.supervisor_url):
+        raise unsafe(
+            f"server.supervisor_url is {s.supervisor_url}: over http to another machine others can read the server"
+            " secret; use https (supervisor.tls_cert there), or an ssh tunnel"
         )
 
 
@@ -153,7 +162,7 @@ def _setting_problems(settings: Settings) -> Iterator[Refusal]:
 
 def _secret_problems(path: str, setting: str) -> Iterator[Refusal]:
     try:
-        read_secret(path, setting)
+        secret_rotation.read(path, setting)
     except Refusal as problem:
         yield problem
 

@@ -4,7 +4,7 @@ event loop continues meanwhile.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, get_args
 
 from prometheus_client.core import (
@@ -29,6 +29,7 @@ from ..engine.decision_loop import Engine
 from ..engine.event_feed import EventFeed
 from ..notifications.notifier import Notifications
 from ..process.counters import Counters
+from ..process.listeners import ServerCertificate
 from ..process.watchdog import Watchdog
 from ..streams.live_updates import LiveUpdates
 from ..usage import accounting
@@ -60,7 +61,8 @@ SLURM = (
 
 class CollectorSources(NamedTuple):
     """Objects that provide values. lines_lost: lost lines of the log. altered: changed files of the
-    root that were not repaired.
+    root that were not repaired. secrets: name and sentence of each secret file that cannot be used.
+    certificates: those of the listeners.
     """
 
     engine: Engine
@@ -75,6 +77,8 @@ class CollectorSources(NamedTuple):
     notifications: Notifications
     lines_lost: Callable[[], int]
     altered: Collection[str] = ()
+    secrets: Callable[[], Iterable[tuple[str, str]]] = tuple
+    certificates: Callable[[], Sequence[ServerCertificate]] = tuple
 
 
 async def collect(sources: CollectorSources, sample: DiskSample) -> list[Metric]:
@@ -91,6 +95,7 @@ async def collect(sources: CollectorSources, sample: DiskSample) -> list[Metric]
         *_hosts(sources),
         await _slurm(sources),
         _disks(sample),
+        _certificates(sources),
     ]
     return [*out, *_counters(sources.counters), *_log(sources)]
 
@@ -294,6 +299,15 @@ def _disks(sample: DiskSample) -> Metric:
         "Free bytes on the disk of an area.",
         ("area",),
         {(area,): disk.free for area, disk in sample.disks.items()},
+    )
+
+
+def _certificates(sources: CollectorSources) -> Metric:
+    return _gauge(
+        "certificate_expiry_timestamp_seconds",
+        "Unix time at which the certificate of a listener expires.",
+        ("listener",),
+        {(c.name,): c.expires for c in sources.certificates() if c.expires is not None},
     )
 
 

@@ -22,6 +22,7 @@ from ....protocol.redaction import REDACTED
 from ....protocol.wire.handshake import ACTOR, FRONT_END
 from ....runtime.connections.http_server import answer_unread, authenticated
 from ....runtime.log.logger import Log
+from ....service.site.secret_rotation import RotatedSecret
 from ...access.authentication import Access
 from ...access.principal import Principal, RouteScope
 from ...agents.calls import Calls
@@ -59,7 +60,7 @@ class ApiContext(NamedTuple):
     uploads: Uploads
     leases: Leases
     access: Access
-    secret: str
+    secret: RotatedSecret
     unsent: ResponseLimits
     metering: UsageSamples
     monitoring: MetricsExporter

@@ -20,6 +20,7 @@ from jobscribe.db.events.events import AUDIT, ActedForUser
 from jobscribe.protocol.api.requests import RunSimulation, RunSpec
 from jobscribe.protocol.api.tokens import SCOPES
 from jobscribe.protocol.wire.handshake import ACTOR
+from jobscribe.service.site.secret_rotation import fixed
 from jobscribe.service.site.users_file import Group, Users
 from jobscribe.supervisor.access.principal import OPERATOR
 from jobscribe.supervisor.access.request_rates import RequestRates
@@ -96,7 +97,7 @@ class Site:
             "calls": self.in_memory.calls,
             "live": self.in_memory.live,
             "metering": self.in_memory.metering,
-            "secret": SECRET,
+            "secret": fixed(SECRET),
             "access": self.access,
             "unsent": ResponseLimits(),
             "monitoring": MagicMock(),

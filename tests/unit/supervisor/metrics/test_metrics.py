@@ -23,6 +23,7 @@ from jobscribe.protocol.version import VERSION
 from jobscribe.protocol.wire.messages import FileChunk, KeeperReport, OpError, ReadFile
 from jobscribe.runtime.event_loop_lag import LoopLag
 from jobscribe.runtime.latency_histogram import BOUNDS, LatencyHistogram
+from jobscribe.service.site.secret_rotation import fixed
 from jobscribe.supervisor.clusters.inventory import ClusterInventory
 from jobscribe.supervisor.core.state.agent_state import AgentState
 from jobscribe.supervisor.metrics import background_sampler as aside_module
@@ -73,7 +74,7 @@ class Watch(InMemorySupervisor):
             ),
             root,
             str(root / "user"),
-            "token-of-metrics",
+            fixed("token-of-metrics"),
             wall=lambda: self.wall,
             mono=lambda: self.clock,
         )
@@ -542,7 +543,7 @@ async def test_a_watchdog_without_a_sign_notifications_that_nobody_takes_and_a_s
 
 
 def test_the_token_is_compared_whole(tmp_path: Path) -> None:
-    m: Any = SimpleNamespace(_secret="abc")
+    m: Any = SimpleNamespace(_secret=fixed("abc"))
     assert [
         MetricsExporter.admits(m, a)
         for a in ("Bearer abc", "Bearer ab", "abc", "", "Bearer \u00e9")
