@@ -121,11 +121,15 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
     },
     "secret": {
         "rotate": (
-            "access.secrets",
+            "access.secret_rotation",
             "rotate",
             "Replace a secret; the earlier one stays valid for a while.",
         ),
-        "list": ("access.secrets", "list_secrets", "List the secrets, without their values."),
+        "list": (
+            "access.secret_rotation",
+            "list_secrets",
+            "List the secrets, without their values.",
+        ),
     },
     "config": {
         "show": ("config", "show", "Show every setting and the source of its value."),

@@ -28,13 +28,17 @@ _EXAMPLES = (
 
 
 def read_secret(
-    path: str, setting: str = "supervisor.server_secret_file", *, several: bool = False
+    path: str,
+    setting: str = "supervisor.server_secret_file",
+    *,
+    several: bool = False,
+    owner: int | None = None,
 ) -> str:
     """Return the secret in the file that a setting names. Raises Refusal("unsafe") if others can
     read the file, or if the secret is weak. several: the file has a secret at the start of each
-    line; return the whole text.
+    line; return the whole text. owner: another unix user who may own it.
     """
-    for problem in file_problems(path):
+    for problem in file_problems(path, owner):
         raise problem.refusal(setting)
     try:
         with open(path, encoding="utf-8") as f:
@@ -80,8 +84,10 @@ class FileProblem(NamedTuple):
         return Refusal(code, f"{name}: {self.problem}; right: {self.right}")
 
 
-def file_problems(path: str) -> Iterator[FileProblem]:
-    """Yield reasons why this file must not contain a secret."""
+def file_problems(path: str, owner: int | None = None) -> Iterator[FileProblem]:
+    """Yield reasons why this file must not contain a secret. owner: another unix user who may own
+    it.
+    """
     try:
         found = os.stat(path)
     except OSError as e:
@@ -96,7 +102,7 @@ def file_problems(path: str) -> Iterator[FileProblem]:
             f"{path} is accessible to others (mode {mode})",
             f"mode 0600 (run: chmod 600 {path})",
         )
-    if found.st_uid not in (0, os.geteuid()):
+    if found.st_uid not in (0, os.geteuid(), owner):
         yield FileProblem(
             f"{path} belongs to another user (uid {found.st_uid})", "a file of this user or of root"
         )

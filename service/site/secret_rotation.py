@@ -62,14 +62,15 @@ class SecretValues(NamedTuple):
         return (self.current, *(e.secret for e in self.earlier if e.until > now))
 
 
-def read(path: str, setting: str) -> SecretValues:
-    """Read a secret with its earlier values. Raises Refusal("unsafe", "badConfig").
+def read(path: str, setting: str, *, owner: int | None = None) -> SecretValues:
+    """Read a secret with its earlier values. owner: another unix user who may own the files. Raises
+    Refusal("unsafe", "badConfig").
 
     `rotate` writes the earlier values first, so a reader that starts with the current one never
     misses the value that was replaced.
     """
-    current = read_secret(path, setting)
-    return SecretValues(current, _read_earlier(path, setting, current))
+    current = read_secret(path, setting, owner=owner)
+    return SecretValues(current, _read_earlier(path, setting, current, owner))
 
 
 def rotate(path: str, setting: str, overlap_secs: float, now: float) -> SecretValues:
@@ -87,7 +88,7 @@ def rotate(path: str, setting: str, overlap_secs: float, now: float) -> SecretVa
                 "forbidden",
                 f"{path} belongs to another unix user (uid {found.st_uid}); rotate it as this user or as root",
             )
-        before = read(path, setting)
+        before = read(path, setting, owner=found.st_uid)
         new = SecretValues(base62(secrets.token_bytes(43), 43), _retired(before, overlap_secs, now))
         mode, owner = stat.S_IMODE(found.st_mode), (found.st_uid, found.st_gid)
         for target, text in ((path + SUFFIX, _text(new.earlier)), (path, new.current + "\n")):
@@ -117,11 +118,11 @@ def _text(earlier: tuple[Earlier, ...]) -> str:
     )
 
 
-def _read_earlier(path: str, setting: str, current: str) -> tuple[Earlier, ...]:
+def _read_earlier(path: str, setting: str, current: str, owner: int | None) -> tuple[Earlier, ...]:
     path += SUFFIX
     if not os.path.lexists(path):
         return ()
-    rows = read_secret(path, setting, several=True).splitlines()
+    rows = read_secret(path, setting, several=True, owner=owner).splitlines()
     try:
         found = tuple(_parsed(row) for row in rows)
     except ValueError:

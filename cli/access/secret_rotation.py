@@ -95,7 +95,10 @@ def rotate(
         except OSError as e:
             raise Refusal(
                 "badConfig",
-                f"the {name} secret was not rotated: {path} cannot be written: {e.strerror}",
+                f"the {name} secret was not rotated: {path} or the file beside it cannot be written: {e.strerror}",
+                {
+                    "advice": "free disk space; in a folder of root, as /etc, run this command as root"
+                },
             ) from None
         s.typed.extend(values.all)  # crash reports mask them
         taken = _wait_taken(settings.root, name, values.current, values.earlier[0].secret, now)
@@ -170,8 +173,11 @@ def _row(settings: "Settings", name: str, now: float) -> dict[str, Any]:
         "earlierUntil": None,
     }
     try:
-        row["ageSecs"] = max(0.0, now - os.stat(path).st_mtime)
-        valid = [e for e in read(path, setting).earlier if e.until > now]
+        found = os.stat(path)
+        row["ageSecs"] = max(0.0, now - found.st_mtime)
+        # root may look at the files of a service's user
+        owner = found.st_uid if os.geteuid() == 0 else None
+        valid = [e for e in read(path, setting, owner=owner).earlier if e.until > now]
     except FileNotFoundError:
         return {**row, "error": "created at the first start of a supervisor"}
     except OSError as e:
