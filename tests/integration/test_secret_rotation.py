@@ -24,8 +24,8 @@ from jobscribe.service.site.secret_rotation import rotate
 
 
 class Requests:
-    """Clients that send requests without a pause until `stop`: `kept` of the secrets that each
-    finds in client.json, as front ends and the command line do.
+    """Clients that send requests until `stop`, each with the secret that it finds in client.json,
+    as front ends and the command line do.
     """
 
     def __init__(self, site: SupervisorProcess, jid: str) -> None:
@@ -37,7 +37,7 @@ class Requests:
 
     def _ask(self) -> None:
         with Client.from_root(self._site.root, uid=UID, budget_secs=0.0) as client:
-            while not self._over.is_set():
+            while not self._over.wait(0.01):
                 try:
                     state = client.status(self._jid)
                     assert state.state == "running", state
@@ -86,7 +86,7 @@ def test_no_request_and_no_job_is_lost_over_rotations(
         [server, metrics] = answer("secret", "list")
         assert (server["earlier"], metrics["earlier"], server["error"]) == (3, 0, None)
         short = site.token
-        newest = rotate(str(file), "x", 3.0, time.time()).current
+        newest = rotate(str(file), "x", 2.0, time.time()).current
         assert code(site, newest) == code(site, short) == 200, "both are accepted at once"
         until(lambda: code(site, short) == 401, "it is refused after its time", 15)
         assert code(site, old) == 200 and code(site, newest) == 200

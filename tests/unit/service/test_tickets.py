@@ -34,6 +34,13 @@ def test_another_secret_opens_nothing() -> None:
     assert "not valid" in refused(tickets.sign("other", UID, NOW))
 
 
+def test_a_ticket_of_the_earlier_secret_is_valid_as_long_as_that_is() -> None:
+    ticket = tickets.sign("earlier", UID, NOW)
+    assert tickets.verify(("s", "earlier"), ticket, NOW) == UID
+    assert tickets.verify(("s", "earlier"), tickets.sign("s", UID, NOW), NOW) == UID
+    assert "not valid" in refused(ticket)
+
+
 @given(st.integers(0, 127), st.integers(0, 7))
 def test_no_bit_of_it_can_be_changed(at: int, bit: int) -> None:
     raw = bytearray(PAYLOAD_AND_SIGNATURE[at % 2])
