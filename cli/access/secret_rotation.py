@@ -77,7 +77,6 @@ def rotate(
     Exits with 1 if the supervisor was asked and does not use the new secret.
     """
     from ...service.site.secret_rotation import MIN_OVERLAP_SECS
-    from ...service.site.secret_rotation import rotate as replace
 
     if not now and overlap < MIN_OVERLAP_SECS:
         raise click.UsageError(
@@ -86,38 +85,38 @@ def rotate(
         )
     s = session()
     settings = _settings(file, sets)
-    rows = []
-    for name in dict.fromkeys(names):
-        path, setting = _file(settings, name)
-        at = time.time()
-        try:
-            values = replace(path, setting, 0.0 if now else overlap, at)
-        except OSError as e:
-            raise Refusal(
-                "badConfig",
-                f"the {name} secret was not rotated: {path} or the file beside it cannot be written: {e.strerror}",
-                {
-                    "advice": "free disk space; in a folder of root, as /etc, run this command as root"
-                },
-            ) from None
-        s.typed.extend(values.all)  # crash reports mask them
-        taken = _wait_taken(settings.root, name, values.current, values.earlier[0].secret, now)
-        until = None if now else values.earlier[0].until
-        rows.append(
-            {
-                "secret": name,
-                "file": path,
-                "earlierUntil": until,
-                "inUse": taken.taken,
-                "sentence": taken.sentence,
-            }
-        )
+    rows = [_rotate(settings, name, 0.0 if now else overlap) for name in dict.fromkeys(names)]
     if s.screen.json:
         s.screen.value("jobscribe.secret.rotate/1", {"items": rows})
     else:
         for row in rows:
             s.screen.line(_rotated(row))
     raise SystemExit(1 if any(row["inUse"] is False for row in rows) else 0)
+
+
+def _rotate(settings: "Settings", name: str, overlap_secs: float) -> dict[str, Any]:
+    """Rotate one secret. overlap_secs: 0 to end the earlier ones at once. Raises Refusal."""
+    from ...service.site.secret_rotation import rotate as replace
+
+    path, setting = _file(settings, name)
+    try:
+        values = replace(path, setting, overlap_secs, time.time())
+    except OSError as e:
+        raise Refusal(
+            "badConfig",
+            f"the {name} secret was not rotated: {path} or the file beside it cannot be written: {e.strerror}",
+            {"advice": "free disk space; in a folder of root, as /etc, run this command as root"},
+        ) from None
+    session().typed.extend(values.all)  # crash reports mask them
+    earlier = values.earlier[0]
+    taken = _wait_taken(settings.root, name, values.current, earlier.secret, overlap_secs == 0)
+    return {
+        "secret": name,
+        "file": path,
+        "earlierUntil": earlier.until if overlap_secs else None,
+        "inUse": taken.taken,
+        "sentence": taken.sentence,
+    }
 
 
 def _rotated(row: dict[str, Any]) -> str:

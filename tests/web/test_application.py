@@ -2,6 +2,7 @@
 outside of the blueprint.
 """
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,12 @@ from stub_supervisor import StubSupervisor
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime.log.logger import Log
-from jobscribe.service.settings.settings import ServerSettings, Settings
+from jobscribe.service.settings.settings import ServerSettings, Settings, SupervisorSettings
+from jobscribe.service.site.secret_rotation import rotate
 from jobscribe.service.site.startup_checks import check_server
 from jobscribe.web import UserIds
 from jobscribe.web.request.supervisor_client import SupervisorClient
-from jobscribe.web.server import application, cookie_sessions, development_login
+from jobscribe.web.server import application, cookie_sessions, development_login, processes
 from jobscribe.web.server.login_sessions import Sessions
 
 
@@ -372,3 +374,24 @@ def test_what_is_on_its_way_when_a_site_closes_is_answered_and_its_connection_no
     assert (
         upstream.object("last", Empty()) == {"state": "ok"} and len(upstream._connection._idle) == 0
     )
+
+
+def test_a_front_end_follows_the_file_of_its_secret(tmp_path: Path) -> None:
+    """It needs no restart, and keeps the secret in use if the file cannot be used."""
+    file, lines = tmp_path / "secret", Lines()
+    file.write_text("0123456789abcdefghijklm")
+    file.chmod(0o600)
+    settings = Settings(
+        server=ServerSettings(supervisor_url="https://jobs.example"),
+        supervisor=SupervisorSettings(server_secret_file=str(file)),
+    )
+    log = Log("server", Redactor(), lines)
+    source = processes._source(settings, log)
+    assert source().token == "0123456789abcdefghijklm"
+    new = rotate(str(file), "supervisor.server_secret_file", 100.0, time.time()).current
+    assert source().token == new
+    file.chmod(0o644)
+    assert source().token == new
+    log("known: {}", f"0123456789abcdefghijklm {new}")
+    said = lines.text()
+    assert "secretRefused" in said and new not in said and "0123456789abcdefghijklm" not in said
