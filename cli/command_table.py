@@ -81,6 +81,11 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
             "Submit a command, many commands or a job file; print the computeJids and return.",
         ),
         "lint": ("job.lint", "lint", "Check job files, without a supervisor."),
+        "simulate": (
+            "job.simulate",
+            "simulate",
+            "Run one task of a job file on this machine, without a supervisor.",
+        ),
         "list": ("job.list", "list_jobs", "List jobs, newest change first."),
         "status": ("job.status", "status", "Show the status of jobs."),
         "tasks": ("job.tasks", "tasks", "Show the tasks and attempts of a job."),

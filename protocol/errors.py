@@ -69,6 +69,9 @@ CODES: dict[str, Code] = {
     "replyTooLarge": Code(413, False, "request less, or download it as a file"),
     "notReady": Code(409, True, "wait until the run has started, then send the same request again"),
     "anotherRun": Code(409, False, "wait for the other run, cancel it, or use another simulation"),
+    "nameTaken": Code(
+        409, False, "choose another name; 'jobscribe job list' shows the names of your jobs"
+    ),
     "dependencyNever": Code(
         409, False, "remove the dependency, or submit the run that it names again"
     ),

@@ -58,6 +58,12 @@ BATCH_BYTES = 1024 * 1024
     is_flag=True,
     help="With -f: show every task with command and environment, and submit nothing.",
 )
+@click.option(
+    "--no-image",
+    "no_image",
+    is_flag=True,
+    help="With -f and a configuration of OpenPAI: run its commands without its images.",
+)
 @click.argument("words", nargs=-1, metavar="-- COMMAND...")
 def submit(
     words: tuple[str, ...],
@@ -67,18 +73,21 @@ def submit(
     group: str | None,
     path: str | None,
     dry: bool,
+    no_image: bool,
     **options: Any,
 ) -> None:
     """Submit a command, print its computeJid, and return as soon as the run is stored.
 
     The command runs in a new run directory, with your login environment plus --env, without
     standard input. --from skips empty lines and lines that begin with #. With -f the file contains
-    all options (see `job lint`).
+    all options (see `job lint`); for a configuration of OpenPAI, give --driver or --no-image here.
     """
     if bool(words) + (source is not None) + (path is not None) != 1:
         raise click.UsageError("give either a COMMAND, --from FILE or -f FILE")
     if dry and path is None:
         raise click.UsageError("--dry-run requires -f FILE")
+    if no_image and path is None:
+        raise click.UsageError("--no-image requires -f FILE")
     if indices is not None and not words:
         raise click.UsageError("--array requires a COMMAND; a job file describes its arrays itself")
     if group is not None and indices is None:
@@ -86,11 +95,11 @@ def submit(
     fields = spec_options(**options)
     s = session()
     if path is not None and dry:
-        _submit_job_file(s, path, fields, quiet, dry)
+        _submit_job_file(s, path, fields, quiet, dry, no_image)
         return
     with record_refusal(s):
         if path is not None:
-            _submit_job_file(s, path, fields, quiet, dry)
+            _submit_job_file(s, path, fields, quiet, dry, no_image)
         elif indices is not None:
             from .group import submit_array
 
@@ -101,14 +110,19 @@ def submit(
             _submit_many(s, source, fields, quiet)
 
 
-def _submit_job_file(s: Session, path: str, fields: dict[str, Any], quiet: bool, dry: bool) -> None:
+def _submit_job_file(
+    s: Session, path: str, fields: dict[str, Any], quiet: bool, dry: bool, no_image: bool
+) -> None:
+    driver = fields.pop("driver", None)
     if any(value is not None for value in fields.values()):
         raise click.UsageError(
             "run options cannot be combined with -f: put time limits, variables and so on into the file"
         )
+    from ..submission.job_document import FileOptions
     from ..submission.job_files import dry_run, submit_file
 
-    (dry_run if dry else submit_file)(s, path, quiet)
+    options = FileOptions(containers=not no_image, driver=driver or "")
+    (dry_run if dry else submit_file)(s, path, quiet, options)
 
 
 def _submit_one(s: Session, words: tuple[str, ...], fields: dict[str, Any], quiet: bool) -> None:

@@ -116,11 +116,14 @@ class RunSpec(_Request, frozen=True, kw_only=True):
 class RunSimulation(_Request, frozen=True, kw_only=True):
     """Start a run, join the active one, or return the finished one with the same hash (see
     `supervisor/core/runs`).
+
+    only_new: refuse the request (`nameTaken`) if this job has a run, active or finished.
     """
 
     req_id: ReqId
     run: RunSpec
     force_run: bool = False
+    only_new: bool = False
     compute_job_serial: KnownSerial = 0
 
 

@@ -3,12 +3,12 @@
 import asyncio
 import hashlib
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
-from ....protocol.api.requests import RunDescription, RunMany, RunSpec
+from ....protocol.api.requests import RunDescription, RunSimulation, RunSpec
 from ....protocol.errors import CODES, Refusal
 from ....protocol.ids import derived_id
 from ....protocol.jobs.status import CANCELED, COMPLETED, ERROR
@@ -51,8 +51,7 @@ async def submit(service: RunService, request: RunDescription) -> dict[str, Any]
         raise Refusal(
             "badRequest", e.sentence, {"problems": e.problems, "warnings": e.warnings}
         ) from None
-    specs = tuple(spec for job in jobs for spec in job.specs)
-    replies = await service.submit_many(RunMany(req_id=request.req_id, runs=specs))
+    replies = await service.submit_each(_requests(request.req_id, jobs))
     _check_replies(replies)
     left = iter(replies)
     return {
@@ -60,6 +59,12 @@ async def submit(service: RunService, request: RunDescription) -> dict[str, Any]
         "jobs": {job.job.name: list(itertools.islice(left, len(job.specs))) for job in jobs},
         "warnings": warnings,
     }
+
+
+def _requests(req_id: str, jobs: Sequence[JobRuns]) -> Iterator[RunSimulation]:
+    runs = ((job.job.unique, spec) for job in jobs for spec in job.specs)
+    for n, (unique, spec) in enumerate(runs):
+        yield RunSimulation(req_id=f"{req_id}.{n}", run=spec, only_new=unique)
 
 
 def _job_runs(

@@ -43,6 +43,11 @@ def submit(tx: Transaction, input_: Submit) -> None:
         )
     job = tx.world.jobs.get(jid) or Job(jid=jid)
     run = job.run
+    if run is not None and request.only_new:
+        raise Refusal(
+            "nameTaken",
+            f"you have a job with the name {spec.sim_name!a} already: {jid}, which is {run.status}",
+        )
     if run is not None and _answered_by(run, request, spec):
         tx.emit(ReplyStatus(input_.handle, jid, run.serial))
         _receipt(tx, request.req_id, jid, run.serial)

@@ -1,0 +1,414 @@
+"""Job configurations of OpenPAI, protocol version 2 (YAML): their keys, and the job description for
+one.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from ...protocol.fields import Form, InvalidForm
+from ...protocol.ids import Role
+from ...protocol.jobs.roles import MAX_ROLES, Cores, Gpus, Mib, PortCount, TaskCount
+from ..fields import Findings, element, member, quoted, shown
+from ..structs import Place, convert
+from . import task_script
+from .draft import Draft, LocalPath, Options
+from .task_script import Folders
+from .templates import Templates
+from .values import ROLE_NAME, check_folder, storages
+
+#: Keys of a job description, with their names here.
+WORDS = {
+    "roles": "taskRoles",
+    "tasks": "instances",
+    "queue": "virtualCluster",
+    "memory": "memoryMB",
+    "shm": "shmMB",
+    "count": "jobRetryCount",
+    "image": "uri",
+    "command": "commands",
+    "minFailed": "minFailedInstances",
+    "minSucceeded": "minSucceededInstances",
+}
+#: The documented default of `shmMB`.
+_SHM = 512
+_NAME = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,255}\Z"),
+    Form("letters, digits and . _ -, at most 255"),
+]
+_INSTANCES = Annotated[int, msgspec.Meta(ge=-1), Form("1 to the instances, or -1 for never")]
+_ROLE = Annotated[Role, Form(f"the name of a role: {ROLE_NAME}")]
+_SECRET_FORM = "{file: PATH}, where PATH is a file that only you can read"
+
+
+def _version(value: Any) -> int:
+    if str(value) != "2":
+        raise InvalidForm(f"it is {shown(value)}")
+    return 2
+
+
+def _secret(value: Any) -> str:
+    """Return the path of the file with a secret. The value never appears in a message."""
+    path = value.get("file") if isinstance(value, dict) and len(value) == 1 else None
+    if not isinstance(path, str) or not path.startswith("/") or not path.isprintable():
+        raise InvalidForm("a secret in this file would be stored with the job", _SECRET_FORM)
+    return path
+
+
+class _Keys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Encoding that all objects share; no fields."""
+
+
+class AuthKeys(_Keys, frozen=True, kw_only=True):
+    """Credentials for a registry; jobscribe uses none of them."""
+
+    username: Any = None
+    password: Any = None
+    registryuri: Any = None
+
+
+class PrerequisiteKeys(_Keys, frozen=True, kw_only=True):
+    name: _NAME
+    type: Literal["dockerimage", "data", "script", "output"]
+    uri: Annotated[
+        str | tuple[str, ...], Form("a text, or a list of texts")
+    ] = ""
+    auth: AuthKeys | None = None
+    version: Any = None
+    contributor: Any = None
+    description: Any = None
+    plugin: str = ""
+    require: tuple[str, ...] = ()
+    failure_policy: str = ""
+
+
+class CompletionKeys(_Keys, frozen=True, kw_only=True):
+    min_failed_instances: _INSTANCES | None = 1
+    min_succeeded_instances: _INSTANCES | None = None
+
+
+class ResourceKeys(_Keys, frozen=True, kw_only=True):
+    cpu: Cores
+    memory_mb: Mib = msgspec.field(name="memoryMB")
+    gpu: Gpus = 0
+    ports: dict[Annotated[Role, Form(f"a label: {ROLE_NAME}")], PortCount] = {}
+
+
+class ContainerKeys(_Keys, frozen=True, kw_only=True):
+    shm_mb: Mib | None = msgspec.field(name="shmMB", default=None)
+    infiniband: bool = False
+
+
+class RoleKeys(_Keys, frozen=True, kw_only=True):
+    instances: TaskCount = 1
+    completion: CompletionKeys = CompletionKeys()
+    task_retry_count: Annotated[int, msgspec.Meta(ge=-1)] = 0
+    docker_image: str
+    data: str = ""
+    output: str = ""
+    script: str = ""
+    prerequisites: tuple[str, ...] = ()
+    resource_per_instance: ResourceKeys
+    extra_container_options: ContainerKeys = ContainerKeys()
+    commands: Annotated[
+        tuple[str, ...], msgspec.Meta(min_length=1, max_length=10_000), Form("a list of commands")
+    ]
+
+
+class DeploymentRoleKeys(_Keys, frozen=True, kw_only=True):
+    pre_commands: tuple[str, ...] = ()
+    post_commands: tuple[str, ...] = ()
+
+
+class DeploymentKeys(_Keys, frozen=True, kw_only=True):
+    name: _NAME
+    task_roles: dict[str, DeploymentRoleKeys] = {}
+    version: Any = None
+    contributor: Any = None
+    description: Any = None
+
+
+class DefaultKeys(_Keys, frozen=True, kw_only=True):
+    virtual_cluster: str = ""
+    deployment: str = ""
+
+
+class JobKeys(_Keys, frozen=True, kw_only=True):
+    """A configuration. `version`, `contributor` and `description` are for people."""
+
+    protocol_version: Annotated[int, Form("2", _version)]
+    name: _NAME
+    type: Literal["job"] = "job"
+    version: Any = None
+    contributor: Any = None
+    description: Any = None
+    prerequisites: tuple[PrerequisiteKeys, ...] = ()
+    parameters: dict[str, Any] = {}
+    secrets: dict[
+        Annotated[
+            str,
+            msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}\Z"),
+            Form("the name of a secret: letters, digits and _, not a digit first"),
+        ],
+        Annotated[str, Form(_SECRET_FORM, _secret)],
+    ] = {}
+    job_retry_count: Annotated[int, msgspec.Meta(ge=-1, le=1_000)] = 0
+    task_roles: Annotated[
+        dict[_ROLE, RoleKeys],
+        msgspec.Meta(min_length=1, max_length=MAX_ROLES),
+        Form(f"an object of 1 to {MAX_ROLES} roles: name: {{instances, commands, ...}}"),
+    ]
+    deployments: tuple[DeploymentKeys, ...] = ()
+    defaults: DefaultKeys = DefaultKeys()
+    extras: dict[str, Any] = {}
+
+
+def draft_of(data: object, findings: Findings, options: Options) -> Draft:
+    """Return the job description of a configuration. Records its problems."""
+    place = Place(data, "", findings)
+    keys, draft = convert(JobKeys, data, findings), Draft(WORDS)
+    draft.put(["name"], keys.name, "name")
+    draft.put(["unique"], True, "name")
+    if options.driver:
+        draft.put(["driver"], options.driver, "")
+    draft.put(["retry", "count"], keys.job_retry_count, "jobRetryCount")
+    draft.put(["env", "PAI_DEFAULT_FS_URI"], "file://", "")
+    cluster = keys.defaults.virtual_cluster or "default"
+    draft.put(["virtualCluster"], cluster, "defaults.virtualCluster")
+    if cluster != "default":
+        draft.put(["queue"], cluster, "defaults.virtualCluster")
+    for name, path in keys.secrets.items():
+        if path:
+            draft.paths.append(LocalPath(member("secrets", name), "secret", path))
+    _Roles(keys, draft, place, options).convert()
+    return draft
+
+
+class _Roles:
+    """Conversion of the roles of one configuration."""
+
+    def __init__(self, keys: JobKeys, draft: Draft, place: Place, options: Options) -> None:
+        self._keys, self._draft, self._place, self._options = keys, draft, place, options
+        self._findings = place.findings
+        self._volumes = storages(place.within("extras"), options)
+        self._known = self._prerequisites()
+        self._deployment = self._chosen_deployment()
+        self._secrets = {name: f"PAI_SECRET_{name}" for name in keys.secrets}
+
+    def convert(self) -> None:
+        self._draft.begin(["roles"], "taskRoles")
+        roles = self._place.within("taskRoles")
+        for name, role in self._keys.task_roles.items():
+            self._role(name, role, roles.within(name))
+            if len(self._keys.task_roles) > 1 and role.completion.min_succeeded_instances is None:
+                self._findings.warning(
+                    member(roles.path, name),
+                    "servers of OpenPAI end a job when all instances of one such role have succeeded; "
+                    "here the job goes on until all roles have ended",
+                    "`minSucceededInstances` in `completion`, -1 for never",
+                )
+
+    def _prerequisites(self) -> dict[tuple[str, str], tuple[PrerequisiteKeys, str]]:
+        """Return the prerequisites by type and name, each with its path."""
+        out: dict[tuple[str, str], tuple[PrerequisiteKeys, str]] = {}
+        for n, each in enumerate(self._keys.prerequisites):
+            path = element("prerequisites", n)
+            if each.name and out.setdefault((each.type, each.name), (each, path))[1] != path:
+                first = out[each.type, each.name][1]
+                self._findings.error(
+                    member(path, "name"), f"{first} has the same name", "a unique name"
+                )
+            if each.auth is not None:
+                self._check_auth(each.auth, member(path, "auth"))
+            for key, value in (("plugin", each.plugin), ("require", each.require)):
+                if value:
+                    self._findings.error(
+                        member(path, key), "jobscribe has no plugins", "its commands in `commands`"
+                    )
+            if each.failure_policy:
+                self._findings.warning(
+                    member(path, "failurePolicy"), "it has no effect", "leave it out"
+                )
+        return out
+
+    def _check_auth(self, auth: AuthKeys, path: str) -> None:
+        if auth.password is not None and "$secrets." not in str(auth.password):
+            self._findings.error(
+                member(path, "password"),
+                "a password in this file would be readable by others",
+                "no `auth`; the operator adds the registry to the pool (docs/docker.md)",
+            )
+            return
+        self._findings.warning(
+            path,
+            "jobscribe does not use it: the hosts log in to registries",
+            "ask the operator to add this registry to the pool (docs/docker.md)",
+        )
+
+    def _chosen_deployment(self) -> Mapping[str, DeploymentRoleKeys]:
+        names = [d.name for d in self._keys.deployments]
+        for n, deployment in enumerate(self._keys.deployments):
+            path = element("deployments", n)
+            if deployment.name and names.index(deployment.name) != n:
+                first = element("deployments", names.index(deployment.name))
+                self._findings.error(
+                    member(path, "name"), f"{first} has the same name", "a unique name"
+                )
+            for role in deployment.task_roles:
+                if role not in self._keys.task_roles:
+                    self._findings.error(
+                        member(member(path, "taskRoles"), role),
+                        "there is no such role",
+                        "a key of `taskRoles`",
+                    )
+        wanted = self._keys.defaults.deployment
+        if wanted and wanted not in names:
+            self._findings.error(
+                "defaults.deployment",
+                f"there is no deployment {quoted(wanted)}",
+                f"one of: {', '.join(names)}" if names else "no deployment",
+            )
+        found = next((d for d in self._keys.deployments if wanted and d.name == wanted), None)
+        return {} if found is None else found.task_roles
+
+    def _role(self, name: str, role: RoleKeys, here: Place) -> None:
+        top = ["roles", name]
+        self._draft.begin(top, here.path)
+        each, options = role.resource_per_instance, role.extra_container_options
+        resources = member(here.path, "resourcePerInstance")
+        completion = member(here.path, "completion")
+        shm = min(_SHM, each.memory_mb or _SHM) if options.shm_mb is None else options.shm_mb
+        for key, path, value in (
+            ("tasks", member(here.path, "instances"), role.instances),
+            ("cpu", member(resources, "cpu"), each.cpu or 1),
+            ("memory", member(resources, "memoryMB"), each.memory_mb or 1),
+            ("gpu", member(resources, "gpu"), each.gpu),
+            ("shm", member(member(here.path, "extraContainerOptions"), "shmMB"), shm or 1),
+            ("ports", member(resources, "ports"), dict(each.ports)),
+            ("command", member(here.path, "commands"), self._command(name, role, here) or "true"),
+            (
+                "minFailed",
+                member(completion, "minFailedInstances"),
+                role.completion.min_failed_instances,
+            ),
+            (
+                "minSucceeded",
+                member(completion, "minSucceededInstances"),
+                role.completion.min_succeeded_instances,
+            ),
+        ):
+            self._draft.put([*top, key], value, path)
+        image = self._prerequisite(role.docker_image, "dockerimage", "dockerImage", here)
+        if self._options.containers and image is not None:
+            self._draft.put([*top, "image"], _first(image[0]), member(image[1], "uri"))
+            self._draft.put([*top, "volumes"], self._volumes, "extras")
+        if options.infiniband:
+            self._findings.warning(
+                member(member(here.path, "extraContainerOptions"), "infiniband"),
+                "jobscribe does not set up InfiniBand",
+                "leave it out",
+            )
+        if role.task_retry_count:
+            self._findings.warning(
+                member(here.path, "taskRetryCount"),
+                "it has no effect: all tasks of a job are tried again together",
+                "`jobRetryCount`",
+            )
+
+    def _prerequisite(
+        self, name: str, type_: str, key: str, here: Place
+    ) -> tuple[PrerequisiteKeys, str] | None:
+        found = self._known.get((type_, name)) if name else None
+        if name and found is None:
+            here.error(
+                key,
+                f"there is no prerequisite {quoted(name)} of type {type_}",
+                "the name of a prerequisite",
+            )
+        return found
+
+    def _command(self, name: str, role: RoleKeys, here: Place) -> str:
+        """Return the command of a role: its folders, then the commands; the first failure ends it."""
+        parts: dict[str, tuple[PrerequisiteKeys, str]] = {}
+        for type_, wanted in (("data", role.data), ("output", role.output), ("script", role.script)):
+            if (found := self._prerequisite(wanted, type_, type_, here)) is not None:
+                parts[type_] = found
+        for n, wanted in enumerate(role.prerequisites):
+            if not any(wanted == known for _, known in self._known):
+                self._findings.error(
+                    element(member(here.path, "prerequisites"), n),
+                    f"there is no prerequisite {quoted(wanted)}",
+                    "the name of a prerequisite",
+                )
+        uris = {type_: self._uri(each, path) for type_, (each, path) in parts.items()}
+        known = {f"{type_}.uri": uri for type_, uri in uris.items()}
+        known |= {f"{type_}.name": each.name for type_, (each, _) in parts.items()}
+        templates = Templates(self._keys.parameters, self._secrets, known)
+        extra = self._deployment.get(name, DeploymentRoleKeys())
+        lines = [
+            self._rendered(templates, line, here)
+            for line in (*extra.pre_commands, *role.commands, *extra.post_commands)
+        ]
+        folders = Folders(
+            self._folder("data", uris, parts),
+            self._folder("output", uris, parts),
+            self._folder("script", uris, parts),
+        )
+        secrets = {
+            self._secrets[each]: self._keys.secrets[each] for each in sorted(templates.used)
+        }
+        before = task_script.lines(folders, secrets)
+        return f"{before}set -o errexit\n" + "\n".join(lines) if any(lines) else ""
+
+    def _uri(self, each: PrerequisiteKeys, path: str) -> str:
+        try:
+            text = Templates(self._keys.parameters, {}).rendered(_first(each), shell=False)
+        except InvalidForm as e:
+            self._once(member(path, "uri"), e)
+            return ""
+        known = {"PAI_DEFAULT_FS_URI": "file://", "PAI_JOB_NAME": self._keys.name}
+        known |= dict.fromkeys(("PAI_USER_NAME", "PAI_USERNAME"), self._options.user)
+        return task_script.local_path(text, known)
+
+    def _folder(
+        self,
+        type_: str,
+        uris: Mapping[str, str],
+        parts: Mapping[str, tuple[PrerequisiteKeys, str]],
+    ) -> str:
+        """Return the folder of a prerequisite. A script may be anything that commands fetch."""
+        uri = uris.get(type_, "")
+        if not uri or (type_ == "script" and not task_script.is_local(uri)):
+            return ""
+        path = parts[type_][1]
+        if self._findings.has_error(member(path, "uri")):
+            return ""
+        use = {"data": "dataDir", "output": "outputDir", "script": "codeDir"}[type_]
+        return check_folder(self._draft, Place({}, path, self._findings), "uri", use, uri)
+
+    def _rendered(self, templates: Templates, line: str, here: Place) -> str:
+        try:
+            return templates.rendered(line, shell=True)
+        except InvalidForm as e:
+            path = self._line_path(line, here)
+            self._once(path, e)
+            return ""
+
+    def _line_path(self, line: str, here: Place) -> str:
+        """Return the path of a command, which may be one of the deployment."""
+        commands = here.within("commands").data
+        if isinstance(commands, list) and line in commands:
+            return element(member(here.path, "commands"), commands.index(line))
+        return "deployments"
+
+    def _once(self, path: str, error: InvalidForm) -> None:
+        if not self._findings.has_error(path):
+            self._findings.error(path, str(error), error.right)
+
+
+def _first(each: PrerequisiteKeys) -> str:
+    if isinstance(each.uri, str):
+        return each.uri
+    return each.uri[0] if each.uri else ""
