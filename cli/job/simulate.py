@@ -59,7 +59,9 @@ def simulate(
     if problems or document is None:
         for problem in problems if not s.screen.json else ():
             s.screen.message(problem.sentence())
-        raise Refusal("badRequest", f"nothing was started: {path} has problems", {"problems": problems})
+        raise Refusal(
+            "badRequest", f"nothing was started: {path} has problems", {"problems": problems}
+        )
     task = prepare(document, job, role, index, folder, containers=not no_image)
     if not s.screen.json:
         where = f"in {task.image}" if task.image else "without a container"

@@ -86,7 +86,9 @@ def dry_run(s: Session, path: str, quiet: bool, options: FileOptions) -> None:
 def _checked(
     s: Session, path: str, quiet: bool, options: FileOptions
 ) -> tuple[JobDocument, list[Problem]]:
-    document, problems, warnings = read_document(path, options._replace(user=lambda: s.client().uid))
+    document, problems, warnings = read_document(
+        path, options._replace(user=lambda: s.client().uid)
+    )
     if options.for_openpai and document is not None and not document.openpai:
         raise click.UsageError(
             f"{options.for_openpai} with -f is for configurations of OpenPAI: put it into the file"

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 import msgspec
 
@@ -34,7 +34,10 @@ _ADDRESS = "127.0.0.1"
 _MAIN = "main"
 _DOCKER = "unix:///var/run/docker.sock"
 #: Names of files beside the evidence of a task in a container.
-_WRAPPER, _WRAPPER_TEXT = "wrapper.sh", 'exec 3>&2\ncd "$(dirname "$0")" && exec /bin/sh ./script.sh\n'
+_WRAPPER, _WRAPPER_TEXT = (
+    "wrapper.sh",
+    'exec 3>&2\ncd "$(dirname "$0")" && exec /bin/sh ./script.sh\n',
+)
 #: Exit code of `docker run` if it could not start the container.
 _NOT_STARTED = 125
 
@@ -210,18 +213,18 @@ def _free_ports(count: int, taken: set[int]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _run(task: Task, out: object) -> ExitInfo:
+def _run(task: Task, out: TextIO | None) -> ExitInfo:
     """Run the task as a child process; end what it leaves."""
     login = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")}
     identity = job_script.identity_variables(task.token, task.directory, task.directory)
     env = {**job_script.job_environment(login), **task.env, **identity}
     try:
         child = subprocess.Popen(
-            [*task.spec.wrap, *task.spec.command],
+            [*task.spec.wrap, *_command(task.spec)],
             cwd=task.directory,
             env=env,
             stdin=subprocess.DEVNULL,
-            stdout=out,  # type: ignore[arg-type]
+            stdout=out,
             start_new_session=True,
         )
     except OSError as e:
@@ -233,6 +236,13 @@ def _run(task: Task, out: object) -> ExitInfo:
     if child.returncode < 0:
         return ExitInfo(signal=-child.returncode, stop_reason=stopped)
     return ExitInfo(code=child.returncode, stop_reason=stopped)
+
+
+def _command(spec: TaskSpec) -> tuple[str, ...]:
+    """Return the command, as an agent on this machine starts it."""
+    if spec.command[:2] == job_script.TEXT and not os.access(job_script.TEXT[0], os.X_OK):
+        return ("/bin/sh", *spec.command[1:])
+    return spec.command
 
 
 def _wait(child: "subprocess.Popen[bytes]", spec: TaskSpec) -> str | None:
@@ -260,7 +270,7 @@ def _signal(child: "subprocess.Popen[bytes]", number: int) -> None:
 # ---- in a container
 
 
-def _run_in_container(task: Task, out: object) -> ExitInfo:
+def _run_in_container(task: Task, out: TextIO | None) -> ExitInfo:
     """Run the task in its image with `docker`, isolated and limited as the Docker driver does."""
     evidence = f"{task.directory}/.jobscribe"
     os.makedirs(evidence, exist_ok=True)
@@ -274,7 +284,7 @@ def _run_in_container(task: Task, out: object) -> ExitInfo:
         child = subprocess.Popen(
             words,
             stdin=subprocess.DEVNULL,
-            stdout=out,  # type: ignore[arg-type]
+            stdout=out,
         )
     except OSError as e:
         raise Refusal(

@@ -43,7 +43,8 @@ def convert_configuration(data: object, options: Options) -> Converted:
     findings = Findings()
     module = version1 if version_of(data) == 1 else version2
     draft = module.draft_of(data, findings, options)
-    description, errors = Description(()), ()
+    description = Description(())
+    errors: tuple[Problem, ...] = ()
     try:
         description = parse_description(draft.data)
         noted = description.warnings

@@ -74,9 +74,7 @@ def lines(folders: Folders, secrets: Mapping[str, str] = {}) -> str:
 def _output_lines(output: str) -> Iterable[str]:
     if output and not is_local(output):
         return [f"export PAI_OUTPUT_DIR={shell_quoted(output)}"]
-    value = (
-        shell_quoted(output) if output else f'"${{PAI_WORK_DIR%/*/*}}/{OUTPUT}/$PAI_JOB_NAME"'
-    )
+    value = shell_quoted(output) if output else f'"${{PAI_WORK_DIR%/*/*}}/{OUTPUT}/$PAI_JOB_NAME"'
     return [
         f"export PAI_OUTPUT_DIR={value}",
         f'mkdir -p -- "$PAI_OUTPUT_DIR" || {_fail("the output folder $PAI_OUTPUT_DIR cannot be created")}',
@@ -86,7 +84,9 @@ def _output_lines(output: str) -> Iterable[str]:
 def _data_lines(data: str) -> Iterable[str]:
     if not data:
         return []
-    check = f'[ -r "$PAI_DATA_DIR" ] || {_fail("the data $PAI_DATA_DIR cannot be read in this task")}'
+    check = (
+        f'[ -r "$PAI_DATA_DIR" ] || {_fail("the data $PAI_DATA_DIR cannot be read in this task")}'
+    )
     return [f"export PAI_DATA_DIR={shell_quoted(data)}", *([check] if is_local(data) else [])]
 
 
@@ -103,7 +103,7 @@ def _code_lines(code: str) -> Iterable[str]:
         export,
         f'[ -r "$PAI_CODE_DIR" ] || {_fail("the code $PAI_CODE_DIR cannot be read in this task")}',
         f'[ "$(du -skL -- "$PAI_CODE_DIR" | cut -f1)" -le {MAX_CODE // 1024} ] || {_fail(too_large)}',
-        f"rm -rf -- {name} && if [ -d \"$PAI_CODE_DIR\" ]; then cp -R -- \"$PAI_CODE_DIR\" {name}; "
+        f'rm -rf -- {name} && if [ -d "$PAI_CODE_DIR" ]; then cp -R -- "$PAI_CODE_DIR" {name}; '
         f'else mkdir {name} && tar -xf "$PAI_CODE_DIR" -C {name}; fi '
         f"&& find {name} -type f -exec chmod a-w {{}} + || {_fail('the code $PAI_CODE_DIR cannot be copied')}",
     ]

@@ -49,7 +49,10 @@ class Templates:
         elif found := _PREREQUISITE.fullmatch(inner):
             known = self._prerequisites.get(f"{found[1]}.{found[2]}")
             if known is None:
-                raise InvalidForm(f"the role has no {found[1]} for {quoted(match[0])}", f"`{found[1]}` of the role")
+                raise InvalidForm(
+                    f"the role has no {found[1]} for {quoted(match[0])}",
+                    f"`{found[1]}` of the role",
+                )
             value = known
         else:
             raise InvalidForm(f"{quoted(match[0])} is not a template", _FORMS)

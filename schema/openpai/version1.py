@@ -147,9 +147,7 @@ def _variables(keys: JobKeys, draft: Draft, place: Place) -> None:
     elif debug not in (None, False):
         envs.error("isDebug", f"it is {shown(debug)}", "true or false, without quotes")
     if keys.job_envs.get("paiAzRDMA") is True:
-        envs.findings.warning(
-            "jobEnvs.paiAzRDMA", "jobscribe does not set up RDMA", "leave it out"
-        )
+        envs.findings.warning("jobEnvs.paiAzRDMA", "jobscribe does not set up RDMA", "leave it out")
 
 
 def _folders(keys: JobKeys, draft: Draft, place: Place, options: Options) -> Folders:
@@ -197,9 +195,7 @@ def _note_ignored(keys: JobKeys, place: Place) -> None:
         )
 
 
-def _roles(
-    keys: JobKeys, draft: Draft, place: Place, folders: Folders, options: Options
-) -> None:
+def _roles(keys: JobKeys, draft: Draft, place: Place, folders: Folders, options: Options) -> None:
     draft.begin(["roles"], "taskRoles")
     volumes = storages(place.within("extras"), options)
     before = task_script.lines(folders)
