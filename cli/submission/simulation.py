@@ -279,7 +279,7 @@ def _run_in_container(task: Task, out: TextIO | None) -> ExitInfo:
         with open(f"{evidence}/{name}", "w", encoding="utf-8") as f:
             f.write(text)
     name = f"jobscribe-simulate-{os.getpid()}"
-    words = _docker_run(task, name, evidence)
+    words = docker_words(task, name, evidence)
     try:
         child = subprocess.Popen(
             words,
@@ -307,7 +307,8 @@ def _run_in_container(task: Task, out: TextIO | None) -> ExitInfo:
     )
 
 
-def _docker_run(task: Task, name: str, evidence: str) -> list[str]:
+def docker_words(task: Task, name: str, evidence: str) -> list[str]:
+    """Return the words of `docker run` for this task, in the foreground."""
     from ...drivers.docker.containers.specifications import docker_run, task_container
     from ...protocol.clusters.container_pool import Pool, PoolHost
 

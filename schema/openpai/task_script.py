@@ -17,6 +17,7 @@ MAX_CODE = 200_000_000
 #: Exit code of a failure that a retry cannot fix.
 _PERMANENT = 210
 _FILE = "file://"
+_VARIABLE = re.compile(r"\$\{(\w+)\}|\$(\w+)", re.ASCII)
 _OTHER_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _ARCHIVE = re.compile(r"\.(tar|tar\.gz|tgz|tar\.bz2|tar\.xz|tar\.zst)\Z")
 #: Folder of the outputs of a run without `outputDir`, in its run directory.
@@ -41,8 +42,7 @@ def local_path(value: str, variables: Mapping[str, str]) -> str:
 
     variables: `$NAME` in the value, which OpenPAI replaces at submission.
     """
-    for name in sorted(variables, key=len, reverse=True):
-        value = value.replace(f"${{{name}}}", variables[name]).replace(f"${name}", variables[name])
+    value = _VARIABLE.sub(lambda m: variables.get(m[1] or m[2], m[0]), value)
     if value.startswith(_FILE):
         value = value[len(_FILE) :]
     return "/" + value.lstrip("/") if value.startswith("/") else value

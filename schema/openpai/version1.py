@@ -35,7 +35,11 @@ WORDS = {
 #: OpenPAI keeps the container of a failed task for a week.
 _DEBUG = "7d"
 _FOREVER = -2
-_MEMORY = Annotated[int, msgspec.Meta(ge=100, le=2**40), Form("a whole number of MB")]
+_MEMORY = Annotated[
+    int,
+    msgspec.Meta(ge=100, le=2**40),
+    Form("a whole number of MB", aliases=("memory", "memoryMb")),
+]
 
 
 def _retries(value: Any) -> Any:
@@ -65,15 +69,19 @@ class PortKeys(_Keys, frozen=True, kw_only=True):
 
 class RoleKeys(_Keys, frozen=True, kw_only=True):
     name: Annotated[Role, Form(f"the name of a role: {ROLE_NAME}")]
-    task_number: TaskCount = 1
-    cpu_number: Cores = 1
+    task_number: Annotated[TaskCount, Form(aliases=("tasks", "instances"))] = 1
+    cpu_number: Annotated[Cores, Form(aliases=("cpu", "cpus", "cores"))] = 1
     memory_mb: _MEMORY = msgspec.field(name="memoryMB", default=100)
     shm_mb: Mib | None = msgspec.field(name="shmMB", default=None)
-    gpu_number: Gpus = 0
-    port_list: tuple[PortKeys, ...] = ()
+    gpu_number: Annotated[Gpus, Form(aliases=("gpu", "gpus"))] = 0
+    port_list: Annotated[tuple[PortKeys, ...], Form(aliases=("ports",))] = ()
     command: Annotated[str, Form("the command as a text", _command)]
-    min_failed_task_count: Annotated[int, msgspec.Meta(ge=1)] | None = 1
-    min_succeeded_task_count: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    min_failed_task_count: (
+        Annotated[int, msgspec.Meta(ge=1), Form(aliases=("minFailed",))] | None
+    ) = 1
+    min_succeeded_task_count: (
+        Annotated[int, msgspec.Meta(ge=1), Form(aliases=("minSucceeded",))] | None
+    ) = None
 
 
 class JobKeys(_Keys, frozen=True, kw_only=True):

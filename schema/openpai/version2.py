@@ -61,7 +61,11 @@ class _Roles:
         self._volumes = storages(place.within("extras"), options)
         self._known = self._prerequisites()
         self._deployment = self._chosen_deployment()
-        self._secrets = {name: f"PAI_SECRET_{name}" for name in keys.secrets}
+        # those with an invalid value, too, so that commands with them are no further problem
+        names = place.within("secrets").data
+        self._secrets = {
+            name: f"PAI_SECRET_{name}" for name in (names if isinstance(names, dict) else {})
+        }
 
     def convert(self) -> None:
         self._draft.begin(["roles"], "taskRoles")
@@ -226,7 +230,8 @@ class _Roles:
             self._folder("output", uris, parts),
             self._folder("script", uris, parts),
         )
-        secrets = {self._secrets[each]: self._keys.secrets[each] for each in sorted(templates.used)}
+        files = self._keys.secrets
+        secrets = {self._secrets[name]: files.get(name, "") for name in sorted(templates.used)}
         before = task_script.lines(folders, secrets)
         return f"{before}set -o errexit\n" + "\n".join(lines) if any(lines) else ""
 
