@@ -5,6 +5,7 @@ Command, environment, `job.json` and container are made by the functions that th
 
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -273,7 +274,9 @@ def _signal(child: "subprocess.Popen[bytes]", number: int) -> None:
 def _run_in_container(task: Task, out: TextIO | None) -> ExitInfo:
     """Run the task in its image with `docker`, isolated and limited as the Docker driver does."""
     evidence = f"{task.directory}/.jobscribe"
-    os.makedirs(evidence, exist_ok=True)
+    # an earlier simulation in this directory left an exit code
+    shutil.rmtree(evidence, ignore_errors=True)
+    os.makedirs(evidence)
     script = job_script.script(task.token, task.spec, {}, evidence)
     for name, text in ((_WRAPPER, _WRAPPER_TEXT), (evidence_folder.SCRIPT, script)):
         with open(f"{evidence}/{name}", "w", encoding="utf-8") as f:

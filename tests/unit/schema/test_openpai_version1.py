@@ -116,7 +116,12 @@ def test_every_key_is_converted() -> None:
         "PAI_DATA_DIR": f"/{USER}/data",
         "PAI_OUTPUT_DIR": "/out/a.b_c-d",
         "PAI_CODE_DIR": f"/{USER}/code.tar.gz",
-        **{"a": "1", "b": "x y", "c": "true", "d": "0.001", "e": "2", "isDebug": "true"},
+        "a": "1",
+        "b": "x y",
+        "c": "true",
+        "d": "0.001",
+        "e": "2",
+        "isDebug": "true",
     }
     assert (role.tasks, role.cpu, role.memory_mb, role.shm_mb, role.gpu) == (2, 3, 400, 300, 1)
     assert [(p.label, p.begin, p.count) for p in role.ports] == [("grpc", 0, 2)]
