@@ -37,7 +37,7 @@ _DEBUG = "7d"
 _FOREVER = -2
 _MEMORY = Annotated[
     int,
-    msgspec.Meta(ge=100, le=2**40),
+    msgspec.Meta(ge=100),
     Form("a whole number of MB", aliases=("memory", "memoryMb")),
 ]
 
