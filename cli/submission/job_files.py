@@ -57,7 +57,8 @@ def dry_run(s: Session, path: str, quiet: bool, options: FileOptions) -> None:
         planned = build_runs(document.description, client.uid, random_ids.simulation_id)
     except InvalidDocument as e:
         raise _refused(s, document.located(e.problems), document.name) from None
-    items, problems = [], []
+    items: list[dict[str, Any]] = []
+    problems = [p for job in planned if job.job.unique and (p := _taken(s, job)) is not None]
     for job in planned:
         try:
             # The plan shows dependencies by job name: computeJids do not exist yet.
@@ -81,6 +82,19 @@ def dry_run(s: Session, path: str, quiet: bool, options: FileOptions) -> None:
         return
     for item in items:
         show(s.screen, item)
+
+
+def _taken(s: Session, job: JobRuns) -> Problem | None:
+    """Return a problem if the user has a job with this unique name."""
+    jid = job.jids()[0]
+    try:
+        found = s.client().status(jid)
+    except ClientError as e:
+        if e.code != "notFound":
+            raise
+        return None
+    sentence = f"you have a job with this name already: {jid}, which is {found.state}"
+    return Problem(path=member(job.job.path, "name"), problem=sentence, right="another name")
 
 
 def _checked(

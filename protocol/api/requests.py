@@ -123,7 +123,8 @@ class RunSimulation(_Request, frozen=True, kw_only=True):
     req_id: ReqId
     run: RunSpec
     force_run: bool = False
-    only_new: bool = False
+    # unset by default, so that a supervisor of the previous version accepts the request
+    only_new: bool | msgspec.UnsetType = msgspec.UNSET
     compute_job_serial: KnownSerial = 0
 
 

@@ -60,6 +60,8 @@ class _Roles:
         self._findings = place.findings
         self._volumes = storages(place.within("extras"), options)
         self._known = self._prerequisites()
+        #: the path of the default deployment
+        self._deployed_at = ""
         self._deployment = self._chosen_deployment()
         # those with an invalid value, too, so that commands with them are no further problem
         names = place.within("secrets").data
@@ -140,8 +142,10 @@ class _Roles:
                 f"there is no deployment {quoted(wanted)}",
                 f"one of: {', '.join(names)}" if names else "no deployment",
             )
-        found = next((d for d in self._keys.deployments if wanted and d.name == wanted), None)
-        return {} if found is None else found.task_roles
+        if not wanted or wanted not in names:
+            return {}
+        self._deployed_at = element("deployments", names.index(wanted))
+        return self._keys.deployments[names.index(wanted)].task_roles
 
     def _role(self, name: str, role: RoleKeys, here: Place) -> None:
         top = ["roles", name]
@@ -216,14 +220,26 @@ class _Roles:
                     f"there is no prerequisite {quoted(wanted)}",
                     "the name of a prerequisite",
                 )
+        if role.prerequisites:
+            self._findings.warning(
+                member(here.path, "prerequisites"),
+                "it has no effect: jobscribe has no plugins",
+                "`dockerImage`, `data`, `output` or `script`",
+            )
         uris = {type_: self._uri(each, path) for type_, (each, path) in parts.items()}
         known = {f"{type_}.uri": uri for type_, uri in uris.items()}
         known |= {f"{type_}.name": each.name for type_, (each, _) in parts.items()}
         templates = Templates(self._keys.parameters, self._secrets, known)
         extra = self._deployment.get(name, DeploymentRoleKeys())
+        deployed = member(member(self._deployed_at, "taskRoles"), name)
         lines = [
-            self._rendered(templates, line, here)
-            for line in (*extra.pre_commands, *role.commands, *extra.post_commands)
+            self._rendered(templates, line, element(path, n))
+            for path, block in (
+                (member(deployed, "preCommands"), extra.pre_commands),
+                (member(here.path, "commands"), role.commands),
+                (member(deployed, "postCommands"), extra.post_commands),
+            )
+            for n, line in enumerate(block)
         ]
         folders = Folders(
             self._folder("data", uris, parts),
@@ -261,20 +277,12 @@ class _Roles:
         use = {"data": "dataDir", "output": "outputDir", "script": "codeDir"}[type_]
         return check_folder(self._draft, Place({}, path, self._findings), "uri", use, uri)
 
-    def _rendered(self, templates: Templates, line: str, here: Place) -> str:
+    def _rendered(self, templates: Templates, line: str, path: str) -> str:
         try:
             return templates.rendered(line, shell=True)
         except InvalidForm as e:
-            path = self._line_path(line, here)
             self._once(path, e)
             return ""
-
-    def _line_path(self, line: str, here: Place) -> str:
-        """Return the path of a command, which may be one of the deployment."""
-        commands = here.within("commands").data
-        if isinstance(commands, list) and line in commands:
-            return element(member(here.path, "commands"), commands.index(line))
-        return "deployments"
 
     def _once(self, path: str, error: InvalidForm) -> None:
         if not self._findings.has_error(path):

@@ -64,7 +64,7 @@ async def submit(service: RunService, request: RunDescription) -> dict[str, Any]
 def _requests(req_id: str, jobs: Sequence[JobRuns]) -> Iterator[RunSimulation]:
     runs = ((job.job.unique, spec) for job in jobs for spec in job.specs)
     for n, (unique, spec) in enumerate(runs):
-        yield RunSimulation(req_id=f"{req_id}.{n}", run=spec, only_new=unique)
+        yield RunSimulation(req_id=f"{req_id}.{n}", run=spec, only_new=unique or msgspec.UNSET)
 
 
 def _job_runs(

@@ -43,7 +43,7 @@ def submit(tx: Transaction, input_: Submit) -> None:
         )
     job = tx.world.jobs.get(jid) or Job(jid=jid)
     run = job.run
-    if run is not None and request.only_new:
+    if run is not None and request.only_new is True:
         raise Refusal(
             "nameTaken",
             f"you have a job with the name {spec.sim_name!a} already: {jid}, which is {run.status}",

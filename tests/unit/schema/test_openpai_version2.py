@@ -234,7 +234,7 @@ def test_every_key_is_converted() -> None:
         (
             {**JOB, "deployments": [{"name": "a", "taskRoles": {"main": {"preCommands": ["<% x %>"]}}}],
              "defaults": {"deployment": "a"}},
-            "deployments",
+            "deployments[0].taskRoles.main.preCommands[0]",
             "not a template",
         ),
     ],
@@ -290,6 +290,7 @@ def test_the_value_of_a_secret_is_no_part_of_the_run() -> None:
     ("job", "path"),
     [
         (with_role(taskRetryCount=1), "taskRoles.main.taskRetryCount"),
+        (with_role(prerequisites=["img"]), "taskRoles.main.prerequisites"),
         (
             with_role(extraContainerOptions={"infiniband": True}),
             "taskRoles.main.extraContainerOptions.infiniband",

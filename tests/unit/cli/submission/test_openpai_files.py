@@ -82,6 +82,16 @@ def test_a_problem_that_the_supervisor_finds_has_its_line(
     assert not fake.jobs
 
 
+def test_a_dry_run_finds_out_that_the_name_is_taken(run: Run, fake: Fake, example: Any) -> None:
+    path = example()
+    assert run("job", "submit", "-f", path, "--dry-run").code == 0
+    assert not fake.jobs
+    assert run("job", "submit", "-f", path).code == 0
+    ended = run("job", "submit", "-f", path, "--dry-run")
+    assert ended.code == 125
+    assert f"{path}:3: jobName: you have a job with this name already" in ended.err
+
+
 @pytest.mark.parametrize("more", [("--driver", "docker"), ("--no-image",)])
 def test_other_files_have_no_options(run: Run, tmp_path: Path, more: tuple[str, ...]) -> None:
     path = tmp_path / "own.yaml"
