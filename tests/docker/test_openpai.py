@@ -49,7 +49,7 @@ def test_the_example_runs_in_its_image_and_a_secret_stays_in_its_file(
         text = text.replace("parameters:", f"secrets: {{pw: {{file: {folder}/pw}}}}\nparameters:")
         text = text.replace(
             "[echo before]",
-            f'[\'echo "<% $secrets.pw %>" | wc -c > size; env | grep -c canary > n || true; mv n began; '
+            '[\'echo "<% $secrets.pw %>" | wc -c > size; env | grep -c canary > n || true; mv n began; '
             "until [ -e ../../go ]; do sleep 0.05; done']",
         )
         job = submitted(site, client, tmp_path / "sums.yaml", text)

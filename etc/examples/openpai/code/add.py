@@ -1,6 +1,7 @@
 """Adds up the numbers of all servers (`host:port,host:port`) and prints the sum, times a factor."""
 
 import argparse
+import sys
 import time
 import urllib.request
 
@@ -17,4 +18,4 @@ for server in given.servers.split(","):
             break
         except OSError:
             time.sleep(0.1)
-print(given.factor * total)
+sys.stdout.write(f"{given.factor * total}\n")
