@@ -61,6 +61,8 @@ BulkReqId = Annotated[
     str, msgspec.Meta(pattern=r"^[A-Za-z0-9_:-]{8,56}\Z"), Form("8 to 56 letters, digits or _ : -")
 ]
 MAX_BULK = 10_000
+#: Characters of a configuration that is kept with its run.
+MAX_CONFIG = 64 * 1024
 
 
 class _Request(
@@ -111,6 +113,8 @@ class RunSpec(_Request, frozen=True, kw_only=True):
     active_plan: Plan | None = None
     #: resources requested from the cluster; only with the driver sbatch
     batch: BatchRequest | msgspec.UnsetType = msgspec.UNSET
+    #: the text of the configuration from which the run was made, without the values of secrets
+    config: Annotated[str, msgspec.Meta(max_length=MAX_CONFIG)] | msgspec.UnsetType = msgspec.UNSET
 
 
 class RunSimulation(_Request, frozen=True, kw_only=True):

@@ -35,8 +35,11 @@ async def run_description(h: Handler) -> Any:
     return await submit(h.runs, request)
 
 
-async def submit(service: RunService, request: RunDescription) -> dict[str, Any]:
+async def submit(
+    service: RunService, request: RunDescription, config: str | msgspec.UnsetType = msgspec.UNSET
+) -> dict[str, Any]:
     """Submit a job description. Return the replies of the runs by job name when they are durable.
+    config: the text from which it was made, kept with its runs.
 
     Raises Refusal; if the description has any problem, nothing is stored.
     """
@@ -51,7 +54,7 @@ async def submit(service: RunService, request: RunDescription) -> dict[str, Any]
         raise Refusal(
             "badRequest", e.sentence, {"problems": e.problems, "warnings": e.warnings}
         ) from None
-    replies = await service.submit_each(_requests(request.req_id, jobs))
+    replies = await service.submit_each(_requests(request.req_id, jobs, config))
     _check_replies(replies)
     left = iter(replies)
     return {
@@ -61,9 +64,12 @@ async def submit(service: RunService, request: RunDescription) -> dict[str, Any]
     }
 
 
-def _requests(req_id: str, jobs: Sequence[JobRuns]) -> Iterator[RunSimulation]:
+def _requests(
+    req_id: str, jobs: Sequence[JobRuns], config: str | msgspec.UnsetType
+) -> Iterator[RunSimulation]:
     runs = ((job.job.unique, spec) for job in jobs for spec in job.specs)
     for n, (unique, spec) in enumerate(runs):
+        spec = msgspec.structs.replace(spec, config=config)
         yield RunSimulation(req_id=f"{req_id}.{n}", run=spec, only_new=unique or msgspec.UNSET)
 
 

@@ -42,6 +42,10 @@ class Subject(enum.Enum):
     QUERY = enum.auto()
     #: the query arguments `uid` and `computeJid`; without both as in BODY_OR_ALL
     QUERY_OR_ALL = enum.auto()
+    #: the part `{uid}` of the path
+    PATH = enum.auto()
+    #: the query argument `username`, which may list several; without it as in BODY_OR_ALL
+    USERNAMES_OR_ALL = enum.auto()
 
 
 class Rights(NamedTuple):
@@ -98,7 +102,7 @@ async def check_subjects(
     query: Callable[[str], str | None],
 ) -> bytes:
     """Return the body of the request, with its user. When this returns, acts for other users are
-    on record. Raises Refusal.
+    on record. query: returns an argument of the query, or for PATH a part of the path. Raises Refusal.
     """
     found = await _found(principal, rights.subject, body, query)
     others: dict[str, str | None] = {}
@@ -119,7 +123,10 @@ async def _found(
     match subject:
         case Subject.NOBODY | Subject.ALL:
             return _Found((), body)
-        case Subject.QUERY:
+        case Subject.USERNAMES_OR_ALL:
+            names = [n for n in (query("username") or "").split(",") if n]
+            return _Found([(name, None) for name in names], body)
+        case Subject.QUERY | Subject.PATH:
             return _Found(_one(query("uid"), None), body)
         case Subject.QUERY_OR_ALL:
             jid = query("computeJid")

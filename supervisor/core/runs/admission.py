@@ -16,7 +16,7 @@ from ....db.store.contract import Receipt
 from ....protocol.api.requests import RunSimulation, RunSpec
 from ....protocol.errors import Refusal
 from ....protocol.ids import compute_jid
-from ....protocol.jobs.status import COMPLETED
+from ....protocol.jobs.status import COMPLETED, PURGED
 from ..interface.effects import ReplyStatus
 from ..interface.inputs import Submit
 from ..resources import gang_allocator, host_selection, unschedulable
@@ -43,7 +43,7 @@ def submit(tx: Transaction, input_: Submit) -> None:
         )
     job = tx.world.jobs.get(jid) or Job(jid=jid)
     run = job.run
-    if run is not None and request.only_new is True:
+    if run is not None and request.only_new is True and run.status != PURGED:
         raise Refusal(
             "nameTaken",
             f"you have a job with the name {spec.sim_name!a} already: {jid}, which is {run.status}",
