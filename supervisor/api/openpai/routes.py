@@ -24,7 +24,7 @@ def _clusters(version: str) -> tuple[Route, Route]:
 
 
 ROUTES = (
-    _Route("/api/v1/token", version1.token, None, Subject.NOBODY),
+    _Route("/api/v1/token", version1.token, "any", Subject.NOBODY),
     _Route("/api/v1/jobs", version1.job_list, "read", _ALL, ("GET",)),
     _Route(_OF_USER, version1.user_job_list, "read", _OWN, ("GET",)),
     _Route(_OF_USER, version1.create, "control", _OWN),

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import msgspec
-
 from ....protocol.errors import Refusal
 from ..transport.request_handler import Handler
 from . import clusters, documents, jobs
@@ -11,40 +9,15 @@ from . import clusters, documents, jobs
 _BEARER = "Bearer "
 
 
-class _SignIn(msgspec.Struct):
-    username: str
-    password: str
-    expiration: int | None = None
-
-
 async def token(h: Handler) -> Any:
-    """Answer with the API token that was given as the password: it is the token for later requests.
-
-    Its expiry was decided when it was created.
+    """Answer with the API token of the sender. A password is no way to get one: the body of an unknown
+    sender is never read.
     """
-    try:
-        given = msgspec.json.decode(h.raw_body, type=_SignIn)
-    except msgspec.MsgspecError:
-        raise Refusal("badRequest", "the body must have `username` and `password`") from None
-    finally:
-        h.forget_body()
-    access = h.services.access
-    try:
-        sender = access.principal(
-            _BEARER + given.password, None, monitors=False, peer=h.request.remote_ip or ""
-        )
-    except Refusal as e:
-        if e.http != 401:
-            raise
-        sender = None
-    if sender is None or sender.token is None or sender.uid != given.username:
-        raise Refusal(
-            "badRequest",
-            "user name and password do not fit; the password is an API token"
-            " ('jobscribe auth token create')",
-            {"pai": "IncorrectPasswordError"},
-        )
-    return {"token": given.password, "user": sender.uid, "admin": sender.role == "admin"}
+    sender = h.principal
+    if sender.token is None:
+        raise Refusal("forbidden", "the sender has no API token")
+    text = h.request.headers.get("Authorization", "").removeprefix(_BEARER)
+    return {"token": text, "user": sender.uid, "admin": sender.role == "admin"}
 
 
 async def job_list(h: Handler) -> Any:

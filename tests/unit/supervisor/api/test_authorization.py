@@ -52,11 +52,12 @@ SITE = {
     "/metrics",
     "/health",
 }
-OPEN = {"/live", "/livez", "/readyz", "/.*", "/api/v1/token"}
+OPEN = {"/live", "/livez", "/readyz", "/.*"}
 #: open to all authenticated senders: they concern no user, or the user of the token
 ANYBODY = {
     "/api/apps",
     "/api/whoami",
+    "/api/v1/token",
     "/api/v2/jobs",
     *(f"/api/{v}/virtual-clusters{one}" for v in ("v1", "v2") for one in ("", "/{name}")),
 }
