@@ -92,6 +92,16 @@ CODES: dict[str, Code] = {
     "tooManyRuns": Code(
         429, True, "wait until some of your runs have ended, then send the same request again"
     ),
+    "hoursUsedUp": Code(
+        403,
+        False,
+        "wait for the next month, or ask the operator for more hours; 'jobscribe usage --by month' shows what was used",
+    ),
+    "quotaExceeded": Code(
+        403,
+        False,
+        "remove files that you do not need, then send the same request again; 'jobscribe usage --disk' shows the largest ones",
+    ),
     "storageUnavailable": Code(
         503, True, "free disk space or repair the store, then send the same request again"
     ),

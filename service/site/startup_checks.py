@@ -119,6 +119,7 @@ def _queue_problems(path: str, queues: Queues, settings: Settings) -> Iterator[R
     for where, limits in (
         ("limits", queues.limits),
         *((f"plans.{name}", queues.limits_of(name)) for name in queues.plans),
+        *((f"users.{uid}", queues.limits_of(None, uid)) for uid in queues.users),
     ):
         for kind in ("sequential", "parallel"):
             limit = getattr(limits, kind)

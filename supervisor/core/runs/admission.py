@@ -62,7 +62,7 @@ def submit(tx: Transaction, input_: Submit) -> None:
     reason = _too_much(tx.world.policy, spec)
     if reason is not None:
         raise Refusal("resourceExceeded", reason)
-    spec = user_limits.applied(tx.world, spec)
+    spec = user_limits.applied(tx.world, spec, tx.now)
     waits = dependencies.unfinished(tx, spec, jid)
     serial = max((run.serial if run else 0) + 1, int(tx.now.wall), tx.world.policy.serial_floor)
     tx.record(
