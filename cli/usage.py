@@ -33,7 +33,11 @@ def _date(ctx: click.Context, param: click.Parameter, value: str | None) -> str 
 
 
 @command()
-@click.option("--all-users", is_flag=True, help="Usage of all users.")
+@click.option(
+    "--all-users",
+    is_flag=True,
+    help="Usage of all users whose data you may see: for a group admin, those of the groups.",
+)
 @click.option(
     "--since",
     metavar="MONTH|DAY",

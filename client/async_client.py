@@ -447,7 +447,10 @@ class AsyncClient:
         by: Sequence[UsageGroup] = ("user",),
         all_users: bool = False,
     ) -> dict[str, Any]:
-        """Return the summed usage of ended runs: {"by", "rows", "total"}."""
+        """Return the summed usage of ended runs: {"by", "rows", "total"}.
+
+        all_users: of all users whose data this one may see.
+        """
         return await self._do(
             operations.for_users(lambda uid: requests.usage(uid, since, until, by), all_users)
         )

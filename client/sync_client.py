@@ -527,7 +527,8 @@ class Client:
     ) -> dict[str, Any]:
         """Return the summed usage of ended runs: {"by", "rows", "total"}. See docs/usage.md.
 
-        since, until: first and last month or day (UTC), such as 2026-01 or 2026-01-15.
+        since, until: first and last month or day (UTC), such as 2026-01 or 2026-01-15. all_users: of
+        all users whose data this one may see.
         """
         return self._do(
             operations.for_users(lambda uid: requests.usage(uid, since, until, by), all_users)

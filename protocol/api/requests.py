@@ -408,7 +408,7 @@ class JobMetrics(_Request, frozen=True, kw_only=True):
 
 
 #: What a report of usage can sum by.
-UsageGroup = Literal["user", "queue", "app", "driver", "kind", "month", "day"]
+UsageGroup = Literal["user", "group", "queue", "app", "driver", "kind", "month", "day"]
 UsageDate = Annotated[
     str,
     msgspec.Meta(pattern=r"^[0-9]{4}-(0[1-9]|1[0-2])(-(0[1-9]|[12][0-9]|3[01]))?\Z"),
@@ -417,14 +417,15 @@ UsageDate = Annotated[
 
 
 class UsageReport(_Request, frozen=True, kw_only=True):
-    """Sum the usage of ended runs of one user, or of all users if `uid` is absent. since, until: first
-    and last month or day (UTC). by: one row for each combination of these.
+    """Sum the usage of ended runs of one user. If `uid` is absent: of all users whose data the sender
+    may see. since, until: first and last month or day (UTC). by: one row for each combination of
+    these. A group is one of the present members of the users file.
     """
 
     uid: Uid | None = None
     since: UsageDate | None = None
     until: UsageDate | None = None
-    by: Annotated[tuple[UsageGroup, ...], msgspec.Meta(max_length=7), Form(unique=True)] = ("user",)
+    by: Annotated[tuple[UsageGroup, ...], msgspec.Meta(max_length=8), Form(unique=True)] = ("user",)
 
 
 #: Passwords, one-time codes, private keys and certificates: never logged, never stored.

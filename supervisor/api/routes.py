@@ -83,7 +83,7 @@ ROUTES = (
     Route("/api/group-cancel", run_groups.group_cancel, "control", Subject.BODY),
     Route("/api/job-log", runs.job_log, "read", Subject.BODY),
     Route("/api/job-metrics", usage.job_metrics, "read", Subject.BODY),
-    Route("/api/usage", usage.usage, "read", Subject.BODY_OR_ALL),
+    Route("/api/usage", usage.usage, "read", Subject.BODY_OR_MEMBERS),
     Route("/api/job-story", runs.job_story, "read", Subject.BODY),
     Route("/api/job-why", runs.job_why, "read", Subject.BODY),
     Route("/api/trace", runs.trace_id, "read", Subject.BODY_OR_ALL),

@@ -1,10 +1,12 @@
 """Resource usage of jobs, and reports of accounted usage."""
 
+from functools import cache
 from typing import Any
 
 from ....protocol.api.requests import JobMetrics, UsageReport
 from ....protocol.errors import Refusal
 from ....protocol.ids import Token
+from ....service.site.users_file import Users
 from ...runs.groups import gently
 from ...usage import accounting
 from ..transport.request_handler import Handler
@@ -37,7 +39,15 @@ async def usage(h: Handler) -> Any:
     since = 0 if request.since is None else accounting.span_of(request.since)[0]
     until = _END if request.until is None else accounting.span_of(request.until)[1]
     rows = h.runs.engine.store.usage(since, until, request.uid)
-    report = accounting.Report(request.by)
+    principal, users = h.principal, h.services.access.users
+    admin = principal.uid if principal.role == "groupAdmin" else None
+    report = accounting.Report(request.by, cache(lambda uid: _groups(users, uid, admin)))
     async for row in gently(rows):
-        report.add(row)
+        if request.uid is not None or principal.may_act_for(row.uid):
+            report.add(row)
     return {"state": "ok", **report.answer()}
+
+
+def _groups(users: Users, uid: str, admin: str | None) -> tuple[str, ...]:
+    """Return the groups of a user. admin: a group admin, who sees other users' own groups only."""
+    return users.groups_of(uid, None if uid == admin else admin)

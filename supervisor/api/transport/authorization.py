@@ -35,6 +35,8 @@ class Subject(enum.Enum):
     BODY = enum.auto()
     #: the same; without it, administrators get data of all users, and others their own
     BODY_OR_ALL = enum.auto()
+    #: the same; without it, group admins get the data of their members and their own
+    BODY_OR_MEMBERS = enum.auto()
     #: the field `run.uid`, or `uid` of each of `runs`
     RUN = enum.auto()
     RUNS = enum.auto()
@@ -132,12 +134,14 @@ async def _found(
             jid = query("computeJid")
             owner = () if jid is None else ((jid.partition("-")[0], jid),)
             return _Found((*_one(query("uid"), None), *owner), body)
-        case Subject.BODY | Subject.BODY_OR_ALL:
+        case Subject.BODY | Subject.BODY_OR_ALL | Subject.BODY_OR_MEMBERS:
             named = _decoded(body, _Named)
             own = principal.uid
             if named.uid is None and own is not None:
-                if subject is Subject.BODY_OR_ALL and principal.all_users:
+                if subject is not Subject.BODY and principal.all_users:
                     return _Found((), body)
+                if subject is Subject.BODY_OR_MEMBERS and principal.role == "groupAdmin":
+                    return _Found([(uid, None) for uid in sorted(principal.members)], body)
                 named.uid, body = own, _with_uid(body, own)
             return _Found(_one(named.uid, named.compute_jid), body)
         case Subject.RUN:

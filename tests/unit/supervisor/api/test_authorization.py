@@ -19,6 +19,8 @@ from access_kit import Clock, access
 from in_memory_supervisor import InMemorySupervisor
 
 from jobscribe.db.events.events import AUDIT, ActedForUser
+from jobscribe.db.events.usage_row import UsageRow
+from jobscribe.db.store.contract import Batch
 from jobscribe.protocol.api.requests import RunSimulation, RunSpec
 from jobscribe.protocol.api.tokens import SCOPES
 from jobscribe.protocol.errors import Refusal
@@ -52,6 +54,7 @@ SITE = {
     "/metrics",
     "/health",
 }
+BODIES = (Subject.BODY, Subject.BODY_OR_ALL, Subject.BODY_OR_MEMBERS)
 OPEN = {"/live", "/livez", "/readyz", "/.*"}
 #: open to all authenticated senders: they concern no user, or the user of the token
 ANYBODY = {
@@ -157,7 +160,7 @@ class Site:
             path = path.replace(f"{{{part}}}", (uid or ANN) if part == "uid" else "0")
         if uid is not None:
             match route.subject:
-                case Subject.BODY | Subject.BODY_OR_ALL:
+                case Subject.BODY | Subject.BODY_OR_ALL | Subject.BODY_OR_MEMBERS:
                     body = {"uid": uid, "computeJid": JID}
                 case Subject.RUN:
                     body = {"run": {"uid": uid, "simulationId": "sim00001"}}
@@ -358,13 +361,13 @@ async def test_a_request_without_a_user_is_that_of_the_token(
     site: Site, route: Route, null: bool
 ) -> None:
     token = await site.token(ANN)
-    if null and route.subject in (Subject.BODY, Subject.BODY_OR_ALL):
+    if null and route.subject in BODIES:
         # the body is as long with a uid as with blanks and null
         answer = await site.ask("POST", route.path, token, {"uid": None, "a": [1, 2, 3]})
     else:
         answer = await site.send(route, token, None)
     assert answer.code == 200, answer
-    if route.subject in (Subject.BODY, Subject.BODY_OR_ALL):
+    if route.subject in BODIES:
         assert answer.body["body"]["uid"] == ANN
     elif route.subject is Subject.RUN:
         assert answer.body["body"]["run"]["uid"] == ANN
@@ -612,3 +615,71 @@ async def test_a_flood_with_one_token_is_slowed_down_and_no_other(
         )
     finally:
         await site.close()
+
+
+# ---- usage by group
+
+
+@pytest.fixture
+async def used() -> AsyncIterator[Site]:
+    made = Site(real=True)
+    for n, uid in enumerate((ANN, BOB, CHIEF, ADMIN)):
+        usage = UsageRow(
+            start=1_700_000_000 // 3600 * 3600,
+            span="hour",
+            uid=uid,
+            queue="default",
+            driver="local",
+            kind="sequential",
+            simulation_type="myapp",
+            core_ms=1000 * 2**n,
+        )
+        made.in_memory.store.append(Batch(writes=(), usage=(usage,)), lambda result: None)
+    yield made
+    await made.close()
+
+
+@pytest.mark.parametrize(
+    ("sender", "named", "groups", "users"),
+    [
+        # the group has an administrator as a member, whose role a group admin does not outrank
+        (CHIEF, None, {"physics": 5.0}, {ANN: 1.0, CHIEF: 4.0}),
+        (CHIEF, ANN, {"physics": 1.0}, {ANN: 1.0}),
+        (CHIEF, CHIEF, {"physics": 4.0}, {CHIEF: 4.0}),
+        (ADMIN, None, {"-": 2.0, "physics": 13.0}, {ANN: 1.0, BOB: 2.0, CHIEF: 4.0, ADMIN: 8.0}),
+        (ANN, None, {"physics": 1.0}, {ANN: 1.0}),
+        (BOB, None, {"-": 2.0}, {BOB: 2.0}),
+        (None, None, {"-": 2.0, "physics": 13.0}, {ANN: 1.0, BOB: 2.0, CHIEF: 4.0, ADMIN: 8.0}),
+    ],
+)
+async def test_a_sender_sees_its_own_groups(
+    used: Site,
+    sender: str | None,
+    named: str | None,
+    groups: dict[str, float],
+    users: dict[str, float],
+) -> None:
+    bearer = SECRET if sender is None else await used.token(sender)
+    body = {"by": ["group"]} if named is None else {"by": ["group"], "uid": named}
+    answer = await used.ask("POST", "/api/usage", bearer, body)
+    assert answer.code == 200, answer
+    assert {r["group"]: r["coreSecs"] for r in answer.body["rows"]} == groups
+    assert answer.body["total"]["coreSecs"] == sum(users.values())
+    answer = await used.ask("POST", "/api/usage", bearer, body | {"by": ["user"]})
+    assert {r["user"]: r["coreSecs"] for r in answer.body["rows"]} == users
+    if sender == CHIEF:
+        subjects = {act.subject for act in used.acts()}
+        assert subjects == ({ANN} if named != CHIEF else set()), "reads of others are on record"
+
+
+@pytest.mark.parametrize("sender", [CHIEF, ANN])
+async def test_another_group_is_refused(used: Site, sender: str) -> None:
+    answer = await used.ask(
+        "POST", "/api/usage", await used.token(sender), {"by": ["group"], "uid": BOB}
+    )
+    assert (answer.code, answer.body["code"]) == (403, "forbidden")
+
+
+async def test_a_group_admin_without_the_scope_sees_only_itself(used: Site) -> None:
+    answer = await used.ask("POST", "/api/usage", await used.token(CHIEF, "read"), {"by": ["user"]})
+    assert [r["user"] for r in answer.body["rows"]] == [CHIEF]
