@@ -455,6 +455,10 @@ class AsyncClient:
             operations.for_users(lambda uid: requests.usage(uid, since, until, by), all_users)
         )
 
+    async def disk_usage(self, *, all_users: bool = False) -> dict[str, Any]:
+        """Return the disk usage and quotas: {"users", "total"}."""
+        return await self._do(operations.for_users(requests.disk_usage, all_users))
+
     async def trace(
         self, id_: str, *, all_users: bool = False, logs: bool = False
     ) -> dict[str, Any]:

@@ -534,6 +534,13 @@ class Client:
             operations.for_users(lambda uid: requests.usage(uid, since, until, by), all_users)
         )
 
+    def disk_usage(self, *, all_users: bool = False) -> dict[str, Any]:
+        """Return the disk usage and quotas: {"users", "total"}. See docs/usage.md.
+
+        all_users: of all users whose data this one may see.
+        """
+        return self._do(operations.for_users(requests.disk_usage, all_users))
+
     def trace(self, id_: str, *, all_users: bool = False, logs: bool = False) -> dict[str, Any]:
         """Return the timeline of an id or prefix: {"id", "items": [{"at", "source", "text"}]}.
 

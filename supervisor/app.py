@@ -63,6 +63,8 @@ from .driver_setup import DriverSet
 from .effect_executor import EffectExecutor
 from .engine.decision_loop import Engine
 from .engine.event_feed import EventFeed
+from .files.disk_meter import DiskMeter
+from .files.disk_usage import DiskUsage
 from .files.library_sync import LibrarySync
 from .files.run_dir_reaper import RunDirReaper
 from .files.uploads import Uploads
@@ -258,7 +260,8 @@ class _Supervisor:
         library = Library(
             self._user_root(), limit=settings.limits.upload_bytes, owner=self._driver_set.owner
         )
-        self._uploads = Uploads(library)
+        self._disk = self._disk_meter()
+        self._uploads = Uploads(library, self._disk)
         self._run_dir_reaper = RunDirReaper(
             self._engine,
             self._store,
@@ -270,6 +273,7 @@ class _Supervisor:
             every_secs=settings.purge.every_secs,
             elsewhere=self._clusters.elsewhere,
         )
+        self._run_dir_reaper.removed = self._disk.removed
         self._notifications = Notifications(
             settings, root, self._store, self.log, self._counters, self._redactor, self._clock
         )
@@ -295,6 +299,7 @@ class _Supervisor:
                 altered=root.altered,
                 secrets=self._secrets.problems,
                 certificates=lambda: self._certificates,
+                disk=self._disk.usage,
             ),
             root.path,
             self._user_root(),
@@ -323,6 +328,7 @@ class _Supervisor:
             driver_called=self._metrics.instruments.driver_call,
         )
         self._counters.measure(
+            disk=self._disk.sizes,
             loop=lag.summary,
             engine=self._engine.sizes,
             run_service=self._run_service.sizes,
@@ -364,6 +370,7 @@ class _Supervisor:
         self._records.mark(job, position, at)
         self._run_service.projected(job)
         self._usage.settle(job)
+        self._disk.ended(job)
         self._live.changed(job, position)
         self._metrics.projected(job, position)
 
@@ -432,6 +439,7 @@ class _Supervisor:
         if self._rolled_back:
             start_all_known(self._root / "agent", self._drivers, self._run_service)
         self._run_dir_reaper.start()
+        self._disk.start()
         self._notifications.start()
         self._metrics.start()
         front = bound(s.ip, s.port)
@@ -482,6 +490,7 @@ class _Supervisor:
             self._secret_watch.cancel()
         await self._live.close()
         await self._run_dir_reaper.close()
+        await self._disk.close()
         await self._notifications.close()
         await self._metrics.close()
         await self._effect_executor.close()
@@ -626,6 +635,7 @@ class _Supervisor:
             self._notifications,
             Known(agent_id=self._agent_id, container=self._driver_set.container),
             lambda: self._sink.flush(1.0),
+            self._disk.usage,
         )
 
     def _access(self) -> Access:
@@ -673,6 +683,20 @@ class _Supervisor:
         no log.
         """
         return derived_id(str(key).encode(), key=self._agents_key)
+
+    def _disk_meter(self) -> DiskMeter:
+        meter = DiskMeter(
+            DiskUsage(self._engine.policy.queues, self._user_root()),
+            self.log,
+            self._root / "disk-usage.json",
+            user_root=self._user_root(),
+            agents_root=str(self._root / "agent"),
+            mono=self._clock.monotonic,
+            wall=self._clock.wall,
+        )
+        self._run_service.quota_refusal = meter.refusal
+        self._run_service.quota_warning = meter.usage.warning
+        return meter
 
     def _user_root(self) -> str:
         return self._settings.user_root or str(self._root / "user")

@@ -12,6 +12,7 @@ from ...client.api.errors import ClientError
 from ...protocol.errors import Refusal
 from ..session.last_refusal import record_refusal
 from ..session.session import Session, command, session
+from ..submission.quota_warning import warn_of_quota
 from ..submission.run_options import run_options, spec_options
 
 if TYPE_CHECKING:
@@ -132,6 +133,7 @@ def _submit_one(s: Session, words: tuple[str, ...], fields: dict[str, Any], quie
         s.screen.value("jobscribe.job.submit/1", job.submitted.raw)
         return
     s.screen.line(job.jid)
+    warn_of_quota(s, job.submitted.raw)
     if not quiet:
         here = s.supervisor_options()
         s.screen.message(f"submitted ({job.submitted.sentence()})")
@@ -186,6 +188,8 @@ def _report(s: Session, number: int, answer: "Job | ClientError") -> tuple[bool,
     if not s.screen.json:
         s.screen.line(answer.jid)
     assert answer.submitted is not None
+    if not s.screen.json:
+        warn_of_quota(s, answer.submitted.raw)
     return True, {"line": number, **answer.submitted.raw}
 
 

@@ -13,6 +13,7 @@ from ...schema.jobs.description import JobDescription, JobRuns, build_runs
 from ..session.session import Session
 from .job_document import FileOptions, JobDocument, read_document
 from .plan_text import show
+from .quota_warning import warn_of_quota
 
 if TYPE_CHECKING:
     from ...client.sync_client import Job
@@ -43,6 +44,9 @@ def submit_file(s: Session, path: str, quiet: bool, options: FileOptions) -> Non
         if not quiet:
             more = f" and {len(jids) - LISTED_RUNS} more" if len(jids) > LISTED_RUNS else ""
             s.screen.message(f"submitted {name}: {', '.join(jids[:LISTED_RUNS])}{more}")
+    for run_ in (r for runs_ in jobs.values() for r in runs_ if not s.screen.json):
+        if not isinstance(run_, ClientError) and run_.submitted is not None:
+            warn_of_quota(s, run_.submitted.raw)
     for name, error in refused:
         s.screen.message(f"{name}: {error.sentence}")
     if refused:

@@ -23,6 +23,7 @@ from ...protocol.api.requests import (
     JobGroup,
     JobList,
     JobLog,
+    DiskReport,
     JobMetrics,
     JobStory,
     JobTasks,
@@ -246,6 +247,10 @@ def usage(uid: str | None, since: str | None, until: str | None, by: Sequence[Us
     """Raises ClientError("badRequest") for invalid values."""
     fields = {"uid": uid, "since": since, "until": until, "by": list(by)}
     return _post("usage", _shaped(fields, UsageReport))
+
+
+def disk_usage(uid: str | None) -> Call:
+    return _post("disk-usage", DiskReport(uid=uid))
 
 
 def job_tasks(uid: str, jid: str, serial: int = 0, attempt: int = 0) -> Call:

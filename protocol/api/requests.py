@@ -428,6 +428,14 @@ class UsageReport(_Request, frozen=True, kw_only=True):
     by: Annotated[tuple[UsageGroup, ...], msgspec.Meta(max_length=8), Form(unique=True)] = ("user",)
 
 
+class DiskReport(_Request, frozen=True, kw_only=True):
+    """Return the disk usage and quotas of one user. If `uid` is absent: of all users whose data the
+    sender may see.
+    """
+
+    uid: Uid | None = None
+
+
 #: Passwords, one-time codes, private keys and certificates: never logged, never stored.
 _Secret = Annotated[str, msgspec.Meta(max_length=65_536)]
 

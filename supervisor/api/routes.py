@@ -84,6 +84,7 @@ ROUTES = (
     Route("/api/job-log", runs.job_log, "read", Subject.BODY),
     Route("/api/job-metrics", usage.job_metrics, "read", Subject.BODY),
     Route("/api/usage", usage.usage, "read", Subject.BODY_OR_MEMBERS),
+    Route("/api/disk-usage", usage.disk_usage, "read", Subject.BODY_OR_MEMBERS),
     Route("/api/job-story", runs.job_story, "read", Subject.BODY),
     Route("/api/job-why", runs.job_why, "read", Subject.BODY),
     Route("/api/trace", runs.trace_id, "read", Subject.BODY_OR_ALL),

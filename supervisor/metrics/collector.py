@@ -32,6 +32,7 @@ from ..process.counters import Counters
 from ..process.listeners import ServerCertificate
 from ..process.watchdog import Watchdog
 from ..streams.live_updates import LiveUpdates
+from ..files.disk_usage import DiskUsage
 from ..usage import accounting
 from .background_sampler import DiskSample
 from .instruments import KINDS
@@ -62,7 +63,7 @@ SLURM = (
 class CollectorSources(NamedTuple):
     """Objects that provide values. lines_lost: lost lines of the log. altered: changed files of the
     root that were not repaired. secrets: name and sentence of each secret file that cannot be used.
-    certificates: those of the listeners.
+    certificates: those of the listeners. disk: the disk usage of users.
     """
 
     engine: Engine
@@ -79,6 +80,7 @@ class CollectorSources(NamedTuple):
     altered: Collection[str] = ()
     secrets: Callable[[], Iterable[tuple[str, str]]] = tuple
     certificates: Callable[[], Sequence[ServerCertificate]] = tuple
+    disk: DiskUsage | None = None
 
 
 async def collect(sources: CollectorSources, sample: DiskSample) -> list[Metric]:
@@ -89,6 +91,7 @@ async def collect(sources: CollectorSources, sample: DiskSample) -> list[Metric]
         await _agents(sources),
         *_connections(sources),
         *_usage(sources),
+        *_users_disk(sources),
         *_loop(sources.lag),
         *_store(sources, sample),
         *_slots(sources),
@@ -186,6 +189,23 @@ def _usage(sources: CollectorSources) -> Iterable[Metric]:
         for labels, value in {**none, **rows}.items():
             out.add_metric(labels, value)
         yield out
+
+
+def _users_disk(sources: CollectorSources) -> Iterable[Metric]:
+    """Sum the disk usage of all users. Users are no labels: `jobscribe usage --disk` has them."""
+    counted = {} if sources.disk is None else sources.disk.counted()
+    yield _gauge(
+        "users_disk_bytes",
+        "Disk usage of all users' files, as measured last.",
+        (),
+        {(): counted.get("bytes", 0)},
+    )
+    yield _gauge(
+        "users_over_quota",
+        "Users above a disk quota: above the soft one only, or at the hard one.",
+        ("quota",),
+        {("soft",): counted.get("soft", 0), ("hard",): counted.get("hard", 0)},
+    )
 
 
 def _loop(lag: LoopLag) -> Iterable[Metric]:

@@ -75,6 +75,7 @@ async def submit_array(service: RunService, request: RunArray) -> dict[str, Any]
         "indices": format_indices(indices),
         "count": len(answers),
         "accepted": len(answers) - len(refused),
+        **{"quotaWarning": a["quotaWarning"] for a in answers if "quotaWarning" in a},
         "states": Counter(a["state"] for a in answers if not _is_refusal(a)),
         "refusedCount": len(refused),
         "refused": refused[:NAMED],

@@ -36,7 +36,7 @@ const files = filesView();
 const log = logView({ onWish: () => live?.reopen(), onError: (error) => showError("log", error) });
 const notices = noticeBoard(() => post("job-supervisor-ping"));
 const signIn = clusterSignIn({ onSignedIn: signedIn });
-const store = runsStore({ onChange: changed, onListed: drawRuns, onError: askFailed, onSignIn: (params) => signIn.open(params) });
+const store = runsStore({ onChange: changed, onListed: drawRuns, onError: askFailed, onSignIn: (params) => signIn.open(params), onWarning: warnOfQuota });
 const list = runsList({
   store, onSelect: (run) => select(run, true), onMore: () => notices.clear("list"), onError: (error) => showError("list", error),
 });
@@ -57,6 +57,12 @@ function showError(owner, error, about = "", advice = error.advice) {
 /** Report a failed status request only for the run that is shown. */
 function askFailed(error, run = shown) {
   if (run === shown || !(error instanceof ApiError) || error.isNobody) showError("run", error);
+}
+
+/** The run was accepted, and its user has little space left. */
+function warnOfQuota(message) {
+  const [said, ...rest] = message.split("; ");
+  notices.show("quota", { message: said, advice: rest.join("; ") });
 }
 
 /** Does it, with the button out of reach meanwhile; a refusal becomes a notice of this owner. */

@@ -3,10 +3,11 @@
 from functools import cache
 from typing import Any
 
-from ....protocol.api.requests import JobMetrics, UsageReport
+from ....protocol.api.requests import DiskReport, JobMetrics, UsageReport
 from ....protocol.errors import Refusal
 from ....protocol.ids import Token
 from ....service.site.users_file import Users
+from ...files.disk_usage import reports
 from ...runs.groups import gently
 from ...usage import accounting
 from ..transport.request_handler import Handler
@@ -46,6 +47,28 @@ async def usage(h: Handler) -> Any:
         if request.uid is not None or principal.may_act_for(row.uid):
             report.add(row)
     return {"state": "ok", **report.answer()}
+
+
+async def disk_usage(h: Handler) -> Any:
+    """Return the disk usage of users, the largest first. A report of many users is cut off: the
+    total has them all.
+    """
+    request: DiskReport = h.parsed(DiskReport)
+    disk, principal = h.services.disk, h.principal
+    if disk is None:
+        raise Refusal("notFound", "this supervisor does not measure the disk usage of users")
+    uids = [request.uid] if request.uid is not None else []
+    if request.uid is None:
+        uids = [uid async for uid in gently(list(disk.users)) if principal.may_act_for(uid)]
+    rows = reports(disk, uids)
+    return {
+        "state": "ok",
+        "users": rows[: accounting.MAX_ROWS],
+        "total": {
+            "users": len(rows),
+            **{name: sum(row[name] for row in rows) for name in ("usedBytes", "files")},
+        },
+    }
 
 
 def _groups(users: Users, uid: str, admin: str | None) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ from ...access.principal import Principal, RouteScope
 from ...agents.calls import Calls
 from ...clusters.inventory import ClusterInventory
 from ...clusters.sign_in import SignIns
+from ...files.disk_usage import DiskUsage
 from ...files.uploads import Uploads
 from ...metrics.exporter import MetricsExporter
 from ...notifications.notifier import Notifications
@@ -53,7 +54,7 @@ class ApiContext(NamedTuple):
     access: authenticates senders. secret: of front ends; it signs the tickets of their pages. unsent: memory of answers that
     clients have not read yet. sign_ins, clusters: None without clusters. known: names with which
     `trace` finds agents and containers. logs_written: returns when the log files are up to date, or
-    after a second.
+    after a second. disk: the disk usage of users.
     """
 
     runs: RunService
@@ -71,6 +72,7 @@ class ApiContext(NamedTuple):
     notifications: Notifications | None = None
     known: Known = Known()
     logs_written: Callable[[], object] = lambda: None
+    disk: DiskUsage | None = None
 
 
 class Sink(Protocol):

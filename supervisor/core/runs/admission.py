@@ -59,6 +59,8 @@ def submit(tx: Transaction, input_: Submit) -> None:
         raise Refusal(
             "batchRefused", cluster_assignment.unknown_cluster_error(tx.world.policy, spec)
         )
+    if input_.refused is not None:
+        raise input_.refused
     reason = _too_much(tx.world.policy, spec)
     if reason is not None:
         raise Refusal("resourceExceeded", reason)

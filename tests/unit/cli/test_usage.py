@@ -104,7 +104,7 @@ def test_a_wrong_group_is_refused_with_the_right_ones(
     run: Run, asked: list[dict[str, Any]], by: str
 ) -> None:
     ended = run("usage", "--by", by)
-    assert ended.code == 2 and "user, queue, app, driver, kind, month, day" in ended.err
+    assert ended.code == 2 and "user, group, queue, app, driver, kind, month, day" in ended.err
     assert asked == []
 
 
