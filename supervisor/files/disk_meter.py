@@ -172,6 +172,7 @@ class DiskMeter:
         await asyncio.sleep(FIRST_SECS)
         next_pass = self._mono()
         while True:
+            self._wake.clear()  # before it looks for changes, so that none is missed
             try:
                 if self._mono() >= next_pass:
                     begun = self._mono()
@@ -197,7 +198,6 @@ class DiskMeter:
         waits = [secs, *(due - self._mono() for due in self._whole.values())]
         if self._changed:
             waits.append(STORE_SECS)
-        self._wake.clear()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), max(0.01, min(waits)))
 

@@ -102,6 +102,7 @@ class Uploads:
         task = asyncio.get_running_loop().create_task(receiver.close())
         self._closing.add(task)
         task.add_done_callback(lambda _: self._closed(uid, task))
+        task.add_done_callback(lambda _: receiver.space.removed())
 
     def _closed(self, uid: str, task: "asyncio.Task[None]") -> None:
         self._closing.discard(task)
@@ -149,6 +150,11 @@ class _Space:
             self._quotas.unreserve(self._uid, self._size)
         self._size = 0
 
+    def removed(self) -> None:
+        """The temporary file is gone, which may have been measured."""
+        if self._quotas is not None:
+            self._quotas.changed(self._uid, f"{self._type}/lib")
+
 
 class Receiver:
     """One upload. Its pieces are written one after the other. limit: bytes."""
@@ -161,7 +167,7 @@ class Receiver:
         space: _Space | None = None,
     ) -> None:
         self.limit = limit
-        self._space, self._received = space or _Space(None, "", ""), 0
+        self.space, self._received = space or _Space(None, "", ""), 0
         self._upload, self._ended = upload, ended
         self._gathered = bytearray()
         self._turn = asyncio.Lock()
@@ -170,7 +176,7 @@ class Receiver:
     async def take(self, data: bytes) -> None:
         """Add data. Raises Refusal."""
         self._received += len(data)
-        self._space.grow(self._received)
+        self.space.grow(self._received)
         self._gathered += data
         if len(self._gathered) >= _GATHERED:
             await self._write()
@@ -182,14 +188,14 @@ class Receiver:
         await self._write()
         async with self._turn:
             found = await asyncio.to_thread(self._upload.finish)
-        warning = self._space.stored(found["size"])
+        warning = self.space.stored(found["size"])
         return found if warning is None else {**found, "quotaWarning": warning}
 
     def abandon(self) -> None:
         """End the upload. An unfinished file is removed in the background."""
         if not self._abandoned:
             self._abandoned = True
-            self._space.close()
+            self.space.close()
             self._ended(self)
 
     async def close(self) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import pathlib
 import time
 from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from in_memory_supervisor import InMemorySupervisor, until
 from jobscribe.protocol.api.requests import RunSimulation, RunSpec
 from jobscribe.protocol.clusters.queues import Queues, UserLimits
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.ids import AgentKey
+from jobscribe.protocol.ids import AgentKey, Token
 from jobscribe.supervisor.files import disk_meter
 from jobscribe.supervisor.files.disk_meter import DiskMeter
 from jobscribe.supervisor.files.disk_usage import DiskUsage
@@ -133,7 +134,33 @@ async def test_an_upload_over_the_quota_is_refused_and_leaves_nothing(
 async def test_the_end_of_a_run_measures_its_folder_and_its_evidence_once(
     make: Make, tmp_path: pathlib.Path
 ) -> None:
-    """A run of a user at the hard quota is refused, and no run that exists."""
+    write(tmp_path / f"user/{ANN}/heat/sim00001/old", 1)
+    meter = make()
+    meter.start()
+    await until(uses(meter, 1), "Ann is measured")
+    token = Token(f"{ANN}-sim00001-command", 7, 1, "main", 0)
+    write(tmp_path / f"user/{ANN}/heat/sim00001/command/out", 2)
+    write(tmp_path / f"agent/{KEY}/run/{token.name}/stdout", 1)
+    attempt = SimpleNamespace(tasks=(SimpleNamespace(token=token, agent_key=KEY),))
+    spec = SimpleNamespace(simulation_type="heat")
+    run = SimpleNamespace(serial=7, busy=True, attempts=(attempt,), spec=spec)
+    job: Any = SimpleNamespace(jid=token.jid, run=run)
+    meter.ended(job)
+    assert not meter._parts, "it has not ended"
+    run.busy = False
+    for _ in range(2):
+        meter.ended(job)
+        await until(uses(meter, 4), "simulation and evidence are counted")
+        await until(lambda: not meter._parts, "nothing is left to measure")
+    run.serial = 8
+    meter.ended(job)
+    await until(uses(meter, 5), "the evidence of another run is added")
+
+
+async def test_a_user_at_the_hard_quota_starts_nothing_new(
+    make: Make, tmp_path: pathlib.Path
+) -> None:
+    """The request of a run that exists is answered as before."""
     in_memory = InMemorySupervisor()
     meter = make()
     meter.start()
@@ -147,10 +174,6 @@ async def test_the_end_of_a_run_measures_its_folder_and_its_evidence_once(
     await until(lambda: in_memory.started, "the agent is asked for")
     reply = await submitted
     assert "quotaWarning" not in reply
-    job = in_memory.engine.durable(reply["computeJid"])
-    assert job is not None
-    meter.ended(job.job)
-    assert not meter._parts, "it has not ended"
     write(tmp_path / f"user/{ANN}/heat/sim00001/{spec.compute_model}/out", 5)
     meter.changed(ANN, "heat/sim00001")
     await until(uses(meter, 5.1), "the simulation is measured")
