@@ -39,7 +39,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "usage": (
         "usage",
         "usage",
-        "Show the usage of ended runs, summed by user, queue, app or time.",
+        "Show the usage of ended runs, summed by user, group or time; or disk usage.",
     ),
     "trace": ("trace.command", "trace", "Show the timeline of a job, op or request."),
     "explain-exit": ("explain_exit", "explain_exit", "Explain an exit code, a signal or a cause."),

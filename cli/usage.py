@@ -112,13 +112,13 @@ def _disk(s: Session, answer: dict[str, Any], as_csv: bool) -> None:
         limits = ["-" if user[q] is None else amount(user[q]) for q in ("softBytes", "hardBytes")]
         used = amount(user["usedBytes"]) + ("" if user["complete"] else "+")
         first, *others = [f"{e['name']} {amount(e['bytes'])}" for e in user["largest"]] or ["-"]
-        rows.append([user["user"], used, str(user["files"]), *limits, _STATES[user["state"]], first])
+        rows.append(
+            [user["user"], used, str(user["files"]), *limits, _STATES[user["state"]], first]
+        )
         rows.extend([*[""] * 6, other] for other in others[: _LARGEST_SHOWN - 1])
     if len(answer["users"]) > 1:
         total = answer["total"]
-        rows.append(
-            ["total", amount(total["usedBytes"]), str(total["files"]), "", "", "", ""]
-        )
+        rows.append(["total", amount(total["usedBytes"]), str(total["files"]), "", "", "", ""])
     s.screen.table(["USER", "USED", "FILES", "SOFT", "HARD", "QUOTA", "LARGEST"], rows)
 
 

@@ -41,9 +41,7 @@ def increment(before: Job, event: JobEvent) -> UsageRow | None:
 
 def _execution(before: Job, task: Task, event: TaskEnded) -> UsageRow:
     exit_, run = event.exit, _run_of(before, task)
-    reserved = by_task(
-        run.spec if isinstance(run, Run) else run, task.token.role, len(task.gpus)
-    )
+    reserved = by_task(run.spec if isinstance(run, Run) else run, task.token.role, len(task.gpus))
     wall = _wall_ms(task, exit_)
     cpu, peak = _cpu_ms(exit_), _peak_bytes(exit_)
     memory: float | None = None

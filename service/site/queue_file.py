@@ -16,9 +16,7 @@ from . import site_file
 
 #: Limits of which the first may not be above the second: no run could use the rest.
 _PAIRS = (("cores", "total_cores"), ("gpus", "total_gpus"), ("disk_soft", "disk_hard"))
-_KEYS = dict(
-    zip(UserLimits.__struct_fields__, UserLimits.__struct_encode_fields__, strict=True)
-)
+_KEYS = dict(zip(UserLimits.__struct_fields__, UserLimits.__struct_encode_fields__, strict=True))
 
 
 class _Part(NamedTuple):

@@ -221,9 +221,7 @@ class DiskMeter:
 
     async def _measure_part(self, uid: str, part: str) -> None:
         if part.startswith(EVIDENCE + "/"):
-            size = await self._walk(
-                lambda walk: walk.size(self._agents_root, part.split("/")[1:])
-            )
+            size = await self._walk(lambda walk: walk.size(self._agents_root, part.split("/")[1:]))
             self.usage.grow(uid, EVIDENCE, size)
             return
         size = await self._walk(lambda walk: walk.size(self._user_root, (uid, *part.split("/"))))

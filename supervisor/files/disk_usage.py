@@ -132,9 +132,7 @@ class DiskUsage:
         known = self.users.get(uid)
         limits = self._queues.limits_of(None if known is None else known.plan, uid)
         soft, hard = limits.disk_soft, limits.disk_hard
-        return Quota(
-            None if soft is None else soft * _MIB, None if hard is None else hard * _MIB
-        )
+        return Quota(None if soft is None else soft * _MIB, None if hard is None else hard * _MIB)
 
     def refusal(self, uid: str, plan: str | None) -> Refusal | None:
         """Return why a user may start no new run, or None. plan: of the request; it is remembered."""
@@ -147,7 +145,9 @@ class DiskUsage:
         quota, used = self.quota(uid), self.used(uid)
         if quota.soft is None or quota.state(used) == "ok":
             return None
-        then = "" if quota.hard is None else f" (from {amount(quota.hard)} on, new runs are refused)"
+        then = (
+            "" if quota.hard is None else f" (from {amount(quota.hard)} on, new runs are refused)"
+        )
         return f"the files of user {uid} use {amount(used)}, and the soft quota is {amount(quota.soft)}{then}; {self._remedy(uid)}"
 
     def report(self, uid: str) -> dict[str, Any]:
@@ -223,7 +223,9 @@ class DiskUsage:
         named = [(e["name"], e["bytes"]) for e in self._largest(uid)]
         run = next((name for name, _ in named if is_simulation(name)), None)
         if run is None:
-            return "remove files that are not needed ('jobscribe usage --disk' shows the largest ones)"
+            return (
+                "remove files that are not needed ('jobscribe usage --disk' shows the largest ones)"
+            )
         sizes = ", ".join(f"{name} {amount(size)}" for name, size in named[:3])
         return f"the largest are {sizes}; remove what is not needed, for example: rm -r {self._user_root}/{uid}/{run}"
 
@@ -245,6 +247,4 @@ def amount(size: float) -> str:
 
 def reports(usage: DiskUsage, uids: Iterable[str]) -> list[dict[str, Any]]:
     """Return the reports of users, the largest first."""
-    return sorted(
-        (usage.report(uid) for uid in uids), key=lambda r: (-r["usedBytes"], r["user"])
-    )
+    return sorted((usage.report(uid) for uid in uids), key=lambda r: (-r["usedBytes"], r["user"]))

@@ -46,9 +46,7 @@ class Uploads:
         #: By user. A listing may occupy one of few threads for seconds.
         self._listing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def begin(
-        self, uid: str, simulation_type: str, name: str, size: int = 0
-    ) -> "Receiver":
+    async def begin(self, uid: str, simulation_type: str, name: str, size: int = 0) -> "Receiver":
         """Start an upload. size: its bytes, as announced by the sender; 0: unknown. Raises Refusal."""
         if self._in_progress[uid] >= PER_USER:
             raise Refusal(

@@ -27,12 +27,12 @@ from ..core.resources.limit_pools import CpuPool
 from ..core.state.agent_phase import AgentPhase
 from ..engine.decision_loop import Engine
 from ..engine.event_feed import EventFeed
+from ..files.disk_usage import DiskUsage
 from ..notifications.notifier import Notifications
 from ..process.counters import Counters
 from ..process.listeners import ServerCertificate
 from ..process.watchdog import Watchdog
 from ..streams.live_updates import LiveUpdates
-from ..files.disk_usage import DiskUsage
 from ..usage import accounting
 from .background_sampler import DiskSample
 from .instruments import KINDS

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from ....drivers.contracts import FoundState
-from ....protocol.errors import Refusal
 from ....protocol.api.requests import RunCancel, RunRelease, RunSimulation
+from ....protocol.errors import Refusal
 from ....protocol.ids import AgentKey
 from ....protocol.wire.messages import Alive, RunStatusUpdate, Snapshot, ToSupervisor
 from .causes import Cause

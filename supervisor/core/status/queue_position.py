@@ -16,7 +16,15 @@ from typing import assert_never
 
 from ..resources.concurrency_limits import LimitWait, RunKey
 from ..resources.fair_share import Account
-from ..resources.limit_pools import ArrayPool, CpuPool, JobPool, OpPool, RunDirPool, UserPool, UserTotal
+from ..resources.limit_pools import (
+    ArrayPool,
+    CpuPool,
+    JobPool,
+    OpPool,
+    RunDirPool,
+    UserPool,
+    UserTotal,
+)
 from ..state.agent_phase import AgentPhase
 from ..state.agent_state import AgentState
 from ..state.world import World

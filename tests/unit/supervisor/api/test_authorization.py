@@ -38,7 +38,11 @@ ANN, BOB, CHIEF, ADMIN = "user0001", "user0002", "chief001", "admin001"
 SECRET = "the-server-secret"
 JID = f"{ANN}-sim00001-command"
 USERS = Users(
-    admins=(ADMIN,), groups={"physics": Group(admins=(CHIEF,), members=(ANN, ADMIN, CHIEF))}
+    admins=(ADMIN,),
+    groups={
+        "physics": Group(admins=(CHIEF,), members=(ANN, ADMIN, CHIEF)),
+        "chemistry": Group(admins=("chief002",), members=(ANN,)),
+    },
 )
 API = [r for r in ROUTES if r.scope is not None]
 #: Routes about all users or the site. Written here again, so that none becomes public by mistake.
@@ -646,10 +650,20 @@ async def used() -> AsyncIterator[Site]:
         (CHIEF, None, {"physics": 5.0}, {ANN: 1.0, CHIEF: 4.0}),
         (CHIEF, ANN, {"physics": 1.0}, {ANN: 1.0}),
         (CHIEF, CHIEF, {"physics": 4.0}, {CHIEF: 4.0}),
-        (ADMIN, None, {"-": 2.0, "physics": 13.0}, {ANN: 1.0, BOB: 2.0, CHIEF: 4.0, ADMIN: 8.0}),
-        (ANN, None, {"physics": 1.0}, {ANN: 1.0}),
+        (
+            ADMIN,
+            None,
+            {"-": 2.0, "chemistry": 1.0, "physics": 13.0},
+            {ANN: 1.0, BOB: 2.0, CHIEF: 4.0, ADMIN: 8.0},
+        ),
+        (ANN, None, {"chemistry": 1.0, "physics": 1.0}, {ANN: 1.0}),
         (BOB, None, {"-": 2.0}, {BOB: 2.0}),
-        (None, None, {"-": 2.0, "physics": 13.0}, {ANN: 1.0, BOB: 2.0, CHIEF: 4.0, ADMIN: 8.0}),
+        (
+            None,
+            None,
+            {"-": 2.0, "chemistry": 1.0, "physics": 13.0},
+            {ANN: 1.0, BOB: 2.0, CHIEF: 4.0, ADMIN: 8.0},
+        ),
     ],
 )
 async def test_a_sender_sees_its_own_groups(

@@ -41,7 +41,7 @@ async def make(tmp_path: pathlib.Path) -> AsyncIterator[Make]:
         limits = UserLimits(disk_soft=2, disk_hard=4)
         usage = DiskUsage(Queues(limits=limits), str(tmp_path / "user"))
         said: list[str] = []
-        log: Any = lambda form, *values: said.append(form.format(*values))  # noqa: E731
+        log: Any = lambda form, *values: said.append(form.format(*values))
         out = DiskMeter(
             usage,
             log,
@@ -117,7 +117,7 @@ async def test_an_upload_over_the_quota_is_refused_and_leaves_nothing(
     assert "the soft quota is 2.0 MiB" in (await first.finish())["quotaWarning"]
     first.abandon()
     assert meter.usage.used(ANN) >= 3 * MIB, "at once"
-    with pytest.raises(Refusal, match="the upload needs 1.5 MiB more"):
+    with pytest.raises(Refusal, match=r"the upload needs 1\.5 MiB more"):
         await uploads.begin(ANN, "heat", "b", int(1.5 * MIB))
     unannounced = await uploads.begin(ANN, "heat", "c")
     with pytest.raises(Refusal, match="quotaExceeded"):
@@ -168,7 +168,9 @@ async def test_a_user_at_the_hard_quota_starts_nothing_new(
     in_memory.desk.quota_warning = meter.usage.warning
     write(tmp_path / f"user/{ANN}/heat/sim00009/out", 0.1)
     await until(uses(meter, 0.1), "Ann is measured")
-    spec = RunSpec(uid=ANN, simulation_id="sim00001", simulation_type="heat", data={}, driver="local")
+    spec = RunSpec(
+        uid=ANN, simulation_id="sim00001", simulation_type="heat", data={}, driver="local"
+    )
     request = RunSimulation(req_id="request-1", run=spec)
     submitted = asyncio.create_task(in_memory.desk.submit(request))
     await until(lambda: in_memory.started, "the agent is asked for")
@@ -180,7 +182,9 @@ async def test_a_user_at_the_hard_quota_starts_nothing_new(
     assert (await in_memory.desk.submit(request))["computeJid"] == reply["computeJid"]
     other = RunSimulation(
         req_id="request-2",
-        run=RunSpec(uid=ANN, simulation_id="sim00002", simulation_type="heat", data={}, driver="local"),
+        run=RunSpec(
+            uid=ANN, simulation_id="sim00002", simulation_type="heat", data={}, driver="local"
+        ),
     )
     with pytest.raises(Refusal, match="quotaExceeded"):
         await in_memory.desk.submit(other)
