@@ -113,7 +113,7 @@ def request(
     number: int,
     pools: tuple[LimitPool, ...],
     account: Account = NOBODY,
-    portions: Portions = {},
+    portions: Mapping[UserTotal, Portion] = {},
 ) -> list[RunKey]:
     """Request all of `pools`. Return the tickets that now hold all their pools (this one, or none)."""
     if ticket in slots.claims:
@@ -132,7 +132,7 @@ def restore(
     released: Iterable[LimitPool] = (),
     account: Account = NOBODY,
     ago: float = 0.0,
-    portions: Portions = {},
+    portions: Mapping[UserTotal, Portion] = {},
 ) -> None:
     """Record slots that were held before a restart, even above capacity. `released` were released
     since. ago: how long the slots are held, in seconds.

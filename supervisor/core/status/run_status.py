@@ -552,7 +552,10 @@ def _total_sentence(wait: LimitWait, resource: str, since: str) -> str:
     """Return the sentence for a run that waits for a total of its user."""
     unit = {"cores": "cores", "gpus": "GPUs", "memory": "MB of memory"}[resource]
     if wait.wanted > wait.capacity:
-        return f"it needs {wait.wanted} {unit}, and all runs of this user together may have {wait.capacity} at a time: it waits until the limit is raised, or until it is canceled"
+        return (
+            f"it needs {wait.wanted} {unit}, and all runs of this user together may have {wait.capacity}"
+            " at a time: it waits until the limit is raised, or until it is canceled"
+        )
     return (
         f"waiting until runs of this user release {unit}: all of them together may have {wait.capacity}"
         f" at a time, {len(wait.holders)} runs hold {wait.in_use}, and it needs {wait.wanted}{since} ({wait.ahead} ahead)"
