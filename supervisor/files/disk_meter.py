@@ -171,7 +171,7 @@ class DiskMeter:
     async def _run(self) -> None:
         await asyncio.sleep(FIRST_SECS)
         next_pass = self._mono()
-        while True:
+        while not self._stop.is_set():
             self._wake.clear()  # before it looks for changes, so that none is missed
             try:
                 if self._mono() >= next_pass:
@@ -198,8 +198,10 @@ class DiskMeter:
         waits = [secs, *(due - self._mono() for due in self._whole.values())]
         if self._changed:
             waits.append(STORE_SECS)
+        # not wait_for, which may lose a cancellation that comes together with a change
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), max(0.01, min(waits)))
+            async with asyncio.timeout(max(0.01, min(waits))):
+                await self._wake.wait()
 
     def _due(self) -> bool:
         now = self._mono()

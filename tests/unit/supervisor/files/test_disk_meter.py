@@ -193,6 +193,23 @@ async def test_a_user_at_the_hard_quota_starts_nothing_new(
     assert refused["code"] == "quotaExceeded" and "rm -r" in refused["error"]
     (tmp_path / f"user/{ANN}/heat/sim00001/{spec.compute_model}/out").unlink()
     write(tmp_path / f"user/{ANN}/heat/sim00001/{spec.compute_model}/out", 3)
+    meter.changed(ANN, "heat/sim00001")
     await until(uses(meter, 3.1), "less is there now")
     (accepted,) = await in_memory.desk.submit_each([other])
     assert "soft quota is 2.0 MiB" in accepted["quotaWarning"]
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_change_just_before_the_end_delays_no_end(
+    make: Make, tmp_path: pathlib.Path, turns: int
+) -> None:
+    write(tmp_path / f"user/{ANN}/heat/sim00001/old", 1)
+    meter = make()
+    meter.start()
+    await until(uses(meter, 1), "Ann is measured")
+    await until((tmp_path / "disk-usage.json").exists, "the sums are stored")
+    meter.changed(ANN, "heat/sim00001")
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    ended, _ = await asyncio.wait({asyncio.create_task(meter.close())}, timeout=5)
+    assert ended
