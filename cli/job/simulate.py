@@ -66,6 +66,8 @@ def simulate(
     if not s.screen.json:
         where = f"in {task.image}" if task.image else "without a container"
         s.screen.message(f"{task.name} {where}, in {task.directory}")
+        for note in task.notes:
+            s.screen.message(f"  {note}")
     outcome = run_task(task, to_stderr=s.screen.json)
     _report(s, outcome)
     raise SystemExit(outcome.shell_code)
@@ -80,6 +82,7 @@ def _report(s: Session, outcome: "Outcome") -> None:
             "task": outcome.task.name,
             "directory": outcome.task.directory,
             "image": outcome.task.image,
+            "notes": outcome.task.notes,
             "exitCode": outcome.exit.code,
             "signal": outcome.exit.signal,
             "explanation": [line.strip() for line in lines],

@@ -18,6 +18,7 @@ import msgspec
 
 from ...protocol.api.job_arrays import expand
 from ...protocol.api.requests import RunSpec
+from ...protocol.clusters.batch import BatchRequest
 from ...protocol.errors import Refusal
 from ...protocol.ids import Token, compute_jid
 from ...protocol.jobs.exit_info import ExitInfo
@@ -44,7 +45,7 @@ _NOT_STARTED = 125
 
 
 class Task(NamedTuple):
-    """A task to start. root: the run directory, which is the user's own in a container. env: without
+    """A task to start. notes: sentences about parts of the job that have no effect here. root: the run directory, which is the user's own in a container. env: without
     that of the login.
     """
 
@@ -56,6 +57,7 @@ class Task(NamedTuple):
     directory: str
     image: str | None
     job: str | None
+    notes: tuple[str, ...] = ()
 
 
 class Outcome(NamedTuple):
@@ -83,14 +85,15 @@ def prepare(
         raise Refusal("badRequest", f"the job has no role {quoted(role)}; its roles are: {known}")
     root = os.path.abspath(folder or tempfile.mkdtemp(prefix="jobscribe-simulate-"))
     if not spec.roles:
-        return _plain_task(spec, root)
+        return _plain_task(spec, root)._replace(notes=_notes(spec))
     chosen = next(r for r in spec.roles if role in (None, r.name))
     if (index or 0) >= chosen.tasks:
         raise Refusal(
             "badRequest",
             f"role {chosen.name} has no task {index}; give --index 0 to {chosen.tasks - 1}",
         )
-    return _role_task(spec, chosen, index or 0, root, containers)
+    task = _role_task(spec, chosen, index or 0, root, containers)
+    return task._replace(notes=_notes(spec) + _role_notes(chosen, task))
 
 
 def run_task(task: Task, *, to_stderr: bool) -> Outcome:
@@ -101,6 +104,23 @@ def run_task(task: Task, *, to_stderr: bool) -> Outcome:
             f.write(task.job)
     out = sys.stderr if to_stderr else None
     return Outcome(task, _run_in_container(task, out) if task.image else _run(task, out))
+
+
+def _notes(spec: RunSpec) -> tuple[str, ...]:
+    if isinstance(spec.batch, BatchRequest):
+        return ("the request to the cluster (batch), with modules and setup, has no effect here",)
+    return ()
+
+
+def _role_notes(role: TaskRole, task: Task) -> tuple[str, ...]:
+    out = []
+    if role.volumes:
+        out.append(f"volumes are not mounted here: {', '.join(role.volumes)}")
+    if role.gpu:
+        out.append("CUDA_VISIBLE_DEVICES names GPUs that this machine may not have")
+    if role.image and not task.image:
+        out.append(f"the image {role.image} is not used")
+    return tuple(out)
 
 
 def _job(document: JobDocument, name: str | None) -> JobDescription:

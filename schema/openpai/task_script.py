@@ -103,8 +103,9 @@ def _code_lines(code: str) -> Iterable[str]:
         export,
         f'[ -r "$PAI_CODE_DIR" ] || {_fail("the code $PAI_CODE_DIR cannot be read in this task")}',
         f'[ "$(du -skL -- "$PAI_CODE_DIR" | cut -f1)" -le {MAX_CODE // 1024} ] || {_fail(too_large)}',
-        f'rm -rf -- {name} && if [ -d "$PAI_CODE_DIR" ]; then cp -R -- "$PAI_CODE_DIR" {name}; '
-        f'else mkdir {name} && tar -xf "$PAI_CODE_DIR" -C {name}; fi '
+        # `/.`: a link to the folder is followed
+        f'rm -rf -- {name} && mkdir {name} && if [ -d "$PAI_CODE_DIR" ]; '
+        f'then cp -R -- "$PAI_CODE_DIR/." {name}; else tar -xf "$PAI_CODE_DIR" -C {name}; fi '
         f"&& find {name} -type f -exec chmod a-w {{}} + || {_fail('the code $PAI_CODE_DIR cannot be copied')}",
     ]
 

@@ -10,6 +10,8 @@ from ..structs import Place
 from .draft import Draft, LocalPath, Options
 from .task_script import code_name, folder_problem, is_local
 
+#: The file that describes the job, in the directory of each task.
+JOB_FILE = "job.json"
 ROLE_NAME = "a letter, then letters, digits or _, at most 32, because variables contain it"
 _PLUGINS = "com.microsoft.pai.runtimeplugin"
 _NO_EFFECT = {
@@ -45,7 +47,8 @@ def check_folder(draft: Draft, place: Place, key: str, use: str, folder: str) ->
     problem = folder_problem(folder)
     if problem is None and use == "codeDir" and is_local(folder):
         name = code_name(folder)
-        problem = "it has no name" if not name or name.startswith(".") else None
+        if not name or name.startswith(".") or name == JOB_FILE:
+            problem = f"its name {quoted(name)} cannot be that of a folder in tasks"
     if problem is not None:
         place.error(key, problem, "the absolute path of a folder on the hosts of the tasks")
         return ""

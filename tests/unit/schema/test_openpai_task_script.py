@@ -31,6 +31,9 @@ def test_folders_of_a_task(tmp_path: Path) -> None:
     (code / "sub").mkdir(parents=True)
     data.mkdir()
     (code / "sub" / "a.py").write_text("1")
+    (tmp_path / "link").symlink_to(code)
+    ran = Ran(tmp_path / "w", lines(Folders(code=f"{tmp_path}/link")) + "touch link/sub/new")
+    assert (ran.code, ran.err) == (0, "")
     text = lines(Folders(str(data), "", f"{code}/")) + (
         'echo "$PAI_DATA_DIR"; echo "$PAI_OUTPUT_DIR"; echo "$PAI_CODE_DIR"; ls "my code/sub"; '
         'touch "my code/sub/new"'

@@ -9,6 +9,7 @@ import pytest
 
 from jobscribe.protocol.api.requests import RunSpec
 from jobscribe.schema.fields import InvalidDocument, Problem
+from jobscribe.schema.jobs.description import named_simulation
 from jobscribe.schema.openpai.conversion import (
     Converted,
     convert_configuration,
@@ -140,6 +141,12 @@ def test_the_name_is_unique_and_the_site_chooses_the_driver() -> None:
     assert spec(JOB, driver="docker").driver == "docker"
 
 
+def test_the_simulation_of_a_name_never_changes() -> None:
+    """Later versions must find the jobs of earlier ones."""
+    assert named_simulation(USER, "x") == "Q39sUYLO"
+    assert len({named_simulation(u, n) for u in (USER, "user0002") for n in ("x", "y")}) == 4
+
+
 def test_without_containers_there_is_no_image() -> None:
     job = {**JOB, "extras": {"storages": ["data"]}}
     found = converted(job, containers=False)
@@ -169,7 +176,9 @@ TWO = [ROLE, {**ROLE, "name": "main"}]
         ({**JOB, "gpuTyp": "K80"}, "gpuTyp", "unknown key"),
         ({**JOB, "dataDir": "data"}, "dataDir", "not an absolute path"),
         ({**JOB, "dataDir": "/a/../b"}, "dataDir", "`..`"),
-        ({**JOB, "codeDir": "/"}, "codeDir", "no name"),
+        ({**JOB, "codeDir": "/"}, "codeDir", "its name"),
+        ({**JOB, "codeDir": "/x/.ssh"}, "codeDir", 'its name ".ssh"'),
+        ({**JOB, "codeDir": "/x/job.json"}, "codeDir", 'its name "job.json"'),
         ({**JOB, "codeDir": "hdfs://h:9000/code"}, "codeDir", "copies no code"),
         ({**JOB, "jobEnvs": {"a": [1]}}, "jobEnvs.a", "it is a list"),
         ({**JOB, "jobEnvs": {"a-b": 1}}, 'jobEnvs.a-b', "not a valid name"),

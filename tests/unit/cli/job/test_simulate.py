@@ -92,6 +92,16 @@ def test_one_run_of_an_array_and_a_missing_program(run: Run, file: Any) -> None:
     assert run("job", "simulate", "-f", file("name: x\ncommand: [no-such]\n")).code == 127
 
 
+def test_what_has_no_effect_here_is_said(run: Run, file: Any) -> None:
+    path = file("name: x\nroles: {m: {image: a, volumes: [v], gpu: 1, command: 'true'}}\n")
+    ended = run("job", "simulate", "-f", path, "--no-image")
+    assert ended.code == 0
+    for said in ("not mounted here: v", "CUDA_VISIBLE_DEVICES", "the image a is not used"):
+        assert said in ended.err
+    path = file("name: x\ndriver: sbatch\nbatch: {nodes: 2}\ncommand: 'true'\n")
+    assert len(run("job", "simulate", "-f", path, "--json").json()["notes"]) == 1
+
+
 def test_configurations_of_openpai(run: Run, file: Any) -> None:
     job = {
         "jobName": "x",
