@@ -45,8 +45,8 @@ _NOT_STARTED = 125
 
 
 class Task(NamedTuple):
-    """A task to start. notes: sentences about parts of the job that have no effect here. root: the run directory, which is the user's own in a container. env: without
-    that of the login.
+    """A task to start. root: the run directory, which is the user's own in a container. env: without
+    that of the login. notes: parts of the job that have no effect here, as sentences.
     """
 
     name: str
