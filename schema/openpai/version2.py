@@ -5,6 +5,7 @@ its keys.
 from collections.abc import Mapping
 
 from ...protocol.fields import InvalidForm
+from ...protocol.redaction import is_secret
 from ..fields import Findings, element, member, quoted
 from ..structs import Place, convert
 from . import task_script
@@ -33,6 +34,7 @@ _SHM = 512
 
 def draft_of(data: object, findings: Findings, options: Options) -> Draft:
     """Return the job description of a configuration. Records its problems."""
+    data = _without_text(data)
     place = Place(data, "", findings)
     keys, draft = convert(JobKeys, data, findings), Draft(WORDS)
     draft.put(["name"], keys.name, "name")
@@ -48,8 +50,21 @@ def draft_of(data: object, findings: Findings, options: Options) -> Draft:
     for name, path in keys.secrets.items():
         if path:
             draft.paths.append(LocalPath(member("secrets", name), "secret", path))
+    for name in filter(is_secret, keys.parameters):
+        findings.warning(
+            member("parameters", name),
+            "its value is stored with the job, and others may read it",
+            "`secrets`, if it is one",
+        )
     _Roles(keys, draft, place, options).convert()
     return draft
+
+
+def _without_text(data: object) -> object:
+    """Return the configuration without a text in place of `secrets`, which a message would show."""
+    if isinstance(data, dict) and isinstance(data.get("secrets"), str | int | float):
+        return {**data, "secrets": []}
+    return data
 
 
 class _Roles:

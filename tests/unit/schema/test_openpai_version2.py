@@ -275,6 +275,11 @@ def test_a_secret_in_the_file_is_refused_and_not_shown(value: object) -> None:
     assert "hunter2" not in said
 
 
+def test_a_text_in_place_of_secrets_is_not_shown() -> None:
+    (found,) = problems({**JOB, "secrets": "hunter2"})
+    assert (found.path, "hunter2" in found.sentence()) == ("secrets", False)
+
+
 def test_the_value_of_a_secret_is_no_part_of_the_run() -> None:
     """Only the path of its file goes to the supervisor; the variable is not exported."""
     job = commands(
@@ -296,6 +301,7 @@ def test_the_value_of_a_secret_is_no_part_of_the_run() -> None:
             "taskRoles.main.extraContainerOptions.infiniband",
         ),
         ({**JOB, "taskRoles": {"main": ROLE, "b": {**ROLE, "completion": {"minSucceededInstances": -1}}}}, "taskRoles.main"),
+        ({**JOB, "parameters": {"password": "x", "tokenizer": "y"}}, "parameters.password"),
         ({**JOB, "extras": {"hivedScheduler": {"jobPriorityClass": "prod"}}}, "extras.hivedScheduler"),
         (
             {**JOB, "prerequisites": [{**IMAGE, "auth": {"username": "a", "password": "<% $secrets.p %>"}}]},
