@@ -115,6 +115,18 @@ CODES: dict[str, Code] = {
         False,
         "check user name, password and code; wait for the next code, then try again",
     ),
+    "signInDenied": Code(
+        403, False, "sign in with an account that this site accepts, or ask the operator"
+    ),
+    "signInExpired": Code(400, False, "start the sign-in again"),
+    "signInInvalid": Code(
+        502, False, "start the sign-in again; the operator finds the reason in the front end's log"
+    ),
+    "signInUnavailable": Code(
+        503, True, "try again in a moment; the operator finds the reason in the front end's log"
+    ),
+    "deviceCodeUnknown": Code(400, False, "run 'jobscribe auth login' again for a new code"),
+    "deviceDenied": Code(403, False, "run 'jobscribe auth login' again if this was a mistake"),
     "signedInAlready": Code(409, False, "sign out of the cluster first: jobscribe logout CLUSTER"),
     "signInUnreachable": Code(
         503, True, "try again later; the operator runs 'jobscribe driver check sbatch'"

@@ -20,6 +20,7 @@ from . import (
     pool_file,
     queue_file,
     secret_rotation,
+    sign_in_checks,
     users_file,
 )
 from .certificates import expiry_warnings
@@ -38,6 +39,7 @@ def check(settings: Settings) -> None:
 def problems(settings: Settings) -> Iterator[Refusal]:
     """Yield everything that prevents a supervisor from starting with these settings."""
     yield from _setting_problems(settings)
+    yield from sign_in_checks.problems(settings)
     if settings.exits.table is not None:
         yield from exit_table_file.read(settings.exits.table)[1]
     if settings.docker.pool is not None:
@@ -83,33 +85,30 @@ def warnings(settings: Settings) -> Iterator[str]:
 
 
 def check_server(settings: Settings) -> None:
-    """Raise Refusal("unsafe") unless a separate front end may start with these settings."""
+    """Raise Refusal("unsafe") or Refusal("badConfig") unless a separate front end may start with these settings."""
     s = settings.server
-    if s.user_hook is None and s.user_header is None:
+    if not sign_in_checks.ways(settings):
         raise unsafe(
-            "neither server.user_hook nor server.user_header is set, so the front end cannot identify users;"
-            " set the first to module:function, or the second to the header of a proxy"
+            "nothing identifies the users of the front end: set server.oidc_issuer, server.pam_service,"
+            " server.user_header (of a proxy) or server.user_hook (module:function)"
             " (for development use 'jobscribe up')"
         )
-    if s.user_hook is not None and s.user_header is not None:
-        raise Refusal(
-            "badConfig",
-            "server.user_hook and server.user_header are both set, and one of them identifies users: remove the other",
-        )
-    if s.user_header is not None and not settings.limits.trusted_peers:
-        raise unsafe(
-            "server.user_header is set, and limits.trusted_peers is empty: name the proxy's unix user or address"
-            " there, as in 'www-data', because every local user can connect and send this header"
-        )
+    found = [*sign_in_checks.problems(settings), *sign_in_checks.secret_problems(settings)]
     if not is_loopback(s.ip):
-        raise unsafe(
-            f"server.ip is {s.ip}, but the front end has no TLS: keep it on loopback, behind a proxy with TLS"
+        found.append(
+            unsafe(
+                f"server.ip is {s.ip}, but the front end has no TLS: keep it on loopback, behind a proxy with TLS"
+            )
         )
     if s.supervisor_url is not None and sends_in_clear(s.supervisor_url):
-        raise unsafe(
-            f"server.supervisor_url is {s.supervisor_url}: over http to another machine others can read the server"
-            " secret; use https (supervisor.tls_cert there), or an ssh tunnel"
+        found.append(
+            unsafe(
+                f"server.supervisor_url is {s.supervisor_url}: over http to another machine others can read the server"
+                " secret; use https (supervisor.tls_cert there), or an ssh tunnel"
+            )
         )
+    if found:
+        raise found[0] if len(found) == 1 else combined("the configuration", found)
 
 
 def _queue_problems(path: str, queues: Queues, settings: Settings) -> Iterator[Refusal]:

@@ -22,7 +22,7 @@ from jobscribe.service.site.startup_checks import check_server
 from jobscribe.web import UserIds
 from jobscribe.web.request.supervisor_client import SupervisorClient
 from jobscribe.web.server import application, cookie_sessions, development_login, processes
-from jobscribe.web.server.login_sessions import Sessions
+from jobscribe.web.sign_in.login_sessions import Sessions
 
 
 class Empty(msgspec.Struct):

@@ -18,11 +18,12 @@ from ...service.settings.settings import Settings
 from ...service.site.secret_files import is_loopback
 from ..blueprint.blueprint import METHODS, create_blueprint
 from ..request import error_responses
-from ..request.context import as_json
+from ..request.context import FrontEndContext, as_json
+from ..sign_in.login_sessions import SESSION_SECS, Sessions, key_of
 from .cookie_sessions import SignedSessions, cookie_name
 from .development_login import SignIn
-from .login_sessions import SESSION_SECS, Sessions, key_of
 from .proxy_user import ProxyUser
+from .sign_in import add_sign_in, session_cookie
 from .user_ids import UserIds
 
 STATIC = Path(__file__).parents[1] / "static"
@@ -46,8 +47,8 @@ def create_app(
     secrets: Callable[[], tuple[str, ...]] | None = None,
 ) -> flask.Flask:
     """Create the application. sessions: of the development login, for this machine only; if None,
-    `server.user_hook` or `server.user_header` determines the user. secrets: the valid server
-    secrets, the current one first, from which cookie keys are derived; None for that of `source`.
+    the settings determine how people sign in. secrets: the valid server secrets, the current one
+    first, from which cookie keys are derived; None for that of `source`.
 
     Raises Refusal if a hook cannot be loaded.
     """
@@ -56,13 +57,16 @@ def create_app(
     app.url_map.merge_slashes = app.url_map.strict_slashes = False
     server = settings.server
     sign_in = None if sessions is None else SignIn(sessions, source().uid)
+    cookie = None if sign_in is not None else session_cookie(settings)
     if sign_in is not None:
         user: Callable[..., Any] = sign_in.user
+    elif cookie is not None:
+        user = cookie.user
     elif server.user_header is not None:
         user = ProxyUser(server.user_header)
     else:
         user = _required(server.user_hook)
-    if sign_in is None and server.uid_file is not None:
+    if sign_in is None and cookie is None and server.uid_file is not None:
         user = UserIds(server.uid_file).user(user)
     app.extensions[USER] = user
     half = max(1, server.threads // 2)
@@ -84,8 +88,11 @@ def create_app(
     app.add_url_rule("/static/<path:name>", "static", _page)
     app.register_error_handler(Exception, _form_of_errors(log))
     app.after_request(_headers)
+    site: FrontEndContext = app.extensions["jobscribe"]
     if sign_in is not None:
         _for_development(app, settings.root, secrets or (lambda: (source().token,)), sign_in)
+    elif cookie is not None:
+        add_sign_in(app, settings, cookie, site)
     return app
 
 

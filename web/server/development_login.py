@@ -16,7 +16,7 @@ from flask.typing import ResponseReturnValue
 from ...protocol.errors import Refusal
 from ...protocol.ids import derived_id
 from ..request import csrf
-from .login_sessions import Session, Sessions
+from ..sign_in.login_sessions import Session, Sessions
 
 _TOKEN, _NAME = "session", "name"
 

@@ -29,6 +29,8 @@ let live = null;
 /** Visits that were begun before this one do not go on. */
 let visit = 0;
 let lost = 0;
+/** Address of the page on which people sign in, where it is not the form of this page. */
+let signInPage = null;
 
 const frames = framesView();
 const why = whyView();
@@ -87,7 +89,10 @@ function welcome() {
   byId("who").hidden = true;
   byId("link").hidden = true;
   byId("welcome").hidden = false;
-  byId("name").focus();
+  byId("sign-in").hidden = signInPage !== null;
+  byId("sign-in-page").hidden = signInPage === null;
+  if (signInPage === null) return byId("name").focus();
+  byId("sign-in-link").href = address(signInPage);
 }
 
 function leave() {
@@ -368,8 +373,10 @@ setInterval(() => { if (shown?.status.state === "running") setText(byId("elapsed
 async function begin() {
   try {
     const found = await persistently(() => get("who"), () => visit === 0);
+    signInPage = found?.signIn ?? null;
     return found && await enter(found.name);
   } catch (error) {
+    signInPage ??= error.signIn ?? null;
     if (!(error instanceof ApiError) || error.code !== "notFound") return showError("page-data", error);
   }
   // only a site for development knows names; any other has its own page for signing in
