@@ -1,5 +1,6 @@
 """Wires the sign-in of `jobscribe server` to its application, as the settings choose it."""
 
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from ...service.settings.settings import Settings
 from ...service.site.secret_files import read_secret
 from ..request.context import FrontEndContext
 from ..sign_in.login_sessions import Sessions
+from ..sign_in.password_check import PasswordCheck
+from ..sign_in.password_sign_in import PasswordSignIn
 from ..sign_in.session_cookie import SessionCookie
 from ..sign_in.session_routes import SessionRoutes
 from .user_ids import UserIds
@@ -46,6 +49,13 @@ def add_sign_in(
     app.add_url_rule("/sign-out", "sign_out", routes.sign_out, methods=["POST"])
     if s.oidc_issuer is not None:
         _add_openid(app, settings, cookie, site, uid_of)
+    elif s.pam_service is not None:
+        if importlib.util.find_spec("pamela") is None:
+            raise _missing("pam", "server.pam_service", "pamela")
+        check = PasswordCheck(s.pam_service, site.log)
+        sign_in = PasswordSignIn(check, cookie, site, uid_of, s.public_url)
+        app.add_url_rule("/sign-in", "sign_in_form", sign_in.form, methods=["GET"])
+        app.add_url_rule("/sign-in", "sign_in", sign_in.sign_in, methods=["POST"])
 
 
 def _add_openid(
@@ -59,7 +69,7 @@ def _add_openid(
         from ..sign_in.openid_provider import Client, OpenIdProvider
         from ..sign_in.openid_sign_in import OpenIdSignIn
     except ImportError as e:
-        raise _missing("oidc", "server.oidc_issuer", e) from None
+        raise _missing("oidc", "server.oidc_issuer", e.name) from None
     s = settings.server
     assert s.oidc_issuer and s.oidc_client_id and s.oidc_client_secret_file and s.public_url
     secret = read_secret(s.oidc_client_secret_file, "server.oidc_client_secret_file")
@@ -76,10 +86,10 @@ def _add_openid(
     app.add_url_rule("/sign-in/callback", "sign_in_callback", sign_in.callback, methods=["GET"])
 
 
-def _missing(extra: str, setting: str, error: ImportError) -> Refusal:
+def _missing(extra: str, setting: str, package: str | None) -> Refusal:
     return Refusal(
         "badConfig",
-        f"{setting} needs the package {error.name}: run pip install 'jobscribe[{extra}]'",
+        f"{setting} needs the package {package}: run pip install 'jobscribe[{extra}]'",
     )
 
 
