@@ -349,6 +349,24 @@ class AsyncClient:
         """
         return await self._do(operations.create_token(name, scopes, expires_secs))
 
+    async def begin_device_login(
+        self, name: str, scopes: Sequence[str], *, expires_secs: float | None = None
+    ) -> dict[str, Any]:
+        """Begin a device login (RFC 8628) for an API token with this name. Needs no token.
+
+        Returns {"deviceCode", "userCode", "verificationUri", "verificationUriComplete",
+        "expiresIn", "interval"}. A person enters userCode at verificationUri. expiresIn, interval:
+        seconds. expires_secs: lifetime of the API token; None for 90 days.
+        """
+        return await self._do(operations.ask(requests.device_start(name, scopes, expires_secs)))
+
+    async def poll_device_login(self) -> dict[str, Any]:
+        """Return the state of the device login whose deviceCode is the token of this client:
+        {"state": "authorizationPending", "interval"}, or once {"state": "ok", "secret", "id",
+        "uid", ...}. Raises ClientError (deviceDenied, deviceCodeUnknown). Sent once.
+        """
+        return await self._do(operations.device_token())
+
     async def tokens(self) -> list[dict[str, Any]]:
         """Return the API tokens of this user, without their secrets."""
         found: list[dict[str, Any]] = await self._do(

@@ -23,6 +23,7 @@ from ..db.maintenance.checkpoints import is_rolled_back, last_session, serial_fl
 from ..db.records.record_files import RecordWriter, catch_up
 from ..db.sqlite.store import SqliteStore
 from ..db.store.contract import Appended, Batch, Write
+from ..protocol.api import device_logins
 from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey, derived_id
 from ..protocol.redaction import Redactor
@@ -43,6 +44,7 @@ from . import configuration
 from .access.api_tokens import ApiTokens
 from .access.audit import AuditTrail
 from .access.authentication import Access
+from .access.device_logins import DeviceLogins
 from .access.request_rates import RequestRates
 from .agents.calls import Calls
 from .agents.orphans import start_all_known
@@ -619,13 +621,14 @@ class _Supervisor:
         unsent = ResponseLimits()
         unsent.stalled = lambda: self._counters.add("stalled")
         self._counters.measure(unsent=unsent.sizes, calls=calls.sizes)
+        access = self._access()
         return ApiContext(
             self._run_service,
             calls,
             self._live,
             self._uploads,
             leases,
-            self._access(),
+            access,
             self._secrets.server,
             unsent,
             self._usage,
@@ -636,7 +639,17 @@ class _Supervisor:
             Known(agent_id=self._agent_id, container=self._driver_set.container),
             lambda: self._sink.flush(1.0),
             self._disk.usage,
+            self._device_logins(access),
         )
+
+    def _device_logins(self, access: Access) -> DeviceLogins:
+        front = self._settings.server.public_url or self._front
+        page = None if front is None else f"{front.rstrip('/')}/{device_logins.PAGE}"
+        out = DeviceLogins(
+            access.tokens, access.rates, self._clock.monotonic, secrets.token_bytes, page
+        )
+        self._counters.measure(device_logins=out.sizes)
+        return out
 
     def _access(self) -> Access:
         tokens = ApiTokens(self._engine, self._clock.wall, secrets.token_bytes)

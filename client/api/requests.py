@@ -19,6 +19,7 @@ from ...protocol.api.requests import (
     CallRequest,
     ClusterList,
     DiskReport,
+    DeviceStart,
     GlobalResources,
     GroupCancel,
     JobGroup,
@@ -384,6 +385,21 @@ def token_create(uid: str, name: str, scopes: Sequence[str], expires_secs: float
     """
     fields = {"uid": uid, "name": name, "scopes": list(scopes), "expiresSecs": expires_secs}
     return _post("token-create", _shaped(fields, TokenCreate))
+
+
+def device_start(name: str, scopes: Sequence[str], expires_secs: float | None) -> Call:
+    """Raises ClientError("badRequest") for invalid values."""
+    fields = {"name": name, "scopes": list(scopes), "expiresSecs": expires_secs}
+    _shaped(fields, DeviceStart)
+    query = [("name", name), *(("scope", scope) for scope in scopes)]
+    if expires_secs is not None:
+        query.append(("expiresSecs", str(expires_secs)))
+    return Call("/api/device-start?" + urlencode(query), None)
+
+
+def device_token() -> Call:
+    """Return a poll of the device login whose device code is the client's token."""
+    return Call("/api/device-token", None)
 
 
 def token_list(uid: str) -> Call:

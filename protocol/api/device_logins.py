@@ -3,6 +3,7 @@ elsewhere. The form of the codes, and limits. Pure.
 """
 
 import re
+from base64 import urlsafe_b64encode
 
 from ..errors import Refusal
 
@@ -16,6 +17,8 @@ USER_BYTES, DEVICE_BYTES = 16, 32
 #: Address of the page of the front end on which a person enters the user code.
 PAGE = "sign-in/device"
 _SEPARATORS = re.compile(r"[\s_-]+")
+PREFIX = "jsd_"
+_DEVICE_CODE = re.compile(r"jsd_[A-Za-z0-9_-]{43}", re.ASCII)
 _CODE = re.compile(f"[{LETTERS}]{{{2 * HALF}}}")
 
 
@@ -39,3 +42,13 @@ def made_user_code(entropy: bytes) -> str:
         number, index = divmod(number, len(LETTERS))
         letters += LETTERS[index]
     return user_code(letters)
+
+
+def device_code(entropy: bytes) -> str:
+    """Return a new device code, which the machine keeps secret. entropy: DEVICE_BYTES random bytes."""
+    return PREFIX + urlsafe_b64encode(entropy[:DEVICE_BYTES]).decode().rstrip("=")
+
+
+def parse_device_code(text: str) -> str | None:
+    """Return a text that has the form of a device code; None for another one."""
+    return text if _DEVICE_CODE.fullmatch(text) else None

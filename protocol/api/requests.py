@@ -547,6 +547,31 @@ class TokenRevoke(_Request, frozen=True, kw_only=True):
     reason: Sentence = ""
 
 
+class DeviceStart(_Request, frozen=True, kw_only=True):
+    """Begin a device login: a machine asks for an API token that a person approves elsewhere. Its
+    fields are query arguments, because the sender is unknown. name: of the token.
+    """
+
+    name: TokenName
+    scopes: Annotated[tuple[Scope, ...], msgspec.Meta(min_length=1, max_length=4)]
+    expires_secs: Annotated[float, msgspec.Meta(gt=0, le=MAX_SECS)] | None = None
+
+
+class DeviceShow(_Request, frozen=True, kw_only=True):
+    """Return the device login with this user code, which a person typed."""
+
+    uid: Uid
+    user_code: Annotated[str, msgspec.Meta(max_length=64)]
+
+
+class DeviceAnswer(_Request, frozen=True, kw_only=True):
+    """Approve or deny the device login with this user code, for a user. It can be answered once."""
+
+    uid: Uid
+    user_code: Annotated[str, msgspec.Meta(max_length=64)]
+    approve: bool
+
+
 class AuditPage(_Request, frozen=True, kw_only=True):
     """Return the matching ones of the next `limit` audit events after the version `after`, oldest
     first. since_secs: only events of this time until now, by the supervisor's clock.

@@ -12,6 +12,7 @@ import flask
 import werkzeug.exceptions
 
 from ...client.transport.address import Source
+from ...protocol.api.device_logins import PAGE
 from ...protocol.errors import Refusal
 from ...runtime.log.logger import Log
 from ...service.settings.settings import Settings
@@ -19,6 +20,7 @@ from ...service.site.secret_files import is_loopback
 from ..blueprint.blueprint import METHODS, create_blueprint
 from ..request import error_responses
 from ..request.context import FrontEndContext, as_json
+from ..sign_in.device_page import DevicePage
 from ..sign_in.login_sessions import SESSION_SECS, Sessions, key_of
 from .cookie_sessions import SignedSessions, cookie_name
 from .development_login import SignIn
@@ -93,6 +95,9 @@ def create_app(
         _for_development(app, settings.root, secrets or (lambda: (source().token,)), sign_in)
     elif cookie is not None:
         add_sign_in(app, settings, cookie, site)
+    page = DevicePage(site, user, sign_in=sign_in is not None or cookie is not None)
+    app.add_url_rule(f"/{PAGE}", "device_form", page.show, methods=["GET"])
+    app.add_url_rule(f"/{PAGE}", "device_answer", page.answer, methods=["POST"])
     return app
 
 

@@ -1,11 +1,13 @@
 """API tokens, the sender's own identity, and the audit trail."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from ....db.events.access_fold import ApiToken
 from ....db.records.event_text import data
 from ....protocol.api.requests import AuditPage, TokenCreate, TokenList, TokenRevoke
 from ....protocol.errors import Refusal
+from ...access.authentication import Access
 from ..transport.request_handler import Handler
 
 
@@ -16,7 +18,7 @@ async def whoami(h: Handler) -> Any:
         "uid": me.uid,
         "role": me.role,
         "scopes": sorted(me.scopes),
-        "token": None if me.token is None else _row(h, me.token),
+        "token": None if me.token is None else token_row(h, me.token),
     }
 
 
@@ -24,22 +26,27 @@ async def token_create(h: Handler) -> Any:
     request: TokenCreate = h.parsed(TokenCreate)
     h.log_call("tokenCreate", request.uid, request.uid)
     access = h.services.access
-    if "admin" in request.scopes and access.users.role(request.uid) == "user":
-        raise Refusal(
-            "forbidden",
-            f"user {request.uid} is no administrator, so a token cannot have the scope admin",
-        )
+    check_admin_scope(access, request.uid, request.scopes)
     text, token = await access.tokens.create(
         h.principal, request.uid, request.name, dict.fromkeys(request.scopes), request.expires_secs
     )
-    return {"state": "ok", "secret": str(text), **_row(h, token)}
+    return {"state": "ok", "secret": str(text), **token_row(h, token)}
+
+
+def check_admin_scope(access: Access, uid: str, scopes: Iterable[str]) -> None:
+    """Raise Refusal("forbidden") for the scope admin of a user without a role."""
+    if "admin" in scopes and access.users.role(uid) == "user":
+        raise Refusal(
+            "forbidden",
+            f"user {uid} is no administrator, so a token cannot have the scope admin",
+        )
 
 
 async def token_list(h: Handler) -> Any:
     request: TokenList = h.parsed(TokenList)
     return {
         "state": "ok",
-        "tokens": [_row(h, token) for token in h.services.access.tokens.of(request.uid)],
+        "tokens": [token_row(h, token) for token in h.services.access.tokens.of(request.uid)],
     }
 
 
@@ -49,7 +56,7 @@ async def token_revoke(h: Handler) -> Any:
     token, others = await h.services.access.tokens.revoke(
         h.principal, request.uid, request.id, request.reason
     )
-    return {"state": "ok", **_row(h, token), "alsoRevoked": [t.id for t in others]}
+    return {"state": "ok", **token_row(h, token), "alsoRevoked": [t.id for t in others]}
 
 
 async def audit(h: Handler) -> Any:
@@ -60,7 +67,7 @@ async def audit(h: Handler) -> Any:
     return {"state": "ok", "events": data(found), "next": after}
 
 
-def _row(h: Handler, token: ApiToken) -> dict[str, Any]:
+def token_row(h: Handler, token: ApiToken) -> dict[str, Any]:
     """Return a token without its digest."""
     now = h.runs.now().wall
     status = "live" if token.live(now) else "revoked" if token.revoked_at is not None else "expired"

@@ -25,6 +25,7 @@ from ....runtime.connections.http_server import answer_unread, authenticated
 from ....runtime.log.logger import Log
 from ....service.site.secret_rotation import RotatedSecret
 from ...access.authentication import Access
+from ...access.device_logins import DeviceLogins
 from ...access.principal import Principal, RouteScope
 from ...agents.calls import Calls
 from ...clusters.inventory import ClusterInventory
@@ -73,6 +74,7 @@ class ApiContext(NamedTuple):
     known: Known = Known()
     logs_written: Callable[[], object] = lambda: None
     disk: DiskUsage | None = None
+    device_logins: DeviceLogins | None = None
 
 
 class Sink(Protocol):

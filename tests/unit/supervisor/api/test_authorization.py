@@ -59,7 +59,7 @@ SITE = {
     "/health",
 }
 BODIES = (Subject.BODY, Subject.BODY_OR_ALL, Subject.BODY_OR_MEMBERS)
-OPEN = {"/live", "/livez", "/readyz", "/.*"}
+OPEN = {"/live", "/livez", "/readyz", "/.*", "/api/device-start", "/api/device-token"}
 #: open to all authenticated senders: they concern no user, or the user of the token
 ANYBODY = {
     "/api/apps",
