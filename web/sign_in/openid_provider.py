@@ -23,6 +23,7 @@ from authlib.integrations.requests_client import OAuth2Session
 from authlib.oidc.core import CodeIDToken
 
 from ...protocol.errors import Refusal
+from ...schema.fields import InvalidValue
 from ...service.settings.value_parsers import site_url
 
 #: Time limits for a connection and for each piece of an answer, in seconds.
@@ -153,9 +154,14 @@ class OpenIdProvider:
             raw = _fetched(issuer.rstrip("/") + "/.well-known/openid-configuration")
             try:
                 found = msgspec.json.decode(raw, type=_Metadata)
-                for url in (found.authorization_endpoint, found.token_endpoint, found.jwks_uri):
+                for url in (
+                    found.authorization_endpoint,
+                    found.token_endpoint,
+                    found.jwks_uri,
+                    found.userinfo_endpoint or issuer,
+                ):
                     site_url(url.partition("?")[0])
-            except ValueError as e:
+            except (ValueError, InvalidValue) as e:
                 raise Refusal(
                     "signInUnavailable", f"the provider's description is not valid: {_short(e)}"
                 ) from None
@@ -193,7 +199,7 @@ class OpenIdProvider:
             )
         except AuthlibBaseError as e:
             word = e.error if isinstance(e.error, str) and _ERROR.fullmatch(e.error) else "an error"
-            if word == "invalid_grant":
+            if word in ("invalid_grant", "invalid_code"):
                 raise Refusal(
                     "signInExpired", "the provider does not accept the code of this sign-in"
                 ) from None
