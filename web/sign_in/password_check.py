@@ -2,6 +2,7 @@
 argument, environment, log or message.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -82,22 +83,19 @@ class PasswordCheck:
             said = json.loads(out)
         except subprocess.TimeoutExpired:
             self._log("PAM service {} did not answer within {:g} s", self._service, self._secs)
+            # its helpers too; the group exists, because the child was not waited for
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
             said = {}
         except (ValueError, OSError):
             said = {}
         finally:
-            _ended(child)
+            child.kill()  # if it still runs
+            child.wait()
+            for pipe in (child.stdin, child.stdout):
+                if pipe is not None:
+                    pipe.close()
         return said if isinstance(said, dict) else {}
-
-
-def _ended(child: "subprocess.Popen[bytes]") -> None:
-    """End the child with its helpers, if they still run."""
-    if child.poll() is None:
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
-    for pipe in (child.stdin, child.stdout):
-        if pipe is not None:
-            pipe.close()
 
 
 def _refused() -> Refusal:
