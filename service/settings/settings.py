@@ -229,7 +229,7 @@ class ServerSettings:
     user_hook: str | None = _is(
         None,
         or_none(text),
-        "module:function(request) that returns the user of a request; 'jobscribe server' requires it, user_header, oidc_issuer or pam_service",
+        "module:function(request) that returns the user of a request; or set oidc_issuer, pam_service or user_header",
     )
     user_header: str | None = _is(
         None,
@@ -239,7 +239,7 @@ class ServerSettings:
     uid_file: str | None = _is(
         None,
         or_none(text),
-        "file that stores the uid of each user name; set it if user_hook or user_header has names and not uids, and for oidc_issuer and pam_service",
+        "file that stores the uid of each user name; for user_hook and user_header only if they have names, not uids",
     )
     public_url: str | None = _is(
         None,

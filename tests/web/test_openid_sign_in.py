@@ -172,9 +172,7 @@ def test_what_goes_wrong_at_a_real_provider_signs_nobody_in(
     here = site()
     client = here.app.test_client()
     state = parse_qs(urlsplit(begin(client)).query)["state"][0]
-    page_of(
-        client.get(f"/sign-in/callback?state={state}&error=access_denied"), 403, "signInDenied"
-    )
+    page_of(client.get(f"/sign-in/callback?state={state}&error=access_denied"), 403, "signInDenied")
     state = parse_qs(urlsplit(begin(client)).query)["state"][0]
     answer = client.get(f"/sign-in/callback?state={state}&error=<b>&error_description=<b>")
     assert "<b>" not in page_of(answer, 503, "signInUnavailable")

@@ -50,9 +50,7 @@ class Site:
 
 
 @pytest.fixture
-def site(
-    stub: StubSupervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Site]:
+def site(stub: StubSupervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     made = Site(stub, tmp_path, monkeypatch)
     yield made
     made.app.extensions["jobscribe"].close()
@@ -69,9 +67,7 @@ def refused(answer: Any, status: int, code: str) -> str:
     return text
 
 
-def test_only_the_right_password_of_an_account_that_may_sign_in(
-    site: Site, tmp_path: Path
-) -> None:
+def test_only_the_right_password_of_an_account_that_may_sign_in(site: Site, tmp_path: Path) -> None:
     client = site.browser()
     assert 'type="password"' in client.get("/sign-in", base_url=SITE).get_data(as_text=True)
     answer = post(client, RIGHT)

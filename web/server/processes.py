@@ -35,9 +35,9 @@ from ...service.settings.loader import load
 from ...service.settings.settings import Settings
 from ...service.site.secret_rotation import RotatedSecret, opened
 from ...service.site.startup_checks import check_server
+from ..sign_in.login_sessions import Sessions
 from .application import USER, create_app, session_key
 from .child_process import Start, bound, url_of
-from ..sign_in.login_sessions import Sessions
 from .peer_gate import PeerGate
 from .proxy import Proxy, adopt, server_of
 from .waitress_server import guard, user_by

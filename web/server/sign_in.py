@@ -91,5 +91,3 @@ def _missing(extra: str, setting: str, package: str | None) -> Refusal:
         "badConfig",
         f"{setting} needs the package {package}: run pip install 'jobscribe[{extra}]'",
     )
-
-

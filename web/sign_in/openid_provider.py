@@ -203,9 +203,7 @@ class OpenIdProvider:
                 raise Refusal(
                     "signInExpired", "the provider does not accept the code of this sign-in"
                 ) from None
-            raise Refusal(
-                "signInUnavailable", f"the provider refused this site: {word}"
-            ) from None
+            raise Refusal("signInUnavailable", f"the provider refused this site: {word}") from None
         except (ValueError, TypeError):
             given = None
         if not isinstance(given, dict) or not isinstance(given.get("id_token"), str):

@@ -11,10 +11,10 @@ from collections.abc import Callable
 import flask
 import msgspec
 
+from ...protocol.api.device_logins import PAGE, user_code
 from ...protocol.errors import Refusal
 from ..request.context import FrontEndContext
 from . import pages
-from ...protocol.api.device_logins import PAGE, user_code
 from .openid_provider import OpenIdProvider
 from .session_cookie import BEGUN_SECS, SessionCookie
 

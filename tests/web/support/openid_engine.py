@@ -124,7 +124,11 @@ class OpenIdEngine:
             )
             client = {"client_id": CLIENT, "name": "site", "password": SECRET, "enabled": True}
             client |= {"redirect_uri": [redirect_uri], "authorization_type": ["code"]}
-            client |= {"confidential": True, "scope": [], "token_endpoint_auth_method": ["client_secret_basic"]}
+            client |= {
+                "confidential": True,
+                "scope": [],
+                "token_endpoint_auth_method": ["client_secret_basic"],
+            }
             self._ask(admin, "POST", "client/", client)
             user = {"username": USER, "password": PASSWORD, "name": "Ann", "enabled": True}
             user |= {"scope": ["g_profile", "openid", "profile"], "email": "ann@example.org"}

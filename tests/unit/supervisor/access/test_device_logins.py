@@ -34,9 +34,7 @@ class Kit:
         self.now = 0.0
         self.access: Access = access("secret")
         rates = RequestRates(1e6, 10, lambda: self.now)
-        self.logins = DeviceLogins(
-            self.access.tokens, rates, lambda: self.now, os.urandom, page
-        )
+        self.logins = DeviceLogins(self.access.tokens, rates, lambda: self.now, os.urandom, page)
 
     def begin(self, peer: str = PEER, name: str = "laptop") -> dict[str, Any]:
         return self.logins.begin(peer, name, ("read",), None)
@@ -71,7 +69,9 @@ def test_a_user_code_is_read_as_a_person_types_it() -> None:
 async def test_the_token_is_given_once_after_the_approval_and_to_nobody_else() -> None:
     kit = Kit()
     begun, other = kit.begin(), kit.begin(name="another")
-    assert begun["verificationUri"] == PAGE and begun["userCode"] in begun["verificationUriComplete"]
+    assert (
+        begun["verificationUri"] == PAGE and begun["userCode"] in begun["verificationUriComplete"]
+    )
     assert (begun["expiresIn"], begun["interval"]) == (600.0, 5.0)
     assert isinstance(await kit.poll(begun), DeviceLogin)
     assert kit.answer(begun) is None
@@ -128,9 +128,7 @@ async def test_floods_and_guesses_are_bounded(monkeypatch: pytest.MonkeyPatch) -
         kit.begin()
     assert told.value.code == "tooManyRequests"
     begun = kit.begin("192.0.2.2")
-    guesses = [
-        kit.answer({"userCode": made_user_code(os.urandom(16))}) for _ in range(WRONG_CODES)
-    ]
+    guesses = [kit.answer({"userCode": made_user_code(os.urandom(16))}) for _ in range(WRONG_CODES)]
     assert guesses == ["deviceCodeUnknown"] * WRONG_CODES
     assert kit.answer(begun) == "tooManyRequests" and kit.answer(begun, BOB) is None
     monkeypatch.setattr(device_logins, "MOST", kit.logins.sizes()["begun"])
