@@ -363,17 +363,22 @@ def test_a_state_is_of_one_browser_used_once_bounded_and_expires(
         except Refusal as e:
             return e.code
 
-    state, mine = begun.begin("a browser", None)
+    state, mine = begun.begin("192.0.2.1", "a browser", None)
     assert finish(state, "a browser") == mine.verifier
     assert finish(state, "a browser") == finish("unknown", "a browser") == "signInExpired"
     for browser in (None, "another browser"):
-        state, _ = begun.begin("a browser", None)
+        state, _ = begun.begin("192.0.2.1", "a browser", None)
         assert finish(state, browser) == "signInExpired"
         assert finish(state, "a browser") == "signInExpired", "it is used"
-    state, _ = begun.begin("a browser", None)
+    state, _ = begun.begin("192.0.2.1", "a browser", None)
     now[0] += 600.0
     assert finish(state, "a browser") == "signInExpired"
     monkeypatch.setattr(openid_sign_in, "MOST_BEGUN", 3)
-    states = [begun.begin("a browser", None)[0] for _ in range(5)]
+    states = [begun.begin("192.0.2.1", "a browser", None)[0] for _ in range(5)]
     assert len(begun) == 3
     assert [finish(s, "a browser") == "signInExpired" for s in states] == [True] * 2 + [False] * 3
+    for _ in range(openid_sign_in.BY_ADDRESS):
+        begun.begin("192.0.2.2", "a browser", None)
+    with pytest.raises(Refusal) as told:
+        begun.begin("192.0.2.2", "a browser", None)
+    assert told.value.code == "tooManyRequests"

@@ -3,6 +3,7 @@ itself is `openid_provider`.
 """
 
 import hashlib
+import math
 import secrets
 import threading
 import time
@@ -13,13 +14,17 @@ import msgspec
 
 from ...protocol.api.device_logins import PAGE, user_code
 from ...protocol.errors import Refusal
+from ...runtime.connections.token_buckets import TokenBuckets
 from ..request.context import FrontEndContext
 from . import pages
+from .attempt_limits import client_address
 from .openid_provider import OpenIdProvider
 from .session_cookie import BEGUN_SECS, SessionCookie
 
 #: Sign-ins that were begun and not finished; further ones drop the oldest.
 MOST_BEGUN = 2_000
+#: Sign-ins begun by one address: at once, and then in a second.
+BY_ADDRESS, BY_ADDRESS_PER_SEC = 100, 1.0
 #: Longest parameter of the provider's answer.
 MAX_PARAMETER = 4096
 
@@ -42,12 +47,13 @@ class BegunSignIns:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._lock = clock, threading.Lock()
         self._begun: dict[str, Begun] = {}
+        self._addresses = TokenBuckets(BY_ADDRESS_PER_SEC, BY_ADDRESS, clock)
 
     def __len__(self) -> int:
         return len(self._begun)
 
-    def begin(self, browser: str, device: str | None) -> tuple[str, Begun]:
-        """Return the state of a new sign-in, and the sign-in."""
+    def begin(self, address: str, browser: str, device: str | None) -> tuple[str, Begun]:
+        """Return the state of a new sign-in, and the sign-in. Raises Refusal("tooManyRequests")."""
         state = secrets.token_urlsafe(32)
         begun = Begun(
             _digest(browser),
@@ -57,6 +63,13 @@ class BegunSignIns:
             self._clock() + BEGUN_SECS,
         )
         with self._lock:
+            secs = self._addresses.take(address)
+            if secs:
+                raise Refusal(
+                    "tooManyRequests",
+                    "too many sign-ins were begun from your address",
+                    {"retryAfterSecs": math.ceil(secs)},
+                )
             now = self._clock()
             live = [(k, b) for k, b in self._begun.items() if b.until > now]
             self._begun = dict(live[-(MOST_BEGUN - 1) :])
@@ -102,7 +115,9 @@ class OpenIdSignIn:
     def _started(self) -> flask.Response:
         device = flask.request.args.get("device")
         browser = self._cookie.begun() or secrets.token_urlsafe(32)
-        state, begun = self.begun.begin(browser, None if device is None else user_code(device))
+        state, begun = self.begun.begin(
+            client_address(flask.request), browser, None if device is None else user_code(device)
+        )
         answer = _redirect(self._provider.address(state, begun.nonce, begun.verifier))
         self._cookie.begin(answer, browser)
         return answer

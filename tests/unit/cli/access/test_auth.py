@@ -84,6 +84,26 @@ def test_a_root_that_is_named_comes_first(
     assert ended.code == 2 and "--root" in ended.err
 
 
+@pytest.mark.parametrize("words", [[], ["--with-token"]])
+def test_a_site_without_a_page_for_logins_asks_for_a_token_at_a_terminal(
+    away: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    def no_page(*args: object, **more: object) -> None:
+        assert words == [], "not asked"
+        raise ClientError("notFound", "this site has no page", "", False)
+
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    monkeypatch.setattr(Client, "begin_device_login", no_page)
+    monkeypatch.setattr("getpass.getpass", lambda prompt, stream: TOKEN)
+    ended = away("auth", "login", fake.url, *words)
+    assert ended.code == 0 and USER in ended.out, ended
+    assert ("has no page" in ended.err) == (words == [])
+
+
 @pytest.mark.parametrize("command", [["db", "check"], ["db", "story", "x"]])
 def test_commands_that_read_a_root_say_where_to_run_them(
     away: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch, command: list[str]
