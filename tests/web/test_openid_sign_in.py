@@ -299,6 +299,7 @@ def test_a_right_token_names_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     ("token", "code"),
     [
         (lambda: signed(aud="another site"), "signInInvalid"),
+        (lambda: signed(aud="another site", azp="site"), "signInInvalid"),
         (lambda: signed(aud=["another site", "site"]), "signInInvalid"),
         (lambda: signed(aud=None), "signInInvalid"),
         (lambda: signed(iss="https://evil.example"), "signInInvalid"),

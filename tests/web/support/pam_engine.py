@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import supervisor_process
 
 ROOT = Path(__file__).resolve().parents[3]
 SERVICE = "jobscribe"
@@ -43,4 +44,5 @@ def pam(folder: Path) -> dict[str, str]:
     for name, text in services.items():
         (folder / name).write_text(text)
     (folder / "sitecustomize.py").write_text(HOOK)
-    return {**os.environ, "PYTHONPATH": str(folder), "TEST_PAM_FOLDER": str(folder)}
+    path = os.pathsep.join((str(folder), supervisor_process.PYTHON_PATH))
+    return {**os.environ, "PYTHONPATH": path, "TEST_PAM_FOLDER": str(folder)}
