@@ -86,6 +86,9 @@ CODES: dict[str, Code] = {
     ),
     "unknownOp": Code(400, False, "run compatible versions of jobscribe on both ends"),
     "malformed": Code(400, False, "run compatible versions of jobscribe on both ends"),
+    "protocolVersion": Code(
+        426, False, "run versions of jobscribe on both ends that are at most one release apart"
+    ),
     "foreignToken": Code(403, False, "no action is needed; the message was dropped"),
     "runDirUnwritable": Code(409, False, "make the run directory writable, then submit again"),
     "tooManyRequests": Code(429, True, "slow down and send the same request again"),

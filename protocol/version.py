@@ -1,5 +1,5 @@
-"""The version of this package. setup.py reads it as text; the version of the wire protocol is in
-`protocol/wire/messages`.
+"""The version of this package. setup.py reads it as text; the versions of the wire protocol are in
+`protocol/wire/versions`.
 """
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"

@@ -20,7 +20,15 @@ import tornado.netutil
 import tornado.websocket
 
 from ...protocol.wire.codec import MAX_FRAME, Decoder, Encoder, FrameError
-from ...protocol.wire.handshake import HEADER, SiteHello, parse_header
+from ...protocol.version import VERSION
+from ...protocol.wire import versions
+from ...protocol.wire.handshake import (
+    HEADER,
+    NO_COMMON_VERSION,
+    PROTOCOLS,
+    SiteHello,
+    parse_header,
+)
 from ...protocol.wire.heartbeat import Heartbeat, HeartbeatTiming
 from ...protocol.wire.messages import Alive
 from ...runtime.log.logger import Log
@@ -34,7 +42,9 @@ LOOK_SECS = 2.0
 #: Only every 60th failure is logged: failures may continue for hours.
 SAY_EVERY = 60
 #: HTTP status codes of a supervisor that refuses the agent.
-REFUSALS = (401, 403)
+REFUSALS = (401, 403, NO_COMMON_VERSION)
+#: Maximum length (characters) of the supervisor's sentence in the log.
+SENTENCE_CHARS = 600
 
 
 class Address(msgspec.Struct, frozen=True, rename={"url": "agentsUrl", "ca": "agentsCa"}):
@@ -112,7 +122,7 @@ class Link:
         backoff, loop = Backoff(), asyncio.get_running_loop()
         while True:
             try:
-                socket, pace = await self._dial()
+                socket, pace, protocol = await self._dial()
             except (
                 OSError,
                 ValueError,
@@ -124,7 +134,7 @@ class Link:
                 pause = backoff.failed(_outcome(e), random.random())
             else:
                 begun = loop.time()
-                await self._serve(socket, pace)
+                await self._serve(socket, pace, protocol)
                 pause = backoff.ended(loop.time() - begun, random.random())
             if await self._wait_for_new_address(pause):
                 backoff = Backoff()
@@ -156,14 +166,21 @@ class Link:
                 longest,
             )
 
-    async def _dial(self) -> tuple[tornado.websocket.WebSocketClientConnection, HeartbeatTiming]:
+    async def _dial(
+        self,
+    ) -> tuple[tornado.websocket.WebSocketClientConnection, HeartbeatTiming, int]:
+        """Return a connection, the timing of its heartbeats and its protocol version."""
         address = read_address(self._file)
         tls = None
         if address.url.startswith("wss:"):
             tls = ssl.create_default_context(cafile=address.ca)
         request = tornado.httpclient.HTTPRequest(
             address.url,
-            headers={"Authorization": "Bearer " + self._token, "X-Jobscribe-Agent": self._key},
+            headers={
+                "Authorization": "Bearer " + self._token,
+                "X-Jobscribe-Agent": self._key,
+                PROTOCOLS: str(versions.SPOKEN),
+            },
             connect_timeout=DIAL_SECS,
             request_timeout=DIAL_SECS,
             ssl_options=tls,
@@ -182,23 +199,31 @@ class Link:
             raise tornado.iostream.StreamClosedError
         # Nagle's algorithm would delay a second small message by 40 ms
         stream.set_nodelay(True)
-        return socket, HeartbeatTiming(address.ping_secs, address.ping_timeout_secs)
+        self.site = None if socket.headers is None else parse_header(socket.headers.get(HEADER))
+        try:
+            protocol = _protocol(self.site)
+        except _NoCommonVersion:
+            socket.close()
+            raise
+        return socket, HeartbeatTiming(address.ping_secs, address.ping_timeout_secs), protocol
 
     async def _serve(
-        self, socket: tornado.websocket.WebSocketClientConnection, pace: HeartbeatTiming
+        self,
+        socket: tornado.websocket.WebSocketClientConnection,
+        pace: HeartbeatTiming,
+        protocol: int,
     ) -> None:
         self._outbox.clear()
         self._outbox.put(self._alive)
         self._socket = socket
-        self.site = None if socket.headers is None else parse_header(socket.headers.get(HEADER))
         loop = asyncio.get_running_loop()
         heart = Heartbeat(pace, loop.time(), ahead=random.random() * pace.interval / 2)
         socket.on_pong = lambda data: heart.record_receipt()  # type: ignore[method-assign]
         helpers = [
-            loop.create_task(self._write(socket)),
+            loop.create_task(self._write(socket, Encoder(protocol=protocol))),
             loop.create_task(self._watch(socket, heart, pace)),
         ]
-        decoder = Decoder("to_agent")
+        decoder = Decoder("to_agent", protocol=protocol)
         self._on_up()
         try:
             while (frame := await socket.read_message()) is not None:
@@ -258,8 +283,9 @@ class Link:
         # After a lost frame the agent reconnects: the snapshot repairs its state.
         return decoder.gaps == gaps
 
-    async def _write(self, socket: tornado.websocket.WebSocketClientConnection) -> None:
-        encoder = Encoder()
+    async def _write(
+        self, socket: tornado.websocket.WebSocketClientConnection, encoder: Encoder
+    ) -> None:
         try:
             while True:
                 for frame in encoder.frames(await self._outbox.take()):
@@ -271,6 +297,24 @@ class Link:
         ) as e:
             self._log("cannot write: {}", _brief(e))
             socket.close()
+
+
+class _NoCommonVersion(ValueError):
+    """The supervisor speaks no protocol version that this agent speaks."""
+
+
+def _protocol(site: SiteHello | None) -> int:
+    """Return the protocol version of a connection to this supervisor. Raises _NoCommonVersion."""
+    theirs = versions.UNSTATED if site is None else site.spoken
+    protocol = versions.common(versions.SPOKEN, theirs)
+    if protocol is None:
+        named = "the supervisor" if site is None else f"the supervisor (jobscribe {site.version})"
+        raise _NoCommonVersion(
+            versions.refusal(
+                f"this agent (jobscribe {VERSION})", versions.SPOKEN, named, theirs
+            )
+        )
+    return protocol
 
 
 class _RelayResolver:
@@ -299,7 +343,8 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 def _outcome(e: Exception) -> Outcome:
     return (
         "refused"
-        if isinstance(e, tornado.httpclient.HTTPError) and e.code in REFUSALS
+        if (isinstance(e, tornado.httpclient.HTTPError) and e.code in REFUSALS)
+        or isinstance(e, _NoCommonVersion)
         else "unreachable"
     )
 
@@ -310,4 +355,9 @@ def _drop(socket: tornado.websocket.WebSocketClientConnection) -> None:
 
 
 def _brief(e: BaseException) -> str:
+    if isinstance(e, _NoCommonVersion):
+        return str(e)
+    if isinstance(e, tornado.httpclient.HTTPError) and e.code == NO_COMMON_VERSION and e.response:
+        sentence = e.response.body[: 4 * SENTENCE_CHARS].decode(errors="replace")
+        return "".join(c for c in sentence if c.isprintable())[:SENTENCE_CHARS]
     return f"{type(e).__name__}: {str(e)[:200]}"

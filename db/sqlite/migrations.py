@@ -36,10 +36,11 @@ def migrate(connection: sqlite3.Connection, layout: int, log: LogMessage = ignor
 
     connection.execute("BEGIN IMMEDIATE")
     try:
+        # an older version may have written the log since the tables were
         if layout < 2:
-            make_tables(connection, NAMES_TABLE)
+            make_tables(connection, "DROP TABLE IF EXISTS names;" + NAMES_TABLE)
             write_names(connection, progress)
-        make_tables(connection, USAGE_TABLE)
+        make_tables(connection, "DROP TABLE IF EXISTS usage;" + USAGE_TABLE)
         write_usage(connection, progress)
         connection.execute(f"PRAGMA user_version = {LAYOUT}")
         connection.execute("COMMIT")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...protocol.errors import Refusal
+from ...protocol.version import VERSION
 from ...runtime.filesystems import foreign_owner, user_name
 from ..events.events import SYSTEM, LogCompacted, LogSetBack, decode, known
 from ..store.checksum_chain import START, Broken, Row, follow, stored
@@ -28,6 +29,7 @@ from .schema import (
     open_for_reading,
     open_for_writing,
     rows_after,
+    set_back,
 )
 
 #: Rows before the durable head that are verified at every start.
@@ -103,6 +105,8 @@ def _open(path: Path, head_file: HeadFile, log: LogMessage) -> Opened:
         head = verify_tail(connection, mark, path)
         kinds = verify_kinds(connection, path)
         receipts = _last_receipt(connection)
+        if (newer := set_back(connection)) is not None:
+            log(f"the event store has the newer layout {newer}, which is compatible: continuing")
         if layout:
             migrate(connection, layout, log)
         sync_all(connection, path)
@@ -290,7 +294,9 @@ def verify_tail(
     except Broken as e:
         raise _damaged(path, f"the log is damaged at {e}") from None
     except Refusal as e:
-        raise e if e.code != "unknownEvent" else Refusal(e.code, f"{path}: {e.sentence}") from None
+        if e.code != "unknownEvent":
+            raise
+        raise _unreadable(connection, path, f"{path}: {e.sentence}") from None
     if not reached:
         (last,) = connection.execute("SELECT coalesce(max(position), 0) FROM events").fetchone()
         if last > mark.position:
@@ -315,12 +321,38 @@ def verify_kinds(connection: sqlite3.Connection, path: Path) -> frozenset[tuple[
     kinds = frozenset(connection.execute("SELECT type, schema FROM kinds").fetchall())
     for type_, schema in sorted(kinds, key=repr):
         if not known(type_, schema):
-            raise Refusal(
-                "unknownEvent",
-                f"{path} contains events {type_!r} version {schema}, which this version does not know;"
-                f" if no version that knows them ever ran here, run 'jobscribe db check --root {path.absolute().parent.parent}'",
+            row = connection.execute(
+                "SELECT position FROM events WHERE type = ? AND schema = ? ORDER BY position LIMIT 1",
+                (type_, schema),
+            ).fetchone()
+            first = "" if row is None else f" (first at position {row[0]})"
+            raise _unreadable(
+                connection,
+                path,
+                f"{path} contains events {type_!r} version {schema}{first}, which this version does not know",
             )
     return kinds
+
+
+def _unreadable(connection: sqlite3.Connection, path: Path, sentence: str) -> Refusal:
+    """Return the refusal of a log with events of a later version, with the remedies."""
+    root = path.absolute().parent.parent
+    try:
+        row = connection.execute(
+            "SELECT json_extract(body, '$.version') FROM events WHERE stream = ? AND type = ?"
+            " ORDER BY version DESC LIMIT 1",
+            (SYSTEM, "SupervisorStarted"),
+        ).fetchone()
+    except UNREADABLE:
+        row = None
+    last = f"jobscribe {row[0]}" if row and isinstance(row[0], str) else "an unknown version"
+    return Refusal(
+        "unknownEvent",
+        f"{sentence}; {last} ran here last, this is jobscribe {VERSION}. Nothing was changed. Start"
+        " a version that knows them; to go back without the later events, 'jobscribe db restore BACKUP"
+        f" --replace --root {root}' restores a backup from before the upgrade. If no later version"
+        f" ever ran here, run 'jobscribe db check --root {root}'",
+    )
 
 
 def sync_all(connection: sqlite3.Connection, path: Path) -> None:

@@ -3,6 +3,10 @@
 `events` is the log. `jobs`, `receipts`, `names`, `usage` and `kinds` are derived from it and written
 in the same transaction. Layout 1 had no `names`, layout 2 no `usage`: opening for writing adds the
 tables (see `migrations`).
+
+A later layout may be compatible with this one: the table `compatible` then holds the oldest layout
+whose versions may write the file. Such a version sets the file's layout back to its own, and the
+later version derives its tables again when it opens the file.
 """
 
 import os
@@ -53,6 +57,7 @@ CREATE TABLE usage (
 ) WITHOUT ROWID;
 """
 
+_HAS_COMPATIBLE = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'compatible'"
 #: Text as bytes: a damaged file may contain invalid UTF-8.
 ROW_COLUMNS = "position, CAST(stream AS BLOB), version, CAST(type AS BLOB), schema, at, CAST(body AS BLOB), checksum"
 JOB_COLUMNS = "jid, uid, status, serial, simulation_type, kind, driver, busy, queued_at, started_at, ended_at, reason, position"
@@ -159,14 +164,35 @@ def _wal_of(path: Path) -> int:
 
 
 def known_layout(connection: sqlite3.Connection, path: Path) -> int:
-    """Return the layout of the file, 0 for an empty file. Raises Refusal for a newer layout. Does
-    not verify that the file is a store.
+    """Return the layout of the file, 0 for an empty file; LAYOUT for a newer, compatible one. Raises
+    Refusal for a newer layout that is not compatible. Does not verify that the file is a store.
     """
-    (layout,) = connection.execute("PRAGMA user_version").fetchone()
-    if layout > LAYOUT:
+    layout = _layout(connection)
+    oldest = layout
+    if layout > LAYOUT and connection.execute(_HAS_COMPATIBLE).fetchone()[0]:
+        (oldest,) = connection.execute("SELECT max(layout) FROM compatible").fetchone()
+    if layout > LAYOUT and not (isinstance(oldest, int) and oldest <= LAYOUT):
         raise Refusal(
-            "unknownEvent", f"{path} has layout {layout}; this version knows layouts up to {LAYOUT}"
+            "unknownEvent",
+            f"{path} has layout {layout}; this version knows layouts up to {LAYOUT}. Start the"
+            " version of jobscribe that wrote it, or restore a backup from before the upgrade",
         )
+    return min(layout, LAYOUT)
+
+
+def set_back(connection: sqlite3.Connection) -> int | None:
+    """Set a newer, compatible layout back to LAYOUT, before anything is written. Return the newer
+    layout; None if there was none. Raises sqlite3.Error.
+    """
+    layout = _layout(connection)
+    if layout <= LAYOUT:
+        return None
+    connection.execute(f"PRAGMA user_version = {LAYOUT}")
+    return layout
+
+
+def _layout(connection: sqlite3.Connection) -> int:
+    (layout,) = connection.execute("PRAGMA user_version").fetchone()
     return int(layout)
 
 

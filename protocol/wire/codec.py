@@ -6,8 +6,10 @@ the decoder counts gaps, and its user reacts to them. The size is checked before
 and depth, number of keys and duplicate keys before anything is used. Every defect of a frame is a
 `FrameError` with a code of protocol.errors; no other exception leaves this module. The encoder
 refuses whatever the decoder refuses: a frame that ends the connection would be sent again after
-each reconnect.
+each reconnect. `v` is the protocol version of the connection (see `versions`).
 """
+
+import re
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -15,7 +17,8 @@ from typing import Any
 import msgpack
 import msgspec
 
-from .messages import PROTOCOL_VERSION, UNIONS, Direction
+from .messages import UNIONS, Direction
+from .versions import LATER_FIELDS, SPOKEN, TOLERANT, omit_later_fields, remove_field
 
 MAX_FRAME = 1024 * 1024
 #: largest message in bytes, after its chunks are joined
@@ -32,6 +35,11 @@ MAX_CHUNKS = 65_536
 MAX_BATCH = 256
 _CHUNK_ROOM = 256
 _ENVELOPE_KEYS = 3
+#: Unknown fields of one message that are ignored. One more, and the message is refused: each costs
+#: a conversion of the message.
+MAX_UNKNOWN = 64
+_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`(?: - at `\$(.*)`)?", re.DOTALL)
+_SEGMENT = re.compile(r"\.([A-Za-z0-9_]+)|\[[0-9]+\]")
 
 
 class FrameError(Exception):
@@ -51,10 +59,10 @@ class FrameError(Exception):
 
 
 class Encoder:
-    """Encodes messages into frames for one direction of one connection."""
+    """Encodes messages into frames for one direction of one connection. protocol: its version."""
 
-    def __init__(self, max_frame: int = MAX_FRAME) -> None:
-        self._max_frame = max_frame
+    def __init__(self, max_frame: int = MAX_FRAME, protocol: int = SPOKEN.newest) -> None:
+        self._max_frame, self._protocol = max_frame, protocol
         self._seq = 0
         self._next_chunked = 0
 
@@ -68,7 +76,7 @@ class Encoder:
         size, keys = 0, _ENVELOPE_KEYS
         for message in messages:
             try:
-                body, own_keys = _body(message)
+                body, own_keys = _body(message, self._protocol)
             except FrameError:
                 yield from self._close(batch)
                 raise
@@ -92,7 +100,7 @@ class Encoder:
         if len(body) <= self._max_frame - _CHUNK_ROOM:
             self._seq += 1
             yield (
-                _map_header({"v": PROTOCOL_VERSION, "seq": self._seq}, extra=1) + _pack("m") + body
+                _map_header({"v": self._protocol, "seq": self._seq}, extra=1) + _pack("m") + body
             )
             return
         self._next_chunked += 1
@@ -102,7 +110,7 @@ class Encoder:
             self._seq += 1
             yield _pack(
                 {
-                    "v": PROTOCOL_VERSION,
+                    "v": self._protocol,
                     "seq": self._seq,
                     "id": self._next_chunked,
                     "i": i,
@@ -113,17 +121,22 @@ class Encoder:
 
 
 class Decoder:
-    """Decodes frames into messages for one direction of one connection."""
+    """Decodes frames into messages for one direction of one connection. protocol: its version.
 
-    def __init__(self, direction: Direction, max_frame: int = MAX_FRAME) -> None:
+    gaps: lost frames. ignored: unknown fields.
+    """
+
+    def __init__(
+        self, direction: Direction, max_frame: int = MAX_FRAME, protocol: int = SPOKEN.newest
+    ) -> None:
         self._union = UNIONS[direction]
-        self._max_frame = max_frame
+        self._max_frame, self._protocol = max_frame, protocol
         self._seq = 0
         self._chunks: list[bytes] = []
         self._chunks_size = 0
         #: (id, of) of the message whose chunks are being joined
         self._chunked: tuple[int, int] | None = None
-        self.gaps = 0
+        self.gaps = self.ignored = 0
 
     def messages(self, frame: bytes) -> list[Any]:
         """Return the messages that this frame completes. Raises FrameError. A gap in `seq` only
@@ -140,10 +153,10 @@ class Decoder:
         outer = _unpack(frame)
         if not isinstance(outer, dict):
             raise FrameError("malformed", "the frame is not a map", close=True)
-        if type(outer.get("v")) is not int or outer["v"] != PROTOCOL_VERSION:
+        if type(outer.get("v")) is not int or outer["v"] != self._protocol:
             raise FrameError(
                 "malformed",
-                f"protocol version {_brief(outer.get('v'))}; this side uses {PROTOCOL_VERSION}",
+                f"protocol version {_brief(outer.get('v'))}; this connection uses {self._protocol}",
                 close=True,
             )
         if not self._next(outer.get("seq")):
@@ -220,7 +233,7 @@ class Decoder:
         for item in items:
             op = item.get("op") if isinstance(item, dict) else None
             try:
-                out.append(msgspec.convert(item, self._union))
+                out.append(self._message(item))
             except (msgspec.ValidationError, ValueError) as e:
                 unknown = isinstance(op, str) and "Invalid value" in str(e) and "`$.op`" in str(e)
                 if not unknown:
@@ -234,17 +247,44 @@ class Decoder:
             raise refused
         return out
 
+    def _message(self, item: Any) -> Any:
+        """Convert one message, without the fields that this version does not know. Raises
+        msgspec.ValidationError, ValueError.
+        """
+        for _ in range(MAX_UNKNOWN):
+            try:
+                return msgspec.convert(item, self._union)
+            except msgspec.ValidationError as e:
+                path = _unknown_field(str(e)) if self._protocol >= TOLERANT else None
+                if path is None or not remove_field(item, path):
+                    raise
+                self.ignored += 1
+        return msgspec.convert(item, self._union)
+
 
 def pack_one(message: Any) -> bytes:
     """Encode one message as msgpack without a frame (for golden files and fuzzing)."""
     return _pack(msgspec.to_builtins(message, builtin_types=(bytes,)))
 
 
-def _body(message: Any) -> tuple[bytes, int]:
+def _unknown_field(sentence: str) -> list[str] | None:
+    """Return the path of the unknown field in a sentence of msgspec; None for another error."""
+    match = _UNKNOWN_FIELD.fullmatch(sentence)
+    if match is None:
+        return None
+    parents = match[2] or ""
+    if _SEGMENT.sub("", parents):
+        return None
+    return [*filter(None, _SEGMENT.findall(parents)), match[1]]
+
+
+def _body(message: Any, protocol: int) -> tuple[bytes, int]:
     """Return the packed message and its number of keys. Raises FrameError if the peer would refuse
     it.
     """
     plain = msgspec.to_builtins(message, builtin_types=(bytes,))
+    if protocol < SPOKEN.newest:
+        omit_later_fields(plain, protocol, LATER_FIELDS)
     body, keys = _pack(plain), _keys(plain)
     if len(body) > MAX_MESSAGE:
         raise FrameError(

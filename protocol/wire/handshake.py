@@ -1,14 +1,21 @@
 """Headers in which the supervisor and its clients state their versions and the acting user. Other
 versions ignore them.
 
-The supervisor answers an agent's handshake with HEADER. A front end sends FRONT_END with every
-request.
+An agent states its protocol versions in PROTOCOLS, and the supervisor answers its handshake with
+HEADER: both then use the highest common version. Version 0.1 states none. A front end sends
+FRONT_END with every request.
 """
 
 import json
 
 import msgspec
 
+from .versions import SPOKEN, UNSTATED, Protocols
+
+#: Request header with the range of protocol versions of an agent.
+PROTOCOLS = "X-Jobscribe-Protocols"
+#: HTTP status for an agent whose range has no version in common with the supervisor's.
+NO_COMMON_VERSION = 426
 HEADER = "X-Jobscribe-Site"
 #: Request format_header with the version of a front end.
 FRONT_END = "X-Jobscribe-Front-End"
@@ -17,12 +24,23 @@ ACTOR = "X-Jobscribe-Actor"
 
 
 class SiteHello(msgspec.Struct, frozen=True):
-    """Version of a front end or supervisor. version: of the package jobscribe. apps: the setting
-    `apps.also`.
+    """Version of a supervisor. version: of the package jobscribe. apps: the setting `apps.also`.
+    protocols: oldest and newest protocol version.
     """
 
     version: str
     apps: tuple[str, ...] = ()
+    protocols: tuple[int, int] = UNSTATED
+
+    @property
+    def spoken(self) -> Protocols:
+        """Return the range of protocol versions."""
+        return Protocols(*self.protocols)
+
+
+def hello(version: str, apps: tuple[str, ...], spoken: Protocols = SPOKEN) -> SiteHello:
+    """Return the hello of a supervisor."""
+    return SiteHello(version, apps, (spoken.oldest, spoken.newest))
 
 
 def format_header(hello: SiteHello) -> str:

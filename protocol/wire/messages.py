@@ -1,9 +1,9 @@
 """The messages between supervisor and agent: one frozen struct each, one union per direction, a
 literal tag (`op`).
 
-Shapes only; `supervisor/core` and `agent/session` decide how to react. Unknown fields are refused,
-so a typing mistake on either end is found at once. A new optional field needs a new protocol
-version.
+Shapes only; `supervisor/core` and `agent/session` decide how to react. The codec ignores unknown
+fields. A new field has the default `msgspec.UNSET` and a line in `versions.LATER_FIELDS`, because
+older versions refuse or ignore it: see docs/compatibility.md.
 """
 
 from typing import Annotated, Any, Literal
@@ -25,8 +25,6 @@ from ..jobs import progress_report
 from ..jobs.execution_state import ExecutionState
 from ..jobs.exit_info import ExitInfo, Instant, Span
 from ..jobs.roles import PortNumber
-
-PROTOCOL_VERSION = 1
 
 Text = Annotated[str, msgspec.Meta(max_length=8192)]
 Secs = Annotated[float, msgspec.Meta(gt=0, le=366 * 86400)]

@@ -25,7 +25,7 @@ from ...protocol.ids import (
 )
 from ...protocol.jobs.execution_state import ExecutionState
 from ...protocol.version import VERSION
-from ...protocol.wire import handshake
+from ...protocol.wire import handshake, versions
 from ...protocol.wire.codec import Decoder, Encoder, FrameError
 from ...protocol.wire.heartbeat import Heartbeat, HeartbeatTiming
 from ...protocol.wire.messages import (
@@ -82,10 +82,17 @@ DRIVER_NAMES = {"local": "LocalDriver", "docker": "DockerDriver", "sbatch": "Sba
 
 
 class Connection:
-    """One authenticated websocket of an agent, with its codec and outgoing queue."""
+    """One authenticated websocket of an agent, with its codec and outgoing queue. protocol: the
+    version that both ends use.
+    """
 
     def __init__(
-        self, hub: "Hub", socket: tornado.websocket.WebSocketHandler, key: AgentKey, epoch: int
+        self,
+        hub: "Hub",
+        socket: tornado.websocket.WebSocketHandler,
+        key: AgentKey,
+        epoch: int,
+        protocol: int,
     ) -> None:
         self.hub, self.socket, self.key, self.epoch = hub, socket, key, epoch
         self.alive: Alive | None = None
@@ -94,8 +101,10 @@ class Connection:
         self.ops: dict[str, str] = {}
         #: requests that wait for this agent's answer, by opId
         self.asked: dict[str, asyncio.Future[Answer]] = {}
-        self._encoder, self._decoder = Encoder(), Decoder("to_supervisor")
-        self._gaps = 0
+        self.protocol = protocol
+        self._encoder = Encoder(protocol=protocol)
+        self._decoder = Decoder("to_supervisor", protocol=protocol)
+        self._gaps = self._ignored = 0
         self.heart = Heartbeat(
             hub.pace,
             asyncio.get_running_loop().time(),
@@ -157,6 +166,9 @@ class Connection:
                 return
             messages = e.messages
         self.hub.links.messages("in", len(messages))
+        if (ignored := self._decoder.ignored - self._ignored) > 0:
+            self._ignored += ignored
+            self.hub.counters.add("unknownField", ignored)
         inputs: list[Input] = []
         if self._decoder.gaps != self._gaps:
             self._gaps = self._decoder.gaps
@@ -249,10 +261,11 @@ class Connection:
         self.log("{} opName=alive o=None", self)
         if message.version != VERSION:
             self.log(
-                "{} runs jobscribe {}, this supervisor runs {}",
+                "{} runs jobscribe {}, this supervisor runs {}; both use protocol version {}",
                 self,
                 message.version,
                 VERSION,
+                self.protocol,
             )
         self.hub.replace(self)
         inputs.append(AgentConnected(self.key, self.epoch, message))
@@ -326,7 +339,7 @@ class Hub:
         )
         self.agent_id = agent_id
         self.pace, self.write_secs = pace, write_secs
-        self.hello = handshake.format_header(handshake.SiteHello(VERSION, tuple(apps)))
+        self.hello = handshake.format_header(handshake.hello(VERSION, tuple(apps)))
         self.connections: dict[AgentKey, Connection] = {}
         #: set by the composition root
         self.links: ConnectionMetrics = NullMetrics()
@@ -370,6 +383,24 @@ class Hub:
         if not any(valid):
             raise refusal
         return key
+
+    def protocol_for(self, stated: str | None) -> int:
+        """Return the protocol version for an agent that states this range. Raises
+        Refusal("protocolVersion") without a common version.
+        """
+        theirs = versions.parse_range(stated)
+        protocol = versions.common(versions.SPOKEN, theirs)
+        if protocol is None:
+            raise Refusal(
+                "protocolVersion",
+                versions.refusal(
+                    f"this supervisor (jobscribe {VERSION})",
+                    versions.SPOKEN,
+                    "the agent",
+                    theirs,
+                ),
+            )
+        return protocol
 
     def replace(self, connection: Connection) -> None:
         """Make this the live connection of its agent, and close an older one."""

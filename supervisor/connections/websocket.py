@@ -6,8 +6,9 @@ import tornado.web
 import tornado.websocket
 
 from ...protocol.errors import Refusal
+from ...protocol.ids import agent_log_ids
 from ...protocol.wire.codec import MAX_FRAME
-from ...protocol.wire.handshake import HEADER
+from ...protocol.wire.handshake import HEADER, NO_COMMON_VERSION, PROTOCOLS
 from ...runtime.connections.http_server import authenticated
 from .hub import Connection, Hub
 
@@ -36,13 +37,23 @@ class AgentSocket(tornado.websocket.WebSocketHandler):
             self.hub.log("refused a connection of an agent: {}", e.sentence)
             self.set_status(401)
             self.finish()
+            return
+        self.set_header(HEADER, self.hub.hello)
+        try:
+            self.protocol = self.hub.protocol_for(self.request.headers.get(PROTOCOLS))
+        except Refusal as e:
+            self.hub.counters.add("rejected." + e.code)
+            self.hub.log.bound(**agent_log_ids(self.key))("refused {}: {}", self.key, e.sentence)
+            self.set_status(NO_COMMON_VERSION)
+            self.finish(e.sentence)
         else:
-            self.set_header(HEADER, self.hub.hello)
             authenticated(self.request)
 
     def open(self, *args: str, **kwargs: str) -> None:
         self.set_nodelay(True)
-        self.connection = Connection(self.hub, self, self.key, self.hub.next_epoch())
+        self.connection = Connection(
+            self.hub, self, self.key, self.hub.next_epoch(), self.protocol
+        )
         self._timer = asyncio.get_running_loop().call_later(ALIVE_SECS, self._silent)
 
     def _silent(self) -> None:

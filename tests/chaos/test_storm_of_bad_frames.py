@@ -57,7 +57,7 @@ class Mad:
         self.seq = 0
 
     def opening(self) -> bytes:
-        (frame,) = Encoder().frames([self._alive])
+        (frame,) = Encoder(protocol=1).frames([self._alive])
         self.seq = 1
         return frame
 
@@ -82,7 +82,7 @@ class Mad:
         return bytes(msgpack.packb({"v": 1, "seq": self.seq, "m": messages, **more}))
 
     def _encoded(self, message: Any) -> bytes:
-        encoder = Encoder()
+        encoder = Encoder(protocol=1)
         encoder._seq = self.seq
         frames = list(encoder.frames([message]))
         self.seq += len(frames)

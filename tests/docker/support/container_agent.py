@@ -52,7 +52,7 @@ class Supervisor:
         self.connections = 0
         self.token = serve_token
         self._socket: _Socket | None = None
-        self._encoder = Encoder()
+        self._encoder = Encoder(protocol=1)
         sockets = tornado.netutil.bind_sockets(0, "127.0.0.1")
         self.port = int(sockets[0].getsockname()[1])
         application = tornado.web.Application(
@@ -62,7 +62,7 @@ class Supervisor:
         self._server.add_sockets(sockets)
 
     def came(self, socket: "_Socket") -> None:
-        self._socket, self._encoder = socket, Encoder()
+        self._socket, self._encoder = socket, Encoder(protocol=1)
         self.connections += 1
 
     def went(self, socket: "_Socket") -> None:
@@ -102,7 +102,7 @@ class Supervisor:
 
 class _Socket(tornado.websocket.WebSocketHandler):
     def initialize(self, owner: Supervisor) -> None:
-        self._owner, self._decoder = owner, Decoder("to_supervisor")
+        self._owner, self._decoder = owner, Decoder("to_supervisor", protocol=1)
 
     def prepare(self) -> None:
         if self.request.headers.get("Authorization") != f"Bearer {self._owner.token}":

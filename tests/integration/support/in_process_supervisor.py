@@ -20,6 +20,7 @@ from jobscribe.drivers.fake import FakeDriver, Place
 from jobscribe.protocol.ids import AgentKey, Token, op_id
 from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.wire.codec import Decoder, Encoder
+from jobscribe.protocol.wire.handshake import PROTOCOLS
 from jobscribe.protocol.wire.messages import Alive, Execution, Run, RunStatusUpdate, Snapshot
 from jobscribe.runtime.event_loop_lag import LoopLag
 from jobscribe.service.settings.settings import (
@@ -29,6 +30,7 @@ from jobscribe.service.settings.settings import (
     SupervisorSettings,
 )
 from jobscribe.service.systemd import Notifier
+from jobscribe.protocol.wire.versions import SPOKEN, UNSTATED, Protocols, common
 from jobscribe.supervisor import app, configuration
 from jobscribe.supervisor.process import root_identity
 from jobscribe.supervisor.process.root_directory import RootDirectory
@@ -155,15 +157,24 @@ class InProcessSupervisor:
 
 class Agent:
     """An in-process agent. token, key_text: values for the handshake, if they differ from the
-    correct ones.
+    correct ones. protocols: the range that it states; None: it states none.
     """
 
     def __init__(
-        self, spec: AgentSpec, url: str, *, token: str | None = None, key_text: str | None = None
+        self,
+        spec: AgentSpec,
+        url: str,
+        *,
+        token: str | None = None,
+        key_text: str | None = None,
+        protocols: Protocols | None = SPOKEN,
     ) -> None:
         self.spec, self.url = spec, url
         self.token, self.key_text = token or spec.token, key_text or str(spec.key)
-        self._encoder, self._decoder = Encoder(), Decoder("to_agent")
+        self._stated = {} if protocols is None else {PROTOCOLS: str(protocols)}
+        protocol = common(SPOKEN, protocols or UNSTATED) or SPOKEN.newest
+        self._encoder = Encoder(protocol=protocol)
+        self._decoder = Decoder("to_agent", protocol=protocol)
         self._snapshots = itertools.count(1)
         self.socket: tornado.websocket.WebSocketClientConnection | None = None
         self.received: list[Any] = []
@@ -174,6 +185,7 @@ class Agent:
             headers={
                 "Authorization": "Bearer " + self.token,
                 "X-Jobscribe-Agent": self.key_text,
+                **self._stated,
                 **headers,
             },
             connect_timeout=5,

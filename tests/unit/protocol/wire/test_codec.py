@@ -25,10 +25,12 @@ from jobscribe.protocol.wire.codec import (
     MAX_KEYS,
     MAX_LOST,
     MAX_MESSAGE,
+    MAX_UNKNOWN,
     Decoder,
     Encoder,
     FrameError,
 )
+from jobscribe.protocol.wire.versions import SPOKEN
 
 # ---- arbitrary messages
 
@@ -503,7 +505,7 @@ def test_chunks_of_more_than_a_message_end_the_connection() -> None:
 # ---- invalid frames
 
 
-def frame(seq: Any = 1, v: Any = 1, **rest: Any) -> bytes:
+def frame(seq: Any = 1, v: Any = SPOKEN.newest, **rest: Any) -> bytes:
     return bytes(msgpack.packb({"v": v, "seq": seq, **rest}))
 
 
@@ -530,7 +532,7 @@ BAD: dict[str, tuple[bytes | str, str]] = {
     "the byte that is never used": (b"\xc1", "malformed"),
     "cut short": (frame(m=[ALIKE])[:-1], "malformed"),
     "something behind": (frame(m=[ALIKE]) + b"\x00", "malformed"),
-    "another version": (frame(v=2, m=[ALIKE]), "malformed"),
+    "another version": (frame(v=SPOKEN.newest + 1, m=[ALIKE]), "malformed"),
     "a version that is not a number": (frame(v=True, m=[ALIKE]), "malformed"),
     "no version": (msgpack.packb({"seq": 1, "m": []}), "malformed"),
     "seq 0": (frame(0, m=[]), "malformed"),
@@ -549,7 +551,10 @@ BAD: dict[str, tuple[bytes | str, str]] = {
     "an op of the other direction": (frame(m=[{"op": "alive"}]), "unknownOp"),
     "no op": (frame(m=[{"opId": "o" * 32}]), "malformed"),
     "op is no text": (frame(m=[{"op": 7}]), "malformed"),
-    "a foreign field": (frame(m=[ALIKE | {"extra": 1}]), "malformed"),
+    "more foreign fields than are ignored": (
+        frame(m=[ALIKE | {f"extra{n}": 1 for n in range(MAX_UNKNOWN + 1)}]),
+        "malformed",
+    ),
     "a missing field": (frame(m=[{"op": "run_status"}]), "malformed"),
     "a wrong type": (frame(m=[KILL | {"stopJobs": 1}]), "malformed"),
     "a wrong id": (frame(m=[{"op": "run_status", "opId": "../" + "o" * 29}]), "malformed"),
@@ -562,15 +567,15 @@ BAD: dict[str, tuple[bytes | str, str]] = {
         frame(m=[RUN | {"spec": {"command": ["a"], "runDir": "d", "timeLimitSecs": float("inf")}}]),
         "malformed",
     ),
-    "the same key twice": (b"\x83\xa1v\x01\xa3seq\x01\xa3seq\x01", "malformed"),
+    "the same key twice": (b"\x83\xa1v\x02\xa3seq\x01\xa3seq\x01", "malformed"),
     "the same key twice, deeper": (
-        b"\x83\xa1v\x01\xa3seq\x01\xa1m\x91\x82\xa2op\xa1a\xa2op\xa1b",
+        b"\x83\xa1v\x02\xa3seq\x01\xa1m\x91\x82\xa2op\xa1a\xa2op\xa1b",
         "malformed",
     ),
     "a key that is a number": (b"\x81\x01\x01", "malformed"),
     "a key that is a list": (b"\x81\x90\x01", "malformed"),
     "a key of bytes": (frame(m=[{b"op": "kill", "reason": ""}]), "malformed"),
-    "bad UTF-8": (b"\x83\xa1v\x01\xa3seq\x01\xa1m\x91\x81\xa2op\xa2\xff\xfe", "malformed"),
+    "bad UTF-8": (b"\x83\xa1v\x02\xa3seq\x01\xa1m\x91\x81\xa2op\xa2\xff\xfe", "malformed"),
     "bad UTF-8 in a key": (b"\x81\xa2\xff\xfe\x01", "malformed"),
     "an extension type": (frame(m=[msgpack.ExtType(5, b"data")]), "malformed"),
     "a timestamp": (frame(m=[msgpack.Timestamp(1, 0)]), "malformed"),

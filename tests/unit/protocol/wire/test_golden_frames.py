@@ -2,15 +2,17 @@
 version still writes them.
 
 A test here that fails after a change of the messages means that agents of the previous version are
-incompatible. To change the wire format, raise PROTOCOL_VERSION, keep this file, and add a file for
-the new version.
+incompatible. To change the wire format, raise SPOKEN.newest (protocol/wire/versions.py), keep the
+files, and add one for the new version.
 """
 
 import pathlib
 from typing import Any
 
+import pytest
+
 from jobscribe.protocol.wire.codec import Decoder, Encoder
-from jobscribe.protocol.wire.messages import PROTOCOL_VERSION
+from jobscribe.protocol.wire.versions import SPOKEN
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 
@@ -22,12 +24,23 @@ def golden(version: int) -> dict[str, bytes]:
 
 def test_this_version_writes_what_it_always_wrote(samples: dict[str, tuple[Any, Any]]) -> None:
     written = {op: next(Encoder().frames([message])) for op, (_, message) in samples.items()}
-    expected = golden(PROTOCOL_VERSION)
+    expected = golden(SPOKEN.newest)
     text = "\n".join(f"{op} {frame.hex()}" for op, frame in written.items())
     assert written == expected, f"the lines for a new version would be:\n{text}"
 
 
-def test_version_1_is_read(samples: dict[str, tuple[Any, Any]]) -> None:
-    for op, frame in golden(1).items():
+@pytest.mark.parametrize("version", range(SPOKEN.oldest, SPOKEN.newest + 1))
+def test_each_version_that_is_spoken_is_read(
+    samples: dict[str, tuple[Any, Any]], version: int
+) -> None:
+    for op, frame in golden(version).items():
         direction, message = samples[op]
-        assert Decoder(direction).messages(frame) == [message]
+        assert Decoder(direction, protocol=version).messages(frame) == [message]
+
+
+def test_a_peer_of_version_1_gets_what_it_always_got(samples: dict[str, tuple[Any, Any]]) -> None:
+    expected = golden(1)
+    written = {
+        op: next(Encoder(protocol=1).frames([samples[op][1]])) for op in samples if op in expected
+    }
+    assert written == expected
