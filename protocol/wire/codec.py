@@ -38,7 +38,7 @@ _ENVELOPE_KEYS = 3
 #: Unknown fields of one message that are ignored. One more, and the message is refused: each costs
 #: a conversion of the message.
 MAX_UNKNOWN = 64
-_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`(?: - at `\$(.*)`)?", re.DOTALL)
+_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*?)`(?: - at `\$(.*)`)?", re.DOTALL)
 _SEGMENT = re.compile(r"\.([A-Za-z0-9_]+)|\[[0-9]+\]")
 
 

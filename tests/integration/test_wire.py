@@ -214,7 +214,10 @@ async def test_an_agent_without_a_common_protocol_version_is_refused_and_its_run
     agent = await (await local_site.agent()).present()
     op = await agent.run()
     await agent.report(op.token, "running")
+    story = "job/" + run["computeJid"]
+    await until(lambda: "TaskStarted" in local_site.stories()[story], "it runs")
     agent.close()
+    await agent.ended()
     newer = Protocols(SPOKEN.newest + 1, SPOKEN.newest + 2)
     other = Agent(agent.spec, local_site.agents_url, protocols=newer)
     with pytest.raises(tornado.httpclient.HTTPClientError) as refused:
