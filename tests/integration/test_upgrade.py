@@ -1,0 +1,301 @@
+"""One version up and down again: the released wheel of tests/releases and the tree run on the same
+root, one after the other, while jobs run and clients submit. docs/compatibility.md has the promises.
+
+Jobs stamp their own starts; the tests trust these stamps, not the product's records.
+"""
+
+import asyncio
+import http.client
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from consistency_check import check_books
+from container_agent import TOKEN, Supervisor
+from golden_root import command
+from released_version import PREVIOUS, Released, install
+from supervisor_process import SupervisorProcess, jid_of, req_id, until
+from timestamped_jobs import SOAK, Stamps
+
+from jobscribe.protocol.ids import AgentKey, Token, op_id
+from jobscribe.protocol.version import VERSION
+from jobscribe.protocol.wire.messages import Run, TaskSpec
+
+Make = Callable[..., SupervisorProcess]
+LOAD_UID, LATER_UID = "LoadUsr1", "LaterUs1"
+#: Runs that clients submit during a scenario, at least and at most.
+LEAST, MOST = (60, 400) if SOAK else (3, 9)
+PAUSE_SECS = 0.05 if SOAK else 0.2
+
+
+@pytest.fixture(scope="session")
+def released(tmp_path_factory: pytest.TempPathFactory) -> Released:
+    return install(PREVIOUS, tmp_path_factory.mktemp("released") / PREVIOUS)
+
+
+class Load:
+    """A client that submits short runs, each with one request id until it is accepted, while
+    supervisors die and return.
+    """
+
+    def __init__(self, site: SupervisorProcess, stamps: Stamps) -> None:
+        self._site, self._stamps = site, stamps
+        self.accepted: list[tuple[str, dict[str, Any]]] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._submit)
+
+    def __enter__(self) -> "Load":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def wait_for(self, count: int) -> None:
+        until(lambda: len(self.accepted) >= count, f"{count} runs are accepted")
+
+    def _submit(self) -> None:
+        while not self._stop.is_set() and len(self.accepted) < MOST:
+            name = f"load{len(self.accepted)}"
+            run, request = self._stamps.job(name, uid=LOAD_UID), req_id()
+            while not self._send(run, request):
+                if self._stop.wait(0.05):
+                    return
+            self.accepted.append((name, run))
+            self._stop.wait(PAUSE_SECS)
+
+    def _send(self, run: dict[str, Any], request: str) -> bool:
+        """Return whether the run was accepted, in an answer that arrived."""
+        try:
+            said = json.loads((self._site.root / "client.json").read_text())
+            connection = http.client.HTTPConnection(said["url"].removeprefix("http://"), timeout=10)
+            body = json.dumps({"reqId": request, "run": run})
+            secret = {"Authorization": "Bearer " + said["token"]}
+            connection.request("POST", "/api/run-simulation", body, secret)
+            answer = connection.getresponse()
+            answer.read()
+            connection.close()
+            assert answer.status in (200, 503), answer.status
+            return answer.status == 200
+        except (OSError, ValueError, http.client.HTTPException):
+            return False
+
+
+def start(site: SupervisorProcess, version: Released | None) -> None:
+    """Start the supervisor of a released version; None: of the tree."""
+    site._python = sys.executable if version is None else version.python
+    site.start()
+    expected = VERSION if version is None else version.version
+    assert f'version="{expected}"' in site.ask("GET", "/metrics").body.decode()
+
+
+def known_running(site: SupervisorProcess, *runs: dict[str, Any]) -> None:
+    for run in runs:
+        site.running(run)
+
+
+def version_of_agent(site: SupervisorProcess, uid: str) -> str:
+    (agent,) = site.post("agents", uid=uid)["agents"]
+    return str(agent["version"])
+
+
+def kill_agent(site: SupervisorProcess, uid: str, *runs: dict[str, Any]) -> None:
+    """Kill the agent of a user. Its keeper starts another one, which reports these runs."""
+    keeper = site.keeper(uid)["pid"]
+    site.kill(site.agent_pid(uid))
+    until(lambda: not site.status(runs[0])["known"] or site.agent_pid(uid), "it is noticed")
+    known_running(site, *runs)
+    assert site.keeper(uid)["pid"] == keeper
+
+
+def check_clients(site: SupervisorProcess, old: Released | None, uid: str) -> None:
+    """Submit and read with the Python client and a command of another version than the
+    supervisor's.
+    """
+    code = (
+        "import sys; from jobscribe.client import Client\n"
+        "with Client.from_root(sys.argv[1], uid=sys.argv[2]) as client:\n"
+        "    job = client.run(['sh', '-c', 'exit 3'])\n"
+        "    state = job.wait(timeout=30)\n"
+        "    print(state.state, state.shell_code, len(client.jobs().jobs) > 0,"
+        " len(client.story(job.jid)['events']) > 3, client.why(job.jid)['sentence'] != '')"
+    )
+    words = ("--json", "job", "list", "--all-users")
+    if old is None:
+        given = [sys.executable, "-c", code, str(site.root), uid]
+        done = subprocess.run(given, capture_output=True, text=True, timeout=60, check=False)
+        listed = command(site.root, *words)
+    else:
+        done = old.run("-c", code, str(site.root), uid)
+        listed = old.command(site.root, *words)
+    assert done.stdout.split() == ["error", "3", "True", "True", "True"], (done.stdout, done.stderr)
+    assert uid in {row["uid"] for row in json.loads(listed)["items"]}
+
+
+@pytest.mark.timeout(3600 if SOAK else 180)
+@pytest.mark.parametrize("times", [3 if SOAK else 1])
+def test_up_and_down_again_with_running_and_queued_jobs_and_kills(
+    released: Released, make_site: Make, times: int
+) -> None:
+    site = make_site("slots.local_sequential=4", "slots.op_run=2")
+    stamps = Stamps(site.place / "stamps")
+    start(site, released)
+    jobs = {
+        name: stamps.job(name, stamps.until(name), code=code) for code, name in enumerate("abcd")
+    }
+    accepted = {name: site.submit(run, f"request-{name}") for name, run in jobs.items()}
+    known_running(site, jobs["a"], jobs["b"])
+    with Load(site, stamps) as load:
+        load.wait_for(1)
+
+        site.stop(signal.SIGKILL)
+        start(site, None)
+        for name, run in jobs.items():
+            again = site.submit(run, f"request-{name}")
+            assert again["computeJobSerial"] == accepted[name]["computeJobSerial"]
+        known_running(site, jobs["a"], jobs["b"])
+        assert [site.status(jobs[name])["state"] for name in "cd"] == ["pending", "pending"]
+        assert version_of_agent(site, jobs["a"]["uid"]) == released.version
+        kill_agent(site, jobs["a"]["uid"], jobs["a"], jobs["b"])
+        assert version_of_agent(site, jobs["a"]["uid"]) == released.version
+        stamps.open("a")
+        known_running(site, jobs["c"])
+        jobs["e"] = stamps.job("e", stamps.until("e"), code=4, uid=LATER_UID)
+        site.submit(jobs["e"])
+        known_running(site, jobs["e"])
+        check_clients(site, released, LATER_UID)
+        load.wait_for(LEAST // 2 + 1)
+
+        for _ in range(times - 1):  # with SOAK: more often, each after a random time
+            for version in (released, None):
+                threading.Event().wait(random.random())
+                site.stop(signal.SIGKILL)
+                start(site, version)
+                known_running(site, *(jobs[name] for name in "bce"))
+
+        site.stop(signal.SIGKILL)
+        start(site, released)
+        known_running(site, *(jobs[name] for name in "bce"))
+        assert version_of_agent(site, LATER_UID) == VERSION
+        kill_agent(site, LATER_UID, jobs["e"])
+        assert version_of_agent(site, LATER_UID) == VERSION
+        check_clients(site, None, LATER_UID)
+        load.wait_for(LEAST)
+    for name in jobs:
+        stamps.open(name)
+    for code, (_, run) in enumerate(jobs.items()):
+        assert site.wait(run)["exit"]["code"] == code
+    for name, run in load.accepted:
+        assert site.wait(run)["state"] == "completed", name
+    for name in (*jobs, *(name for name, _ in load.accepted)):
+        assert stamps.words(name) == ["start", "end"], name
+    assert check_books(site).keys() >= {jid_of(run) for run in jobs.values()}
+
+    site.stop()
+    started = [
+        json.loads(line)["event"]["version"]
+        for line in command(site.root, "db", "export").splitlines()
+        if '"SupervisorStarted"' in line
+    ]
+    assert started == [PREVIOUS, *[VERSION, PREVIOUS] * times]
+    for checked in (command(site.root, "db", "check"), released.command(site.root, "db", "check")):
+        assert "no fault found" in checked
+
+
+@pytest.fixture
+async def supervisor() -> AsyncIterator[Supervisor]:
+    """A supervisor that speaks protocol version 1 and states no range."""
+    supervisor = Supervisor()
+    yield supervisor
+    await supervisor.close()
+
+
+@pytest.mark.parametrize("newer", ["agent", "keeper"])
+async def test_a_keeper_and_an_agent_of_neighbouring_versions_work_together(
+    released: Released, supervisor: Supervisor, tmp_path: Path, newer: str
+) -> None:
+    """In place upgrades, and images or login nodes whose code was replaced: the keeper starts agents
+    of another version than its own.
+    """
+    key = AgentKey("local", "sequential", "MixedUs1", "localhost")
+    folder, address = tmp_path / "agent" / str(key), tmp_path / "agents.json"
+    folder.mkdir(parents=True)
+    address.write_text(json.dumps({"agentsUrl": f"ws://127.0.0.1:{supervisor.port}/agent"}))
+    agent = {
+        "agentKey": str(key),
+        "agentId": "a" * 32,
+        "token": TOKEN,
+        "addressFile": str(address),
+        "cacheDir": str(folder),
+        "apps": [],
+        "home": str(tmp_path),
+        "loginSecs": 0.0,
+    }
+    pythons = [released.python, sys.executable]
+    keeper_python, agent_python = pythons if newer == "agent" else reversed(pythons)
+    config = {"agent": agent, "python": agent_python, "cgroups": {"use": "no"}}
+    with (tmp_path / "keeper.log").open("wb") as log:
+        keeper = await asyncio.create_subprocess_exec(
+            *(keeper_python, "-P", "-m", "jobscribe.agent.keeper"),
+            *("--root", str(tmp_path), "--folder", str(folder)),
+            stdin=asyncio.subprocess.PIPE,
+            stderr=log,
+            env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+        )
+    assert keeper.stdin is not None
+    keeper.stdin.write(json.dumps(config).encode() + b"\n")
+    keeper.stdin.close()
+    said = tmp_path / "keeper.log"
+    try:
+        await _until(lambda: supervisor.connected, lambda: said.read_text())
+        first, second = (Token(f"{key.uid}-MixedSi1-heat", n, 1, "main", 0) for n in (1, 2))
+        gate = tmp_path / "gate"
+        waits = f"echo x >>{tmp_path}/starts; until [ -e {gate} ]; do sleep 0.05; done; exit 6"
+        _run(supervisor, first, tmp_path, waits)
+        await _until(lambda: str(first) in supervisor.executions, lambda: said.read_text())
+        alive = supervisor.heard[0]
+        assert alive.version == (VERSION if newer == "agent" else released.version)
+        os.kill(alive.pid, signal.SIGKILL)
+        await _until(lambda: supervisor.connections == 2, lambda: said.read_text())
+        _run(supervisor, first, tmp_path, waits)  # repeated: a token starts once
+        _run(supervisor, second, tmp_path, "exit 7")
+        gate.touch()
+        for token, code in ((first, 6), (second, 7)):
+            await _until(
+                lambda token=token: _ended(supervisor, token) is not None,  # type: ignore[misc]
+                lambda: said.read_text(),
+            )
+            assert _ended(supervisor, token) == code
+        assert (tmp_path / "starts").read_text() == "x\n"
+    finally:
+        with open(folder / "keeper.json", encoding="utf-8") as file:
+            os.kill(json.load(file)["pid"], signal.SIGTERM)
+        await keeper.wait()
+
+
+def _run(supervisor: Supervisor, token: Token, place: Path, line: str) -> None:
+    spec = TaskSpec(command=("/bin/sh", "-c", line), run_dir=str(place / f"run{token.serial}"))
+    supervisor.send(Run(op_id=op_id(token, "run"), token=token, spec=spec))
+
+
+def _ended(supervisor: Supervisor, token: Token) -> int | None:
+    found = supervisor.executions.get(str(token))
+    return None if found is None or found.exit is None else found.exit.code
+
+
+async def _until(true: Callable[[], Any], failure: Callable[[], str], secs: float = 30.0) -> None:
+    try:
+        async with asyncio.timeout(secs):
+            while not true():
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        pytest.fail(failure())
