@@ -296,6 +296,7 @@ def verify_tail(
     except Refusal as e:
         if e.code != "unknownEvent":
             raise
+        verify_kinds(connection, path)  # names the first such event
         raise _unreadable(connection, path, f"{path}: {e.sentence}") from None
     if not reached:
         (last,) = connection.execute("SELECT coalesce(max(position), 0) FROM events").fetchone()
@@ -325,11 +326,11 @@ def verify_kinds(connection: sqlite3.Connection, path: Path) -> frozenset[tuple[
                 "SELECT position FROM events WHERE type = ? AND schema = ? ORDER BY position LIMIT 1",
                 (type_, schema),
             ).fetchone()
-            first = "" if row is None else f" (first at position {row[0]})"
+            first = "" if row is None else f" (the first at position {row[0]})"
             raise _unreadable(
                 connection,
                 path,
-                f"{path} contains events {type_!r} version {schema}{first}, which this version does not know",
+                f"{path} contains events {type_!r} version {schema}, which this version does not know{first}",
             )
     return kinds
 

@@ -3,7 +3,9 @@ valid values.
 """
 
 import itertools
+import json
 import os
+import pathlib
 import time
 from typing import Any
 
@@ -176,6 +178,20 @@ def test_every_key_of_a_role() -> None:
         image="localhost:5000/a/b:c",
         volumes=("data", "/users/user0001/x"),
     )
+
+
+GOLDEN = sorted((pathlib.Path(__file__).parent / "golden").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_job_files_of_released_versions_mean_the_same(path: pathlib.Path) -> None:
+    """The runs that a released version made of these job files, at most three of each."""
+    for golden in json.loads(path.read_text(encoding="utf-8")):
+        specs = [one for runs in made(golden["file"]) for one in runs.specs]
+        for one, right in zip(specs, golden["runs"], strict=False):
+            said = msgspec.json.decode(msgspec.json.encode(one))
+            assert {key: said[key] for key in right} == right
+        assert len(specs) >= len(golden["runs"])
 
 
 def test_the_image_of_a_job_is_that_of_every_role_that_names_none() -> None:

@@ -2,6 +2,7 @@
 understands, and recovery after a crash at any step of the first opening.
 """
 
+import contextlib
 import errno
 import os
 import sqlite3
@@ -18,6 +19,7 @@ from jobscribe.db.events.events import SupervisorStarted, job_stream
 from jobscribe.db.events.job_fold import fold
 from jobscribe.db.maintenance.verification import check
 from jobscribe.db.sqlite import head_file, opening, receipt_retention, schema, writer
+from jobscribe.db.sqlite.schema import LAYOUT
 from jobscribe.db.sqlite.store import SqliteStore
 from jobscribe.db.store.contract import Appended, Batch, Receipt, Write
 from jobscribe.db.store.disk_errors import is_retryable
@@ -131,6 +133,79 @@ def test_an_event_of_a_newer_version_stops_the_start(
         with pytest.raises(Refusal, match="'SupervisorStarted' version 2") as refused:
             opened(tmp_path)
         assert refused.value.code == "unknownEvent"
+
+
+@pytest.mark.parametrize("tail", [2, 500], ids=["far back", "near the end"])
+def test_the_refusal_names_the_event_its_position_the_version_that_wrote_it_and_the_remedies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tail: int
+) -> None:
+    """The store goes back to an older version until the first event that this one cannot read."""
+    monkeypatch.setattr(opening, "TAIL", tail)
+    disk = Disk(tmp_path)
+    disk.append("system", [SupervisorStarted(at=1.0, session=1, pid=1, boot_id="b", version="9.1")])
+    disk.tell(JID, *life(1))
+    with monkeypatch.context() as newer:
+        newer.setitem(events.VERSIONS, "RunEnded", 7)
+        first = disk.store.head() + len(life(2))
+        for serial in range(2, 5):
+            disk.tell(JID, *life(serial))
+        disk.store.close()
+    before = disk.path.read_bytes()
+    with pytest.raises(Refusal) as refused:
+        opened(tmp_path)
+    sentence = refused.value.sentence
+    assert refused.value.code == "unknownEvent" and "'RunEnded' version 7" in sentence
+    assert f"position {first}" in sentence and "jobscribe 9.1 ran here last" in sentence
+    assert f"'jobscribe db restore BACKUP --replace --root {tmp_path}'" in sentence
+    assert disk.path.read_bytes() == before
+
+
+def test_a_newer_layout_that_is_compatible_is_opened_and_set_back(tmp_path: Path) -> None:
+    """The newer version derives its tables again afterwards, because it sees the older layout."""
+    disk = Disk(tmp_path)
+    disk.tell(JID, *life(1))
+    disk.store.close()
+    change(
+        disk.path,
+        f"PRAGMA user_version = {LAYOUT + 2}",
+        "CREATE TABLE compatible (layout INTEGER NOT NULL)",
+        f"INSERT INTO compatible VALUES ({LAYOUT})",
+        "CREATE TABLE later (position INTEGER)",
+    )
+    assert check(tmp_path).ok
+    said: list[str] = []
+    store = SqliteStore(disk.path, lambda call: call(), log=said.append)
+    assert said == [f"the event store has the newer layout {LAYOUT + 2}, which is compatible: continuing"]
+    store.close()
+    disk.open()
+    disk.tell(JID, *life(2))
+    disk.store.close()
+    with contextlib.closing(sqlite3.connect(disk.path)) as c:
+        assert c.execute("PRAGMA user_version").fetchone() == (LAYOUT,)
+    assert check(tmp_path).ok
+
+
+@pytest.mark.parametrize("oldest", [str(LAYOUT + 1), "'3'", "NULL"])
+def test_a_newer_layout_for_later_versions_only_is_refused(tmp_path: Path, oldest: str) -> None:
+    disk = Disk(tmp_path)
+    disk.store.close()
+    change(
+        disk.path,
+        f"PRAGMA user_version = {LAYOUT + 1}",
+        "CREATE TABLE compatible (layout)",
+        f"INSERT INTO compatible VALUES ({oldest})",
+    )
+    before = disk.path.read_bytes()
+    with pytest.raises(Refusal, match=f"layout {LAYOUT + 1}.*restore a backup"):
+        opened(tmp_path)
+    assert disk.path.read_bytes() == before
+
+
+def change(path: Path, *statements: str) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as c:
+        for statement in statements:
+            c.execute(statement)
+        c.commit()
 
 
 def test_a_newer_layout_is_refused_and_not_touched(tmp_path: Path) -> None:

@@ -252,6 +252,19 @@ def test_a_store_of_an_earlier_layout_gets_its_usage_when_it_is_opened(
     assert check(root).ok
 
 
+@pytest.mark.parametrize("layout", [1, 2])
+def test_tables_that_an_older_version_did_not_write_are_derived_again(
+    root: Path, layout: int
+) -> None:
+    """After a return to an older layout its tables are still there, without later events."""
+    right = months(stored_usage(root))
+    sql(root, "UPDATE usage SET wall_ms = wall_ms + 7", f"PRAGMA user_version = {layout}")
+    if layout == 1:
+        sql(root, "DELETE FROM names")
+    SqliteStore(root / "db" / "events.sqlite", lambda call: call()).close()
+    assert months(stored_usage(root)) == right and check(root).ok
+
+
 # ---- periods
 
 

@@ -1,6 +1,7 @@
 """Settings come in layers, record their source, and no setting is silently ignored."""
 
 import pathlib
+import tomllib
 from typing import Any
 
 import pytest
@@ -271,6 +272,24 @@ def test_the_example_file_names_every_setting_with_its_default(tmp_path: pathlib
     }
     file.write_text(text)
     assert load(env={}, file=str(file)) == Settings()
+
+
+def test_a_settings_file_of_a_released_version_means_the_same() -> None:
+    """golden/0.1.0.toml has every setting of 0.1.0 with its default."""
+    file = ROOT / "tests/unit/service/settings/golden/0.1.0.toml"
+    s = load(env={}, file=str(file))
+    named = {k for k in SETTINGS if k in s.origins}
+    given = {
+        f"{section}.{key}" if isinstance(value, dict) else section
+        for section, value in tomllib.loads(file.read_text(encoding="utf-8")).items()
+        for key in (value if isinstance(value, dict) else [section])
+    }
+    assert named == given
+    machine = {"root", "user_root", "resources.local_cpu", "resources.local_memory_mb"}
+    machine |= {k for k in given if k.startswith("slots.")}
+    assert {k: value_of(s, k) for k in given - machine} == {
+        k: value_of(Settings(), k) for k in given - machine
+    }
 
 
 def test_settings_that_contradict_each_other_cannot_be_made() -> None:
