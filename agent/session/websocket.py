@@ -19,9 +19,9 @@ import tornado.iostream
 import tornado.netutil
 import tornado.websocket
 
-from ...protocol.wire.codec import MAX_FRAME, Decoder, Encoder, FrameError
 from ...protocol.version import VERSION
 from ...protocol.wire import versions
+from ...protocol.wire.codec import MAX_FRAME, Decoder, Encoder, FrameError
 from ...protocol.wire.handshake import (
     HEADER,
     NO_COMMON_VERSION,
@@ -310,9 +310,7 @@ def _protocol(site: SiteHello | None) -> int:
     if protocol is None:
         named = "the supervisor" if site is None else f"the supervisor (jobscribe {site.version})"
         raise _NoCommonVersion(
-            versions.refusal(
-                f"this agent (jobscribe {VERSION})", versions.SPOKEN, named, theirs
-            )
+            versions.refusal(f"this agent (jobscribe {VERSION})", versions.SPOKEN, named, theirs)
         )
     return protocol
 

@@ -10,7 +10,6 @@ each reconnect. `v` is the protocol version of the connection (see `versions`).
 """
 
 import re
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -52,9 +52,7 @@ def parse_range(text: str | None) -> Protocols:
 
 def refusal(own_side: str, own: Protocols, peer_side: str, peer: Protocols) -> str:
     """Return the sentence about two ranges without a common version, with the remedy."""
-    older, newer = (
-        (peer_side, own_side) if peer.newest < own.oldest else (own_side, peer_side)
-    )
+    older, newer = (peer_side, own_side) if peer.newest < own.oldest else (own_side, peer_side)
     return (
         f"{peer_side} speaks protocol versions {peer}, {own_side} speaks {own}: none in common."
         f" Jobs keep running. Upgrade {older}, or go back to an older version for {newer}: the"
@@ -78,7 +76,7 @@ def remove_field(plain: Any, path: list[str]) -> bool:
     one.
     """
     if isinstance(plain, list | tuple):
-        return any([remove_field(item, path) for item in plain])
+        return sum(remove_field(item, path) for item in plain) > 0
     if not isinstance(plain, dict) or path[0] not in plain:
         return False
     if len(path) > 1:

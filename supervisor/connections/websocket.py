@@ -51,9 +51,7 @@ class AgentSocket(tornado.websocket.WebSocketHandler):
 
     def open(self, *args: str, **kwargs: str) -> None:
         self.set_nodelay(True)
-        self.connection = Connection(
-            self.hub, self, self.key, self.hub.next_epoch(), self.protocol
-        )
+        self.connection = Connection(self.hub, self, self.key, self.hub.next_epoch(), self.protocol)
         self._timer = asyncio.get_running_loop().call_later(ALIVE_SECS, self._silent)
 
     def _silent(self) -> None:

@@ -36,7 +36,8 @@ def earlier_image(pool: Hosts) -> Iterator[str]:
         with zipfile.ZipFile(wheel) as archive:
             names = archive.namelist()
             archive.extractall(
-                folder, [n for n in names if n.split("/")[0] == "jobscribe" and n.split("/")[1] in PARTS]
+                folder,
+                [n for n in names if n.split("/")[0] == "jobscribe" and n.split("/")[1] in PARTS],
             )
         Path(folder, "Dockerfile").write_text(DOCKERFILE.format(image=pool.image))
         host.docker("build", "--network", "none", "--tag", tag, folder)
@@ -47,10 +48,10 @@ def earlier_image(pool: Hosts) -> Iterator[str]:
 def test_agents_of_an_earlier_image_are_served_across_kills(
     earlier_image: str, make_docker_site: Callable[..., SupervisorProcess]
 ) -> None:
-    site = make_docker_site(pool={"hosts": ["a"], "image": earlier_image})
-    gated = shell(
-        "echo x >>starts; until [ -e gate ]; do sleep 0.1; done; exit 6", uid=UID
+    site = make_docker_site(
+        pool={"hosts": ["a"], "image": earlier_image, "sequential": {"memoryMb": 256, "runs": 2}}
     )
+    gated = shell("echo x >>starts; until [ -e gate ]; do sleep 0.1; done; exit 6", uid=UID)
     said = site.submit(gated)
     assert site.running(gated, 60)["known"]
     (agent,) = site.post("agents", uid=UID)["agents"]

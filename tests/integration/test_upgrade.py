@@ -275,18 +275,7 @@ async def test_a_keeper_and_an_agent_of_neighbouring_versions_work_together(
     }
     pythons = [released.python, sys.executable]
     keeper_python, agent_python = pythons if newer == "agent" else reversed(pythons)
-    config = {"agent": agent, "python": agent_python, "cgroups": {"use": "no"}}
-    with (tmp_path / "keeper.log").open("wb") as log:
-        keeper = await asyncio.create_subprocess_exec(
-            *(keeper_python, "-P", "-m", "jobscribe.agent.keeper"),
-            *("--root", str(tmp_path), "--folder", str(folder)),
-            stdin=asyncio.subprocess.PIPE,
-            stderr=log,
-            env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
-        )
-    assert keeper.stdin is not None
-    keeper.stdin.write(json.dumps(config).encode() + b"\n")
-    keeper.stdin.close()
+    keepers = [await _start_keeper(keeper_python, agent_python, tmp_path, folder, agent)]
     said = tmp_path / "keeper.log"
     try:
         await _until(lambda: supervisor.connected, lambda: said.read_text())
@@ -299,6 +288,11 @@ async def test_a_keeper_and_an_agent_of_neighbouring_versions_work_together(
         assert alive.version == (VERSION if newer == "agent" else released.version)
         os.kill(alive.pid, signal.SIGKILL)
         await _until(lambda: supervisor.connections == 2, lambda: said.read_text())
+        # the next keeper is of the other version: it reads the ledger and the evidence
+        os.kill(alive.keeper_pid, signal.SIGKILL)
+        await _until(lambda: not supervisor.connected, lambda: said.read_text())
+        keepers.append(await _start_keeper(agent_python, keeper_python, tmp_path, folder, agent))
+        await _until(lambda: supervisor.connections == 3, lambda: said.read_text())
         _run(supervisor, first, tmp_path, waits)  # repeated: a token starts once
         _run(supervisor, second, tmp_path, "exit 7")
         gate.touch()
@@ -310,9 +304,28 @@ async def test_a_keeper_and_an_agent_of_neighbouring_versions_work_together(
             assert _ended(supervisor, token) == code
         assert (tmp_path / "starts").read_text() == "x\n"
     finally:
-        with open(folder / "keeper.json", encoding="utf-8") as file:
-            os.kill(json.load(file)["pid"], signal.SIGTERM)
-        await keeper.wait()
+        os.kill(json.loads((folder / "keeper.json").read_text())["pid"], signal.SIGTERM)
+        for keeper in keepers:
+            await keeper.wait()
+
+
+async def _start_keeper(
+    python: str, agent_python: str, place: Path, folder: Path, agent: dict[str, Any]
+) -> asyncio.subprocess.Process:
+    """Start a keeper whose agents run with another interpreter."""
+    config = {"agent": agent, "python": agent_python, "cgroups": {"use": "no"}}
+    with (place / "keeper.log").open("ab") as log:
+        keeper = await asyncio.create_subprocess_exec(
+            *(python, "-P", "-m", "jobscribe.agent.keeper"),
+            *("--root", str(place), "--folder", str(folder)),
+            stdin=asyncio.subprocess.PIPE,
+            stderr=log,
+            env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+        )
+    assert keeper.stdin is not None
+    keeper.stdin.write(json.dumps(config).encode() + b"\n")
+    keeper.stdin.close()
+    return keeper
 
 
 def _run(supervisor: Supervisor, token: Token, place: Path, line: str) -> None:

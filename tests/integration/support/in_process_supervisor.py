@@ -22,6 +22,7 @@ from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.wire.codec import Decoder, Encoder
 from jobscribe.protocol.wire.handshake import PROTOCOLS
 from jobscribe.protocol.wire.messages import Alive, Execution, Run, RunStatusUpdate, Snapshot
+from jobscribe.protocol.wire.versions import SPOKEN, UNSTATED, Protocols, common
 from jobscribe.runtime.event_loop_lag import LoopLag
 from jobscribe.service.settings.settings import (
     LimitSettings,
@@ -30,7 +31,6 @@ from jobscribe.service.settings.settings import (
     SupervisorSettings,
 )
 from jobscribe.service.systemd import Notifier
-from jobscribe.protocol.wire.versions import SPOKEN, UNSTATED, Protocols, common
 from jobscribe.supervisor import app, configuration
 from jobscribe.supervisor.process import root_identity
 from jobscribe.supervisor.process.root_directory import RootDirectory

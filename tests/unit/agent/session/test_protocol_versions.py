@@ -32,7 +32,9 @@ class _Supervisor(tornado.websocket.WebSocketHandler):
     first frame.
     """
 
-    def initialize(self, header: str | None, refusal: str | None, heard: asyncio.Queue[Any]) -> None:
+    def initialize(
+        self, header: str | None, refusal: str | None, heard: asyncio.Queue[Any]
+    ) -> None:
         self._header, self._refusal, self._heard = header, refusal, heard
 
     def prepare(self) -> None:

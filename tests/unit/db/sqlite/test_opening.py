@@ -175,7 +175,9 @@ def test_a_newer_layout_that_is_compatible_is_opened_and_set_back(tmp_path: Path
     assert check(tmp_path).ok
     said: list[str] = []
     store = SqliteStore(disk.path, lambda call: call(), log=said.append)
-    assert said == [f"the event store has the newer layout {LAYOUT + 2}, which is compatible: continuing"]
+    assert said == [
+        f"the event store has the newer layout {LAYOUT + 2}, which is compatible: continuing"
+    ]
     store.close()
     disk.open()
     disk.tell(JID, *life(2))
