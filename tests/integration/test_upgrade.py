@@ -22,7 +22,7 @@ from consistency_check import check_books
 from container_agent import TOKEN, Supervisor
 from golden_root import command
 from released_version import PREVIOUS, Released, install
-from supervisor_process import SupervisorProcess, jid_of, req_id, until
+from supervisor_process import PYTHON_PATH, SupervisorProcess, jid_of, req_id, until
 from timestamped_jobs import SOAK, Stamps
 
 from jobscribe.db.events.events import decode, encode, schema_of, type_of
@@ -99,6 +99,7 @@ class Load:
 def start(site: SupervisorProcess, version: Released | None) -> None:
     """Start the supervisor of a released version; None: of the tree."""
     site._python = sys.executable if version is None else version.python
+    site._env = {} if version is None else {"PYTHONPATH": ""}  # may lead to another tree
     site.start()
     expected = VERSION if version is None else version.version
     assert f'version="{expected}"' in site.ask("GET", "/metrics").body.decode()
@@ -273,7 +274,10 @@ async def test_a_keeper_and_an_agent_of_neighbouring_versions_work_together(
         "home": str(tmp_path),
         "loginSecs": 0.0,
     }
-    pythons = [released.python, sys.executable]
+    pythons = [
+        _interpreter(tmp_path / "released", released.python, ""),
+        _interpreter(tmp_path / "tree", sys.executable, PYTHON_PATH),
+    ]
     keeper_python, agent_python = pythons if newer == "agent" else reversed(pythons)
     keepers = [await _start_keeper(keeper_python, agent_python, tmp_path, folder, agent)]
     said = tmp_path / "keeper.log"
@@ -309,6 +313,13 @@ async def test_a_keeper_and_an_agent_of_neighbouring_versions_work_together(
             await keeper.wait()
 
 
+def _interpreter(script: Path, python: str, path: str) -> str:
+    """Return a program that runs this interpreter with this PYTHONPATH."""
+    script.write_text(f'#!/bin/sh\nPYTHONPATH="{path}" exec {python} "$@"\n')
+    script.chmod(0o700)
+    return str(script)
+
+
 async def _start_keeper(
     python: str, agent_python: str, place: Path, folder: Path, agent: dict[str, Any]
 ) -> asyncio.subprocess.Process:
@@ -320,7 +331,6 @@ async def _start_keeper(
             *("--root", str(place), "--folder", str(folder)),
             stdin=asyncio.subprocess.PIPE,
             stderr=log,
-            env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
         )
     assert keeper.stdin is not None
     keeper.stdin.write(json.dumps(config).encode() + b"\n")
