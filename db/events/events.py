@@ -428,8 +428,14 @@ Event = JobEvent | AgentEvent | SystemEvent | AccessEvent | ActedForUser
 #: stream, and its version counts the replaced events too.
 CHECKPOINTS = frozenset({"JobFolded", "AgentFolded", "SystemFolded"})
 
-#: Schema version written for each event type; 1 if absent.
-VERSIONS: dict[str, int] = {"JobFolded": 4, "LogCompacted": 2}
+#: Newest schema version of each event type; 1 if absent.
+VERSIONS: dict[str, int] = {"JobFolded": 5, "LogCompacted": 2, "RunRequested": 2}
+#: Types whose newest version only adds optional fields -> whether an event has one of them. An event
+#: without them is written in the version before, which the previous release reads.
+_HAS_ADDED: dict[str, Callable[[Any], bool]] = {
+    "RunRequested": lambda e: e.spec.config is not msgspec.UNSET,
+    "JobFolded": lambda e: e.job.run is not None and e.job.run.spec.config is not msgspec.UNSET,
+}
 
 
 def _with_driver(event: dict[str, Any]) -> dict[str, Any]:
@@ -450,6 +456,11 @@ def _without_late_stop(event: dict[str, Any]) -> dict[str, Any]:
     return event
 
 
+def _without_config(event: dict[str, Any]) -> dict[str, Any]:
+    """The newest version added `spec.config`, which is unset by default."""
+    return event
+
+
 def _without_usage(event: dict[str, Any]) -> dict[str, Any]:
     """Version 2 added the usage, which has a default."""
     return event
@@ -460,6 +471,8 @@ UPCASTERS: dict[tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]] = {
     ("JobFolded", 1): _with_driver,
     ("JobFolded", 2): _without_batch,
     ("JobFolded", 3): _without_late_stop,
+    ("JobFolded", 4): _without_config,
+    ("RunRequested", 1): _without_config,
     ("LogCompacted", 1): _without_usage,
 }
 
@@ -483,7 +496,11 @@ def type_of(event: Event) -> str:
 
 
 def schema_of(event: Event) -> int:
-    return VERSIONS.get(type_of(event), 1)
+    """Return the lowest schema version that holds the event."""
+    type_ = type_of(event)
+    newest = VERSIONS.get(type_, 1)
+    has_added = _HAS_ADDED.get(type_)
+    return newest if has_added is None or has_added(event) else newest - 1
 
 
 def encode(event: Event) -> bytes:
@@ -539,7 +556,7 @@ def decode(type_: str, schema: int, body: bytes) -> Event:
             f"the log contains an event {type_!r} version {schema}, which this version does not know",
         )
     try:
-        if schema == current:
+        if schema == current or (schema == current - 1 and type_ in _HAS_ADDED):
             return _decoder.decode(body)
         data = msgspec.json.decode(body)
         for version in range(schema, current):

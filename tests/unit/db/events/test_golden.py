@@ -52,6 +52,15 @@ def test_every_type_and_released_schema_has_a_golden_event() -> None:
     assert there == wanted
 
 
+@pytest.mark.parametrize("type_", ["RunRequested", "JobFolded"])
+def test_an_event_is_written_in_the_lowest_version_that_holds_it(type_: str) -> None:
+    """So the previous release reads the store until the addition is used."""
+    rows = [read(line) for *_, line in LINES if json.loads(line)["type"] == type_]
+    newest = events.VERSIONS[type_]
+    written = {(events.schema_of(event), b'"config":' in encode(event)) for _, event in rows}
+    assert written == {(newest - 1, False), (newest, True)}
+
+
 @pytest.mark.parametrize(
     ("jid", "file"),
     [

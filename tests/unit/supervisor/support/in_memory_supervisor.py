@@ -18,6 +18,7 @@ from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.protocol.wire.codec import Decoder, Encoder
 from jobscribe.protocol.wire.messages import Alive, Execution, RunReport, RunStatusUpdate, Snapshot
+from jobscribe.protocol.wire.versions import SPOKEN
 from jobscribe.runtime.log.logger import Log
 from jobscribe.supervisor.agents.calls import Calls
 from jobscribe.supervisor.connections.hub import Connection, Hub
@@ -93,7 +94,13 @@ class Agent:
         self.heard: list[Any] = []
         self.decoder, self._encoder = Decoder("to_agent"), Encoder()
         self.socket = Socket(self)
-        self.connection = Connection(in_memory.hub, self.socket, key, in_memory.hub.next_epoch())  # type: ignore[arg-type]
+        self.connection = Connection(
+            in_memory.hub,
+            self.socket,  # type: ignore[arg-type]
+            key,
+            in_memory.hub.next_epoch(),
+            SPOKEN.newest,
+        )
         self.say(
             Alive(
                 agent_id="a" * 32,
