@@ -94,7 +94,7 @@ class InProcessSupervisor:
             method="POST",
             body=json.dumps(body),
             raise_error=False,
-            headers={"Authorization": "Bearer " + self.supervisor._secret},
+            headers={"Authorization": "Bearer " + self.supervisor._secrets.server.current},
         )
         said = json.loads(reply.body)
         assert reply.code == 200, said
