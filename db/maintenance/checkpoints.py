@@ -34,14 +34,15 @@ NOT_KEPT = "it failed; what was said of that is not kept"
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """Rules of a compaction. before: events at this time or later are kept. history: earlier runs
-    kept in a job.
+    kept in a job; None: a job is folded exactly as it is.
 
-    at: now.
+    at: now. below: events at this position or later are kept.
     """
 
     before: float
-    history: int
+    history: int | None
     at: float
+    below: int = 2**62
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -77,7 +78,7 @@ def checkpoint(stream: str, events: Sequence[Stored], rules: Rules) -> Checkpoin
     if stream.startswith(_JOB):
         job = job_of(stream, events)
         return None if job is None else _job(job, events, rules)
-    old = _old(events, rules.before)
+    old = _old(events, rules)
     if stream == SYSTEM:
         old = old[: _first_needed(old)]
     if len(old) < 2:
@@ -167,9 +168,9 @@ def identity(events: Sequence[Stored]) -> Identity:
 
 
 def _job(job: Job, events: Sequence[Stored], rules: Rules) -> Checkpoint | None:
-    if job.busy or events[-1].event.at >= rules.before:
+    if job.busy or len(_old(events[-1:], rules)) == 0:
         return None
-    kept = trimmed(job, rules.history)
+    kept = job if rules.history is None else trimmed(job, rules.history)
     if kept == job and len(events) == 1:
         return None
     first = events[0].event
@@ -184,8 +185,15 @@ def _job(job: Job, events: Sequence[Stored], rules: Rules) -> Checkpoint | None:
     return _replacing(events, event)
 
 
-def _old(events: Sequence[Stored], before: float) -> Sequence[Stored]:
-    young = next((n for n, s in enumerate(events) if s.event.at >= before), len(events))
+def _old(events: Sequence[Stored], rules: Rules) -> Sequence[Stored]:
+    young = next(
+        (
+            n
+            for n, s in enumerate(events)
+            if s.event.at >= rules.before or s.position >= rules.below
+        ),
+        len(events),
+    )
     return events[:young]
 
 

@@ -30,7 +30,7 @@ from ..sqlite.schema import (
     JOB_COLUMNS,
     ROW_COLUMNS,
     known_layout,
-    open_for_reading,
+    open_shared,
     rows_after,
 )
 from ..store.checksum_chain import START, Broken, Row, follow, stored
@@ -160,7 +160,7 @@ def open_file(path: Path) -> sqlite3.Connection:
             )
         raise Refusal("notFound", f"there is no event store at {path}")
     try:
-        connection = open_for_reading(path)
+        connection = open_shared(path)
     except UNREADABLE as e:
         raise open_refusal(e, str(path), lambda: repair(path)) from None
     try:

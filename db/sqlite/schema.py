@@ -5,6 +5,7 @@ in the same transaction. Layout 1 had no `names`, layout 2 no `usage`: opening f
 tables (see `migrations`).
 """
 
+import fcntl
 import os
 import sqlite3
 from collections.abc import Iterable, Sequence
@@ -129,7 +130,9 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def open_for_reading(path: Path, *, alone: bool = False) -> sqlite3.Connection:
+def open_for_reading(
+    path: Path, *, alone: bool = False, factory: type[sqlite3.Connection] = sqlite3.Connection
+) -> sqlite3.Connection:
     """Open the file read-only, while other processes may write. Raises sqlite3.Error.
 
     alone: no other process has the file open. If there is also no WAL, SQLite creates no files
@@ -138,7 +141,11 @@ def open_for_reading(path: Path, *, alone: bool = False) -> sqlite3.Connection:
     still = alone and not _wal_of(path)
     mode = "?immutable=1" if still else "?mode=ro"
     connection = sqlite3.connect(
-        path.absolute().as_uri() + mode, uri=True, isolation_level=None, timeout=5.0
+        path.absolute().as_uri() + mode,
+        uri=True,
+        isolation_level=None,
+        timeout=5.0,
+        factory=factory,
     )
     try:
         connection.execute("PRAGMA query_only = ON")
@@ -147,6 +154,38 @@ def open_for_reading(path: Path, *, alone: bool = False) -> sqlite3.Connection:
     except BaseException:
         connection.close()
         raise
+    return connection
+
+
+class _SharedConnection(sqlite3.Connection):
+    """Holds a shared lock on the folder of the file until it is closed."""
+
+    folder_fd = -1
+
+    def close(self) -> None:
+        super().close()
+        fd, self.folder_fd = self.folder_fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        if self.folder_fd >= 0:
+            os.close(self.folder_fd)
+
+
+def open_shared(path: Path) -> sqlite3.Connection:
+    """Open the file read-only, and keep the store's writer from replacing it meanwhile: SQLite's
+    files beside the log would then belong to another log. Raises sqlite3.Error, OSError.
+    """
+    fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH)
+        connection = open_for_reading(path, factory=_SharedConnection)
+    except BaseException:
+        os.close(fd)
+        raise
+    assert isinstance(connection, _SharedConnection)
+    connection.folder_fd = fd
     return connection
 
 
