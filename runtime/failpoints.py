@@ -38,6 +38,8 @@ POINTS = (
     "record.renamed",  # record renamed
     "purge.decided",  # purge durable, the directory still exists
     "purge.renamed",  # directory renamed, not removed
+    "evidence.marked",  # a second name for the folder of an execution exists, nothing is exchanged
+    "evidence.exchanged",  # its token stays used, the folder has the second name
     "compaction.completed",  # new log complete, the old one is in place
     "compaction.marked",  # the head file names the end of the old log in both slots
     "compaction.replaced",  # new log in place, the head file names the old one

@@ -36,13 +36,12 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """Rules of a compaction. before: events at this time or later are kept. history: earlier runs
     kept in a job; None: a job is folded exactly as it is.
 
-    at: now. below: events at this position or later are kept.
+    at: now.
     """
 
     before: float
     history: int | None
     at: float
-    below: int = 2**62
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -78,7 +77,7 @@ def checkpoint(stream: str, events: Sequence[Stored], rules: Rules) -> Checkpoin
     if stream.startswith(_JOB):
         job = job_of(stream, events)
         return None if job is None else _job(job, events, rules)
-    old = _old(events, rules)
+    old = _old(events, rules.before)
     if stream == SYSTEM:
         old = old[: _first_needed(old)]
     if len(old) < 2:
@@ -168,7 +167,7 @@ def identity(events: Sequence[Stored]) -> Identity:
 
 
 def _job(job: Job, events: Sequence[Stored], rules: Rules) -> Checkpoint | None:
-    if job.busy or len(_old(events[-1:], rules)) == 0:
+    if job.busy or events[-1].event.at >= rules.before:
         return None
     kept = job if rules.history is None else trimmed(job, rules.history)
     if kept == job and len(events) == 1:
@@ -185,15 +184,8 @@ def _job(job: Job, events: Sequence[Stored], rules: Rules) -> Checkpoint | None:
     return _replacing(events, event)
 
 
-def _old(events: Sequence[Stored], rules: Rules) -> Sequence[Stored]:
-    young = next(
-        (
-            n
-            for n, s in enumerate(events)
-            if s.event.at >= rules.before or s.position >= rules.below
-        ),
-        len(events),
-    )
+def _old(events: Sequence[Stored], before: float) -> Sequence[Stored]:
+    young = next((n for n, s in enumerate(events) if s.event.at >= before), len(events))
     return events[:young]
 
 

@@ -81,14 +81,13 @@ def prepare(
     root: Path,
     *,
     older_than_secs: float = OLDER_THAN_SECS,
-    below: int = 2**62,
     now: float | None = None,
     progress: Progress = no_progress,
 ) -> Compacted:
     """Build the new log up to the present end of the log. `changed` of the result says whether
-    there is one. below: events at this position or later are kept. Raises Refusal.
+    there is one. Raises Refusal.
     """
-    rules = msgspec.structs.replace(rules_of(older_than_secs, None, now), below=below)
+    rules = rules_of(older_than_secs, None, now)
     new = new_path(root)
     with _one_builder(root):
         discard(root)
@@ -171,7 +170,8 @@ class CompactedLog:
     def __init__(self, root: Path, now: float, *, keep: bool) -> None:
         """keep: keep the old log aside."""
         self._root, self._now, self._keep = root, now, keep
-        self._path, self._new = store_path(root), new_path(root)
+        self._path = store_path(root)
+        self._new = self._path.with_name(self._path.name + ".exchanging")
         self._folder = -1
         self._closing: Row | None = None
         self._kinds: frozenset[tuple[str, int]] = frozenset()
@@ -180,16 +180,22 @@ class CompactedLog:
     def complete(self, old: sqlite3.Connection, log: DurablePosition) -> None:
         prepared = _prepared(self._root)
         if checksum_at(old, prepared.position) != bytes.fromhex(prepared.checksum):
-            raise Refusal("conflict", f"{self._new} was made from another log; compact again")
+            raise Refusal("badRequest", "the new log was made from another log; compact again")
         if log.position - prepared.position > MOST_WAITING:
-            raise Refusal("conflict", f"{self._new} is too far behind the log")
+            raise Refusal("conflict", "the new log is too far behind the log")
         self._take_folder()
         try:
             self._move_wal(old)
-            # from here on the new file reaches further than its note says
+            # from here on the new file belongs to this process: its builder does not find it
+            drop(self._new)
             _note_path(self._root).unlink()
-            self._close_log(old, log, prepared)
-            file_replacement.sync(self._new)
+            os.rename(new_path(self._root), self._new)
+            try:
+                self._close_log(old, log, prepared)
+                file_replacement.sync(self._new)
+            except BaseException:
+                drop(self._new)
+                raise
         except BaseException:
             self._release_folder()
             raise

@@ -265,7 +265,7 @@ class Writer:
         self._connection, self._log, self._pages = new.connection, new.head, 0
         self._ages.use(new.connection)
         self._periods.use(new.connection)
-        self._kinds |= new.kinds
+        self._kinds = set(new.kinds)  # fewer: folded events are of no kind any more
         self._versions[SYSTEM] = new.closing.version
         self.exchanges += 1
         self.head = new.head.position

@@ -27,6 +27,8 @@ from ...access.principal import Principal, RouteScope
 from ...agents.calls import Calls
 from ...clusters.inventory import ClusterInventory
 from ...clusters.sign_in import SignIns
+from ...files.log_compaction import LogCompaction
+from ...files.retention_sweeper import RetentionSweeper
 from ...files.uploads import Uploads
 from ...metrics.exporter import MetricsExporter
 from ...notifications.notifier import Notifications
@@ -68,6 +70,8 @@ class ApiContext(NamedTuple):
     notifications: Notifications | None = None
     known: Known = Known()
     logs_written: Callable[[], object] = lambda: None
+    retention: RetentionSweeper | None = None
+    log_compaction: LogCompaction | None = None
 
 
 class Sink(Protocol):
