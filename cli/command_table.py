@@ -49,7 +49,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "cluster": ("", "cluster", "List the clusters for runs."),
     "notify": ("", "notify", "List, test and retry notification targets."),
     "retention": (
-        "retention",
+        "services.retention",
         "retention",
         "Show what old files the supervisor removed, and what it would remove now.",
     ),

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .session.request_progress import show_progress
-from .session.session import command, session
+from ..session.request_progress import show_progress
+from ..session.session import command, session
 
 if TYPE_CHECKING:
-    from ..client.sync_client import Client
+    from ...client.sync_client import Client
 
 _HEADS = ("KIND", "COUNT", "INODES", "MIB")
 _KINDS = {

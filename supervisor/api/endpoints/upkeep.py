@@ -1,4 +1,6 @@
-"""Retention for operators: what went and would go, and the exchange of the event log."""
+"""Upkeep for operators: notification targets, retention, and the exchange of the event log. No data
+of jobs.
+"""
 
 from typing import Any
 
@@ -7,7 +9,37 @@ import msgspec
 from ....protocol.errors import Refusal
 from ...files.log_compaction import LogCompaction
 from ...files.retention_sweeper import RetentionSweeper
+from ...notifications.notifier import Notifications
 from ..transport.request_handler import Handler
+
+
+class TargetName(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: str
+
+
+async def notify(h: Handler) -> Any:
+    return {"state": "ok", **_notifications(h).status()}
+
+
+async def notify_test(h: Handler) -> Any:
+    name = h.parsed(TargetName).name
+    h.log("test of notification target {} requested", name)
+    return {"state": "ok", **await _notifications(h).test(name)}
+
+
+async def notify_retry(h: Handler) -> Any:
+    name = h.parsed(TargetName).name
+    h.log("retry of notification target {} requested", name)
+    return {"state": "ok", **_notifications(h).retry(name)}
+
+
+def _notifications(h: Handler) -> Notifications:
+    if h.services.notifications is None:
+        raise Refusal(
+            "notFound",
+            "notifications are not configured; set notify.file (see docs/notifications.md)",
+        )
+    return h.services.notifications
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
