@@ -277,7 +277,7 @@ class _Supervisor:
             self.log,
             clock.SteadyClock(self._clock).wall,
             settings.retention,
-            self._root / "agent",
+            self._root.path,
         )
         self._log_compaction = LogCompaction(
             self._store,

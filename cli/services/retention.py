@@ -15,6 +15,7 @@ _KINDS = {
     "scripts": "scripts and exit files",
     "evidence": "evidence",
     "agentLogs": "logs of retired agents",
+    "records": "records of purged runs",
 }
 
 

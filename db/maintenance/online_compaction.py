@@ -164,14 +164,25 @@ def discard(root: Path) -> None:
     drop(new_path(root))
 
 
+def clear_leftovers(root: Path) -> None:
+    """Remove new logs that a killed process left. Called by the owner of the store at its start."""
+    with contextlib.suppress(Refusal), _one_builder(root):  # or somebody builds one now
+        discard(root)
+        drop(_exchanging_path(root))
+
+
+def _exchanging_path(root: Path) -> Path:
+    path = store_path(root)
+    return path.with_name(path.name + ".exchanging")
+
+
 class CompactedLog:
     """The exchange of the log for a prepared one. Used once, in the writer's thread."""
 
     def __init__(self, root: Path, now: float, *, keep: bool) -> None:
         """keep: keep the old log aside."""
         self._root, self._now, self._keep = root, now, keep
-        self._path = store_path(root)
-        self._new = self._path.with_name(self._path.name + ".exchanging")
+        self._path, self._new = store_path(root), _exchanging_path(root)
         self._folder = -1
         self._closing: Row | None = None
         self._kinds: frozenset[tuple[str, int]] = frozenset()

@@ -14,6 +14,7 @@ import msgspec
 
 from ...protocol.errors import Refusal
 from ...protocol.ids import parse
+from ...protocol.jobs.status import PURGED
 from ..events.events import CHECKPOINTS, JobFolded
 from ..events.job_fold import evolve
 from ..events.state import Job
@@ -372,7 +373,8 @@ def _check_record(folder: Path, job: Job, last: Stored, report: Report) -> None:
     try:
         found = record_path(folder, job.jid).read_bytes()
     except FileNotFoundError:
-        report.records_behind += 1
+        # retention removes records of purged runs
+        report.records_behind += job.status != PURGED
         return
     if found == right:
         return

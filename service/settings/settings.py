@@ -347,6 +347,11 @@ class RetentionSettings:
         or_none(positive_seconds),
         "logs of agents without keeper and evidence go after this time (none: never)",
     )
+    records_secs: float | None = _is(
+        365 * _DAY,
+        or_none(positive_seconds),
+        "records of purged runs go this long after the end of their run (none: never)",
+    )
     events_secs: float | None = _is(
         30 * _DAY,
         or_none(positive_seconds),

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from ...db.maintenance import online_compaction
 from ...db.maintenance.new_log import Compacted
 from ...db.maintenance.online_compaction import CompactedLog
 from ...db.sqlite.store import SqliteStore
@@ -60,6 +61,7 @@ class LogCompaction:
         self._compacted_at = 0
 
     def start(self) -> None:
+        online_compaction.clear_leftovers(self._root)
         if self._older_than_secs is not None:
             self._task = asyncio.get_running_loop().create_task(
                 self._compact_periodically(self._older_than_secs)

@@ -19,9 +19,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from ...db.records.record_files import FOLDER as RECORDS
+from ...db.records.record_files import record_path
 from ...db.store.contract import EventStore
 from ...drivers.keeper_lock import locked
 from ...protocol.ids import Token
+from ...protocol.jobs.status import PURGED
 from ...runtime.execution import keeper_ledger
 from ...runtime.log.logger import Log
 from ...service.settings.settings import RetentionSettings
@@ -47,7 +50,7 @@ from .safe_paths import open_folder
 
 T = TypeVar("T")
 
-KINDS = ("scripts", "evidence", "agentLogs")
+KINDS = ("scripts", "evidence", "agentLogs", "records")
 #: Folders inspected at once. The look-ups of their jobs take a few milliseconds.
 _PAGE = 64
 #: Time limit for one page of removals; the next pass continues.
@@ -103,10 +106,11 @@ class RetentionSweeper:
         log: Log,
         wall: Callable[[], float],
         settings: RetentionSettings,
-        agents_root: Path,
+        root: Path,
     ) -> None:
         self._engine, self._store, self._log, self._wall = engine, store, log, wall
-        self._settings, self._agents_root = settings, agents_root
+        self._settings, self._agents_root = settings, root / "agent"
+        self._records = root / RECORDS
         self.total = SweepReport()
         self.last = SweepReport()
         #: the pass in progress
@@ -145,6 +149,7 @@ class RetentionSweeper:
             try:
                 for folder in await self._in_thread(self._agent_folders):
                     await self._sweep_agent(folder, report, at_once)
+                await self._sweep_records(report)
                 report.complete = True
             finally:
                 report.secs, self.current = time.monotonic() - began, None
@@ -205,6 +210,16 @@ class RetentionSweeper:
                 pace = 0.0 if at_once else len(page) / self._settings.folders_per_sec
                 await asyncio.sleep(max(0.0, pace - (time.monotonic() - began)))
         return kept
+
+    async def _sweep_records(self, report: SweepReport) -> None:
+        """Remove old records of purged runs. They can be rebuilt from the log."""
+        ended_before, before = self._before(self._settings.records_secs), None
+        while ended_before is not None and (
+            rows := self._store.jobs(status=PURGED, before=before, limit=_PAGE)
+        ):
+            before = rows[-1].position
+            old = [r.jid for r in rows if r.ended_at is not None and r.ended_at < ended_before]
+            await self._in_thread(_remove_records, self._records, old, report)
 
     def _verdicts(
         self, found: Collection[_Found], rules: EvidenceRules, unforgotten: Collection[str]
@@ -329,6 +344,16 @@ def _remove_logs(folder: Path, before: float, report: SweepReport) -> None:
                 if not report.dry_run:
                     path.unlink()
                 report.kinds["agentLogs"].add(Freed(1, found.st_blocks * 512))
+
+
+def _remove_records(folder: Path, jids: Collection[str], report: SweepReport) -> None:
+    for jid in jids:
+        path = record_path(folder, jid)
+        with contextlib.suppress(OSError):
+            found = path.lstat()
+            if not report.dry_run:
+                path.unlink()
+            report.kinds["records"].add(Freed(1, found.st_blocks * 512))
 
 
 def _found(runs: int, name: str, token: Token) -> _Found:

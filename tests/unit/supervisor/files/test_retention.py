@@ -177,7 +177,10 @@ def sweeper(tmp_path: Path, rows: list[IndexRow], live: tuple[str, ...] = (), **
     store = SimpleNamespace(
         find_jobs=lambda prefix, limit: sorted(
             (r for r in rows if r.jid.startswith(prefix)), key=lambda r: r.jid
-        )[:limit]
+        )[:limit],
+        jobs=lambda status, before, limit: [
+            r for r in rows if r.status == status and (before is None or r.position < before)
+        ],
     )
     return RetentionSweeper(
         engine,  # type: ignore[arg-type]
@@ -185,7 +188,7 @@ def sweeper(tmp_path: Path, rows: list[IndexRow], live: tuple[str, ...] = (), **
         MagicMock(),
         lambda: NOW,
         RetentionSettings(**settings),
-        tmp_path / "agent",
+        tmp_path,
     )
 
 
@@ -225,6 +228,7 @@ async def test_a_pass_removes_what_the_rules_allow_and_a_dry_run_only_says_so(
             "evidence": (2, 2 * 6),
             "scripts": (1, 2),
             "agentLogs": (0, 0),
+            "records": (0, 0),
         }
     folders = {p.name: len(list(p.iterdir())) for p in (agent / "run").iterdir() if p.is_dir()}
     kept = (young, lives, unknown, unacknowledged)
@@ -256,4 +260,23 @@ async def test_logs_of_an_agent_without_evidence_go_when_they_are_old(tmp_path: 
     assert (await s.sweep()).kinds["agentLogs"].count == 1
     assert [p.parent.name for p in tmp_path.rglob("agent.log*")] == ["new"]
     assert s.sizes()["agentLogsCount"] == 1
+    await s.close()
+
+
+async def test_old_records_of_purged_runs_go(tmp_path: Path) -> None:
+    tokens = [token(n, NOW - 400 * DAY) for n in (1, 2, 3)]
+    folder = tmp_path / "supervisor-job"
+    folder.mkdir()
+    for t in tokens:
+        (folder / f"{t.jid}.json").write_text("{}")
+    rows = [
+        row(tokens[0], ended_at=NOW - 366 * DAY, status="job_run_purged"),
+        row(tokens[1], ended_at=NOW - 364 * DAY, status="job_run_purged"),
+        row(tokens[2], ended_at=NOW - 366 * DAY),
+    ]
+    s = sweeper(tmp_path, rows)
+    assert (await s.sweep(dry_run=True)).kinds["records"].count == 1
+    assert (await s.sweep()).kinds["records"].count == 1
+    assert sorted(p.stem for p in folder.iterdir()) == [t.jid for t in tokens[1:]]
+    assert (await s.sweep()).kinds["records"].count == 0
     await s.close()
