@@ -24,7 +24,7 @@ from ...runtime.filesystems import write_atomically
 from ..events.events import LogCompacted
 from ..sqlite.head_file import NOTHING, DurablePosition, HeadFile, read_head
 from ..sqlite.log_exchange import Exchanged
-from ..sqlite.opening import successor
+from ..sqlite.opening import successor, verify_kinds
 from ..sqlite.schema import (
     INSERT_EVENTS,
     INSERT_JOBS,
@@ -261,6 +261,7 @@ class CompactedLog:
         """Copy the rest of the log and everything that is derived from it, and close the new log."""
         target = open_for_writing(self._new)
         try:
+            verify_kinds(target, self._new)  # its builder may be of a newer version
             target.execute("BEGIN IMMEDIATE")
             while rows := _tail(old, prepared, _PAGE):
                 prepared = _copy_tail(old, target, prepared, rows)

@@ -5,6 +5,7 @@ in the same transaction. Layout 1 had no `names`, layout 2 no `usage`: opening f
 tables (see `migrations`).
 """
 
+import contextlib
 import fcntl
 import os
 import sqlite3
@@ -179,7 +180,8 @@ def open_shared(path: Path) -> sqlite3.Connection:
     """
     fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH)
+        with contextlib.suppress(OSError):  # a backup on a network file system, which nobody writes
+            fcntl.flock(fd, fcntl.LOCK_SH)
         connection = open_for_reading(path, factory=_SharedConnection)
     except BaseException:
         os.close(fd)

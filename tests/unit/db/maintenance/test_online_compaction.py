@@ -169,6 +169,12 @@ def test_a_new_log_that_does_not_fit_is_refused_and_changes_nothing(
         (disk.root / "db" / name).write_bytes((other.root / "db" / name).read_bytes())
     other.store.close()
     assert exchange(disk).code == "badRequest"
+    # of a version with events that this one does not know
+    prepare(disk.root, now=NOW)
+    with sqlite3.connect(new_path(disk.root)) as c:
+        c.execute("INSERT INTO kinds VALUES ('JobFolded', 99)")
+    c.close()
+    assert exchange(disk).code == "unknownEvent"
     # too far behind
     prepare(disk.root, now=NOW)
     for serial in range(online_compaction.MOST_WAITING // 5 + 1):
