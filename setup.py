@@ -70,13 +70,18 @@ EXTRAS = {
     "gpu": ["nvidia-ml-py>=12.560"],
     # the app of this name
     "heat": ["numpy>=2"],
+    "oidc": ["authlib>=1.9", "joserfc>=1.6.8", "requests>=2.32"],
+    "pam": ["pamela>=1.2"],
     "sbatch": ["asyncssh>=2.24", "bcrypt>=4"],
     "test": [
         "asyncssh>=2.24",
+        "authlib>=1.9",
         "bcrypt>=4",
         "docker>=7.1",
         "hypothesis>=6.150",
+        "joserfc>=1.6.8",
         "numpy>=2",
+        "pamela>=1.2",
         "playwright>=1.50",
         "pytest>=8.3",
         "pytest-asyncio>=1.2",

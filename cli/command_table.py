@@ -39,11 +39,12 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "usage": (
         "usage",
         "usage",
-        "Show the usage of ended runs, summed by user, queue, app or time.",
+        "Show the usage of ended runs, summed by user, group or time; or disk usage.",
     ),
     "trace": ("trace.command", "trace", "Show the timeline of a job, op or request."),
     "explain-exit": ("explain_exit", "explain_exit", "Explain an exit code, a signal or a cause."),
     "health": ("health", "health", "Report the supervisor's health, and an action for each fault."),
+    "secret": ("", "secret", "Rotate secrets without a restart; list them."),
     "config": ("", "config", "Show and check the configuration."),
     "pool": ("", "pool", "Show and check the hosts of container drivers."),
     "cluster": ("", "cluster", "List the clusters for runs."),
@@ -85,6 +86,11 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
             "Submit a command, many commands or a job file; print the computeJids and return.",
         ),
         "lint": ("job.lint", "lint", "Check job files, without a supervisor."),
+        "simulate": (
+            "job.simulate",
+            "simulate",
+            "Run one task of a job file on this machine, without a supervisor.",
+        ),
         "list": ("job.list", "list_jobs", "List jobs, newest change first."),
         "status": ("job.status", "status", "Show the status of jobs."),
         "tasks": ("job.tasks", "tasks", "Show the tasks and attempts of a job."),
@@ -122,6 +128,18 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "create": ("access.tokens", "create", "Create an API token, and print it once."),
         "list": ("access.tokens", "list_tokens", "List your API tokens, without secrets."),
         "revoke": ("access.tokens", "revoke", "Revoke an API token."),
+    },
+    "secret": {
+        "rotate": (
+            "access.secret_rotation",
+            "rotate",
+            "Replace a secret; the earlier one stays valid for a while.",
+        ),
+        "list": (
+            "access.secret_rotation",
+            "list_secrets",
+            "List the secrets, without their values.",
+        ),
     },
     "config": {
         "show": ("config", "show", "Show every setting and the source of its value."),

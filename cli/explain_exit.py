@@ -127,7 +127,30 @@ def _slurm_exit(state: str) -> "ExitInfo":
             )
 
 
+def exit_lines(exit_: "ExitInfo") -> "tuple[str, ...]":
+    """Return the explanation of a failed exit as lines. Data about its run may tell more."""
+    from ..service.site.exit_table_file import load
+
+    title, row, found, more = _explained(exit_, load(None).rows)
+    lines = _lines(row, _cause(found), found, exit_, more)
+    return title, *(f"  {label:<{_WIDTH}}{text}" for label, text in lines if text != _ASK)
+
+
+def _cause(found: "Classification") -> "Cause":
+    from ..diagnosis.causes import CAUSES
+
+    return CAUSES[found.cause]
+
+
 def _print_exit(exit_: "ExitInfo", rows: "tuple[Row, ...]") -> None:
+    title, row, found, more = _explained(exit_, rows)
+    _print(title, row=row, found=found, exit_=exit_, more=more)
+
+
+def _explained(
+    exit_: "ExitInfo", rows: "tuple[Row, ...]"
+) -> "tuple[str, Row | None, Classification, str]":
+    """Return title, row, classification and a hint for a similar exit."""
     from ..diagnosis.classification import classify_exit
     from ..diagnosis.exit_table import Table, classified
     from ..protocol.clusters.batch import BatchState
@@ -135,12 +158,8 @@ def _print_exit(exit_: "ExitInfo", rows: "tuple[Row, ...]") -> None:
 
     found = classify_exit(exit_)
     if exit_.code == 0:
-        _print(
-            "exit code 0: completed, regardless of its output and of its child processes",
-            found=found,
-            exit_=exit_,
-        )
-        return
+        sentence = "exit code 0: completed, regardless of its output and of its child processes"
+        return sentence, None, found, ""
     title, more = f"exit code {exit_.code}", ""
     if exit_.signal is not None:
         title = f"signal {exit_.signal} ({signal_name(exit_.signal)})"
@@ -152,7 +171,7 @@ def _print_exit(exit_: "ExitInfo", rows: "tuple[Row, ...]") -> None:
     if isinstance(exit_.batch, BatchState):
         title = f"Slurm state {exit_.batch.state}"
     row = classified(exit_, Table(rows=rows))
-    _print(f"{title}: {row.phrase} ({row.code})", row=row, found=found, exit_=exit_, more=more)
+    return f"{title}: {row.phrase} ({row.code})", row, found, more
 
 
 def _print(

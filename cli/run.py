@@ -14,6 +14,7 @@ import click
 from ..protocol.jobs.status import COMPLETED, PENDING
 from .session.last_refusal import record_refusal
 from .session.session import Session, command, session
+from .submission.quota_warning import warn_of_quota
 from .submission.run_options import run_options, spec_options
 from .terminal.output_stream import OutputStreamer, sink_for
 
@@ -52,6 +53,8 @@ def run(words: tuple[str, ...], **options: Any) -> None:
         assert job.submitted is not None
         if s.screen.json:
             s.screen.record({"type": "submitted", **job.submitted.raw})
+        else:
+            warn_of_quota(s, job.submitted.raw)
         raise SystemExit(_follow(s, job))
 
 

@@ -1,17 +1,22 @@
-"""`jobscribe usage`: the usage of ended runs, summed by user, queue, app or time."""
+"""`jobscribe usage`: the usage of ended runs, summed by user, group, queue, app or time; with --disk
+the disk usage of users.
+"""
 
 import csv
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, get_args
 
 import click
 import msgspec
 
 from ..protocol.api.requests import UsageDate, UsageGroup
-from .session.session import command, session
+from .session.session import Session, command, session
 from .terminal.quantities import amount, duration
 
+#: Largest folders of a user in the table.
+_LARGEST_SHOWN = 3
+_STATES = {"ok": "ok", "soft": "over soft", "hard": "at hard"}
 _GROUPS: tuple[UsageGroup, ...] = get_args(UsageGroup)
 
 
@@ -33,7 +38,11 @@ def _date(ctx: click.Context, param: click.Parameter, value: str | None) -> str 
 
 
 @command()
-@click.option("--all-users", is_flag=True, help="Usage of all users.")
+@click.option(
+    "--all-users",
+    is_flag=True,
+    help="Usage of all users whose data you may see: for a group admin, those of the groups.",
+)
 @click.option(
     "--since",
     metavar="MONTH|DAY",
@@ -49,9 +58,17 @@ def _date(ctx: click.Context, param: click.Parameter, value: str | None) -> str 
     callback=_groups,
     help=f"Sum by these, with commas: {', '.join(_GROUPS)}.",
 )
+@click.option(
+    "--disk", is_flag=True, help="Disk usage and quotas now, with the largest folders of each user."
+)
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV: all values, unrounded.")
 def usage(
-    all_users: bool, since: str | None, until: str | None, by: tuple[UsageGroup, ...], as_csv: bool
+    all_users: bool,
+    since: str | None,
+    until: str | None,
+    by: tuple[UsageGroup, ...],
+    disk: bool,
+    as_csv: bool,
 ) -> None:
     """Show the usage of ended runs: times, memory, GPUs and output, summed.
 
@@ -60,12 +77,17 @@ def usage(
     s = session()
     if as_csv and s.screen.json:
         raise click.UsageError("choose --csv or --json")
+    if disk:
+        if since is not None or until is not None or by != ("user",):
+            raise click.UsageError("--disk shows the present usage: it takes no time and no groups")
+        _disk(s, s.client().disk_usage(all_users=all_users), as_csv)
+        return
     answer = s.client().usage(since=since, until=until, by=by, all_users=all_users)
     if s.screen.json:
         s.screen.value("jobscribe.usage/1", answer)
         return
     if as_csv:
-        for line in _csv(answer).splitlines():
+        for line in _csv(answer):
             s.screen.line(line)
         return
     heads = [*(name.upper() for name in by), *(column.head for column in _COLUMNS)]
@@ -75,14 +97,42 @@ def usage(
     s.screen.table(heads, rows)
 
 
-def _csv(answer: dict[str, Any]) -> str:
-    """Return the rows without the total, with the names of the JSON answer as heads."""
+def _disk(s: Session, answer: dict[str, Any], as_csv: bool) -> None:
+    """Print the disk usage of users, with the largest folders of each."""
+    if s.screen.json:
+        s.screen.value("jobscribe.usage.disk/1", answer)
+        return
+    if as_csv:
+        heads = ("user", "state", "usedBytes", "files", "softBytes", "hardBytes", "complete")
+        for line in _lines(heads, ({h: u[h] for h in heads} for u in answer["users"])):
+            s.screen.line(line)
+        return
+    rows = []
+    for user in answer["users"]:
+        limits = ["-" if user[q] is None else amount(user[q]) for q in ("softBytes", "hardBytes")]
+        used = amount(user["usedBytes"]) + ("" if user["complete"] else "+")
+        first, *others = [f"{e['name']} {amount(e['bytes'])}" for e in user["largest"]] or ["-"]
+        rows.append(
+            [user["user"], used, str(user["files"]), *limits, _STATES[user["state"]], first]
+        )
+        rows.extend([*[""] * 6, other] for other in others[: _LARGEST_SHOWN - 1])
+    if len(answer["users"]) > 1:
+        total = answer["total"]
+        rows.append(["total", amount(total["usedBytes"]), str(total["files"]), "", "", "", ""])
+    s.screen.table(["USER", "USED", "FILES", "SOFT", "HARD", "QUOTA", "LARGEST"], rows)
+
+
+def _lines(heads: Sequence[str], rows: Iterable[dict[str, Any]]) -> list[str]:
     out = io.StringIO()
-    heads = [*answer["by"], *answer["total"]]
     writer = csv.DictWriter(out, heads, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(answer["rows"])
-    return out.getvalue()
+    writer.writerows(rows)
+    return out.getvalue().splitlines()
+
+
+def _csv(answer: dict[str, Any]) -> list[str]:
+    """Return the rows without the total, with the names of the JSON answer as heads."""
+    return _lines([*answer["by"], *answer["total"]], answer["rows"])
 
 
 class _Column(NamedTuple):

@@ -349,6 +349,24 @@ class AsyncClient:
         """
         return await self._do(operations.create_token(name, scopes, expires_secs))
 
+    async def begin_device_login(
+        self, name: str, scopes: Sequence[str], *, expires_secs: float | None = None
+    ) -> dict[str, Any]:
+        """Begin a device login (RFC 8628) for an API token with this name. Needs no token.
+
+        Returns {"deviceCode", "userCode", "verificationUri", "verificationUriComplete",
+        "expiresIn", "interval"}. A person enters userCode at verificationUri. expiresIn, interval:
+        seconds. expires_secs: lifetime of the API token; None for 90 days.
+        """
+        return await self._do(operations.ask(requests.device_start(name, scopes, expires_secs)))
+
+    async def poll_device_login(self) -> dict[str, Any]:
+        """Return the state of the device login whose deviceCode is the token of this client:
+        {"state": "authorizationPending", "interval"}, or once {"state": "ok", "secret", "id",
+        "uid", ...}. Raises ClientError (deviceDenied, deviceCodeUnknown). Sent once.
+        """
+        return await self._do(operations.device_token())
+
     async def tokens(self) -> list[dict[str, Any]]:
         """Return the API tokens of this user, without their secrets."""
         found: list[dict[str, Any]] = await self._do(
@@ -357,7 +375,9 @@ class AsyncClient:
         return found
 
     async def revoke_token(self, id_: str, *, reason: str = "") -> dict[str, Any]:
-        """Revoke an API token of this user by its id. A repetition has no effect."""
+        """Revoke an API token of this user by its id, and the tokens that it created
+        ("alsoRevoked"). A repetition has no effect.
+        """
         return await self._do(for_user(requests.token_revoke, id_, reason))
 
     def audit(
@@ -445,10 +465,17 @@ class AsyncClient:
         by: Sequence[UsageGroup] = ("user",),
         all_users: bool = False,
     ) -> dict[str, Any]:
-        """Return the summed usage of ended runs: {"by", "rows", "total"}."""
+        """Return the summed usage of ended runs: {"by", "rows", "total"}.
+
+        all_users: of all users whose data this one may see.
+        """
         return await self._do(
             operations.for_users(lambda uid: requests.usage(uid, since, until, by), all_users)
         )
+
+    async def disk_usage(self, *, all_users: bool = False) -> dict[str, Any]:
+        """Return the disk usage and quotas: {"users", "total"}."""
+        return await self._do(operations.for_users(requests.disk_usage, all_users))
 
     async def trace(
         self, id_: str, *, all_users: bool = False, logs: bool = False

@@ -412,6 +412,24 @@ class Client:
         """
         return self._do(operations.create_token(name, scopes, expires_secs))
 
+    def begin_device_login(
+        self, name: str, scopes: Sequence[str], *, expires_secs: float | None = None
+    ) -> dict[str, Any]:
+        """Begin a device login (RFC 8628) for an API token with this name. Needs no token.
+
+        Returns {"deviceCode", "userCode", "verificationUri", "verificationUriComplete",
+        "expiresIn", "interval"}. A person enters userCode at verificationUri. expiresIn, interval:
+        seconds. expires_secs: lifetime of the API token; None for 90 days.
+        """
+        return self._do(operations.ask(requests.device_start(name, scopes, expires_secs)))
+
+    def poll_device_login(self) -> dict[str, Any]:
+        """Return the state of the device login whose deviceCode is the token of this client:
+        {"state": "authorizationPending", "interval"}, or once {"state": "ok", "secret", "id",
+        "uid", ...}. Raises ClientError (deviceDenied, deviceCodeUnknown). Sent once.
+        """
+        return self._do(operations.device_token())
+
     def tokens(self) -> list[dict[str, Any]]:
         """Return the API tokens of this user, without their secrets."""
         found: list[dict[str, Any]] = self._do(
@@ -420,7 +438,9 @@ class Client:
         return found
 
     def revoke_token(self, id_: str, *, reason: str = "") -> dict[str, Any]:
-        """Revoke an API token of this user by its id. A repetition has no effect."""
+        """Revoke an API token of this user by its id, and the tokens that it created
+        ("alsoRevoked"). A repetition has no effect.
+        """
         return self._do(for_user(requests.token_revoke, id_, reason))
 
     def audit(
@@ -525,11 +545,19 @@ class Client:
     ) -> dict[str, Any]:
         """Return the summed usage of ended runs: {"by", "rows", "total"}. See docs/usage.md.
 
-        since, until: first and last month or day (UTC), such as 2026-01 or 2026-01-15.
+        since, until: first and last month or day (UTC), such as 2026-01 or 2026-01-15. all_users: of
+        all users whose data this one may see.
         """
         return self._do(
             operations.for_users(lambda uid: requests.usage(uid, since, until, by), all_users)
         )
+
+    def disk_usage(self, *, all_users: bool = False) -> dict[str, Any]:
+        """Return the disk usage and quotas: {"users", "total"}. See docs/usage.md.
+
+        all_users: of all users whose data this one may see.
+        """
+        return self._do(operations.for_users(requests.disk_usage, all_users))
 
     def trace(self, id_: str, *, all_users: bool = False, logs: bool = False) -> dict[str, Any]:
         """Return the timeline of an id or prefix: {"id", "items": [{"at", "source", "text"}]}.

@@ -69,6 +69,9 @@ CODES: dict[str, Code] = {
     "replyTooLarge": Code(413, False, "request less, or download it as a file"),
     "notReady": Code(409, True, "wait until the run has started, then send the same request again"),
     "anotherRun": Code(409, False, "wait for the other run, cancel it, or use another simulation"),
+    "nameTaken": Code(
+        409, False, "choose another name; 'jobscribe job list' shows the names of your jobs"
+    ),
     "dependencyNever": Code(
         409, False, "remove the dependency, or submit the run that it names again"
     ),
@@ -89,6 +92,16 @@ CODES: dict[str, Code] = {
     "tooManyRuns": Code(
         429, True, "wait until some of your runs have ended, then send the same request again"
     ),
+    "hoursUsedUp": Code(
+        403,
+        False,
+        "wait for the next month, or ask the operator for more hours; 'jobscribe usage --by month' shows what was used",
+    ),
+    "quotaExceeded": Code(
+        403,
+        False,
+        "remove files that you do not need, then send the same request again; 'jobscribe usage --disk' shows the largest ones",
+    ),
     "storageUnavailable": Code(
         503, True, "free disk space or repair the store, then send the same request again"
     ),
@@ -102,6 +115,18 @@ CODES: dict[str, Code] = {
         False,
         "check user name, password and code; wait for the next code, then try again",
     ),
+    "signInDenied": Code(
+        403, False, "sign in with an account that this site accepts, or ask the operator"
+    ),
+    "signInExpired": Code(400, False, "start the sign-in again"),
+    "signInInvalid": Code(
+        502, False, "start the sign-in again; the operator finds the reason in the front end's log"
+    ),
+    "signInUnavailable": Code(
+        503, True, "try again in a moment; the operator finds the reason in the front end's log"
+    ),
+    "deviceCodeUnknown": Code(400, False, "run 'jobscribe auth login' again for a new code"),
+    "deviceDenied": Code(403, False, "run 'jobscribe auth login' again if this was a mistake"),
     "signedInAlready": Code(409, False, "sign out of the cluster first: jobscribe logout CLUSTER"),
     "signInUnreachable": Code(
         503, True, "try again later; the operator runs 'jobscribe driver check sbatch'"

@@ -121,17 +121,21 @@ def write_atomically(
     *,
     sync: bool = False,
     points: tuple[str, str] | None = None,
+    owner: tuple[int, int] | None = None,
 ) -> None:
     """Create or replace a file: readers see the old or the complete new content. Raise OSError;
     then no temporary file is left.
 
     sync: also survive a power failure. If two processes write one path at the same time, the later
-    one wins. points: crash points before and after the rename.
+    one wins. points: crash points before and after the rename. owner: uid and gid of the file; None
+    for those of this process.
     """
     temporary = f"{path}.{os.getpid()}.new"
     fd = _fresh(temporary, mode)
     try:
         try:
+            if owner is not None and owner != (os.geteuid(), os.getegid()):
+                os.fchown(fd, *owner)
             _write_all(fd, data)
             if sync:
                 os.fsync(fd)

@@ -1,5 +1,6 @@
 """Short-lived signed tickets with which a web page opens its event stream: the front end signs them,
-and the supervisor verifies them, both with the server's shared secret.
+and the supervisor verifies them, both with the server's shared secret. After a rotation of the
+secret, tickets of the earlier one are valid as long as it is.
 
 Pure: the time is an argument. A ticket names a user and an expiry time, and nothing else. It is
 sent in a header, never in a URL, and is worthless after it expires.
@@ -21,15 +22,16 @@ LONGEST_SECS = 2 * LIFE_SECS
 
 def sign(secret: str, uid: str, now: float, life_secs: float = LIFE_SECS) -> str:
     """Return a ticket for this user, valid until `now + life_secs` (unix seconds)."""
-    return _signer(secret).dumps([uid, int((now + life_secs) * 1000)])
+    return _signer((secret,)).dumps([uid, int((now + life_secs) * 1000)])
 
 
-def verify(secret: str, ticket: str, now: float) -> str:
-    """Return the uid that a valid ticket names. Raises Refusal("unauthenticated"). All defects but
-    the age give the same sentence, so that an attacker learns nothing.
+def verify(secrets: tuple[str, ...], ticket: str, now: float) -> str:
+    """Return the uid that a valid ticket names. secrets: those that may have signed it, the current
+    one first. Raises Refusal("unauthenticated"). All defects but the age give the same sentence, so
+    that an attacker learns nothing.
     """
     try:
-        uid, until = _signer(secret).loads(ticket)
+        uid, until = _signer(secrets).loads(ticket)
     except (BadData, ValueError):
         raise Refusal(
             "unauthenticated", "the ticket is not valid for this site; request a new one"
@@ -41,10 +43,10 @@ def verify(secret: str, ticket: str, now: float) -> str:
     return parse("uid", uid)
 
 
-def _signer(secret: str) -> URLSafeSerializer:
+def _signer(secrets: tuple[str, ...]) -> URLSafeSerializer:
     """The expiry time is part of the payload: the timed signers of itsdangerous read the clock."""
     return URLSafeSerializer(
-        secret,
+        list(secrets[::-1]),  # itsdangerous signs with the last one
         salt="jobscribe ticket",
         signer_kwargs={"key_derivation": "hmac", "digest_method": hashlib.sha256},
     )

@@ -23,6 +23,7 @@ from ..db.maintenance.checkpoints import is_rolled_back, last_session, serial_fl
 from ..db.records.record_files import RecordWriter, catch_up
 from ..db.sqlite.store import SqliteStore
 from ..db.store.contract import Appended, Batch, Write
+from ..protocol.api import device_logins
 from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey, derived_id
 from ..protocol.redaction import Redactor
@@ -37,13 +38,13 @@ from ..runtime.log.logger import capture_logging, log_uncaught
 from ..service.log.sink import open_log
 from ..service.settings.settings import Settings
 from ..service.site import users_file
-from ..service.site.secret_files import read_secret
 from ..service.site.startup_checks import check
 from ..service.systemd import Notifier
 from . import configuration
 from .access.api_tokens import ApiTokens
 from .access.audit import AuditTrail
 from .access.authentication import Access
+from .access.device_logins import DeviceLogins
 from .access.request_rates import RequestRates
 from .agents.calls import Calls
 from .agents.orphans import start_all_known
@@ -64,6 +65,8 @@ from .driver_setup import DriverSet
 from .effect_executor import EffectExecutor
 from .engine.decision_loop import Engine
 from .engine.event_feed import EventFeed
+from .files.disk_meter import DiskMeter
+from .files.disk_usage import DiskUsage
 from .files.library_sync import LibrarySync
 from .files.log_compaction import LogCompaction
 from .files.retention_sweeper import RetentionSweeper
@@ -73,7 +76,7 @@ from .files.user_library import Library
 from .metrics.collector import CollectorSources
 from .metrics.exporter import MetricsExporter
 from .notifications.notifier import Notifications
-from .process import process_limits, root_identity
+from .process import process_limits, root_identity, site_secrets
 from .process.connection_limits import ConnectionGuard
 from .process.counters import Counters, process
 from .process.listeners import (
@@ -172,8 +175,10 @@ class _Supervisor:
         self._stop_requested = asyncio.Event()
         self._fatal: Refusal | None = None
         self._boot_id, self._clock, self.url = clock.boot_id(), clock.SystemClock(), ""
+        self._public: dict[str, str] = {}
+        self._published_secret = ""
         self._redactor = Redactor()
-        self._secret = self._redactor.add(self._server_secret())
+        self._secrets = site_secrets.load(settings, root, self._redactor, self._clock.wall)
         self._agents_key = self._redactor.add(card.key).encode()
         self.log, self._sink = open_log(
             "supervisor", settings.log, self._redactor, stream=sys.stdout, root=str(root.path)
@@ -259,7 +264,8 @@ class _Supervisor:
         library = Library(
             self._user_root(), limit=settings.limits.upload_bytes, owner=self._driver_set.owner
         )
-        self._uploads = Uploads(library)
+        self._disk = self._disk_meter()
+        self._uploads = Uploads(library, self._disk)
         self._run_dir_reaper = RunDirReaper(
             self._engine,
             self._store,
@@ -286,10 +292,15 @@ class _Supervisor:
             root=root.path,
             older_than_secs=settings.retention.events_secs,
         )
+        self._run_dir_reaper.removed = self._disk.removed
         self._notifications = Notifications(
             settings, root, self._store, self.log, self._counters, self._redactor, self._clock
         )
         self._servers: list[tornado.httpserver.HTTPServer] = []
+        self._certificates: list[ServerCertificate] = []
+        self._secrets.follow(
+            self._redactor, self.noticed, self.log, self._counters.add, self._publish_address
+        )
         self._guard = ConnectionGuard(settings.limits, self._counters, self.log)
         self._metrics = MetricsExporter(
             CollectorSources(
@@ -307,10 +318,13 @@ class _Supervisor:
                 altered=root.altered,
                 retention=self._retention.total,
                 compactions=self._log_compaction.state,
+                secrets=self._secrets.problems,
+                certificates=lambda: self._certificates,
+                disk=self._disk.usage,
             ),
             root.path,
             self._user_root(),
-            self._redactor.add(self._metrics_secret()),
+            self._secrets.metrics,
         )
         self._effect_executor = EffectExecutor(
             self._drivers,
@@ -335,6 +349,7 @@ class _Supervisor:
             driver_called=self._metrics.instruments.driver_call,
         )
         self._counters.measure(
+            disk=self._disk.sizes,
             loop=lag.summary,
             engine=self._engine.sizes,
             run_service=self._run_service.sizes,
@@ -377,6 +392,7 @@ class _Supervisor:
         self._records.mark(job, position, at)
         self._run_service.projected(job)
         self._usage.settle(job)
+        self._disk.ended(job)
         self._live.changed(job, position)
         self._metrics.projected(job, position)
 
@@ -407,8 +423,8 @@ class _Supervisor:
         tornado.netutil._DEFAULT_BACKLOG = ACCEPTED_AT_ONCE
         s = self._settings.supervisor
         agents = bound(s.agents_ip, s.agents_port)
-        tls = certificate(s.agents_tls_cert, s.agents_tls_key)
-        public_tls = certificate(s.tls_cert, s.tls_key)
+        tls = certificate("agents", s.agents_tls_cert, s.agents_tls_key)
+        public_tls = certificate("https", s.tls_cert, s.tls_key)
         self._certificates = [c for c in (tls, public_tls) if c is not None]
         scheme, pace = "wss" if s.agents_tls_cert else "ws", self._hub.pace
         self._root.publish(
@@ -447,37 +463,28 @@ class _Supervisor:
         self._run_dir_reaper.start()
         self._retention.start()
         self._log_compaction.start()
+        self._disk.start()
         self._notifications.start()
         self._metrics.start()
         front = bound(s.ip, s.port)
         url = f"http://{s.ip}:{port_of(front)}"
         services = self._services()
         self._listen(front, self._guard.before(application(services), "refused"))
-        public: dict[str, str] = {}
         if public_tls is not None:
             sockets = bound(s.tls_ip, s.tls_port)
-            public = {"publicUrl": f"https://{s.tls_ip}:{port_of(sockets)}"}
+            self._public = {"publicUrl": f"https://{s.tls_ip}:{port_of(sockets)}"}
             self._listen(
                 sockets,
                 self._guard.before(application(services), "refused"),
                 tls=public_tls,
             )
         self.url = url
-        self._root.publish(
-            "client.json",
-            {
-                "url": self.url,
-                "token": self._secret,
-                "uid": self._card.uid,
-                "pid": os.getpid(),
-                "front": self._front,
-                **public,
-            },
-        )
+        self._publish_client_file()
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stop_requested.set)
         self._store_retry = self._loop.create_task(self._retry_store())
         self._certificate_watch = self._loop.create_task(self._follow_certificates())
+        self._secret_watch = self._loop.create_task(self._follow_secrets())
         self._watchdog.start()
         self.log(
             "supervisor session {} ready at {} root={} head={}",
@@ -504,10 +511,12 @@ class _Supervisor:
         if hasattr(self, "_store_retry"):
             self._store_retry.cancel()
             self._certificate_watch.cancel()
+            self._secret_watch.cancel()
         await self._live.close()
         await self._run_dir_reaper.close()
         await self._retention.close()
         await self._log_compaction.close()
+        await self._disk.close()
         await self._notifications.close()
         await self._metrics.close()
         await self._effect_executor.close()
@@ -551,9 +560,45 @@ class _Supervisor:
             ):
                 self._hub.send(key, Kill(reason="the supervisor stops and the agent has no runs"))
 
+    def _publish_client_file(self) -> None:
+        """Write address and secret for clients on this machine. Raises OSError."""
+        token = self._secrets.server.current
+        self._root.publish(
+            "client.json",
+            {
+                "url": self.url,
+                "token": token,
+                "uid": self._card.uid,
+                "pid": os.getpid(),
+                "front": self._front,
+                **self._public,
+            },
+        )
+        self._published_secret = token
+
+    def _publish_address(self) -> None:
+        """Give clients on this machine the secret in use. A failure is repeated later: the earlier
+        secret is accepted for a while.
+        """
+        if self.url and self._published_secret != self._secrets.server.current:
+            try:
+                self._publish_client_file()
+            except OSError as e:
+                self.log("client.json cannot be written: {}", e.strerror)
+
+    async def _follow_secrets(self) -> None:
+        """Use rotated secrets."""
+        while True:
+            await asyncio.sleep(site_secrets.LOOK_SECS)
+            self._secrets.look()
+            self._publish_address()
+
     async def _follow_certificates(self) -> None:
-        """Use renewed certificates for new connections."""
+        """Use renewed certificates for new connections, and report those that expire."""
         while self._certificates:
+            for found in self._certificates:
+                for sentence in found.announce(self._clock.wall()):
+                    self.noticed("certificateExpires", sentence)
             await asyncio.sleep(CERTIFICATE_SECS)
             for found in self._certificates:
                 try:
@@ -600,14 +645,15 @@ class _Supervisor:
         unsent = ResponseLimits()
         unsent.stalled = lambda: self._counters.add("stalled")
         self._counters.measure(unsent=unsent.sizes, calls=calls.sizes)
+        access = self._access()
         return ApiContext(
             self._run_service,
             calls,
             self._live,
             self._uploads,
             leases,
-            self._access(),
-            self._secret,
+            access,
+            self._secrets.server,
             unsent,
             self._usage,
             self._metrics,
@@ -618,7 +664,18 @@ class _Supervisor:
             lambda: self._sink.flush(1.0),
             self._retention,
             self._log_compaction,
+            self._disk.usage,
+            self._device_logins(access),
         )
+
+    def _device_logins(self, access: Access) -> DeviceLogins:
+        front = self._settings.server.public_url or self._front
+        page = None if front is None else f"{front.rstrip('/')}/{device_logins.PAGE}"
+        out = DeviceLogins(
+            access.tokens, access.rates, self._clock.monotonic, secrets.token_bytes, page
+        )
+        self._counters.measure(device_logins=out.sizes)
+        return out
 
     def _access(self) -> Access:
         tokens = ApiTokens(self._engine, self._clock.wall, secrets.token_bytes)
@@ -630,7 +687,7 @@ class _Supervisor:
             limits.token_requests_per_sec, limits.token_burst, self._clock.monotonic
         )
         self._counters.measure(request_rates=rates.sizes)
-        return Access(self._secret, self._metrics.admits, tokens, users, audit, rates)
+        return Access(self._secrets.server, self._metrics.admits, tokens, users, audit, rates)
 
     def _sign_ins(self) -> SignIns | None:
         if self._driver_set.clusters is None or self._driver_set.sbatch is None:
@@ -660,23 +717,25 @@ class _Supervisor:
         server.add_sockets(pausing_listeners(sockets, self.noticed, self._guard.make_room))
         self._servers.append(server)
 
-    def _server_secret(self) -> str:
-        file = self._settings.supervisor.server_secret_file
-        return read_secret(file) if file else self._root.secret("server")
-
-    def _metrics_secret(self) -> str:
-        file = self._settings.supervisor.metrics_secret_file
-        return (
-            read_secret(file, "supervisor.metrics_secret_file")
-            if file
-            else self._root.secret("metrics")
-        )
-
     def _agent_id(self, key: AgentKey) -> str:
         """Return the agent's id. It is derived from the key, so it survives restarts and appears in
         no log.
         """
         return derived_id(str(key).encode(), key=self._agents_key)
+
+    def _disk_meter(self) -> DiskMeter:
+        meter = DiskMeter(
+            DiskUsage(self._engine.policy.queues, self._user_root()),
+            self.log,
+            self._root / "disk-usage.json",
+            user_root=self._user_root(),
+            agents_root=str(self._root / "agent"),
+            mono=self._clock.monotonic,
+            wall=self._clock.wall,
+        )
+        self._run_service.quota_refusal = meter.refusal
+        self._run_service.quota_warning = meter.usage.warning
+        return meter
 
     def _user_root(self) -> str:
         return self._settings.user_root or str(self._root / "user")

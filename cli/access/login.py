@@ -7,9 +7,11 @@ from urllib.parse import urlsplit
 
 import click
 
+from ...protocol.api.tokens import MAX_SECS, SCOPES
 from ..session import site_credentials
 from ..session.session import BRIEF_SECS, Session, command, session
-from ..terminal.quantities import moment
+from ..terminal.quantities import Secs, moment
+from . import device_login
 
 #: Longest line that is read as a token.
 _MAX_CHARS = 4096
@@ -17,19 +19,52 @@ _MAX_CHARS = 4096
 
 @command()
 @click.argument("address", metavar="URL")
-def login(address: str) -> None:
+@click.option(
+    "--with-token",
+    "how",
+    flag_value="token",
+    default=None,
+    help="Read an API token from the terminal or from one line of standard input.",
+)
+@click.option(
+    "--device",
+    "how",
+    flag_value="device",
+    help="Approve the login in a browser (default at a terminal).",
+)
+@click.option(
+    "--name", help="Name of the API token that --device creates (default: the name of this host)."
+)
+@click.option(
+    "--scope",
+    "scopes",
+    type=click.Choice(SCOPES),
+    multiple=True,
+    default=("read", "control"),
+    show_default=True,
+    help="What this token may do; may be repeated.",
+)
+@click.option("--expires", type=Secs(MAX_SECS), metavar="TIME", help="Its lifetime, as in 30d.")
+def login(
+    address: str, how: str | None, name: str | None, scopes: tuple[str, ...], expires: float | None
+) -> None:
     """Log in at the site with this URL: store an API token for it. Other commands then use the site,
     unless a root or another site is given.
 
-    The token is read from the terminal or from one line of standard input. It is checked, then
-    stored in $XDG_CONFIG_HOME/jobscribe/credentials.json, which only you can read. Another login
-    at the same site replaces it.
+    At a terminal it prints an address and a code, which a signed-in person enters in a browser on
+    any machine; this creates a token. Otherwise one line of standard input is the token. It is
+    checked, then stored in $XDG_CONFIG_HOME/jobscribe/credentials.json, which only you can read.
+    Another login at the same site replaces it.
     """
     from ...client.sync_client import Client
     from ...protocol.api.tokens import parse
 
     s, site = session(), _site(address)
-    text = _token(s, site)
+    text = None
+    if how == "device" or (how is None and sys.stdin.isatty()):
+        text = device_login.token(s, site, name, scopes, expires, must=how == "device")
+    if text is None:
+        text = _token(s, site)
     parse(text)
     with Client(site, text, budget_secs=s.options.get("patience", BRIEF_SECS)) as client:
         me = client.whoami()
@@ -118,6 +153,8 @@ def _token(s: Session, site: str) -> str:
         text = sys.stdin.readline(_MAX_CHARS)
     text = text.strip()
     if not text:
-        raise click.UsageError("no API token on standard input")
+        raise click.UsageError(
+            "no API token on standard input; --device logs in with a browser instead"
+        )
     s.typed.append(text)
     return text

@@ -94,7 +94,9 @@ def list_tokens(user: str | None) -> None:
 @click.option("--reason", default="", help="Recorded with the revocation.")
 @_for_user
 def revoke(token_id: str, reason: str, user: str | None) -> None:
-    """Revoke the API token with this ID: it is invalid at once. Its runs continue."""
+    """Revoke the API token with this ID and the tokens that it created: they are invalid at once.
+    Their runs continue.
+    """
     s = session()
     done = _client(s, user).revoke_token(token_id, reason=reason)
     if s.screen.json:
@@ -103,6 +105,8 @@ def revoke(token_id: str, reason: str, user: str | None) -> None:
         )
     else:
         s.screen.message(f"token {done['id']} ({done['name']}) of user {done['uid']} is revoked")
+        if also := done["alsoRevoked"]:
+            s.screen.message(f"also the tokens that it created: {', '.join(also)}")
 
 
 def _client(s: Session, user: str | None) -> "Client":

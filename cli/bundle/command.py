@@ -157,7 +157,9 @@ def _configuration(out: "Collected", root: str | None) -> list[str]:
     ]
     out.add_json("config.json", rows, "the configuration as seen by this command line")
     s = settings.supervisor
-    return [path for path in (s.server_secret_file, s.agents_tls_key) if path]
+    rotated = [path for path in (s.server_secret_file, s.metrics_secret_file) if path]
+    keys = [path for path in (s.agents_tls_key, s.tls_key) if path]
+    return [*rotated, *(path + ".earlier" for path in rotated), *keys]
 
 
 def _doctor(s: Session, out: "Collected") -> None:

@@ -14,6 +14,7 @@ from ...protocol.ids import split_jid
 from ..session.job_names import resolve_group
 from ..session.request_progress import show_progress
 from ..session.session import Session, command, session
+from ..submission.quota_warning import warn_of_quota
 
 if TYPE_CHECKING:
     from ...client.api.replies import GroupRun, GroupState
@@ -51,6 +52,7 @@ def submit_array(
         s.screen.value("jobscribe.job.submit-array/1", answer)
     else:
         s.screen.line(answer["group"])
+        warn_of_quota(s, answer)
     for refused in answer["refused"]:
         s.screen.message(f"index {refused['index']}: {refused['error']}")
     if answer["refusedCount"] > len(answer["refused"]):

@@ -58,6 +58,7 @@ def _row(row: dict[str, Any]) -> list[str]:
     started, ended = row.get("startedAt"), row.get("endedAt")
     took = "-" if started is None else duration((time.time() if ended is None else ended) - started)
     text = row.get("command") or f"({row['simulationType']})"
+    text = f"{row['name']}: {text}" if row.get("name") else text
     command_ = text if len(text) <= _COMMAND_CHARS else text[: _COMMAND_CHARS - 3] + "..."
     return [
         row["jid"],

@@ -12,6 +12,7 @@ from ...client.api.errors import ClientError
 from ...protocol.errors import Refusal
 from ..session.last_refusal import record_refusal
 from ..session.session import Session, command, session
+from ..submission.quota_warning import warn_of_quota
 from ..submission.run_options import run_options, spec_options
 
 if TYPE_CHECKING:
@@ -58,6 +59,12 @@ BATCH_BYTES = 1024 * 1024
     is_flag=True,
     help="With -f: show every task with command and environment, and submit nothing.",
 )
+@click.option(
+    "--no-image",
+    "no_image",
+    is_flag=True,
+    help="With -f and a configuration of OpenPAI: run its commands without its images.",
+)
 @click.argument("words", nargs=-1, metavar="-- COMMAND...")
 def submit(
     words: tuple[str, ...],
@@ -67,18 +74,21 @@ def submit(
     group: str | None,
     path: str | None,
     dry: bool,
+    no_image: bool,
     **options: Any,
 ) -> None:
     """Submit a command, print its computeJid, and return as soon as the run is stored.
 
     The command runs in a new run directory, with your login environment plus --env, without
     standard input. --from skips empty lines and lines that begin with #. With -f the file contains
-    all options (see `job lint`).
+    all options (see `job lint`); for a configuration of OpenPAI, give --driver or --no-image here.
     """
     if bool(words) + (source is not None) + (path is not None) != 1:
         raise click.UsageError("give either a COMMAND, --from FILE or -f FILE")
     if dry and path is None:
         raise click.UsageError("--dry-run requires -f FILE")
+    if no_image and path is None:
+        raise click.UsageError("--no-image requires -f FILE")
     if indices is not None and not words:
         raise click.UsageError("--array requires a COMMAND; a job file describes its arrays itself")
     if group is not None and indices is None:
@@ -86,11 +96,11 @@ def submit(
     fields = spec_options(**options)
     s = session()
     if path is not None and dry:
-        _submit_job_file(s, path, fields, quiet, dry)
+        _submit_job_file(s, path, fields, quiet, dry, no_image)
         return
     with record_refusal(s):
         if path is not None:
-            _submit_job_file(s, path, fields, quiet, dry)
+            _submit_job_file(s, path, fields, quiet, dry, no_image)
         elif indices is not None:
             from .group import submit_array
 
@@ -101,14 +111,19 @@ def submit(
             _submit_many(s, source, fields, quiet)
 
 
-def _submit_job_file(s: Session, path: str, fields: dict[str, Any], quiet: bool, dry: bool) -> None:
+def _submit_job_file(
+    s: Session, path: str, fields: dict[str, Any], quiet: bool, dry: bool, no_image: bool
+) -> None:
+    driver = fields.pop("driver", None)
     if any(value is not None for value in fields.values()):
         raise click.UsageError(
             "run options cannot be combined with -f: put time limits, variables and so on into the file"
         )
+    from ..submission.job_document import FileOptions
     from ..submission.job_files import dry_run, submit_file
 
-    (dry_run if dry else submit_file)(s, path, quiet)
+    options = FileOptions(containers=not no_image, driver=driver or "")
+    (dry_run if dry else submit_file)(s, path, quiet, options)
 
 
 def _submit_one(s: Session, words: tuple[str, ...], fields: dict[str, Any], quiet: bool) -> None:
@@ -118,6 +133,7 @@ def _submit_one(s: Session, words: tuple[str, ...], fields: dict[str, Any], quie
         s.screen.value("jobscribe.job.submit/1", job.submitted.raw)
         return
     s.screen.line(job.jid)
+    warn_of_quota(s, job.submitted.raw)
     if not quiet:
         here = s.supervisor_options()
         s.screen.message(f"submitted ({job.submitted.sentence()})")
@@ -172,6 +188,8 @@ def _report(s: Session, number: int, answer: "Job | ClientError") -> tuple[bool,
     if not s.screen.json:
         s.screen.line(answer.jid)
     assert answer.submitted is not None
+    if not s.screen.json:
+        warn_of_quota(s, answer.submitted.raw)
     return True, {"line": number, **answer.submitted.raw}
 
 

@@ -153,12 +153,20 @@ class Session:
         from ...protocol.api.tokens import PREFIX
 
         if self.url:
+            from ...service.site.secret_files import sends_in_clear
+
+            if sends_in_clear(self.url):
+                raise click.UsageError(
+                    "over http to another machine others can read the secret; use https, or an ssh tunnel"
+                    " to the supervisor's machine"
+                )
             uid, token = self.options.get("uid"), self.token()
             if not uid and not token.startswith(PREFIX):
                 raise click.UsageError(
                     "--url with the server secret requires --uid, the user to act as"
                 )
-            source = fixed(self.url, token, uid)
+            # the file is read again after a rotation
+            source = fixed(self.url, self.token, uid)
         elif (site := self.site) is not None:
             from .site_credentials import source as stored
 

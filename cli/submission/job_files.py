@@ -1,33 +1,34 @@
-"""Job files of `job submit -f FILE`: submission, dry run and validation."""
+"""Job files of `job submit -f FILE`: submission, dry run and validation. `job_document` reads them."""
 
 from typing import TYPE_CHECKING, Any
 
+import click
 import msgspec
 
 from ...client.api import random_ids
 from ...client.api.errors import ClientError
 from ...protocol.errors import Refusal
 from ...schema.fields import InvalidDocument, Problem, member
-from ...schema.jobs.description import JobDescription, JobRuns, build_runs, parse_description
-from ...schema.text import reader
+from ...schema.jobs.description import JobDescription, JobRuns, build_runs
 from ..session.session import Session
+from .job_document import FileOptions, JobDocument, read_document
 from .plan_text import show
+from .quota_warning import warn_of_quota
 
 if TYPE_CHECKING:
     from ...client.sync_client import Job
-    from ...schema.text.document import Tree
 
 #: Number of an array's runs that a message lists.
 LISTED_RUNS = 3
 
 
-def submit_file(s: Session, path: str, quiet: bool) -> None:
+def submit_file(s: Session, path: str, quiet: bool, options: FileOptions) -> None:
     """Submit all jobs of the file and print the computeJids, each job after those it waits for."""
-    tree, warnings = _checked(s, path, quiet)
+    document, warnings = _checked(s, path, quiet, options)
     try:
-        jobs = s.client().submit_description(tree.data)
+        jobs = s.client().submit_description(document.data)
     except ClientError as e:
-        raise _located(s, tree, e) from None
+        raise _located(s, document, e) from None
     refused = [
         (name, r) for name, runs_ in jobs.items() for r in runs_ if isinstance(r, ClientError)
     ]
@@ -43,21 +44,25 @@ def submit_file(s: Session, path: str, quiet: bool) -> None:
         if not quiet:
             more = f" and {len(jids) - LISTED_RUNS} more" if len(jids) > LISTED_RUNS else ""
             s.screen.message(f"submitted {name}: {', '.join(jids[:LISTED_RUNS])}{more}")
+    for run_ in (r for runs_ in jobs.values() for r in runs_ if not s.screen.json):
+        if not isinstance(run_, ClientError) and run_.submitted is not None:
+            warn_of_quota(s, run_.submitted.raw)
     for name, error in refused:
         s.screen.message(f"{name}: {error.sentence}")
     if refused:
         raise SystemExit(125)
 
 
-def dry_run(s: Session, path: str, quiet: bool) -> None:
+def dry_run(s: Session, path: str, quiet: bool, options: FileOptions) -> None:
     """Show the plan of each job, as the supervisor would run it. Submits nothing."""
-    tree, warnings = _checked(s, path, quiet)
+    document, warnings = _checked(s, path, quiet, options)
     client = s.client()
     try:
-        planned = build_runs(parse_description(tree.data), client.uid, random_ids.simulation_id)
+        planned = build_runs(document.description, client.uid, random_ids.simulation_id)
     except InvalidDocument as e:
-        raise _refused(s, tree.located(e.problems), tree.name) from None
-    items, problems = [], []
+        raise _refused(s, document.located(e.problems), document.name) from None
+    items: list[dict[str, Any]] = []
+    problems = [p for job in planned if job.job.unique and (p := _taken(s, job)) is not None]
     for job in planned:
         try:
             # The plan shows dependencies by job name: computeJids do not exist yet.
@@ -75,7 +80,7 @@ def dry_run(s: Session, path: str, quiet: bool) -> None:
             path = member(job.job.path, part) if part else job.job.path
             problems.append(Problem(path=path, problem=e.sentence, right=e.advice))
     if problems:
-        raise _refused(s, tree.located(problems), tree.name)
+        raise _refused(s, document.located(problems), document.name)
     if s.screen.json:
         s.screen.value("jobscribe.job.plan/1", {"items": items, "warnings": warnings})
         return
@@ -83,39 +88,44 @@ def dry_run(s: Session, path: str, quiet: bool) -> None:
         show(s.screen, item)
 
 
-def checked(path: str) -> tuple["Tree | None", list[Problem], list[Problem]]:
-    """Read a job file; return its document, its problems and its warnings, each with its line."""
-    tree = None
+def _taken(s: Session, job: JobRuns) -> Problem | None:
+    """Return a problem if the user has a job with this unique name."""
+    jid = job.jids()[0]
     try:
-        tree = reader.read(path, lenient=True)
-        return tree, tree.problems, tree.located(parse_description(tree.data).warnings)
-    except InvalidDocument as e:
-        if tree is None:
-            return tree, list(e.problems), []
-        return (
-            tree,
-            sorted([*tree.problems, *tree.located(e.problems)], key=lambda p: p.line or 0),
-            tree.located(e.warnings),
+        found = s.client().status(jid)
+    except ClientError as e:
+        if e.code != "notFound":
+            raise
+        return None
+    sentence = f"you have a job with this name already: {jid}, which is {found.state}"
+    return Problem(path=member(job.job.path, "name"), problem=sentence, right="another name")
+
+
+def _checked(
+    s: Session, path: str, quiet: bool, options: FileOptions
+) -> tuple[JobDocument, list[Problem]]:
+    document, problems, warnings = read_document(
+        path, options._replace(user=lambda: s.client().uid)
+    )
+    if options.for_openpai and document is not None and not document.openpai:
+        raise click.UsageError(
+            f"{options.for_openpai} with -f is for configurations of OpenPAI: put it into the file"
         )
-
-
-def _checked(s: Session, path: str, quiet: bool) -> tuple["Tree", list[Problem]]:
-    tree, problems, warnings = checked(path)
     if not quiet and not s.screen.json:
         for warning in warnings:
             s.screen.message(warning.sentence("warning"))
-    if problems or tree is None:
+    if problems or document is None:
         raise _refused(s, problems, path)
-    return tree, warnings
+    return document, warnings
 
 
-def _located(s: Session, tree: "Tree", error: ClientError) -> Refusal | ClientError:
+def _located(s: Session, document: JobDocument, error: ClientError) -> Refusal | ClientError:
     """Convert a supervisor error with problems to a refusal with lines of the file."""
     try:
         problems = msgspec.convert(error.more.get("problems"), list[Problem])
     except msgspec.ValidationError:
         return error
-    return _refused(s, tree.located(problems), tree.name)
+    return _refused(s, document.located(problems), document.name)
 
 
 def _refused(s: Session, problems: list[Problem], name: str) -> Refusal:

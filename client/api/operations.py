@@ -358,6 +358,11 @@ def create_token(name: str, scopes: Sequence[str], expires_secs: float | None) -
     return requests.object_of(body)
 
 
+def device_token() -> Steps[Object]:
+    body: bytes = yield Once(requests.device_token())
+    return requests.object_of(body)
+
+
 def audit(since_secs: float | None, actor: str | None) -> Steps[None]:
     """Emit each audit event."""
     after: int | None = 0

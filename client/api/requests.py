@@ -18,6 +18,8 @@ from ...protocol.api.requests import (
     BeginSession,
     CallRequest,
     ClusterList,
+    DeviceStart,
+    DiskReport,
     GlobalResources,
     GroupCancel,
     JobGroup,
@@ -250,6 +252,10 @@ def usage(uid: str | None, since: str | None, until: str | None, by: Sequence[Us
     return _post("usage", _shaped(fields, UsageReport))
 
 
+def disk_usage(uid: str | None) -> Call:
+    return _post("disk-usage", DiskReport(uid=uid))
+
+
 def job_tasks(uid: str, jid: str, serial: int = 0, attempt: int = 0) -> Call:
     return _post(
         "job-tasks", JobTasks(uid=uid, compute_jid=jid, compute_job_serial=serial, attempt=attempt)
@@ -381,6 +387,21 @@ def token_create(uid: str, name: str, scopes: Sequence[str], expires_secs: float
     """
     fields = {"uid": uid, "name": name, "scopes": list(scopes), "expiresSecs": expires_secs}
     return _post("token-create", _shaped(fields, TokenCreate))
+
+
+def device_start(name: str, scopes: Sequence[str], expires_secs: float | None) -> Call:
+    """Raises ClientError("badRequest") for invalid values."""
+    fields = {"name": name, "scopes": list(scopes), "expiresSecs": expires_secs}
+    _shaped(fields, DeviceStart)
+    query = [("name", name), *(("scope", scope) for scope in scopes)]
+    if expires_secs is not None:
+        query.append(("expiresSecs", str(expires_secs)))
+    return Call("/api/device-start?" + urlencode(query), None)
+
+
+def device_token() -> Call:
+    """Return a poll of the device login whose device code is the client's token."""
+    return Call("/api/device-token", None)
 
 
 def token_list(uid: str) -> Call:

@@ -14,6 +14,9 @@ from .retry import MOST_MOVES, Retry
 
 #: Codes after which the address and the secret or API token are looked up again.
 _RELOCATING = frozenset({"unauthenticated", "tokenExpired", "tokenRevoked", "unreachable"})
+#: Seconds after which the address is looked up again without a failure: during a rotation of the
+#: secret the earlier one is accepted for a while, and some requests must not be repeated.
+LOOK_SECS = 10.0
 
 #: Called before a retry, with the error and the seconds from the first failure to the retry.
 OnTrouble = Callable[[ClientError, float], None]
@@ -36,14 +39,22 @@ class Endpoint:
         self.source, self.budget_secs, self.on_trouble = source, budget_secs, on_trouble
         self.headers = dict(headers or {})
         self._address: Address | None = None
+        self._look_at = 0.0
         self._tls: ssl.SSLContext | None = None
 
     def located(self) -> Address:
         """Return the known address, or look it up. Raises ClientError."""
-        address = self._address
-        if address is None:
-            address = self._address = self.source()
-        return address
+        address, now = self._address, time.monotonic()
+        if address is not None and now < self._look_at:
+            return address
+        try:
+            self._address = self.source()
+        except ClientError:
+            if address is None:
+                raise
+            self._address = address  # the supervisor may still be there
+        self._look_at = now + LOOK_SECS
+        return self._address
 
     def forget(self) -> None:
         """Drop the address, so that the next request looks it up again."""

@@ -9,8 +9,8 @@ from .events import AccessEvent, TokenCreated, TokenRevoked
 
 
 class ApiToken(msgspec.Struct, frozen=True, kw_only=True):
-    """An API token. Times are unix seconds. revoked_at: None while it is not revoked. by: see
-    TokenCreated.
+    """An API token. Times are unix seconds. revoked_at: None while it is not revoked. by, parent:
+    see TokenCreated.
     """
 
     id: str
@@ -21,6 +21,7 @@ class ApiToken(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: float
     secret_hash: str
     by: str
+    parent: str | None = None
     revoked_at: float | None = None
 
     def live(self, now: float) -> bool:
@@ -41,6 +42,7 @@ def evolve_token(token: ApiToken | None, event: AccessEvent) -> ApiToken | None:
                 expires_at=event.expires_at,
                 secret_hash=event.secret_hash,
                 by=event.by,
+                parent=event.parent,
             )
         case TokenRevoked():
             if token is None or token.revoked_at is not None:

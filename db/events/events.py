@@ -351,7 +351,8 @@ class LogSetBack(_Event, frozen=True, kw_only=True, tag="LogSetBack"):
 
 class TokenCreated(_Event, frozen=True, kw_only=True, tag="TokenCreated"):
     """An API token of the user `uid` was created. secret_hash: see `protocol.api.tokens.digest`. by:
-    uid of the creator, or `operator` for the holder of the server secret.
+    uid of the creator, or `operator` for the holder of the server secret. parent: id of the token
+    that created it.
     """
 
     id: str
@@ -361,6 +362,7 @@ class TokenCreated(_Event, frozen=True, kw_only=True, tag="TokenCreated"):
     expires_at: float
     secret_hash: str
     by: str
+    parent: str | None = None
 
 
 class TokenRevoked(_Event, frozen=True, kw_only=True, tag="TokenRevoked"):

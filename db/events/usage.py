@@ -5,25 +5,15 @@ once: a repeated end changes no job and adds nothing. So the usage of a log is t
 events, and a store keeps it as a table.
 """
 
-from typing import NamedTuple
-
-from ...protocol.clusters.batch import BatchRequest
 from ...protocol.ids import DEFAULT_QUEUE, split_jid
 from ...protocol.jobs.exit_info import ExitFacts, ExitInfo
 from ...protocol.jobs.status import CANCELED, COMPLETED
 from .events import JobEvent, RunEnded, TaskEnded
+from .reserved import by_task
 from .state import Job, PastRun, Run, Task
 from .usage_row import UsageRow, hour_of, limited
 
 _MIB = 2**20
-
-
-class _Reserved(NamedTuple):
-    """The resources that an execution reserves. mib: None if nothing is reserved."""
-
-    cores: int = 1
-    gpus: int = 0
-    mib: int | None = None
 
 
 def increment(before: Job, event: JobEvent) -> UsageRow | None:
@@ -51,7 +41,7 @@ def increment(before: Job, event: JobEvent) -> UsageRow | None:
 
 def _execution(before: Job, task: Task, event: TaskEnded) -> UsageRow:
     exit_, run = event.exit, _run_of(before, task)
-    reserved = _reserved(run, task)
+    reserved = by_task(run.spec if isinstance(run, Run) else run, task.token.role, len(task.gpus))
     wall = _wall_ms(task, exit_)
     cpu, peak = _cpu_ms(exit_), _peak_bytes(exit_)
     memory: float | None = None
@@ -103,24 +93,6 @@ def _run_of(job: Job, task: Task) -> Run | PastRun:
     if job.run is not None and job.run.serial == serial:
         return job.run
     return next(p for p in job.history if task in p.live_tasks)
-
-
-def _reserved(run: Run | PastRun, task: Task) -> _Reserved:
-    """Return what the run requested for each of its tasks, or a plain run from its cluster."""
-    request = run.spec if isinstance(run, Run) else run
-    role = next((r for r in request.roles if r.name == task.token.role), None)
-    if role is not None:
-        return _Reserved(role.cpu, role.gpu, role.memory_mb)
-    batch = request.batch
-    if not isinstance(batch, BatchRequest):
-        return _Reserved(gpus=len(task.gpus))
-    nodes = batch.nodes or 1
-    ranks = batch.tasks or nodes * (batch.tasks_per_node or 1)
-    return _Reserved(
-        ranks * (batch.cores or 1),
-        nodes * (batch.gpus or 0),
-        None if batch.memory_mb is None else nodes * batch.memory_mb,
-    )
 
 
 def _wall_ms(task: Task, exit_: ExitInfo) -> float | None:

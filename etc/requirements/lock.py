@@ -37,7 +37,12 @@ _PRODUCT = SETUP["AGENT"] + SETUP["SERVER"]
 #: Requirements of each lock file. The first one constrains all others to its versions.
 LOCKS: dict[str, list[str]] = {
     "development": _PRODUCT + _EXTRAS["test"] + _EXTRAS["check"] + _EXTRAS["docs"],
-    "server": _PRODUCT + _EXTRAS["docker"] + _EXTRAS["gpu"] + _EXTRAS["sbatch"],
+    "server": _PRODUCT
+    + _EXTRAS["docker"]
+    + _EXTRAS["gpu"]
+    + _EXTRAS["oidc"]
+    + _EXTRAS["pam"]
+    + _EXTRAS["sbatch"],
     "agent": SETUP["AGENT"],
     "bench": _EXTRAS["bench"],
 }

@@ -61,6 +61,8 @@ BulkReqId = Annotated[
     str, msgspec.Meta(pattern=r"^[A-Za-z0-9_:-]{8,56}\Z"), Form("8 to 56 letters, digits or _ : -")
 ]
 MAX_BULK = 10_000
+#: Characters of a configuration that is kept with its run.
+MAX_CONFIG = 64 * 1024
 
 
 class _Request(
@@ -111,16 +113,22 @@ class RunSpec(_Request, frozen=True, kw_only=True):
     active_plan: Plan | None = None
     #: resources requested from the cluster; only with the driver sbatch
     batch: BatchRequest | msgspec.UnsetType = msgspec.UNSET
+    #: the text of the configuration from which the run was made, without the values of secrets
+    config: Annotated[str, msgspec.Meta(max_length=MAX_CONFIG)] | msgspec.UnsetType = msgspec.UNSET
 
 
 class RunSimulation(_Request, frozen=True, kw_only=True):
     """Start a run, join the active one, or return the finished one with the same hash (see
     `supervisor/core/runs`).
+
+    only_new: refuse the request (`nameTaken`) if this job has a run, active or finished.
     """
 
     req_id: ReqId
     run: RunSpec
     force_run: bool = False
+    # unset by default, so that a supervisor of the previous version accepts the request
+    only_new: bool | msgspec.UnsetType = msgspec.UNSET
     compute_job_serial: KnownSerial = 0
 
 
@@ -400,7 +408,7 @@ class JobMetrics(_Request, frozen=True, kw_only=True):
 
 
 #: What a report of usage can sum by.
-UsageGroup = Literal["user", "queue", "app", "driver", "kind", "month", "day"]
+UsageGroup = Literal["user", "group", "queue", "app", "driver", "kind", "month", "day"]
 UsageDate = Annotated[
     str,
     msgspec.Meta(pattern=r"^[0-9]{4}-(0[1-9]|1[0-2])(-(0[1-9]|[12][0-9]|3[01]))?\Z"),
@@ -409,14 +417,23 @@ UsageDate = Annotated[
 
 
 class UsageReport(_Request, frozen=True, kw_only=True):
-    """Sum the usage of ended runs of one user, or of all users if `uid` is absent. since, until: first
-    and last month or day (UTC). by: one row for each combination of these.
+    """Sum the usage of ended runs of one user. If `uid` is absent: of all users whose data the sender
+    may see. since, until: first and last month or day (UTC). by: one row for each combination of
+    these. A group is one of the present members of the users file.
     """
 
     uid: Uid | None = None
     since: UsageDate | None = None
     until: UsageDate | None = None
-    by: Annotated[tuple[UsageGroup, ...], msgspec.Meta(max_length=7), Form(unique=True)] = ("user",)
+    by: Annotated[tuple[UsageGroup, ...], msgspec.Meta(max_length=8), Form(unique=True)] = ("user",)
+
+
+class DiskReport(_Request, frozen=True, kw_only=True):
+    """Return the disk usage and quotas of one user. If `uid` is absent: of all users whose data the
+    sender may see.
+    """
+
+    uid: Uid | None = None
 
 
 #: Passwords, one-time codes, private keys and certificates: never logged, never stored.
@@ -528,6 +545,31 @@ class TokenRevoke(_Request, frozen=True, kw_only=True):
     uid: Uid
     id: TokenId
     reason: Sentence = ""
+
+
+class DeviceStart(_Request, frozen=True, kw_only=True):
+    """Begin a device login: a machine asks for an API token that a person approves elsewhere. Its
+    fields are query arguments, because the sender is unknown. name: of the token.
+    """
+
+    name: TokenName
+    scopes: Annotated[tuple[Scope, ...], msgspec.Meta(min_length=1, max_length=4)]
+    expires_secs: Annotated[float, msgspec.Meta(gt=0, le=MAX_SECS)] | None = None
+
+
+class DeviceShow(_Request, frozen=True, kw_only=True):
+    """Return the device login with this user code, which a person typed."""
+
+    uid: Uid
+    user_code: Annotated[str, msgspec.Meta(max_length=64)]
+
+
+class DeviceAnswer(_Request, frozen=True, kw_only=True):
+    """Approve or deny the device login with this user code, for a user. It can be answered once."""
+
+    uid: Uid
+    user_code: Annotated[str, msgspec.Meta(max_length=64)]
+    approve: bool
 
 
 class AuditPage(_Request, frozen=True, kw_only=True):

@@ -89,6 +89,17 @@ def own(spec: RunSpec, jid: str, serial: int, attempt: int, place: TaskPlace) ->
     return env
 
 
+def without_shared(
+    spec: RunSpec, jid: str, serial: int, attempt: int, place: TaskPlace, directory: str
+) -> dict[str, str]:
+    """Return all variables of the task that are not shared: those of run and role, and its own.
+    directory: its own one.
+    """
+    own_ = own(spec, jid, serial, attempt, place)
+    role = next(r for r in spec.roles if r.name == place.role)
+    return {**spec.env, **role.env, **own_, "PAI_WORK_DIR": directory}
+
+
 def find_name_conflict(roles: Sequence[TaskRole]) -> str | None:
     """Return the name of a variable to which two roles would give different values, or None."""
     if not any(_DOUBTFUL.match(r.name) for r in roles):

@@ -13,7 +13,7 @@ import msgspec
 from ...protocol.api.job_arrays import VARIABLES, Indices, expand
 from ...protocol.api.requests import MAX_BULK, RunSpec
 from ...protocol.errors import Refusal
-from ...protocol.ids import ComputeJid, compute_jid, split_jid
+from ...protocol.ids import ComputeJid, compute_jid, derived_id, split_jid
 from ...protocol.jobs.roles import After
 from ...protocol.launch.task_environment import GIVEN
 from ..fields import Findings, InvalidDocument, Problem, element, fits, member, quoted, shown
@@ -32,18 +32,22 @@ _DIRECTORIES = {
     "virtualCluster": "PAI_JOB_VC_NAME",
 }
 _NAMED_AT_MOST = 8
+#: Length of a simulation id.
+_SID_LENGTH = 8
 #: The driver for clusters.
 SBATCH = "sbatch"
 
 
 class JobDescription(msgspec.Struct, frozen=True, kw_only=True):
     """One job. path: its place in the document. spec: its run, without user, simulation and
-    dependencies. indices: the job is an array with one run for each.
+    dependencies. unique: no other job of the user may have its name. indices: the job is an array
+    with one run for each.
     """
 
     name: str
     path: str
     spec: RunSpec
+    unique: bool = False
     after: tuple[Dependency, ...] = ()
     indices: Indices | None = None
 
@@ -89,14 +93,15 @@ def parse_description(data: object) -> Description:
 
 def build_runs(description: Description, uid: str, fresh: Callable[[], str]) -> tuple[JobRuns, ...]:
     """Return the runs of all jobs in dependency order. fresh: returns an unused simulation id,
-    called once for each job. Raises InvalidDocument.
+    called once for each job whose name need not be unique. Raises InvalidDocument.
     """
     findings = Findings()
     out: dict[str, JobRuns] = {}
     size = count = 0
     for job in description.jobs:
         after = _after(job, out, uid, findings)
-        spec = msgspec.structs.replace(job.spec, uid=uid, simulation_id=fresh(), after=after)
+        sid = named_simulation(uid, job.name) if job.unique else fresh()
+        spec = msgspec.structs.replace(job.spec, uid=uid, simulation_id=sid, after=after)
         each = len(job.indices.numbers) if job.indices else 1
         size, count = size + each * len(msgspec.json.encode(spec)), count + each
         if size > MAX_BYTES or count > MAX_BULK:
@@ -121,6 +126,13 @@ def build_runs(description: Description, uid: str, fresh: Callable[[], str]) -> 
             out[job.name] = JobRuns(job, ())
     findings.check()
     return tuple(out.values())
+
+
+def named_simulation(uid: str, name: str) -> str:
+    """Return the simulation of the user's only job with this name: the supervisor finds an earlier
+    one by its computeJid.
+    """
+    return derived_id(f"{uid}|{name}".encode(), key=b"jobscribe name")[:_SID_LENGTH]
 
 
 def _check_names(jobs: Sequence[JobDescription], findings: Findings) -> None:
@@ -153,7 +165,12 @@ def _job(place: Place) -> JobDescription:
     }
     spec = RunSpec(**{**shared(keys, RunSpec), **own})
     return JobDescription(
-        name=keys.name, path=place.path, spec=spec, after=_waits(keys), indices=keys.array
+        name=keys.name,
+        path=place.path,
+        spec=spec,
+        unique=keys.unique,
+        after=_waits(keys),
+        indices=keys.array,
     )
 
 

@@ -192,6 +192,7 @@ class JobKeys(_Keys, frozen=True, kw_only=True):
         msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,255}\Z"),
         Form("letters, digits and . _ -, at most 255", aliases=("jobName", "simName")),
     ]
+    unique: bool = False
     kind: Annotated[Kind, Form(aliases=("jobRunMode",))] | None = None
     driver: (
         Annotated[

@@ -17,18 +17,23 @@ from .value_parsers import (
     Parser,
     app_list,
     boolean,
+    claim_name,
     count,
     drivers,
     gpu_ids,
     header_name,
+    issuer_url,
     one_of,
     or_none,
+    pam_service,
     pattern,
     peers,
     port_number,
     port_range,
     positive_seconds,
+    scopes,
     seconds,
+    site_url,
     size,
     text,
     words,
@@ -224,7 +229,7 @@ class ServerSettings:
     user_hook: str | None = _is(
         None,
         or_none(text),
-        "module:function(request) that returns the user of a request; 'jobscribe server' requires it or user_header",
+        "module:function(request) that returns the user of a request; or set oidc_issuer, pam_service or user_header",
     )
     user_header: str | None = _is(
         None,
@@ -234,7 +239,41 @@ class ServerSettings:
     uid_file: str | None = _is(
         None,
         or_none(text),
-        "file that stores the uid of each user name; set it if user_hook or user_header has names and not uids",
+        "file that stores the uid of each user name; for user_hook and user_header only if they have names, not uids",
+    )
+    public_url: str | None = _is(
+        None,
+        or_none(site_url),
+        "address of the front end for browsers, as in 'https://jobs.example.org'; sign-in and 'auth login' without a token need it",
+    )
+    session_secs: float = _is(
+        12 * 3600.0,
+        positive_seconds,
+        "a person who signed in with oidc_issuer or pam_service signs in again after this time",
+    )
+    oidc_issuer: str | None = _is(
+        None,
+        or_none(issuer_url),
+        "sign people in with the OpenID Connect provider at this address, its issuer",
+    )
+    oidc_client_id: str | None = _is(
+        None, or_none(text), "the client that the provider registered for this site"
+    )
+    oidc_client_secret_file: str | None = _is(
+        None,
+        or_none(text),
+        "file with the secret of this client, readable only by the front end's unix user",
+    )
+    oidc_claim: str = _is(
+        "preferred_username", claim_name, "claim of the provider that names the user"
+    )
+    oidc_scopes: tuple[str, ...] = _is(
+        ("openid", "profile"), scopes, "scopes to request from the provider, with openid"
+    )
+    pam_service: str | None = _is(
+        None,
+        or_none(pam_service),
+        "sign people in by name and password with this PAM service of the machine, as in 'jobscribe'",
     )
     may_hook: str | None = _is(
         None,

@@ -10,6 +10,7 @@ import pwd
 import re
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 from ...protocol import durations
 from ...schema.fields import InvalidValue
@@ -22,6 +23,9 @@ DRIVERS = ("local", "docker", "sbatch")
 _NOTHING = ("", "none", "null")
 _WORD = re.compile(r"[a-z][a-z0-9_-]{0,31}", re.ASCII)
 _GPU = re.compile(r"auto|\d{1,3}|(?:GPU|MIG)-[A-Za-z0-9/-]{1,100}", re.ASCII)
+_CLAIM = re.compile(r"[A-Za-z][A-Za-z0-9_.:/-]{0,127}", re.ASCII)
+_SCOPE = re.compile(r"[!#-\[\]-~]{1,128}", re.ASCII)
+_SERVICE = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}", re.ASCII)
 _APP = re.compile(
     r"[a-z][a-z0-9_]{0,31}=[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII
 )
@@ -143,6 +147,70 @@ def header_name(value: Any) -> str:
     name = text(value)
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]{0,63}", name):
         raise InvalidValue("must be the name of a header: letters, digits and -, at most 64")
+    return name
+
+
+def site_url(value: Any) -> str:
+    """Return the address of a site, without a slash at its end: https, or http on loopback."""
+    form = "must be an address as in 'https://jobs.example.org' (http on loopback only), without user, query and fragment"
+    given = text(value).rstrip("/")
+    try:
+        parts = urlsplit(given)
+        parts.port  # noqa: B018 - raises for an invalid port
+    except ValueError:
+        raise InvalidValue(form) from None
+    host = parts.hostname or ""
+    plain = parts.scheme == "http" and (host == "localhost" or _is_loopback(host))
+    if (
+        not host
+        or not (parts.scheme == "https" or plain)
+        or "@" in parts.netloc
+        or parts.query
+        or parts.fragment
+        or not given.isascii()
+        or not given.isprintable()
+        or " " in given
+    ):
+        raise InvalidValue(form)
+    return given
+
+
+def issuer_url(value: Any) -> str:
+    """Return the address of an OpenID Connect provider, unchanged: it is compared as text."""
+    site_url(value)
+    return text(value)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def claim_name(value: Any) -> str:
+    name = text(value)
+    if not _CLAIM.fullmatch(name):
+        raise InvalidValue("must be the name of a claim, as in 'preferred_username' or 'email'")
+    return name
+
+
+def scopes(value: Any) -> tuple[str, ...]:
+    """Parse scopes of OpenID Connect: a list, or text separated by commas or blanks."""
+    given = value.replace(",", " ").split() if isinstance(value, str) else value
+    if (
+        not isinstance(given, list | tuple)
+        or not all(isinstance(w, str) and _SCOPE.fullmatch(w) for w in given)
+        or "openid" not in given
+    ):
+        raise InvalidValue("must be scopes with openid among them, as in 'openid, profile, email'")
+    return tuple(given)
+
+
+def pam_service(value: Any) -> str:
+    name = text(value)
+    if not _SERVICE.fullmatch(name):
+        raise InvalidValue("must be the name of a file in /etc/pam.d, as in 'jobscribe'")
     return name
 
 

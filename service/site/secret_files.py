@@ -8,11 +8,13 @@ import os
 import stat
 from collections.abc import Iterator
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from ...protocol.errors import Refusal
 
 MIN_SECRET_LENGTH = 20
 _MIN_DIFFERENT_CHARACTERS = 8
+_MAX_CHARS = 64 * 1024
 _EXAMPLES = (
     "secret",
     "password",
@@ -25,17 +27,35 @@ _EXAMPLES = (
 )
 
 
-def read_secret(path: str, setting: str = "supervisor.server_secret_file") -> str:
+def read_secret(
+    path: str,
+    setting: str = "supervisor.server_secret_file",
+    *,
+    several: bool = False,
+    owner: int | None = None,
+) -> str:
     """Return the secret in the file that a setting names. Raises Refusal("unsafe") if others can
-    read the file, or if the secret is weak.
+    read the file, or if the secret is weak. several: the file has a secret at the start of each
+    line; return the whole text. owner: another unix user who may own it.
     """
-    for problem in file_problems(path):
+    for problem in file_problems(path, owner):
         raise problem.refusal(setting)
     try:
         with open(path, encoding="utf-8") as f:
-            secret = f.read().strip()
-    except (OSError, UnicodeDecodeError) as e:
-        raise Refusal("badConfig", f"the secret in {path} cannot be read: {e}") from None
+            text = f.read(_MAX_CHARS).strip()
+    except OSError as e:
+        raise Refusal(
+            "badConfig", f"the secret in {path} cannot be read: {e.strerror or e}"
+        ) from None
+    except UnicodeDecodeError:
+        raise Refusal("badConfig", f"the secret in {path} cannot be read: it is no text") from None
+    for secret in [row.split(" ")[0] for row in text.splitlines()] if several else [text]:
+        _check_strength(secret, path)
+    return text
+
+
+def _check_strength(secret: str, path: str) -> None:
+    """Raise Refusal("unsafe") for a secret that can be guessed."""
     if is_weak(secret):
         raise unsafe(
             f"the secret in {path} is easily guessed; 'openssl rand -hex 32' creates a strong one"
@@ -44,7 +64,11 @@ def read_secret(path: str, setting: str = "supervisor.server_secret_file") -> st
         raise unsafe(
             f"the secret in {path} is from an example; 'openssl rand -hex 32' creates a strong one"
         )
-    return secret
+    if not secret.isascii() or not secret.isprintable():
+        raise unsafe(
+            f"the secret in {path} must be one line of plain characters;"
+            " 'openssl rand -hex 32' creates one"
+        )
 
 
 class FileProblem(NamedTuple):
@@ -60,8 +84,10 @@ class FileProblem(NamedTuple):
         return Refusal(code, f"{name}: {self.problem}; right: {self.right}")
 
 
-def file_problems(path: str) -> Iterator[FileProblem]:
-    """Yield reasons why this file must not contain a secret."""
+def file_problems(path: str, owner: int | None = None) -> Iterator[FileProblem]:
+    """Yield reasons why this file must not contain a secret. owner: another unix user who may own
+    it.
+    """
     try:
         found = os.stat(path)
     except OSError as e:
@@ -76,7 +102,7 @@ def file_problems(path: str) -> Iterator[FileProblem]:
             f"{path} is accessible to others (mode {mode})",
             f"mode 0600 (run: chmod 600 {path})",
         )
-    if found.st_uid not in (0, os.geteuid()):
+    if found.st_uid not in (0, os.geteuid(), owner):
         yield FileProblem(
             f"{path} belongs to another user (uid {found.st_uid})", "a file of this user or of root"
         )
@@ -94,6 +120,15 @@ def is_loopback(ip: str) -> bool:
         return ipaddress.ip_address(ip).is_loopback
     except ValueError:
         return False
+
+
+def sends_in_clear(url: str) -> bool:
+    """Return whether others on the network can read what is sent to this address."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme != "https" and not is_loopback(parts.hostname or "")
+    except ValueError:
+        return True
 
 
 def unsafe(sentence: str) -> Refusal:

@@ -5,6 +5,7 @@ Both `problems` and `check` report all problems together.
 """
 
 import os
+import time
 from collections.abc import Iterator
 
 from ...protocol.clusters.cluster import Clusters
@@ -18,9 +19,12 @@ from . import (
     notification_file,
     pool_file,
     queue_file,
+    secret_rotation,
+    sign_in_checks,
     users_file,
 )
-from .secret_files import file_problems, is_loopback, read_secret, unsafe
+from .certificates import expiry_warnings
+from .secret_files import file_problems, is_loopback, sends_in_clear, unsafe
 from .site_file import combined
 
 
@@ -35,6 +39,7 @@ def check(settings: Settings) -> None:
 def problems(settings: Settings) -> Iterator[Refusal]:
     """Yield everything that prevents a supervisor from starting with these settings."""
     yield from _setting_problems(settings)
+    yield from sign_in_checks.problems(settings)
     if settings.exits.table is not None:
         yield from exit_table_file.read(settings.exits.table)[1]
     if settings.docker.pool is not None:
@@ -60,6 +65,7 @@ def problems(settings: Settings) -> Iterator[Refusal]:
 
 def warnings(settings: Settings) -> Iterator[str]:
     """Yield warnings for the operator. Requires settings without problems."""
+    yield from expiry_warnings(settings, time.time())
     if os.geteuid() != 0:
         return
     pool, clusters = settings.docker.pool, settings.sbatch.clusters
@@ -79,28 +85,30 @@ def warnings(settings: Settings) -> Iterator[str]:
 
 
 def check_server(settings: Settings) -> None:
-    """Raise Refusal("unsafe") unless a separate front end may start with these settings."""
+    """Raise Refusal("unsafe") or Refusal("badConfig") unless a separate front end may start with these settings."""
     s = settings.server
-    if s.user_hook is None and s.user_header is None:
+    if not sign_in_checks.ways(settings):
         raise unsafe(
-            "neither server.user_hook nor server.user_header is set, so the front end cannot identify users;"
-            " set the first to module:function, or the second to the header of a proxy"
+            "nothing identifies the users of the front end: set server.oidc_issuer, server.pam_service,"
+            " server.user_header (of a proxy) or server.user_hook (module:function)"
             " (for development use 'jobscribe up')"
         )
-    if s.user_hook is not None and s.user_header is not None:
-        raise Refusal(
-            "badConfig",
-            "server.user_hook and server.user_header are both set, and one of them identifies users: remove the other",
-        )
-    if s.user_header is not None and not settings.limits.trusted_peers:
-        raise unsafe(
-            "server.user_header is set, and limits.trusted_peers is empty: name the proxy's unix user or address"
-            " there, as in 'www-data', because every local user can connect and send this header"
-        )
+    found = [*sign_in_checks.problems(settings), *sign_in_checks.secret_problems(settings)]
     if not is_loopback(s.ip):
-        raise unsafe(
-            f"server.ip is {s.ip}, but the front end has no TLS: keep it on loopback, behind a proxy with TLS"
+        found.append(
+            unsafe(
+                f"server.ip is {s.ip}, but the front end has no TLS: keep it on loopback, behind a proxy with TLS"
+            )
         )
+    if s.supervisor_url is not None and sends_in_clear(s.supervisor_url):
+        found.append(
+            unsafe(
+                f"server.supervisor_url is {s.supervisor_url}: over http to another machine others can read the server"
+                " secret; use https (supervisor.tls_cert there), or an ssh tunnel"
+            )
+        )
+    if found:
+        raise found[0] if len(found) == 1 else combined("the configuration", found)
 
 
 def _queue_problems(path: str, queues: Queues, settings: Settings) -> Iterator[Refusal]:
@@ -110,6 +118,7 @@ def _queue_problems(path: str, queues: Queues, settings: Settings) -> Iterator[R
     for where, limits in (
         ("limits", queues.limits),
         *((f"plans.{name}", queues.limits_of(name)) for name in queues.plans),
+        *((f"users.{uid}", queues.limits_of(None, uid)) for uid in queues.users),
     ):
         for kind in ("sequential", "parallel"):
             limit = getattr(limits, kind)
@@ -153,7 +162,7 @@ def _setting_problems(settings: Settings) -> Iterator[Refusal]:
 
 def _secret_problems(path: str, setting: str) -> Iterator[Refusal]:
     try:
-        read_secret(path, setting)
+        secret_rotation.read(path, setting)
     except Refusal as problem:
         yield problem
 

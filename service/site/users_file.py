@@ -42,6 +42,14 @@ class Users(msgspec.Struct, frozen=True, kw_only=True):
             return "admin"
         return "groupAdmin" if any(uid in g.admins for g in self.groups.values()) else "user"
 
+    def groups_of(self, uid: str, admin: str | None = None) -> tuple[str, ...]:
+        """Return the groups of a user, as a member or admin. admin: only those with this admin."""
+        return tuple(
+            name
+            for name, g in self.groups.items()
+            if (uid in g.members or uid in g.admins) and (admin is None or admin in g.admins)
+        )
+
     def members_of(self, uid: str) -> frozenset[str]:
         """Return the users for whom this group admin may act: the members of the groups without
         those who have a role, so that nobody gains a role of another user.

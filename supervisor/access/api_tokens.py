@@ -1,7 +1,7 @@
 """The API tokens of all users: folded from the log at the start, and changed only by durable events."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from ...db.events.access_fold import ApiToken, evolve_token, fold_tokens
 from ...db.events.events import ACCESS, AccessEvent, TokenCreated, TokenRevoked
@@ -85,6 +85,8 @@ class ApiTokens:
         badRequest beyond the rights of the token `by`, tokenLimit.
         """
         async with self._lock:
+            if by.token is not None and not self.live(by.token):
+                raise Refusal("tokenRevoked", f"the API token {by.token.id} is no longer valid")
             now = self._wall()
             event, text = self._created(by, uid, name, tuple(scopes), expires_secs, now)
             await self._writer.append(event)
@@ -92,9 +94,12 @@ class ApiTokens:
             assert token is not None
             return text, token
 
-    async def revoke(self, by: Principal, uid: str, id_: str, reason: str) -> ApiToken:
-        """Return the token of this user, revoked. Repeating it is harmless. Raises
-        Refusal("notFound"), also for a token of another user.
+    async def revoke(
+        self, by: Principal, uid: str, id_: str, reason: str
+    ) -> tuple[ApiToken, list[ApiToken]]:
+        """Revoke this token of the user, and all tokens that it created, directly or not: who has
+        learnt its secret may have created some. Return it, and the others revoked with it.
+        Repeating it is harmless. Raises Refusal("notFound"), also for a token of another user.
         """
         token = self._tokens.get(id_)
         if token is None or token.uid != uid:
@@ -103,12 +108,29 @@ class ApiTokens:
                 f"user {uid} has no API token {id_}",
                 {"advice": "'jobscribe auth token list' shows the ids"},
             )
-        if token.revoked_at is None:
-            event = TokenRevoked(at=self._wall(), id=id_, by=by.name, reason=reason)
-            await self._writer.append(event)
-            token = self._apply(event)
-            assert token is not None
-        return token
+        async with self._lock:  # no creation is under way whose token would be missed
+            now = self._wall()
+            living = [t for t in (token, *self._created_by(id_)) if t.revoked_at is None]
+            events = [
+                TokenRevoked(
+                    at=now,
+                    id=t.id,
+                    by=by.name,
+                    reason=reason if t.id == id_ else f"its creator {id_} was revoked",
+                )
+                for t in living
+            ]
+            if events:
+                await self._writer.append(*events)
+            for event in events:
+                self._apply(event)
+            return self._tokens[id_], [self._tokens[t.id] for t in living if t.id != id_]
+
+    def _created_by(self, id_: str) -> Iterator[ApiToken]:
+        """Yield the tokens that this token created, theirs, and so on."""
+        for token in [t for t in self._tokens.values() if t.parent == id_]:
+            yield token
+            yield from self._created_by(token.id)
 
     def _apply(self, event: AccessEvent) -> ApiToken | None:
         token = evolve_token(self._tokens.get(event.id), event)
@@ -155,5 +177,6 @@ class ApiTokens:
             expires_at=expires_at,
             secret_hash=digest(text.secret),
             by=by.name,
+            parent=None if by.token is None else by.token.id,
         )
         return event, text

@@ -3,17 +3,17 @@
 A sign-in of another kind (for example a proxy's header) becomes another branch of `principal`.
 """
 
-import hmac
 from collections.abc import Callable
 from typing import Literal
 
 from ...protocol.api.tokens import PREFIX, parse
 from ...protocol.errors import Refusal
 from ...protocol.ids import parse as parse_id
+from ...service.site.secret_rotation import RotatedSecret
 from ...service.site.users_file import Users
 from .api_tokens import ApiTokens
 from .audit import AuditTrail
-from .principal import MONITOR, OPERATOR, Principal
+from .principal import MONITOR, Principal
 from .request_rates import RequestRates
 
 _BEARER = "Bearer "
@@ -24,14 +24,14 @@ class Access:
 
     def __init__(
         self,
-        secret: str,
+        secret: RotatedSecret,
         monitors: Callable[[str], bool],
         tokens: ApiTokens,
         users: Users,
         audit: AuditTrail,
         rates: RequestRates,
     ) -> None:
-        self._expected = (_BEARER + secret).encode()
+        self._secret = secret
         self._monitors, self.tokens, self.users, self.audit = monitors, tokens, users, audit
         self.rates = rates
 
@@ -56,17 +56,20 @@ class Access:
     def _authenticated(self, authorization: str, actor: str | None, *, monitors: bool) -> Principal:
         if authorization.startswith(_BEARER + PREFIX):
             return self._token_holder(authorization.removeprefix(_BEARER))
-        if hmac.compare_digest(authorization.encode(), self._expected):
+        secret = self._secret.holder(authorization)
+        if secret is not None:
             if actor is None:
-                return OPERATOR
-            return Principal(uid=parse_id("uid", actor), role="secretHolder")
+                return Principal(secret=secret)
+            return Principal(uid=parse_id("uid", actor), role="secretHolder", secret=secret)
         if monitors and self._monitors(authorization):
             return MONITOR
         raise Refusal("unauthenticated", "the secret is missing or wrong")
 
     def admits(self, principal: Principal) -> bool:
         """Return whether a sender that was authenticated earlier still is."""
-        return principal.token is None or self.tokens.live(principal.token)
+        if principal.token is not None:
+            return self.tokens.live(principal.token)
+        return principal.secret is None or self._secret.knows(principal.secret)
 
     def _token_holder(self, text: str) -> Principal:
         token = self.tokens.authenticate(parse(text))

@@ -22,7 +22,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     uid: its user; None for the holder of the server secret or of the monitoring token. role:
     `operator` (server secret), `secretHolder` (server secret, on behalf of `uid`), `monitor`, or the
     UserRole of a token that has the scope admin, else `user`. members: users for whom a group admin
-    may act. token: None for a secret.
+    may act. token: None for a secret. secret: fingerprint of the server secret that it presented.
     """
 
     uid: str | None = None
@@ -30,6 +30,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     scopes: frozenset[str] = frozenset(SCOPES)
     members: frozenset[str] = frozenset()
     token: ApiToken | None = None
+    secret: str | None = None
 
     @property
     def trusted(self) -> bool:

@@ -1,26 +1,22 @@
-"""Limits of request rates: of each API token, and of failed authentications of each address.
+"""Limits of request rates: of each API token, of failed authentications of each address, and of
+device logins of each address.
 
-A token bucket each: `burst` requests at once, then `per_sec`. The holder of the server secret, which
-sends the requests of all users of a front end, has no limit.
+A token bucket each. The holder of the server secret, which sends the requests of all users of a
+front end, has no limit.
 """
 
 import math
-from collections import OrderedDict
 from collections.abc import Callable
 
-import msgspec
-
 from ...protocol.errors import Refusal
+from ...runtime.connections.token_buckets import TokenBuckets
 
-#: Number of buckets that are kept; the least recently used one is dropped, which means full.
-KEPT = 10_000
 #: Failed authentications of one address: at once, and then in a second.
 FAILURES, FAILURES_PER_SEC = 200, 10.0
-
-
-class _Bucket(msgspec.Struct):
-    left: float
-    at: float
+#: Device logins begun by one address: at once, and then in a second.
+DEVICE_LOGINS, DEVICE_LOGINS_PER_SEC = 20, 0.1
+#: Wrong user codes of one user: at once, and then in a second.
+WRONG_CODES, WRONG_CODES_PER_SEC = 10, 0.1
 
 
 class RequestRates:
@@ -36,46 +32,50 @@ class RequestRates:
         *,
         failures: int = FAILURES,
     ) -> None:
-        self._per_sec, self._burst, self._failures, self._clock = per_sec, burst, failures, clock
-        self._tokens: OrderedDict[str, _Bucket] = OrderedDict()
-        self._addresses: OrderedDict[str, _Bucket] = OrderedDict()
+        self._tokens = TokenBuckets(per_sec, burst, clock)
+        self._addresses = TokenBuckets(FAILURES_PER_SEC, failures, clock)
+        self._device_logins = TokenBuckets(DEVICE_LOGINS_PER_SEC, DEVICE_LOGINS, clock)
+        self._wrong_codes = TokenBuckets(WRONG_CODES_PER_SEC, WRONG_CODES, clock)
 
     def sizes(self) -> dict[str, int]:
-        return {"tokens": len(self._tokens), "addresses": len(self._addresses)}
+        return {
+            "tokens": len(self._tokens),
+            "addresses": len(self._addresses),
+            "device_logins": len(self._device_logins),
+            "wrong_codes": len(self._wrong_codes),
+        }
 
     def request(self, token: str) -> None:
         """Count a request with the API token of this id. Raises Refusal("tooManyRequests")."""
-        secs = self._take(self._tokens, token, self._per_sec, self._burst)
+        secs = self._tokens.take(token)
         if secs:
             raise _refusal(
-                f"this API token sent more than {self._burst} requests at once and {self._per_sec:g} per second",
+                f"this API token sent more than {self._tokens.burst} requests at once and"
+                f" {self._tokens.per_sec:g} per second",
                 secs,
             )
 
     def failure(self, address: str) -> None:
         """Count a failed authentication. Raises Refusal("tooManyRequests")."""
-        secs = self._take(self._addresses, address, FAILURES_PER_SEC, self._failures)
+        secs = self._addresses.take(address)
         if secs:
             raise _refusal("too many requests without a valid secret came from this address", secs)
 
-    def _take(
-        self, buckets: OrderedDict[str, _Bucket], name: str, per_sec: float, burst: int
-    ) -> float:
-        """Take one from a bucket. Return 0, or the seconds until it has one."""
-        now = self._clock()
-        bucket = buckets.get(name)
-        if bucket is None:
-            bucket = buckets[name] = _Bucket(float(burst), now)
-            if len(buckets) > KEPT:
-                buckets.popitem(last=False)
-        else:
-            buckets.move_to_end(name)
-            bucket.left = min(float(burst), bucket.left + (now - bucket.at) * per_sec)
-            bucket.at = now
-        if bucket.left < 1.0:
-            return (1.0 - bucket.left) / per_sec
-        bucket.left -= 1.0
-        return 0.0
+    def device_login(self, address: str) -> None:
+        """Count the begin of a device login. Raises Refusal("tooManyRequests")."""
+        secs = self._device_logins.take(address)
+        if secs:
+            raise _refusal("too many logins were begun from this address", secs)
+
+    def user_code(self, uid: str) -> None:
+        """Count a user code that this user enters. Raises Refusal("tooManyRequests")."""
+        secs = self._wrong_codes.take(uid)
+        if secs:
+            raise _refusal("you entered too many wrong codes", secs)
+
+    def right_user_code(self, uid: str) -> None:
+        """Do not count the last user code, because it was right."""
+        self._wrong_codes.give_back(uid)
 
 
 def _refusal(sentence: str, secs: float) -> Refusal:

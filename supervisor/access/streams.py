@@ -16,8 +16,8 @@ class StreamWriter:
         #: version after the last append; None: to be read from the store
         self._version: int | None = None
 
-    async def append(self, event: AccessEvent | ActedForUser) -> None:
-        """Return when the event is durable. Raises Refusal if it is not."""
+    async def append(self, *events: AccessEvent | ActedForUser) -> None:
+        """Return when the events are durable, in one transaction. Raises Refusal if they are not."""
         if self._version is None:
             self._version = self._engine.store.version(self._stream)
         done: asyncio.Future[Appended | Refusal] = asyncio.get_running_loop().create_future()
@@ -29,8 +29,8 @@ class StreamWriter:
             if not done.done():
                 done.set_result(result)
 
-        version, self._version = self._version, self._version + 1
-        self._engine.record(Write(self._stream, version, (event,)), finished)
+        version, self._version = self._version, self._version + len(events)
+        self._engine.record(Write(self._stream, version, events), finished)
         result = await done
         if isinstance(result, Refusal):
             raise result

@@ -1,8 +1,11 @@
 """The addresses of the API listener with their handlers."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import tornado.httputil
+import tornado.routing
 import tornado.web
 
 from ...protocol.errors import Refusal
@@ -23,6 +26,7 @@ from .endpoints import (
 )
 from .endpoints.event_stream import events
 from .endpoints.live_updates import job_changes, live
+from .openpai import routes as openpai_routes
 from .transport.authorization import Subject
 from .transport.quick_posts import QuickPosts
 from .transport.request_handler import ApiContext, Handler, Route
@@ -79,7 +83,8 @@ ROUTES = (
     Route("/api/group-cancel", run_groups.group_cancel, "control", Subject.BODY),
     Route("/api/job-log", runs.job_log, "read", Subject.BODY),
     Route("/api/job-metrics", usage.job_metrics, "read", Subject.BODY),
-    Route("/api/usage", usage.usage, "read", Subject.BODY_OR_ALL),
+    Route("/api/usage", usage.usage, "read", Subject.BODY_OR_MEMBERS),
+    Route("/api/disk-usage", usage.disk_usage, "read", Subject.BODY_OR_MEMBERS),
     Route("/api/job-story", runs.job_story, "read", Subject.BODY),
     Route("/api/job-why", runs.job_why, "read", Subject.BODY),
     Route("/api/trace", runs.trace_id, "read", Subject.BODY_OR_ALL),
@@ -105,18 +110,44 @@ ROUTES = (
     Route("/api/token-create", access.token_create, "control", Subject.BODY),
     Route("/api/token-list", access.token_list, "read", Subject.BODY),
     Route("/api/token-revoke", access.token_revoke, "control", Subject.BODY),
+    Route("/api/device-start", access.device_start, None, Subject.NOBODY),
+    Route("/api/device-token", access.device_token, None, Subject.NOBODY),
+    Route("/api/device-show", access.device_show, "control", Subject.BODY),
+    Route("/api/device-answer", access.device_answer, "control", Subject.BODY),
     Route("/api/audit", access.audit, "admin", Subject.ALL),
     Route("/live", live, None, Subject.NOBODY, ("GET",), streams=True),
     Route("/metrics", monitoring.metrics, "admin", Subject.ALL, ("GET",), monitors=True),
     Route("/health", monitoring.health, "admin", Subject.ALL, ("GET",), monitors=True),
     Route("/livez", _livez, None, Subject.NOBODY, ("GET",)),
     Route("/readyz", _readyz, None, Subject.NOBODY, ("GET",)),
+    *openpai_routes.ROUTES,
     Route("/.*", _nothing, None, Subject.NOBODY, ("GET", "POST", "PUT", "DELETE")),
 )
 
 
+class _Matcher(tornado.routing.PathMatches):
+    """Matches the path of a route, and its methods where they differ from those of another route with
+    this path. (Elsewhere, the handler refuses another method by name.)
+    """
+
+    def __init__(self, route: Route) -> None:
+        super().__init__(route.pattern)
+        self._methods = route.methods if route.path in _DIVIDED else None
+
+    def match(self, request: tornado.httputil.HTTPServerRequest) -> dict[str, Any] | None:
+        if self._methods is not None and request.method not in self._methods:
+            return None
+        return super().match(request)
+
+
+_DIVIDED = frozenset(p for p, count in Counter(r.path for r in ROUTES).items() if count > 1)
+
+
 def application(services: ApiContext, routes: Sequence[Route] = ROUTES) -> QuickPosts:
     """Return the application of the API listener."""
-    handlers = [(route.path, Handler, {"services": services, "route": route}) for route in routes]
+    handlers = [
+        tornado.routing.Rule(_Matcher(route), Handler, {"services": services, "route": route})
+        for route in routes
+    ]
     others = tornado.web.Application(handlers, log_function=monitoring.record_request)
     return QuickPosts(services, routes, others)

@@ -169,6 +169,8 @@ def _timer(tx: Transaction, timer: Timer) -> None:
             idle_eviction.idle_deadline(tx, key)
         case timers.AgentLeaveDeadline(key):
             idle_eviction.leave_deadline(tx, key)
+        case timers.HoursCheck(key):
+            placement.claim_all(tx, key)
         case timers.QueueGiveUp(key, before, reason):
             lifecycle.give_up_queued(tx, key, before, reason)
         case timers.QueueLimit(jid, serial):

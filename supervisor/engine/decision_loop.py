@@ -16,7 +16,7 @@ from ...db.events.agent_fold import evolve_agent
 from ...db.events.events import RunRequested, agent_stream, job_stream
 from ...db.events.job_fold import evolve
 from ...db.events.state import AgentRecord, Job
-from ...db.events.usage_row import UsageRow, add
+from ...db.events.usage_row import UsageRow, add, month_of
 from ...db.store.contract import Appended, Batch, Done, EventStore, Write
 from ...db.store.group_commit import last_positions
 from ...db.store.job_index import index_row
@@ -411,6 +411,7 @@ class Engine:
             [self._agent_record(k) for k in sorted(keys)],  # others are loaded when needed
             self.store.usage(now.wall - counted, now.wall),
             now,
+            self.store.usage(month_of(now.wall), now.wall) if self.world.limits_hours else (),
         )
 
     def _read(self, jid: str) -> tuple[DurableJob, int]:

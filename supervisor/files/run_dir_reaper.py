@@ -81,6 +81,8 @@ class RunDirReaper:
         self._removing: dict[str, asyncio.Task[None]] = {}
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="purge")
         self._until = float("inf")
+        #: called with the path of a directory whose removal has ended
+        self.removed: Callable[[str], None] = lambda path: None
 
     def start(self) -> None:
         now = self._now()
@@ -179,6 +181,7 @@ class RunDirReaper:
         for path in evidence:
             await self._remove_in_background(path)
         await self._remove_in_background(temporary)
+        self.removed(temporary)
 
     async def _remove_in_background(self, temporary: str) -> None:
         try:

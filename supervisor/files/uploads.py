@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from ...protocol.api.requests import LibFile
@@ -20,33 +20,56 @@ PER_USER = 4
 _GATHERED = 1024 * 1024
 
 
-class Uploads:
-    """Uploads, downloads and listings of libraries. One per process."""
+class Quotas(Protocol):
+    """Disk quotas of users, and their measurement (`disk_meter`)."""
 
-    def __init__(self, library: Library) -> None:
-        self._library = library
+    def reserve(self, uid: str, size: int) -> None:
+        """Count the bytes of an upload in progress. Raises Refusal("quotaExceeded")."""
+
+    def unreserve(self, uid: str, size: int) -> None:
+        """Stop counting them."""
+
+    def uploaded(self, uid: str, simulation_type: str, size: int) -> str | None:
+        """Count a stored file. Return a warning for the reply, if there is one."""
+
+    def changed(self, uid: str, part: str) -> None:
+        """Measure a part of the user's files soon."""
+
+
+class Uploads:
+    """Uploads, downloads and listings of libraries. One per process. quotas: None: no limits."""
+
+    def __init__(self, library: Library, quotas: Quotas | None = None) -> None:
+        self._library, self._quotas = library, quotas
         self._in_progress: Counter[str] = Counter()
         self._closing: set[asyncio.Task[None]] = set()
         #: By user. A listing may occupy one of few threads for seconds.
         self._listing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def begin(self, uid: str, simulation_type: str, name: str) -> "Receiver":
-        """Start an upload. Raises Refusal."""
+    async def begin(self, uid: str, simulation_type: str, name: str, size: int = 0) -> "Receiver":
+        """Start an upload. size: its bytes, as announced by the sender; 0: unknown. Raises Refusal."""
         if self._in_progress[uid] >= PER_USER:
             raise Refusal(
                 "tooManyRequests",
                 f"{PER_USER} uploads of this user are in progress, which is the limit; try again later",
             )
+        space = _Space(self._quotas, uid, simulation_type)
+        space.grow(min(size, self._library.limit))
         self._in_progress[uid] += 1
         try:
             upload = await asyncio.to_thread(self._library.upload, uid, simulation_type, name)
         except BaseException:
+            space.close()
             self._release(uid)
             raise
-        return Receiver(upload, self._library.limit, lambda receiver: self._ended(uid, receiver))
+        return Receiver(
+            upload, self._library.limit, lambda receiver: self._ended(uid, receiver), space
+        )
 
     async def delete(self, uid: str, simulation_type: str, name: str) -> None:
         await asyncio.to_thread(self._library.delete, uid, simulation_type, name)
+        if self._quotas is not None:
+            self._quotas.changed(uid, f"{simulation_type}/lib")
 
     async def read(self, request: LibFile) -> OpenFile:
         """Open a file of a library. `chunks` reads as fast as the client takes the bytes. Raises
@@ -77,6 +100,7 @@ class Uploads:
         task = asyncio.get_running_loop().create_task(receiver.close())
         self._closing.add(task)
         task.add_done_callback(lambda _: self._closed(uid, task))
+        task.add_done_callback(lambda _: receiver.space.removed())
 
     def _closed(self, uid: str, task: "asyncio.Task[None]") -> None:
         self._closing.discard(task)
@@ -101,11 +125,47 @@ async def _chunks(fd: int, offset: int, length: int) -> AsyncGenerator[bytes, No
         os.close(fd)
 
 
+class _Space:
+    """The space that one upload takes of its user's quota until it is over."""
+
+    def __init__(self, quotas: Quotas | None, uid: str, simulation_type: str) -> None:
+        self._quotas, self._uid, self._type = quotas, uid, simulation_type
+        self._size = 0
+
+    def grow(self, size: int) -> None:
+        """Reserve space for this number of bytes. Raises Refusal("quotaExceeded")."""
+        if self._quotas is not None and size > self._size:
+            self._quotas.reserve(self._uid, size - self._size)
+            self._size = size
+
+    def stored(self, size: int) -> str | None:
+        """Count the stored file instead. Return a warning for the reply, if there is one."""
+        self.close()
+        return None if self._quotas is None else self._quotas.uploaded(self._uid, self._type, size)
+
+    def close(self) -> None:
+        if self._quotas is not None:
+            self._quotas.unreserve(self._uid, self._size)
+        self._size = 0
+
+    def removed(self) -> None:
+        """The temporary file is gone, which may have been measured."""
+        if self._quotas is not None:
+            self._quotas.changed(self._uid, f"{self._type}/lib")
+
+
 class Receiver:
     """One upload. Its pieces are written one after the other. limit: bytes."""
 
-    def __init__(self, upload: Upload, limit: int, ended: Callable[["Receiver"], None]) -> None:
+    def __init__(
+        self,
+        upload: Upload,
+        limit: int,
+        ended: Callable[["Receiver"], None],
+        space: _Space | None = None,
+    ) -> None:
         self.limit = limit
+        self.space, self._received = space or _Space(None, "", ""), 0
         self._upload, self._ended = upload, ended
         self._gathered = bytearray()
         self._turn = asyncio.Lock()
@@ -113,22 +173,27 @@ class Receiver:
 
     async def take(self, data: bytes) -> None:
         """Add data. Raises Refusal."""
+        self._received += len(data)
+        self.space.grow(self._received)
         self._gathered += data
         if len(self._gathered) >= _GATHERED:
             await self._write()
 
     async def finish(self) -> dict[str, Any]:
-        """Make the file visible, complete and durable. Return {"name", "size", "sha256"}. Raises
-        Refusal.
+        """Make the file visible, complete and durable. Return {"name", "size", "sha256"}, and
+        "quotaWarning" if there is one. Raises Refusal.
         """
         await self._write()
         async with self._turn:
-            return await asyncio.to_thread(self._upload.finish)
+            found = await asyncio.to_thread(self._upload.finish)
+        warning = self.space.stored(found["size"])
+        return found if warning is None else {**found, "quotaWarning": warning}
 
     def abandon(self) -> None:
         """End the upload. An unfinished file is removed in the background."""
         if not self._abandoned:
             self._abandoned = True
+            self.space.close()
             self._ended(self)
 
     async def close(self) -> None:

@@ -4,7 +4,7 @@ event loop continues meanwhile.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, get_args
 
 from prometheus_client.core import (
@@ -27,10 +27,12 @@ from ..core.resources.limit_pools import CpuPool
 from ..core.state.agent_phase import AgentPhase
 from ..engine.decision_loop import Engine
 from ..engine.event_feed import EventFeed
+from ..files.disk_usage import DiskUsage
 from ..files.log_compaction import CompactionState
 from ..files.retention_sweeper import SweepReport
 from ..notifications.notifier import Notifications
 from ..process.counters import Counters
+from ..process.listeners import ServerCertificate
 from ..process.watchdog import Watchdog
 from ..streams.live_updates import LiveUpdates
 from ..usage import accounting
@@ -62,7 +64,8 @@ SLURM = (
 
 class CollectorSources(NamedTuple):
     """Objects that provide values. lines_lost: lost lines of the log. altered: changed files of the
-    root that were not repaired.
+    root that were not repaired. secrets: name and sentence of each secret file that cannot be used.
+    certificates: those of the listeners. disk: the disk usage of users.
     """
 
     engine: Engine
@@ -79,6 +82,9 @@ class CollectorSources(NamedTuple):
     altered: Collection[str] = ()
     retention: SweepReport = SweepReport()
     compactions: CompactionState = CompactionState()
+    secrets: Callable[[], Iterable[tuple[str, str]]] = tuple
+    certificates: Callable[[], Sequence[ServerCertificate]] = tuple
+    disk: DiskUsage | None = None
 
 
 async def collect(sources: CollectorSources, sample: DiskSample) -> list[Metric]:
@@ -89,12 +95,14 @@ async def collect(sources: CollectorSources, sample: DiskSample) -> list[Metric]
         await _agents(sources),
         *_connections(sources),
         *_usage(sources),
+        *_users_disk(sources),
         *_loop(sources.lag),
         *_store(sources, sample),
         *_slots(sources),
         *_hosts(sources),
         await _slurm(sources),
         _disks(sample),
+        _certificates(sources),
     ]
     return [*out, *_counters(sources.counters), *_log(sources), *_retention(sources)]
 
@@ -185,6 +193,23 @@ def _usage(sources: CollectorSources) -> Iterable[Metric]:
         for labels, value in {**none, **rows}.items():
             out.add_metric(labels, value)
         yield out
+
+
+def _users_disk(sources: CollectorSources) -> Iterable[Metric]:
+    """Sum the disk usage of all users. Users are no labels: `jobscribe usage --disk` has them."""
+    counted = {} if sources.disk is None else sources.disk.counted()
+    yield _gauge(
+        "users_disk_bytes",
+        "Disk usage of all users' files, as measured last.",
+        (),
+        {(): counted.get("bytes", 0)},
+    )
+    yield _gauge(
+        "users_over_quota",
+        "Users above a disk quota: above the soft one only, or at the hard one.",
+        ("quota",),
+        {("soft",): counted.get("soft", 0), ("hard",): counted.get("hard", 0)},
+    )
 
 
 def _loop(lag: LoopLag) -> Iterable[Metric]:
@@ -298,6 +323,15 @@ def _disks(sample: DiskSample) -> Metric:
         "Free bytes on the disk of an area.",
         ("area",),
         {(area,): disk.free for area, disk in sample.disks.items()},
+    )
+
+
+def _certificates(sources: CollectorSources) -> Metric:
+    return _gauge(
+        "certificate_expiry_timestamp_seconds",
+        "Unix time at which the certificate of a listener expires.",
+        ("listener",),
+        {(c.name,): c.expires for c in sources.certificates() if c.expires is not None},
     )
 
 

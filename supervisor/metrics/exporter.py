@@ -3,7 +3,6 @@ composition root creates one.
 """
 
 import asyncio
-import hmac
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from ...db.events.state import Job
 from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKey
 from ...runtime.thread_pool import Stuck, Threads
+from ...service.site.secret_rotation import RotatedSecret
 from ..process.counters import ConnectionMetrics, DisconnectReason
 from .background_sampler import BackgroundSampler
 from .collector import CollectorSources, collect
@@ -40,7 +40,7 @@ class MetricsExporter:
         sources: CollectorSources,
         root: Path,
         user_root: str,
-        secret: str,
+        secret: RotatedSecret,
         *,
         wall: Callable[[], float] = time.time,
         mono: Callable[[], float] = time.monotonic,
@@ -73,7 +73,7 @@ class MetricsExporter:
 
     def admits(self, authorization: str) -> bool:
         """Return whether the header contains the scraper's token."""
-        return hmac.compare_digest(authorization.encode(), ("Bearer " + self._secret).encode())
+        return self._secret.holder(authorization) is not None
 
     # ---- inputs
 

@@ -127,6 +127,8 @@ class Health:
             *self._watchdog(),
             *self._notifications(),
             *self._root(),
+            *self._secrets(),
+            *self._certificates(),
             *self._versions(),
         ]
         if draining:
@@ -361,6 +363,28 @@ class Health:
                 None,
                 "install the same version there and restart it: systemctl restart jobscribe-server",
             )
+
+    def _secrets(self) -> Iterator[Reason]:
+        for name, sentence in self._sources.secrets():
+            yield Reason(
+                f"secret:{name}",
+                HealthState.DEGRADED,
+                f"the {name} secret on disk cannot be used: {sentence}; the one in use stays",
+                None,
+                f"put the file right; 'jobscribe secret rotate {name}' then writes a new secret",
+            )
+
+    def _certificates(self) -> Iterator[Reason]:
+        for found in self._sources.certificates():
+            sentence = found.expiry_sentence(self._wall())
+            if sentence is not None:
+                yield Reason(
+                    f"certificate:{found.name}",
+                    HealthState.FAILING if found.expired(self._wall()) else HealthState.DEGRADED,
+                    sentence,
+                    None,
+                    "renew the certificate: write certificate and key over the old files; no restart is needed",
+                )
 
     def _root(self) -> Iterator[Reason]:
         for name in sorted(self._sources.altered):

@@ -11,13 +11,14 @@ import errno
 import os
 import socket
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tornado.netutil
 from tornado.ioloop import IOLoop
 
 from ...protocol.errors import Refusal
+from ...service.site import certificates
 
 #: Length of the kernel's queue: a thousand agents may reconnect at once. Refused clients retry
 #: after a second or more.
@@ -102,15 +103,35 @@ class ServerCertificate:
     accepted after `refresh` get the new one.
     """
 
-    def __init__(self, cert: str, key: str) -> None:
-        """Raises Refusal("badConfig")."""
-        self._cert, self._key = cert, key
+    def __init__(self, name: str, cert: str, key: str) -> None:
+        """name: of the listener. Raises Refusal("badConfig")."""
+        self.name, self._cert, self._key = name, cert, key
+        self._announced: str | None = None
         self._seen = self._state()
         self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         try:
             self.context.load_cert_chain(cert, key)
         except OSError as e:  # includes SSLError
             raise Refusal("badConfig", self._sentence(e)) from None
+        #: Time at which the certificate in use expires, unix seconds; None if it is not known.
+        self.expires = certificates.expiry(cert)
+
+    def expired(self, now: float) -> bool:
+        return self.expires is not None and self.expires <= now
+
+    def expiry_sentence(self, now: float) -> str | None:
+        """Return a sentence if the certificate has expired or will soon; else None."""
+        if self.expires is None:
+            return None
+        return certificates.expiry_sentence(self._cert, self.expires, now)
+
+    def announce(self, now: float) -> Iterator[str]:
+        """Yield the sentence to log if it has changed since the last call, for example each day."""
+        sentence = self.expiry_sentence(now)
+        if sentence != self._announced:
+            self._announced = sentence
+            if sentence is not None:
+                yield sentence
 
     def refresh(self) -> bool:
         """Load changed files. Return whether there were any. Raises Refusal("badConfig"): the earlier
@@ -128,6 +149,7 @@ class ServerCertificate:
             self.context.load_cert_chain(self._cert, self._key)
         except OSError as e:
             raise Refusal("badConfig", self._sentence(e)) from None
+        self.expires = certificates.expiry(self._cert)
         return True
 
     def _state(self) -> tuple[object, ...]:
@@ -144,6 +166,6 @@ class ServerCertificate:
         return f"certificate {self._cert} and key {self._key} cannot be used: {reason}"
 
 
-def certificate(cert: str | None, key: str | None) -> ServerCertificate | None:
+def certificate(name: str, cert: str | None, key: str | None) -> ServerCertificate | None:
     """Return a listener's certificate, None without files. Raises Refusal("badConfig")."""
-    return None if cert is None or key is None else ServerCertificate(cert, key)
+    return None if cert is None or key is None else ServerCertificate(name, cert, key)

@@ -32,6 +32,8 @@ from .service import RunService
 MAX_STORED = 64 * 1024 * 1024
 #: Number of refused runs that an answer lists. It counts the others.
 NAMED = 100
+#: Field of a reply whose user is above the soft disk quota.
+_WARNING = "quotaWarning"
 #: Number of rows read at once, and the longest time that reading outcomes may block the loop.
 PAGE, HOLD_SECS = 500, 0.005
 #: Shortest time between two counts of a group that a request waits for.
@@ -75,6 +77,7 @@ async def submit_array(service: RunService, request: RunArray) -> dict[str, Any]
         "indices": format_indices(indices),
         "count": len(answers),
         "accepted": len(answers) - len(refused),
+        **next(({_WARNING: a[_WARNING]} for a in answers if _WARNING in a), {}),
         "states": Counter(a["state"] for a in answers if not _is_refusal(a)),
         "refusedCount": len(refused),
         "refused": refused[:NAMED],

@@ -121,6 +121,9 @@ class RunService:
         self._watchers: dict[str, set[asyncio.Event]] = {}
         #: called with the computeJid of each status that a front end may keep
         self.kept: Callable[[str], None] = lambda jid: None
+        #: return why a user may start no new run (plan: of the request), and a warning for the reply
+        self.quota_refusal: Callable[[str, str | None], Refusal | None] = lambda uid, plan: None
+        self.quota_warning: Callable[[str], str | None] = lambda uid: None
         self.outcomes = OutcomeCache(engine.store)
         self.summaries = CommandSummaries(engine.store)
 
@@ -179,7 +182,8 @@ class RunService:
     async def submit(self, request: RunSimulation) -> dict[str, Any]:
         future, input_ = self._submission(request)
         self.engine.tell(input_)
-        return await self._answer(input_.handle, future)
+        reply = await self._answer(input_.handle, future)
+        return self._with_warning(reply, request.run.uid)
 
     async def submit_many(self, request: RunMany) -> list[dict[str, Any]]:
         return await self.submit_each(
@@ -188,11 +192,22 @@ class RunService:
         )
 
     async def submit_each(self, requests: Iterable[RunSimulation]) -> list[dict[str, Any]]:
-        """Submit runs in order. Return a reply or a refusal for each.
+        """Submit runs in order. Return a reply or a refusal for each. The first reply has the
+        warning, if there is one.
 
         `requests` is consumed slice by slice, so a generator never holds all runs in memory.
         """
-        return await self._each(requests, self._submission)
+        replies = await self._each(requests, self._submission)
+        for n, reply in enumerate(replies):
+            if "code" not in reply:
+                replies[n] = self._with_warning(reply, split_jid(reply["computeJid"])[0])
+                break
+        return replies
+
+    def _with_warning(self, reply: dict[str, Any], uid: str) -> dict[str, Any]:
+        """Return the reply to a submission with a warning about the user's quota."""
+        warning = self.quota_warning(uid)
+        return reply if warning is None else {**reply, "quotaWarning": warning}
 
     async def cancel_each(self, requests: Iterable[RunCancel]) -> list[dict[str, Any]]:
         """Cancel runs in order. Return a reply or a refusal for each."""
@@ -294,7 +309,8 @@ class RunService:
     def _submission(self, request: RunSimulation) -> tuple[asyncio.Future[dict[str, Any]], Submit]:
         request = msgspec.structs.replace(request, run=self.checked(request.run))
         handle, future = self._handle()
-        return future, Submit(handle, request, self.run_dir(request.run))
+        refused = self.quota_refusal(request.run.uid, request.run.active_plan)
+        return future, Submit(handle, request, self.run_dir(request.run), refused=refused)
 
     def checked(self, spec: RunSpec) -> RunSpec:
         """Return the run as it would be stored. Raises Refusal.

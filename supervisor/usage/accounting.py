@@ -1,6 +1,6 @@
 """Reports of accounted usage: rows of the store summed by user, queue, app and time. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -8,6 +8,8 @@ from ...db.events.usage_row import UsageRow, add, day_of, month_of
 from ...protocol.api.requests import UsageGroup
 from ...protocol.errors import Refusal
 
+#: The group of users who are in none; no group has this name.
+NO_GROUP = "-"
 #: Maximum number of rows of a report.
 MAX_ROWS = 10_000
 _DAY = 86_400
@@ -28,16 +30,26 @@ def span_of(text: str) -> tuple[int, int]:
 
 
 class Report:
-    """The sums of one report. by: one row for each combination of these."""
+    """The sums of one report. by: one row for each combination of these. groups_of: returns the
+    groups of a user; the user counts in each of them, and once in the total.
+    """
 
-    def __init__(self, by: Sequence[UsageGroup]) -> None:
-        self._by = by
+    def __init__(
+        self,
+        by: Sequence[UsageGroup],
+        groups_of: Callable[[str], Sequence[str]] = lambda uid: (),
+    ) -> None:
+        self._by, self._groups_of = by, groups_of
         self._groups: dict[tuple[str, ...], UsageRow] = {}
+        self._total = _NOTHING
 
     def add(self, row: UsageRow) -> None:
-        names = tuple(_name(row, group) for group in self._by)
-        known = self._groups.get(names)
-        self._groups[names] = row if known is None else add(known, row)
+        self._total = add(self._total, row)
+        groups = (self._groups_of(row.uid) or (NO_GROUP,)) if "group" in self._by else ("",)
+        for group in groups:
+            names = tuple(group if by == "group" else _name(row, by) for by in self._by)
+            known = self._groups.get(names)
+            self._groups[names] = row if known is None else add(known, row)
 
     def answer(self) -> dict[str, Any]:
         """Return {"by", "rows", "total"}, the rows in the order of their names. Raises Refusal if
@@ -48,16 +60,13 @@ class Report:
                 "badRequest",
                 f"this report has {len(self._groups)} rows, more than {MAX_ROWS}; choose a shorter time or fewer groups",
             )
-        total = _NOTHING
-        for row in self._groups.values():
-            total = add(total, row)
         return {
             "by": list(self._by),
             "rows": [
                 {**dict(zip(self._by, names, strict=True)), **_values(row)}
                 for names, row in sorted(self._groups.items())
             ],
-            "total": _values(total),
+            "total": _values(self._total),
         }
 
 
@@ -73,7 +82,7 @@ def seconds(used: Mapping[tuple[str, str], UsageRow]) -> dict[str, dict[tuple[st
 
 def _name(row: UsageRow, group: UsageGroup) -> str:
     match group:
-        case "user":
+        case "user" | "group":
             return row.uid
         case "queue":
             return row.queue

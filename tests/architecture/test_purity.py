@@ -15,6 +15,7 @@ PURE = (
     "schema/messages.py",
     "schema/structs.py",
     "schema/jobs/*.py",
+    "schema/openpai/*.py",
     "db/events/*.py",
     "db/store/contract.py",
     "db/store/job_index.py",

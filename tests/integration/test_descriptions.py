@@ -3,6 +3,7 @@ errors and leaves nothing behind.
 """
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from loop_lag import check_lag
 from supervisor_process import UID, SupervisorProcess, ended, req_id, until
 
+from jobscribe.cli.submission.job_document import FileOptions, read_document
 from jobscribe.client.sync_client import Client, Job
 from jobscribe.schema.text.reader import read
 
@@ -152,3 +154,38 @@ def test_two_servers_and_two_workers_find_each_other(wide: SupervisorProcess) ->
         [b"worker", b"1", b"saw"],
     ]
     assert max(int(line.split()[3]) for line in said) == 200
+
+
+def test_configurations_of_openpai_run_to_their_results(
+    wide: SupervisorProcess, tmp_path: Path
+) -> None:
+    """Both examples run with only their folders changed; a name that is in use is refused."""
+    tmp_path.chmod(0o777)
+    shutil.copytree(EXAMPLES.parent / "openpai", tmp_path / "sums", dirs_exist_ok=True)
+    results = {}
+    with Client.from_root(wide.root, uid=UID) as client:
+        for name in ("sums.json", "sums.yaml"):
+            path = tmp_path / name
+            text = (EXAMPLES.parent / "openpai" / name).read_text()
+            path.write_text(text.replace("/srv", str(tmp_path)))
+            options = FileOptions(lambda: UID, containers=False)
+            document, problems, _ = read_document(str(path), options)
+            assert document is not None, problems
+            request = f"request-{name.replace('.', '-')}"
+            (runs,) = client.submit_description(document.data, req_id=request).values()
+            job = runs[0]
+            assert isinstance(job, Job)
+            state = job.wait(timeout=60)
+            assert state.state == "completed", (state, wide.log()[-3000:])
+            assert state.roles["server"]["stopped"] == 2
+            results[name] = job.jid
+            assert posted(wide, document.data, 409)["code"] == "nameTaken"
+            again = client.submit_description(document.data, req_id=request)
+            assert [r.jid for rs in again.values() for r in rs if isinstance(r, Job)] == [job.jid]
+    run_dir = next(Path(wide.root).glob(f"**/{results['sums.json'].split('-')[1]}/command"))
+    assert [(run_dir / "Output" / "sums" / f"sum-{n}").read_text() for n in (0, 1)] == ["200\n"] * 2
+    assert [(tmp_path / "sums" / "output" / f"sum-{n}").read_text() for n in (0, 1)] == [
+        "200\n"
+    ] * 2
+    staged = run_dir / "worker" / "0" / "code" / "add.py"
+    assert staged.stat().st_mode & 0o222 == 0

@@ -27,7 +27,7 @@ from golden_root import (
 )
 from supervisor_process import SupervisorProcess, jid_of, shell, until
 
-from jobscribe.web.server.login_sessions import Sessions
+from jobscribe.web.sign_in.login_sessions import Sessions
 
 ARCHIVES = sorted(FOLDER.glob("*.tar.xz"))
 SETS = (

@@ -125,6 +125,7 @@ def test_an_address_that_is_none_is_said_to_be_none(shared: SupervisorProcess, p
         "run-release",
         "trace",
         "usage",
+        "disk-usage",
     ],
 )
 def test_what_takes_post_does_not_take_get(shared: SupervisorProcess, path: str) -> None:

@@ -2,6 +2,8 @@
 outside of the blueprint.
 """
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,13 @@ from stub_supervisor import StubSupervisor
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime.log.logger import Log
-from jobscribe.service.settings.settings import ServerSettings, Settings
+from jobscribe.service.settings.settings import ServerSettings, Settings, SupervisorSettings
+from jobscribe.service.site.secret_rotation import rotate
 from jobscribe.service.site.startup_checks import check_server
 from jobscribe.web import UserIds
 from jobscribe.web.request.supervisor_client import SupervisorClient
-from jobscribe.web.server import application, development_login
-from jobscribe.web.server.login_sessions import Sessions
+from jobscribe.web.server import application, cookie_sessions, development_login, processes
+from jobscribe.web.sign_in.login_sessions import Sessions
 
 
 class Empty(msgspec.Struct):
@@ -31,12 +34,18 @@ def made(
     *,
     development: bool = True,
     sessions: Sessions | None = None,
+    secrets: Callable[[], tuple[str, ...]] | None = None,
+    root: str = "/nowhere",
     **server: Any,
 ) -> Any:
-    settings = Settings(server=ServerSettings(**server))
+    settings = Settings(root=root, server=ServerSettings(**server))
     sessions = (sessions or Sessions(None)) if development else None
     return application.create_app(
-        settings, lambda: stub.address, Log("server", Redactor(), Lines()), sessions=sessions
+        settings,
+        lambda: stub.address,
+        Log("server", Redactor(), Lines()),
+        sessions=sessions,
+        secrets=secrets,
     )
 
 
@@ -78,7 +87,6 @@ def test_the_cookie_is_for_this_site_and_not_for_scripts(client: FlaskClient) ->
 def test_a_cookie_that_was_not_signed_here_is_nobodys(
     client: FlaskClient, stub: StubSupervisor
 ) -> None:
-    import msgspec
     from itsdangerous import URLSafeTimedSerializer
 
     name = client.application.config["SESSION_COOKIE_NAME"]
@@ -89,12 +97,34 @@ def test_a_cookie_that_was_not_signed_here_is_nobodys(
     ):
         client.set_cookie(name, forged)
         refused(client.post("/own-jobs", json={}), 401, "unauthenticated")
-    stub.address = msgspec.structs.replace(
-        stub.address, token="another secret, as long as that one"
-    )
-    assert made(stub).config["SESSION_COOKIE_NAME"] != name, (
+    assert made(stub, root="/other").config["SESSION_COOKIE_NAME"] != name, (
         "two sites on one host do not sign each other out"
     )
+
+
+def test_a_cookie_outlives_a_rotation_of_the_secret(
+    stub: StubSupervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is signed again with the new secret while the earlier one is valid. A cookie that was not
+    is worthless after that.
+    """
+    monkeypatch.setattr(cookie_sessions, "LOOK_SECS", 0.0)
+    valid: list[str] = ["first secret of this site"]
+    client = made(stub, secrets=lambda: tuple(valid)).test_client()
+    name, ann = client.application.config["SESSION_COOKIE_NAME"], signed_in(client, "ann")
+    old = client.get_cookie(name)
+    assert old is not None and "Set-Cookie" not in client.get("/who").headers
+    valid.insert(0, "second secret of this site")
+    answer = client.get("/who")
+    assert answer.get_json() == ann and "Set-Cookie" in answer.headers
+    new = client.get_cookie(name)
+    assert new is not None and new.value != old.value
+    assert client.application.config["SESSION_COOKIE_NAME"] == name
+    assert "Set-Cookie" not in client.get("/who").headers
+    valid.pop()
+    assert client.get("/who").get_json() == ann
+    client.set_cookie(name, old.value)
+    refused(client.get("/who"), 401, "unauthenticated")
 
 
 def test_the_owner_of_the_site_is_the_user_of_the_command_line(
@@ -344,3 +374,24 @@ def test_what_is_on_its_way_when_a_site_closes_is_answered_and_its_connection_no
     assert (
         upstream.object("last", Empty()) == {"state": "ok"} and len(upstream._connection._idle) == 0
     )
+
+
+def test_a_front_end_follows_the_file_of_its_secret(tmp_path: Path) -> None:
+    """It needs no restart, and keeps the secret in use if the file cannot be used."""
+    file, lines = tmp_path / "secret", Lines()
+    file.write_text("0123456789abcdefghijklm")
+    file.chmod(0o600)
+    settings = Settings(
+        server=ServerSettings(supervisor_url="https://jobs.example"),
+        supervisor=SupervisorSettings(server_secret_file=str(file)),
+    )
+    log = Log("server", Redactor(), lines)
+    source = processes._source(settings, log)
+    assert source().token == "0123456789abcdefghijklm"
+    new = rotate(str(file), "supervisor.server_secret_file", 100.0, time.time()).current
+    assert source().token == new
+    file.chmod(0o644)
+    assert source().token == new
+    log("known: {}", f"0123456789abcdefghijklm {new}")
+    said = lines.text()
+    assert "secretRefused" in said and new not in said and "0123456789abcdefghijklm" not in said

@@ -27,6 +27,7 @@ from jobscribe.runtime.connections.admission import Limits
 from jobscribe.runtime.connections.http_server import Peers
 from jobscribe.runtime.log.logger import Log
 from jobscribe.web.server.waitress_server import guard
+from jobscribe.web.sign_in.attempt_limits import CLIENT
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADER, PROXY = "X-Remote-User", "nobody"
@@ -71,9 +72,11 @@ def free_port() -> int:
 @pytest.mark.parametrize("trusted", [True, False])
 def test_only_a_trusted_peer_names_the_user(trusted: bool) -> None:
     seen: list[str | None] = []
+    clients: set[str | None] = set()
 
     def app(environ: Any, start: Any) -> list[bytes]:
         seen.append(environ.get("HTTP_X_REMOTE_USER"))
+        clients.add(environ.get("HTTP_X_JOBSCRIBE_CLIENT"))
         start("200 OK", [("Content-Length", "0")])
         return []
 
@@ -91,13 +94,15 @@ def test_only_a_trusted_peer_names_the_user(trusted: bool) -> None:
     try:
         connection = http.client.HTTPConnection("127.0.0.1", server.effective_port, timeout=20)
         for name in (HEADER, HEADER.lower(), "X_Remote_User"):
-            connection.request("GET", "/", headers={name: "ann"})
+            address = {"X-Forwarded-For": "192.0.2.9, 192.0.2.7", CLIENT: "192.0.2.8"}
+            connection.request("GET", "/", headers={name: "ann", **address})
             connection.getresponse().read()
         connection.close()
     finally:
         server.close()
         thread.join(20)
     assert seen == (["ann", "ann", None] if trusted else [None, None, None])
+    assert clients == ({"192.0.2.7"} if trusted else {None}), "the last address is the proxy's word"
 
 
 class _Quiet:

@@ -43,6 +43,7 @@ _PAGE_FIELDS = (
     "batch",
     "cluster",
     "why",
+    "quotaWarning",
 )
 #: A state known to clients: the user must do something first.
 SR_EXCEPTION = "srException"

@@ -3,7 +3,6 @@ health check.
 """
 
 import functools
-import hashlib
 import importlib
 from collections.abc import Callable
 from pathlib import Path
@@ -11,19 +10,22 @@ from typing import Any
 
 import flask
 import werkzeug.exceptions
-from flask.sessions import SecureCookieSession, SecureCookieSessionInterface
 
 from ...client.transport.address import Source
+from ...protocol.api.device_logins import PAGE
 from ...protocol.errors import Refusal
 from ...runtime.log.logger import Log
 from ...service.settings.settings import Settings
 from ...service.site.secret_files import is_loopback
 from ..blueprint.blueprint import METHODS, create_blueprint
 from ..request import error_responses
-from ..request.context import as_json
+from ..request.context import FrontEndContext, as_json
+from ..sign_in.device_page import DevicePage
+from ..sign_in.login_sessions import SESSION_SECS, Sessions, key_of
+from .cookie_sessions import SignedSessions, cookie_name
 from .development_login import SignIn
-from .login_sessions import SESSION_SECS, Sessions, key_of
 from .proxy_user import ProxyUser
+from .sign_in import add_sign_in, session_cookie
 from .user_ids import UserIds
 
 STATIC = Path(__file__).parents[1] / "static"
@@ -33,18 +35,22 @@ POLICY = (
     "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'"
 )
-#: Maximum number of cookies whose signature is known to be valid.
-MOST_COOKIES = 2_000
 #: Keys of the application's extensions: the user hook, and the SignIn.
 USER = "jobscribe-user"
 _SIGN_IN = "jobscribe-sign-in"
 
 
 def create_app(
-    settings: Settings, source: Source, log: Log, *, sessions: Sessions | None
+    settings: Settings,
+    source: Source,
+    log: Log,
+    *,
+    sessions: Sessions | None,
+    secrets: Callable[[], tuple[str, ...]] | None = None,
 ) -> flask.Flask:
     """Create the application. sessions: of the development login, for this machine only; if None,
-    `server.user_hook` or `server.user_header` determines the user.
+    the settings determine how people sign in. secrets: the valid server secrets, the current one
+    first, from which cookie keys are derived; None for that of `source`.
 
     Raises Refusal if a hook cannot be loaded.
     """
@@ -53,13 +59,16 @@ def create_app(
     app.url_map.merge_slashes = app.url_map.strict_slashes = False
     server = settings.server
     sign_in = None if sessions is None else SignIn(sessions, source().uid)
+    cookie = None if sign_in is not None else session_cookie(settings)
     if sign_in is not None:
         user: Callable[..., Any] = sign_in.user
+    elif cookie is not None:
+        user = cookie.user
     elif server.user_header is not None:
         user = ProxyUser(server.user_header)
     else:
         user = _required(server.user_hook)
-    if sign_in is None and server.uid_file is not None:
+    if sign_in is None and cookie is None and server.uid_file is not None:
         user = UserIds(server.uid_file).user(user)
     app.extensions[USER] = user
     half = max(1, server.threads // 2)
@@ -81,57 +90,35 @@ def create_app(
     app.add_url_rule("/static/<path:name>", "static", _page)
     app.register_error_handler(Exception, _form_of_errors(log))
     app.after_request(_headers)
+    site: FrontEndContext = app.extensions["jobscribe"]
     if sign_in is not None:
-        _for_development(app, source, sign_in)
+        _for_development(app, settings.root, secrets or (lambda: (source().token,)), sign_in)
+    elif cookie is not None:
+        add_sign_in(app, settings, cookie, site)
+    page = DevicePage(site, user, sign_in=sign_in is not None or cookie is not None)
+    app.add_url_rule(f"/{PAGE}", "device_form", page.show, methods=["GET"])
+    app.add_url_rule(f"/{PAGE}", "device_answer", page.answer, methods=["POST"])
     return app
 
 
-def _for_development(app: flask.Flask, source: Source, sign_in: SignIn) -> None:
-    key = hashlib.sha256(b"jobscribe cookie\0" + source().token.encode()).hexdigest()
+def _for_development(
+    app: flask.Flask, root: str, secrets: Callable[[], tuple[str, ...]], sign_in: SignIn
+) -> None:
     app.extensions[_SIGN_IN] = sign_in
     app.config.update(
-        # browsers send cookies to all ports of a host, so each root has its own cookie name
-        SESSION_COOKIE_NAME=f"jobscribe-{key[:8]}",
+        SESSION_COOKIE_NAME=cookie_name(root),
         SESSION_COOKIE_SAMESITE="Lax",
         SESSION_COOKIE_HTTPONLY=True,
         PERMANENT_SESSION_LIFETIME=SESSION_SECS,
         SESSION_REFRESH_EACH_REQUEST=False,
     )
-    app.secret_key = hashlib.sha256(key.encode()).hexdigest()
-    app.session_interface = _SignedSessions()
+    app.session_interface = sessions = SignedSessions(secrets)
+    sessions.refresh(app)
     app.add_url_rule("/sign-in", "sign_in_form", sign_in.form, methods=["GET"])
     app.add_url_rule("/sign-in", "sign_in", sign_in.sign_in, methods=["POST"])
     app.add_url_rule("/sign-out", "sign_out", sign_in.sign_out, methods=["POST"])
     app.add_url_rule("/who", "who", sign_in.who, methods=["GET"])
     app.before_request(_this_machine)
-
-
-class _SignedSessions(SecureCookieSessionInterface):
-    """Flask's signed cookies. The signature of a cookie is checked once; whether its session has
-    ended is checked for each request (`login_sessions`).
-    """
-
-    def __init__(self) -> None:
-        self._serializer: Any = None
-        #: contents of cookies with a valid signature, by cookie
-        self._valid: dict[str, dict[str, Any]] = {}
-
-    def get_signing_serializer(self, app: flask.Flask) -> Any:
-        if self._serializer is None:
-            self._serializer = super().get_signing_serializer(app)
-        return self._serializer
-
-    def open_session(self, app: flask.Flask, request: flask.Request) -> SecureCookieSession | None:
-        cookie = request.cookies.get(self.get_cookie_name(app)) or ""
-        known = self._valid.get(cookie)
-        if known is not None:
-            return self.session_class(known)
-        session = super().open_session(app, request)
-        if session:
-            if len(self._valid) >= MOST_COOKIES:
-                self._valid.clear()
-            self._valid[cookie] = dict(session)
-        return session
 
 
 def session_key(app: flask.Flask, cookie: str) -> str | None:

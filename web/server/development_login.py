@@ -13,10 +13,11 @@ import flask
 import msgspec
 from flask.typing import ResponseReturnValue
 
+from ...protocol.api.device_logins import PAGE, user_code
 from ...protocol.errors import Refusal
 from ...protocol.ids import derived_id
 from ..request import csrf
-from .login_sessions import Session, Sessions
+from ..sign_in.login_sessions import Session, Sessions
 
 _TOKEN, _NAME = "session", "name"
 
@@ -60,7 +61,10 @@ class SignIn:
         flask.session.clear()
         flask.session.permanent = True
         flask.session[_TOKEN] = self.sessions.open(uid_of(wanted, self._own_uid), wanted)
-        return flask.redirect("./", 303) if form else self.who()
+        if not form:
+            return self.who()
+        device = request.form.get("device", "")
+        return flask.redirect(f"{PAGE}?code={user_code(device)}" if device else "./", 303)
 
     def sign_out(self) -> ResponseReturnValue:
         """End the session on the server, not only in this browser."""
@@ -78,9 +82,12 @@ class SignIn:
 
     def form(self) -> flask.Response:
         """Return the sign-in page for browsers without scripts."""
-        session = self.session()
+        session, device = self.session(), flask.request.args.get("device", "")
+        code = user_code(device) if device else ""
         return flask.Response(
-            _FORM.replace("NAME", html.escape("" if session is None else session.name)),
+            _FORM.replace("NAME", html.escape("" if session is None else session.name)).replace(
+                "DEVICE", code
+            ),
             mimetype="text/html",
         )
 
@@ -117,6 +124,7 @@ _FORM = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Sign in</title></head>
 <body><h1>Sign in</h1>
 <form method="post" action="sign-in"><label>User name <input name="name" value="NAME" required maxlength="64"></label>
+<input type="hidden" name="device" value="DEVICE">
 <button>Sign in</button></form>
 <p>For development: any name will do, and there is no password.</p></body></html>
 """

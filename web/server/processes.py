@@ -33,11 +33,11 @@ from ...runtime.log.logger import Log, capture_logging, log_uncaught
 from ...service.log.sink import PkdebugSink, open_log
 from ...service.settings.loader import load
 from ...service.settings.settings import Settings
-from ...service.site.secret_files import read_secret
+from ...service.site.secret_rotation import RotatedSecret, opened
 from ...service.site.startup_checks import check_server
+from ..sign_in.login_sessions import Sessions
 from .application import USER, create_app, session_key
 from .child_process import Start, bound, url_of
-from .login_sessions import Sessions
 from .peer_gate import PeerGate
 from .proxy import Proxy, adopt, server_of
 from .waitress_server import guard, user_by
@@ -59,7 +59,7 @@ def main(settings: Settings, announce: Callable[[str, str], None]) -> None:
     """
     check_server(settings)
     log, sink = _opened_log(settings)
-    app = create_app(settings, _source(settings), log, sessions=None)
+    app = create_app(settings, _source(settings, log), log, sessions=None)
     s = settings.server
     listening = bound(s.ip, s.port)
     server = _waitress(app, settings, listening)
@@ -105,7 +105,13 @@ def child() -> None:
         processes.set_dumpable(False)
         _set_title(settings)
         sessions = Sessions(Path(settings.root) / "sessions.json")
-        app = create_app(settings, in_root(settings.root), log, sessions=sessions)
+        app = create_app(
+            settings,
+            in_root(settings.root),
+            log,
+            sessions=sessions,
+            secrets=_cookie_secrets(settings, log),
+        )
         asyncio.run(_serve(settings, start, app, sessions, log))
     finally:
         sink.close()
@@ -197,7 +203,7 @@ def _waitress(app: flask.Flask, settings: Settings, listening: socket.socket) ->
     )
 
 
-def _source(settings: Settings) -> Source:
+def _source(settings: Settings, log: Log) -> Source:
     url, file = settings.server.supervisor_url, settings.supervisor.server_secret_file
     if url is None:
         return in_root(settings.root)
@@ -206,7 +212,48 @@ def _source(settings: Settings) -> Source:
             "unsafe",
             "server.supervisor_url needs supervisor.server_secret_file, the secret of that supervisor",
         )
-    return fixed(url, read_secret(file), "frontEnd")
+    secret = _followed(file, log)
+
+    def token() -> str:
+        secret.look()
+        return secret.current
+
+    return fixed(url, token, "frontEnd")
+
+
+def _followed(file: str, log: Log) -> RotatedSecret:
+    """Return the server secret in a file. Raises Refusal."""
+    secret = opened("server", file, "supervisor.server_secret_file")
+
+    def heard(changed: RotatedSecret) -> None:
+        for value in changed.values.all:
+            log.redactor.add(value)
+        if changed.problem is None:
+            log("a changed server secret is in use")
+        else:
+            log("secretRefused: {}; the earlier secret stays in use", changed.problem)
+
+    for value in secret.values.all:
+        log.redactor.add(value)
+    secret.heard = heard
+    return secret
+
+
+def _cookie_secrets(settings: Settings, log: Log) -> Callable[[], tuple[str, ...]] | None:
+    """Return a function for the valid server secrets, the current one first. None if the file
+    cannot be used, as an unsafe one in the root, which is reported by the supervisor.
+    """
+    file = settings.supervisor.server_secret_file or os.path.join(settings.root, "secret", "server")
+    try:
+        secret = _followed(file, log)
+    except Refusal:
+        return None
+
+    def valid() -> tuple[str, ...]:
+        secret.look()
+        return secret.accepted()
+
+    return valid
 
 
 def _opened_log(settings: Settings) -> tuple[Log, PkdebugSink]:

@@ -26,6 +26,7 @@ from ...runtime.connections.admission import Admission, Limits, Reason, TrackedC
 from ...runtime.connections.http_server import Peers
 from ...runtime.log.logger import Log
 from ..request import error_responses
+from ..sign_in.attempt_limits import CLIENT
 
 #: Maximum bytes of a body without sign-in, and of a body that is no upload: it is stored whole
 #: before it is answered.
@@ -43,6 +44,8 @@ _LENGTHS = re.compile(rb"(?im)^content-length[ \t]*:[ \t]*([^\r\n]*?)[ \t]*\r?$"
 _ENCODINGS = re.compile(rb"(?im)^transfer-encoding[ \t]*:[ \t]*([^\r\n]*?)[ \t]*\r?$")
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 _CONTROL = re.compile(rb"[\0-\x08\x0b\x0c\x0e-\x1f\x7f]|\r(?!\n)")
+#: Name in which waitress's parser has the header with the client's address.
+_CLIENT = CLIENT.upper().replace("-", "_")
 IsUser = Callable[[Any], bool]
 #: Raises a refusal of this connection.
 Admit = Callable[[object, socket.socket], None]
@@ -189,9 +192,7 @@ class _Channel(HTTPChannel):
 
     def _refusal(self, parser: "_Parser") -> Refusal | None:
         """Return why this request is not answered, by its headers."""
-        header = self._gate.proxy_header
-        if header is not None and not (self._entry is not None and self._entry.peer.trusted):
-            parser.headers = {n: v for n, v in parser.headers.items() if n != header}
+        self._believe(parser, trusted=self._entry is not None and self._entry.peer.trusted)
         try:
             if self._gate.admit is not None and self.socket is not None:
                 self._gate.admit(self, self.socket)
@@ -204,6 +205,17 @@ class _Channel(HTTPChannel):
                 f"a request without sign-in is limited to {LARGEST_UNAUTHENTICATED} bytes",
             )
         return None
+
+    def _believe(self, parser: "_Parser", *, trusted: bool) -> None:
+        """Remove the proxy's header from requests of others, and note the client's address if a
+        trusted proxy states it. Nobody else sets that header.
+        """
+        removed = {_CLIENT} if trusted else {_CLIENT, self._gate.proxy_header}
+        headers = {n: v for n, v in parser.headers.items() if n not in removed}
+        forwarded = headers.get("X_FORWARDED_FOR", "").rpartition(",")[2].strip()
+        if trusted and forwarded:
+            headers[_CLIENT] = forwarded
+        parser.headers = headers
 
 
 class _Parser(HTTPRequestParser):

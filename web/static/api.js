@@ -7,8 +7,10 @@ const PATIENCE_MS = 45000;
 
 /** A refusal. sentence and advice are for a person; code and http are for the page. */
 export class ApiError extends Error {
-  constructor(code, sentence, advice, http) {
+  constructor(code, sentence, advice, http, signIn = null) {
     super(sentence);
+    /** Address of the page on which people sign in at this site, if it has one. */
+    this.signIn = signIn;
     this.code = code;
     this.advice = advice;
     this.http = http;
@@ -59,7 +61,7 @@ export async function refusal(response) {
     // no JSON, so none of ours: its number has to do
   }
   const sentence = typeof said.error === "string" ? said.error : `the site answers with HTTP ${response.status}`;
-  return new ApiError(said.code ?? "unknown", sentence, said.advice ?? "try again in a moment", response.status);
+  return new ApiError(said.code ?? "unknown", sentence, said.advice ?? "try again in a moment", response.status, said.signIn);
 }
 
 const json = (response) => response.json();

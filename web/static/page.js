@@ -29,6 +29,8 @@ let live = null;
 /** Visits that were begun before this one do not go on. */
 let visit = 0;
 let lost = 0;
+/** Address of the page on which people sign in, where it is not the form of this page. */
+let signInPage = null;
 
 const frames = framesView();
 const why = whyView();
@@ -36,7 +38,7 @@ const files = filesView();
 const log = logView({ onWish: () => live?.reopen(), onError: (error) => showError("log", error) });
 const notices = noticeBoard(() => post("job-supervisor-ping"));
 const signIn = clusterSignIn({ onSignedIn: signedIn });
-const store = runsStore({ onChange: changed, onListed: drawRuns, onError: askFailed, onSignIn: (params) => signIn.open(params) });
+const store = runsStore({ onChange: changed, onListed: drawRuns, onError: askFailed, onSignIn: (params) => signIn.open(params), onWarning: warnOfQuota });
 const list = runsList({
   store, onSelect: (run) => select(run, true), onMore: () => notices.clear("list"), onError: (error) => showError("list", error),
 });
@@ -57,6 +59,12 @@ function showError(owner, error, about = "", advice = error.advice) {
 /** Report a failed status request only for the run that is shown. */
 function askFailed(error, run = shown) {
   if (run === shown || !(error instanceof ApiError) || error.isNobody) showError("run", error);
+}
+
+/** The run was accepted, and its user has little space left. */
+function warnOfQuota(message) {
+  const [said, ...rest] = message.split("; ");
+  notices.show("quota", { message: said, advice: rest.join("; ") });
 }
 
 /** Does it, with the button out of reach meanwhile; a refusal becomes a notice of this owner. */
@@ -81,7 +89,10 @@ function welcome() {
   byId("who").hidden = true;
   byId("link").hidden = true;
   byId("welcome").hidden = false;
-  byId("name").focus();
+  byId("sign-in").hidden = signInPage !== null;
+  byId("sign-in-page").hidden = signInPage === null;
+  if (signInPage === null) return byId("name").focus();
+  byId("sign-in-link").href = address(signInPage);
 }
 
 function leave() {
@@ -362,8 +373,10 @@ setInterval(() => { if (shown?.status.state === "running") setText(byId("elapsed
 async function begin() {
   try {
     const found = await persistently(() => get("who"), () => visit === 0);
+    signInPage = found?.signIn ?? null;
     return found && await enter(found.name);
   } catch (error) {
+    signInPage ??= error.signIn ?? null;
     if (!(error instanceof ApiError) || error.code !== "notFound") return showError("page-data", error);
   }
   // only a site for development knows names; any other has its own page for signing in

@@ -28,8 +28,8 @@ const theirs = (report) => Object.fromEntries(Object.entries(report ?? {}).filte
 /** A status for the page, with what the run reports beside it. */
 const flat = (status) => ({ ...theirs(status.parallelStatus), ...status });
 
-/** onChange(run), onListed(): there are more, onError(error, run), onSignIn(params): a run that was just started goes on only after its user has signed in to a cluster. */
-export function runsStore({ onChange, onError, onListed = () => {}, onSignIn = () => {} }) {
+/** onChange(run), onListed(): there are more, onError(error, run), onWarning(sentence): a run was accepted with a warning, onSignIn(params): a run that was just started goes on only after its user has signed in to a cluster. */
+export function runsStore({ onChange, onError, onListed = () => {}, onSignIn = () => {}, onWarning = () => {} }) {
   const runs = new Map();
   let apps = new Map();
   let timer = 0;
@@ -163,6 +163,7 @@ export function runsStore({ onChange, onError, onListed = () => {}, onSignIn = (
     rememberValues(said.computeJid, values);
     const run = hear(said);
     if (first) onSignIn(first.params);
+    if (said.quotaWarning) onWarning(said.quotaWarning);
     return run;
   }
 

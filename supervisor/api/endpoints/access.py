@@ -1,12 +1,33 @@
-"""API tokens, the sender's own identity, and the audit trail."""
+"""API tokens, device logins, the sender's own identity, and the audit trail.
 
+The sender of the first two requests of a device login has no token yet, so they have no body: bodies
+of unknown senders are never read.
+"""
+
+from collections.abc import Iterable
 from typing import Any
+
+import msgspec
 
 from ....db.events.access_fold import ApiToken
 from ....db.records.event_text import data
-from ....protocol.api.requests import AuditPage, TokenCreate, TokenList, TokenRevoke
+from ....protocol.api.requests import (
+    AuditPage,
+    DeviceAnswer,
+    DeviceShow,
+    DeviceStart,
+    TokenCreate,
+    TokenList,
+    TokenRevoke,
+)
 from ....protocol.errors import Refusal
+from ...access.authentication import Access
+from ...access.device_logins import DeviceLogin, DeviceLogins
+from ...access.principal import Principal
+from ...runs.request_validation import parse_body
 from ..transport.request_handler import Handler
+
+_BEARER = "Bearer "
 
 
 async def whoami(h: Handler) -> Any:
@@ -16,7 +37,7 @@ async def whoami(h: Handler) -> Any:
         "uid": me.uid,
         "role": me.role,
         "scopes": sorted(me.scopes),
-        "token": None if me.token is None else _row(h, me.token),
+        "token": None if me.token is None else token_row(h, me.token),
     }
 
 
@@ -24,32 +45,90 @@ async def token_create(h: Handler) -> Any:
     request: TokenCreate = h.parsed(TokenCreate)
     h.log_call("tokenCreate", request.uid, request.uid)
     access = h.services.access
-    if "admin" in request.scopes and access.users.role(request.uid) == "user":
-        raise Refusal(
-            "forbidden",
-            f"user {request.uid} is no administrator, so a token cannot have the scope admin",
-        )
+    check_admin_scope(access, request.uid, request.scopes)
     text, token = await access.tokens.create(
         h.principal, request.uid, request.name, dict.fromkeys(request.scopes), request.expires_secs
     )
-    return {"state": "ok", "secret": str(text), **_row(h, token)}
+    return {"state": "ok", "secret": str(text), **token_row(h, token)}
+
+
+def check_admin_scope(access: Access, uid: str, scopes: Iterable[str]) -> None:
+    """Raise Refusal("forbidden") for the scope admin of a user without a role."""
+    if "admin" in scopes and access.users.role(uid) == "user":
+        raise Refusal(
+            "forbidden",
+            f"user {uid} is no administrator, so a token cannot have the scope admin",
+        )
 
 
 async def token_list(h: Handler) -> Any:
     request: TokenList = h.parsed(TokenList)
     return {
         "state": "ok",
-        "tokens": [_row(h, token) for token in h.services.access.tokens.of(request.uid)],
+        "tokens": [token_row(h, token) for token in h.services.access.tokens.of(request.uid)],
     }
 
 
 async def token_revoke(h: Handler) -> Any:
     request: TokenRevoke = h.parsed(TokenRevoke)
     h.log_call("tokenRevoke", request.id, request.uid)
-    token = await h.services.access.tokens.revoke(
+    token, others = await h.services.access.tokens.revoke(
         h.principal, request.uid, request.id, request.reason
     )
-    return {"state": "ok", **_row(h, token)}
+    return {"state": "ok", **token_row(h, token), "alsoRevoked": [t.id for t in others]}
+
+
+async def device_start(h: Handler) -> Any:
+    lifetime = h.argument("expiresSecs")
+    try:
+        secs = None if lifetime is None else float(lifetime)
+    except ValueError:
+        raise Refusal("badRequest", "expiresSecs must be a number of seconds") from None
+    given = {"name": h.argument("name"), "scopes": h.arguments("scope"), "expiresSecs": secs}
+    request = parse_body(msgspec.json.encode(given), DeviceStart)
+    return {
+        "state": "ok",
+        **_logins(h).begin(
+            _peer(h), request.name, dict.fromkeys(request.scopes), request.expires_secs
+        ),
+    }
+
+
+async def device_token(h: Handler) -> Any:
+    code = h.request.headers.get("Authorization", "").removeprefix(_BEARER)
+    found = await _logins(h).poll(_peer(h), code)
+    if isinstance(found, DeviceLogin):
+        return {"state": "authorizationPending", "interval": found.interval}
+    text, token = found
+    h.log_call("deviceToken", token.id, token.uid)
+    return {"state": "ok", "secret": str(text), **token_row(h, token)}
+
+
+async def device_show(h: Handler) -> Any:
+    request: DeviceShow = h.parsed(DeviceShow)
+    login = _logins(h).find(request.uid, request.user_code)
+    return {
+        "state": "ok",
+        "userCode": login.user_code,
+        "name": login.name,
+        "scopes": list(login.scopes),
+        "expiresSecs": login.expires_secs,
+        "address": login.address,
+    }
+
+
+async def device_answer(h: Handler) -> Any:
+    request: DeviceAnswer = h.parsed(DeviceAnswer)
+    logins = _logins(h)
+    login = logins.find(request.uid, request.user_code)
+    if request.approve:
+        check_admin_scope(h.services.access, request.uid, login.scopes)
+    h.log_call("deviceApprove" if request.approve else "deviceDeny", login.name, request.uid)
+    by = h.principal
+    if by.uid is None:  # a front end, for the person who is signed in there
+        by = Principal(uid=request.uid, role="secretHolder")
+    logins.answer(login, by, request.uid, approve=request.approve)
+    return {"state": "ok", "name": login.name, "approved": request.approve}
 
 
 async def audit(h: Handler) -> Any:
@@ -60,7 +139,7 @@ async def audit(h: Handler) -> Any:
     return {"state": "ok", "events": data(found), "next": after}
 
 
-def _row(h: Handler, token: ApiToken) -> dict[str, Any]:
+def token_row(h: Handler, token: ApiToken) -> dict[str, Any]:
     """Return a token without its digest."""
     now = h.runs.now().wall
     status = "live" if token.live(now) else "revoked" if token.revoked_at is not None else "expired"
@@ -74,3 +153,13 @@ def _row(h: Handler, token: ApiToken) -> dict[str, Any]:
         "createdBy": token.by,
         "status": status,
     }
+
+
+def _logins(h: Handler) -> DeviceLogins:
+    logins = h.services.device_logins
+    assert logins is not None
+    return logins
+
+
+def _peer(h: Handler) -> str:
+    return h.request.remote_ip or ""

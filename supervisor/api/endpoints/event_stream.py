@@ -42,7 +42,7 @@ async def _send_all(h: Handler, pages: AsyncIterator[list[Stored]]) -> None:
     try:
         async for page in pages:
             if not h.admitted():
-                h.log("an event stream ended: its API token is not valid any more")
+                h.log("an event stream ended: its API token or secret is not valid any more")
                 h.cut()
                 return
             h.write("".join(map(_sse, page)) or ": nothing new\n\n")

@@ -3,12 +3,12 @@
 import asyncio
 import hashlib
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
-from ....protocol.api.requests import RunDescription, RunMany, RunSpec
+from ....protocol.api.requests import RunDescription, RunSimulation, RunSpec
 from ....protocol.errors import CODES, Refusal
 from ....protocol.ids import derived_id
 from ....protocol.jobs.status import CANCELED, COMPLETED, ERROR
@@ -35,8 +35,11 @@ async def run_description(h: Handler) -> Any:
     return await submit(h.runs, request)
 
 
-async def submit(service: RunService, request: RunDescription) -> dict[str, Any]:
+async def submit(
+    service: RunService, request: RunDescription, config: str | msgspec.UnsetType = msgspec.UNSET
+) -> dict[str, Any]:
     """Submit a job description. Return the replies of the runs by job name when they are durable.
+    config: the text from which it was made, kept with its runs.
 
     Raises Refusal; if the description has any problem, nothing is stored.
     """
@@ -51,8 +54,7 @@ async def submit(service: RunService, request: RunDescription) -> dict[str, Any]
         raise Refusal(
             "badRequest", e.sentence, {"problems": e.problems, "warnings": e.warnings}
         ) from None
-    specs = tuple(spec for job in jobs for spec in job.specs)
-    replies = await service.submit_many(RunMany(req_id=request.req_id, runs=specs))
+    replies = await service.submit_each(_requests(request.req_id, jobs, config))
     _check_replies(replies)
     left = iter(replies)
     return {
@@ -60,6 +62,15 @@ async def submit(service: RunService, request: RunDescription) -> dict[str, Any]
         "jobs": {job.job.name: list(itertools.islice(left, len(job.specs))) for job in jobs},
         "warnings": warnings,
     }
+
+
+def _requests(
+    req_id: str, jobs: Sequence[JobRuns], config: str | msgspec.UnsetType
+) -> Iterator[RunSimulation]:
+    runs = ((job.job.unique, spec) for job in jobs for spec in job.specs)
+    for n, (unique, spec) in enumerate(runs):
+        spec = msgspec.structs.replace(spec, config=config)
+        yield RunSimulation(req_id=f"{req_id}.{n}", run=spec, only_new=unique or msgspec.UNSET)
 
 
 def _job_runs(

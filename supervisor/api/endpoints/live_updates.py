@@ -49,6 +49,10 @@ async def job_changes(h: Handler) -> Any:
         async with contextlib.aclosing(stream):
             try:
                 async for lines in stream:
+                    if not h.admitted():
+                        h.log("a stream of changes ended: its secret is not valid any more")
+                        h.cut()
+                        return None
                     h.write(lines)
                     await h.send()
             except tornado.iostream.StreamClosedError:
@@ -58,9 +62,8 @@ async def job_changes(h: Handler) -> Any:
 
 
 def _subscription(h: Handler) -> Subscription:
-    uid = tickets.verify(
-        h.services.secret, h.request.headers.get(tickets.HEADER, ""), h.runs.now().wall
-    )
+    ticket, now = h.request.headers.get(tickets.HEADER, ""), h.runs.now().wall
+    uid = h.services.secret.try_all(lambda keys: tickets.verify(keys, ticket, now))
     jids = tuple(dict.fromkeys(parse("computeJid", jid) for jid in h.arguments("computeJid")))
     if len(jids) > MOST_JOBS:
         raise Refusal("badRequest", f"a stream takes at most {MOST_JOBS} computeJids")

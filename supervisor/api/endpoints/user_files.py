@@ -15,7 +15,9 @@ async def begin_upload(h: Handler) -> Sink:
     h.log_call("uploadLibFile", f"{uid}-{type_}", uid)
     if h.runs.draining:
         raise Refusal("draining", "the supervisor is stopping")
-    return await h.services.uploads.begin(uid, type_, name)
+    declared = h.request.headers.get("Content-Length", "")
+    size = int(declared) if declared.isdecimal() else 0
+    return await h.services.uploads.begin(uid, type_, name, size)
 
 
 async def lib_file(h: Handler) -> Any:

@@ -35,6 +35,8 @@ class Subject(enum.Enum):
     BODY = enum.auto()
     #: the same; without it, administrators get data of all users, and others their own
     BODY_OR_ALL = enum.auto()
+    #: the same; without it, group admins get the data of their members and their own
+    BODY_OR_MEMBERS = enum.auto()
     #: the field `run.uid`, or `uid` of each of `runs`
     RUN = enum.auto()
     RUNS = enum.auto()
@@ -42,6 +44,10 @@ class Subject(enum.Enum):
     QUERY = enum.auto()
     #: the query arguments `uid` and `computeJid`; without both as in BODY_OR_ALL
     QUERY_OR_ALL = enum.auto()
+    #: the part `{uid}` of the path
+    PATH = enum.auto()
+    #: the query argument `username`, which may list several; without it as in BODY_OR_ALL
+    USERNAMES_OR_ALL = enum.auto()
 
 
 class Rights(NamedTuple):
@@ -98,7 +104,7 @@ async def check_subjects(
     query: Callable[[str], str | None],
 ) -> bytes:
     """Return the body of the request, with its user. When this returns, acts for other users are
-    on record. Raises Refusal.
+    on record. query: returns an argument of the query, or for PATH a part of the path. Raises Refusal.
     """
     found = await _found(principal, rights.subject, body, query)
     others: dict[str, str | None] = {}
@@ -119,18 +125,23 @@ async def _found(
     match subject:
         case Subject.NOBODY | Subject.ALL:
             return _Found((), body)
-        case Subject.QUERY:
+        case Subject.USERNAMES_OR_ALL:
+            names = [n for n in (query("username") or "").split(",") if n]
+            return _Found([(name, None) for name in names], body)
+        case Subject.QUERY | Subject.PATH:
             return _Found(_one(query("uid"), None), body)
         case Subject.QUERY_OR_ALL:
             jid = query("computeJid")
             owner = () if jid is None else ((jid.partition("-")[0], jid),)
             return _Found((*_one(query("uid"), None), *owner), body)
-        case Subject.BODY | Subject.BODY_OR_ALL:
+        case Subject.BODY | Subject.BODY_OR_ALL | Subject.BODY_OR_MEMBERS:
             named = _decoded(body, _Named)
             own = principal.uid
             if named.uid is None and own is not None:
-                if subject is Subject.BODY_OR_ALL and principal.all_users:
+                if subject is not Subject.BODY and principal.all_users:
                     return _Found((), body)
+                if subject is Subject.BODY_OR_MEMBERS and principal.role == "groupAdmin":
+                    return _Found([(uid, None) for uid in sorted(principal.members)], body)
                 named.uid, body = own, _with_uid(body, own)
             return _Found(_one(named.uid, named.compute_jid), body)
         case Subject.RUN:

@@ -7,6 +7,7 @@ answered as `internal`.
 import asyncio
 import functools
 import inspect
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -22,11 +23,14 @@ from ....protocol.redaction import REDACTED
 from ....protocol.wire.handshake import ACTOR, FRONT_END
 from ....runtime.connections.http_server import answer_unread, authenticated
 from ....runtime.log.logger import Log
+from ....service.site.secret_rotation import RotatedSecret
 from ...access.authentication import Access
+from ...access.device_logins import DeviceLogins
 from ...access.principal import Principal, RouteScope
 from ...agents.calls import Calls
 from ...clusters.inventory import ClusterInventory
 from ...clusters.sign_in import SignIns
+from ...files.disk_usage import DiskUsage
 from ...files.log_compaction import LogCompaction
 from ...files.retention_sweeper import RetentionSweeper
 from ...files.uploads import Uploads
@@ -42,6 +46,7 @@ from .authorization import Rights, Subject, check_route, check_subjects
 from .response_limits import STALL_SECS, ResponseLimits
 
 _NO_LIMIT = 2**62
+_PART = re.compile(r"\{([a-z]+)\}")
 #: Number of bytes of a refused body that are read and discarded before the connection is closed.
 _DISCARD_LIMIT = 4 * MAX_BODY
 
@@ -52,7 +57,7 @@ class ApiContext(NamedTuple):
     access: authenticates senders. secret: of front ends; it signs the tickets of their pages. unsent: memory of answers that
     clients have not read yet. sign_ins, clusters: None without clusters. known: names with which
     `trace` finds agents and containers. logs_written: returns when the log files are up to date, or
-    after a second.
+    after a second. disk: the disk usage of users.
     """
 
     runs: RunService
@@ -61,7 +66,7 @@ class ApiContext(NamedTuple):
     uploads: Uploads
     leases: Leases
     access: Access
-    secret: str
+    secret: RotatedSecret
     unsent: ResponseLimits
     metering: UsageSamples
     monitoring: MetricsExporter
@@ -72,6 +77,8 @@ class ApiContext(NamedTuple):
     logs_written: Callable[[], object] = lambda: None
     retention: RetentionSweeper | None = None
     log_compaction: LogCompaction | None = None
+    disk: DiskUsage | None = None
+    device_logins: DeviceLogins | None = None
 
 
 class Sink(Protocol):
@@ -87,11 +94,12 @@ class Sink(Protocol):
 
 
 class Route(NamedTuple):
-    """One address. path: a regular expression. scope: that the sender needs; None if the address
+    """One address. path: a regular expression, in which `{name}` stands for a part. scope: that the sender needs; None if the address
     is open to senders without a secret or token. subject: where its requests name their users.
     sink: opens the receiver of a PUT body. monitors: the monitoring token is accepted, too.
     streams: the answer lasts as long as the client reads. quick: `quick_posts` may answer: the
     action uses only `parsed`, `log_call`, `on_gone`, `owner`, `services`, `runs` and `log`.
+    errors: returns the body for a refusal.
     """
 
     path: str
@@ -103,6 +111,12 @@ class Route(NamedTuple):
     monitors: bool = False
     streams: bool = False
     quick: bool = False
+    errors: Callable[[Refusal], Any] = Refusal.body
+
+    @property
+    def pattern(self) -> str:
+        """Return the path as a regular expression."""
+        return _PART.sub(r"(?P<\1>[^/~]+)", self.path)
 
     @property
     def rights(self) -> Rights:
@@ -220,16 +234,16 @@ class Handler(tornado.web.RequestHandler):
         self.set_header("X-Content-Type-Options", "nosniff")
         self.clear_header("Server")
 
-    async def post(self) -> None:
+    async def post(self, **_: str) -> None:
         await self._answer()
 
-    async def get(self) -> None:
+    async def get(self, **_: str) -> None:
         await self._answer()
 
-    async def put(self) -> None:
+    async def put(self, **_: str) -> None:
         await self._answer()
 
-    async def delete(self) -> None:
+    async def delete(self, **_: str) -> None:
         await self._answer()
 
     async def _answer(self) -> None:
@@ -252,7 +266,7 @@ class Handler(tornado.web.RequestHandler):
         except (tornado.iostream.StreamClosedError, asyncio.CancelledError):
             raise
         except Exception as e:
-            self._json(500, self._internal(e).body())
+            self._json(500, self.route.errors(self._internal(e)))
 
     def _as_refusal(self, error: Refusal | tornado.web.HTTPError) -> Refusal:
         if isinstance(error, Refusal):
@@ -272,7 +286,7 @@ class Handler(tornado.web.RequestHandler):
         self._count(refusal)
         if "retryAfterSecs" in refusal.more:
             self.set_header("Retry-After", str(refusal.more["retryAfterSecs"]))
-        self._json(refusal.http, refusal.body())
+        self._json(refusal.http, self.route.errors(refusal))
 
     def _count(self, refusal: Refusal) -> None:
         self.runs.counters.add("refused." + refusal.code)
@@ -281,7 +295,7 @@ class Handler(tornado.web.RequestHandler):
     def _unread(self, refusal: Refusal) -> tuple[int, bytes]:
         """Count a refusal of which the sender's API token is the reason. Return the answer."""
         self._count(refusal)
-        return refusal.http, msgspec.json.encode(refusal.body())
+        return refusal.http, msgspec.json.encode(self.route.errors(refusal))
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """Give Tornado's own error responses a code and a sentence."""
@@ -338,7 +352,7 @@ class Handler(tornado.web.RequestHandler):
             self.route.rights,
             self.request.remote_ip or "",
             given,
-            self.argument,
+            self.part if self.route.subject is Subject.PATH else self.argument,
         )
         if body is not given:
             self.forget_body()
@@ -391,6 +405,19 @@ class Handler(tornado.web.RequestHandler):
             subject is Subject.QUERY_OR_ALL and not self.principal.all_users
         )
         return self.principal.uid if own and name == "uid" else None
+
+    def part(self, name: str) -> str:
+        """Return a part of the path, decoded."""
+        part: str = self.path_kwargs[name]
+        return part
+
+    def reply(self, code: int, body: Any) -> None:
+        """Answer with this HTTP code instead of 200."""
+        self._json(code, body)
+
+    @property
+    def raw_body(self) -> bytes:
+        return bytes(self._body)
 
     def arguments(self, name: str) -> list[str]:
         """Return all values of a query argument, in order. Raises Refusal("badRequest")."""

@@ -8,6 +8,7 @@ import msgspec
 
 from ....drivers.contracts import FoundState
 from ....protocol.api.requests import RunCancel, RunRelease, RunSimulation
+from ....protocol.errors import Refusal
 from ....protocol.ids import AgentKey
 from ....protocol.wire.messages import Alive, RunStatusUpdate, Snapshot, ToSupervisor
 from .causes import Cause
@@ -29,7 +30,8 @@ class Submit(msgspec.Struct, frozen=True):
     """A run request. `handle` identifies the caller; `known` is the result of an earlier request
     with the same reqId.
 
-    taken: another kind of request used this reqId.
+    taken: another kind of request used this reqId. refused: why the user may start no new run now;
+    a run that exists is not affected.
     """
 
     handle: int
@@ -37,6 +39,7 @@ class Submit(msgspec.Struct, frozen=True):
     run_dir: str
     known: tuple[str, int] | None = None
     taken: bool = False
+    refused: Refusal | None = None
 
 
 class Cancel(msgspec.Struct, frozen=True):

@@ -44,6 +44,12 @@ class AgentLeaveDeadline(msgspec.Struct, frozen=True, tag=True):
     key: AgentKey
 
 
+class HoursCheck(msgspec.Struct, frozen=True, tag=True):
+    """Runs of this agent wait because their user has used up the hours of a month."""
+
+    key: AgentKey
+
+
 class QueueGiveUp(msgspec.Struct, frozen=True, tag=True):
     """More queued runs of an agent that cannot be started must end: those with a submission number
     below `before`.
@@ -140,6 +146,7 @@ AgentTimer = (
     | AgentReturnDeadline
     | AgentIdleDeadline
     | AgentLeaveDeadline
+    | HoursCheck
     | QueueGiveUp
     | SnapshotDeadline
 )

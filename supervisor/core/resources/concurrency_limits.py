@@ -1,20 +1,23 @@
 """Concurrency limits: the slots that a run must hold before its task is placed.
 
-A ticket takes its pools in a fixed order (its job, array, op, run directory, CPU), which makes
+A ticket takes its pools in a fixed order (its job, array, user, op, run directory, CPU), which makes
 deadlocks impossible. The CPU pools are for all users, who take turns by `fair_share`; each other
 pool is for runs of one user. Within an account, or a pool of one user, the lowest number (order of
-submission) goes first, regardless of earlier pools. Pools exist only while they have holders or waiters, so memory follows live runs.
+submission) goes first, regardless of earlier pools. Pools exist only while they have holders or waiters, so memory follows
+live runs. A `UserTotal` has no slots: a ticket takes a portion of it. One whose portion can never fit
+waits apart (`NEVER`) and lets the others pass.
 Functions on plain data; deterministic.
 """
 
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import msgspec
 
 from .fair_share import Account, FairShare, ShareRules
-from .limit_pools import CpuPool, LimitPool, without_slots
+from .limit_pools import CpuPool, LimitPool, UserTotal, without_slots
 
 #: (computeJid, serial)
 RunKey = tuple[str, int]
@@ -22,22 +25,37 @@ RunKey = tuple[str, int]
 WaitingLine = list[tuple[int, RunKey]]
 #: The account of all runs that wait for a pool of one user.
 NOBODY = Account("", "")
+#: The account of runs that wait for a total of their user and need more than all of it.
+NEVER = Account("", "never")
+#: A limit for runs without one.
+UNLIMITED = 2**62
+
+
+class Portion(NamedTuple):
+    """The amount that a ticket takes of a total, and the limit of the total for it."""
+
+    amount: int
+    most: int = UNLIMITED
+
+
+Portions = Mapping[UserTotal, Portion]
 
 
 class Pool(msgspec.Struct):
     """in_use: number of holders by queue, in CPU pools. lines: waiting runs by account, none empty;
-    in a pool of one user all are of `NOBODY`.
+    in a pool of one user all are of `NOBODY` or `NEVER`. used: the portions of the holders.
     """
 
     capacity: int
     holders: set[RunKey] = msgspec.field(default_factory=set)
     in_use: dict[str, int] = msgspec.field(default_factory=dict)
     lines: dict[Account, WaitingLine] = msgspec.field(default_factory=dict)
+    used: int = 0
 
     @property
     def waiting(self) -> dict[Account, int]:
-        """Return the number of the first waiting run of each account."""
-        return {account: line[0][0] for account, line in self.lines.items()}
+        """Return the number of the first waiting run of each account, except those that never fit."""
+        return {account: line[0][0] for account, line in self.lines.items() if account != NEVER}
 
     def join(self, account: Account, number: int, ticket: RunKey) -> None:
         insort(self.lines.setdefault(account, []), (number, ticket))
@@ -55,9 +73,13 @@ class LimitClaim(msgspec.Struct):
     account: Account
     #: number of held pools, from the front of `pools`
     held: int = 0
+    portions: Portions = {}
 
     def account_in(self, limit: LimitPool) -> Account:
         """Return the account that waits for the pool."""
+        if isinstance(limit, UserTotal):
+            portion = self.portions[limit]
+            return NEVER if portion.amount > portion.most else NOBODY
         return self.account if isinstance(limit, CpuPool) else NOBODY
 
 
@@ -65,17 +87,15 @@ class LimitWait(msgspec.Struct, frozen=True):
     """Why a ticket waits: for this pool, while `holders` use its capacity.
 
     ahead: earlier tickets of the same account that wait for this pool now; others may go first (see
-    `queue_position`).
+    `queue_position`). in_use, wanted: slots, or the portions of the holders and of the ticket.
     """
 
     pool: LimitPool
     ahead: int
     holders: frozenset[RunKey]
     capacity: int
-
-    @property
-    def in_use(self) -> int:
-        return len(self.holders)
+    in_use: int
+    wanted: int = 1
 
 
 class ConcurrencyLimits(msgspec.Struct):
@@ -93,11 +113,14 @@ def request(
     number: int,
     pools: tuple[LimitPool, ...],
     account: Account = NOBODY,
+    portions: Mapping[UserTotal, Portion] = {},
 ) -> list[RunKey]:
     """Request all of `pools`. Return the tickets that now hold all their pools (this one, or none)."""
     if ticket in slots.claims:
         return []
-    slots.claims[ticket] = LimitClaim(number=number, pools=pools, account=account)
+    slots.claims[ticket] = LimitClaim(
+        number=number, pools=pools, account=account, portions=portions
+    )
     return _advance(slots, [ticket])
 
 
@@ -109,13 +132,14 @@ def restore(
     released: Iterable[LimitPool] = (),
     account: Account = NOBODY,
     ago: float = 0.0,
+    portions: Mapping[UserTotal, Portion] = {},
 ) -> None:
     """Record slots that were held before a restart, even above capacity. `released` were released
     since. ago: how long the slots are held, in seconds.
     """
     kept = tuple(p for p in pools if p not in released)
     claim = slots.claims[ticket] = LimitClaim(
-        number=number, pools=kept, account=account, held=len(kept)
+        number=number, pools=kept, account=account, held=len(kept), portions=portions
     )
     for limit in kept:
         _hold(slots, claim, limit, ticket, ago)
@@ -212,11 +236,15 @@ def wait_of(slots: ConcurrencyLimits, ticket: RunKey) -> LimitWait | None:
         return None
     limit = claim.pools[claim.held]
     pool = slots.pools[limit]
+    total = isinstance(limit, UserTotal)
+    wanted, capacity = claim.portions[limit] if isinstance(limit, UserTotal) else (1, pool.capacity)
     return LimitWait(
         limit,
         bisect_left(pool.lines[claim.account_in(limit)], (claim.number, ticket)),
         frozenset(pool.holders),
-        pool.capacity,
+        capacity,
+        pool.used if total else len(pool.holders),
+        wanted,
     )
 
 
@@ -254,8 +282,11 @@ def violations(slots: ConcurrencyLimits) -> list[str]:
                 out.append(f"the queue of {limit} is out of order")
         if not pool.holders and not pool.lines:
             out.append(f"{limit} is kept though unused")
-        if len(pool.holders) < pool.capacity and _next(slots, pool) is not None:
+        if _first(slots, limit, pool) is not None:
             out.append(f"{limit} has room and somebody waits")
+        portions = (slots.claims[t].portions for t in pool.holders if t in slots.claims)
+        if isinstance(limit, UserTotal) and pool.used != sum(p[limit].amount for p in portions):
+            out.append(f"{limit} counts {pool.used}, and its holders have another sum")
         if isinstance(limit, CpuPool):
             queues = Counter(slots.claims[t].account.queue for t in pool.holders)
             if queues != pool.in_use:
@@ -284,7 +315,7 @@ def _advance(slots: ConcurrencyLimits, tickets: list[RunKey]) -> list[RunKey]:
         while claim.held < len(claim.pools):
             limit = claim.pools[claim.held]
             pool = _pool(slots, limit)
-            if len(pool.holders) >= pool.capacity or not _is_next(slots, pool, claim, ticket):
+            if not _has_room(pool, limit, claim) or not _is_next(slots, pool, claim, ticket):
                 pool.join(claim.account_in(limit), claim.number, ticket)
                 break
             _hold(slots, claim, limit, ticket)
@@ -292,6 +323,25 @@ def _advance(slots: ConcurrencyLimits, tickets: list[RunKey]) -> list[RunKey]:
         else:
             done.append(ticket)
     return done
+
+
+def _has_room(pool: Pool, limit: LimitPool, claim: LimitClaim) -> bool:
+    """Return whether the claim fits into what is free of the pool."""
+    if isinstance(limit, UserTotal):
+        portion = claim.portions[limit]
+        return pool.used + portion.amount <= portion.most
+    return len(pool.holders) < pool.capacity
+
+
+def _first(slots: ConcurrencyLimits, limit: LimitPool, pool: Pool) -> tuple[Account, RunKey] | None:
+    """Return the run that gets what is free of the pool, with its account, or None."""
+    if not isinstance(limit, UserTotal) and len(pool.holders) >= pool.capacity:
+        return None  # the usual case
+    account = _next(slots, pool)
+    if account is None:
+        return None
+    ticket = pool.lines[account][0][1]
+    return (account, ticket) if _has_room(pool, limit, slots.claims[ticket]) else None
 
 
 def _is_next(slots: ConcurrencyLimits, pool: Pool, claim: LimitClaim, ticket: RunKey) -> bool:
@@ -331,6 +381,8 @@ def _hold(
         queue = claim.account.queue
         pool.in_use[queue] = pool.in_use.get(queue, 0) + 1
         slots.fair.begin(ticket, claim.account, 1.0, ago)
+    if ticket not in pool.holders and isinstance(limit, UserTotal):
+        pool.used += claim.portions[limit].amount
     pool.holders.add(ticket)
 
 
@@ -342,6 +394,8 @@ def _drop(slots: ConcurrencyLimits, claim: LimitClaim, limit: LimitPool, ticket:
         if not pool.in_use[queue]:
             del pool.in_use[queue]
         slots.fair.end(ticket)
+    if ticket in pool.holders and isinstance(limit, UserTotal):
+        pool.used -= claim.portions[limit].amount
     pool.holders.discard(ticket)
 
 
@@ -373,13 +427,9 @@ def _leave(
 def _grant(slots: ConcurrencyLimits, limit: LimitPool) -> list[RunKey]:
     out: list[RunKey] = []
     pool = slots.pools.get(limit)
-    while (
-        pool is not None
-        and len(pool.holders) < pool.capacity
-        and (account := _next(slots, pool)) is not None
-    ):
-        number, ticket = pool.lines[account][0]
-        pool.leave(account, number, ticket)
+    while pool is not None and (first := _first(slots, limit, pool)) is not None:
+        account, ticket = first
+        pool.leave(account, slots.claims[ticket].number, ticket)
         _hold(slots, slots.claims[ticket], limit, ticket)
         slots.claims[ticket].held += 1
         out.extend(_advance(slots, [ticket]))

@@ -189,8 +189,9 @@ def retry(pool: NodePool, mono: float) -> list[Allocation]:
 
 
 def next_retry(pool: NodePool) -> float | None:
-    """Return the time (monotonic) of the next retry while gangs wait: the end of the next
-    avoidance. None if no retry is needed.
+    """Return the time (monotonic) of the next retry: the end of the next avoidance, also if no gang
+    waits now, because one that begins to wait before that time sets no timer. None without
+    avoidances.
     """
     untils = (
         until
@@ -198,7 +199,7 @@ def next_retry(pool: NodePool) -> float | None:
         for avoided in (b.avoided, b.foreign)
         for until in avoided.values()
     )
-    return min(untils, default=None) if pool.queue else None
+    return min(untils, default=None)
 
 
 def wait_of(pool: NodePool, ticket: RunKey) -> UnschedulableReason | None:

@@ -4,6 +4,8 @@ A pool is its own identity: equal pools are one pool. Pools of different types a
 sizes of pools are not here, because they depend on the configuration (`World`).
 """
 
+from typing import Literal
+
 import msgspec
 
 from ....protocol.ids import AgentKey, AgentKind
@@ -30,6 +32,15 @@ class UserPool(msgspec.Struct, frozen=True, tag=True):
     at_once: int
 
 
+class UserTotal(msgspec.Struct, frozen=True, tag=True):
+    """What all runs of a user use together of one resource. Each run takes an amount of it, and its
+    plan says how much there is (`concurrency_limits.Portion`). Memory is in MB.
+    """
+
+    uid: str
+    resource: Literal["cores", "gpus", "memory"]
+
+
 class OpPool(msgspec.Struct, frozen=True, tag=True):
     """The runs of one user with this driver and agent kind. host: a cluster, None for all hosts."""
 
@@ -53,7 +64,7 @@ class CpuPool(msgspec.Struct, frozen=True, tag=True):
     host: str
 
 
-LimitPool = JobPool | ArrayPool | UserPool | OpPool | RunDirPool | CpuPool
+LimitPool = JobPool | ArrayPool | UserPool | UserTotal | OpPool | RunDirPool | CpuPool
 
 
 def cpu_pool(key: AgentKey) -> CpuPool:

@@ -16,7 +16,7 @@ from ....db.store.contract import Receipt
 from ....protocol.api.requests import RunSimulation, RunSpec
 from ....protocol.errors import Refusal
 from ....protocol.ids import compute_jid
-from ....protocol.jobs.status import COMPLETED
+from ....protocol.jobs.status import COMPLETED, PURGED
 from ..interface.effects import ReplyStatus
 from ..interface.inputs import Submit
 from ..resources import gang_allocator, host_selection, unschedulable
@@ -43,6 +43,11 @@ def submit(tx: Transaction, input_: Submit) -> None:
         )
     job = tx.world.jobs.get(jid) or Job(jid=jid)
     run = job.run
+    if run is not None and request.only_new is True and run.status != PURGED:
+        raise Refusal(
+            "nameTaken",
+            f"you have a job with the name {spec.sim_name!a} already: {jid}, which is {run.status}",
+        )
     if run is not None and _answered_by(run, request, spec):
         tx.emit(ReplyStatus(input_.handle, jid, run.serial))
         _receipt(tx, request.req_id, jid, run.serial)
@@ -54,10 +59,12 @@ def submit(tx: Transaction, input_: Submit) -> None:
         raise Refusal(
             "batchRefused", cluster_assignment.unknown_cluster_error(tx.world.policy, spec)
         )
+    if input_.refused is not None:
+        raise input_.refused
     reason = _too_much(tx.world.policy, spec)
     if reason is not None:
         raise Refusal("resourceExceeded", reason)
-    spec = user_limits.applied(tx.world, spec)
+    spec = user_limits.applied(tx.world, spec, tx.now)
     waits = dependencies.unfinished(tx, spec, jid)
     serial = max((run.serial if run else 0) + 1, int(tx.now.wall), tx.world.policy.serial_floor)
     tx.record(

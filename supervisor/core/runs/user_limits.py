@@ -2,21 +2,28 @@
 
 import msgspec
 
+from ....db.events.reserved import by_run
 from ....protocol.api.requests import RunSpec
 from ....protocol.clusters.queues import Queues, UserLimits
 from ....protocol.errors import Refusal
 from ....protocol.ids import DEFAULT_QUEUE
+from ..interface.inputs import Now
+from ..state import user_hours
 from ..state.world import World
 
 
-def applied(world: World, spec: RunSpec) -> RunSpec:
+def applied(world: World, spec: RunSpec, now: Now) -> RunSpec:
     """Return the spec with its queue, and with the time limit of its user if it has none. Raises
-    Refusal (queueRefused, resourceExceeded, tooManyRuns).
+    Refusal (queueRefused, resourceExceeded, hoursUsedUp, tooManyRuns).
     """
     queues = world.policy.queues
-    limits = queues.limits_of(spec.active_plan)
+    limits = queues.limits_of(spec.active_plan, spec.uid)
     queue = _queue(queues, spec)
     _check_resources(limits, spec)
+    _check_totals(limits, spec)
+    hours = user_hours.used_up(world, spec.uid, spec.active_plan, now)
+    if hours is not None:
+        raise hours.refusal()
     _check_queued(world, limits, spec)
     return msgspec.structs.replace(
         spec,
@@ -46,6 +53,21 @@ def _check_resources(limits: UserLimits, spec: RunSpec) -> None:
             raise Refusal(
                 "resourceExceeded",
                 f"its roles request {wanted} {what}; the limit of this user is {most} for one run",
+            )
+
+
+def _check_totals(limits: UserLimits, spec: RunSpec) -> None:
+    """Refuse a run that could never start: it needs more than its user may have at a time."""
+    reserved = by_run(spec)
+    for what, most, wanted in (
+        ("cores", limits.total_cores, reserved.cores),
+        ("GPUs", limits.total_gpus, reserved.gpus),
+        ("MB of memory", limits.total_memory, reserved.mib or 0),
+    ):
+        if most is not None and wanted > most:
+            raise Refusal(
+                "resourceExceeded",
+                f"it requests {wanted} {what}; all runs of this user together may have {most} at a time",
             )
 
 

@@ -169,11 +169,12 @@ def _task_spec(
     directory = task_dir(run.run_dir, role.name, place.index)
     box = _container(tx, run, role, place) if spec.driver in tx.world.policy.containers else None
     queued = spec.driver in tx.world.policy.batch
-    own = task_environment.own(spec, token.jid, run.serial, token.attempt, place)
     return TaskSpec(
         command=role.command,
         run_dir=directory,
-        env={**spec.env, **role.env, **own, "PAI_WORK_DIR": directory},
+        env=task_environment.without_shared(
+            spec, token.jid, run.serial, token.attempt, place, directory
+        ),
         wrap=spec.wrap,
         time_limit_secs=_limit(tx, run),
         grace_secs=spec.grace_secs,

@@ -16,15 +16,17 @@ from ....db.events.state import Job, Run, Task
 from ....protocol.ids import AgentKey, Token
 from ....protocol.wire.messages import PortsProbed
 from ..interface import timers
-from ..interface.effects import ClearTimer
+from ..interface.effects import ClearTimer, SetTimer
 from ..resources import concurrency_limits
 from ..resources.concurrency_limits import RunKey
 from ..resources.limit_pools import LimitPool, RunDirPool
-from ..state import cluster_assignment
+from ..state import cluster_assignment, user_hours
 from ..state.transaction import Transaction
 from ..state.world import World
 from . import gang_placement, placement_ahead
 
+#: Interval in which runs that wait for hours of their user are looked at: the clock may change.
+HOURS_SECS = 600.0
 #: Runs of one agent that request slots at once. When half of them are placed, others follow.
 ASKING = 128
 
@@ -70,10 +72,34 @@ def claim_all(tx: Transaction, key: AgentKey) -> None:
             (ticket, number) for ticket, number in view.queued.items() if ticket not in view.asking
         )
         for ticket, number in list(islice(behind, free)):
+            if _waits_for_hours(tx, key, ticket):
+                return
             view.asking.add(ticket)
             tx.shortened_windows[key] = None
             pools, account = tx.world.pools_of(key, ticket), tx.world.account_of(ticket)
-            place(tx, concurrency_limits.request(tx.world.slots, ticket, number, pools, account))
+            portions = tx.world.portions_of(ticket)
+            place(
+                tx,
+                concurrency_limits.request(
+                    tx.world.slots, ticket, number, pools, account, portions
+                ),
+            )
+
+
+def _waits_for_hours(tx: Transaction, key: AgentKey, ticket: RunKey) -> bool:
+    """Return whether the user of a run has used up the hours of the month. Then the run is looked at
+    again later.
+    """
+    if not tx.world.limits_hours:
+        return False
+    run = tx.world.jobs[ticket[0]].run
+    assert run is not None
+    used_up = user_hours.used_up(tx.world, key.uid, run.spec.active_plan, tx.now)
+    if used_up is None:
+        return False
+    left = max(0.0, used_up.resets_at - tx.now.wall) + 1.0
+    tx.emit(SetTimer(timers.HoursCheck(key), min(left, HOURS_SECS)))
+    return True
 
 
 def withdraw_all(tx: Transaction, key: AgentKey) -> None:
@@ -195,16 +221,21 @@ def place(tx: Transaction, tickets: Iterable[RunKey]) -> set[AgentKey]:
     the agents whose queues became shorter.
     """
     keys: set[AgentKey] = set()
+    without_hours: set[AgentKey] = set()
     for ticket in tickets:
         run = tx.world.jobs[ticket[0]].run
         assert run is not None and run.serial == ticket[1]
         agent = placement_ahead.slot_granted(tx, ticket, run)
         if agent is not None:
             keys.add(agent)
+        elif _waits_for_hours(tx, tx.world.key_of(run), ticket):
+            without_hours.add(tx.world.key_of(run))
         elif run.spec.roles:
             gang_placement.request(tx, ticket)
         else:
             key = tx.world.key_of(run)
             placement_ahead.place(tx, key, ticket, run)
             keys.add(key)
+    for key in sorted(without_hours):
+        withdraw(tx, key, tx.world.agent(key).asking)
     return keys

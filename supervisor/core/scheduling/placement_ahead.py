@@ -18,7 +18,7 @@ from ..interface.effects import ClearTimer, SetTimer
 from ..resources import concurrency_limits
 from ..resources.concurrency_limits import RunKey
 from ..resources.limit_pools import OpPool, cpu_pool
-from ..state import cluster_assignment
+from ..state import cluster_assignment, user_hours
 from ..state.agent_state import AgentState
 from ..state.transaction import Transaction
 from . import dispatch
@@ -57,10 +57,12 @@ def fill(tx: Transaction, key: AgentKey) -> None:
 def _may_wait(tx: Transaction, run: Run) -> bool:
     """Return whether the run may wait with its agent. A run that may be held for debugging may not:
     it keeps its slot while it is held. One with a queue limit may not: only the agent would know
-    whether the run has started in time.
+    whether the run has started in time. One of a user without hours may not, either.
     """
     limit = run.spec.queue_limit_secs or tx.world.policy.queue_limit_secs
-    return not run.spec.roles and run.spec.debug_secs is None and not limit
+    if run.spec.roles or run.spec.debug_secs is not None or limit:
+        return False
+    return user_hours.used_up(tx.world, run.spec.uid, run.spec.active_plan, tx.now) is None
 
 
 def _most(tx: Transaction, key: AgentKey, view: AgentState) -> int:

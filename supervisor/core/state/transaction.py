@@ -89,6 +89,8 @@ class Transaction:
         used = increment(before, event)
         if used is not None:
             self.usage.append(used)
+            if self.world.limits_hours:
+                self.world.hours.add((used,))
         task_counts.apply(self.world.task_counts, event)
         if _active(job) != _active(before):
             self.world.active_runs[split_jid(jid)[0]] += 1 if _active(job) else -1

@@ -10,10 +10,11 @@ world and folds a new one.
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import assert_never
+from typing import Literal, assert_never
 
 import msgspec
 
+from ....db.events.reserved import by_run
 from ....db.events.state import AgentRecord, Job, PastRun, Run, Task
 from ....db.events.usage_row import UsageRow, end_of
 from ....protocol.api.requests import RunSpec
@@ -22,7 +23,7 @@ from ....protocol.ids import DEFAULT_QUEUE, AgentKey, OpId, Token, split_jid
 from ....protocol.jobs.roles import After, TaskPlace
 from ..interface.inputs import Now
 from ..resources import concurrency_limits, gang_allocator
-from ..resources.concurrency_limits import ConcurrencyLimits, RunKey
+from ..resources.concurrency_limits import UNLIMITED, ConcurrencyLimits, Portion, RunKey
 from ..resources.fair_share import Account, FairShare, Used
 from ..resources.gang_allocator import NodePool
 from ..resources.host_selection import Outages
@@ -34,9 +35,11 @@ from ..resources.limit_pools import (
     OpPool,
     RunDirPool,
     UserPool,
+    UserTotal,
     cpu_pool,
     without_slots,
 )
+from ..resources.monthly_usage import MonthlyUsage
 from . import task_counts
 from .agent_phase import AgentPhase
 from .agent_state import AgentState
@@ -114,6 +117,13 @@ class World:
         #: last state of live executions in batch schedulers
         self.batch: dict[Token, BatchState] = {}
         self.next_number = 1
+        #: resources for which somebody has a limit over all runs of a user
+        self._totals: tuple[Literal["cores", "gpus", "memory"], ...] = tuple(
+            r for r in ("cores", "gpus", "memory") if policy.queues.any_limit(f"total_{r}")
+        )
+        #: whether somebody has a limit of hours; and the hours of ended executions
+        self.limits_hours = policy.queues.any_limit("core_hours", "gpu_hours")
+        self.hours = MonthlyUsage()
 
     def _capacity(self, pool: LimitPool) -> int:
         match pool:  # the pools that every run creates come first
@@ -125,6 +135,8 @@ class World:
                 return self.policy.slots_at(driver, kind, host)
             case ArrayPool(at_once=at_once) | UserPool(at_once=at_once):
                 return at_once
+            case UserTotal():
+                return UNLIMITED  # each run has its own limit
             case _:
                 assert_never(pool)
 
@@ -195,7 +207,7 @@ class World:
 
     def pools_of(self, key: AgentKey, ticket: RunKey) -> tuple[LimitPool, ...]:
         """Return the pools that a run must hold, in the order of acquisition: job, array limit, user,
-        op slot, run directory, CPU.
+        totals of the user, op slot, run directory, CPU.
 
         The job comes first and is held until all tasks of the run have ended. The run directory is
         released at the start, because frames are read from it while the run is active. This pool
@@ -205,21 +217,42 @@ class World:
         has its own op slots.
         """
         jid, serial = ticket
-        asked = _request_of(self.jobs[jid], serial)
+        asked = request_of(self.jobs[jid], serial)
         uid, sid, _ = split_jid(jid)
         array = (ArrayPool(uid, sid, asked.at_once),) if asked.at_once is not None else ()
         queued = key.driver in self.policy.batch
         cpu = () if asked.roles and not queued else (cpu_pool(key),)
         op = OpPool(key.driver, key.kind, key.uid, key.host if queued else None)
         plan = asked.active_plan if isinstance(asked, RunSpec) else None
-        running = self.policy.queues.limits_of(plan).running
+        running = self.policy.queues.limits_of(plan, uid).running
         user = () if running is None else (UserPool(uid, running),)
-        return (JobPool(jid), *array, *user, op, RunDirPool(jid), *cpu)
+        return (JobPool(jid), *array, *user, *self.portions_of(ticket), op, RunDirPool(jid), *cpu)
+
+    def portions_of(self, ticket: RunKey) -> dict[UserTotal, Portion]:
+        """Return what a run takes of the totals of its user. Runs without a limit count, too: the
+        user may have others with one.
+        """
+        if not self._totals:
+            return {}
+        jid, serial = ticket
+        asked, uid = request_of(self.jobs[jid], serial), split_jid(jid)[0]
+        reserved = by_run(asked)
+        plan = asked.active_plan if isinstance(asked, RunSpec) else None
+        limits = self.policy.queues.limits_of(plan, uid)
+        amounts = {"cores": reserved.cores, "gpus": reserved.gpus, "memory": reserved.mib or 0}
+        out: dict[UserTotal, Portion] = {}
+        for resource in self._totals:
+            most = getattr(limits, f"total_{resource}")
+            if amounts[resource]:
+                out[UserTotal(uid, resource)] = Portion(
+                    amounts[resource], UNLIMITED if most is None else most
+                )
+        return out
 
     def account_of(self, ticket: RunKey) -> Account:
         """Return the account that a run is charged to."""
         jid, serial = ticket
-        asked = _request_of(self.jobs[jid], serial)
+        asked = request_of(self.jobs[jid], serial)
         queue = self.slots.fair.rules.name_of(asked.queue or DEFAULT_QUEUE)
         return Account(queue, split_jid(jid)[0])
 
@@ -244,11 +277,13 @@ class World:
         agents: Iterable[AgentRecord],
         usage: Iterable[UsageRow] = (),
         now: Now | None = None,
+        month: Iterable[UsageRow] = (),
     ) -> None:
         """Restore live jobs (with the position of their request, which orders them) and agents from
         the log. usage: of ended executions, for the fair share; it decays until `now`. now: None if
-        it does not matter for how long slots are held.
+        it does not matter for how long slots are held. month: the usage of the current month.
         """
+        self.hours.add(month)
         if now is not None:
             self.slots.fair.now = self.slots.fair.reference = now.mono
             self._restore_usage(usage, now)
@@ -311,14 +346,20 @@ class World:
     def _restore_holdings(
         self, job: Job, ticket: RunKey, number: int, tasks: list[Task], now: Now | None
     ) -> None:
-        run, key, asked = job.run, tasks[0].agent_key, _request_of(job, ticket[1])
+        run, key, asked = job.run, tasks[0].agent_key, request_of(job, ticket[1])
         current = run is not None and run.serial == ticket[1]
         attempt = run.attempts[-1].tasks if run is not None and current else tuple(tasks)
         self.task_counts[ticket] = task_counts.count_tasks(attempt)
         pools = self.pools_of(key, ticket)
         if all(task.waits_for_slot for task in tasks):
             concurrency_limits.restore(
-                self.slots, ticket, number, without_slots(pools), (), self.account_of(ticket)
+                self.slots,
+                ticket,
+                number,
+                without_slots(pools),
+                (),
+                self.account_of(ticket),
+                portions=self.portions_of(ticket),
             )
             if run is not None and current and run.active:
                 self.agent(key).ahead[ticket] = number
@@ -327,7 +368,14 @@ class World:
         since = min(t.placed_at if t.slot_at is None else t.slot_at for t in attempt)
         ago = 0.0 if now is None else max(0.0, now.wall - since)
         concurrency_limits.restore(
-            self.slots, ticket, number, pools, released, self.account_of(ticket), ago
+            self.slots,
+            ticket,
+            number,
+            pools,
+            released,
+            self.account_of(ticket),
+            ago,
+            self.portions_of(ticket),
         )
         if asked.roles and key.driver not in self.policy.batch:
             gang_allocator.record_placed(
@@ -345,7 +393,7 @@ def rank(number: int, run: Run) -> int:
     return number - (run.spec.priority or 0) * PRIORITY_STEP
 
 
-def _request_of(job: Job, serial: int) -> RunSpec | PastRun:
+def request_of(job: Job, serial: int) -> RunSpec | PastRun:
     """Return what the current run, or an earlier one with live tasks, requested."""
     if job.run is not None and job.run.serial == serial:
         return job.run.spec

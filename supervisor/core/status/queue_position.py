@@ -16,7 +16,15 @@ from typing import assert_never
 
 from ..resources.concurrency_limits import LimitWait, RunKey
 from ..resources.fair_share import Account
-from ..resources.limit_pools import ArrayPool, CpuPool, JobPool, OpPool, RunDirPool, UserPool
+from ..resources.limit_pools import (
+    ArrayPool,
+    CpuPool,
+    JobPool,
+    OpPool,
+    RunDirPool,
+    UserPool,
+    UserTotal,
+)
 from ..state.agent_phase import AgentPhase
 from ..state.agent_state import AgentState
 from ..state.world import World
@@ -39,6 +47,8 @@ def for_slot(world: World, wait: LimitWait, ticket: RunKey, number: int) -> int 
             return sum(_earlier(_waiting(v).values(), number) for v in views) - _among(
                 views, wait.holders, number
             )
+        case UserTotal():
+            return wait.ahead
         case UserPool(uid):
             views = [v for v in _asking(world) if v.record.key.uid == uid]
             earlier = sum(_earlier(_waiting(v).values(), number) for v in views)

@@ -17,9 +17,17 @@ from ..resources import concurrency_limits, gang_allocator, host_selection, unsc
 from ..resources.concurrency_limits import LimitWait, RunKey
 from ..resources.gang_allocator import Node
 from ..resources.host_selection import HostCapacity
-from ..resources.limit_pools import ArrayPool, CpuPool, JobPool, OpPool, RunDirPool, UserPool
+from ..resources.limit_pools import (
+    ArrayPool,
+    CpuPool,
+    JobPool,
+    OpPool,
+    RunDirPool,
+    UserPool,
+    UserTotal,
+)
 from ..runs.termination import canceled_after
-from ..state import cluster_assignment
+from ..state import cluster_assignment, user_hours
 from ..state.agent_phase import AgentPhase
 from ..state.agent_state import AgentState
 from ..state.world import World, owner
@@ -82,7 +90,7 @@ def _current(
     world: World, job: Job, run: Run, position: int, now: Now, store_fails_since: float | None
 ) -> dict[str, Any]:
     known, since = knowledge(world, job, run)
-    waits, sentence = (None, None) if run.status != PENDING else waiting(world, job, run)
+    waits, sentence = (None, None) if run.status != PENDING else waiting(world, job, run, now)
     if run.live_tasks:
         waits, sentence = _with_tasks(world, run) or (waits, sentence)
         if run.spec.driver in world.policy.batch:
@@ -221,7 +229,7 @@ def knowledge(world: World, job: Job, run: Run) -> tuple[bool, float | None]:
     return True, None
 
 
-def waiting(world: World, job: Job, run: Run) -> tuple[QueueState, str]:
+def waiting(world: World, job: Job, run: Run, now: Now) -> tuple[QueueState, str]:
     """Return (queueState, sentence with numbers) of a pending run."""
     ticket = (job.jid, run.serial)
     queued = run.spec.driver in world.policy.batch
@@ -275,6 +283,9 @@ def waiting(world: World, job: Job, run: Run) -> tuple[QueueState, str]:
     if run.spec.roles and ticket in view.asking:
         return _gang_sentence(world, run, ticket)
     if ticket in view.queued:
+        hours = user_hours.used_up(world, key.uid, run.spec.active_plan, now)
+        if hours is not None:
+            return "user_limit", f"waiting for hours: {hours.sentence}{_before_it(view, ticket)}"
         # it will need the slots that the earlier runs wait for
         before = queue_position.of_user(view, view.queued[ticket])
         return (
@@ -479,7 +490,7 @@ def _first_waits(world: World, view: AgentState) -> str:
     if wait is None:
         return "the first of which are being placed"
     match wait.pool:
-        case OpPool() | UserPool():
+        case OpPool() | UserPool() | UserTotal():
             return "the first of which wait for another run of the user to end"
         case CpuPool():
             return "the first of which wait for CPU resources"
@@ -507,6 +518,8 @@ def _slot_sentence(
                 "user_limit",
                 f"waiting for another run of this user to end: {wait.capacity} may run at once{since} ({numbers})",
             )
+        case UserTotal(resource=resource):
+            return "user_limit", _total_sentence(wait, resource, since)
         case ArrayPool():
             return (
                 "array_slot",
@@ -533,6 +546,20 @@ def _slot_sentence(
             )
         case _:
             assert_never(wait.pool)
+
+
+def _total_sentence(wait: LimitWait, resource: str, since: str) -> str:
+    """Return the sentence for a run that waits for a total of its user."""
+    unit = {"cores": "cores", "gpus": "GPUs", "memory": "MB of memory"}[resource]
+    if wait.wanted > wait.capacity:
+        return (
+            f"it needs {wait.wanted} {unit}, and all runs of this user together may have {wait.capacity}"
+            " at a time: it waits until the limit is raised, or until it is canceled"
+        )
+    return (
+        f"waiting until runs of this user release {unit}: all of them together may have {wait.capacity}"
+        f" at a time, {len(wait.holders)} runs hold {wait.in_use}, and it needs {wait.wanted}{since} ({wait.ahead} ahead)"
+    )
 
 
 def _turns(world: World, pool: CpuPool, ticket: RunKey) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 from supervisor_process import PYTHON_PATH, SupervisorProcess
 
-from jobscribe.web.server.login_sessions import Sessions
+from jobscribe.web.sign_in.login_sessions import Sessions
 
 FOLDER = Path(__file__).parents[1] / "golden_roots"
 #: Holds each root while its archive is made. The log stores absolute run directories, so a run that

@@ -20,7 +20,7 @@ from jobscribe.protocol.jobs.status import PURGED
 from jobscribe.supervisor.core.interface.timers import AgentTimer, SnapshotDeadline
 from jobscribe.supervisor.core.resources import concurrency_limits, gang_allocator
 from jobscribe.supervisor.core.resources.concurrency_limits import RunKey
-from jobscribe.supervisor.core.resources.limit_pools import RunDirPool
+from jobscribe.supervisor.core.resources.limit_pools import RunDirPool, UserTotal
 from jobscribe.supervisor.core.runs.reconciler import RESTARTED
 from jobscribe.supervisor.core.state.world import World
 from jobscribe.supervisor.core.status.run_status import status
@@ -246,8 +246,10 @@ class Checks:
             pool = world.slots.pools[wait.pool]
             queue, rules = world.account_of((job.jid, run.serial)).queue, world.slots.fair.rules
             may = rules.may_use(queue, pool.in_use.get(queue, 0), pool.capacity)
-            room = wait.in_use < pool.capacity and not wait.ahead and may
-            if wait.in_use != len(pool.holders) or room:
+            total = isinstance(wait.pool, UserTotal)
+            fits = wait.in_use + wait.wanted <= wait.capacity
+            in_use = pool.used if total else len(pool.holders)
+            if wait.in_use != in_use or (fits and not wait.ahead and may):
                 self.sim.broken(f"{job.jid} is said to wait for {wait}, and {pool}")
         if said["state"] == "pending" and said["queueState"] == "slurm" and "batch" not in said:
             self.sim.broken(f"{job.jid} is told to be in a queue, and not in which: {said}")

@@ -78,6 +78,7 @@ COINCIDENCES = (
     "a run was started in the slot of an ended one",
     "users took turns",
     "a user waited for the limit of running runs",
+    "a user waited for the limit of all cores",
     "a keeper died while runs waited with it for a slot",
     *(
         f"it was told: {why}"

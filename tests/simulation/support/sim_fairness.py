@@ -1,22 +1,29 @@
 """Fairness between users: the queues and limits of a life, and the checks after each decision."""
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from sim_clients import USERS
 
+from jobscribe.db.events.reserved import by_task
 from jobscribe.protocol.clusters.queues import Queue, Queues, UserLimits
 from jobscribe.supervisor.core.resources.concurrency_limits import Pool, RunKey
-from jobscribe.supervisor.core.resources.limit_pools import CpuPool, LimitPool, UserPool
-from jobscribe.supervisor.core.state.world import World
+from jobscribe.supervisor.core.resources.limit_pools import CpuPool, LimitPool, UserPool, UserTotal
+from jobscribe.supervisor.core.state.world import World, owner, request_of
 
 if TYPE_CHECKING:
     from simulator import Simulator
 
+#: Cores in use by a user at a time, where there is such a limit.
+TOTAL_CORES = 4
 #: The configurations of lives; the seed chooses.
 SITES = (
     *(5 * (Queues(),)),
     Queues(queues={"lab": Queue(users=USERS[:1])}, limits=UserLimits(queued=8)),
-    Queues(queues={"lab": Queue(users=USERS[:1], share=2.0)}),
+    Queues(
+        queues={"lab": Queue(users=USERS[:1], share=2.0)},
+        limits=UserLimits(total_cores=TOTAL_CORES),
+    ),
     Queues(queues={"small": Queue(users=USERS[1:2], borrow=False)}, limits=UserLimits(running=2)),
 )
 
@@ -48,6 +55,7 @@ class FairnessChecks:
         self._waiting = {limit: {a.uid for a in pool.lines} for limit, pool in pools.items()}
         self._ahead = {ticket for view in world.agents.values() for ticket in view.ahead}
         self._limits(world)
+        self._totals(world)
 
     def _granted(self, world: World, limit: LimitPool, pool: Pool) -> None:
         """Check who got a slot, except runs that an agent started in the slot of its ended one."""
@@ -64,10 +72,27 @@ class FairnessChecks:
             if len(pool.lines) > 0:
                 self.sim.time.saw("users took turns")
 
+    def _totals(self, world: World) -> None:
+        """Check that no user has more cores in use than the limit. An agent may start a run that
+        waits with it while the supervisor does not hear of the end before it.
+        """
+        most = world.policy.queues.limits.total_cores
+        in_use: Counter[str] = Counter()
+        for jid, serial in world.task_counts if most is not None else ():
+            tasks = [t for t in world.jobs[jid].live_tasks() if t.token.serial == serial]
+            if tasks and not all(t.waits_for_slot for t in tasks):
+                asked = request_of(world.jobs[jid], serial)
+                in_use[owner(jid)] += sum(by_task(asked, t.token.role).cores for t in tasks)
+        for uid, cores in in_use.items():
+            if most is not None and cores > most:
+                self.sim.broken(f"G18: {uid} has {cores} cores in use, and the limit is {most}")
+
     def _limits(self, world: World) -> None:
         for limit, pool in world.slots.pools.items():
             if isinstance(limit, UserPool) and pool.lines:
                 self.sim.time.saw("a user waited for the limit of running runs")
+            elif isinstance(limit, UserTotal) and pool.lines:
+                self.sim.time.saw("a user waited for the limit of all cores")
             elif isinstance(limit, CpuPool):
                 for queue, count in pool.in_use.items():
                     rules = world.slots.fair.rules

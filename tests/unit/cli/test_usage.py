@@ -104,7 +104,7 @@ def test_a_wrong_group_is_refused_with_the_right_ones(
     run: Run, asked: list[dict[str, Any]], by: str
 ) -> None:
     ended = run("usage", "--by", by)
-    assert ended.code == 2 and "user, queue, app, driver, kind, month, day" in ended.err
+    assert ended.code == 2 and "user, group, queue, app, driver, kind, month, day" in ended.err
     assert asked == []
 
 
@@ -113,3 +113,43 @@ def test_a_wrong_time_is_refused_before_it_is_sent(run: Run, asked: list[dict[st
     assert ended.code == 2 and "2026-01" in ended.err and asked == []
     both = run("usage", "--csv", "--json")
     assert both.code == 2 and "--csv or --json" in both.err
+
+
+DISK = {
+    "user": "user0001",
+    "state": "soft",
+    "usedBytes": 5 << 20,
+    "files": 7,
+    "softBytes": 4 << 20,
+    "hardBytes": None,
+    "complete": False,
+    "measuredAt": 1.0,
+    "largest": [{"name": f"heat/sim{n}", "bytes": (9 - n) << 10} for n in range(5)],
+}
+
+
+def test_disk_usage_names_the_quotas_and_the_largest_folders(run: Run, fake: Fake) -> None:
+    other = {**DISK, "user": "user0002", "state": "ok", "complete": True, "largest": []}
+    answer = {"users": [DISK, other], "total": {"users": 2, "usedBytes": 10 << 20, "files": 14}}
+    bodies: list[dict[str, Any]] = []
+    fake._disk_usage = lambda body: bodies.append(body) or answer
+    ended = run("usage", "--disk", "--all-users")
+    assert bodies[0].get("uid") is None and (ended.code, ended.err) == (0, "")
+    lines = [cells(line) for line in ended.out.splitlines()]
+    assert lines[1] == [
+        "user0001",
+        "5.0 MiB+",
+        "7",
+        "4.0 MiB",
+        "-",
+        "over soft",
+        "heat/sim0 9.0 KiB",
+    ]
+    assert lines[2:4] == [["heat/sim1 8.0 KiB"], ["heat/sim2 7.0 KiB"]]
+    assert lines[4] == ["user0002", "5.0 MiB", "7", "4.0 MiB", "-", "ok", "-"]
+    assert lines[5] == ["total", "10.0 MiB", "14"]
+    rows = list(csv.DictReader(io.StringIO(run("usage", "--disk", "--csv").out)))
+    assert rows[0]["usedBytes"] == str(5 << 20) and rows[0]["hardBytes"] == ""
+    assert run("usage", "--disk", "--json").json()["users"][0] == DISK
+    wrong = run("usage", "--disk", "--since", "2026-01")
+    assert wrong.code == 2 and "takes no time" in wrong.err

@@ -19,19 +19,26 @@ PAYLOAD_AND_SIGNATURE = tuple(map(base64_decode, tickets.sign("s", UID, NOW).spl
 
 def refused(ticket: str, now: float = NOW, secret: str = "s") -> str:
     with pytest.raises(Refusal) as e:
-        tickets.verify(secret, ticket, now)
+        tickets.verify((secret,), ticket, now)
     assert e.value.code == "unauthenticated"
     return e.value.sentence
 
 
 def test_a_ticket_names_its_user_for_as_long_as_it_is_good() -> None:
     ticket = tickets.sign("s", UID, NOW, 30.0)
-    assert tickets.verify("s", ticket, NOW) == tickets.verify("s", ticket, NOW + 30.0) == UID
+    assert tickets.verify(("s",), ticket, NOW) == tickets.verify(("s",), ticket, NOW + 30.0) == UID
     assert "expired" in refused(ticket, NOW + 30.1)
 
 
 def test_another_secret_opens_nothing() -> None:
     assert "not valid" in refused(tickets.sign("other", UID, NOW))
+
+
+def test_a_ticket_of_the_earlier_secret_is_valid_as_long_as_that_is() -> None:
+    ticket = tickets.sign("earlier", UID, NOW)
+    assert tickets.verify(("s", "earlier"), ticket, NOW) == UID
+    assert tickets.verify(("s", "earlier"), tickets.sign("s", UID, NOW), NOW) == UID
+    assert "not valid" in refused(ticket)
 
 
 @given(st.integers(0, 127), st.integers(0, 7))
@@ -57,7 +64,7 @@ def test_the_secret_is_not_in_it() -> None:
 def test_a_ticket_with_more_than_the_longest_life_is_refused() -> None:
     """The clock was set back since it was signed."""
     ticket = tickets.sign("s", UID, NOW, tickets.LONGEST_SECS)
-    assert tickets.verify("s", ticket, NOW) == UID
+    assert tickets.verify(("s",), ticket, NOW) == UID
     assert "expired" in refused(ticket, NOW - 0.1)
 
 

@@ -397,13 +397,20 @@ class Stage:
         self.mono += secs
 
     def submission(
-        self, run: RunSpec, *, req_id: str | None = None, serial: int = 0, force: bool = False
+        self,
+        run: RunSpec,
+        *,
+        req_id: str | None = None,
+        serial: int = 0,
+        force: bool = False,
+        only_new: bool = False,
     ) -> Submit:
         handle = next(self._handles)
         request = RunSimulation(
             req_id=req_id or f"submit-{handle:06d}",
             run=run,
             force_run=force,
+            only_new=only_new,
             compute_job_serial=serial,
         )
         return Submit(
@@ -421,11 +428,11 @@ class Stage:
         req_id: str | None = None,
         serial: int = 0,
         force: bool = False,
+        only_new: bool = False,
         **fields: Any,
     ) -> Decision:
-        return self.tell(
-            self.submission(spec(n, uid, **fields), req_id=req_id, serial=serial, force=force)
-        )
+        run, marks = spec(n, uid, **fields), {"force": force, "only_new": only_new}
+        return self.tell(self.submission(run, req_id=req_id, serial=serial, **marks))
 
     def cancel(
         self,

@@ -7,11 +7,13 @@ import json
 import os
 import stat
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from jobscribe.cli.bundle.local_files import secrets
 from jobscribe.client.api.errors import ClientError
 from jobscribe.client.async_client import AsyncClient
 from jobscribe.client.sync_client import Client
@@ -80,6 +82,26 @@ def test_a_root_that_is_named_comes_first(
     assert fake.submitted()[0]["uid"] != USER
     ended = away("job", "list", "--site", fake.url, "--root", str(fake.root))
     assert ended.code == 2 and "--root" in ended.err
+
+
+@pytest.mark.parametrize("words", [[], ["--with-token"]])
+def test_a_site_without_a_page_for_logins_asks_for_a_token_at_a_terminal(
+    away: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    def no_page(*args: object, **more: object) -> None:
+        assert words == [], "not asked"
+        raise ClientError("notFound", "this site has no page", "", False)
+
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    monkeypatch.setattr(Client, "begin_device_login", no_page)
+    monkeypatch.setattr("getpass.getpass", lambda prompt, stream: TOKEN)
+    ended = away("auth", "login", fake.url, *words)
+    assert ended.code == 0 and USER in ended.out, ended
+    assert ("has no page" in ended.err) == (words == [])
 
 
 @pytest.mark.parametrize("command", [["db", "check"], ["db", "story", "x"]])
@@ -255,3 +277,45 @@ def test_the_owner_of_the_root_is_named_when_it_acts_for_another_user(
     assert fake.actors[-1] == "EPRSqtUW"
     run("job", "list")
     assert fake.actors[-1] is None
+
+
+def test_no_secret_is_sent_over_plain_http_to_another_machine(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("0123456789abcdefghijklm")
+    options = ["--url", "http://192.0.2.1:1", "--token-file", str(tmp_path / "token")]
+    ended = run(*options, "--uid", "EPRSqtUW", "job", "list")
+    assert ended.code == 2 and "use https" in ended.err
+
+
+def test_a_rotation_without_a_supervisor_and_those_that_are_refused(
+    run: Any, tmp_path: Path
+) -> None:
+    """The commands never show a value, and a failure changes nothing."""
+    root = tmp_path / "stopped"
+    (root / "secret").mkdir(parents=True)
+    file = root / "secret" / "server"
+    file.write_text("0123456789abcdefghijklm")
+    file.chmod(0o600)
+    ended = run("--root", str(root), "secret", "rotate", "server", "--overlap", "2h")
+    new = file.read_text().strip()
+    assert ended.code == 0 and "no supervisor runs" in ended.out and len(new) == 43
+    listed = run("--root", str(root), "--json", "secret", "list")
+    server, metrics = listed.json()["items"]
+    assert server["earlier"] == 1 and server["earlierUntil"] > time.time() + 7000
+    assert "first start" in metrics["error"]
+    table = run("--root", str(root), "secret", "list")
+    assert table.code == 0
+    for words, part in (
+        (("server", "--overlap", "10s"), "at least 60 s"),
+        (("metrics",), "at its first start"),
+        ((), "NAME"),
+    ):
+        refused = run("--root", str(root), "secret", "rotate", *words)
+        assert refused.code != 0 and part in refused.err, refused
+    file.chmod(0o640)
+    refused = run("--root", str(root), "secret", "rotate", "server")
+    assert refused.code != 0 and "accessible to others" in refused.err
+    for said in (ended, listed, table, refused):
+        assert new not in said.out + said.err and "0123456789abcdef" not in said.out + said.err
+    assert file.read_text().strip() == new
+    # a bundle masks the earlier one, too
+    assert {new, "0123456789abcdefghijklm"} <= set(secrets(str(root), ()))

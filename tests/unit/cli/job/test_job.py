@@ -388,7 +388,7 @@ def test_the_list_has_commands_and_calls_the_state_as_the_status_does(run: Run, 
     assert (row["command"], row["name"]) == ("sh -c " + "y" * 100, "mine")
     heads, line = run("job", "list").out.splitlines()
     assert heads.split() == ["JOB", "STATE", "QUEUED", "DURATION", "REASON", "KIND", "COMMAND"]
-    assert line.endswith("  sh -c " + "y" * 51 + "...")
+    assert line.endswith("  mine: sh -c " + "y" * 45 + "...")
     assert run("job", "list", "--json", "--state", "error").json()["items"] == []
 
 

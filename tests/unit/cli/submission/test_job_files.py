@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jobscribe.cli.submission.job_files import checked
+from jobscribe.cli.submission.job_document import FileOptions, read_document
 from jobscribe.schema.jobs.keys import BatchKeys, JobKeys, RoleKeys
 from jobscribe.schema.structs import field_names
 
@@ -366,7 +366,7 @@ def test_a_key_that_is_there_twice_hides_no_other_problem(tmp_path: Path) -> Non
     path.write_text(
         "name: bad\nretries: {count: 1}\nroles:\n  worker: {tasks: 2, command: x, minFailed: 5}\n  worker: {command: y}\n"
     )
-    _, problems, _ = checked(str(path))
+    _, problems, _ = read_document(str(path), FileOptions())
     assert [(p.line, p.path) for p in problems] == [
         (2, "retries"),
         (4, "roles.worker.minFailed"),

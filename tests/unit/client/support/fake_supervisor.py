@@ -222,7 +222,7 @@ class FakeSupervisor:
         for text, uid in self.api_tokens.items():
             if uid == body["uid"] and text.split("_")[1] == body["id"]:
                 del self.api_tokens[text]
-                return {"state": "ok", **token_row(text, uid)}
+                return {"state": "ok", **token_row(text, uid), "alsoRevoked": []}
         raise Refused("notFound", "there is no such token")
 
     def _audit(self, body: dict[str, Any]) -> dict[str, Any]:

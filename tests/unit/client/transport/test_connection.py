@@ -16,9 +16,10 @@ from typing import Any
 import httpcore
 import pytest
 
-from jobscribe.client.api.errors import ClientError
+from jobscribe.client.api.errors import ClientError, own
 from jobscribe.client.api.requests import Call
 from jobscribe.client.async_client import AsyncClient
+from jobscribe.client.transport import endpoint as endpoint_module
 from jobscribe.client.transport.address import Address, fixed
 from jobscribe.client.transport.async_connection import AsyncConnection
 from jobscribe.client.transport.connection import Connection
@@ -321,3 +322,28 @@ def test_an_address_is_looked_up_again_after_a_failure(fake: Fake) -> None:
     made = Connection(Endpoint(lambda: places.pop(0), budget_secs=0.0))
     assert made.call(CALL).body, "another address is tried at once, without any budget"
     made.close()
+
+
+def test_the_address_is_looked_up_again_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client uses a rotated secret before the earlier one is refused. If the address cannot be
+    read at that time, the known one stays in use.
+    """
+    now, tokens = [100.0], ["first", "second"]
+    monkeypatch.setattr(endpoint_module.time, "monotonic", lambda: now[0])
+
+    def source() -> Address:
+        if not tokens:
+            raise own("noSupervisor", "the file is not there now")
+        return Address(url="http://127.0.0.1:1", token=tokens.pop(0), uid=UID)
+
+    endpoint = Endpoint(source, budget_secs=0.0)
+    assert endpoint.located().token == "first"
+    now[0] += endpoint_module.LOOK_SECS - 0.1
+    assert endpoint.located().token == "first"
+    now[0] += 0.1
+    assert endpoint.located().token == "second"
+    now[0] += endpoint_module.LOOK_SECS
+    assert endpoint.located().token == "second"
+    endpoint.forget()
+    with pytest.raises(ClientError):
+        endpoint.located()

@@ -3,6 +3,7 @@
 import pathlib
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from jobscribe.protocol.clusters.queues import Queue, Queues, UserLimits
@@ -41,10 +42,16 @@ def test_the_example_is_valid_and_names_every_key():
     path = ROOT / "etc/queues.example.yml"
     queues = queue_file.load(str(path))
     assert queues.queues["physics"] == Queue(share=3.0, plans=("physics",))
-    assert queues.limits_of("free") == UserLimits(
-        running=2, queued=100, cores=8, gpus=0, sequential=3600.0, parallel=14400.0
+    everybody = UserLimits(
+        running=64, queued=10_000, total_cores=256, disk_soft=80 * 1024, disk_hard=100 * 1024
     )
-    assert queues.limits_of("other") == UserLimits(running=64, queued=10_000)
+    assert queues.limits_of("free") == msgspec.structs.replace(
+        everybody, running=2, queued=100, cores=8, gpus=0, sequential=3600.0, parallel=14400.0
+    )
+    assert queues.limits_of("other") == everybody
+    assert queues.limits_of("other", "p1Kq8rTz") == msgspec.structs.replace(
+        everybody, gpu_hours=2000.0, disk_hard=2**20
+    )
     text = path.read_text() + (ROOT / "docs/queues.md").read_text()
     for type_ in (Queues, Queue, UserLimits):
         for field in type_.__struct_encode_fields__:
@@ -98,3 +105,36 @@ def test_a_default_time_limit_over_the_limit_of_users_is_a_contradiction(write: 
 def test_a_missing_file_is_said():
     with pytest.raises(Refusal, match="nowhere"):
         queue_file.load("/nowhere/queues.yml")
+
+
+def test_limits_that_contradict_each_other_are_reported_with_both_places(write: Write):
+    path = write(
+        "limits: {totalCores: 64, totalGpus: 2}\n"
+        "plans:\n"
+        "  big: {cores: 128}\n"
+        "  fit: {cores: 128, totalCores: 128}\n"
+        "users:\n"
+        "  user0001: {gpus: 3, diskSoft: 2GB, diskHard: 1GB}\n"
+    )
+    assert told(path) == [
+        "F:3: plans.big.cores: it is 128, and limits.totalCores is 64 for the same user; right: at most 64, or a higher limits.totalCores",
+        "F:6: users.user0001.gpus: it is 3, and limits.totalGpus is 2 for the same user; right: at most 2, or a higher limits.totalGpus",
+        "F:6: users.user0001.diskSoft: it is 2048, and users.user0001.diskHard is 1024 for the same user; right: at most 1024, or a higher users.user0001.diskHard",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        ("totalCores: 0", "totalCores"),
+        ("totalCores: many", "a whole number"),
+        ("totalMemory: 5 apples", "MB as a number"),
+        ("gpuHours: -1", "gpuHours"),
+        ("coreHours: .nan", "coreHours"),
+        ("diskHard: 0", "diskHard"),
+        ("disk: 5GB", "disk"),
+    ],
+)
+def test_a_wrong_limit_is_named(write: Write, limit: str, said: str):
+    (found,) = told(write(f"limits: {{{limit}}}\n"))
+    assert said in found

@@ -1,6 +1,7 @@
 """API tokens: valid by the supervisor's clock and durable events only, with limits."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from jobscribe.db.events.events import ACCESS, TokenCreated
 from jobscribe.db.store.memory_store import MemoryStore
 from jobscribe.protocol.api.tokens import DEFAULT_SECS, MAX_LIVE, TokenText, generate, parse
 from jobscribe.protocol.errors import Refusal
+from jobscribe.service.site.secret_rotation import opened, rotate
 from jobscribe.supervisor.access.authentication import Access
 from jobscribe.supervisor.access.principal import OPERATOR
 from jobscribe.supervisor.access.streams import StreamWriter
@@ -172,3 +174,58 @@ async def test_a_token_lives_90_days_by_default_and_no_longer_than_its_creator()
     by = a.principal(f"Bearer {text}", None, monitors=False)
     _, child = await a.tokens.create(by, ANN, "x", ("read",), None)
     assert (child.expires_at, child.by) == (WALL + DEFAULT_SECS, ANN)
+
+
+async def test_tokens_that_a_revoked_token_created_are_revoked_in_the_same_commit() -> None:
+    on, store = held()
+    a = access("s", on=on)
+
+    async def make(by: TokenText | None) -> TokenText:
+        maker = OPERATOR if by is None else a.principal(f"Bearer {by}", None, monitors=False)
+        making = asyncio.ensure_future(a.tokens.create(maker, ANN, "x", ("read",), None))
+        await asyncio.sleep(0)
+        store.commit()
+        return (await making)[0]
+
+    first, other = await make(None), await make(None)
+    child = await make(first)
+    grandchild = await make(child)
+    stolen = a.principal(f"Bearer {child}", None, monitors=False)
+    revoking = asyncio.ensure_future(a.tokens.revoke(OPERATOR, ANN, first.id, "stolen"))
+    late = asyncio.ensure_future(a.tokens.create(stolen, ANN, "x", ("read",), None))
+    await asyncio.sleep(0)
+    assert who(a, grandchild) == ANN and store.waiting == 1
+    store.commit()
+    _, others = await revoking
+    await asyncio.sleep(0)
+    store.commit()
+    assert sorted(t.id for t in others) == sorted((child.id, grandchild.id))
+    # a request that was authenticated before
+    with pytest.raises(Refusal, match="tokenRevoked"):
+        await late
+    for again in (a, access("s", on=engine(store.crash()))):
+        assert [code(who, again, t) for t in (first, child, grandchild)] == ["tokenRevoked"] * 3
+        assert who(again, other) == ANN
+    assert (await a.tokens.revoke(OPERATOR, ANN, first.id, ""))[1] == []
+
+
+async def test_the_holder_of_a_rotated_secret_is_admitted_as_long_as_it_is_valid(
+    tmp_path: Path,
+) -> None:
+    """A stream that was opened with the earlier secret ends with it."""
+    file = tmp_path / "server"
+    file.write_text("0123456789abcdefghijklm")
+    file.chmod(0o600)
+    wall = [1_800_000_000.0]
+    secret = opened("server", str(file), "secret/server", lambda: wall[0])
+    nothing: Any = None
+    access = Access(secret, lambda _: False, nothing, nothing, nothing, nothing)
+    early = access.principal("Bearer " + secret.current, None, monitors=False)
+    new = rotate(str(file), "secret/server", 100.0, wall[0]).current
+    late = access.principal("Bearer " + new, None, monitors=False)
+    assert early.trusted and late.trusted
+    assert access.admits(early) and access.admits(late)
+    wall[0] += 100.0
+    assert access.admits(late) and not access.admits(early)
+    with pytest.raises(Refusal):
+        access.principal("Bearer 0123456789abcdefghijklm", None, monitors=False)

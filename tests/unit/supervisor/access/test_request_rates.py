@@ -3,7 +3,7 @@
 import pytest
 
 from jobscribe.protocol.errors import Refusal
-from jobscribe.supervisor.access import request_rates
+from jobscribe.runtime.connections import token_buckets
 from jobscribe.supervisor.access.request_rates import RequestRates
 
 
@@ -54,14 +54,19 @@ def test_a_flood_concerns_nobody_else(clock: Clock) -> None:
     rates = RequestRates(1.0, 5, clock, failures=3)
     assert taken(rates.request, "a") == 5 and taken(rates.request, "b") == 5
     assert taken(rates.failure, "10.0.0.1") == 3 and taken(rates.failure, "10.0.0.2") == 3
-    assert rates.sizes() == {"tokens": 2, "addresses": 2}
+    for begin in (rates.device_login, rates.user_code):
+        most = taken(begin, "a")
+        assert 5 < most < 50 and taken(begin, "b") == most
+    assert rates.sizes() == dict.fromkeys(
+        ("tokens", "addresses", "device_logins", "wrong_codes"), 2
+    )
 
 
 def test_memory_is_bounded(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_rates, "KEPT", 3)
+    monkeypatch.setattr(token_buckets, "KEPT", 3)
     rates = RequestRates(1.0, 2, clock)
     for n in range(10):
         rates.request(str(n))
         rates.failure(str(n))
-    assert rates.sizes() == {"tokens": 3, "addresses": 3}
+    assert rates.sizes() == {"tokens": 3, "addresses": 3, "device_logins": 0, "wrong_codes": 0}
     assert taken(rates.request, "9") == 1 and taken(rates.request, "0") == 2

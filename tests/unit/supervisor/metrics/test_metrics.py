@@ -23,6 +23,7 @@ from jobscribe.protocol.version import VERSION
 from jobscribe.protocol.wire.messages import FileChunk, KeeperReport, OpError, ReadFile
 from jobscribe.runtime.event_loop_lag import LoopLag
 from jobscribe.runtime.latency_histogram import BOUNDS, LatencyHistogram
+from jobscribe.service.site.secret_rotation import fixed
 from jobscribe.supervisor.clusters.inventory import ClusterInventory
 from jobscribe.supervisor.core.state.agent_state import AgentState
 from jobscribe.supervisor.metrics import background_sampler as aside_module
@@ -32,6 +33,7 @@ from jobscribe.supervisor.metrics.cause_labels import CAUSES, attempt_causes, ca
 from jobscribe.supervisor.metrics.collector import SLICE, CollectorSources
 from jobscribe.supervisor.metrics.exporter import MetricsExporter
 from jobscribe.supervisor.metrics.health import NAMED_KEEPERS
+from jobscribe.supervisor.process.listeners import ServerCertificate
 
 MIB = 1024 * 1024
 CLUSTERS = Clusters(clusters=(Cluster(name="c1", access="account"),))
@@ -53,6 +55,7 @@ class Watch(InMemorySupervisor):
             sizes=lambda: {"waiting": sum(t["waiting"] for t in self.targets)},
         )
         dog: Any = self.dog
+        self.secrets, self.certificates = list[tuple[str, str]](), list[Any]()
         self.lag, self.clusters = (
             LoopLag(),
             ClusterInventory(board.get("clusters"), now=lambda: self.wall),
@@ -70,10 +73,12 @@ class Watch(InMemorySupervisor):
                 self.desk.drivers,
                 notifications,
                 lines_lost=lambda: self.lost,
+                secrets=lambda: self.secrets,
+                certificates=lambda: self.certificates,
             ),
             root,
             str(root / "user"),
-            "token-of-metrics",
+            fixed("token-of-metrics"),
             wall=lambda: self.wall,
             mono=lambda: self.clock,
         )
@@ -542,7 +547,7 @@ async def test_a_watchdog_without_a_sign_notifications_that_nobody_takes_and_a_s
 
 
 def test_the_token_is_compared_whole(tmp_path: Path) -> None:
-    m: Any = SimpleNamespace(_secret="abc")
+    m: Any = SimpleNamespace(_secret=fixed("abc"))
     assert [
         MetricsExporter.admits(m, a)
         for a in ("Bearer abc", "Bearer ab", "abc", "", "Bearer \u00e9")
@@ -558,3 +563,22 @@ async def test_a_front_end_of_another_version_is_named_for_a_while(watch: Watch)
     ] and VERSION in said["frontEnd:9.9.9"]["sentence"]
     watch.wall += 1000.0
     assert not [r for r in watch.monitoring.health.reasons() if r.what.startswith("frontEnd")]
+
+
+async def test_secrets_that_cannot_be_used_and_certificates_that_expire(watch: Watch) -> None:
+    found = ServerCertificate.__new__(ServerCertificate)
+    found.name, found._cert, found.expires = "https", "/c.pem", 30 * 86400.0
+    watch.certificates.append(found)
+
+    def said() -> dict[str, Any]:
+        return {r.what: r for r in watch.monitoring.health.reasons()}
+
+    assert not {"certificate:https", "secret:server"} & set(said())
+    metric = b'jobscribe_certificate_expiry_timestamp_seconds{listener="https"} 2.592e+06'
+    assert metric in await watch.monitoring.text()
+    watch.secrets.append(("server", "/s is accessible to others"))
+    for left, state in ((86400.0, "degraded"), (0.0, "failing")):
+        watch.wall = 30 * 86400.0 - left
+        reason = said()["certificate:https"]
+        assert reason.state == state and "/c.pem" in reason.sentence
+        assert said()["secret:server"].state == "degraded"

@@ -20,6 +20,7 @@ from jobscribe.protocol.api.requests import RunSpec
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.jobs.roles import MAX_TASKS, After, Port, Retry, TaskPlace, TaskRole
 from jobscribe.protocol.launch import task_environment
+from jobscribe.service.site.secret_rotation import fixed
 from jobscribe.supervisor.api import routes
 from jobscribe.supervisor.api.endpoints import run_plans
 from jobscribe.supervisor.api.transport.request_handler import ApiContext
@@ -268,7 +269,7 @@ class Front:
             "runs": desk,
             "calls": calls,
             "live": live,
-            "secret": secret,
+            "secret": fixed(secret),
             "access": access(secret),
             "unsent": ResponseLimits(),
             "monitoring": MagicMock(),

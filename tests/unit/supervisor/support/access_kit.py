@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from jobscribe.db.store.memory_store import MemoryStore
+from jobscribe.service.site.secret_rotation import fixed
 from jobscribe.service.site.users_file import Users
 from jobscribe.supervisor.access.api_tokens import ApiTokens
 from jobscribe.supervisor.access.audit import AuditTrail
@@ -51,4 +52,6 @@ def access(
     on, clock = on or engine(), clock or Clock()
     tokens = ApiTokens(on, clock.wall, os.urandom)
     rates = rates or RequestRates(1e6, 1_000_000, time.monotonic, failures=1_000_000)
-    return Access(secret, monitors, tokens, users or Users(), AuditTrail(on, clock.wall), rates)
+    return Access(
+        fixed(secret), monitors, tokens, users or Users(), AuditTrail(on, clock.wall), rates
+    )

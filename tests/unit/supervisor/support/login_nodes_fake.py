@@ -17,6 +17,7 @@ from jobscribe.drivers.contracts import Capabilities
 from jobscribe.protocol.clusters.cluster import Cluster, Clusters, LoginHost
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey
+from jobscribe.service.site.secret_rotation import fixed
 from jobscribe.supervisor.api import routes
 from jobscribe.supervisor.api.transport.request_handler import ApiContext
 from jobscribe.supervisor.api.transport.response_limits import ResponseLimits
@@ -115,7 +116,7 @@ class Api:
             "runs": desk,
             "calls": self.in_memory.calls,
             "live": self.in_memory.live,
-            "secret": self._secret,
+            "secret": fixed(self._secret),
             "access": access(self._secret),
             "unsent": ResponseLimits(),
             "monitoring": MagicMock(),

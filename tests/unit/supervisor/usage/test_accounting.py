@@ -134,3 +134,20 @@ def test_totals_for_monitoring_are_in_base_units() -> None:
     totals = seconds(used)
     assert totals["core_seconds"] == {("local", "sequential"): 1.5}
     assert totals["memory_byte_seconds"] == {("local", "sequential"): 2.0**20}
+
+
+GROUPS = {"user0001": ("lab", "physics"), "user0002": ("physics",)}
+
+
+def test_a_user_counts_in_each_of_its_groups_and_once_in_the_total() -> None:
+    sums = Report(("group", "user"), lambda uid: GROUPS.get(uid, ()))
+    for uid, secs in (("user0001", 1), ("user0001", 2), ("user0002", 4), ("user0003", 8)):
+        sums.add(row(at(2024, 3, 5), uid=uid, core_ms=secs * 1000))
+    answer = sums.answer()
+    assert [(r["group"], r["user"], r["coreSecs"]) for r in answer["rows"]] == [
+        ("-", "user0003", 8.0),
+        ("lab", "user0001", 3.0),
+        ("physics", "user0001", 3.0),
+        ("physics", "user0002", 4.0),
+    ]
+    assert answer["total"]["coreSecs"] == 15.0

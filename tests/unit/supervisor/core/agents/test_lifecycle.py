@@ -573,7 +573,7 @@ def test_while_its_keeper_is_silent_an_agent_knows_nothing_and_gets_no_work(kit)
     assert knowledge(stage.world, stage.job(), run) == (False, 1_700_000_005.0)
     stage.submit(2)
     assert stage.asked(fx.LaunchTask) == [] and stage.state(2)[0] == "pending"
-    queue, sentence = waiting(stage.world, stage.job(2), stage.job(2).run)
+    queue, sentence = waiting(stage.world, stage.job(2), stage.job(2).run, stage.now())
     assert (
         queue == "agent"
         and "its keeper, pid 9 on node1, does not answer" in sentence

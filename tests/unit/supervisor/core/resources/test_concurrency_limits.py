@@ -69,7 +69,8 @@ class Model:
             return None
         pool = pools[held]
         before = sum(n < number for n, p, h in self.wants.values() if h < len(p) and p[h] == pool)
-        return LimitWait(pool, before, frozenset(self._inside(pool)), capacity(pool))
+        holders = frozenset(self._inside(pool))
+        return LimitWait(pool, before, holders, capacity(pool), len(holders))
 
 
 PICK = st.lists(st.sampled_from(ORDER), unique=True, min_size=1, max_size=4).map(

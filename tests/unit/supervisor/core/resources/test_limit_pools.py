@@ -10,6 +10,7 @@ from jobscribe.supervisor.core.resources.limit_pools import (
     OpPool,
     RunDirPool,
     UserPool,
+    UserTotal,
     cpu_pool,
 )
 
@@ -23,6 +24,8 @@ def pools():
         ArrayPool("user0001", "sim00001", 2),
         ArrayPool("user0001", "sim00001", 3),
         UserPool("user0001", 2),
+        UserTotal("user0001", "cores"),
+        UserTotal("user0001", "gpus"),
         OpPool("local", "sequential", "a", None),
         OpPool("local", "sequential", "a", "a"),
         CpuPool("local", "sequential", "a"),

@@ -235,3 +235,21 @@ def test_a_refusal_is_a_refusal_not_a_crash(stage):
     (reply,) = stage.asked(fx.ReplyRefusal)
     assert isinstance(reply.refusal, Refusal)
     assert reply.refusal.http == 409
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_name_is_taken_by_any_earlier_run(kit, state):
+    """`onlyNew` is refused for a live and for a finished run, whatever its hash; a repeated request
+    is answered as the first time.
+    """
+    stage = played(kit, state)
+    before = len(stage.log)
+    stage.submit(only_new=True, req_id="request-0001", sim_name="x")
+    if state != "none":
+        assert (stage.refusal(), len(stage.log)) == ("nameTaken", before)
+        return
+    assert stage.state() == ("pending", None)
+    stage.submit(only_new=True, req_id="request-0001", sim_name="x")
+    assert stage.asked(fx.ReplyStatus)
+    stage.submit(only_new=True, req_id="request-0002", sim_name="x")
+    assert stage.refusal() == "nameTaken"

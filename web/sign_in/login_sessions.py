@@ -1,4 +1,4 @@
-"""Login sessions of `jobscribe up`, stored on the server, so that a sign-out ends them. It holds no
+"""Login sessions of the front end, stored on the server, so that a sign-out ends them. It holds no
 passwords and does not check users.
 
 The browser has a random token; the file has its digest. Changes are durable when a method returns,
@@ -21,6 +21,8 @@ from ...runtime.filesystems import write_atomically
 SESSION_SECS = 30 * 86400
 #: Maximum number of sessions; further sign-ins end the oldest ones.
 MOST = 1000
+#: Maximum number of sessions of one user; further sign-ins end this user's oldest one.
+MOST_EACH = 50
 
 
 class Session(msgspec.Struct, frozen=True):
@@ -33,13 +35,18 @@ class Session(msgspec.Struct, frozen=True):
 
 class Sessions:
     """Sessions of a process, for all threads. path: its file; None stores nothing. A damaged file
-    counts as empty: users sign in again.
+    counts as empty: users sign in again. secs: lifetime of a session.
     """
 
     def __init__(
-        self, path: Path | None, *, most: int = MOST, wall: Callable[[], float] = time.time
+        self,
+        path: Path | None,
+        *,
+        most: int = MOST,
+        secs: float = SESSION_SECS,
+        wall: Callable[[], float] = time.time,
     ) -> None:
-        self._path, self._most, self._wall = path, most, wall
+        self._path, self._most, self._secs, self._wall = path, most, secs, wall
         self._lock = threading.Lock()
         self._rows = self._read()
         #: Called with the key of a session that was signed out, in any thread.
@@ -50,9 +57,12 @@ class Sessions:
         token, now = secrets.token_urlsafe(32), self._wall()
         with self._lock:
             rows = {k: s for k, s in self._rows.items() if s.until > now}
+            own = [k for k, s in rows.items() if s.uid == uid]
+            for key in own[: max(0, len(own) + 1 - MOST_EACH)]:
+                del rows[key]
             for key in list(rows)[: max(0, len(rows) + 1 - self._most)]:
                 del rows[key]
-            rows[key_of(token)] = Session(uid, name, now + SESSION_SECS)
+            rows[key_of(token)] = Session(uid, name, now + self._secs)
             self._write(rows)
             self._rows = rows
         return token

@@ -1,0 +1,139 @@
+"""Reads job files: our own, and configurations of OpenPAI, which are converted. Needs no supervisor."""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from ...schema.fields import InvalidDocument, Problem
+from ...schema.jobs.description import Description, parse_description
+from ...schema.openpai.conversion import Converted, convert_configuration, version_of
+from ...schema.openpai.draft import LocalPath, Options
+from ...schema.openpai.task_script import MAX_CODE
+from ...schema.text import reader
+from ...schema.text.document import Tree
+
+#: Files of a code folder that are counted; a folder with more is too large, whatever their sizes.
+_MAX_FILES = 200_000
+#: Part of the supervisor's sentence about a role with an image where there are no containers.
+_NO_CONTAINERS = "runs tasks without containers"
+
+
+class FileOptions(NamedTuple):
+    """Options of the command line for configurations of OpenPAI. user: returns who submits."""
+
+    user: Callable[[], str] = lambda: "user"
+    containers: bool = True
+    driver: str = ""
+
+    @property
+    def for_openpai(self) -> str:
+        """Return the given option, which other files do not have."""
+        return "--driver" if self.driver else "" if self.containers else "--no-image"
+
+
+class JobDocument(NamedTuple):
+    """A job file without problems. data: its job description, for the supervisor."""
+
+    tree: Tree
+    data: object
+    description: Description
+    openpai: Converted | None = None
+
+    @property
+    def name(self) -> str:
+        return self.tree.name
+
+    def located(self, problems: Sequence[Problem]) -> list[Problem]:
+        """Return problems of the description with file and line."""
+        if self.openpai is not None:
+            problems = [_advised(self.openpai.draft.translated(p)) for p in problems]
+        return self.tree.located(problems)
+
+
+def read_document(
+    path: str, options: FileOptions
+) -> tuple[JobDocument | None, list[Problem], list[Problem]]:
+    """Read a job file; return its document, its problems and its warnings, each with its line."""
+    tree = None
+    try:
+        tree = reader.read(path, lenient=True)
+        if not version_of(tree.data):
+            description = parse_description(tree.data)
+            document = JobDocument(tree, tree.data, description)
+            return document, tree.problems, tree.located(description.warnings)
+        chosen = Options(options.user(), options.containers, options.driver)
+        converted = convert_configuration(tree.data, chosen)
+        document = JobDocument(tree, converted.data, converted.description, converted)
+        problems, warnings = _check_paths(converted.paths)
+        return (
+            document,
+            [*tree.problems, *tree.located(problems)],
+            tree.located([*converted.warnings, *warnings]),
+        )
+    except InvalidDocument as e:
+        if tree is None:
+            return None, list(e.problems), []
+        return (
+            None,
+            sorted([*tree.problems, *tree.located(e.problems)], key=lambda p: p.line or 0),
+            tree.located(e.warnings),
+        )
+
+
+def _advised(problem: Problem) -> Problem:
+    if _NO_CONTAINERS not in problem.problem:
+        return problem
+    return replace(
+        problem, right="`--driver docker`, or `--no-image` to run its commands without the image"
+    )
+
+
+def _check_paths(paths: Sequence[LocalPath]) -> tuple[list[Problem], list[Problem]]:
+    """Check the folders and files of tasks as far as this machine has them, too. Return problems and
+    warnings.
+    """
+    problems, warnings = [], []
+    for path, use, value in dict.fromkeys(paths):
+        if not os.path.lexists(value):
+            where = "a path that the hosts of the tasks have"
+            warnings.append(
+                Problem(path=path, problem=f"{value} does not exist on this machine", right=where)
+            )
+        elif not os.access(value, os.R_OK):
+            right = "data of your own, or data that you may read"
+            problems.append(Problem(path=path, problem=f"you cannot read {value}", right=right))
+        elif use == "codeDir" and (size := _size(value)) > MAX_CODE:
+            problems.append(
+                Problem(
+                    path=path,
+                    problem=f"{value} has {size / 1e6:,.0f} MB or more",
+                    right=f"at most {MAX_CODE // 1_000_000} MB of code; put data into `dataDir`",
+                )
+            )
+        elif use == "secret" and os.stat(value).st_mode & 0o077:
+            right = f"chmod 600 {value}"
+            problems.append(
+                Problem(path=path, problem=f"others can read the secret in {value}", right=right)
+            )
+    return problems, warnings
+
+
+def _size(folder: str) -> int:
+    """Return the size of a file, or of all files in a folder, counted until it is too large."""
+    if not os.path.isdir(folder):
+        return os.path.getsize(folder)
+    size = count = 0
+    for directory, _, names in os.walk(folder):
+        for name in names:
+            try:
+                size += os.stat(os.path.join(directory, name)).st_size
+            except OSError:
+                continue
+            count += 1
+            if size > MAX_CODE:
+                return size
+            if count > _MAX_FILES:
+                return MAX_CODE + 1
+    return size

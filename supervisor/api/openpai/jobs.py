@@ -1,0 +1,237 @@
+"""What both versions share: find, list, submit, start, stop and delete jobs."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import msgspec
+import yaml
+
+from ....db.events.events import job_stream
+from ....db.events.job_fold import evolve
+from ....db.events.state import Job, Run
+from ....db.store.contract import IndexRow
+from ....protocol.api.requests import (
+    MAX_CONFIG,
+    RunCancel,
+    RunDescription,
+    RunSimulation,
+    RunStatusRequest,
+)
+from ....protocol.errors import Refusal
+from ....protocol.ids import parse, split_jid
+from ....protocol.jobs.status import PURGED
+from ....protocol.redaction import is_secret
+from ....schema.fields import InvalidDocument
+from ....schema.jobs.description import named_simulation
+from ....schema.openpai.conversion import Converted, convert_configuration, version_of
+from ....schema.openpai.draft import Options
+from ....schema.text import reader
+from ...core.interface.inputs import Purge
+from ...runs.groups import gently
+from ..endpoints.job_descriptions import submit
+from ..transport.request_handler import Handler
+
+#: Rows that are read at once; rows that a list examines.
+_PAGE, MOST_ROWS = 500, 50_000
+#: Time that DELETE waits for the end of a job, and of its purge.
+_END_SECS = 10.0
+_MODEL = "command"
+_HIDDEN = "******"
+
+
+def found(h: Handler, uid: str, name: str) -> tuple[Job, Run]:
+    """Return a job of this user by its name or its computeJid. Raises Refusal (notFound, with code
+    NoJobError), the same one for an unknown job and for a job of another user.
+    """
+    missing = Refusal("notFound", f"user {uid} has no job {name!a}", {"pai": "NoJobError"})
+    parse("uid", uid)
+    try:
+        jid = parse("computeJid", name)
+    except Refusal:
+        jid = parse("computeJid", f"{uid}-{named_simulation(uid, name)}-{_MODEL}")
+    if split_jid(jid)[0] != uid or (entry := h.runs.engine.durable(jid)) is None:
+        raise missing
+    run = entry.job.run
+    if run is None or run.status == PURGED:
+        raise missing
+    return entry.job, run
+
+
+async def listed(h: Handler, uids: Sequence[str]) -> AsyncIterator[tuple[Job, Run]]:
+    """Yield the jobs of these users, or of all; the latest change first."""
+    store = h.runs.engine.store
+    for uid in uids or (None,):
+        before, count = None, 0
+        while count < MOST_ROWS:
+            rows = store.jobs(uid=uid, before=before, limit=_PAGE)
+            async for row in gently(rows):
+                if row.status != PURGED and (pair := _folded(h, row)) is not None:
+                    yield pair
+            count += len(rows)
+            if len(rows) < _PAGE:
+                break
+            before = rows[-1].position
+
+
+def _folded(h: Handler, row: IndexRow) -> tuple[Job, Run] | None:
+    job: Job | None = h.runs.engine.world.jobs.get(row.jid) if row.busy else None
+    if job is None:
+        job = Job(jid=row.jid)
+        for stored in h.runs.engine.store.read(job_stream(row.jid)):
+            job = evolve(job, stored.event)  # type: ignore[arg-type]
+    return None if job.run is None else (job, job.run)
+
+
+async def submitted(h: Handler, uid: str, name: str | None = None) -> str:
+    """Submit the configuration in the body. name: the one in the path, which must be its own.
+    Return its name. Raises Refusal.
+    """
+    parse("uid", uid)
+    raw = h.raw_body
+    try:
+        # in a thread: a configuration may have a megabyte
+        converted = await asyncio.to_thread(_converted, raw, uid, _options(h, uid))
+    except InvalidDocument as e:
+        raise Refusal("badRequest", e.sentence, {"problems": e.problems}) from None
+    (job,) = converted.description.jobs
+    if name is not None and name != job.name:
+        raise Refusal("badRequest", f"the address names {name!a}, the configuration {job.name!a}")
+    _check_queue(h, job.spec.queue or "")
+    request = RunDescription(
+        req_id=f"rest-{secrets.token_hex(12)}", uid=uid, description=converted.data
+    )
+    h.log("class=ServerReq api=openpaiSubmit uid={} name={}", uid, job.name)
+    await submit(h.runs, request, _kept(raw))
+    return job.name
+
+
+def _options(h: Handler, uid: str) -> Options:
+    """Run the tasks in containers if the site has a driver for them."""
+    containers = h.runs.engine.policy.containers
+    driver = next((d for d in h.runs.drivers if d in containers), "")
+    return Options(uid, containers=bool(driver), driver=driver)
+
+
+def _converted(raw: bytes, uid: str, options: Options) -> Converted:
+    tree = reader.parse(raw, "the configuration")
+    if not version_of(tree.data):
+        raise Refusal("badRequest", "the body is no configuration of OpenPAI, version 1 or 2")
+    try:
+        converted = convert_configuration(tree.data, options)
+    except InvalidDocument as e:
+        raise InvalidDocument(tuple(tree.located(e.problems)), e.warnings) from None
+    if any(path.use == "secret" for path in converted.paths):
+        raise Refusal(
+            "badRequest",
+            "a file with credentials is read where a job is submitted, not from here",
+            {"advice": "submit this configuration with 'jobscribe job submit -f'"},
+        )
+    return converted
+
+
+def _kept(raw: bytes) -> str | msgspec.UnsetType:
+    """Return the text that is kept with the job. A configuration with secrets is written anew, without
+    their values.
+    """
+    data = reader.parse(raw, "the configuration").data
+    hidden = _hidden(data)
+    text = raw.decode("utf-8-sig")
+    if hidden != data:
+        text = yaml.safe_dump(hidden, sort_keys=False, allow_unicode=True)
+    return text if len(text) <= MAX_CONFIG else msgspec.UNSET
+
+
+def _hidden(value: Any, secret: bool = False) -> Any:
+    """Return the data without the values of secrets and passwords."""
+    if isinstance(value, dict):
+        return {k: _hidden(v, secret or k == "secrets" or is_secret(k)) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_hidden(v, secret) for v in value]
+    return _HIDDEN if secret and value is not None else value
+
+
+def _check_queue(h: Handler, name: str) -> None:
+    if name and name not in h.runs.engine.policy.queues.all:
+        raise Refusal(
+            "notFound", f"there is no virtual cluster {name!a}", {"pai": "NoVirtualClusterError"}
+        )
+
+
+def config(h: Handler, uid: str, name: str) -> str:
+    """Return the configuration of a job. Raises Refusal (NoJobError, NoJobConfigError)."""
+    _, run = found(h, uid, name)
+    text = run.spec.config
+    if not isinstance(text, str):
+        raise Refusal(
+            "notFound",
+            f"job {name!a} was not made from a configuration that is kept here",
+            {"pai": "NoJobConfigError"},
+        )
+    return text
+
+
+async def execution_type(h: Handler, uid: str, name: str) -> None:
+    """Start or stop a job. Starting an active job, or stopping an ended one, has no effect."""
+    value = _value(h)
+    job, run = found(h, uid, name)
+    req_id = f"rest-{secrets.token_hex(12)}"
+    if value == "STOP":
+        if run.busy:
+            request = RunCancel(
+                req_id=req_id, uid=uid, compute_jid=job.jid, compute_job_serial=run.serial
+            )
+            await h.runs.cancel(request)
+    elif not run.busy:
+        await h.runs.submit(RunSimulation(req_id=req_id, run=run.spec, force_run=True))
+
+
+def _value(h: Handler) -> str:
+    try:
+        value = msgspec.json.decode(h.raw_body, type=dict[str, str]).get("value", "").upper()
+    except msgspec.MsgspecError:
+        value = ""
+    if value not in ("START", "STOP"):
+        raise Refusal("badRequest", 'the body must be {"value": "START"} or {"value": "STOP"}')
+    return value
+
+
+async def deleted(h: Handler, uid: str, name: str) -> None:
+    """Stop a job, and remove its run directory and output. Raises Refusal."""
+    job, run = found(h, uid, name)
+    if run.spec.driver in h.runs.engine.policy.batch:
+        raise Refusal(
+            "badRequest", f"the files of job {name!a} are on its cluster; remove them there"
+        )
+    if run.busy:
+        req_id = f"rest-{secrets.token_hex(12)}"
+        await h.runs.cancel(
+            RunCancel(req_id=req_id, uid=uid, compute_jid=job.jid, compute_job_serial=run.serial)
+        )
+        reply = await h.runs.status(
+            RunStatusRequest(uid=uid, compute_jid=job.jid, wait_secs=_END_SECS)
+        )
+        if not reply["over"]:
+            raise Refusal("notReady", f"job {name!a} is being stopped; delete it again later")
+    await _purged(h, job.jid, run.serial)
+
+
+async def _purged(h: Handler, jid: str, serial: int) -> None:
+    until = time.monotonic() + _END_SECS
+    with h.runs.watching(jid) as changed:
+        h.runs.engine.tell(Purge(jid, serial, h.runs.now().wall))
+        while True:
+            entry = h.runs.engine.durable(jid)
+            run = None if entry is None else entry.job.run
+            if run is None or run.serial != serial or run.status == PURGED:
+                return
+            changed.clear()
+            try:
+                async with asyncio.timeout(until - time.monotonic()):
+                    await changed.wait()
+            except TimeoutError:
+                raise Refusal(
+                    "forbidden", "runs with the plan of this job are never removed"
+                ) from None

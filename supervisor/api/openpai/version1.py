@@ -1,0 +1,106 @@
+"""Endpoints of `/api/v1`."""
+
+from typing import Any
+
+from ....protocol.errors import Refusal
+from ..transport.request_handler import Handler
+from . import clusters, documents, jobs
+
+_BEARER = "Bearer "
+
+
+async def token(h: Handler) -> Any:
+    """Answer with the API token of the sender. A password is no way to get one: the body of an unknown
+    sender is never read.
+    """
+    sender = h.principal
+    if sender.token is None:
+        raise Refusal("forbidden", "the sender has no API token")
+    text = h.request.headers.get("Authorization", "").removeprefix(_BEARER)
+    return {"token": text, "user": sender.uid, "admin": sender.role == "admin"}
+
+
+async def job_list(h: Handler) -> Any:
+    """List the jobs of the users in `username`; without it, all jobs that the sender may see."""
+    return await _list(h, usernames(h))
+
+
+async def user_job_list(h: Handler) -> Any:
+    return await _list(h, [h.part("uid")])
+
+
+async def _list(h: Handler, uids: list[str]) -> list[dict[str, Any]]:
+    rows = [documents.row(job, run) async for job, run in jobs.listed(h, uids)]
+    return sorted(rows, key=lambda r: -r["createdTime"])
+
+
+def usernames(h: Handler) -> list[str]:
+    """Return the users of a list; empty for all."""
+    given = [name for name in (h.argument("username") or "").split(",") if name]
+    if given or h.principal.all_users or h.principal.uid is None:
+        return given
+    return [h.principal.uid]
+
+
+async def create(h: Handler) -> Any:
+    return await _update(h, h.part("uid"), None)
+
+
+async def update(h: Handler) -> Any:
+    return await _update(h, h.part("uid"), h.part("job"))
+
+
+async def _update(h: Handler, uid: str, name: str | None) -> None:
+    done = await jobs.submitted(h, uid, name)
+    h.reply(202, {"message": f"update job {done} successfully"})
+
+
+async def one(h: Handler) -> Any:
+    uid = h.part("uid")
+    job, run = jobs.found(h, uid, h.part("job"))
+    return documents.detail(job, run, log_address(h, uid, documents.name_of(job.jid, run)))
+
+
+def log_address(h: Handler, uid: str, name: str) -> str:
+    """Return the address of the standard output of a task, with {role}, {index} and {attempt}."""
+    site = f"{h.request.protocol}://{h.request.host}"
+    path = f"/api/v2/jobs/{uid}~{name}/attempts/{{attempt}}/taskRoles/{{role}}/taskIndex/{{index}}"
+    return f"{site}{path}/attempts/0/logs/stdout"
+
+
+async def config(h: Handler) -> Any:
+    """Answer with the configuration as it was submitted; as an object if it is JSON."""
+    text = jobs.config(h, h.part("uid"), h.part("job"))
+    h.set_header("Content-Type", "application/json")
+    if not text.lstrip().startswith("{"):
+        h.set_header("Content-Type", "text/yaml; charset=utf-8")
+    h.end(text.encode())
+
+
+async def ssh(h: Handler) -> Any:
+    """Answer that there is no sshd; say how to enter a task instead."""
+    uid, name = h.part("uid"), h.part("job")
+    job, _ = jobs.found(h, uid, name)
+    raise Refusal(
+        "notFound",
+        f"job {name!a} has no ssh server of jobscribe; 'jobscribe job shell {job.jid}' opens a shell",
+        {"pai": "NoJobSshInfoError"},
+    )
+
+
+async def execution_type(h: Handler) -> Any:
+    await jobs.execution_type(h, h.part("uid"), h.part("job"))
+    h.reply(202, {"message": f"execute job {h.part('job')} successfully"})
+
+
+async def delete(h: Handler) -> Any:
+    await jobs.deleted(h, h.part("uid"), h.part("job"))
+    h.reply(202, {"message": f"deleted job {h.part('job')} successfully"})
+
+
+async def virtual_clusters(h: Handler) -> Any:
+    return clusters.all_clusters(h)
+
+
+async def virtual_cluster(h: Handler) -> Any:
+    return clusters.one_cluster(h, h.part("name"))
