@@ -49,6 +49,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "pool": ("", "pool", "Show and check the hosts of container drivers."),
     "cluster": ("", "cluster", "List the clusters for runs."),
     "notify": ("", "notify", "List, test and retry notification targets."),
+    "retention": (
+        "services.retention",
+        "retention",
+        "Show what old files the supervisor removed, and what it would remove now.",
+    ),
     "driver": ("", "driver", "Check the drivers that start runs."),
     "db": ("", "db", "Check, repair, compact, back up and read the event store."),
     "doctor": (

@@ -87,6 +87,20 @@ class OperatorCalls:
         """Retry the waiting notifications of this target now. Returns {"waiting"}, their number."""
         return self._do(ask(requests.notify_retry(name)))
 
+    def retention(self) -> dict[str, Any]:
+        """Return what retention has removed: {"total", "last", "current", "compactions"}."""
+        return self._do(ask(requests.retention()))
+
+    def retention_sweep(self, *, dry_run: bool) -> dict[str, Any]:
+        """Remove what the retention settings allow now, or report it only. Returns the report."""
+        report: dict[str, Any] = self._do(field("report", ask(requests.retention_sweep(dry_run))))
+        return report
+
+    def log_exchange(self, *, keep: bool) -> dict[str, Any]:
+        """Exchange the event log for the compacted one beside it. keep: keep the old log aside."""
+        compacted: dict[str, Any] = self._do(field("compacted", ask(requests.log_exchange(keep))))
+        return compacted
+
 
 class AsyncOperatorCalls:
     """The same requests as coroutines. do: performs an operation."""
@@ -144,3 +158,21 @@ class AsyncOperatorCalls:
     async def notify_retry(self, name: str) -> dict[str, Any]:
         """Retry the waiting notifications of this target now. Returns {"waiting"}, their number."""
         return await self._do(ask(requests.notify_retry(name)))
+
+    async def retention(self) -> dict[str, Any]:
+        """Return what retention has removed: {"total", "last", "current", "compactions"}."""
+        return await self._do(ask(requests.retention()))
+
+    async def retention_sweep(self, *, dry_run: bool) -> dict[str, Any]:
+        """Remove what the retention settings allow now, or report it only. Returns the report."""
+        report: dict[str, Any] = await self._do(
+            field("report", ask(requests.retention_sweep(dry_run)))
+        )
+        return report
+
+    async def log_exchange(self, *, keep: bool) -> dict[str, Any]:
+        """Exchange the event log for the compacted one beside it. keep: keep the old log aside."""
+        compacted: dict[str, Any] = await self._do(
+            field("compacted", ask(requests.log_exchange(keep)))
+        )
+        return compacted

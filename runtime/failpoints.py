@@ -38,6 +38,12 @@ POINTS = (
     "record.renamed",  # record renamed
     "purge.decided",  # purge durable, the directory still exists
     "purge.renamed",  # directory renamed, not removed
+    "evidence.marked",  # a second name for the folder of an execution exists, nothing is exchanged
+    "evidence.exchanged",  # its token stays used, the folder has the second name
+    "compaction.completed",  # new log complete, the old one is in place
+    "compaction.marked",  # the head file names the end of the old log in both slots
+    "compaction.replaced",  # new log in place, the head file names the old one
+    "compaction.exchanged",  # the head file names the new log, nothing was reported
     "upload.written",  # library file complete in a temporary file
     "upload.renamed",  # library file renamed, not reported
     "lease.written",  # leases in a temporary file

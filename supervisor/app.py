@@ -68,6 +68,8 @@ from .engine.event_feed import EventFeed
 from .files.disk_meter import DiskMeter
 from .files.disk_usage import DiskUsage
 from .files.library_sync import LibrarySync
+from .files.log_compaction import LogCompaction
+from .files.retention_sweeper import RetentionSweeper
 from .files.run_dir_reaper import RunDirReaper
 from .files.uploads import Uploads
 from .files.user_library import Library
@@ -275,6 +277,21 @@ class _Supervisor:
             every_secs=settings.purge.every_secs,
             elsewhere=self._clusters.elsewhere,
         )
+        self._retention = RetentionSweeper(
+            self._engine,
+            self._store,
+            self.log,
+            clock.SteadyClock(self._clock).wall,
+            settings.retention,
+            self._root.path,
+        )
+        self._log_compaction = LogCompaction(
+            self._store,
+            self.log,
+            self._clock.wall,
+            root=root.path,
+            older_than_secs=settings.retention.events_secs,
+        )
         self._run_dir_reaper.removed = self._disk.removed
         self._notifications = Notifications(
             settings, root, self._store, self.log, self._counters, self._redactor, self._clock
@@ -299,6 +316,8 @@ class _Supervisor:
                 self._notifications,
                 lines_lost=lambda: self._sink.dropped,
                 altered=root.altered,
+                retention=self._retention.total,
+                compactions=self._log_compaction.state,
                 secrets=self._secrets.problems,
                 certificates=lambda: self._certificates,
                 disk=self._disk.usage,
@@ -341,6 +360,7 @@ class _Supervisor:
             metering=self._usage.sizes,
             process=process,
             connections=self._guard.sizes,
+            retention=self._retention.sizes,
         )
 
     def _deliver(self, call: Callable[[], None]) -> None:
@@ -441,6 +461,8 @@ class _Supervisor:
         if self._rolled_back:
             start_all_known(self._root / "agent", self._drivers, self._run_service)
         self._run_dir_reaper.start()
+        self._retention.start()
+        self._log_compaction.start()
         self._disk.start()
         self._notifications.start()
         self._metrics.start()
@@ -492,6 +514,8 @@ class _Supervisor:
             self._secret_watch.cancel()
         await self._live.close()
         await self._run_dir_reaper.close()
+        await self._retention.close()
+        await self._log_compaction.close()
         await self._disk.close()
         await self._notifications.close()
         await self._metrics.close()
@@ -638,6 +662,8 @@ class _Supervisor:
             self._notifications,
             Known(agent_id=self._agent_id, container=self._driver_set.container),
             lambda: self._sink.flush(1.0),
+            self._retention,
+            self._log_compaction,
             self._disk.usage,
             self._device_logins(access),
         )

@@ -1,16 +1,20 @@
 """`jobscribe db compact`: compaction of the log."""
 
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..session.session import command, session
+from ..session.session import Session, command, session
 from .store_access import print_result, progress_reporter, store_root
 
 if TYPE_CHECKING:
-    from ...db.maintenance.compaction import Compacted
+    from ...db.maintenance.new_log import Compacted
 
 DAY_SECS = 86_400.0
+#: Attempts to exchange the log of a running supervisor, for example while a backup reads it.
+TRIES, RETRY_SECS = 120, 5.0
 
 
 @command()
@@ -36,9 +40,11 @@ def compact(older_than: float, history: int, no_keep: bool, dry_run: bool) -> No
     """Shorten the log: replace the events of each job that ended long ago by one event with all
     data that records show of it.
 
-    Only while no supervisor uses the root (with --dry-run at any time).
+    A running supervisor exchanges its log for the shorter one between two writes. Nothing is
+    trimmed then: --history has no effect, and purged jobs keep their descriptions.
     """
     from ...db.maintenance import compaction
+    from ...db.sqlite import head_file
 
     s = session()
     rules: dict[str, Any] = {
@@ -47,17 +53,46 @@ def compact(older_than: float, history: int, no_keep: bool, dry_run: bool) -> No
         "progress": progress_reporter(s),
     }
     root = store_root(s)
-    done = (
-        compaction.estimate(root, **rules)
-        if dry_run
-        else compaction.compact(root, keep=not no_keep, **rules)
-    )
+    if dry_run:
+        done = compaction.estimate(root, **rules)
+    elif head_file.is_locked(root / "db"):
+        done = _compact_online(s, root, older_than * DAY_SECS, keep=not no_keep)
+    else:
+        done = compaction.compact(root, keep=not no_keep, **rules)
     print_result(
         s,
         "jobscribe.db.compact/1",
         _compacted_lines(done, dry_run),
         {"dryRun": dry_run, "changed": done.changed, "compacted": done},
     )
+
+
+def _compact_online(s: Session, root: Path, older_than_secs: float, *, keep: bool) -> "Compacted":
+    """Build the new log here, and have the supervisor exchange it. Raises Refusal, ClientError."""
+    import msgspec
+
+    from ...client.api.errors import ClientError
+    from ...db.maintenance import online_compaction
+    from ...db.maintenance.new_log import Compacted
+
+    progress = progress_reporter(s)
+    done = online_compaction.prepare(root, older_than_secs=older_than_secs, progress=progress)
+    if not done.changed:
+        return done
+    client = s.client()
+    try:
+        for left in reversed(range(TRIES)):
+            try:
+                return msgspec.convert(client.operating.log_exchange(keep=keep), Compacted)
+            except ClientError as e:
+                if e.code != "conflict" or not left:
+                    raise
+            s.screen.progress("waiting: the log is being read or has grown", float(TRIES - left))
+            time.sleep(RETRY_SECS)
+            online_compaction.catch_up(root, progress)
+        raise AssertionError
+    finally:
+        online_compaction.discard(root)
 
 
 def _compacted_lines(done: "Compacted", dry_run: bool) -> list[str]:

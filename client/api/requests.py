@@ -63,6 +63,8 @@ CALL_SECS, AGENT_SECS = 60.0, 40.0
 BULK_SECS = 60.0
 #: Time limit of library requests, which may read whole files.
 LIBRARY_SECS = 60.0
+#: Seconds that a pass over all folders may take, and an exchange of the event log.
+SWEEP_SECS, EXCHANGE_SECS = 3600.0, 600.0
 #: Time limit of a sign-in.
 SIGN_IN_SECS = 150.0
 #: Time limit of a test notification: the longest time limit of a target, and 20 s.
@@ -419,6 +421,19 @@ def audit(after: int, since_secs: float | None, actor: str | None) -> Call:
 
 def notify_retry(name: str) -> Call:
     return Call("/api/notify-retry", msgspec.json.encode({"name": name}))
+
+
+def retention() -> Call:
+    return Call("/api/retention", None, method="GET")
+
+
+def retention_sweep(dry_run: bool) -> Call:
+    return Call("/api/retention-sweep", msgspec.json.encode({"dryRun": dry_run}), SWEEP_SECS)
+
+
+def log_exchange(keep: bool) -> Call:
+    body = msgspec.json.encode({"keep": keep})
+    return Call("/api/log-exchange", body, EXCHANGE_SECS, at_once=frozenset({"conflict"}))
 
 
 def lib_files(uid: str, simulation_type: str) -> Call:

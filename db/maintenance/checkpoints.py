@@ -34,13 +34,13 @@ NOT_KEPT = "it failed; what was said of that is not kept"
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """Rules of a compaction. before: events at this time or later are kept. history: earlier runs
-    kept in a job.
+    kept in a job; None: a job is folded exactly as it is.
 
     at: now.
     """
 
     before: float
-    history: int
+    history: int | None
     at: float
 
 
@@ -169,7 +169,7 @@ def identity(events: Sequence[Stored]) -> Identity:
 def _job(job: Job, events: Sequence[Stored], rules: Rules) -> Checkpoint | None:
     if job.busy or events[-1].event.at >= rules.before:
         return None
-    kept = trimmed(job, rules.history)
+    kept = job if rules.history is None else trimmed(job, rules.history)
     if kept == job and len(events) == 1:
         return None
     first = events[0].event

@@ -14,13 +14,14 @@ from ...protocol.errors import Refusal
 from ...protocol.ids import parse
 from ...runtime.filesystems import write_atomically
 from ..events.events import JobFolded, RunRequested, StopRequested
+from ..events.usage_row import UsageRow
 from ..records.job_record import record_bytes
 from ..records.record_files import FOLDER as RECORDS
 from ..records.record_files import clean, forget, record_path, sync, write_marker
 from ..sqlite.name_table import write_names
 from ..sqlite.receipt_retention import KEPT_SECS
 from ..sqlite.schema import INSERT_EVENTS, INSERT_JOBS, INSERT_RECEIPTS, insert
-from ..sqlite.usage_table import write_usage
+from ..sqlite.usage_table import insert_usage, write_usage
 from ..store.checksum_chain import Row, stored
 from ..store.contract import IndexRow
 from ..store.disk_errors import UNREADABLE
@@ -96,6 +97,11 @@ def usage(target: sqlite3.Connection, progress: Progress) -> None:
     target.execute("BEGIN IMMEDIATE")
     write_usage(target, progress)
     target.execute("COMMIT")
+
+
+def usage_rows(target: sqlite3.Connection, rows: Iterable[UsageRow]) -> None:
+    """Fill the table `usage` with these rows, within the caller's transaction."""
+    insert_usage(target, rows)
 
 
 def index(target: sqlite3.Connection, progress: Progress) -> int:

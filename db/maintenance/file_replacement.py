@@ -21,6 +21,7 @@ from ..sqlite.head_file import NAME, DurablePosition, HeadFile
 from ..sqlite.opening import check_owner
 from ..sqlite.schema import create, open_for_writing
 from ..store.disk_errors import UNREADABLE, describe
+from ..store.group_commit import Point, no_fault
 
 
 @contextlib.contextmanager
@@ -151,12 +152,20 @@ def replace(root: Path, path: Path, new: Path, lock: HeadFile, head: DurablePosi
     if (root / RECORDS).exists():
         # records describe the old log; after a crash the next start checks all of them
         write_marker(root / RECORDS, 0)
+    exchange(path, new, lock, head)
+
+
+def exchange(
+    path: Path, new: Path, lock: HeadFile, head: DurablePosition, point: Point = no_fault
+) -> None:
+    """Replace the log by `new`, which has the same jobs. point: fault hook. Raises OSError."""
     # SQLite must not apply the old WAL to the new file; its content is in the old file or was kept
     # aside
     for companion in companions(path):
         companion.unlink(missing_ok=True)
     os.replace(new, path)
     sync(path.parent)
+    point("replaced")
     lock.reset(head.position, head.checksum)
 
 

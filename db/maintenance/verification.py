@@ -14,6 +14,7 @@ import msgspec
 
 from ...protocol.errors import Refusal
 from ...protocol.ids import parse
+from ...protocol.jobs.status import PURGED
 from ..events.events import CHECKPOINTS, JobFolded
 from ..events.job_fold import evolve
 from ..events.state import Job
@@ -30,7 +31,7 @@ from ..sqlite.schema import (
     JOB_COLUMNS,
     ROW_COLUMNS,
     known_layout,
-    open_for_reading,
+    open_shared,
     rows_after,
 )
 from ..store.checksum_chain import START, Broken, Row, follow, stored
@@ -160,7 +161,7 @@ def open_file(path: Path) -> sqlite3.Connection:
             )
         raise Refusal("notFound", f"there is no event store at {path}")
     try:
-        connection = open_for_reading(path)
+        connection = open_shared(path)
     except UNREADABLE as e:
         raise open_refusal(e, str(path), lambda: repair(path)) from None
     try:
@@ -372,7 +373,8 @@ def _check_record(folder: Path, job: Job, last: Stored, report: Report) -> None:
     try:
         found = record_path(folder, job.jid).read_bytes()
     except FileNotFoundError:
-        report.records_behind += 1
+        # retention removes records of purged runs
+        report.records_behind += job.status != PURGED
         return
     if found == right:
         return

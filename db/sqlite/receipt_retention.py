@@ -27,6 +27,10 @@ class ReceiptRetention:
         self._marks: deque[tuple[float, int]] = deque([(monotonic(), self._inherited)])
         self._newest_at: float | None = None
 
+    def use(self, connection: sqlite3.Connection) -> None:
+        """Use another file with the same receipts."""
+        self._connection = connection
+
     def seen(self, receipts: Sequence[Receipt]) -> None:
         """Note that these receipts were written."""
         if receipts:

@@ -9,6 +9,8 @@ whose versions may write the file. Such a version sets the file's layout back to
 later version derives its tables again when it opens the file.
 """
 
+import contextlib
+import fcntl
 import os
 import sqlite3
 from collections.abc import Iterable, Sequence
@@ -134,7 +136,9 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def open_for_reading(path: Path, *, alone: bool = False) -> sqlite3.Connection:
+def open_for_reading(
+    path: Path, *, alone: bool = False, factory: type[sqlite3.Connection] = sqlite3.Connection
+) -> sqlite3.Connection:
     """Open the file read-only, while other processes may write. Raises sqlite3.Error.
 
     alone: no other process has the file open. If there is also no WAL, SQLite creates no files
@@ -143,7 +147,11 @@ def open_for_reading(path: Path, *, alone: bool = False) -> sqlite3.Connection:
     still = alone and not _wal_of(path)
     mode = "?immutable=1" if still else "?mode=ro"
     connection = sqlite3.connect(
-        path.absolute().as_uri() + mode, uri=True, isolation_level=None, timeout=5.0
+        path.absolute().as_uri() + mode,
+        uri=True,
+        isolation_level=None,
+        timeout=5.0,
+        factory=factory,
     )
     try:
         connection.execute("PRAGMA query_only = ON")
@@ -152,6 +160,39 @@ def open_for_reading(path: Path, *, alone: bool = False) -> sqlite3.Connection:
     except BaseException:
         connection.close()
         raise
+    return connection
+
+
+class _SharedConnection(sqlite3.Connection):
+    """Holds a shared lock on the folder of the file until it is closed."""
+
+    folder_fd = -1
+
+    def close(self) -> None:
+        super().close()
+        fd, self.folder_fd = self.folder_fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        if self.folder_fd >= 0:
+            os.close(self.folder_fd)
+
+
+def open_shared(path: Path) -> sqlite3.Connection:
+    """Open the file read-only, and keep the store's writer from replacing it meanwhile: SQLite's
+    files beside the log would then belong to another log. Raises sqlite3.Error, OSError.
+    """
+    fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):  # a backup on a network file system, which nobody writes
+            fcntl.flock(fd, fcntl.LOCK_SH)
+        connection = open_for_reading(path, factory=_SharedConnection)
+    except BaseException:
+        os.close(fd)
+        raise
+    assert isinstance(connection, _SharedConnection)
+    connection.folder_fd = fd
     return connection
 
 

@@ -12,6 +12,7 @@ from ...protocol.errors import Refusal
 from ..events.usage_row import UsageRow
 from ..store.contract import Batch, Deliver, Done, IndexRow, JobCount, Name, Receipt, Stored
 from ..store.group_commit import Listener, Point, encode_batch, no_fault
+from .log_exchange import LogExchange, PendingExchange
 from .migrations import LogMessage, ignore_message
 from .opening import open_store
 from .reader import Reader
@@ -43,6 +44,7 @@ class SqliteStore:
         self._era = 0
         self._closed = False
         self._writer = Writer(open_store(path, log), deliver, self._listeners, monotonic, point)
+        self._exchanges = 0
         try:
             self._reader = Reader(path)
         except BaseException:
@@ -56,19 +58,31 @@ class SqliteStore:
         else:
             self._writer.put(encode_batch(batch, done, self._era))
 
+    def exchange(self, exchange: LogExchange, done: Done) -> None:
+        """Replace the file between two commits by one with the same events, for example a
+        compacted one. `done` gets the position of its closing event.
+        """
+        if self._closed:
+            self._deliver(lambda: done(Refusal("storageUnavailable", "the event store is closed")))
+        else:
+            self._writer.put(PendingExchange(exchange, done))
+
     def resume(self) -> None:
         if self._closed:
             raise Refusal("storageUnavailable", "the event store is closed")
         self._era = self._writer.resumed(self._era)
 
     def read(self, stream: str, after: int = 0, limit: int | None = None) -> list[Stored]:
-        return self._open().stream(stream, after, self._writer.head, limit)
+        head = self._writer.head
+        return self._open().stream(stream, after, head, limit)
 
     def version(self, stream: str) -> int:
-        return self._open().version(stream, self._writer.head)
+        head = self._writer.head
+        return self._open().version(stream, head)
 
     def read_all(self, after: int = 0, limit: int = 1000) -> list[Stored]:
-        return self._open().log(after, limit, self._writer.head)
+        head = self._writer.head
+        return self._open().log(after, limit, head)
 
     def listen(self, listener: Callable[[Sequence[Stored]], None]) -> Callable[[], None]:
         self._listeners.append(listener)
@@ -135,4 +149,11 @@ class SqliteStore:
     def _open(self) -> Reader:
         if self._closed:
             raise Refusal("storageUnavailable", "the event store is closed")
+        # The caller reads `head` first: a newer file has everything up to an older head, but an
+        # older file does not have everything up to a newer head.
+        if self._exchanges != self._writer.exchanges:
+            exchanges = self._writer.exchanges
+            reader = Reader(self.path)
+            self._reader.close()
+            self._reader, self._exchanges = reader, exchanges
         return self._reader

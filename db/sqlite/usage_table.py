@@ -118,6 +118,10 @@ class PeriodMerge:
         self._newest = 0
         self._done: int | None = None
 
+    def use(self, connection: sqlite3.Connection) -> None:
+        """Use another file with the same usage."""
+        self._connection = connection
+
     def seen(self, rows: Iterable[UsageRow]) -> None:
         """Note that these rows were written."""
         self._newest = max(self._newest, *(row.start for row in rows), 0)

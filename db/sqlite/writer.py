@@ -18,10 +18,12 @@ from collections.abc import Callable
 import msgspec
 
 from ...protocol.errors import Refusal
+from ..events.events import SYSTEM
 from ..store.contract import Appended, Deliver, Done, IndexRow, Stored
 from ..store.disk_errors import describe, is_retryable
 from ..store.group_commit import CommitGroup, Listener, PendingBatch, Point, notify_listeners
 from .head_file import DurablePosition
+from .log_exchange import Exchanged, LogExchange, PendingExchange
 from .opening import Opened
 from .receipt_retention import ReceiptRetention
 from .schema import (
@@ -62,11 +64,14 @@ class Writer:
         self._log = opened.head
         #: position up to which everything is durable
         self.head = opened.head.position
+        #: how often the file was exchanged; increased before `head` moves in the new file
+        self.exchanges = 0
         self._kinds = set(opened.kinds)
         self._versions: OrderedDict[str, int] = OrderedDict()
         self._ages = ReceiptRetention(self._connection, opened.receipts, monotonic)
         self._periods = PeriodMerge(self._connection)
-        self._queue: queue.SimpleQueue[PendingBatch | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[PendingBatch | PendingExchange | None] = queue.SimpleQueue()
+        self._exchange_next: PendingExchange | None = None
         self._pages = 0
         #: batches of this era and earlier ones are refused
         self._failed_era = -1
@@ -78,8 +83,8 @@ class Writer:
 
     # ---- the owner's thread
 
-    def put(self, batch: PendingBatch) -> None:
-        self._queue.put(batch)
+    def put(self, item: PendingBatch | PendingExchange) -> None:
+        self._queue.put(item)
 
     def resumed(self, era: int) -> int:
         """Return the era from which batches are accepted again, which is `era` if nothing failed in
@@ -119,6 +124,9 @@ class Writer:
             if batches:
                 self._write(batches)
                 self._maintain()
+            if self._exchange_next is not None:
+                pending, self._exchange_next = self._exchange_next, None
+                self._exchange(pending)
 
     def _next(self) -> tuple[list[PendingBatch], bool]:
         """Return pending batches up to the group size; False after the last one."""
@@ -129,6 +137,9 @@ class Writer:
                 item = self._queue.get(block=not batches)
                 if item is None:
                     return batches, False
+                if isinstance(item, PendingExchange):
+                    self._exchange_next = item
+                    return batches, True
                 batches.append(item)
                 size += max(1, item.size)
         except queue.Empty:
@@ -216,6 +227,48 @@ class Writer:
         self._ages.seen(group.receipts)
         self._periods.seen(group.usage.values())
         self._pages += 4 + len(group.rows) + len(group.index) + len(group.names) + len(group.usage)
+
+    # ---- exchange of the file
+
+    def _exchange(self, pending: PendingExchange) -> None:
+        """Replace the file by another one with the same events, between two commits. Until the new
+        file is complete, a failure leaves everything as it was.
+        """
+        result, events = self._exchanged(pending.exchange)
+        try:
+            self._deliver(
+                lambda: notify_listeners(self._listeners, events, [(pending.done, result)])
+            )
+        except Exception as e:
+            self._undelivered = e
+
+    def _exchanged(self, exchange: LogExchange) -> tuple[Appended | Refusal, list[Stored]]:
+        if self.dead is not None:
+            return self.dead, []
+        try:
+            exchange.complete(self._connection, self._log)
+        except Refusal as e:
+            return e, []
+        except Exception as e:
+            return Refusal(
+                "storageUnavailable", f"the new log cannot be written: {describe(e)}"
+            ), []
+        try:
+            new = exchange.replace(self._connection, self._head_file, self._log)
+        except Exception as e:
+            self._die(f"the log file cannot be replaced: {describe(e)}")
+            return self.dead or Refusal("storageUnavailable", ""), []
+        self._use(new)
+        return Appended(self.head, self.head), [new.closing]
+
+    def _use(self, new: Exchanged) -> None:
+        self._connection, self._log, self._pages = new.connection, new.head, 0
+        self._ages.use(new.connection)
+        self._periods.use(new.connection)
+        self._kinds = set(new.kinds)  # fewer: folded events are of no kind any more
+        self._versions[SYSTEM] = new.closing.version
+        self.exchanges += 1
+        self.head = new.head.position
 
     # ---- failures
 

@@ -361,6 +361,45 @@ class PurgeSettings:
     )
 
 
+_DAY = 86_400.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetentionSettings:
+    scripts_secs: float | None = _is(
+        30 * _DAY,
+        or_none(positive_seconds),
+        "scripts and exit files go this long after the end of their run; the log has their content (none: never)",
+    )
+    evidence_secs: float | None = _is(
+        365 * _DAY,
+        or_none(positive_seconds),
+        "the whole evidence, with its output, goes this long after the end of its run (none: never)",
+    )
+    superseded_secs: float | None = _is(
+        30 * _DAY,
+        or_none(positive_seconds),
+        "the same for evidence of an earlier run of a job, from its last change on (none: never)",
+    )
+    agents_secs: float | None = _is(
+        90 * _DAY,
+        or_none(positive_seconds),
+        "logs of agents without keeper and evidence go after this time (none: never)",
+    )
+    records_secs: float | None = _is(
+        365 * _DAY,
+        or_none(positive_seconds),
+        "records of purged runs go this long after the end of their run (none: never)",
+    )
+    events_secs: float | None = _is(
+        30 * _DAY,
+        or_none(positive_seconds),
+        "the running supervisor folds the events of jobs without events for this time (none: never)",
+    )
+    every_secs: float = _is(6 * 3600.0, positive_seconds, "interval between two retention passes")
+    folders_per_sec: int = _is(500, count, "folders that a pass inspects in a second")
+
+
 @dataclass(frozen=True, kw_only=True)
 class AppSettings:
     also: tuple[str, ...] = _is(
@@ -453,6 +492,7 @@ class Settings:
     keeper: KeeperSettings = field(default_factory=KeeperSettings)
     apps: AppSettings = field(default_factory=AppSettings)
     purge: PurgeSettings = field(default_factory=PurgeSettings)
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
     exits: ExitSettings = field(default_factory=ExitSettings)
     queues: QueueSettings = field(default_factory=QueueSettings)
     drivers: DriverSettings = field(default_factory=DriverSettings)
@@ -550,6 +590,7 @@ GROUPS: dict[str, type[Any]] = {
     "keeper": KeeperSettings,
     "apps": AppSettings,
     "purge": PurgeSettings,
+    "retention": RetentionSettings,
     "exits": ExitSettings,
     "queues": QueueSettings,
     "drivers": DriverSettings,

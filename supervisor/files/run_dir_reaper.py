@@ -26,6 +26,7 @@ from ...runtime.log.logger import Log
 from ..core.interface.inputs import Now, Purge
 from ..core.runs.retention import executions
 from ..engine.decision_loop import Engine
+from .evidence_files import remove_evidence
 from .safe_paths import open_folder, remove
 
 _PAGE = 64
@@ -200,12 +201,11 @@ class RunDirReaper:
     def _remove_tree(self, temporary: str) -> bool:
         """Remove the directory in a thread. Return whether it is gone."""
         own = time.monotonic() + _TURN_SECS
-        folder = self._folder_of(temporary)
+        folder, name = self._folder_of(temporary), os.path.basename(temporary)
+        of_execution = temporary.startswith(self._agents_root + "/")
         try:
-            return remove(
-                folder,
-                os.path.basename(temporary),
-                lambda: time.monotonic() < min(own, self._until),
+            return (remove_evidence if of_execution else remove)(
+                folder, name, lambda: time.monotonic() < min(own, self._until)
             )
         finally:
             os.close(folder)

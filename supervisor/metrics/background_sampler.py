@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from ...db.sqlite.schema import FILE, open_for_reading
+from ...db.sqlite.schema import FILE, open_shared
 from ...runtime.thread_pool import Stuck, Threads
 from ..process.root_identity import foreign_agents
 
@@ -102,7 +102,7 @@ class BackgroundSampler:
         return DiskSample(self._wall(), self._jobs, size, disks, errors, others)
 
     def _count(self) -> Tally:
-        connection = open_for_reading(self._db)
+        connection = open_shared(self._db)
         try:
             rows = connection.execute(
                 "SELECT driver, kind, status, COUNT(*) FROM jobs GROUP BY driver, kind, status"

@@ -28,6 +28,8 @@ from ..core.state.agent_phase import AgentPhase
 from ..engine.decision_loop import Engine
 from ..engine.event_feed import EventFeed
 from ..files.disk_usage import DiskUsage
+from ..files.log_compaction import CompactionState
+from ..files.retention_sweeper import SweepReport
 from ..notifications.notifier import Notifications
 from ..process.counters import Counters
 from ..process.listeners import ServerCertificate
@@ -78,6 +80,8 @@ class CollectorSources(NamedTuple):
     notifications: Notifications
     lines_lost: Callable[[], int]
     altered: Collection[str] = ()
+    retention: SweepReport = SweepReport()
+    compactions: CompactionState = CompactionState()
     secrets: Callable[[], Iterable[tuple[str, str]]] = tuple
     certificates: Callable[[], Sequence[ServerCertificate]] = tuple
     disk: DiskUsage | None = None
@@ -100,7 +104,7 @@ async def collect(sources: CollectorSources, sample: DiskSample) -> list[Metric]
         _disks(sample),
         _certificates(sources),
     ]
-    return [*out, *_counters(sources.counters), *_log(sources)]
+    return [*out, *_counters(sources.counters), *_log(sources), *_retention(sources)]
 
 
 def _gauge(
@@ -376,6 +380,41 @@ def _counters(counters: Counters) -> Iterable[Metric]:
         "Other notable events, which are also in the log; internal: bugs in jobscribe.",
         ("what",),
         noticed,
+    )
+
+
+def _retention(sources: CollectorSources) -> Iterable[Metric]:
+    kinds = sources.retention.kinds
+    about = "kind: scripts, evidence, agentLogs, records (docs/operations.md)."
+    yield _counter(
+        "retention_removed",
+        f"Folders, or log files, from which retention removed something; {about}",
+        ("kind",),
+        {(kind,): found.count for kind, found in kinds.items()},
+    )
+    yield _counter(
+        "retention_removed_files",
+        f"Inodes that retention freed; {about}",
+        ("kind",),
+        {(kind,): found.files for kind, found in kinds.items()},
+    )
+    yield _counter(
+        "retention_removed_bytes",
+        f"Bytes that retention freed on the disk; {about}",
+        ("kind",),
+        {(kind,): found.bytes for kind, found in kinds.items()},
+    )
+    yield _counter(
+        "retention_failures",
+        "Removals that failed; the next pass tries them again.",
+        (),
+        {(): sources.retention.failed},
+    )
+    yield _counter(
+        "log_compactions",
+        "Compactions of the event log while the supervisor ran.",
+        ("result",),
+        {("done",): sources.compactions.done, ("failed",): sources.compactions.failed},
     )
 
 

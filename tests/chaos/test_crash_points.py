@@ -17,6 +17,7 @@ from oracle import Oracle
 from site_locations import SOAK, new_site
 from supervisor_process import SupervisorProcess, jid_of, spec, until
 
+from jobscribe.db.maintenance import online_compaction
 from jobscribe.runtime.failpoints import POINTS, VARIABLE, arm, reached
 
 UID = "CrashUid"
@@ -39,10 +40,20 @@ NEEDS = {
     "keeper.stopping": "cancel",
     "purge.decided": "purge",
     "purge.renamed": "purge",
+    "evidence.marked": "retention",
+    "evidence.exchanged": "retention",
+    "compaction.completed": "compaction",
+    "compaction.marked": "compaction",
+    "compaction.replaced": "compaction",
+    "compaction.exchanged": "compaction",
     "upload.written": "upload",
     "upload.renamed": "upload",
     "lease.written": "lease",
     "lease.renamed": "lease",
+}
+SETTINGS = {
+    "purge": ("purge.after_secs=0.5", "purge.every_secs=0.2"),
+    "retention": ("retention.evidence_secs=0.5", "retention.every_secs=0.2"),
 }
 #: Points at which the job itself dies: its only exit status is its signal.
 OF_THE_JOB = ("job.prepared", "job.computed", "result.written", "result.renamed")
@@ -108,6 +119,8 @@ class Scene:
                     )
         if self.need == "upload":
             self._upload()
+        if self.need == "compaction" and len(self.acknowledged) == JOBS and self.over():
+            self._compact()
         if self.need == "lease":
             said = self._asked(
                 "global-resources",
@@ -118,6 +131,10 @@ class Scene:
             )
             if said is not None:
                 self.leased.append(said["ports"])
+
+    def _compact(self) -> None:
+        if online_compaction.prepare(self.site.root, older_than_secs=0).changed:
+            self._asked("log-exchange", keep=False)
 
     def _upload(self) -> None:
         path = f"/api/lib-file?uid={UID}&simulationType=plain&name=lattice.dat"
@@ -160,12 +177,12 @@ _OTHERS = ("agent", "keeper", "job", "result")
 def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
     """Yield a scene whose supervisor has started, or died during its start."""
     point, visit = request.param
-    purge = ("purge.after_secs=0.5", "purge.every_secs=0.2") if NEEDS.get(point) == "purge" else ()
+    settings = SETTINGS.get(NEEDS.get(point, ""), ())
     site = new_site(
         None,
         "slots.local_sequential=2",
         "apps.also=plain=plain_app:app",
-        *purge,
+        *settings,
         modules={"plain_app.py": APP},
     )
     scene = Scene(site, point, tmp_path)
@@ -204,6 +221,8 @@ def test_a_crash_here_loses_nothing_doubles_nothing_and_lies_about_nothing(scene
     else:
         check_books(scene.site)
     scene.oracle.check(killed=lost)
+    if scene.need == "retention":
+        _check_evidence(scene)
     if scene.need == "upload":
         _check_uploaded(scene)
     if scene.need == "lease":
@@ -269,6 +288,16 @@ def _check_purged(scene: Scene) -> None:
             scene.site.post("run-status", uid=UID, computeJid=jid_of(run))["state"]
             == "job_run_purged"
         )
+
+
+def _check_evidence(scene: Scene) -> None:
+    """Check that the evidence of all runs goes, and that its names stay."""
+
+    def folders() -> dict[str, bool]:
+        return {p.name: p.is_dir() for p in scene.site.root.glob("agent/*/run/[!.]*")}
+
+    until(lambda: not any(folders().values()), "no evidence is left", DEADLINE_SECS)
+    assert len(folders()) == JOBS
 
 
 def _check_uploaded(scene: Scene) -> None:

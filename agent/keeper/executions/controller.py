@@ -10,6 +10,7 @@ import time
 
 from ....protocol.execution.table import (
     REFUSED_BEFORE,
+    STARTED_BEFORE,
     STOPPED_BEFORE,
     ExecutionTable,
     Use,
@@ -216,6 +217,8 @@ class ExecutionController:
         match self._table.use_of(name, lambda: os.path.lexists(self._layout.evidence(name))):
             case Use.KNOWN:
                 return self.known[name]
+            case Use.USED if not os.path.isdir(self._layout.evidence(name)):
+                return self._removed(name, token)
             case Use.USED:
                 return self._take_over(name, token)
             case Use.REFUSED:
@@ -224,6 +227,12 @@ class ExecutionController:
                 return e
             case Use.FREE:
                 return None
+
+    def _removed(self, name: str, token: str) -> Execution:
+        """Return an execution that ended long ago: only its name is left of its evidence."""
+        e = self.known[name] = self._new_execution(name, token)
+        e.finish(never_started(STARTED_BEFORE, time.time()))
+        return e
 
     def _bar_start(self, order: StopOrder) -> None:
         """Use the token of an execution that is stopped before its start."""

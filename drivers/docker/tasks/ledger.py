@@ -164,7 +164,8 @@ class ContainerLedger:
             shutil.rmtree(folder, ignore_errors=True)
             return None
         # The token is used, even if the folder was deleted.
-        os.makedirs(self.evidence(token), mode=0o700, exist_ok=True)
+        if not os.path.lexists(self.evidence(token)):
+            os.makedirs(self.evidence(token), mode=0o700, exist_ok=True)
         stop, exit_, settled = (read_json(f"{folder}/{n}") for n in (STOP, EXIT, SETTLED))
         return LedgerEntry(
             token=token,

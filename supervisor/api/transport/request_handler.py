@@ -31,6 +31,8 @@ from ...agents.calls import Calls
 from ...clusters.inventory import ClusterInventory
 from ...clusters.sign_in import SignIns
 from ...files.disk_usage import DiskUsage
+from ...files.log_compaction import LogCompaction
+from ...files.retention_sweeper import RetentionSweeper
 from ...files.uploads import Uploads
 from ...metrics.exporter import MetricsExporter
 from ...notifications.notifier import Notifications
@@ -73,6 +75,8 @@ class ApiContext(NamedTuple):
     notifications: Notifications | None = None
     known: Known = Known()
     logs_written: Callable[[], object] = lambda: None
+    retention: RetentionSweeper | None = None
+    log_compaction: LogCompaction | None = None
     disk: DiskUsage | None = None
     device_logins: DeviceLogins | None = None
 

@@ -229,6 +229,8 @@ class Oracle:
                 out.setdefault(key, [])
                 if e["type"] == "RunEnded":
                     out[key].append(e["event"])
+            elif e["type"] == "JobFolded":
+                _add_folded(e["event"]["job"], out)
         return out
 
     def _check_end(
@@ -272,3 +274,11 @@ def kill(stamp: Stamp, number: int = signal.SIGKILL) -> None:
     assert processes.send_signal(stamp.pid, stamp.born, number), f"{stamp} does not run"
     if number == signal.SIGKILL:
         until(lambda: not processes.alive(stamp.pid, stamp.born), f"{stamp} is gone")
+
+
+def _add_folded(job: dict[str, Any], out: dict[tuple[str, int], list[dict[str, Any]]]) -> None:
+    """Add the ends of the runs of a job that was compacted."""
+    for run in [*job.get("history", ()), *([job["run"]] if job.get("run") else [])]:
+        ended = run["status"] in FINAL
+        out.setdefault((job["jid"], run["serial"]), [])
+        out[job["jid"], run["serial"]] += [run] if ended else []

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from jobscribe.runtime.execution import keeper_ledger
+from jobscribe.supervisor.files.evidence_files import remove_evidence
 
 from ..conftest import Keeper, until
 
@@ -58,6 +59,22 @@ def test_a_late_start_of_a_forgotten_execution_is_answered_from_its_evidence(
     until(lambda: not keeper_ledger.load(str(keeper.folder)).entries)
     keeper.send(**order)
     assert keeper.end_of(token) == first
+    assert _stamps(keeper) == 1
+
+
+def test_a_token_stays_used_when_only_the_name_of_its_evidence_is_left(keeper: Keeper) -> None:
+    token = keeper.token()
+    order = keeper.order(token, _stamp(keeper) + "exit 4")
+    keeper.send(**order)
+    keeper.end_of(token)
+    keeper.send(do="forget", names=[token.name])
+    until(lambda: not keeper_ledger.load(str(keeper.folder)).entries)
+    runs = os.open(keeper.folder / "run", os.O_RDONLY | os.O_DIRECTORY)
+    assert remove_evidence(runs, token.name, lambda: True)
+    os.close(runs)
+    keeper.send(**order)
+    end = keeper.end_of(token)
+    assert (end.source, end.code) == ("start", None) and "before" in str(end.detail)
     assert _stamps(keeper) == 1
 
 

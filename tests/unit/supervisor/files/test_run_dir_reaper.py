@@ -162,11 +162,11 @@ async def test_the_evidence_of_all_executions_goes_with_the_directory(tmp_path: 
     folders = [evidence_of(tmp_path, token) for token in tokens]
     p.remove(str(tmp_path / "model"), 7, [(KEY, tokens[0]), (KEY, tokens[1])])
     await p.close()
-    assert [f.exists() for f in folders] == [False, False, True]
+    assert [f.is_dir() for f in folders] == [False, False, True]
     p, _ = purging(tmp_path, [], {})
     p.remove(str(tmp_path / "model"), 7, [(KEY, tokens[2])])
     await p.close()
-    assert not folders[2].exists(), "also without a directory"
+    assert not folders[2].is_dir(), "also without a directory"
 
 
 async def test_evidence_behind_a_link_is_not_touched(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ async def test_after_a_crash_evidence_is_removed_before_the_renamed_directory(
     p._engine.durable = lambda jid: SimpleNamespace(job=SimpleNamespace(run=run))  # type: ignore[assignment,method-assign,misc]
     p._finish_removal(row("PurgeUs1-simAAA01-model", "job_run_purged", 900.0, 2))
     await p.close()
-    assert not folder.exists() and not left.exists()
+    assert not folder.is_dir() and not left.exists()
 
 
 async def test_who_is_old_is_told_to_the_core_and_what_a_crash_left_is_removed(

@@ -1,0 +1,86 @@
+"""Upkeep for operators: notification targets, retention, and the exchange of the event log. No data
+of jobs.
+"""
+
+from typing import Any
+
+import msgspec
+
+from ....protocol.errors import Refusal
+from ...files.log_compaction import LogCompaction
+from ...files.retention_sweeper import RetentionSweeper
+from ...notifications.notifier import Notifications
+from ..transport.request_handler import Handler
+
+
+class TargetName(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: str
+
+
+async def notify(h: Handler) -> Any:
+    return {"state": "ok", **_notifications(h).status()}
+
+
+async def notify_test(h: Handler) -> Any:
+    name = h.parsed(TargetName).name
+    h.log("test of notification target {} requested", name)
+    return {"state": "ok", **await _notifications(h).test(name)}
+
+
+async def notify_retry(h: Handler) -> Any:
+    name = h.parsed(TargetName).name
+    h.log("retry of notification target {} requested", name)
+    return {"state": "ok", **_notifications(h).retry(name)}
+
+
+def _notifications(h: Handler) -> Notifications:
+    if h.services.notifications is None:
+        raise Refusal(
+            "notFound",
+            "notifications are not configured; set notify.file (see docs/notifications.md)",
+        )
+    return h.services.notifications
+
+
+class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    dry_run: bool = True
+
+
+class Exchange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """keep: keep the old log aside."""
+
+    keep: bool = True
+
+
+async def retention(h: Handler) -> Any:
+    """Return what went since the start, and in the last pass, and the pass in progress."""
+    sweeper, compaction = _services(h)
+    return {
+        "state": "ok",
+        "total": msgspec.to_builtins(sweeper.total),
+        "last": msgspec.to_builtins(sweeper.last),
+        "current": msgspec.to_builtins(sweeper.current),
+        "compactions": msgspec.to_builtins(compaction.state),
+    }
+
+
+async def retention_sweep(h: Handler) -> Any:
+    """Make a pass now, or a dry run."""
+    dry_run = h.parsed(Sweep).dry_run
+    h.log("retention pass requested, dryRun={}", dry_run)
+    report = await _services(h)[0].sweep(dry_run=dry_run, at_once=True)
+    return {"state": "ok", "report": msgspec.to_builtins(report)}
+
+
+async def log_exchange(h: Handler) -> Any:
+    """Exchange the event log for the compacted one beside it."""
+    keep = h.parsed(Exchange).keep
+    h.log("exchange of the event log requested")
+    compacted = await _services(h)[1].exchange(keep=keep)
+    return {"state": "ok", "compacted": msgspec.to_builtins(compacted)}
+
+
+def _services(h: Handler) -> tuple[RetentionSweeper, LogCompaction]:
+    if h.services.retention is None or h.services.log_compaction is None:
+        raise Refusal("notFound", "this supervisor has no retention")
+    return h.services.retention, h.services.log_compaction

@@ -1,0 +1,144 @@
+"""Effects on the folder of an execution: what can go goes, and the token stays used. The functions
+block; call them in a thread.
+
+Executors take a token by creating the folder, so its name must stay. A removed folder leaves a hard
+link to one empty file that all of them share: it takes no inode. Both are exchanged in one step.
+Where the file system cannot do that, an empty folder stays.
+"""
+
+import contextlib
+import ctypes
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from ...runtime import failpoints
+from ...runtime.execution.folder import EXIT, EXIT_CODE, INPUT, SCRIPT, SIGNAL, START, STOP
+from .safe_paths import FOLDER, remove, step
+
+#: Files of an ended execution whose content is in the log.
+REDUCIBLE = (SCRIPT, EXIT, EXIT_CODE, INPUT, SIGNAL, START, STOP, "lock")
+#: Empty file in the folder of an agent; and the prefix of a folder that is being removed.
+USED, GOING = ".used", ".going-"
+_EXCHANGE = 2
+_UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Freed(NamedTuple):
+    """files: inodes, folders included. bytes: as allocated on the disk."""
+
+    files: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: object) -> "Freed":
+        assert isinstance(other, Freed)
+        return Freed(self.files + other.files, self.bytes + other.bytes)
+
+
+def measure(runs: int, name: str, *, reducible: bool) -> Freed:
+    """Return what the folder takes; reducible: only what `reduce` would remove. Raises OSError."""
+    inner = step(runs, name)
+    try:
+        own = os.fstat(inner)
+        out = Freed() if reducible else Freed(1, own.st_blocks * 512)
+        for entry in _entries(inner):
+            if reducible and entry.name not in REDUCIBLE:
+                continue
+            with contextlib.suppress(OSError):
+                found = entry.stat(follow_symlinks=False)
+                if found.st_nlink == 1 or stat.S_ISDIR(found.st_mode):
+                    out += Freed(1, found.st_blocks * 512)
+        return out
+    finally:
+        os.close(inner)
+
+
+def _entries(folder: int) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        yield from entries
+
+
+def reduce(runs: int, name: str) -> Freed:
+    """Remove the reducible files of the folder `name` in the folder `runs`. Raises OSError."""
+    inner = step(runs, name)
+    freed = Freed()
+    try:
+        for file in REDUCIBLE:
+            with contextlib.suppress(FileNotFoundError, IsADirectoryError, PermissionError):
+                found = os.stat(file, dir_fd=inner, follow_symlinks=False)
+                os.unlink(file, dir_fd=inner)
+                freed += Freed(1, found.st_blocks * 512)
+    finally:
+        os.close(inner)
+    return freed
+
+
+def remove_evidence(runs: int, name: str, go_on: Callable[[], bool]) -> bool:
+    """Remove the folder `name` in the folder `runs`, and leave its name. Return whether nothing is
+    left of it. Raises OSError: FileNotFoundError if it does not exist.
+    """
+    found = os.stat(name, dir_fd=runs, follow_symlinks=False)
+    if not stat.S_ISDIR(found.st_mode):
+        return True  # its name was left before
+    going = GOING + name
+    _link_used(runs, going)
+    failpoints.reached("evidence.marked")
+    try:
+        _exchange(runs, going, name)
+    except OSError as e:
+        os.unlink(going, dir_fd=runs)
+        if e.errno not in _UNSUPPORTED:
+            raise
+        return _empty(runs, name, go_on)
+    failpoints.reached("evidence.exchanged")
+    return remove(runs, going, go_on)
+
+
+def clear_leftover(runs: int, name: str, go_on: Callable[[], bool]) -> bool:
+    """Complete a removal that was interrupted; name: begins with `GOING`."""
+    return remove(runs, name, go_on)
+
+
+def _link_used(runs: int, name: str) -> None:
+    """Create a link to the shared empty file. Raises OSError."""
+    for _ in range(2):
+        try:
+            os.link(USED, name, src_dir_fd=runs, dst_dir_fd=runs, follow_symlinks=False)
+            return
+        except FileExistsError:  # a crash left it, or the folder it was exchanged for
+            if not remove(runs, name, lambda: True):
+                raise
+        except OSError as e:
+            if e.errno not in (errno.ENOENT, errno.EMLINK):
+                raise
+            with contextlib.suppress(FileNotFoundError):  # as many names as the kernel allows
+                os.unlink(USED, dir_fd=runs)
+            os.close(
+                os.open(
+                    USED, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=runs
+                )
+            )
+    os.link(USED, name, src_dir_fd=runs, dst_dir_fd=runs, follow_symlinks=False)
+
+
+def _exchange(runs: int, one: str, other: str) -> None:
+    """Exchange two names in one step. Raises OSError."""
+    call = getattr(_libc, "renameat2", None)
+    if call is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    if call(runs, os.fsencode(one), runs, os.fsencode(other), _EXCHANGE):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), other)
+
+
+def _empty(runs: int, name: str, go_on: Callable[[], bool]) -> bool:
+    """Remove everything in a folder, which stays."""
+    inner = os.open(name, FOLDER, dir_fd=runs)
+    try:
+        left = [entry for entry in os.listdir(inner) if not remove(inner, entry, go_on)]
+        return not left
+    finally:
+        os.close(inner)

@@ -1,0 +1,149 @@
+"""Compaction of the event log of this supervisor, while it runs: exchanges the log for one that
+another process has prepared (`db.maintenance.online_compaction`), and starts such a process from
+time to time.
+"""
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from ...db.maintenance import online_compaction
+from ...db.maintenance.new_log import Compacted
+from ...db.maintenance.online_compaction import CompactedLog
+from ...db.sqlite.store import SqliteStore
+from ...db.store.contract import Appended
+from ...protocol.errors import Refusal
+from ...runtime.log.logger import Log
+
+#: Interval of compactions, and new events that are worth one.
+EVERY_SECS, EVENTS = 24 * 3600.0, 50_000
+#: Wait before the first one: the start has other things to do.
+_FIRST_SECS = 600.0
+_CLOSE_SECS = 5.0
+_NICE = 19
+
+
+class CompactionState(msgspec.Struct, kw_only=True, rename="camel"):
+    """Compactions since the start of this supervisor. at: wall time of the last one."""
+
+    done: int = 0
+    failed: int = 0
+    at: float | None = None
+    events_before: int | None = None
+    events_after: int | None = None
+    last_error: str | None = None
+
+
+class LogCompaction:
+    """One per process. older_than_secs: age of the last event of a folded job; None: a compaction
+    only when somebody asks for it.
+    """
+
+    def __init__(
+        self,
+        store: SqliteStore,
+        log: Log,
+        wall: Callable[[], float],
+        *,
+        root: Path,
+        older_than_secs: float | None,
+    ) -> None:
+        self._store, self._log, self._wall, self._root = store, log, wall, root
+        self._older_than_secs = older_than_secs
+        self.state = CompactionState()
+        self._task: asyncio.Task[None] | None = None
+        self._compacted_at = 0
+
+    def start(self) -> None:
+        online_compaction.clear_leftovers(self._root)
+        if self._older_than_secs is not None:
+            self._task = asyncio.get_running_loop().create_task(
+                self._compact_periodically(self._older_than_secs)
+            )
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def exchange(self, *, keep: bool) -> Compacted:
+        """Exchange the log for the prepared one. keep: keep the old log aside. Raises Refusal;
+        then the log is unchanged.
+        """
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Appended | Refusal] = loop.create_future()
+        prepared = CompactedLog(self._root, self._wall(), keep=keep)
+        began = time.monotonic()
+        self._store.exchange(prepared, lambda r: None if done.done() else done.set_result(r))
+        result = await done
+        if isinstance(result, Refusal):
+            self.state.failed += 1
+            self.state.last_error = result.sentence
+            raise result
+        assert prepared.result is not None
+        compacted = prepared.result
+        self._compacted_at = result.last
+        self.state.done += 1
+        self.state.at, self.state.last_error = self._wall(), None
+        self.state.events_before, self.state.events_after = (
+            compacted.events_before,
+            compacted.events_after,
+        )
+        self._log(
+            "the event log was compacted: {} events became {}; writes waited {:.2f} s",
+            compacted.events_before,
+            compacted.events_after,
+            time.monotonic() - began,
+        )
+        return compacted
+
+    async def _compact_periodically(self, older_than_secs: float) -> None:
+        await asyncio.sleep(_FIRST_SECS)
+        while True:
+            if self._store.head() - self._compacted_at >= EVENTS:
+                try:
+                    await self._run(older_than_secs)
+                except OSError as e:
+                    self.state.failed += 1
+                    self.state.last_error = f"the compaction cannot be started: {e}"
+                # also without success: the next day has new events
+                self._compacted_at = self._store.head()
+            await asyncio.sleep(EVERY_SECS)
+
+    async def _run(self, older_than_secs: float) -> None:
+        """Compact the log in another process, which asks this one to exchange the files."""
+        child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "jobscribe.cli",
+            "--root",
+            str(self._root),
+            "db",
+            "compact",
+            "--no-keep",
+            "--older-than",
+            str(older_than_secs / 86_400),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, child.pid, _NICE)
+        try:
+            _, said = await child.communicate()
+        except asyncio.CancelledError:
+            child.terminate()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(child.wait(), _CLOSE_SECS)
+            raise
+        if child.returncode:
+            self.state.failed += 1
+            self.state.last_error = said.decode("utf-8", "replace").strip()[-500:]
+            self._log("the compaction of the event log failed: {}", self.state.last_error)

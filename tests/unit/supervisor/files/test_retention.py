@@ -1,0 +1,282 @@
+"""Retention on the disk: what goes goes, the name of an execution stays, and a removal that was
+interrupted anywhere is completed.
+"""
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import pytest
+
+from jobscribe.db.store.contract import IndexRow
+from jobscribe.protocol.ids import Token
+from jobscribe.runtime import failpoints
+from jobscribe.service.settings.settings import RetentionSettings
+from jobscribe.supervisor.files import evidence_files
+from jobscribe.supervisor.files.evidence_files import (
+    GOING,
+    clear_leftover,
+    measure,
+    reduce,
+    remove_evidence,
+)
+from jobscribe.supervisor.files.retention_sweeper import RetentionSweeper
+
+DAY = 86_400.0
+NOW = 2_000_000_000.0
+FILES = ("script.sh", "exit.json", "stdout.log", "stderr.log")
+
+
+def token(n: int, serial: float) -> Token:
+    return Token(f"EvidUse1-simAAA{n:02d}-model", int(serial), 1, "main", 0)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[tuple[Path, int]]:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    yield folder, fd
+    os.close(fd)
+
+
+def fill(folder: Path, name: str) -> Path:
+    path = folder / name
+    path.mkdir(parents=True)
+    for file in FILES:
+        (path / file).write_text("x")
+    (path / "latest").symlink_to(".")
+    return path
+
+
+def always() -> bool:
+    return True
+
+
+def test_a_reduced_folder_keeps_its_output(runs: tuple[Path, int]) -> None:
+    folder, fd = runs
+    path = fill(folder, "one")
+    planned = measure(fd, "one", reducible=True)
+    assert reduce(fd, "one") == planned and planned.files == 2 and planned.bytes > 0
+    assert sorted(p.name for p in path.iterdir()) == ["latest", "stderr.log", "stdout.log"]
+    assert reduce(fd, "one").files == 0
+    with pytest.raises(OSError):
+        reduce(fd, "missing")
+
+
+def test_a_removed_folder_leaves_a_name_that_takes_no_inode(runs: tuple[Path, int]) -> None:
+    folder, fd = runs
+    for n in range(3):
+        fill(folder, f"e{n}")
+        assert remove_evidence(fd, f"e{n}", always)
+        assert remove_evidence(fd, f"e{n}", always), "twice is once"
+    left = {p.name: p.lstat().st_ino for p in folder.iterdir()}
+    assert sorted(left) == [".used", "e0", "e1", "e2"] and len(set(left.values())) == 1
+    with pytest.raises(FileExistsError):
+        os.mkdir("e1", dir_fd=fd)
+    with pytest.raises(FileNotFoundError):
+        remove_evidence(fd, "missing", always)
+
+
+def test_a_full_shared_file_is_followed_by_another(
+    runs: tuple[Path, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, fd = runs
+    real, refused = os.link, []
+
+    def link(*args: object, **options: object) -> None:
+        if not refused:
+            refused.append(args)
+            raise OSError(errno.EMLINK, "too many links")
+        real(*args, **options)  # type: ignore[arg-type]
+
+    fill(folder, "e0")
+    assert remove_evidence(fd, "e0", always)
+    fill(folder, "e1")
+    monkeypatch.setattr(os, "link", link)
+    assert remove_evidence(fd, "e1", always) and refused
+    inodes = {name: (folder / name).stat().st_ino for name in (".used", "e0", "e1")}
+    assert inodes[".used"] == inodes["e1"] != inodes["e0"]
+
+
+def test_without_an_exchange_of_names_an_empty_folder_stays(
+    runs: tuple[Path, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, fd = runs
+
+    def unsupported(*args: object) -> None:
+        raise OSError(errno.EINVAL, "not on this file system")
+
+    monkeypatch.setattr(evidence_files, "_exchange", unsupported)
+    path = fill(folder, "one")
+    assert remove_evidence(fd, "one", always)
+    assert path.is_dir() and not list(path.iterdir()) and not list(folder.glob(GOING + "*"))
+
+
+def test_a_link_in_the_place_of_a_folder_is_not_followed(runs: tuple[Path, int]) -> None:
+    folder, fd = runs
+    other = fill(folder.parent, "elsewhere")
+    (folder / "one").symlink_to(other)
+    assert remove_evidence(fd, "one", always)
+    with pytest.raises(OSError):
+        reduce(fd, "one")
+    with pytest.raises(OSError):
+        measure(fd, "one", reducible=False)
+    assert len(list(other.iterdir())) == 5
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("point", ["evidence.marked", "evidence.exchanged"])
+def test_a_removal_that_is_killed_is_completed_and_its_token_stays_used(
+    runs: tuple[Path, int], point: str
+) -> None:
+    folder, fd = runs
+    fill(folder, "one")
+    pid = os.fork()
+    if pid == 0:
+        failpoints.arm(f"{point}:1:{folder}/../struck")
+        remove_evidence(fd, "one", always)
+        os._exit(0)
+    assert os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+    assert os.path.lexists(folder / "one")
+    for name in [p.name for p in folder.glob(GOING + "*")]:
+        assert clear_leftover(fd, name, always)
+    assert remove_evidence(fd, "one", always)
+    assert sorted(p.name for p in folder.iterdir()) == [".used", "one"]
+
+
+# ---- the sweeper
+
+
+def row(t: Token, *, serial: int | None = None, ended_at: float | None, **fields) -> IndexRow:
+    return IndexRow(
+        jid=t.jid,
+        uid=t.jid[:8],
+        serial=serial or t.serial,
+        simulation_type="heat",
+        kind="parallel",
+        driver="local",
+        queued_at=1.0,
+        started_at=2.0,
+        ended_at=ended_at,
+        reason="exit",
+        position=1,
+        **({"status": "completed", "busy": False} | fields),
+    )
+
+
+def sweeper(tmp_path: Path, rows: list[IndexRow], live: tuple[str, ...] = (), **settings):
+    engine = SimpleNamespace(
+        policy=SimpleNamespace(kept_plans=()),
+        world=SimpleNamespace(jobs=dict.fromkeys(live)),
+        durable=lambda jid: None,
+    )
+    store = SimpleNamespace(
+        find_jobs=lambda prefix, limit: sorted(
+            (r for r in rows if r.jid.startswith(prefix)), key=lambda r: r.jid
+        )[:limit],
+        jobs=lambda status, before, limit: [
+            r for r in rows if r.status == status and (before is None or r.position < before)
+        ],
+    )
+    return RetentionSweeper(
+        engine,  # type: ignore[arg-type]
+        store,  # type: ignore[arg-type]
+        MagicMock(),
+        lambda: NOW,
+        RetentionSettings(**settings),
+        tmp_path,
+    )
+
+
+async def test_a_pass_removes_what_the_rules_allow_and_a_dry_run_only_says_so(
+    tmp_path: Path,
+) -> None:
+    agent = tmp_path / "agent" / "local.parallel.EvidUse1@localhost"
+    old, middle, young = (token(n, NOW - days * DAY) for n, days in ((1, 400), (2, 40), (3, 3)))
+    lives, superseded, unknown, unacknowledged = (token(n, NOW - 400 * DAY) for n in (4, 5, 6, 7))
+    tokens = (old, middle, young, lives, superseded, unknown, unacknowledged)
+    for t in tokens:
+        fill(agent / "run", t.name)
+    os.utime(agent / "run" / superseded.name, (NOW - 31 * DAY,) * 2)
+    (agent / "ledger.jsonl").write_text(
+        f'{{"use":"{unacknowledged.name}","token":"{unacknowledged}","ticks":1}}\n'
+    )
+    (agent / "run" / f"{GOING}left").mkdir()
+    (agent / "agent.log").write_text("x")
+    os.utime(agent / "agent.log", (NOW - 99 * DAY,) * 2)
+    rows = [
+        row(old, ended_at=NOW - 399 * DAY),
+        row(middle, ended_at=NOW - 39 * DAY),
+        row(young, ended_at=NOW - 2 * DAY),
+        row(lives, ended_at=None, status="running", busy=True),
+        row(superseded, serial=int(NOW) - 5, ended_at=NOW - 4),
+        row(unacknowledged, ended_at=NOW - 399 * DAY),
+    ]
+    s = sweeper(tmp_path, rows)
+    before = sorted(str(p) for p in agent.rglob("*"))
+    planned = await s.sweep(dry_run=True)
+    assert sorted(str(p) for p in agent.rglob("*")) == before
+    assert s.total.kinds["evidence"].count == 0
+    done = await s.sweep(at_once=True)
+    assert (done.inspected, done.failed, done.complete) == (7, 0, True)
+    for report in (planned, done):
+        assert {k: (r.count, r.files) for k, r in report.kinds.items()} == {
+            "evidence": (2, 2 * 6),
+            "scripts": (1, 2),
+            "agentLogs": (0, 0),
+            "records": (0, 0),
+        }
+    folders = {p.name: len(list(p.iterdir())) for p in (agent / "run").iterdir() if p.is_dir()}
+    kept = (young, lives, unknown, unacknowledged)
+    assert folders == {t.name: 5 for t in kept} | {middle.name: 3}
+    assert {t.name for t in tokens} <= {p.name for p in (agent / "run").iterdir()}
+    again = await s.sweep()
+    assert not any(r.count for r in again.kinds.values()) and again.inspected == 5
+    assert s.total.kinds["evidence"].count == 2 and (agent / "agent.log").exists()
+    await s.close()
+
+
+async def test_a_job_of_an_undurable_decision_is_left_alone(tmp_path: Path) -> None:
+    agent = tmp_path / "agent" / "local.parallel.EvidUse1@localhost"
+    t = token(1, NOW - 400 * DAY)
+    fill(agent / "run", t.name)
+    s = sweeper(tmp_path, [row(t, ended_at=NOW - 399 * DAY)], live=(t.jid,))
+    assert (await s.sweep()).kinds["evidence"].count == 0
+    await s.close()
+
+
+async def test_logs_of_an_agent_without_evidence_go_when_they_are_old(tmp_path: Path) -> None:
+    for name, age in (("old", 91), ("new", 89)):
+        agent = tmp_path / "agent" / name
+        (agent / "run").mkdir(parents=True)
+        (agent / "agent.log.1").write_text("x")
+        os.utime(agent / "agent.log.1", (NOW - age * DAY,) * 2)
+    (tmp_path / "agent" / "without a run folder").mkdir()
+    s = sweeper(tmp_path, [])
+    assert (await s.sweep()).kinds["agentLogs"].count == 1
+    assert [p.parent.name for p in tmp_path.rglob("agent.log*")] == ["new"]
+    assert s.sizes()["agentLogsCount"] == 1
+    await s.close()
+
+
+async def test_old_records_of_purged_runs_go(tmp_path: Path) -> None:
+    tokens = [token(n, NOW - 400 * DAY) for n in (1, 2, 3)]
+    folder = tmp_path / "supervisor-job"
+    folder.mkdir()
+    for t in tokens:
+        (folder / f"{t.jid}.json").write_text("{}")
+    rows = [
+        row(tokens[0], ended_at=NOW - 366 * DAY, status="job_run_purged"),
+        row(tokens[1], ended_at=NOW - 364 * DAY, status="job_run_purged"),
+        row(tokens[2], ended_at=NOW - 366 * DAY),
+    ]
+    s = sweeper(tmp_path, rows)
+    assert (await s.sweep(dry_run=True)).kinds["records"].count == 1
+    assert (await s.sweep()).kinds["records"].count == 1
+    assert sorted(p.stem for p in folder.iterdir()) == [t.jid for t in tokens[1:]]
+    assert (await s.sweep()).kinds["records"].count == 0
+    await s.close()
