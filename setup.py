@@ -66,6 +66,8 @@ SERVER = [
     "waitress>=3.0",
 ]
 EXTRAS = {
+    # Python functions as jobs; needed by clients and by the Python of the jobs
+    "client": ["cloudpickle>=3"],
     "docker": ["docker>=7.1"],
     "gpu": ["nvidia-ml-py>=12.560"],
     # the app of this name
@@ -77,6 +79,7 @@ EXTRAS = {
         "asyncssh>=2.24",
         "authlib>=1.9",
         "bcrypt>=4",
+        "cloudpickle>=3",
         "docker>=7.1",
         "hypothesis>=6.150",
         "joserfc>=1.6.8",

@@ -42,6 +42,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "Show the usage of ended runs, summed by user, group or time; or disk usage.",
     ),
     "trace": ("trace.command", "trace", "Show the timeline of a job, op or request."),
+    "debug": ("", "debug", "Find faults in your own code before it runs as a job."),
     "explain-exit": ("explain_exit", "explain_exit", "Explain an exit code, a signal or a cause."),
     "health": ("health", "health", "Report the supervisor's health, and an action for each fault."),
     "secret": ("", "secret", "Rotate secrets without a restart; list them."),
@@ -117,6 +118,13 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "group": ("job.group", "group", "Show the status of the runs of an array or simulation."),
         "wait": ("job.wait", "wait", "Wait for jobs; exit with the job's code."),
         "exits": ("job.exits", "exits", "List the meanings of exit codes and signals."),
+    },
+    "debug": {
+        "serial": (
+            "debug.serial",
+            "serial",
+            "Find what prevents a Python object from being sent to a job.",
+        ),
     },
     "auth": {
         "login": ("access.login", "login", "Log in at a site: store an API token for it."),

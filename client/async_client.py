@@ -8,8 +8,8 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Any, TypeVar, assert_never
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, assert_never, overload
 
 from ..protocol.api.requests import RunFile, RunSpec, UsageGroup
 from ..protocol.wire.handshake import ACTOR
@@ -21,13 +21,17 @@ from .api.operations import GetTime, GetUid, Once, Part, Pause, Progress, Step, 
 from .api.replies import GroupRun, GroupState, JobPage, LoggedEvent, LogPart, RunState
 from .api.requests import Call
 from .operator_calls import AsyncOperatorCalls
-from .sync_client import IDLE_SECS
+from .sync_client import IDLE_SECS, Client
 from .transport.address import Source, TokenSource, fixed, in_root
 from .transport.async_connection import AsyncConnection, AsyncFileReader
 from .transport.connection import Connection
 from .transport.endpoint import Endpoint, OnTrouble
 from .transport.messages import Request
 from .transport.retry_time import budget
+
+if TYPE_CHECKING:
+    from .functions.executor import Executor
+    from .functions.future import FunctionFuture
 
 _T = TypeVar("_T")
 
@@ -47,6 +51,7 @@ class AsyncClient:
             Endpoint(source, budget_secs=budget(budget_secs), on_trouble=on_trouble)
         )
         self._uid = uid
+        self._functions: Executor | None = None
 
     @classmethod
     def to(
@@ -107,13 +112,17 @@ class AsyncClient:
         return copied
 
     def close(self) -> None:
-        """Close idle connections soon; `async with` waits for it."""
+        """Close idle connections soon; `async with` waits for it. Unfinished futures of `submit`
+        fail; their runs continue.
+        """
+        self._abandon_functions()
         self._connection.close()
 
     async def __aenter__(self) -> "AsyncClient":
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._abandon_functions()
         await self._connection.aclose()
 
     async def uid(self) -> str:
@@ -140,11 +149,57 @@ class AsyncClient:
         """Submit a command. Returns when the run is durable, without waiting for its start."""
         return await self.submit(await self.spec(command, **options))
 
+    @overload
     async def submit(
-        self, spec: RunSpec, *, force_run: bool = False, serial: int = 0, req_id: str | None = None
-    ) -> "AsyncJob":
-        """Start a run, join the live one, or find the completed one with the same hash."""
-        return self._job(await self._do(operations.submit(spec, force_run, serial, req_id)))
+        self, spec: RunSpec, *, force_run: bool = ..., serial: int = ..., req_id: str | None = ...
+    ) -> "AsyncJob": ...
+
+    @overload
+    async def submit(
+        self,
+        spec: Callable[..., _T],
+        *args: Any,
+        resources: Mapping[str, Any] | None = ...,
+        **options: Any,
+    ) -> "FunctionFuture[_T]": ...
+
+    async def submit(self, spec: Any, *args: Any, **options: Any) -> Any:
+        """Start a run, join the live one, or find the completed one with the same hash.
+
+        With a function instead of a spec: return a future, which may be awaited.
+        """
+        if isinstance(spec, RunSpec):
+            return self._job(await self._do(operations.submit_run(spec, *args, **options)))
+        if self._functions is None:
+            self._functions = self.executor()
+        resources = options.pop("resources", None)
+        return await asyncio.to_thread(self._functions.call, spec, args, options, resources)
+
+    def executor(
+        self,
+        *,
+        max_workers: int | None = None,
+        resources: Mapping[str, Any] | None = None,
+        **limits: int,
+    ) -> "Executor":
+        """Return a `concurrent.futures.Executor` that calls functions in jobs. Its own methods
+        block; its futures may be awaited.
+        """
+        from .functions.executor import Executor
+
+        with self._plain() as client:
+            return Executor(client, max_workers=max_workers, resources=resources, **limits)
+
+    def _plain(self) -> Client:
+        """Return a synchronous client with the same address and user."""
+        e = self._connection.endpoint
+        plain = Client.from_source(e.source, uid=self._uid, budget_secs=e.budget_secs)
+        return plain
+
+    def _abandon_functions(self) -> None:
+        if self._functions is not None:
+            self._functions.abandon()
+            self._functions = None
 
     async def run_many(self, specs: Sequence[RunSpec]) -> list["AsyncJob | ClientError"]:
         """Submit up to protocol.api.requests.MAX_BULK runs in one request."""
@@ -571,6 +626,15 @@ class AsyncJob:
 
     async def wait(self, timeout: float | None = None) -> RunState:
         return await self.client.wait(self.jid, serial=self.serial, timeout=timeout)
+
+    async def result(self, timeout: float | None = None) -> Any:
+        """Return the result of a function, or raise its exception, also after restarts."""
+
+        def read() -> Any:
+            with self.client._plain() as client:
+                return client.job(self.jid, self.serial).result(timeout)
+
+        return await asyncio.to_thread(read)
 
     async def cancel(self, reason: str = "") -> RunState:
         return await self.client.cancel(self.jid, serial=self.serial, reason=reason)

@@ -6,9 +6,9 @@ Use a client in one thread only; `copy()` creates one for another thread. All fa
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeVar, assert_never
+from typing import TYPE_CHECKING, Any, TypeVar, assert_never, overload
 
 from ..protocol.api.requests import RunFile, RunSpec, UsageGroup
 from ..protocol.wire.handshake import ACTOR
@@ -25,6 +25,10 @@ from .transport.connection import Connection, FileReader
 from .transport.endpoint import Endpoint, OnTrouble
 from .transport.messages import Request
 from .transport.retry_time import budget
+
+if TYPE_CHECKING:
+    from .functions.executor import Executor
+    from .functions.future import FunctionFuture
 
 #: An event stream without any data, even a keepalive, for this time counts as disconnected.
 IDLE_SECS = 60.0
@@ -54,6 +58,7 @@ class Client:
             Endpoint(fixed(url, token, uid), budget_secs=budget(budget_secs), on_trouble=on_trouble)
         )
         self._uid = uid
+        self._functions: Executor | None = None
 
     @classmethod
     def from_source(
@@ -73,6 +78,7 @@ class Client:
             Endpoint(source, budget_secs=budget(budget_secs), on_trouble=on_trouble)
         )
         client._uid = uid
+        client._functions = None
         return client
 
     @classmethod
@@ -126,6 +132,10 @@ class Client:
         return self._connection.address().token
 
     def close(self) -> None:
+        """Close connections. Unfinished futures of `submit` fail; their runs continue."""
+        if self._functions is not None:
+            self._functions.abandon()
+            self._functions = None
         self._connection.close()
 
     def __enter__(self) -> "Client":
@@ -153,14 +163,48 @@ class Client:
         """Submit a command. Returns when the run is durable, without waiting for its start."""
         return self.submit(self.spec(command, **options))
 
+    @overload
     def submit(
-        self, spec: RunSpec, *, force_run: bool = False, serial: int = 0, req_id: str | None = None
-    ) -> "Job":
+        self, spec: RunSpec, *, force_run: bool = ..., serial: int = ..., req_id: str | None = ...
+    ) -> "Job": ...
+
+    @overload
+    def submit(
+        self,
+        spec: Callable[..., _T],
+        *args: Any,
+        resources: Mapping[str, Any] | None = ...,
+        **options: Any,
+    ) -> "FunctionFuture[_T]": ...
+
+    def submit(self, spec: Any, *args: Any, **options: Any) -> Any:
         """Start a run, join the live one, or find the completed one with the same hash.
 
-        serial: of the expected run; 0 for any.
+        options: force_run; serial of the expected run, 0 for any; req_id.
+
+        With a function instead of a spec: call it with the arguments in a job, and return a future.
+        See docs/functions.md. resources: options of the run, as for `run`.
         """
-        return self._job(self._do(operations.submit(spec, force_run, serial, req_id)))
+        if isinstance(spec, RunSpec):
+            return self._job(self._do(operations.submit_run(spec, *args, **options)))
+        if self._functions is None:
+            self._functions = self.executor()
+        return self._functions.call(spec, args, options, options.pop("resources", None))
+
+    def executor(
+        self,
+        *,
+        max_workers: int | None = None,
+        resources: Mapping[str, Any] | None = None,
+        **limits: int,
+    ) -> "Executor":
+        """Return a `concurrent.futures.Executor` that calls functions in jobs: docs/functions.md.
+
+        limits: inline_bytes, max_bytes. The executor has its own connection.
+        """
+        from .functions.executor import Executor
+
+        return Executor(self, max_workers=max_workers, resources=resources, **limits)
 
     def run_many(self, specs: Sequence[RunSpec]) -> list["Job | ClientError"]:
         """Submit up to protocol.api.requests.MAX_BULK runs in one request.
@@ -652,6 +696,18 @@ class Job:
 
     def wait(self, timeout: float | None = None) -> RunState:
         return self.client.wait(self.jid, serial=self.serial, timeout=timeout)
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Return the result of a function, or raise its exception, also after restarts.
+
+        Raises TimeoutError after `timeout` seconds, CancelledError, ClientError.
+        """
+        from .functions.outcomes import of_job
+
+        state = self.wait(timeout)
+        if not state.finished:
+            raise TimeoutError(f"{self.jid} has not ended after {timeout} s: {state.sentence()}")
+        return of_job(self.client, self.client.uid, state)
 
     def cancel(self, reason: str = "") -> RunState:
         return self.client.cancel(self.jid, serial=self.serial, reason=reason)

@@ -24,6 +24,14 @@ OWN_CODES: dict[str, tuple[bool, str]] = {
     ),
     "notLoggedIn": (False, "run 'jobscribe auth login URL' with an API token"),
     "foreignRoot": (False, CODES["foreignRoot"].advice),
+    # of functions (docs/functions.md)
+    "notSerializable": (
+        False,
+        "change the named values; 'jobscribe debug serial FILE:NAME' inspects an object without sending it",
+    ),
+    "callRefused": (False, "follow the sentence, and submit the call again"),
+    "callFailed": (False, "'jobscribe job why JOB' and 'jobscribe job logs JOB --stderr' say more"),
+    "badResult": (False, "submit the call again; the output of the run may explain it"),
 }
 _ENVELOPE = frozenset({"state", "code", "error", "advice", "retry"})
 

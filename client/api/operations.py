@@ -128,7 +128,9 @@ def spec(command: Sequence[str], options: dict[str, Any]) -> Steps[RunSpec]:
     return command_spec(uid, sid, command, options)
 
 
-def submit(spec: RunSpec, force_run: bool, serial: int, req_id: str | None) -> Steps[RunState]:
+def submit_run(
+    spec: RunSpec, *, force_run: bool = False, serial: int = 0, req_id: str | None = None
+) -> Steps[RunState]:
     req_id = req_id or random_ids.req_id()
     return state(ask(requests.run_simulation(spec, req_id, force_run=force_run, serial=serial)))
 

@@ -1,0 +1,1 @@
+"""Commands that find faults in the user's own code."""

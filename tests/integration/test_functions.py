@@ -1,0 +1,152 @@
+"""Python functions as jobs of a real supervisor: results, exceptions, cancels, restarts, bad input."""
+
+import asyncio
+import concurrent.futures
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+from supervisor_process import SupervisorProcess, until
+
+from jobscribe.client import AsyncClient, Client, ClientError
+from jobscribe.client.functions import RemoteTraceback
+
+
+@pytest.fixture(autouse=True)
+def by_value() -> Iterator[None]:
+    """Send the functions of this file, which jobs cannot import."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+class Odd(Exception):
+    """An exception that can be pickled, and not read again."""
+
+    def __init__(self, a: int, b: int) -> None:
+        super().__init__("odd")
+
+
+def divide(a: float, b: float) -> float:
+    return a / b
+
+
+def odd() -> None:
+    raise Odd(1, 2)
+
+
+def process(_: object) -> int:
+    return os.getpid()
+
+
+def wait_for(path: Path) -> str:
+    path.with_suffix(".begun").touch()
+    while not path.exists():
+        time.sleep(0.02)
+    return "released"
+
+
+def finish_when_stopped(path: Path) -> str:
+    """Return a result after the cancel, in the time before SIGKILL."""
+    stopped: list[int] = []
+    signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
+    path.touch()
+    while not stopped:
+        time.sleep(0.02)
+    return "late"
+
+
+def give_up() -> None:
+    print("gave up", flush=True)
+    os._exit(3)
+
+
+def fork_and_die() -> None:
+    if os.fork() == 0:
+        return  # the child comes back from the function
+    time.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_functions_return_raise_are_canceled_and_survive_restarts(
+    site: SupervisorProcess, tmp_path: Path
+) -> None:
+    gate, late = tmp_path / "gate", tmp_path / "late"
+    with Client.from_root(site.root, budget_secs=30.0) as client:
+        # values and maps
+        assert client.submit(divide, 6, b=3).result(20) == 2.0
+        with client.executor(max_workers=2) as executor:
+            assert list(executor.map(divide, (8, 6, 4), (2, 2, 2), chunksize=2)) == [4, 3, 2]
+            assert len(set(executor.map(process, range(3), chunksize=3))) == 1
+            futures = [executor.submit(pow, 2, n) for n in range(3)]
+            done = {f.result() for f in concurrent.futures.as_completed(futures, timeout=20)}
+            assert done == {1, 2, 4}
+            with pytest.raises(ZeroDivisionError):
+                list(executor.map(divide, (1, 1), (1, 0), chunksize=2))
+
+        # exceptions with their traceback
+        with pytest.raises(ZeroDivisionError) as raised:
+            client.submit(divide, 1, 0).result(20)
+        assert isinstance(raised.value.__cause__, RemoteTraceback)
+        assert "in divide" in str(raised.value.__cause__)
+        with pytest.raises(ClientError, match="raised Odd: odd") as unread:
+            client.submit(odd).result(20)
+        assert "in odd" in str(unread.value.__cause__)
+
+        # large arguments and results, as files that are removed
+        large = os.urandom(200_000)
+        future = client.submit(bytes.__add__, large, b"!")
+        assert future.result(20) == large + b"!"
+        until(lambda: client.lib_files("command") == [], "the arguments are removed")
+
+        # a cancel is final, even if the function returns afterwards
+        stopped = client.submit(finish_when_stopped, late)
+        until(late.exists, "it runs")
+        with pytest.raises(concurrent.futures.TimeoutError):
+            stopped.result(0.01)
+        assert stopped.cancel() and stopped.cancelled()
+        with pytest.raises(concurrent.futures.CancelledError):
+            stopped.result()
+        client.wait(stopped.jid)
+        assert any(f["name"] == "function-result.bin" for f in client.files(stopped.jid))
+        with pytest.raises(concurrent.futures.CancelledError):
+            client.job(stopped.jid).result(20)
+
+        # a restart of the supervisor; another client reads the result, too
+        kept = client.submit(wait_for, gate)
+        until(gate.with_suffix(".begun").exists, "it runs")
+        site.stop(signal.SIGKILL)
+        gate.touch()
+        site.start()
+        assert kept.result(30) == "released"
+        with Client.from_root(site.root) as other:
+            assert other.job(kept.jid).result(20) == "released"
+
+
+def test_bad_functions_end_with_a_sentence(site: SupervisorProcess) -> None:
+    def refused(function: Any, *args: Any, **options: Any) -> str:
+        with pytest.raises(ClientError) as e:
+            client.submit(function, *args, **options).result(20)
+        return f"{e.value.code}: {e.value.sentence} {e.value.advice}"
+
+    with Client.from_root(site.root) as client:
+        text = refused(lambda: (n for n in []))
+        assert "generator cannot be pickled" in text and "return list(...)" in text
+        assert "called sys.exit(0)" in refused(sys.exit, 0)
+        assert "gave up" in refused(give_up)
+        assert "SIGKILL" in refused(fork_and_die)
+        assert "time limit" in refused(time.sleep, 60, resources={"time_limit_secs": 0.2})
+        assert "no Python" in refused(abs, 1, resources={"python": "/nowhere/python"})
+
+    async def awaited() -> Any:
+        async with AsyncClient.from_root(site.root) as client:
+            future = await client.submit(divide, 9, 3)
+            return await future, await client.job(future.jid).result(20)
+
+    assert asyncio.run(awaited()) == (3, 3)
