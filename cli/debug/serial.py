@@ -68,8 +68,8 @@ def _object(file: str, name: str) -> Any:
     _send_by_value(module)
     try:
         return operator.attrgetter(name)(module)
-    except AttributeError as e:
-        raise click.UsageError(f"{file} has no {name}: {e!s:.200}") from None
+    except AttributeError:
+        raise click.UsageError(f"{file} has no {name}") from None
 
 
 def _send_by_value(module: Any) -> None:

@@ -80,8 +80,12 @@ def split_resources(resources: Mapping[str, Any] | None) -> tuple[dict[str, Any]
         raise ClientError(
             "badRequest", f"resources cannot have {wrong[0]!r}, which jobscribe sets for functions"
         )
-    if options.get("roles"):
-        raise ClientError("badRequest", "a function runs in one task; leave out `roles`")
+    task = options.get("task") or {}
+    if options.get("roles") or {"name", "tasks", "command"} & {*task}:
+        raise ClientError(
+            "badRequest",
+            "a function runs in one task; leave out `roles`, and `name`, `tasks` and `command` of `task`",
+        )
     if python is not None:
         return options, [str(python)]
     return options, [sys.executable, "python{}.{}".format(*sys.version_info), "python3"]

@@ -13,6 +13,8 @@ from ..api.replies import RunState
 from . import runner
 from .pickling import load_cloudpickle
 
+#: Directory of the task of a run with roles, such as one in its own container (the option `task`).
+TASK_DIR = "main/0"
 #: Characters of a run's last output in a sentence.
 MAX_LINES = 300
 CANCELED, COMPLETED = "canceled", "completed"
@@ -68,13 +70,9 @@ def of_run(client: Reader, ended: Ended) -> tuple[bool, list[Outcome]]:
 
     Raises ClientError (callFailed, callRefused, badResult), and errors of the request.
     """
-    try:
-        with client.open_file(ended.jid, runner.RESULT, serial=ended.serial) as file:
-            data = file.read()
-    except ClientError as e:
-        if e.code != "notFound":
-            raise
-        raise _failed(client, ended) from None
+    data = _result_file(client, ended)
+    if data is None:
+        raise _failed(client, ended)
     try:
         header, body = runner.unpack(data)
     except ValueError as e:
@@ -86,6 +84,18 @@ def of_run(client: Reader, ended: Ended) -> tuple[bool, list[Outcome]]:
     if "refused" in header:
         raise own("callRefused", header["refused"])
     return bool(header["many"]), list(_outcomes(header["outcomes"], body))
+
+
+def _result_file(client: Reader, ended: Ended) -> bytes | None:
+    for name in (runner.RESULT, f"{TASK_DIR}/{runner.RESULT}"):
+        try:
+            with client.open_file(ended.jid, name, serial=ended.serial) as file:
+                data: bytes = file.read()
+                return data
+        except ClientError as e:
+            if e.code != "notFound":
+                raise
+    return None
 
 
 def of_job(client: Reader, uid: str, state: RunState) -> Any:

@@ -55,6 +55,8 @@ PLANTED = [
     ("agent", "import psutil", "An agent needs"),
     ("runtime", "import pykern.pkdebug", "An agent needs"),
     ("supervisor", "import pykern.pkdebug", "pykern is used in service only"),
+    ("supervisor", "import pickle", "Only clients and jobs unpickle"),
+    ("agent", "import cloudpickle", "Only clients and jobs unpickle"),
 ]
 
 
