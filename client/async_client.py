@@ -194,6 +194,7 @@ class AsyncClient:
         """Return a synchronous client with the same address and user."""
         e = self._connection.endpoint
         plain = Client.from_source(e.source, uid=self._uid, budget_secs=e.budget_secs)
+        plain._connection.endpoint.headers = dict(e.headers)
         return plain
 
     def _abandon_functions(self) -> None:

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from ...protocol.api.requests import RunSpec
+from ...protocol.ids import split_jid
 from ..api import random_ids
 from ..api.errors import ClientError, own
 from ..api.replies import GroupRun, GroupState, RunState
@@ -109,7 +110,6 @@ class Executor(concurrent.futures.Executor):
         *iterables: Iterable[Any],
         timeout: float | None = None,
         chunksize: int = 1,
-        **_: Any,
     ) -> Iterator[T]:
         """Yield the results in order; raise the exception of the first call that failed.
 
@@ -187,8 +187,9 @@ class Executor(concurrent.futures.Executor):
                 raise RuntimeError("cannot schedule new futures after shutdown")
         options, pythons = calls.split_resources({**self._resources, **(resources or {})})
         futures: list[FunctionFuture[Any]] = []
+        uploaded: list[str] = []
         try:
-            for specs in _bulks(self._specs(packed, options, pythons)):
+            for specs in _bulks(self._specs(packed, options, pythons, uploaded)):
                 for job in self._client.run_many(specs):
                     if isinstance(job, ClientError):
                         raise job
@@ -197,17 +198,27 @@ class Executor(concurrent.futures.Executor):
             for future in futures:
                 with contextlib.suppress(ClientError):
                     future.cancel()
+            started = {_model(future.jid) for future in futures}
+            for model in uploaded:
+                if model not in started:
+                    self._remove_file(model)
             raise
         return futures
 
     def _specs(
-        self, packed: Sequence[calls.Payload], options: dict[str, Any], pythons: Sequence[str]
+        self,
+        packed: Sequence[calls.Payload],
+        options: dict[str, Any],
+        pythons: Sequence[str],
+        uploaded: list[str],
     ) -> Iterator[RunSpec]:
+        """Yield the specs. uploaded: gets the computeModels of calls with a library file."""
         for each in packed:
             model = f"call{next(self._numbers):06d}"
             file = _file_name(self.sid, model)
             if not each.inline:
                 self._files.add(model)
+                uploaded.append(model)
                 self._client.upload(APP, file, [each.data], len(each.data))
             yield self._client.spec(
                 calls.command(each, file, pythons),
@@ -303,7 +314,7 @@ class Executor(concurrent.futures.Executor):
             future.settle(None, error)
         with self._wake:
             self._live.pop(jid, None)
-        self._remove_file(jid.split("-", 2)[2])
+        self._remove_file(_model(jid))
 
     def _remove_file(self, model: str) -> None:
         if model in self._files:
@@ -341,6 +352,10 @@ def _ended(client: Caller, run: GroupRun, serial: int) -> Ended:
         attempt,
         sentence or run.error or f"{run.state}: {run.reason}",
     )
+
+
+def _model(jid: str) -> str:
+    return split_jid(jid)[2]
 
 
 def _file_name(sid: str, model: str) -> str:

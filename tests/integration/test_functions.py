@@ -94,6 +94,7 @@ def test_functions_return_raise_are_canceled_and_survive_restarts(
         with pytest.raises(ZeroDivisionError) as raised:
             client.submit(divide, 1, 0).result(20)
         assert isinstance(raised.value.__cause__, RemoteTraceback)
+        assert f'File "{__file__}", line' in str(raised.value.__cause__)
         assert "in divide" in str(raised.value.__cause__)
         with pytest.raises(ClientError, match="raised Odd: odd") as unread:
             client.submit(odd).result(20)

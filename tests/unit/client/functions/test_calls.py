@@ -65,5 +65,5 @@ def test_options_that_the_executor_sets_are_refused() -> None:
         ["p"],
     )
     for wrong in ({"simulation_id": "abcdefgh"}, {"roles": [1]}, {"task": {"tasks": 2}}):
-        with pytest.raises(ClientError, match="cannot have|one task"):
+        with pytest.raises(ClientError, match=r"cannot have|one task"):
             calls.split_resources(wrong)

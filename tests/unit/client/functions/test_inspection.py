@@ -68,9 +68,9 @@ def test_the_place_is_exact_in_attributes_items_and_dataclasses() -> None:
 
 
 def test_globals_closures_and_defaults_of_functions_are_named() -> None:
-    inner = threading.Lock()
+    inner, own = threading.Lock(), threading.Lock()
 
-    def train(x: int, lock: Any = threading.Lock()) -> Any:
+    def train(x: int, lock: Any = own) -> Any:
         def nested() -> Any:
             return POOL
 

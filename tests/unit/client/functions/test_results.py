@@ -151,12 +151,12 @@ def test_a_module_that_is_missing_is_named(run: Callable[..., bytes]) -> None:
         def __reduce__(self) -> Any:
             return __import__, ("no_such_module",)
 
-    with pytest.raises(ClientError, match="no_such_module.*register_pickle_by_value"):
+    with pytest.raises(ClientError, match=r"no_such_module.*register_pickle_by_value"):
         read(run(abs, (Missing(),), code=78))
 
 
 def test_results_that_cannot_be_pickled_and_exits_have_advice(run: Callable[..., bytes]) -> None:
-    with pytest.raises(ClientError, match="create|return plain data"):
+    with pytest.raises(ClientError, match="return plain data"):
         read(run(threading.Lock, (), code=1))
     with pytest.raises(ClientError, match=r"sys.exit\('no'\)"):
         read(run(sys.exit, ("no",), code=1))
