@@ -93,7 +93,8 @@ def _library_file(place: str, name: str) -> str:
     raise ValueError(
         f"the file with the arguments ({name}) is not on this machine ({os.uname().nodename}); either"
         " it was removed, or this machine does not share the user's files with the supervisor: then"
-        " pass smaller arguments, such as the name of a file that exists there"
+        " keep the pickled call below inline_bytes (48 KiB, at most 90 KiB), or pass the name of a"
+        " file that exists there"
     )
 
 

@@ -119,9 +119,10 @@ def test_functions_return_raise_are_canceled_and_survive_restarts(
         with pytest.raises(concurrent.futures.CancelledError):
             client.job(stopped.jid).result(20)
 
-        # a restart of the supervisor; another client reads the result, too
+        # restarts of supervisor and agent; another client reads the result, too
         kept = client.submit(wait_for, gate)
         until(gate.with_suffix(".begun").exists, "it runs")
+        os.kill(site.agent_pid(client.uid), signal.SIGKILL)
         site.stop(signal.SIGKILL)
         gate.touch()
         site.start()
