@@ -280,15 +280,22 @@ class Executor(concurrent.futures.Executor):
         over = state.total - state.busy
         if over <= self._ended and state.busy:
             return False
+        settled = delayed = 0
         for run in self._client.group_runs(self.sid):
             future = live.pop(run.compute_jid, None) if run.over else None
             if future is not None:
-                self._settle(run, future)
+                try:
+                    self._settle(run, future)
+                    settled += 1
+                except ClientError as e:
+                    if not e.retry:
+                        raise
+                    delayed += 1  # such as an agent that is away; other results may be there
         if not state.busy:
             for jid, future in live.items():  # their runs were purged, or the log was lost
                 self._forget(jid, future, own("callFailed", f"there is no run {jid} any more"))
-        self._ended = over
-        return True
+        self._ended = -1 if delayed else over
+        return settled > 0
 
     def _settle(self, run: GroupRun, future: FunctionFuture[Any]) -> None:
         ended = _ended(self._client, run, future.serial)

@@ -13,6 +13,8 @@ from ..api.replies import RunState
 from . import runner
 from .pickling import load_cloudpickle
 
+#: Bytes of a result file that are read into memory.
+MAX_RESULT = 1024**3
 #: Directory of the task of a run with roles, such as one in its own container (the option `task`).
 TASK_DIR = "main/0"
 #: Characters of a run's last output in a sentence.
@@ -90,12 +92,22 @@ def _result_file(client: Reader, ended: Ended) -> bytes | None:
     for name in (runner.RESULT, f"{TASK_DIR}/{runner.RESULT}"):
         try:
             with client.open_file(ended.jid, name, serial=ended.serial) as file:
+                if file.length > MAX_RESULT:
+                    raise _too_large(ended.jid, file.length)
                 data: bytes = file.read()
                 return data
         except ClientError as e:
             if e.code != "notFound":
                 raise
     return None
+
+
+def _too_large(jid: str, size: int) -> ClientError:
+    return ClientError(
+        "tooLarge",
+        f"the result of {jid} has {size // 1024**2} MiB; the limit is {MAX_RESULT // 1024**2} MiB",
+        "write large results into files of the run directory, and return their names",
+    )
 
 
 def of_job(client: Reader, uid: str, state: RunState) -> Any:

@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import os
+import re
 import signal
 import sys
 import time
@@ -14,8 +15,11 @@ import cloudpickle
 import pytest
 from supervisor_process import SupervisorProcess, until
 
+import jobscribe
 from jobscribe.client import AsyncClient, Client, ClientError
 from jobscribe.client.functions import RemoteTraceback
+
+PAGE = Path(jobscribe.__file__).parent / "docs/functions.md"
 
 
 @pytest.fixture(autouse=True)
@@ -145,6 +149,15 @@ def test_bad_functions_end_with_a_sentence(site: SupervisorProcess) -> None:
         assert "SIGKILL" in refused(fork_and_die)
         assert "time limit" in refused(time.sleep, 60, resources={"time_limit_secs": 0.2})
         assert "no Python" in refused(abs, 1, resources={"python": "/nowhere/python"})
+
+        # the examples of the page; its large map is made smaller
+        blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+        text = "\n".join(blocks).replace('"/tmp/js"', repr(str(site.root))).replace("1000", "20")
+        names: dict[str, Any] = {"__name__": "__main__"}
+        exec(compile(text, str(PAGE), "exec"), names)
+        names["client"].close()
+        assert names["future"].result() == 12
+        assert names["areas"] == [n * n for n in range(20)]
 
     async def awaited() -> Any:
         async with AsyncClient.from_root(site.root) as client:

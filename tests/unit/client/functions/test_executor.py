@@ -2,6 +2,8 @@
 
 import base64
 import concurrent.futures
+import contextlib
+import os
 import threading
 import zlib
 from collections.abc import Iterator
@@ -29,6 +31,7 @@ class Supervisor:
         self.failures: list[Exception] = []
         self.refuse_after = 1000
         self.canceled: list[str] = []
+        self.away: dict[str, Exception] = {}
 
     def copy(self) -> "Supervisor":
         return self
@@ -77,11 +80,12 @@ class Supervisor:
         return RunState(state=self.runs[jid])
 
     def open_file(self, jid: str, name: str, *, serial: int = 0) -> Any:
-        import os
-
         os.environ.update(JOBSCRIBE_RUN_DIR=str(self._place), JOBSCRIBE_SERIAL="1")
         runner.main(["inline", base64.b64encode(zlib.compress(self.files[jid])).decode()])
-        return (self._place / runner.RESULT).open("rb")
+        if jid in self.away:
+            raise self.away.pop(jid)
+        data = (self._place / runner.RESULT).read_bytes()
+        return contextlib.nullcontext(SimpleNamespace(length=len(data), read=lambda: data))
 
 
 @pytest.fixture
@@ -95,6 +99,16 @@ def test_a_supervisor_that_is_away_delays_results_only(supervisor: Any) -> None:
     supervisor.failures = [own("unreachable", "away"), own("unreachable", "away")]
     with Executor(supervisor) as executor:
         assert executor.submit(abs, -1).result(20) == 1
+
+
+def test_a_result_that_cannot_be_read_yet_delays_no_other(supervisor: Any) -> None:
+    supervisor.release.clear()
+    with Executor(supervisor) as executor:
+        first, second = executor.submit(abs, -1), executor.submit(abs, -2)
+        supervisor.away = {first.jid: ClientError("agentUnavailable", "away", retry=True)}
+        supervisor.release.set()
+        done = [f.result() for f in concurrent.futures.as_completed([first, second], 20)]
+        assert done == [2, 1]
 
 
 def test_an_error_that_no_retry_helps_ends_all_futures(supervisor: Any) -> None:

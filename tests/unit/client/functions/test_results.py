@@ -16,7 +16,7 @@ import pytest
 
 from jobscribe.client.api.errors import ClientError
 from jobscribe.client.api.replies import RunState
-from jobscribe.client.functions import calls, runner
+from jobscribe.client.functions import calls, outcomes, runner
 from jobscribe.client.functions.outcomes import Ended, RemoteTraceback, of_job, of_run
 
 JID = "uuuuuuuu-ssssssss-call000001"
@@ -36,6 +36,10 @@ class Files:
 
     def why(self, jid: str) -> dict[str, Any]:
         return {"sentence": "killed by SIGKILL", "lastLines": "the last line\n"}
+
+    @property
+    def length(self) -> int:
+        return len(self._files[self._name])
 
     def read(self) -> bytes:
         return self._files[self._name]
@@ -121,6 +125,16 @@ def test_a_result_of_an_earlier_run_or_attempt_does_not_count(run: Callable[...,
             ClientError, match=r"without a result: killed by SIGKILL.*the last line"
         ):
             read(data, **fields)
+
+
+def test_a_result_above_the_limit_is_not_read(
+    run: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = run(abs, (-3,))
+    monkeypatch.setattr(outcomes, "MAX_RESULT", len(data) - 1)
+    with pytest.raises(ClientError, match="the limit is") as e:
+        read(data)
+    assert e.value.code == "tooLarge"
 
 
 def test_a_task_in_a_directory_of_its_own_is_found(run: Callable[..., bytes]) -> None:
