@@ -21,7 +21,9 @@ from jobscribe.agent.batch import controller
 from jobscribe.protocol.clusters.batch import BatchRequest
 from jobscribe.protocol.clusters.cluster import Cluster
 from jobscribe.protocol.ids import Token, op_id
+from jobscribe.protocol.version import VERSION
 from jobscribe.protocol.wire.codec import Decoder, Encoder
+from jobscribe.protocol.wire.handshake import HEADER, format_header, hello
 from jobscribe.protocol.wire.messages import (
     AppInput,
     Cancel,
@@ -70,6 +72,9 @@ class Seat:
         seat = self
 
         class Handler(tornado.websocket.WebSocketHandler):
+            def prepare(self) -> None:
+                self.set_header(HEADER, format_header(hello(VERSION, ())))
+
             def open(self) -> None:  # type: ignore[override]
                 seat.handler, seat.decoder, seat.encoder = self, Decoder("to_supervisor"), Encoder()
 
@@ -99,7 +104,7 @@ class Seat:
             "batch": {"cluster": msgspec.to_builtins(cluster), "deployment": "test"},
             "paths": [["/supervisors/user", str(self.place / "here")]],
         }
-        hello = {
+        greeting = {
             "is": "hello",
             "agent": config,
             "folder": str(self.folder),
@@ -107,7 +112,7 @@ class Seat:
             "executions": [],
         }
         await asyncio.get_running_loop().sock_sendall(
-            self.keeper, json.dumps(hello).encode() + b"\n"
+            self.keeper, json.dumps(greeting).encode() + b"\n"
         )
         self.serving = asyncio.create_task(agent.serve())
         await self.until(lambda: self.handler)
