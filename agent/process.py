@@ -44,14 +44,10 @@ from ..protocol.wire.messages import (
     CancelCall,
     ClusterReport,
     Execution,
-    FileChunk,
-    KeepFile,
-    ListFiles,
     LogChunk,
     OpError,
     PortsProbed,
     ProbePorts,
-    ReadFile,
     ReadLog,
     Run,
     RunAck,
@@ -61,7 +57,8 @@ from ..protocol.wire.messages import (
 from ..runtime import failpoints, processes
 from ..runtime.event_loop_lag import LoopLag
 from ..runtime.log.logger import Log, log_uncaught
-from .files import library_copies, run_dir_listing, run_directory
+from .files import file_requests
+from .files.file_requests import FileRequest
 from .files.output_reader import Evidence
 from .host import port_probe
 from .host.login_environment import TIMEOUT_SECS, LoginEnvironment, current_account
@@ -297,9 +294,7 @@ class _Agent:
     def _received(self, message: Any) -> None:
         op = getattr(message, "op_id", None)
         # not logged here: calls are logged when answered, acknowledgements repeat a logged end
-        if not isinstance(
-            message, ReadLog | Call | CancelCall | ReadFile | ListFiles | KeepFile | RunAck
-        ):
+        if not isinstance(message, ReadLog | Call | CancelCall | FileRequest | RunAck):
             run_dir = message.spec.run_dir if isinstance(message, Run) else None
             log = self._log.bound(**message_log_ids(message))
             log("opName={} o={} runDir={}", op_name(message), short_op(op), run_dir)
@@ -514,7 +509,7 @@ class _Agent:
 
     def _serve_reader(
         self,
-        op: ReadLog | ReadFile | ListFiles | KeepFile | Call | ProbePorts,
+        op: ReadLog | FileRequest | Call | ProbePorts,
         answering: Coroutine[Any, Any, None],
     ) -> None:
         if len(self._readers) >= MAX_READERS:
@@ -572,34 +567,16 @@ class _Agent:
         )
         self._link.send(PortsProbed(op_id=op.op_id, busy=tuple(busy)))
 
-    async def _fetch(self, op: ReadFile | ListFiles | KeepFile) -> None:
+    async def _fetch(self, op: FileRequest) -> None:
         """Answer in a thread: run directories may lie on a network file system."""
         try:
             async with self._few_threads:
                 await self._link.wait_for_capacity()
-                if isinstance(op, ListFiles):
-                    self._link.send(await asyncio.to_thread(run_dir_listing.list_files, op))
-                    return
-                if isinstance(op, KeepFile):
-                    piece = await asyncio.to_thread(
-                        library_copies.store_piece,
-                        op.lib_dir,
-                        op.name,
-                        op.offset,
-                        op.data,
-                        op.size,
-                        op.mtime_ns,
-                    )
-                else:
-                    piece = await asyncio.to_thread(
-                        run_directory.read, op.run_dir, op.name, op.offset, op.limit
-                    )
+                answer = await asyncio.to_thread(file_requests.answer, op)
         except Refusal as e:
             self._link.send(OpError(op_id=op.op_id, code=e.code, error=e.sentence))
             return
-        self._link.send(
-            FileChunk(op_id=op.op_id, data=piece.data, size=piece.size, mtime_ns=piece.mtime_ns)
-        )
+        self._link.send(answer)
 
     async def _result(self, op: Call) -> None:
         """Answer with the stored result of a sequential run; needs no worker process."""

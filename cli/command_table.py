@@ -96,11 +96,16 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "status": ("job.status", "status", "Show the status of jobs."),
         "tasks": ("job.tasks", "tasks", "Show the tasks and attempts of a job."),
         "logs": ("job.logs.command", "logs", "Print the output of a job or of one of its tasks."),
-        "files": ("job.files", "files", "List the files in the run directory of a job."),
+        "files": ("job.files.command", "files", "List the files in the run directory of a job."),
         "get": (
-            "job.files",
+            "job.files.command",
             "get",
             "Copy files from the run directory of a job to a local folder.",
+        ),
+        "put": (
+            "job.files.command",
+            "put",
+            "Copy local files into the run directory of a job.",
         ),
         "shell": (
             "job.shell",

@@ -18,10 +18,12 @@ from .api import operations, requests
 from .api.cursors import EventCursor
 from .api.errors import ClientError
 from .api.operations import GetTime, GetUid, Once, Part, Pause, Progress, Step, Steps, for_user
-from .api.replies import GroupRun, GroupState, JobPage, LoggedEvent, LogPart, RunState
+from .api.replies import GroupRun, GroupState, JobPage, LoggedEvent, LogPart, RunState, Transfer
 from .api.requests import Call
 from .operator_calls import AsyncOperatorCalls
 from .sync_client import IDLE_SECS, Client
+from .transfers.remote import Remote
+from .transfers.transfers import OnDone, OnProgress, get_files, in_thread, put_files
 from .transport.address import Source, TokenSource, fixed, in_root
 from .transport.async_connection import AsyncConnection, AsyncFileReader
 from .transport.connection import Connection
@@ -362,6 +364,47 @@ class AsyncClient:
     def files(self, jid: str, *, serial: int = 0) -> AsyncIterator[dict[str, Any]]:
         """Yield the regular files of the run directory in order: {"name", "size", "mtime"}."""
         return self._parts(operations.files(jid, serial))
+
+    async def get_files(
+        self,
+        jid: str,
+        names: Sequence[str],
+        folder: str | os.PathLike[str],
+        *,
+        serial: int = 0,
+        replace: bool = False,
+        on_progress: OnProgress | None = None,
+        on_done: OnDone | None = None,
+    ) -> list[Transfer]:
+        """Copy files of the run directory to a local folder, under the same relative names.
+
+        on_progress, on_done: called in another thread.
+        """
+        with contextlib.closing(Connection(self._connection.endpoint)) as connection:
+            remote = Remote(connection, await self.uid(), jid, serial)
+            return await in_thread(
+                get_files, remote, names, os.fspath(folder), replace, on_progress, on_done
+            )
+
+    async def put_files(
+        self,
+        jid: str,
+        files: Mapping[str, str | os.PathLike[str]],
+        *,
+        serial: int = 0,
+        replace: bool = False,
+        active: bool = False,
+        on_progress: OnProgress | None = None,
+        on_done: OnDone | None = None,
+    ) -> list[Transfer]:
+        """Copy local files into the run directory. files: local path by the name there.
+
+        on_progress, on_done: called in another thread.
+        """
+        with contextlib.closing(Connection(self._connection.endpoint)) as connection:
+            uid = await self.uid()
+            remote = Remote(connection, uid, jid, serial, replace=replace, active=active)
+            return await in_thread(put_files, remote, files, replace, on_progress, on_done)
 
     async def lib_files(self, simulation_type: str) -> list[dict[str, Any]]:
         """Return [{"name", "size", "sha256", "mtime"}] of the user's library for this app."""

@@ -17,9 +17,11 @@ from .api import operations, requests
 from .api.cursors import EventCursor
 from .api.errors import ClientError
 from .api.operations import GetTime, GetUid, Once, Part, Pause, Progress, Step, Steps, for_user
-from .api.replies import GroupRun, GroupState, JobPage, LoggedEvent, LogPart, RunState
+from .api.replies import GroupRun, GroupState, JobPage, LoggedEvent, LogPart, RunState, Transfer
 from .api.requests import Call
 from .operator_calls import OperatorCalls
+from .transfers.remote import Remote
+from .transfers.transfers import OnDone, OnProgress, get_files, put_files
 from .transport.address import Source, TokenSource, fixed, in_root
 from .transport.connection import Connection, FileReader
 from .transport.endpoint import Endpoint, OnTrouble
@@ -416,6 +418,47 @@ class Client:
         are not UTF-8 are left out.
         """
         return self._parts(operations.files(jid, serial))
+
+    def get_files(
+        self,
+        jid: str,
+        names: Sequence[str],
+        folder: str | os.PathLike[str],
+        *,
+        serial: int = 0,
+        replace: bool = False,
+        on_progress: OnProgress | None = None,
+        on_done: OnDone | None = None,
+    ) -> list[Transfer]:
+        """Copy files of the run directory to a local folder, under the same relative names.
+
+        An interrupted copy continues later if the file still begins with the same bytes. Each copy
+        is compared by SHA-256 before it gets its name. An existing file is kept unless `replace`.
+        on_progress: called with the bytes and files so far. on_done: called with each result.
+        A failure of one file is in its result; other errors end the copy.
+        """
+        remote = Remote(self._connection, self.uid, jid, serial)
+        return get_files(remote, names, os.fspath(folder), replace, on_progress, on_done)
+
+    def put_files(
+        self,
+        jid: str,
+        files: Mapping[str, str | os.PathLike[str]],
+        *,
+        serial: int = 0,
+        replace: bool = False,
+        active: bool = False,
+        on_progress: OnProgress | None = None,
+        on_done: OnDone | None = None,
+    ) -> list[Transfer]:
+        """Copy local files into the run directory. files: local path by the name there.
+
+        An interrupted upload of the same content continues later. A file gets its name when it is
+        complete and its SHA-256 is correct. An existing file is kept unless `replace`; an active
+        run is refused unless `active`. on_progress, on_done, failures: as in `get_files`.
+        """
+        remote = Remote(self._connection, self.uid, jid, serial, replace=replace, active=active)
+        return put_files(remote, files, replace, on_progress, on_done)
 
     def lib_files(self, simulation_type: str) -> list[dict[str, Any]]:
         """Return [{"name", "size", "sha256", "mtime"}] of the user's library for this app."""

@@ -71,6 +71,7 @@ from .files.library_sync import LibrarySync
 from .files.log_compaction import LogCompaction
 from .files.retention_sweeper import RetentionSweeper
 from .files.run_dir_reaper import RunDirReaper
+from .files.run_dir_uploads import RunDirUploads
 from .files.uploads import Uploads
 from .files.user_library import Library
 from .metrics.collector import CollectorSources
@@ -644,13 +645,17 @@ class _Supervisor:
         )
         unsent = ResponseLimits()
         unsent.stalled = lambda: self._counters.add("stalled")
-        self._counters.measure(unsent=unsent.sizes, calls=calls.sizes)
+        run_dir_uploads = RunDirUploads(calls, limits.upload_bytes, self._disk)
+        self._counters.measure(
+            unsent=unsent.sizes, calls=calls.sizes, run_dir_uploads=run_dir_uploads.sizes
+        )
         access = self._access()
         return ApiContext(
             self._run_service,
             calls,
             self._live,
             self._uploads,
+            run_dir_uploads,
             leases,
             access,
             self._secrets.server,

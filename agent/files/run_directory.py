@@ -10,12 +10,14 @@ The file is first opened with O_PATH, so a request for a pipe or device has no e
 
 import contextlib
 import errno
+import hashlib
 import os
 import stat
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from ...protocol.errors import Refusal
+from ...protocol.wire.messages import DigestFile, FileDigest
 from ...runtime.hard_links import all_below
 
 #: Our own folder in a run directory: links to evidence, which `output_reader` serves.
@@ -23,6 +25,7 @@ OWN = ".jobscribe"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _SHOWN = 100
+_HASHED_AT_ONCE = 1024 * 1024
 
 
 class Piece(NamedTuple):
@@ -51,6 +54,29 @@ def read(run_dir: str, name: str, offset: int, limit: int) -> Piece:
         return Piece(data, status.st_size, status.st_mtime_ns)
 
 
+def digest(op: DigestFile) -> FileDigest:
+    """Return the SHA-256 of a part of a file. Blocks. Raises Refusal, as `read`."""
+    with open_file(op.run_dir, op.name) as fd:
+        hashed, length = hash_part(fd, op.offset, op.length)
+        status = os.fstat(fd)
+        return FileDigest(
+            op_id=op.op_id,
+            sha256=hashed,
+            length=length,
+            size=status.st_size,
+            mtime_ns=status.st_mtime_ns,
+        )
+
+
+def hash_part(fd: int, offset: int, length: int) -> tuple[str, int]:
+    """Return the SHA-256 of up to `length` bytes, and their number."""
+    hashed, end, at = hashlib.sha256(), offset + length, offset
+    while at < end and (data := os.pread(fd, min(_HASHED_AT_ONCE, end - at), at)):
+        hashed.update(data)
+        at += len(data)
+    return hashed.hexdigest(), at - offset
+
+
 @contextlib.contextmanager
 def open_file(run_dir: str, name: str) -> Iterator[int]:
     """Open this regular file for the duration of the block. Raises Refusal."""
@@ -66,7 +92,7 @@ def open_file(run_dir: str, name: str) -> Iterator[int]:
         fd = _replace(fd, _open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC, None, name))
         yield fd
     except OSError as e:
-        raise _refusal(e, name) from e
+        raise refusal(e, name) from e
     finally:
         os.close(fd)
         os.close(top)
@@ -91,18 +117,18 @@ def check_name(name: str) -> list[str]:
     try:
         os.fsencode(name)
     except UnicodeEncodeError:
-        raise Refusal("badRequest", f"{_shown(name)} cannot be a file name") from None
+        raise Refusal("badRequest", f"{shown(name)} cannot be a file name") from None
     if name.startswith("/"):
-        raise Refusal("badRequest", f"{_shown(name)} must be relative to the run directory")
+        raise Refusal("badRequest", f"{shown(name)} must be relative to the run directory")
     if any(p in ("", ".", "..") for p in parts):
         raise Refusal(
             "badRequest",
-            f"{_shown(name)} is not the plain name of a file in the run directory: no '..', no '.', no '//'",
+            f"{shown(name)} is not the plain name of a file in the run directory: no '..', no '.', no '//'",
         )
     if OWN in parts:
         raise Refusal(
             "badRequest",
-            f"{_shown(name)} is in {OWN}, which is not part of the run; read its output as the run's log",
+            f"{shown(name)} is in {OWN}, which is not part of the run; read its output as the run's log",
         )
     return parts
 
@@ -121,14 +147,14 @@ def open_run_dir(path: str) -> int:
                 "notFound",
                 "the run directory is gone; a symbolic link is in its place",
             ) from None
-        raise _refusal(e, "the run directory") from e
+        raise refusal(e, "the run directory") from e
 
 
 def _open(part: str, flags: int, folder: int | None, shown: str) -> int:
     try:
         return os.open(part, flags, dir_fd=folder)
     except OSError as e:
-        raise _refusal(e, shown) from e
+        raise refusal(e, shown) from e
 
 
 def _replace(old: int, new: int) -> int:
@@ -141,35 +167,35 @@ def _check_kind(fd: int, name: str) -> None:
     if stat.S_ISREG(mode):
         return
     if stat.S_ISLNK(mode):
-        raise Refusal("notFound", f"{_shown(name)} is a symbolic link; links are not followed")
+        raise Refusal("notFound", f"{shown(name)} is a symbolic link; links are not followed")
     if stat.S_ISDIR(mode):
         raise Refusal(
-            "notFound", f"{_shown(name)} is a folder; request a file in it by its full name"
+            "notFound", f"{shown(name)} is a folder; request a file in it by its full name"
         )
-    raise Refusal("notFound", f"{_shown(name)} is not a regular file")
+    raise Refusal("notFound", f"{shown(name)} is not a regular file")
 
 
 def _check_names(top: int, fd: int, name: str) -> None:
     if not all_below(top, os.fstat(fd)):
-        what = f"{_shown(name)} has another name outside of the run directory (a hard link), so it is not served"
+        what = f"{shown(name)} has another name outside of the run directory (a hard link), so it is not served"
         raise Refusal(
             "forbidden", f"{what}; let the run copy the file (cp) instead of linking it (ln, cp -l)"
         )
 
 
-def _refusal(error: OSError, name: str) -> Refusal:
+def refusal(error: OSError, name: str) -> Refusal:
     match error.errno:
         case errno.ENOENT | errno.ENAMETOOLONG:
-            return Refusal("notFound", f"there is no file {_shown(name)} in the run directory")
+            return Refusal("notFound", f"there is no file {shown(name)} in the run directory")
         case errno.ENOTDIR | errno.ELOOP:
             return Refusal(
-                "notFound", f"{_shown(name)} is not a folder (symbolic links are not followed)"
+                "notFound", f"{shown(name)} is not a folder (symbolic links are not followed)"
             )
         case errno.EACCES | errno.EPERM:
-            return Refusal("forbidden", f"the agent may not read {_shown(name)}")
+            return Refusal("forbidden", f"the agent may not access {shown(name)}")
         case _:
-            return Refusal("agentUnavailable", f"cannot read {_shown(name)}: {error.strerror}")
+            return Refusal("agentUnavailable", f"cannot access {shown(name)}: {error.strerror}")
 
 
-def _shown(name: str) -> str:
+def shown(name: str) -> str:
     return ascii(name if len(name) <= _SHOWN else name[:_SHOWN] + "...")

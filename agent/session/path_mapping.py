@@ -11,12 +11,14 @@ from msgspec.structs import replace
 
 from ...protocol.wire.messages import (
     Call,
+    DigestFile,
     KeepFile,
     ListFiles,
     ReadFile,
     Run,
     RunTasks,
     Shared,
+    StoreFile,
     TaskRun,
     TaskSpec,
 )
@@ -72,7 +74,7 @@ class Paths:
                 return replace(message, run_dir=run_dir, lib_dir=self.path(message.lib_dir))
             case KeepFile():
                 return replace(message, lib_dir=self.path(message.lib_dir))
-            case ReadFile() | ListFiles():
+            case ReadFile() | ListFiles() | DigestFile() | StoreFile():
                 return replace(message, run_dir=self.path(message.run_dir))
             case _:
                 return message

@@ -22,6 +22,7 @@ from ...protocol.wire.messages import (
     Call,
     Cancel,
     CancelCall,
+    DigestFile,
     Execution,
     KeepFile,
     Kill,
@@ -37,6 +38,7 @@ from ...protocol.wire.messages import (
     Shared,
     SlotUse,
     Snapshot,
+    StoreFile,
     TaskRun,
     TaskSpec,
     ToAgent,
@@ -105,11 +107,11 @@ class StopCall(msgspec.Struct, frozen=True):
 
 
 class Fetch(msgspec.Struct, frozen=True):
-    """Answer from a run directory (part of a file, file names, or a stored result), or store part
-    of a library file.
+    """Answer from a run directory (part of a file, its digest, file names, or a stored result), or
+    store part of a file.
     """
 
-    op: ReadFile | ListFiles | KeepFile | Call
+    op: ReadFile | ListFiles | KeepFile | DigestFile | StoreFile | Call
 
 
 class Probe(msgspec.Struct, frozen=True):
@@ -197,7 +199,7 @@ class Session:
                 return [StartCall(message)]
             case CancelCall():
                 return [StopCall(message.op_id)]
-            case ReadFile() | ListFiles() | KeepFile():
+            case ReadFile() | ListFiles() | KeepFile() | DigestFile() | StoreFile():
                 return [Fetch(message)]
             case Kill():
                 return [Quit(message.reason, message.stop_jobs)]

@@ -77,6 +77,12 @@ def own(code: str, sentence: str) -> ClientError:
     return ClientError(code, sentence, advice, retry)
 
 
+def refused(code: str, sentence: str) -> ClientError:
+    """Return an error with a code of the supervisor that the client itself found."""
+    known = CODES[code]
+    return ClientError(code, sentence, known.advice, known.retry)
+
+
 def is_error(body: Any) -> bool:
     """Return whether this is an error body. A run with status `error` has no `code`."""
     return (

@@ -13,6 +13,22 @@ _NOT_THERE = frozenset({"missing", "job_run_purged"})
 NOT_KNOWN = 125
 
 
+class Transfer(msgspec.Struct, frozen=True, kw_only=True):
+    """The copy of one file to or from a run directory.
+
+    name: relative to the run directory. path: the local file. note: a sentence about a copy that is
+    correct but special (the file was there already, or grows). code, error: why there is no copy;
+    empty for a correct one.
+    """
+
+    name: str
+    path: str
+    size: int = 0
+    note: str = ""
+    code: str = ""
+    error: str = ""
+
+
 class RunState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The status reply. Times are unix seconds.
 

@@ -28,10 +28,13 @@ from ...protocol.api.requests import (
     JobMetrics,
     JobStory,
     JobTasks,
+    PutRunFile,
     RunArray,
     RunCancel,
     RunDescription,
     RunFile,
+    RunFileDigest,
+    RunFilePart,
     RunFiles,
     RunMany,
     RunPlan,
@@ -289,6 +292,21 @@ def global_resources(request: GlobalResources) -> Call:
 
 def run_file(request: RunFile) -> Call:
     return msgspec.structs.replace(_post("run-file", request, AGENT_SECS), at_once=_AT_ONCE)
+
+
+def run_file_digest(request: RunFileDigest) -> Call:
+    return msgspec.structs.replace(_post("run-file-digest", request, AGENT_SECS), at_once=_AT_ONCE)
+
+
+def run_file_part(request: RunFilePart) -> Call:
+    return _post("run-file-part", request, AGENT_SECS)
+
+
+def put_run_file(request: PutRunFile) -> str:
+    """Return the path with its query, for a body from `offset` on."""
+    fields = msgspec.to_builtins(request)
+    texts = {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in fields.items()}
+    return "/api/put-run-file?" + urlencode(texts)
 
 
 def run_files(request: RunFiles) -> Call:

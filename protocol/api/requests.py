@@ -27,7 +27,7 @@ from ..ids import (
 )
 from ..jobs.roles import MAX_ROLES, After, Retry, TaskRole
 from ..jobs.status import Kind, Status
-from ..wire.messages import JobCmd, Offset, Stream
+from ..wire.messages import DIGEST_BYTES, JobCmd, Offset, Stream
 from .tokens import MAX_SECS, Scope, TokenId, TokenName
 
 Limit = Annotated[float, msgspec.Meta(gt=0, le=366 * 86400)]
@@ -54,6 +54,8 @@ AnyDriver = Annotated[
     msgspec.Meta(pattern=r"^([a-z][a-z0-9]{0,15})?\Z"),
     Form("the name of a driver: a small letter, then small letters or digits, at most 16"),
 ]
+#: Lower-case hexadecimal digits.
+Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z"), Form("64 hexadecimal digits")]
 KnownSerial = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 #: A reqId to which the number of a run is appended.
@@ -283,6 +285,50 @@ class RunFiles(_Request, frozen=True, kw_only=True):
     compute_job_serial: KnownSerial = 0
     after: Annotated[str, msgspec.Meta(max_length=1024)] = ""
     limit: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1000
+
+
+class RunFileDigest(_Request, frozen=True, kw_only=True):
+    """Return the SHA-256 of a part of a file below the run directory of the current run. `length`:
+    fewer bytes at the end of the file.
+    """
+
+    uid: Uid
+    compute_jid: ComputeJid
+    compute_job_serial: KnownSerial = 0
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+    offset: Offset = 0
+    length: Annotated[int, msgspec.Meta(ge=0, le=DIGEST_BYTES)] = DIGEST_BYTES
+
+
+class RunFilePart(_Request, frozen=True, kw_only=True):
+    """Return how many bytes of a file an interrupted transfer with this digest has stored. A
+    transfer that `PutRunFile` would refuse is refused here, before its content is sent.
+    """
+
+    uid: Uid
+    compute_jid: ComputeJid
+    compute_job_serial: KnownSerial = 0
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+    sha256: Sha256
+    size: Offset
+    active: bool = False
+
+
+class PutRunFile(_Request, frozen=True, kw_only=True):
+    """Store a file below the run directory of the current run, or continue to do so at `offset`.
+    sha256, size: of the whole file. replace: also over an existing file. active: also while the run
+    is active.
+    """
+
+    uid: Uid
+    compute_jid: ComputeJid
+    compute_job_serial: KnownSerial = 0
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+    sha256: Sha256
+    size: Offset
+    offset: Offset = 0
+    replace: bool = False
+    active: bool = False
 
 
 class LibFile(_Request, frozen=True, kw_only=True):

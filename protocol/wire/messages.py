@@ -28,6 +28,8 @@ from ..jobs.roles import PortNumber
 
 Text = Annotated[str, msgspec.Meta(max_length=8192)]
 Secs = Annotated[float, msgspec.Meta(gt=0, le=366 * 86400)]
+#: Largest number of bytes of one digest of a part of a file.
+DIGEST_BYTES = 32 * 1024 * 1024
 Offset = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Stream = Literal["stdout", "stderr"]
 #: The part of a plain run in its agent's slots. held: it starts at once. ahead: its slot is still
@@ -316,6 +318,39 @@ class KeepFile(_Message, frozen=True, kw_only=True, tag="keep_file"):
     mtime_ns: int
 
 
+class DigestFile(_Message, frozen=True, kw_only=True, tag="digest_file"):
+    """Compute the SHA-256 of `length` bytes of a regular file below `run_dir`; fewer at its end.
+
+    Answered by `file_digest` or `error`. An agent of an older version does not answer.
+    """
+
+    op_id: OpId
+    run_dir: str
+    name: Annotated[str, msgspec.Meta(max_length=1024)]
+    offset: Offset
+    length: Annotated[int, msgspec.Meta(ge=0, le=DIGEST_BYTES)]
+
+
+class StoreFile(_Message, frozen=True, kw_only=True, tag="store_file"):
+    """Append `data` at `offset` to the part of a new file below `run_dir`.
+
+    sha256, size: of the whole file. `data` None: append nothing. finish: the part is complete;
+    check its digest and give it its name, over an existing file only with `replace`. Answered by
+    `file_chunk` without data, whose size is that of the part, or `error`. An agent of an older
+    version does not answer.
+    """
+
+    op_id: OpId
+    run_dir: str
+    name: Annotated[str, msgspec.Meta(max_length=1024)]
+    sha256: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+    size: Offset
+    offset: Offset = 0
+    data: Annotated[bytes, msgspec.Meta(max_length=512 * 1024)] | None = None
+    finish: bool = False
+    replace: bool = False
+
+
 class Kill(_Message, frozen=True, kw_only=True, tag="kill"):
     """End the agent. Its jobs continue under the keeper, unless `stop_jobs`."""
 
@@ -336,6 +371,8 @@ ToAgent = (
     | ReadFile
     | ListFiles
     | KeepFile
+    | DigestFile
+    | StoreFile
     | Kill
 )
 
@@ -403,6 +440,18 @@ class FileChunk(_Message, frozen=True, kw_only=True, tag="file_chunk"):
 
     op_id: OpId
     data: bytes
+    size: Offset
+    mtime_ns: int
+
+
+class FileDigest(_Message, frozen=True, kw_only=True, tag="file_digest"):
+    """Answer to `digest_file`: the SHA-256 of `length` bytes. `size` and `mtime_ns` belong to the
+    whole file.
+    """
+
+    op_id: OpId
+    sha256: str
+    length: Offset
     size: Offset
     mtime_ns: int
 
@@ -509,6 +558,7 @@ ToSupervisor = (
     | CallReply
     | FileChunk
     | FileList
+    | FileDigest
     | RunReport
     | PortsProbed
     | Samples

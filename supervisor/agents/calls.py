@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import msgspec
 
 from ...db.events.state import Run
-from ...protocol.api.requests import BeginSession, CallRequest, RunFile, RunFiles
+from ...protocol.api.requests import BeginSession, CallRequest, RunFile, RunFileDigest, RunFiles
 from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKey, base62
 from ...protocol.wire.messages import (
@@ -20,12 +20,15 @@ from ...protocol.wire.messages import (
     Call,
     CallReply,
     CancelCall,
+    DigestFile,
     FileChunk,
+    FileDigest,
     FileList,
     ListFiles,
     ReadFile,
+    StoreFile,
 )
-from ..connections.hub import Hub
+from ..connections.hub import A, Hub
 from ..process.counters import Counters
 from ..runs.request_validation import check_data
 from ..runs.service import RunService
@@ -35,6 +38,8 @@ SLACK_SECS = 2.0
 #: Size of one piece of a file in bytes, and the time limit of an agent for one piece.
 PIECE = 256 * 1024
 FILE_SECS = 30.0
+#: Slowest disk on which an agent still checks a stored file in time.
+HASH_BYTES_PER_SEC = 20e6
 
 #: Values of `job_cmd` that read a run.
 _OF_A_RUN = frozenset(
@@ -107,12 +112,12 @@ class Calls:
     async def call(self, request: CallRequest, op_id: str) -> bytes:
         """Return the app's reply as JSON. Raises Refusal."""
         self._check(request)
-        with self._counted(request.uid):
+        with self.counted(request.uid):
             run = self._run_of(request) if request.compute_jid is not None else None
             key = self._key(request, run)
             await self._runs.agent(key)
             if request.compute_jid is not None and run is not None:
-                self._still(request.uid, request.compute_jid, run.serial)
+                self.check_current(request.uid, request.compute_jid, run.serial)
             message = self._message(request, run, op_id)
             self._counters.add("call." + request.job_cmd)
             answer = await self._hub.ask(
@@ -123,7 +128,7 @@ class Calls:
                 give_up=CancelCall(op_id=message.op_id),
             )
             if request.compute_jid is not None and run is not None:
-                self._still(request.uid, request.compute_jid, run.serial)
+                self.check_current(request.uid, request.compute_jid, run.serial)
             return _json(answer.reply)
 
     def _key(self, request: CallRequest, run: Run | None) -> AgentKey:
@@ -131,7 +136,7 @@ class Calls:
         agent that sees the library itself. Raises Refusal.
         """
         if run is not None:
-            return self._runs.agent_key(request.uid, run.spec.driver, _host(run))
+            return self._runs.agent_key(request.uid, run.spec.driver, host_of(run))
         key = self._runs.agent_key(request.uid, request.driver)
         if request.job_cmd != "stateful_compute" or not self._copied(key):
             return key
@@ -171,7 +176,7 @@ class Calls:
 
     def _run_of(self, request: CallRequest) -> Run:
         assert request.compute_jid is not None
-        run = self._started(request.uid, request.compute_jid, request.compute_job_serial)
+        run = self.started_run(request.uid, request.compute_jid, request.compute_job_serial)
         if run.spec.simulation_type != request.simulation_type:
             raise Refusal(
                 "badRequest",
@@ -201,13 +206,13 @@ class Calls:
         """Open a file of a run. `chunks` reads from the agent as fast as the client takes the
         bytes. Raises Refusal.
         """
-        run = self._started(request.uid, request.compute_jid, request.compute_job_serial)
-        key = self._runs.agent_key(request.uid, run.spec.driver, _host(run))
+        run = self.started_run(request.uid, request.compute_jid, request.compute_job_serial)
+        key = self._runs.agent_key(request.uid, run.spec.driver, host_of(run))
         wanted = PIECE if request.length is None else min(PIECE, request.length)
-        with self._counted(request.uid):
+        with self.counted(request.uid):
             await self._runs.agent(key)
             first = await self._piece(key, run.run_dir, request.name, request.offset, wanted)
-        self._still(request.uid, request.compute_jid, run.serial)
+        self.check_current(request.uid, request.compute_jid, run.serial)
         rest = max(0, first.size - request.offset)
         length = rest if request.length is None else min(request.length, rest)
         chunks = self._chunks(key, run.run_dir, request, first, length)
@@ -217,29 +222,51 @@ class Calls:
         """Return the serial of the current run and a page of the files in its run directory. Raises
         Refusal.
         """
-        run = self._started(request.uid, request.compute_jid, request.compute_job_serial)
-        key = self._runs.agent_key(request.uid, run.spec.driver, _host(run))
+        run = self.started_run(request.uid, request.compute_jid, request.compute_job_serial)
         message = ListFiles(
             op_id=self.new_op(), run_dir=run.run_dir, after=request.after, limit=request.limit
         )
-        with self._counted(request.uid):
-            await self._runs.agent(key)
-            try:
-                found = await self._hub.ask(key, message, FILE_SECS, FileList)
-            except Refusal as e:
-                older = (
-                    " (an agent of an older version cannot list files)"
-                    if e.code == "deadline"
-                    else ""
-                )
-                raise Refusal(e.code, e.sentence + older) from None
-        self._still(request.uid, request.compute_jid, run.serial)
+        with self.counted(request.uid):
+            found = await self.ask(run, message, FileList)
+        self.check_current(request.uid, request.compute_jid, run.serial)
         return run.serial, found
+
+    async def digest(self, request: RunFileDigest) -> FileDigest:
+        """Return the digest of a part of a file of a run. Raises Refusal."""
+        run = self.started_run(request.uid, request.compute_jid, request.compute_job_serial)
+        message = DigestFile(
+            op_id=self.new_op(),
+            run_dir=run.run_dir,
+            name=request.name,
+            offset=request.offset,
+            length=request.length,
+        )
+        with self.counted(request.uid):
+            found = await self.ask(run, message, FileDigest)
+        self.check_current(request.uid, request.compute_jid, run.serial)
+        return found
+
+    async def ask(self, run: Run, message: DigestFile | StoreFile | ListFiles, kind: type[A]) -> A:
+        """Send a request for files to the agent of a run, and return its answer. Raises Refusal."""
+        key = self._runs.agent_key(run.spec.uid, run.spec.driver, host_of(run))
+        await self._runs.agent(key)
+        secs = FILE_SECS
+        if isinstance(message, StoreFile) and message.finish:
+            secs += message.size / HASH_BYTES_PER_SEC
+        try:
+            return await self._hub.ask(key, message, secs, kind)
+        except Refusal as e:
+            older = (
+                " (an agent of an older version does not know this request)"
+                if e.code == "deadline"
+                else ""
+            )
+            raise Refusal(e.code, e.sentence + older) from None
 
     async def _chunks(
         self, key: AgentKey, run_dir: str, request: RunFile, first: FileChunk, length: int
     ) -> AsyncGenerator[bytes, None]:
-        with self._counted(request.uid):
+        with self.counted(request.uid):
             sent, piece = 0, first
             while sent < length:
                 if not piece.data:
@@ -274,7 +301,7 @@ class Calls:
 
     # ---- records
 
-    def _started(self, uid: str, jid: str, serial: int) -> Run:
+    def started_run(self, uid: str, jid: str, serial: int) -> Run:
         """Return the current run if its serial matches (0: any) and the run has started. Raises
         Refusal.
         """
@@ -289,13 +316,13 @@ class Calls:
             raise Refusal("notFound", f"{jid} ended before it started and has no files or results")
         return run
 
-    def _still(self, uid: str, jid: str, serial: int) -> None:
+    def check_current(self, uid: str, jid: str, serial: int) -> None:
         run = self._runs.job(uid, jid).job.run
         if run is None or run.serial != serial:
             raise Refusal("staleSerial", f"a newer run of {jid} has started meanwhile")
 
     @contextmanager
-    def _counted(self, uid: str) -> Iterator[None]:
+    def counted(self, uid: str) -> Iterator[None]:
         if self._in_flight[uid] >= self._per_user:
             raise Refusal(
                 "tooManyRequests",
@@ -310,7 +337,7 @@ class Calls:
                 del self._in_flight[uid]
 
 
-def _host(run: Run) -> str | None:
+def host_of(run: Run) -> str | None:
     """Return the host of the run's newest attempt, or None without a task."""
     tasks = run.attempts[-1].tasks if run.attempts else ()
     return tasks[0].agent_key.host if tasks else None

@@ -34,6 +34,7 @@ from ...protocol.wire.messages import (
     ClusterReport,
     Execution,
     FileChunk,
+    FileDigest,
     FileList,
     Kill,
     LogChunk,
@@ -67,7 +68,18 @@ MAX_WAITING = 20_000
 MAX_ASKED = 1_024
 #: Ops that are not logged when they are sent: readers send many each second, and a call is logged
 #: with its HTTP request.
-_QUIET = frozenset({"io", "read_file", "list_files", "keep_file", "analysis", "cancel_call"})
+_QUIET = frozenset(
+    {
+        "io",
+        "read_file",
+        "list_files",
+        "keep_file",
+        "digest_file",
+        "store_file",
+        "analysis",
+        "cancel_call",
+    }
+)
 
 PACE = HeartbeatTiming()
 #: Time limit for sending queued messages when the supervisor stops.
@@ -75,8 +87,8 @@ CLOSE_SECS = 1.0
 #: Time limit for a dismissed agent to disconnect, and the polling interval.
 DISMISS_SECS, _POLL_SECS = 10.0, 0.02
 
-Answer = LogChunk | CallReply | FileChunk | FileList
-A = TypeVar("A", LogChunk, CallReply, FileChunk, FileList)
+Answer = LogChunk | CallReply | FileChunk | FileDigest | FileList
+A = TypeVar("A", LogChunk, CallReply, FileChunk, FileDigest, FileList)
 
 DRIVER_NAMES = {"local": "LocalDriver", "docker": "DockerDriver", "sbatch": "SbatchDriver"}
 

@@ -158,9 +158,8 @@ class DiskMeter:
     def unreserve(self, uid: str, size: int) -> None:
         self.usage.unreserve(uid, size)
 
-    def uploaded(self, uid: str, simulation_type: str, size: int) -> str | None:
+    def uploaded(self, uid: str, part: str, size: int) -> str | None:
         """Count a file that was stored, at once. Return a warning for the reply, if there is one."""
-        part = f"{simulation_type}/lib"
         self.usage.grow(uid, part, Size(size, 1))
         self._changed = True
         self.changed(uid, part)

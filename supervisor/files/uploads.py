@@ -29,8 +29,8 @@ class Quotas(Protocol):
     def unreserve(self, uid: str, size: int) -> None:
         """Stop counting them."""
 
-    def uploaded(self, uid: str, simulation_type: str, size: int) -> str | None:
-        """Count a stored file. Return a warning for the reply, if there is one."""
+    def uploaded(self, uid: str, part: str, size: int) -> str | None:
+        """Count a stored file in a part of the user's files. Return a warning for the reply, if there is one."""
 
     def changed(self, uid: str, part: str) -> None:
         """Measure a part of the user's files soon."""
@@ -53,7 +53,7 @@ class Uploads:
                 "tooManyRequests",
                 f"{PER_USER} uploads of this user are in progress, which is the limit; try again later",
             )
-        space = _Space(self._quotas, uid, simulation_type)
+        space = Space(self._quotas, uid, f"{simulation_type}/lib")
         space.grow(min(size, self._library.limit))
         self._in_progress[uid] += 1
         try:
@@ -125,11 +125,13 @@ async def _chunks(fd: int, offset: int, length: int) -> AsyncGenerator[bytes, No
         os.close(fd)
 
 
-class _Space:
-    """The space that one upload takes of its user's quota until it is over."""
+class Space:
+    """The space that one upload takes of its user's quota until it is over. part: of the user's
+    files, where the file is stored.
+    """
 
-    def __init__(self, quotas: Quotas | None, uid: str, simulation_type: str) -> None:
-        self._quotas, self._uid, self._type = quotas, uid, simulation_type
+    def __init__(self, quotas: Quotas | None, uid: str, part: str) -> None:
+        self._quotas, self._uid, self._part = quotas, uid, part
         self._size = 0
 
     def grow(self, size: int) -> None:
@@ -141,7 +143,7 @@ class _Space:
     def stored(self, size: int) -> str | None:
         """Count the stored file instead. Return a warning for the reply, if there is one."""
         self.close()
-        return None if self._quotas is None else self._quotas.uploaded(self._uid, self._type, size)
+        return None if self._quotas is None else self._quotas.uploaded(self._uid, self._part, size)
 
     def close(self) -> None:
         if self._quotas is not None:
@@ -151,7 +153,7 @@ class _Space:
     def removed(self) -> None:
         """The temporary file is gone, which may have been measured."""
         if self._quotas is not None:
-            self._quotas.changed(self._uid, f"{self._type}/lib")
+            self._quotas.changed(self._uid, self._part)
 
 
 class Receiver:
@@ -162,10 +164,10 @@ class Receiver:
         upload: Upload,
         limit: int,
         ended: Callable[["Receiver"], None],
-        space: _Space | None = None,
+        space: Space | None = None,
     ) -> None:
         self.limit = limit
-        self.space, self._received = space or _Space(None, "", ""), 0
+        self.space, self._received = space or Space(None, "", ""), 0
         self._upload, self._ended = upload, ended
         self._gathered = bytearray()
         self._turn = asyncio.Lock()

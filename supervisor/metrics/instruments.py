@@ -33,6 +33,15 @@ LOST: tuple[DisconnectReason, ...] = (
     "refused",
 )
 VERBS = ("start", "find", "stop")
+_AGENT_OPS = (
+    "io",
+    "analysis",
+    "read_file",
+    "list_files",
+    "keep_file",
+    "digest_file",
+    "store_file",
+)
 OP_ENDS = ("ok", "error", "deadline", "canceled")
 STARTS = ("up", "failed", "signIn")
 
@@ -152,11 +161,7 @@ class Instruments:
             "op_duration_seconds",
             "Duration of requests to agents: logs, calls, files.",
             ("op", "status"),
-            [
-                (op, status)
-                for op in ("io", "analysis", "read_file", "list_files", "keep_file")
-                for status in OP_ENDS
-            ],
+            [(op, status) for op in _AGENT_OPS for status in OP_ENDS],
             SHORT,
         )
         both = [("in",), ("out",)]

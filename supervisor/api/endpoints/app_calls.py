@@ -7,7 +7,14 @@ from typing import Any
 
 import tornado.iostream
 
-from ....protocol.api.requests import BeginSession, CallRequest, GlobalResources, RunFile, RunFiles
+from ....protocol.api.requests import (
+    BeginSession,
+    CallRequest,
+    GlobalResources,
+    RunFile,
+    RunFileDigest,
+    RunFiles,
+)
 from ....protocol.errors import Refusal
 from ...agents.calls import API_NAMES, OpenFile, about
 from ..transport.request_handler import Handler
@@ -55,6 +62,25 @@ async def run_files(h: Handler) -> Any:
     }
 
 
+async def run_file_digest(h: Handler) -> Any:
+    request: RunFileDigest = h.parsed(RunFileDigest)
+    h.log_call("runFileDigest", request.compute_jid, request.uid, jid=request.compute_jid)
+    found = await h.services.calls.digest(request)
+    return {
+        "name": request.name,
+        "offset": request.offset,
+        "length": found.length,
+        "sha256": found.sha256,
+        "size": found.size,
+        "etag": etag(found.size, found.mtime_ns),
+    }
+
+
+def etag(size: int, mtime_ns: int) -> str:
+    """Return the ETag of a file, which changes with it."""
+    return f'"{size:x}-{mtime_ns:x}"'
+
+
 async def send_file(h: Handler, file: OpenFile, what: str) -> None:
     """Send a file as fast as the client reads. Raises Refusal before the first byte only.
 
@@ -63,7 +89,7 @@ async def send_file(h: Handler, file: OpenFile, what: str) -> None:
     h.set_header("Content-Type", "application/octet-stream")
     h.set_header("Content-Length", str(file.length))
     h.set_header("X-Jobscribe-Size", str(file.size))
-    h.set_header("ETag", f'"{file.size:x}-{file.mtime_ns:x}"')
+    h.set_header("ETag", etag(file.size, file.mtime_ns))
     h.set_header("Last-Modified", formatdate(file.mtime_ns / 1e9, usegmt=True))
     async with contextlib.aclosing(file.chunks) as chunks:
         try:

@@ -1,13 +1,30 @@
-"""Library files of users for an app: upload, read, list and delete. Uploads go to disk at once."""
+"""Files that users send: of their library of an app (also read, list, delete), and into the run
+directory of a job. A body goes on as it arrives.
+"""
 
 from typing import Any
 
-from ....protocol.api.requests import LibFile
+import msgspec
+
+from ....protocol.api.requests import LibFile, PutRunFile, RunFilePart
 from ....protocol.errors import Refusal
 from ....protocol.ids import parse
+from ...files.run_dir_uploads import RunDirReceiver
 from ...files.uploads import Receiver
 from ..transport.request_handler import Handler, Sink
 from .app_calls import send_file
+
+_ARGUMENTS = (
+    "uid",
+    "computeJid",
+    "computeJobSerial",
+    "name",
+    "sha256",
+    "size",
+    "offset",
+    "replace",
+    "active",
+)
 
 
 async def begin_upload(h: Handler) -> Sink:
@@ -42,6 +59,33 @@ async def read_lib_file(h: Handler) -> None:
 async def lib_files(h: Handler) -> Any:
     uid, type_ = _owner(h)
     return {"files": await h.services.uploads.files(uid, type_)}
+
+
+async def begin_put(h: Handler) -> Sink:
+    given = {name: value for name in _ARGUMENTS if (value := h.argument(name)) is not None}
+    try:
+        request = msgspec.convert(given, PutRunFile, strict=False)
+    except msgspec.ValidationError as e:
+        raise Refusal("badRequest", f"the address is not valid: {e}") from None
+    jid = request.compute_jid
+    h.log_call("putRunFile", jid, request.uid, jid=jid)
+    if h.runs.draining:
+        raise Refusal("draining", "the supervisor is stopping")
+    return await h.services.run_dir_uploads.begin(request)
+
+
+async def put_run_file(h: Handler) -> Any:
+    assert isinstance(h.sink, RunDirReceiver)
+    return await h.sink.finish()
+
+
+async def run_file_part(h: Handler) -> Any:
+    request: RunFilePart = h.parsed(RunFilePart)
+    h.log_call("runFilePart", request.compute_jid, request.uid, jid=request.compute_jid)
+    return {
+        "name": request.name,
+        "received": await h.services.run_dir_uploads.received(request),
+    }
 
 
 def _place(h: Handler) -> tuple[str, str, str]:

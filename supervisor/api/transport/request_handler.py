@@ -33,6 +33,7 @@ from ...clusters.sign_in import SignIns
 from ...files.disk_usage import DiskUsage
 from ...files.log_compaction import LogCompaction
 from ...files.retention_sweeper import RetentionSweeper
+from ...files.run_dir_uploads import RunDirUploads
 from ...files.uploads import Uploads
 from ...metrics.exporter import MetricsExporter
 from ...notifications.notifier import Notifications
@@ -64,6 +65,7 @@ class ApiContext(NamedTuple):
     calls: Calls
     live: LiveUpdates
     uploads: Uploads
+    run_dir_uploads: RunDirUploads
     leases: Leases
     access: Access
     secret: RotatedSecret

@@ -26,6 +26,7 @@ from ....protocol.wire.messages import (
     ClusterReport,
     Execution,
     FileChunk,
+    FileDigest,
     FileList,
     KeeperReport,
     LogChunk,
@@ -93,6 +94,7 @@ def message_received(tx: Transaction, input_: AgentMessage) -> None:
             | LogChunk()
             | CallReply()
             | FileChunk()
+            | FileDigest()
             | FileList()
             | RunReport()
             | Samples()

@@ -186,6 +186,18 @@ def samples() -> dict[str, tuple[m.Direction, Any]]:
             size=2**41,
             mtime_ns=1_700_000_000_000_000_001,
         ),
+        m.DigestFile(op_id=OP_ID, run_dir="/r", name="sub/out.dat", offset=2**40, length=4096),
+        m.StoreFile(
+            op_id=OP_ID,
+            run_dir="/r",
+            name="sub/in.dat",
+            sha256="0a" * 32,
+            size=2**41,
+            offset=2**40,
+            data=b"\x00\xff",
+            finish=True,
+            replace=True,
+        ),
         m.Kill(reason="idle", stop_jobs=True),
     ]
     to_supervisor = [
@@ -209,6 +221,13 @@ def samples() -> dict[str, tuple[m.Direction, Any]]:
             files=(m.ListedFile("sub/out.dat", 2**41, 1700000000.5),),
             more=True,
             skipped=2,
+        ),
+        m.FileDigest(
+            op_id=OP_ID,
+            sha256="0a" * 32,
+            length=4096,
+            size=2**41,
+            mtime_ns=1_700_000_000_000_000_001,
         ),
         m.FileChunk(op_id=OP_ID, data=b"\x00\xff", size=2**41, mtime_ns=1_700_000_000_000_000_001),
         m.RunReport(

@@ -6,6 +6,7 @@ subprocesses can all use it.
 """
 
 import asyncio
+import hashlib
 import itertools
 import json
 import os
@@ -64,6 +65,8 @@ class FakeSupervisor:
         self.file, self.file_cut_after = b"", -1
         #: names and contents of any run's files, if there are several; number of files per page
         self.files: dict[str, bytes] = {}
+        #: digest of every block, instead of the right one
+        self.digest = ""
         self.files_page = 2
         #: files of the only library, and the maximum bytes per file
         self.library: dict[str, bytes] = {}
@@ -452,6 +455,15 @@ class FakeSupervisor:
             "skipped": 0,
             "next": page[-1] if len(names) > len(page) else None,
         }
+
+    def _run_file_digest(self, body: dict[str, Any]) -> dict[str, Any]:
+        whole = self.files.get(body["name"])
+        if whole is None:
+            raise KeyError(body["name"])
+        data = whole[body["offset"] : body["offset"] + body["length"]]
+        digest = self.digest or hashlib.sha256(data).hexdigest()
+        size, etag = len(whole), f'"{hash(whole)}"'
+        return {"sha256": digest, "length": len(data), "size": size, "etag": etag}
 
     # ---- runs with roles
 

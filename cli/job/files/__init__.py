@@ -1,0 +1,1 @@
+"""`jobscribe job files`, `job get` and `job put`."""
