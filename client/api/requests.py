@@ -299,7 +299,8 @@ def run_file_digest(request: RunFileDigest) -> Call:
 
 
 def run_file_part(request: RunFilePart) -> Call:
-    return _post("run-file-part", request, AGENT_SECS)
+    call = _post("run-file-part", request, AGENT_SECS)
+    return msgspec.structs.replace(call, at_once=_AT_ONCE | {"conflict"})
 
 
 def put_run_file(request: PutRunFile) -> str:

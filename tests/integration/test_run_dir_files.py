@@ -2,6 +2,7 @@
 connection that breaks.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -38,13 +39,21 @@ class Relay:
         host, _, port = url.removeprefix("http://").partition(":")
         self._to = (host, int(port))
         self._listener = socket.create_server(("127.0.0.1", 0))
+        self._ends: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._serve, daemon=True)]
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.cut_after: list[int] = []
         self.passed = 0
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._threads[0].start()
 
     def close(self) -> None:
-        self._listener.close()
+        for end in (self._listener, *self._ends):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(10)
+        for end in (self._listener, *self._ends):
+            end.close()
 
     def _serve(self) -> None:
         while True:
@@ -54,11 +63,13 @@ class Relay:
                 return
             far = socket.create_connection(self._to)
             for pair in ((near, far), (far, near)):
-                threading.Thread(target=self._pump, args=pair, daemon=True).start()
+                self._ends.append(pair[0])
+                self._threads.append(threading.Thread(target=self._pump, args=pair, daemon=True))
+                self._threads[-1].start()
 
     def _pump(self, source: socket.socket, target: socket.socket) -> None:
         count = 0
-        try:
+        with contextlib.suppress(OSError):
             while data := source.recv(65536):
                 target.sendall(data)
                 count += len(data)
@@ -66,13 +77,9 @@ class Relay:
                 if self.cut_after and count > self.cut_after[0]:
                     del self.cut_after[0]
                     break
-        except OSError:
-            pass
         for end in (source, target):
-            try:
+            with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
 
 
 @pytest.fixture
@@ -83,9 +90,7 @@ def relay(site: SupervisorProcess) -> Iterator[Relay]:
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    return {
-        str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()
-    }
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 def test_files_are_copied_both_ways_over_a_connection_that_breaks(
@@ -95,7 +100,14 @@ def test_files_are_copied_both_ways_over_a_connection_that_breaks(
         "mkdir -p out/deep; head -c 41943040 /dev/urandom > out/big; echo 1 > out/deep/one; ln -s /etc out/etc"
     )
     assert site.finished(run)["state"] == "completed"
-    jid, client = jid_of(run), Client(relay.url, site.token, UID)
+    jid = jid_of(run)
+    with Client(relay.url, site.token, UID) as client:
+        check_copies(site, relay, client, jid, tmp_path)
+
+
+def check_copies(
+    site: SupervisorProcess, relay: Relay, client: Client, jid: str, tmp_path: Path
+) -> None:
     run_dir = Path(client.status(jid).run_dir or "")
     names = [f["name"] for f in client.files(jid)]
     assert names == ["out/big", "out/deep/one"]
@@ -163,35 +175,41 @@ def test_files_are_copied_both_ways_over_a_connection_that_breaks(
     for uid, job in ((OTHER_UID, jid), (OTHER_UID, jid.replace(jid.split("-")[1], "zzzzzzzz"))):
         about = f"uid={uid}&computeJid={job}&name=n&size=3&sha256={wrong}"
         answers = [site.ask("PUT", f"/api/put-run-file?{about}", b"new")]
-        for route, more in (("run-file-digest", {}), ("run-file-part", {"sha256": wrong, "size": 3})):
+        for route, more in (
+            ("run-file-digest", {}),
+            ("run-file-part", {"sha256": wrong, "size": 3}),
+        ):
             body = {"uid": uid, "computeJid": job, "name": "out/big", **more}
             answers.append(site.ask("POST", f"/api/{route}", json.dumps(body).encode()))
         said.append([(a.code, a.body.decode().replace(job, "JOB")) for a in answers])
     assert said[0] == said[1] and all(code >= 400 for code, _ in said[0]), said
 
 
-def test_a_file_that_a_run_writes(site: SupervisorProcess, tmp_path: Path) -> None:
-    run = shell("echo start > log; head -c 3000000 /dev/zero > data; while [ ! -e stop ]; do sleep 0.1; done")
+def test_a_running_run_is_left_alone_and_other_users_have_no_access(
+    site: SupervisorProcess, tmp_path: Path
+) -> None:
+    run = shell("while [ ! -e stop ]; do date >> log; sleep 0.02; done")
     site.submit(run)
-    jid, client = jid_of(run), Client(site.url, site.token, UID)
-    until(lambda: client.status(jid).run_dir, "the run starts")
-    run_dir = Path(client.status(jid).run_dir or "")
-    until(lambda: (run_dir / "data").exists() and (run_dir / "data").stat().st_size == 3_000_000, "it wrote")
-    (tmp_path / "stop").write_text("")
-    (refused,) = client.put_files(jid, {"stop": tmp_path / "stop"})
-    assert refused.code == "conflict" and "active" in refused.error
-
-    def rewrite(done: int, files: int) -> None:
-        times.append(done)
-
-    times: list[int] = []
-    (copied,) = client.get_files(jid, ["data"], tmp_path, on_progress=rewrite)
-    assert copied.code == "" and copied.size == 3_000_000
-    (forced,) = client.put_files(jid, {"stop": tmp_path / "stop"}, active=True)
-    assert forced.code == ""
-    assert client.wait(jid, timeout=60).state == "completed"
-    with pytest.raises(ClientError, match="there is no job"):
-        Client(site.url, site.token, OTHER_UID).get_files(jid, ["data"], tmp_path / "x")
+    jid = jid_of(run)
+    with (
+        Client(site.url, site.token, UID) as client,
+        Client(site.url, site.token, OTHER_UID) as other,
+    ):
+        until(lambda: client.status(jid).state == "running", "the run starts")
+        until(lambda: any(f["size"] for f in client.files(jid)), "it writes")
+        (tmp_path / "stop").write_text("")
+        (refused,) = client.put_files(jid, {"stop": tmp_path / "stop"})
+        assert refused.code == "conflict" and "active" in refused.error
+        (copied,) = client.get_files(jid, ["log"], tmp_path)
+        assert copied.code == "" and copied.size == (tmp_path / "log").stat().st_size > 0
+        (forced,) = client.put_files(jid, {"stop": tmp_path / "stop"}, active=True)
+        assert forced.code == ""
+        assert client.wait(jid, timeout=60).state == "completed"
+        whole = (Path(client.status(jid).run_dir or "") / "log").read_bytes()
+        assert whole.startswith((tmp_path / "log").read_bytes())
+        (missing,) = other.get_files(jid, ["log"], tmp_path / "x")
+        assert missing.code == "notFound" and "there is no job" in missing.error
+        assert list((tmp_path / "x").iterdir()) == []
 
 
 def _sparse(path: Path, size: int) -> Path:

@@ -1,4 +1,4 @@
-"""`job files` and `job get`."""
+"""`job files`, `job get` and `job put`."""
 
 from pathlib import Path
 from typing import Any
@@ -79,14 +79,52 @@ def test_a_file_that_is_there_is_kept_unless_it_is_forced(
     assert (tmp_path / "out.csv").read_bytes() == FILES["out.csv"]
 
 
-def test_a_file_that_breaks_off_leaves_nothing_behind(
+def test_a_file_that_breaks_off_is_continued_or_leaves_nothing_behind(
     run: Run, fake: Fake, jid: str, tmp_path: Path
 ) -> None:
-    fake.file_cut_after = 2
+    fake.file_cut_after = 0
     ended = run("job", "get", jid, "out.csv", "-o", str(tmp_path / "to"))
     assert (ended.code, ended.out) == (125, "")
     assert "could not be read completely" in ended.err
     assert list((tmp_path / "to").iterdir()) == []
+    fake.file_cut_after = 1
+    assert run("job", "get", jid, "out.csv", "-o", str(tmp_path / "to")).code == 0
+    assert [p.name for p in (tmp_path / "to").iterdir()] == ["out.csv"]
+    assert (tmp_path / "to" / "out.csv").read_bytes() == FILES["out.csv"]
+
+
+def test_a_copy_with_another_digest_is_refused(
+    run: Run, fake: Fake, jid: str, tmp_path: Path
+) -> None:
+    fake.digest = "0" * 64
+    ended = run("job", "get", "--json", jid, "out.csv", "-o", str(tmp_path))
+    assert ended.code == 125 and not (tmp_path / "out.csv").exists()
+    (failed,) = ended.json()["failed"]
+    assert failed["code"] == "conflict" and "changed during the copy" in failed["error"]
+
+
+def test_a_link_in_the_target_folder_is_not_followed(run: Run, jid: str, tmp_path: Path) -> None:
+    (tmp_path / "to").mkdir()
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "to" / "frames").symlink_to(tmp_path / "outside")
+    ended = run("job", "get", jid, "frames/0.png", "-o", str(tmp_path / "to"))
+    assert ended.code == 125 and list((tmp_path / "outside").iterdir()) == []
+
+
+def test_a_long_list_is_bounded_with_a_note(run: Run, jid: str) -> None:
+    ended = run("job", "files", jid, "--limit", "2")
+    assert len(ended.out.splitlines()) == 3 and "more than 2 files" in ended.err
+    assert run("job", "files", "--json", jid, "--limit", "5").json()["more"] is False
+
+
+def test_local_files_that_cannot_be_put_are_refused(run: Run, jid: str, tmp_path: Path) -> None:
+    ended = run("job", "put", jid, str(tmp_path / "none"))
+    assert ended.code == 125 and "there is no file" in ended.err
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x").write_text("")
+    ended = run("job", "put", jid, str(tmp_path / "a" / "x"), str(tmp_path / "b" / "x"))
+    assert ended.code == 125 and "would both become x" in ended.err
 
 
 @pytest.mark.parametrize("name", ["../evil", "/tmp/evil-of-jobscribe", "a/../../evil"])

@@ -643,5 +643,5 @@ async def test_files_of_another_run_are_not_listed_and_an_agent_that_cannot_is_n
         == "staleSerial"
     )
     monkeypatch.setattr(calls_module, "FILE_SECS", 0.01)
-    with pytest.raises(Refusal, match="an agent of an older version cannot list files"):
+    with pytest.raises(Refusal, match="an agent of an older version does not know this request"):
         await in_memory.calls.list_files(RunFiles(uid=UID, compute_jid=jid))

@@ -483,6 +483,8 @@ OWN = {
     "job-why": {},
     "run-file": {"name": "a"},
     "run-files": {},
+    "run-file-digest": {"name": "a"},
+    "run-file-part": {"name": "a", "size": 1, "sha256": "0" * 64},
     "call": {"jobCmd": "sequential_result", "simulationType": "myapp"},
 }
 
