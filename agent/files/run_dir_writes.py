@@ -41,7 +41,7 @@ def store(op: StoreFile) -> Piece:
             raise Refusal("agentUnavailable", f"the disk of {shown(op.name)} is full") from e
         if e.errno in (errno.EISDIR, errno.ENOTEMPTY):
             raise Refusal("conflict", f"{shown(op.name)} is a folder in the run directory") from e
-        raise refusal(e, op.name) from e
+        raise refusal(e, op.name, "write") from e
 
 
 def _step(op: StoreFile, folder: int, name: str, part: str) -> Piece:

@@ -183,7 +183,7 @@ def _check_names(top: int, fd: int, name: str) -> None:
         )
 
 
-def refusal(error: OSError, name: str) -> Refusal:
+def refusal(error: OSError, name: str, verb: str = "read") -> Refusal:
     match error.errno:
         case errno.ENOENT | errno.ENAMETOOLONG:
             return Refusal("notFound", f"there is no file {shown(name)} in the run directory")
@@ -192,9 +192,9 @@ def refusal(error: OSError, name: str) -> Refusal:
                 "notFound", f"{shown(name)} is not a folder (symbolic links are not followed)"
             )
         case errno.EACCES | errno.EPERM:
-            return Refusal("forbidden", f"the agent may not access {shown(name)}")
+            return Refusal("forbidden", f"the agent may not {verb} {shown(name)}")
         case _:
-            return Refusal("agentUnavailable", f"cannot access {shown(name)}: {error.strerror}")
+            return Refusal("agentUnavailable", f"cannot {verb} {shown(name)}: {error.strerror}")
 
 
 def shown(name: str) -> str:
