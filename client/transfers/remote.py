@@ -9,8 +9,9 @@ from ..api import requests
 from ..transport.connection import Connection, FileReader
 from .blocks import Found
 
-#: Longest silence of a supervisor during a transfer; and at its end, while the agent checks it.
-IDLE_SECS, CHECK_SECS = 60.0, 600.0
+#: Longest silence of a supervisor during a transfer; bytes per second that an
+#: agent checks at its end, at least.
+IDLE_SECS, CHECKED_PER_SEC = 60.0, 20e6
 
 
 class Remote:
@@ -83,4 +84,4 @@ class Remote:
             active=self._active,
         )
         path = requests.put_run_file(request)
-        self._connection.upload(path, pieces, size - offset, CHECK_SECS)
+        self._connection.upload(path, pieces, size - offset, IDLE_SECS + size / CHECKED_PER_SEC)

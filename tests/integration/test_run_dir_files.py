@@ -80,6 +80,7 @@ class Relay:
         for end in (source, target):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+            end.close()  # a sender that is not read gets a reset instead of waiting
 
 
 @pytest.fixture
