@@ -86,6 +86,11 @@ CODES: dict[str, Code] = {
     ),
     "unknownOp": Code(400, False, "run compatible versions of jobscribe on both ends"),
     "malformed": Code(400, False, "run compatible versions of jobscribe on both ends"),
+    "agentOutdated": Code(
+        409,
+        False,
+        "repeat it when the runs of this agent have ended: the next agent has this version",
+    ),
     "protocolVersion": Code(
         426, False, "run versions of jobscribe on both ends that are at most one release apart"
     ),

@@ -321,7 +321,7 @@ class KeepFile(_Message, frozen=True, kw_only=True, tag="keep_file"):
 class DigestFile(_Message, frozen=True, kw_only=True, tag="digest_file"):
     """Compute the SHA-256 of `length` bytes of a regular file below `run_dir`; fewer at its end.
 
-    Answered by `file_digest` or `error`. An agent of an older version does not answer.
+    Answered by `file_digest` or `error`. Agents with protocol 1 do not know it.
     """
 
     op_id: OpId
@@ -336,8 +336,8 @@ class StoreFile(_Message, frozen=True, kw_only=True, tag="store_file"):
 
     sha256, size: of the whole file. `data` None: append nothing. finish: the part is complete;
     check its digest and give it its name, over an existing file only with `replace`. Answered by
-    `file_chunk` without data, whose size is that of the part, or `error`. An agent of an older
-    version does not answer.
+    `file_chunk` without data, whose size is that of the part, or `error`. Agents with protocol 1 do
+    not know it.
     """
 
     op_id: OpId

@@ -34,6 +34,9 @@ UNSTATED = Protocols(1, 1)
 #: has it. Such a field has the default `msgspec.UNSET`. A path leads through lists without an index.
 LATER_FIELDS: Mapping[tuple[str, ...], int] = {}
 
+#: Op of a request -> the first protocol version that has it. An older agent never answers it.
+LATER_REQUESTS: Mapping[str, int] = {"digest_file": 2, "store_file": 2}
+
 
 def common(own: Protocols, other: Protocols) -> int | None:
     """Return the highest version that both ranges contain; None if there is none."""

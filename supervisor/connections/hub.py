@@ -477,6 +477,11 @@ class Hub:
         connection = self.connections.get(key)
         if connection is None:
             raise Refusal("agentUnavailable", "its agent is not connected now")
+        if connection.protocol < versions.LATER_REQUESTS.get(op_name(message), 0):
+            raise Refusal(
+                "agentOutdated",
+                f"its agent runs an earlier version of jobscribe, which does not know {op_name(message)}",
+            )
         if len(connection.asked) >= MAX_ASKED:
             raise Refusal(
                 "tooManyRequests", f"{MAX_ASKED} requests wait for the same agent already"

@@ -231,6 +231,22 @@ async def test_an_agent_without_a_common_protocol_version_is_refused_and_its_run
     assert (said["state"], said["known"]) == ("running", False)
 
 
+async def test_a_request_that_an_older_agent_does_not_know_is_refused_at_once(
+    local_site: InProcessSupervisor,
+) -> None:
+    run = await local_site.submit()
+    agent = await (await local_site.agent(protocols=None)).present()
+    op = await agent.run()
+    await agent.report(op.token, "running")
+    story = "job/" + run["computeJid"]
+    await until(lambda: "TaskStarted" in local_site.stories()[story], "it runs")
+    with pytest.raises(AssertionError, match="agentOutdated"):
+        await local_site.post(
+            "run-file-digest", uid=run["uid"], computeJid=run["computeJid"], name="out"
+        )
+    assert local_site.counters["refused.agentOutdated"] == 1
+
+
 @pytest.mark.parametrize("stated", [None, Protocols(1, 1), SPOKEN, Protocols(2, 9)], ids=str)
 async def test_agents_of_neighbouring_versions_are_served(
     local_site: InProcessSupervisor, stated: Protocols | None
