@@ -54,6 +54,7 @@ engines: venv
 	@etc/engines/command.sh curl || true
 	@etc/engines/command.sh jq || true
 	@etc/engines/command.sh strace || true
+	@etc/engines/command.sh ip iproute2 || true
 	@etc/engines/command.sh mkfs.btrfs btrfs-progs || true
 	@etc/engines/unpacked.sh install prometheus promtool prometheus || true
 	@etc/engines/unpacked.sh install nginx nginx || true
