@@ -2,7 +2,6 @@
 starts twice.
 """
 
-import contextlib
 import ctypes
 import os
 import signal
@@ -54,6 +53,17 @@ def frozen_for_good(pid: int) -> None:
     if libc.ptrace(PTRACE_SEIZE, pid, None, None) or libc.ptrace(PTRACE_INTERRUPT, pid, None, None):
         pytest.skip(f"a process cannot be traced here: {os.strerror(ctypes.get_errno())}")
     until(lambda: getattr(processes.find(pid), "state", "") == "t", "it stands still")
+
+
+def released(pid: int) -> bool:
+    """Return whether this process, the tracer, has taken the end of a process: before that, its
+    parent is not told. The report of its stop may come first.
+    """
+    try:
+        found, status = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return True
+    return found == pid and not os.WIFSTOPPED(status)
 
 
 def length(said: dict[str, Any]) -> float:
@@ -115,8 +125,7 @@ def test_a_keeper_that_hangs_is_told_then_killed_and_its_jobs_are_adopted(
         "it was killed",
         KILL_SECS * ROOM,
     )
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(keeper, os.WNOHANG)  # the tracer, not the parent, is notified of the end
+    until(lambda: released(keeper), "its parent is told of its end")
     said = site.wait(short)
     assert (said["state"], said["exit"]["code"], said["exit"]["stopReason"]) == ("error", 4, None)
     assert JOB_SECS - 0.1 < length(said) < JOB_SECS + ROOM_SECS

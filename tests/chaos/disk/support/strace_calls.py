@@ -146,7 +146,8 @@ def _calls(trace: Path) -> Iterator[Call]:
             found = _LINE.match(line.rstrip("\n"))
             assert found is not None, line[:200]
             pid, text = int(found[1]), found[2]
-            if text.startswith(("+++", "---", "???")):
+            # `<... ??? resumed>`: a thread was killed before strace knew its call
+            if text.startswith(("+++", "---", "???", "<... ???")):
                 continue
             # `_DETACHED` if strace detached before the call ended
             if text.endswith((_UNFINISHED, _DETACHED)):
