@@ -34,7 +34,7 @@ class RemoteTraceback(Exception):
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """How a run ended. user_canceled: not by a limit."""
+    """The end of a run. user_canceled: not by a limit."""
 
     jid: str
     serial: int

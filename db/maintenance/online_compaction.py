@@ -62,7 +62,7 @@ _PAGE = 2_000
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How far the new log reaches. checksum, new_checksum: hex, of the row at `position` in the old
+    """The end of the new log. checksum, new_checksum: hex, of the row at `position` in the old
     and in the new log. result: numbers of events up to there.
     """
 

@@ -16,7 +16,7 @@ _QUOTED_KEY = re.compile(r"`([A-Za-z]+)")
 
 
 class Options(NamedTuple):
-    """What the user chose beside the file. user: for `$PAI_USER_NAME`. containers: False to run the
+    """Options given beside the file. user: for `$PAI_USER_NAME`. containers: False to run the
     tasks without their images. driver: "" for the site's.
     """
 

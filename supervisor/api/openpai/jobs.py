@@ -1,4 +1,4 @@
-"""What both versions share: find, list, submit, start, stop and delete jobs."""
+"""Operations of both versions: find, list, submit, start, stop and delete jobs."""
 
 import asyncio
 import secrets
