@@ -101,6 +101,13 @@ def stories(root: Path) -> dict[str, list[str]]:
     return out
 
 
+def stories_without_grants(root: Path) -> set[tuple[str, ...]]:
+    """Return the different stories without `TaskSlotGranted`. Whether a run is placed before it has a
+    slot depends on how long earlier runs took.
+    """
+    return {tuple(t for t in types if t != "TaskSlotGranted") for types in stories(root).values()}
+
+
 def _busy(root: Path) -> list[str]:
     return [jid for jid, (job, _) in fold(root).items() if job.busy]
 
