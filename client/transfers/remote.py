@@ -1,6 +1,7 @@
 """The run directory of one job, as a supervisor shows it. Any threads may use one `Remote`."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
@@ -27,15 +28,18 @@ class Remote:
         replace: bool = False,
         active: bool = False,
     ) -> None:
-        self._connection, self._uid, self._jid, self._serial = connection, uid, jid, serial
+        self._connection = connection
+        self._run: dict[str, Any] = {
+            "uid": uid,
+            "compute_jid": jid,
+            "compute_job_serial": serial,
+        }
         self._replace, self._active = replace, active
 
     def open(self, name: str, offset: int) -> FileReader:
         """Open a file from this byte on. The caller closes it. Raises ClientError."""
         request = RunFile(
-            uid=self._uid,
-            compute_jid=self._jid,
-            compute_job_serial=self._serial,
+            **self._run,
             name=name,
             offset=offset,
         )
@@ -44,9 +48,7 @@ class Remote:
     def digest(self, name: str, offset: int, length: int) -> Found:
         """Return the digest of a block. Raises ClientError."""
         request = RunFileDigest(
-            uid=self._uid,
-            compute_jid=self._jid,
-            compute_job_serial=self._serial,
+            **self._run,
             name=name,
             offset=offset,
             length=length,
@@ -57,9 +59,7 @@ class Remote:
     def received(self, name: str, sha256: str, size: int) -> int:
         """Return the bytes that an interrupted upload of this content has stored."""
         request = RunFilePart(
-            uid=self._uid,
-            compute_jid=self._jid,
-            compute_job_serial=self._serial,
+            **self._run,
             name=name,
             sha256=sha256,
             size=size,
@@ -73,9 +73,7 @@ class Remote:
     def put(self, name: str, sha256: str, size: int, offset: int, pieces: Iterable[bytes]) -> None:
         """Send the rest of a file. Not retried. Raises ClientError, and any exception of `pieces`."""
         request = PutRunFile(
-            uid=self._uid,
-            compute_jid=self._jid,
-            compute_job_serial=self._serial,
+            **self._run,
             name=name,
             sha256=sha256,
             size=size,

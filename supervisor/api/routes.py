@@ -1,5 +1,6 @@
 """The addresses of the API listener with their handlers."""
 
+import functools
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +9,9 @@ import tornado.httputil
 import tornado.routing
 import tornado.web
 
+from ...protocol.api import requests as rq
 from ...protocol.errors import Refusal
+from . import openapi
 from .endpoints import (
     access,
     agents,
@@ -29,7 +32,15 @@ from .endpoints.live_updates import job_changes, live
 from .openpai import routes as openpai_routes
 from .transport.authorization import Subject
 from .transport.quick_posts import QuickPosts
-from .transport.request_handler import ApiContext, Handler, Route
+from .transport.request_handler import (
+    BYTES,
+    EVENTS,
+    TEXT,
+    ApiContext,
+    Handler,
+    QueryField,
+    Route,
+)
 
 
 async def _livez(h: Handler) -> Any:
@@ -48,24 +59,75 @@ async def _metrics(h: Handler) -> Any:
     return {"counters": h.runs.counters.all(), **h.runs.counters.measured()}
 
 
+async def _openapi(h: Handler) -> Any:
+    return _document()
+
+
+@functools.cache
+def _document() -> bytes:
+    return openapi.encoded(ROUTES)
+
+
 async def _nothing(h: Handler) -> Any:
     raise Refusal("notFound", f"there is nothing at {ascii(h.request.path)[:80]}")
 
 
+_UID = QueryField("uid", "the user; absent: the sender", {"type": "string"})
+_APP = QueryField("simulationType", "the app", required=True)
+_NAME = QueryField("name", "of the file", required=True)
+_JID = QueryField("computeJid", "events of this job alone")
+_LIVE = (
+    QueryField("computeJid", "the jobs of the page; may be repeated"),
+    QueryField("logs", "the job whose output is streamed"),
+    QueryField("stream", "of that output", {"enum": ["stdout", "stderr"]}),
+    QueryField("tail", "bytes of earlier output", {"type": "integer", "minimum": 0}),
+)
+_DEVICE = (
+    QueryField("name", "of the token", required=True),
+    QueryField("scope", "of the token; may be repeated", required=True),
+    QueryField("expiresSecs", "lifetime of the token in seconds", {"type": "number"}),
+)
+_AFTER = QueryField(
+    "after", "position of the last known event; -1: the newest", {"type": "integer"}
+)
+
 ROUTES = (
-    Route("/api/run-simulation", runs.run_simulation, "control", Subject.RUN),
-    Route("/api/run-many", runs.run_many, "control", Subject.RUNS),
-    Route("/api/run-description", job_descriptions.run_description, "control", Subject.BODY),
-    Route("/api/run-plan", run_plans.run_plan, "read", Subject.RUN),
-    Route("/api/run-array", run_groups.run_array, "control", Subject.RUN),
-    Route("/api/run-status", runs.run_status, "read", Subject.BODY, quick=True),
-    Route("/api/run-cancel", runs.run_cancel, "control", Subject.BODY),
-    Route("/api/run-release", runs.run_release, "control", Subject.BODY),
-    Route("/api/job-tasks", runs.job_tasks, "read", Subject.BODY),
-    Route("/api/run-file", app_calls.run_file, "read", Subject.BODY),
-    Route("/api/run-files", app_calls.run_files, "read", Subject.BODY),
-    Route("/api/run-file-digest", app_calls.run_file_digest, "read", Subject.BODY),
-    Route("/api/run-file-part", user_files.run_file_part, "read", Subject.BODY),
+    Route(
+        "/api/run-simulation", runs.run_simulation, "control", Subject.RUN, takes=rq.RunSimulation
+    ),
+    Route("/api/run-many", runs.run_many, "control", Subject.RUNS, takes=rq.RunMany),
+    Route(
+        "/api/run-description",
+        job_descriptions.run_description,
+        "control",
+        Subject.BODY,
+        takes=rq.RunDescription,
+    ),
+    Route("/api/run-plan", run_plans.run_plan, "read", Subject.RUN, takes=rq.RunPlan),
+    Route("/api/run-array", run_groups.run_array, "control", Subject.RUN, takes=rq.RunArray),
+    Route(
+        "/api/run-status",
+        runs.run_status,
+        "read",
+        Subject.BODY,
+        quick=True,
+        takes=rq.RunStatusRequest,
+    ),
+    Route("/api/run-cancel", runs.run_cancel, "control", Subject.BODY, takes=rq.RunCancel),
+    Route("/api/run-release", runs.run_release, "control", Subject.BODY, takes=rq.RunRelease),
+    Route("/api/job-tasks", runs.job_tasks, "read", Subject.BODY, takes=rq.JobTasks),
+    Route("/api/run-file", app_calls.run_file, "read", Subject.BODY, takes=rq.RunFile, gives=BYTES),
+    Route("/api/run-files", app_calls.run_files, "read", Subject.BODY, takes=rq.RunFiles),
+    Route(
+        "/api/run-file-digest",
+        app_calls.run_file_digest,
+        "read",
+        Subject.BODY,
+        takes=rq.RunFileDigest,
+    ),
+    Route(
+        "/api/run-file-part", user_files.run_file_part, "read", Subject.BODY, takes=rq.RunFilePart
+    ),
     Route(
         "/api/put-run-file",
         user_files.put_run_file,
@@ -73,10 +135,23 @@ ROUTES = (
         Subject.QUERY,
         ("PUT",),
         sink=user_files.begin_put,
+        query=(rq.PutRunFile,),
     ),
-    Route("/api/call", app_calls.call, "control", Subject.BODY, quick=True),
-    Route("/api/begin-session", app_calls.begin_session, "control", Subject.BODY),
-    Route("/api/global-resources", app_calls.global_resources, "control", Subject.BODY),
+    Route("/api/call", app_calls.call, "control", Subject.BODY, quick=True, takes=rq.CallRequest),
+    Route(
+        "/api/begin-session",
+        app_calls.begin_session,
+        "control",
+        Subject.BODY,
+        takes=rq.BeginSession,
+    ),
+    Route(
+        "/api/global-resources",
+        app_calls.global_resources,
+        "control",
+        Subject.BODY,
+        takes=rq.GlobalResources,
+    ),
     Route("/api/apps", app_calls.apps, "read", Subject.NOBODY, ("GET",)),
     Route(
         "/api/lib-file",
@@ -85,52 +160,91 @@ ROUTES = (
         Subject.QUERY,
         ("PUT", "DELETE"),
         sink=user_files.begin_upload,
+        query=(_UID, _APP, _NAME),
     ),
-    Route("/api/read-lib-file", user_files.read_lib_file, "read", Subject.BODY),
-    Route("/api/lib-files", user_files.lib_files, "read", Subject.QUERY, ("GET",)),
-    Route("/api/job-list", runs.job_list, "read", Subject.BODY_OR_ALL),
-    Route("/api/job-group", run_groups.job_group, "read", Subject.BODY),
-    Route("/api/group-cancel", run_groups.group_cancel, "control", Subject.BODY),
-    Route("/api/job-log", runs.job_log, "read", Subject.BODY),
-    Route("/api/job-metrics", usage.job_metrics, "read", Subject.BODY),
-    Route("/api/usage", usage.usage, "read", Subject.BODY_OR_MEMBERS),
-    Route("/api/disk-usage", usage.disk_usage, "read", Subject.BODY_OR_MEMBERS),
-    Route("/api/job-story", runs.job_story, "read", Subject.BODY),
-    Route("/api/job-why", runs.job_why, "read", Subject.BODY),
-    Route("/api/trace", runs.trace_id, "read", Subject.BODY_OR_ALL),
-    Route("/api/events", events, "read", Subject.QUERY_OR_ALL, ("GET",), streams=True),
+    Route(
+        "/api/read-lib-file",
+        user_files.read_lib_file,
+        "read",
+        Subject.BODY,
+        takes=rq.LibFile,
+        gives=BYTES,
+    ),
+    Route(
+        "/api/lib-files", user_files.lib_files, "read", Subject.QUERY, ("GET",), query=(_UID, _APP)
+    ),
+    Route("/api/job-list", runs.job_list, "read", Subject.BODY_OR_ALL, takes=rq.JobList),
+    Route("/api/job-group", run_groups.job_group, "read", Subject.BODY, takes=rq.JobGroup),
+    Route(
+        "/api/group-cancel", run_groups.group_cancel, "control", Subject.BODY, takes=rq.GroupCancel
+    ),
+    Route("/api/job-log", runs.job_log, "read", Subject.BODY, takes=rq.JobLog, gives=BYTES),
+    Route("/api/job-metrics", usage.job_metrics, "read", Subject.BODY, takes=rq.JobMetrics),
+    Route("/api/usage", usage.usage, "read", Subject.BODY_OR_MEMBERS, takes=rq.UsageReport),
+    Route(
+        "/api/disk-usage", usage.disk_usage, "read", Subject.BODY_OR_MEMBERS, takes=rq.DiskReport
+    ),
+    Route("/api/job-story", runs.job_story, "read", Subject.BODY, takes=rq.JobStory),
+    Route("/api/job-why", runs.job_why, "read", Subject.BODY, takes=rq.RunStatusRequest),
+    Route("/api/trace", runs.trace_id, "read", Subject.BODY_OR_ALL, takes=rq.Trace),
+    Route(
+        "/api/events",
+        events,
+        "read",
+        Subject.QUERY_OR_ALL,
+        ("GET",),
+        streams=True,
+        query=(_AFTER, _UID, _JID),
+        gives=EVENTS,
+    ),
     Route("/api/metrics", _metrics, "admin", Subject.ALL, ("GET",)),
     Route("/api/pool", hosts.pool, "admin", Subject.ALL, ("GET",)),
     Route("/api/pool-check", hosts.pool_check, "admin", Subject.ALL, ("GET",)),
-    Route("/api/agents", agents.agents, "debug", Subject.BODY_OR_ALL),
-    Route("/api/agent-logs", agents.agent_logs, "debug", Subject.BODY_OR_ALL),
-    Route("/api/agent-stop", agents.agent_stop, "debug", Subject.BODY_OR_ALL),
-    Route("/api/clusters", hosts.clusters, "read", Subject.BODY),
+    Route("/api/agents", agents.agents, "debug", Subject.BODY_OR_ALL, takes=rq.AgentList),
+    Route("/api/agent-logs", agents.agent_logs, "debug", Subject.BODY_OR_ALL, takes=rq.AgentLogs),
+    Route("/api/agent-stop", agents.agent_stop, "debug", Subject.BODY_OR_ALL, takes=rq.AgentStop),
+    Route("/api/clusters", hosts.clusters, "read", Subject.BODY, takes=rq.ClusterList),
     Route("/api/notify", upkeep.notify, "admin", Subject.ALL, ("GET",)),
-    Route("/api/notify-test", upkeep.notify_test, "admin", Subject.ALL),
-    Route("/api/notify-retry", upkeep.notify_retry, "admin", Subject.ALL),
+    Route("/api/notify-test", upkeep.notify_test, "admin", Subject.ALL, takes=upkeep.TargetName),
+    Route("/api/notify-retry", upkeep.notify_retry, "admin", Subject.ALL, takes=upkeep.TargetName),
     Route("/api/retention", upkeep.retention, "admin", Subject.ALL, ("GET",)),
-    Route("/api/retention-sweep", upkeep.retention_sweep, "admin", Subject.ALL),
-    Route("/api/log-exchange", upkeep.log_exchange, "admin", Subject.ALL),
-    Route("/api/sbatch-login", sign_in.sbatch_login, "control", Subject.BODY),
-    Route("/api/sbatch-login-status", sign_in.sbatch_login_status, "read", Subject.BODY),
-    Route("/api/sbatch-logout", sign_in.sbatch_logout, "control", Subject.BODY),
-    Route("/api/job-changes", job_changes, "admin", Subject.ALL, ("GET",), streams=True),
+    Route("/api/retention-sweep", upkeep.retention_sweep, "admin", Subject.ALL, takes=upkeep.Sweep),
+    Route("/api/log-exchange", upkeep.log_exchange, "admin", Subject.ALL, takes=upkeep.Exchange),
+    Route("/api/sbatch-login", sign_in.sbatch_login, "control", Subject.BODY, takes=rq.SbatchLogin),
+    Route(
+        "/api/sbatch-login-status",
+        sign_in.sbatch_login_status,
+        "read",
+        Subject.BODY,
+        takes=rq.SbatchLoginStatus,
+    ),
+    Route(
+        "/api/sbatch-logout", sign_in.sbatch_logout, "control", Subject.BODY, takes=rq.SbatchLogout
+    ),
+    Route(
+        "/api/job-changes", job_changes, "admin", Subject.ALL, ("GET",), streams=True, gives=TEXT
+    ),
     Route("/api/whoami", access.whoami, "any", Subject.NOBODY, ("GET",)),
-    Route("/api/token-create", access.token_create, "control", Subject.BODY),
-    Route("/api/token-list", access.token_list, "read", Subject.BODY),
-    Route("/api/token-revoke", access.token_revoke, "control", Subject.BODY),
-    Route("/api/device-start", access.device_start, None, Subject.NOBODY),
+    Route("/api/token-create", access.token_create, "control", Subject.BODY, takes=rq.TokenCreate),
+    Route("/api/token-list", access.token_list, "read", Subject.BODY, takes=rq.TokenList),
+    Route("/api/token-revoke", access.token_revoke, "control", Subject.BODY, takes=rq.TokenRevoke),
+    Route("/api/device-start", access.device_start, None, Subject.NOBODY, query=_DEVICE),
     Route("/api/device-token", access.device_token, None, Subject.NOBODY),
-    Route("/api/device-show", access.device_show, "control", Subject.BODY),
-    Route("/api/device-answer", access.device_answer, "control", Subject.BODY),
-    Route("/api/audit", access.audit, "admin", Subject.ALL),
-    Route("/live", live, None, Subject.NOBODY, ("GET",), streams=True),
-    Route("/metrics", monitoring.metrics, "admin", Subject.ALL, ("GET",), monitors=True),
+    Route("/api/device-show", access.device_show, "control", Subject.BODY, takes=rq.DeviceShow),
+    Route(
+        "/api/device-answer", access.device_answer, "control", Subject.BODY, takes=rq.DeviceAnswer
+    ),
+    Route("/api/audit", access.audit, "admin", Subject.ALL, takes=rq.AuditPage),
+    Route("/live", live, None, Subject.NOBODY, ("GET",), streams=True, query=_LIVE, gives=EVENTS),
+    Route(
+        "/metrics", monitoring.metrics, "admin", Subject.ALL, ("GET",), monitors=True, gives=TEXT
+    ),
     Route("/health", monitoring.health, "admin", Subject.ALL, ("GET",), monitors=True),
     Route("/livez", _livez, None, Subject.NOBODY, ("GET",)),
     Route("/readyz", _readyz, None, Subject.NOBODY, ("GET",)),
+    Route("/api/openapi.json", _openapi, None, Subject.NOBODY, ("GET",)),
     *openpai_routes.ROUTES,
+    openpai_routes.other(_nothing),
     Route("/.*", _nothing, None, Subject.NOBODY, ("GET", "POST", "PUT", "DELETE")),
 )
 

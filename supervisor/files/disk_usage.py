@@ -1,5 +1,5 @@
-"""What is known about the disk usage of users, and what their quotas say about it. Pure: no disk
-access; `disk_meter` measures.
+"""The measured disk usage of users, compared with their quotas. Pure: no disk access; `disk_meter`
+measures.
 
 A user's files are in parts: a simulation (`heat/abcd1234`), a library (`heat/lib`), and the evidence
 of executions (`evidence`). A part is measured alone when a run in it ends. After a restart only the

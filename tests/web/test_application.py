@@ -105,8 +105,8 @@ def test_a_cookie_that_was_not_signed_here_is_nobodys(
 def test_a_cookie_outlives_a_rotation_of_the_secret(
     stub: StubSupervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is signed again with the new secret while the earlier one is valid. A cookie that was not
-    is worthless after that.
+    """A cookie that is used while the earlier secret is valid is signed again with the new secret. A
+    cookie that is not used in that time is refused later.
     """
     monkeypatch.setattr(cookie_sessions, "LOOK_SECS", 0.0)
     valid: list[str] = ["first secret of this site"]

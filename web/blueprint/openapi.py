@@ -8,14 +8,12 @@ from typing import Any
 
 import msgspec
 
-from ...protocol.errors import CODES
+from ...protocol.api.openapi_parts import BINARY, SCHEMAS, json_content, portable, refusals
 from ...protocol.version import VERSION
 from ..request.csrf import HEADER
 from ..request.schemas import Error, SrExceptionReply
 from .routes import ROUTES, VARIABLES, Route, Variable
 
-_SCHEMAS = "#/components/schemas/"
-_BINARY = {"schema": {"type": "string", "format": "binary"}}
 _VARIABLE = re.compile(r"<(\w+)>")
 #: Error codes of the front end; the other codes concern only supervisor and agents.
 REFUSALS = (
@@ -61,13 +59,16 @@ def document(prefix: str = "") -> dict[str, Any]:
         r.reply for r in ROUTES if r.reply is not Any
     ]
     types += [Error, SrExceptionReply]
-    _, components = msgspec.json.schema_components(types, ref_template=_SCHEMAS + "{name}")
+    _, components = msgspec.json.schema_components(types, ref_template=SCHEMAS + "{name}")
     paths: dict[str, Any] = {}
     for route in ROUTES:
         paths.setdefault(prefix + _VARIABLE.sub(r"{\1}", route.path), {})[route.method.lower()] = (
             _operation(route)
         )
-    responses = {"200": _json("the document", {"type": "object"}), **_refusals()}
+    responses = {
+        "200": json_content("the document", {"type": "object"}),
+        **refusals(REFUSALS, "Error"),
+    }
     paths[prefix + "/openapi.json"] = {
         "get": {"operationId": "openapi", "summary": "This document", "responses": responses}
     }
@@ -75,7 +76,7 @@ def document(prefix: str = "") -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "jobscribe", "version": VERSION, "description": _about()},
         "paths": paths,
-        "components": {"schemas": _portable(components)},
+        "components": {"schemas": portable(components)},
     }
 
 
@@ -84,18 +85,18 @@ def _operation(route: Route) -> dict[str, Any]:
         "operationId": route.api,
         "summary": route.about,
         "parameters": _parameters(route),
-        "responses": {**_success(route), **_refusals()},
+        "responses": {**_success(route), **refusals(REFUSALS, "Error")},
     }
     if route.takes is not None:
         content: dict[str, Any] = {
-            "application/json": {"schema": {"$ref": _SCHEMAS + route.takes.__name__}}
+            "application/json": {"schema": {"$ref": SCHEMAS + route.takes.__name__}}
         }
         operation["requestBody"] = {"required": True, "content": content}
         operation["description"] = inspect.getdoc(route.takes)
     elif route.method == "PUT":
         operation["requestBody"] = {
             "required": True,
-            "content": {"application/octet-stream": _BINARY},
+            "content": {"application/octet-stream": BINARY},
         }
     return operation
 
@@ -140,11 +141,11 @@ def _success(route: Route) -> dict[str, Any]:
     match route.gives:
         case "json":
             schema: dict[str, Any] = (
-                {} if route.reply is Any else {"$ref": _SCHEMAS + route.reply.__name__}
+                {} if route.reply is Any else {"$ref": SCHEMAS + route.reply.__name__}
             )
             if route.may_except:
-                schema = {"oneOf": [schema, {"$ref": _SCHEMAS + SrExceptionReply.__name__}]}
-            return {"200": _json("done", schema)}
+                schema = {"oneOf": [schema, {"$ref": SCHEMAS + SrExceptionReply.__name__}]}
+            return {"200": json_content("done", schema)}
         case "text":
             return {
                 "200": {
@@ -153,7 +154,7 @@ def _success(route: Route) -> dict[str, Any]:
                 }
             }
         case "file":
-            content = {"*/*": _BINARY}
+            content = {"*/*": BINARY}
             return {
                 "200": {"description": "the file", "content": content},
                 "206": {"description": "the requested part", "content": content},
@@ -161,32 +162,8 @@ def _success(route: Route) -> dict[str, Any]:
             }
 
 
-def _refusals() -> dict[str, Any]:
-    by_status: dict[int, list[str]] = {}
-    for code in REFUSALS:
-        by_status.setdefault(CODES[code].http, []).append(code)
-    return {
-        str(status): _json(" or ".join(codes), {"$ref": _SCHEMAS + "Error"})
-        for status, codes in sorted(by_status.items())
-    }
-
-
-def _json(about: str, schema: dict[str, Any]) -> dict[str, Any]:
-    return {"description": about, "content": {"application/json": {"schema": schema}}}
-
-
 def _about() -> str:
     return (
         f"Simulation runs for browsers. Requests that change state are sent as application/json, or with the header {HEADER}, "
         "from a page of the same site. A refusal has a code, a sentence, advice, and a flag for whether the same request may succeed later."
     )
-
-
-def _portable(schema: Any) -> Any:
-    r"""Replace \Z, Python's end of a pattern, by $, which other languages know."""
-    if isinstance(schema, dict):
-        return {
-            k: v.replace(r"\Z", "$") if k == "pattern" and isinstance(v, str) else _portable(v)
-            for k, v in schema.items()
-        }
-    return [_portable(v) for v in schema] if isinstance(schema, list) else schema

@@ -1,9 +1,11 @@
 """The addresses of OpenPAI's REST interface. `{uid}` is OpenPAI's user name."""
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 from ..transport.authorization import Subject
-from ..transport.request_handler import Route
+from ..transport.request_handler import Handler, Route
 from . import version1, version2, words
 
 _Route = functools.partial(Route, errors=words.error)
@@ -47,3 +49,9 @@ ROUTES = (
     _Route(f"{_TASK}/0/logs/{{stream}}", version2.log, "read", _OWN, ("GET",)),
     *_clusters("/api/v2"),
 )
+
+
+def other(action: Callable[[Handler], Any]) -> Route:
+    """Return the route of all other addresses below those of OpenPAI."""
+    methods = ("GET", "POST", "PUT", "DELETE")
+    return _Route("/api/v[12]/.*", action, None, Subject.NOBODY, methods)

@@ -92,6 +92,7 @@ class _Request(tornado.httputil.HTTPMessageDelegate):
         self._answering: asyncio.Task[None] | None = None
 
     def parsed(self, type_: type[Any], limit: int = MAX_ONE) -> Any:
+        assert type_ is self._route.takes, "the OpenAPI document names this type"
         return parse_body(self._body, type_, limit)
 
     def log_call(

@@ -8,7 +8,7 @@ import asyncio
 import functools
 import inspect
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -95,13 +95,32 @@ class Sink(Protocol):
         """End the transfer, complete or not. May be called more than once."""
 
 
+class QueryField(NamedTuple):
+    """A query argument in the OpenAPI document. schema: its JSON schema."""
+
+    name: str
+    about: str
+    schema: Mapping[str, Any] = {"type": "string"}
+    required: bool = False
+
+
+#: Media types of answers.
+JSON, BYTES, TEXT, EVENTS = (
+    "application/json",
+    "application/octet-stream",
+    "text/plain",
+    "text/event-stream",
+)
+
+
 class Route(NamedTuple):
     """One address. path: a regular expression, in which `{name}` stands for a part. scope: that the sender needs; None if the address
     is open to senders without a secret or token. subject: where its requests name their users.
     sink: opens the receiver of a PUT body. monitors: the monitoring token is accepted, too.
     streams: the answer lasts as long as the client reads. quick: `quick_posts` may answer: the
     action uses only `parsed`, `log_call`, `on_gone`, `owner`, `services`, `runs` and `log`.
-    errors: returns the body for a refusal.
+    errors: returns the body for a refusal. takes: type of the JSON body. query: its query arguments,
+    of which an entry may be a struct whose fields are arguments. gives: media type of the answer.
     """
 
     path: str
@@ -114,6 +133,9 @@ class Route(NamedTuple):
     streams: bool = False
     quick: bool = False
     errors: Callable[[Refusal], Any] = Refusal.body
+    takes: type[msgspec.Struct] | None = None
+    query: tuple[QueryField | type[msgspec.Struct], ...] = ()
+    gives: str = JSON
 
     @property
     def pattern(self) -> str:
@@ -166,7 +188,8 @@ class Handler(tornado.web.RequestHandler):
                 return None  # the body of an unauthenticated request is never read
         except Refusal as e:
             self._refusal = e
-            if PREFIX in self.request.headers.get("Authorization", ""):
+            own_form = self.route.errors is not Refusal.body
+            if own_form or PREFIX in self.request.headers.get("Authorization", ""):
                 answer_unread(self.request, functools.partial(self._unread, e))
             return None
         if self.route.sink is not None and self.request.method == "PUT":
@@ -434,6 +457,7 @@ class Handler(tornado.web.RequestHandler):
             ) from None
 
     def parsed(self, type_: type[Any], limit: int = MAX_ONE) -> Any:
+        assert type_ is self.route.takes, "the OpenAPI document names this type"
         return parse_body(bytes(self._body), type_, limit)
 
     def forget_body(self) -> None:

@@ -33,8 +33,8 @@ class UserPool(msgspec.Struct, frozen=True, tag=True):
 
 
 class UserTotal(msgspec.Struct, frozen=True, tag=True):
-    """What all runs of a user use together of one resource. Each run takes an amount of it, and its
-    plan says how much there is (`concurrency_limits.Portion`). Memory is in MB.
+    """The sum of one resource over all runs of a user. A run takes an amount from this pool; the user's
+    plan sets the size of the pool (`concurrency_limits.Portion`). Memory is in MB.
     """
 
     uid: str

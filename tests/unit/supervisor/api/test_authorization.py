@@ -62,7 +62,16 @@ SITE = {
     "/health",
 }
 BODIES = (Subject.BODY, Subject.BODY_OR_ALL, Subject.BODY_OR_MEMBERS)
-OPEN = {"/live", "/livez", "/readyz", "/.*", "/api/device-start", "/api/device-token"}
+OPEN = {
+    "/live",
+    "/livez",
+    "/readyz",
+    "/.*",
+    "/api/v[12]/.*",
+    "/api/device-start",
+    "/api/device-token",
+    "/api/openapi.json",
+}
 #: open to all authenticated senders: they concern no user, or the user of the token
 ANYBODY = {
     "/api/apps",

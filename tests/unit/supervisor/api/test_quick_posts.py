@@ -57,7 +57,7 @@ class Site:
             return self.action(h)
 
         routes = (
-            Route("/api/quick", act, "read", Subject.BODY, quick=True),
+            Route("/api/quick", act, "read", Subject.BODY, quick=True, takes=RunStatusRequest),
             Route("/api/slow", act, "read", Subject.BODY),
         )
         others = tornado.web.Application([("/.*", Others)], log_function=lambda h: None)

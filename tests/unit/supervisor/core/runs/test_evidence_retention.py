@@ -1,4 +1,4 @@
-"""What may go of the evidence of an execution: the whole table of facts and ages."""
+"""Which files of an execution retention may remove: the whole table of facts and ages."""
 
 import itertools
 
