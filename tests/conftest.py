@@ -3,6 +3,9 @@
 The marker `process` separates tests that start child processes or take TCP ports. Tests without it
 are in `make check`, are never repeated, and fail if they do either (see `process_guard`).
 
+The marker `soak` is for tests that run only with SOAK=1 (`make soak`): other runs skip them and
+list what covers them.
+
 A failure while the machine stood still proves nothing about the product. The evidence is the
 scheduling delay of an idle process in the same time (see `scheduling_noise`); without this evidence
 a failure counts at once. No failure is hidden: a test that fails in all its repeats has failed. The
@@ -11,6 +14,7 @@ repeats fail the whole run (see `rerun_count`). `PYTEST_ARGS='-p no:rerunfailure
 """
 
 import functools
+import os
 import signal
 import time
 from collections.abc import Generator
@@ -27,6 +31,7 @@ from pytest_rerunfailures import StatusDB
 PROCESS_FOLDERS = frozenset(
     {"chaos", "docker", "examples", "integration", "packaging", "site", "slurm", "systemd", "web"}
 )
+SOAK = os.environ.get("SOAK") == "1"
 #: Repeats per test and per process. One more than a whole run allows: the run has failed then.
 REPEATS, AT_MOST = 2, rerun_count.AT_MOST + 1
 CALM_SECS, WAIT_SECS = 3.0, 60.0
@@ -78,11 +83,15 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Set the marker `process` for whole folders, before `-m` selects; make these tests repeatable."""
+    """Set the marker `process` for whole folders, before `-m` selects; make these tests repeatable.
+    Skip tests with the marker `soak` outside soaks.
+    """
     repeats = config.pluginmanager.hasplugin("rerunfailures")
     for item in items:
         if item.nodeid.split("/")[1] in PROCESS_FOLDERS:
             item.add_marker("process")
+        if not SOAK and (soak := item.get_closest_marker("soak")) is not None:
+            item.add_marker(pytest.mark.skip(reason=f"only with SOAK=1; see {soak.args[0]}"))
         if repeats and _uses_processes(item):
             item.add_marker(
                 pytest.mark.flaky(reruns=REPEATS, condition=functools.partial(_says_nothing, item))

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Generator, Iterator
 
 import pytest
-from site_locations import ORDINARY, everybodys_python, new_site
+from site_locations import ORDINARY, SOAK, everybodys_python, new_site
 from supervisor_process import SupervisorProcess, add_logs, ended
 
 
@@ -17,9 +17,12 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.fixture(scope="module", params=["same user", "ordinary user"])
 def who(request: pytest.FixtureRequest) -> int | None:
-    """Return the user of a site: None for the user who runs the tests, and, if that is root, an
-    ordinary user as well.
+    """Return the user of a site: None for the user who runs the tests, or an ordinary user. With
+    SOAK=1 a file has both; otherwise it has the one that its USER names, if the tests run as root.
     """
+    chosen = getattr(request.module, "USER", "same user")
+    if not SOAK and request.param != chosen and os.geteuid() == 0 and everybodys_python():
+        pytest.skip(f"only with SOAK=1; see the same test with the {chosen}")
     if request.param == "same user":
         return None
     if os.geteuid() != 0:

@@ -14,7 +14,9 @@ from oracle import FINAL, Oracle
 from site_locations import ROOM, dice, share
 from supervisor_process import SupervisorProcess, fresh_nap, naps, req_id, shell, until
 
-ROUNDS, AT_ONCE = share(5, 100), 5
+#: Without SOAK=1, its sites have this user.
+USER = "ordinary user"
+ROUNDS, AT_ONCE = share(3, 100), 5
 #: Grace of jobs that ignore SIGTERM; one more second is allowed.
 GRACE_SECS = 0.3
 UID = "CancelR1"

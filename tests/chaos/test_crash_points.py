@@ -188,7 +188,7 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
     scene = Scene(site, point, tmp_path)
     site.add_environment(**{VARIABLE: f"{point}:{visit}:{scene.struck}"})
     try:
-        site.process = site.launch()
+        site.process = site.fork_or_launch()
         yield scene
     finally:
         left = site.end()

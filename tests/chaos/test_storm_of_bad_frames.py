@@ -36,7 +36,9 @@ from jobscribe.protocol.wire.messages import (
 )
 
 KEY = AgentKey("local", "sequential", "MadAgent", "localhost")
-FRAMES, WARM = (200_000, 5_000) if SOAK else (20_000, 3_000)
+FRAMES, WARM = (200_000, 5_000) if SOAK else (6_000, 1_500)
+#: Runs of others that must be served during the flood, which goes on until then.
+OTHERS = 3
 GROWTH_BYTES, SOON_SECS = 8 << 20, 1.0
 MakeSite = Callable[..., SupervisorProcess]
 
@@ -177,11 +179,19 @@ class Mad:
             return b"\x91" * 100_000
 
 
-async def flood(site: SupervisorProcess, mad: Mad, frames: int) -> Counter[str]:
-    """Send `frames` frames, with as many connections as that takes."""
+async def flood(
+    site: SupervisorProcess, mad: Mad, frames: int, enough: Callable[[], bool] = lambda: True
+) -> Counter[str]:
+    """Send at least `frames` frames, and more until it is enough, with as many connections as that
+    takes.
+    """
     sent, connections, before = Counter[str](), 0, socket_close.watched(asyncio.get_running_loop())
     url = json.loads((site.root / "agents.json").read_text())["agentsUrl"]
-    while sum(sent.values()) < frames:
+
+    def lacking() -> bool:
+        return sum(sent.values()) < frames or not enough()
+
+    while lacking():
         request = tornado.httpclient.HTTPRequest(
             url, headers={"Authorization": "Bearer " + token_of(KEY), "X-Jobscribe-Agent": str(KEY)}
         )
@@ -191,7 +201,7 @@ async def flood(site: SupervisorProcess, mad: Mad, frames: int) -> Counter[str]:
         connections += 1
         try:
             await socket.write_message(mad.opening(), binary=True)
-            while sum(sent.values()) < frames:
+            while lacking():
                 kind, frame = mad.frame()
                 sent[kind] += 1
                 await socket.write_message(frame, binary=isinstance(frame, bytes))
@@ -225,9 +235,8 @@ def test_a_flood_of_bad_frames_costs_the_mad_agent_and_nobody_else(
     asyncio.run(flood(site, mad, WARM))
     assert site.finished(stamps.job("before"))["state"] == "completed"
     before = site.ask("GET", "/api/metrics").json()
-    sent: Counter[str] = Counter()
     with _Others(site, stamps) as others:
-        sent = asyncio.run(flood(site, mad, FRAMES))
+        sent = asyncio.run(flood(site, mad, FRAMES, lambda: others.done >= OTHERS))
     after = site.ask("GET", "/api/metrics").json()
     growth, counters = after["process"]["rss"] - before["process"]["rss"], after["counters"]
     print(
@@ -247,7 +256,7 @@ def test_a_flood_of_bad_frames_costs_the_mad_agent_and_nobody_else(
         after["hub"]["connections"] <= 2
         and after["process"]["descriptors"] <= before["process"]["descriptors"] + 5
     )
-    assert others.done >= 3 and others.slowest < SOON_SECS * ROOM
+    assert others.slowest < SOON_SECS * ROOM
     assert all(stamps.words(p.name) == ["start", "end"] for p in stamps.folder.iterdir())
 
 

@@ -8,13 +8,21 @@ from pathlib import Path
 
 import pytest
 from supervisor_fork_server import ForkedProcess, can_fork
-from supervisor_process import SupervisorProcess, ended, shell, until
+from supervisor_process import PYTHON_PATH, SupervisorProcess, ended, shell, until
 
+APP = """
+from jobscribe.apps.app import App, Model, Prepared
+
+app = App(
+    name="added", title="Added", version="1", models=(Model(name="m", title="m", kind="sequential"),), parameters=lambda data, model: {},
+    prepare=lambda run: Prepared(command=("/bin/true",)), result=lambda run: {},
+)
+"""
 FIELDS = ("Umask", "Uid", "Gid", "Groups", "SigBlk", "SigIgn", "SigCgt", "CapEff", "NoNewPrivs")
 
 
 class Executed(SupervisorProcess):
-    def _fork_or_launch(self):  # type: ignore[no-untyped-def]
+    def fork_or_launch(self):  # type: ignore[no-untyped-def]
         return self.launch()
 
 
@@ -82,9 +90,36 @@ def test_both_end_by_a_signal_and_say_so(
     assert forked.stop(9) == -9
 
 
-@pytest.mark.parametrize(
-    "variable", ["LD_PRELOAD", "PYTHONPATH", "JOBSCRIBE_CRASHPOINT", "MALLOC_ARENA_MAX"]
-)
+@pytest.mark.parametrize("variable", ["LD_PRELOAD", "PYTHONHASHSEED", "MALLOC_ARENA_MAX"])
 def test_a_variable_that_works_at_the_start_needs_a_start(variable: str) -> None:
-    assert can_fork(sys.executable, {"OTHER": "x"})
-    assert not can_fork("/another/python", {}) and not can_fork(sys.executable, {variable: "x"})
+    assert can_fork(sys.executable, {"OTHER": "x"}, "/p")
+    assert not can_fork("/another/python", {}, "/p")
+    assert not can_fork(sys.executable, {variable: "x"}, "/p")
+
+
+def test_folders_of_modules_may_only_be_added() -> None:
+    for path, can in (("/p", True), ("/p:/q", True), ("/q:/p", False), ("/p2", False)):
+        assert can_fork(sys.executable, {"PYTHONPATH": path}, "/p") is can
+
+
+def test_a_forked_supervisor_finds_modules_and_crash_points_of_its_environment(
+    tmp_path: Path,
+) -> None:
+    """The module of an app is only found in the added folder. The supervisor dies at the point."""
+    (tmp_path / "added_app.py").write_text(APP)
+    struck = tmp_path / "struck"
+    with ended() as sites:
+        site = SupervisorProcess(("apps.also=added=added_app:app",))
+        sites.append(site)
+        site.add_environment(
+            PYTHONPATH=f"{PYTHON_PATH}{os.pathsep}{tmp_path}",
+            PYTHONDONTWRITEBYTECODE="1",
+            JOBSCRIBE_CRASHPOINT=f"supervisor.acted:1:{struck}",
+        )
+        site.process = site.fork_or_launch()
+        assert isinstance(site.process, ForkedProcess)
+        until(lambda: site.process is not None and site.process.poll() == -9, "it has died")
+        assert struck.exists() and not (tmp_path / "__pycache__").exists()
+        site.stop()
+        site.start()
+        assert isinstance(site.process, ForkedProcess)

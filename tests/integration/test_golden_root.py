@@ -70,7 +70,14 @@ def _bound(mutex: socket.socket) -> bool:
     return True
 
 
-@pytest.mark.parametrize("where", ["moved", "adopted", "in place"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        pytest.param("moved", marks=pytest.mark.soak("the same test[adopted]")),
+        "adopted",
+        "in place",
+    ],
+)
 @pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.name.removesuffix(".tar.xz"))
 def test_a_root_of_a_released_version_opens_and_goes_on(
     archive: Path, where: str, old_place: Path, make_site: Make

@@ -72,19 +72,26 @@ def tried(tmp_path: Path) -> Tried:
 
 
 def test_what_failed_beside_a_standstill_is_repeated_and_told(tried: Tried, tmp_path: Path) -> None:
+    """All workers read the records of one idle process."""
     said = tried(
-        """
+        f"""
+def test_it(worker_id):
+    with open("{tmp_path}/idle", "a") as file:
+        file.write(f"{{worker_id}} {{scheduling_noise.floor().pid}}\\n")
+
+test_other = test_it
+
 def test_once():
     tried.append(1)
     if len(tried) == 1:
         stand_still()
         assert "too late" == "in time"
 """,
-        "-n1",
+        "-n2",
     )
     (counted,) = (tmp_path / "reruns").read_text().splitlines()
     assert counted.startswith("tests/test_it.py::test_once (call): in ")
-    assert "1 passed, 1 rerun in" in said and "ended with 0" in said, said
+    assert "3 passed, 1 rerun in" in said and "ended with 0" in said, said
     assert (
         "repeated, because the machine stood still" in said
         and "tests/test_it.py::test_once (call): in " in said
@@ -93,33 +100,63 @@ def test_once():
         "a process that does nothing waited for a processor, at once 0." in said
         and "'too late' == 'in time'" in said
     ), said
+    rows = [line.split() for line in (tmp_path / "idle").read_text().splitlines()]
+    assert {row[0] for row in rows} == {"gw0", "gw1"} and len({row[1] for row in rows}) == 1, said
 
 
-def test_what_fails_on_a_machine_that_runs_has_failed_at_once(tried: Tried) -> None:
-    said = tried("""
-def test_fails():
+#: What a test without the marker `process` must not call.
+CALLS = {
+    "child": "subprocess.run(['true'])",
+    "shell": "os.system('true')",
+    "fork": "os.waitpid(os.fork() or os._exit(0), 0)",
+    "port": "socket.create_server(('127.0.0.1', 20_001))",
+}
+
+
+def test_what_the_machine_does_not_excuse_has_failed(tried: Tried) -> None:
+    """A failure while the machine runs, one in each try, and one of a test that uses no process.
+    Such a test may start none and take no port.
+    """
+    starts = "".join(
+        f"""
+def test_{name}():
+    with contextlib.suppress(Exception):
+        {call}
+"""
+        for name, call in CALLS.items()
+    )
+    said = tried(
+        f"""
+import contextlib, socket, subprocess
+pytestmark = []
+
+@pytest.mark.process
+def test_on_a_machine_that_runs():
     tried.append(1)
     assert tried == "the first time"
 
-def test_was_tried_once():
+def test_was_tried_once(tmp_path):
     assert tried == [1]
-""")
-    assert (
-        "1 failed, 1 passed in" in said
-        and "ended with 1" in said
-        and "repeated" not in said
-        and " rerun in" not in said
-    ), said
+    with socket.socket(socket.AF_UNIX) as s:
+        s.bind(str(tmp_path / "s"))
 
-
-def test_what_fails_whenever_it_is_tried_has_failed(tried: Tried) -> None:
-    said = tried("""
-def test_fails():
+@pytest.mark.process
+def test_whenever():
     tried.append(1)
     stand_still()
-    assert False, f"try {len(tried)}"
-""")
-    assert "1 failed, 2 rerun in" in said and "ended with 1" in said and "try 3" in said, said
+    assert False, f"try {{len(tried) - 1}}"
+
+def test_without_process():
+    stand_still()
+    assert False
+{starts}"""
+    )
+    failed = {"on_a_machine_that_runs", "whenever", "without_process", *CALLS}
+    assert f"{len(failed)} failed, 1 passed, 2 rerun in" in said and "ended with 1" in said, said
+    assert "try 3" in said
+    for name in failed:
+        assert f"FAILED tests/test_it.py::test_{name} - " in said, (name, said)
+    assert said.count("without the marker `process`, this test calls ") >= len(CALLS), said
 
 
 def test_each_try_has_the_whole_time_and_what_a_file_shares_lives_on(tried: Tried) -> None:
@@ -131,7 +168,7 @@ def shared():
     print("the end of the file")
 made = []
 
-@pytest.mark.timeout(4)
+@pytest.mark.timeout(6)
 def test_times_out_once(shared):
     tried.append(1)
     stand_still()
@@ -144,7 +181,7 @@ def test_next(shared):
     assert made == [1]
 """)
     assert (
-        "2 passed, 1 rerun in" in said and "ended with 0" in said and "Timeout (>4.0s)" in said
+        "2 passed, 1 rerun in" in said and "ended with 0" in said and "Timeout (>6.0s)" in said
     ), said
 
 
@@ -166,63 +203,6 @@ def test_last(shared):
     assert (
         "1 rerun in" in said and "ended with 0" in said and "test_last (teardown): in " in said
     ), said
-
-
-def test_all_workers_read_one_idle_process(tried: Tried, tmp_path: Path) -> None:
-    said = tried(
-        f"""
-def test_it(worker_id):
-    with open("{tmp_path}/idle", "a") as file:
-        file.write(f"{{worker_id}} {{scheduling_noise.floor().pid}}\\n")
-
-test_other = test_it
-""",
-        "-n2",
-    )
-    rows = [line.split() for line in (tmp_path / "idle").read_text().splitlines()]
-    assert {row[0] for row in rows} == {"gw0", "gw1"} and len({row[1] for row in rows}) == 1, said
-
-
-def test_what_uses_no_process_is_never_repeated(tried: Tried) -> None:
-    said = tried("""
-pytestmark = []
-
-@pytest.mark.process
-def test_starts_the_idle_process():
-    scheduling_noise.floor()
-
-def test_fails():
-    stand_still()
-    assert False
-""")
-    assert "1 failed, 1 passed in" in said and " rerun in" not in said, said
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        "subprocess.run(['true'])",
-        "os.system('true')",
-        "os.waitpid(os.fork() or os._exit(0), 0)",
-        "socket.create_server(('127.0.0.1', 20_001))",
-    ],
-)
-def test_what_is_not_marked_may_start_no_process_and_take_no_port(tried: Tried, call: str) -> None:
-    said = tried(f"""
-import contextlib, socket, subprocess
-pytestmark = []
-
-def test_pure(tmp_path):
-    with socket.socket(socket.AF_UNIX) as s:
-        s.bind(str(tmp_path / "s"))
-
-def test_starts():
-    with contextlib.suppress(Exception):
-        {call}
-""")
-    assert "1 failed, 1 passed in" in said and "without the marker `process`, this test" in said, (
-        said
-    )
 
 
 @pytest.mark.parametrize("count", [0, rerun_count.AT_MOST, rerun_count.AT_MOST + 1])

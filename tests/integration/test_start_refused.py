@@ -79,6 +79,7 @@ def _quiet(folder: Path) -> bool:
     return listing(folder) == before
 
 
+@pytest.mark.soak("tests/chaos/disk/test_two_supervisors.py")
 def test_many_that_race_for_one_root_leave_one(make_site: Make) -> None:
     site = make_site()
     racers = [site.launch() for _ in range(6)]

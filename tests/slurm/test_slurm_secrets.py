@@ -11,7 +11,6 @@ import re
 import subprocess
 import sys
 import tarfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import pytest
 from engine_scripts import free_ports
 from login_nodes import Sshd, Users
 from process_memory import tokens_in
+from process_sampler import ProcessSampler
 from signed_in_users import ALICE, BOB, SECS, WHO, SignedInUsers, all_at_once, signed_in
 from slurm_cluster import Slurm, sites
 from slurm_supervisor import environment
@@ -35,29 +35,6 @@ ATTACKER = Path(__file__).resolve().parent / "support" / "attacker.py"
 #: An errno that proves isolation.
 WALLS = frozenset(("EPERM", "EACCES"))
 WRONG, LOST = "canaryOfAWrongPassword4711", "canaryTypedAsAName4711"
-
-
-class Sampler(threading.Thread):
-    """Samples arguments and environments of all processes continuously."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.seen: dict[bytes, str] = {}
-        self._ended = threading.Event()
-
-    def run(self) -> None:
-        while not self._ended.wait(0.02):
-            for p in processes.table().values():
-                if p.pid != os.getpid():
-                    for name in ("cmdline", "environ"):
-                        self.seen.setdefault(
-                            processes._read(f"/proc/{p.pid}/{name}"), f"{name} of {p.pid}"
-                        )
-
-    def end(self) -> dict[str, bytes]:
-        self._ended.set()
-        self.join()
-        return {where: text for text, where in self.seen.items()}
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +73,7 @@ def at(
 
 
 def test_another_unix_user_gets_at_nothing_and_no_secret_is_anywhere(at: SignedInUsers) -> None:
-    sampler = Sampler()
-    sampler.start()
+    sampler = ProcessSampler("cmdline", "environ")
     codes = _everything(at)
     run, gate = at.gated(ALICE, "link")
     job = at.running(run, gate)

@@ -32,7 +32,9 @@ CHECKS = [
     unsupported_method,
 ]
 #: Examples for each operation and mode. SCHEMATHESIS_EXAMPLES=200 runs more.
-EXAMPLES = int(os.environ.get("SCHEMATHESIS_EXAMPLES", "14"))
+EXAMPLES = int(
+    os.environ.get("SCHEMATHESIS_EXAMPLES", "50" if os.environ.get("SOAK") == "1" else "6")
+)
 
 
 def test_every_route_is_in_it_with_its_types(web: FrontEnd) -> None:

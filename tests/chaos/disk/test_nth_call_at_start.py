@@ -18,17 +18,15 @@ from jobscribe.db.maintenance.verification import check
 SOAK = os.environ.get("SOAK") == "1"
 Make = Callable[..., SupervisorProcess]
 
-#: System calls on the store, the error, and which call fails (with SOAK=1: each in turn).
+#: System calls on the store, the error, and which call fails (with SOAK=1: each in turn, and more
+#: kinds).
 KINDS = [
     ("openat", "EMFILE", 3),
-    ("openat", "ENOMEM", 5),
     ("pread64", "EIO", 11),
     ("pwrite64,ftruncate", "ENOSPC", 1),
-    ("pwrite64", "EIO", 2),
     ("fdatasync,fsync", "EIO", 2),
-    ("mmap", "ENOMEM", 1),
     ("fcntl", "ENOLCK", 4),
-]
+] + ([("openat", "ENOMEM", 5), ("pwrite64", "EIO", 2), ("mmap", "ENOMEM", 1)] if SOAK else [])
 #: Messages of a refused start.
 SENTENCES = (
     "cannot be opened",

@@ -32,11 +32,11 @@ from jobscribe.runtime.execution import folder as evidence
 SOAK = os.environ.get("SOAK") == "1"
 #: Number of disks made from the recording, by kind of moment. With SOAK=1 every moment of the first
 #: two kinds, and more of the third.
-SHARE = {"sync": 60, "promise": 40, "other": 50}
+SHARE = {"sync": 40, "promise": 25, "other": 25}
 OTHERS_IN_SOAK = 2000
 SEED = int(os.environ.get("SEED", "0")) or random.randrange(1, 10**6)
 #: Clients, and runs of each client in each life. The test waits for this number in total.
-CLIENTS, RUNS = 3, 25
+CLIENTS, RUNS = 3, 25 if SOAK else 12
 SYNCS = ("fsync", "fdatasync", "sync", "syncfs")
 
 

@@ -16,7 +16,7 @@ from strace_calls import Call, path_of
 from supervisor_process import SupervisorProcess, shell, until
 
 Make = Callable[..., SupervisorProcess]
-RACES = 100 if os.environ.get("SOAK") == "1" else 6
+RACES = 100 if os.environ.get("SOAK") == "1" else 3
 SEED = int(os.environ.get("SEED", "0")) or random.randrange(1, 10**6)
 #: Calls that a supervisor without the root may make on it: the path to its lock.
 _TOUCHING = (

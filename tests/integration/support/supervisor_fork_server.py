@@ -29,14 +29,21 @@ from collections.abc import Sequence
 from typing import IO, Any
 
 _PACKET = 1 << 17
-#: Variables that take effect when a program is loaded or imports modules.
-_AT_LOAD = ("LD_", "PYTHON", "MALLOC_", "JOBSCRIBE_CRASHPOINT")
+#: Variables that take effect when a program is loaded, and those of them that a fork can follow.
+_AT_LOAD = ("LD_", "PYTHON", "MALLOC_")
+_FOLLOWED = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
 _LIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
 
 
-def can_fork(python: str, added: dict[str, str]) -> bool:
-    """Return whether a supervisor with these variables added needs no start of its own."""
-    return python == sys.executable and not any(name.startswith(_AT_LOAD) for name in added)
+def can_fork(python: str, added: dict[str, str], path: str) -> bool:
+    """Return whether a supervisor with these variables added needs no start of its own. path: the
+    fork server's PYTHONPATH; a supervisor may have folders after it.
+    """
+    return (
+        python == sys.executable
+        and not any(name.startswith(_AT_LOAD) and name not in _FOLLOWED for name in added)
+        and f"{added.get('PYTHONPATH', path)}{os.pathsep}".startswith(f"{path}{os.pathsep}")
+    )
 
 
 class ForkServer:
@@ -170,6 +177,17 @@ def _become(request: dict[str, Any], stdout: int, stderr: int) -> None:
             resource.setrlimit(number, limits)
     os.environ.clear()
     os.environ.update(request["environment"])
+    follow_environment()
+
+
+def follow_environment() -> None:
+    """Do what the interpreter and the product's modules do with variables when they start."""
+    from jobscribe.runtime import failpoints
+
+    path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[1:1] = [folder for folder in path if folder and folder not in sys.path]
+    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
+    failpoints.arm(os.environ.get(failpoints.VARIABLE))
 
 
 def _main() -> None:

@@ -215,11 +215,12 @@ class SupervisorProcess:
             | self._env
         )
 
-    def _fork_or_launch(self) -> "subprocess.Popen[bytes] | ForkedProcess":
+    def fork_or_launch(self) -> "subprocess.Popen[bytes] | ForkedProcess":
+        """Start a supervisor process as `start` does, and return at once."""
         python, *args = self.arguments()
         if args[:2] != ["-m", "jobscribe.cli"] or self._before is not None:
             return self.launch()
-        if not can_fork(python, self._env):
+        if not can_fork(python, self._env, PYTHON_PATH):
             return self.launch()
         with (self.place / "up.log").open("ab") as log:
             return fork_server(PYTHON_PATH).fork(args[2:], self._environment(), log.fileno())
@@ -230,7 +231,7 @@ class SupervisorProcess:
         """
         assert self.process is None
         floor()
-        self.process = self._fork_or_launch()
+        self.process = self.fork_or_launch()
         assert self.process.stdout is not None
         line = self.process.stdout.readline().decode()
         assert line.startswith("jobscribe ready at "), (line, self.log()[-3000:])
