@@ -14,6 +14,7 @@ repeats fail the whole run (see `rerun_count`). `PYTEST_ARGS='-p no:rerunfailure
 """
 
 import functools
+import gc
 import os
 import signal
 import time
@@ -79,6 +80,17 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     ):
         session.config.failures_db.sock.close()  # type: ignore[attr-defined]
         session.config.failures_db = StatusDB()  # type: ignore[attr-defined]
+
+
+def pytest_collection() -> None:
+    """Collect no garbage while modules are imported: a tenth of the time of each worker."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Exempt what now exists, the tests among it, from all later garbage collections."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

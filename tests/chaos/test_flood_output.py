@@ -9,7 +9,7 @@ from site_locations import ROOM, share
 from supervisor_process import SupervisorProcess, jid_of, spec
 
 FLOODERS = 8
-SECS = share(4, 60)
+SECS = share(2, 60)
 CAP = 1 << 20
 
 

@@ -20,7 +20,7 @@ from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.wire.messages import Execution, RunStatusUpdate
 from jobscribe.supervisor.engine import decision_loop as engine_module
 
-LIVES, USERS = share(1_000, 100_000), 20
+LIVES, USERS = share(500, 100_000), 20
 CONTAINERS = (dict, list, set, deque, OrderedDict, Counter)
 
 
@@ -115,7 +115,7 @@ def test_nothing_of_a_life_stays_in_the_processes(make_site) -> None:
     """
     site: SupervisorProcess = make_site(None)
     site.start()
-    half = share(300, 50_000)
+    half = share(150, 50_000)
     site.finished(spec(["/bin/true"]))
     _lived(site, half)
     pids = {"supervisor": site.pid, "agent": site.agent_pid(), "keeper": site.keeper()["pid"]}

@@ -23,7 +23,7 @@ from supervisor_process import fresh_nap, naps, until
 
 GRACE_SECS = 0.5
 #: Number of races for each placement (agent or task).
-RACES = share(8, 500)
+RACES = share(4, 500)
 #: Simultaneous runs of one user.
 AT_ONCE = 4
 ZOO = {

@@ -13,7 +13,7 @@ from site_locations import dice, share
 from supervisor_process import until
 
 #: Jobs of each user.
-JOBS = int(os.environ.get("JOBS", share(40, 200)))
+JOBS = int(os.environ.get("JOBS", share(20, 200)))
 #: Every n-th job is a task in its own container.
 TASK_EVERY = 10
 UIDS = ("ManyUsrA", "ManyUsrB")

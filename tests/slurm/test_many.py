@@ -15,7 +15,7 @@ from slurm_cluster import OVER, Slurm
 from supervisor_process import until
 
 #: Jobs of each user.
-JOBS = int(os.environ.get("JOBS", share(25, 100)))
+JOBS = int(os.environ.get("JOBS", share(12, 100)))
 #: Minimum interval between queries to Slurm (seconds).
 ASKED_SECS = 2.0
 #: Extra queries when an agent starts or a job ends.

@@ -22,6 +22,8 @@ from ..conftest import Keeper, until
 #: wrong by ROOM_SECS.
 JOB_SECS, FROZEN_SECS, ROOM_SECS = 0.5, 2.5, 1.0
 
+#: The users of its keepers without SOAK=1.
+USERS = ("same user",)
 pytestmark = [pytest.mark.process, pytest.mark.parametrize("who", ["same user"], indirect=True)]
 
 

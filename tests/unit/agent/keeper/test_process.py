@@ -24,6 +24,8 @@ from jobscribe.runtime.execution import keeper_ledger
 from ..conftest import Keeper, until
 
 pytestmark = pytest.mark.process
+#: The users of its keepers, also without SOAK=1: what they may do differs.
+USERS = ("same user", "ordinary user")
 
 #: Signals 32 and 33: the C library reserves them, so no program can set them.
 _OF_THE_C_LIBRARY = 0b11 << 31

@@ -16,6 +16,8 @@ from jobscribe.supervisor.files.evidence_files import remove_evidence
 from ..conftest import Keeper, until
 
 pytestmark = pytest.mark.process
+#: The users of its keepers, also without SOAK=1: what they may do differs.
+USERS = ("same user", "ordinary user")
 
 
 def _stamps(keeper: Keeper) -> int:
