@@ -19,10 +19,8 @@ from supervisor_process import SupervisorProcess, jid_of, req_id, until
 
 from jobscribe.client.sync_client import Client
 
-#: Without SOAK=1, its sites have this user.
-USER = "ordinary user"
 CYCLES = share(3, 200)
-LONG, QUEUED, SLOTS_LEFT = share(20, 50), 6, 3
+LONG, QUEUED, SLOTS_LEFT = 50, 6, 3
 #: Seconds until a status is true again after a restart.
 TRUE_SECS = 5
 
