@@ -1,7 +1,7 @@
 """Seeded lives of the whole system: every guarantee is checked after every step, and every fault
 must really have happened.
 
-140 seeds; with SOAK=1 the 10,000 of the guarantees; with LIVES any number, as in `make check`.
+160 seeds; with SOAK=1 the 10,000 of the guarantees; with LIVES any number, as in `make check`.
 `tests/simulation/support/run_seeds.py` takes any number too, and shows one step by step.
 """
 
@@ -17,7 +17,7 @@ import simulator
 from sim_coverage import MUST_HAPPEN, never_happened
 
 RUN = Path(__file__).parent / "support" / "run_seeds.py"
-ALL = 10_000 if os.environ.get("SOAK") == "1" else 140
+ALL = 10_000 if os.environ.get("SOAK") == "1" else 160
 SEEDS = int(os.environ.get("LIVES", ALL))
 SLICE = 10
 
