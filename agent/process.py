@@ -40,10 +40,13 @@ from ..protocol.redaction import Redactor
 from ..protocol.version import VERSION
 from ..protocol.wire.messages import (
     Alive,
+    AttachDebugger,
     Call,
     CancelCall,
     ClusterReport,
+    DebuggerIo,
     Execution,
+    ListStops,
     LogChunk,
     OpError,
     PortsProbed,
@@ -57,6 +60,7 @@ from ..protocol.wire.messages import (
 from ..runtime import failpoints, processes
 from ..runtime.event_loop_lag import LoopLag
 from ..runtime.log.logger import Log, log_uncaught
+from .breakpoints.sessions import Sessions
 from .files import file_requests
 from .files.file_requests import FileRequest
 from .files.output_reader import Evidence
@@ -71,6 +75,7 @@ from .session.keeper_heartbeat import KeeperHeartbeat
 from .session.keeper_reports import Reported, decode_hello, decode_report
 from .session.path_mapping import Paths
 from .session.state_machine import (
+    Debug,
     Fetch,
     Forget,
     Launch,
@@ -105,6 +110,7 @@ READ_AT_ONCE = 4
 BUSY_STARTS, BUSY_SECS, HOLD_SECS = 4, 0.1, 0.005
 #: An end waits this long for other reports if its slot is in use again: nobody waits for the slot.
 HOLD_END_SECS = 0.02
+_QUIET = ReadLog | Call | CancelCall | FileRequest | RunAck | ListStops | DebuggerIo
 #: Grace period of jobs that are stopped with their agent.
 QUIT_GRACE_SECS = 3.0
 
@@ -146,6 +152,7 @@ class _Agent:
         self._away_secs = AWAY_SECS
         self._reports: Reports
         self._samples: UsageSampler
+        self._debuggers: Sessions
         self._paths = Paths(())
         #: None: a keeper of an older version, which does not answer pings
         self._heartbeat: KeeperHeartbeat | None = None
@@ -178,6 +185,7 @@ class _Agent:
             await self._batch.close()
         self._starter.close()
         self._workers.close()
+        self._debuggers.close("the agent ends")
         self._reports.close()
         self._samples.close()
         for task in done:
@@ -235,6 +243,11 @@ class _Agent:
         )
         if "batch" in config:
             self._batch = self._batch_tasks(folder, login, config["batch"])
+        self._debuggers = Sessions(
+            self._evidence.folder,
+            self._log,
+            None if self._batch is None else self._batch.command_environment,
+        )
         self._log(
             "agent {} starts, keeper pid {}, {} executions known",
             str(self._key),
@@ -289,12 +302,13 @@ class _Agent:
 
     def _disconnected(self) -> None:
         self._away_since = time.monotonic()
+        self._debuggers.close("the connection to the supervisor is lost")
         self._perform(self._session.disconnected())
 
     def _received(self, message: Any) -> None:
         op = getattr(message, "op_id", None)
         # not logged here: calls are logged when answered, acknowledgements repeat a logged end
-        if not isinstance(message, ReadLog | Call | CancelCall | FileRequest | RunAck):
+        if not isinstance(message, _QUIET):
             run_dir = message.spec.run_dir if isinstance(message, Run) else None
             log = self._log.bound(**message_log_ids(message))
             log("opName={} o={} runDir={}", op_name(message), short_op(op), run_dir)
@@ -473,6 +487,8 @@ class _Agent:
                     self._serve_reader(
                         op, self._result(op) if isinstance(op, Call) else self._fetch(op)
                     )
+                case Debug():
+                    self._serve_reader(output.op, self._debug(output.op))
                 case Quit():
                     self._log("ends: {}", output.reason)
                     self._quitting = asyncio.get_running_loop().create_task(
@@ -509,7 +525,7 @@ class _Agent:
 
     def _serve_reader(
         self,
-        op: ReadLog | FileRequest | Call | ProbePorts,
+        op: ReadLog | FileRequest | Call | ProbePorts | ListStops | AttachDebugger | DebuggerIo,
         answering: Coroutine[Any, Any, None],
     ) -> None:
         if len(self._readers) >= MAX_READERS:
@@ -577,6 +593,13 @@ class _Agent:
             self._link.send(OpError(op_id=op.op_id, code=e.code, error=e.sentence))
             return
         self._link.send(answer)
+
+    async def _debug(self, op: ListStops | AttachDebugger | DebuggerIo) -> None:
+        try:
+            await self._link.wait_for_capacity()
+            self._link.send(await self._debuggers.answer(op))
+        except Refusal as e:
+            self._link.send(OpError(op_id=op.op_id, code=e.code, error=e.sentence))
 
     async def _result(self, op: Call) -> None:
         """Answer with the stored result of a sequential run; needs no worker process."""

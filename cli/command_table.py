@@ -42,7 +42,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "Show the usage of ended runs, summed by user, group or time; or disk usage.",
     ),
     "trace": ("trace.command", "trace", "Show the timeline of a job, op or request."),
-    "debug": ("", "debug", "Find faults in your own code before it runs as a job."),
+    "debug": ("", "debug", "Debug Python code in running jobs, or before it runs as a job."),
     "explain-exit": ("explain_exit", "explain_exit", "Explain an exit code, a signal or a cause."),
     "health": ("health", "health", "Report the supervisor's health, and an action for each fault."),
     "secret": ("", "secret", "Rotate secrets without a restart; list them."),
@@ -125,6 +125,16 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "exits": ("job.exits", "exits", "List the meanings of exit codes and signals."),
     },
     "debug": {
+        "list": (
+            "debug.breakpoints",
+            "list_stops",
+            "List the processes of your jobs that wait for a debugger.",
+        ),
+        "attach": (
+            "debug.attach",
+            "attach",
+            "Debug a stopped process of a job in this terminal, with Pdb.",
+        ),
         "serial": (
             "debug.serial",
             "serial",

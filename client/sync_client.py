@@ -266,6 +266,36 @@ class Client:
         """
         return self._do(operations.state(for_user(requests.run_release, jid, serial, role, index)))
 
+    # ---- debuggers
+
+    def debug_list(self, jid: str | None = None) -> dict[str, Any]:
+        """Return the processes that wait for a debugger, of all jobs or of one.
+
+        Returns {"stops": [{"id", "computeJid", "kind", "file", "line", "host", "pid", ...}], "notes"}.
+        """
+        return self._do(for_user(requests.debug_list, jid))
+
+    def debug_attach(self, jid: str, id_: str) -> dict[str, Any]:
+        """Begin a session with the stop of this id. Returns {"session", "stop"}.
+
+        Raises ClientError: notFound, debuggerTaken, agentUnavailable, forbidden.
+        """
+        return self._do(operations.debug_attach(jid, id_))
+
+    def debug_io(
+        self,
+        session: str,
+        data: str = "",
+        *,
+        limit: int = 0,
+        wait_secs: float = 0.0,
+        close: bool = False,
+    ) -> dict[str, Any]:
+        """Send text to a debugger and read its output. Returns {"data", "end", "reason"}. It is sent
+        once.
+        """
+        return self._do(operations.debug_io(session, data, limit, wait_secs, close))
+
     # ---- groups
 
     def submit_array(

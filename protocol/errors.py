@@ -97,6 +97,7 @@ CODES: dict[str, Code] = {
     "foreignToken": Code(403, False, "no action is needed; the message was dropped"),
     "runDirUnwritable": Code(409, False, "make the run directory writable, then submit again"),
     "tooManyRequests": Code(429, True, "slow down and send the same request again"),
+    "debuggerTaken": Code(409, False, "wait until the other session is over, or ask its user"),
     "tooManyRuns": Code(
         429, True, "wait until some of your runs have ended, then send the same request again"
     ),

@@ -47,6 +47,7 @@ from .access.authentication import Access
 from .access.device_logins import DeviceLogins
 from .access.request_rates import RequestRates
 from .agents.calls import Calls
+from .agents.debugging import Debugging
 from .agents.orphans import start_all_known
 from .api.routes import application
 from .api.transport.request_handler import ApiContext
@@ -671,7 +672,22 @@ class _Supervisor:
             self._log_compaction,
             self._disk.usage,
             self._device_logins(access),
+            self._debugging(access),
         )
+
+    def _debugging(self, access: Access) -> Debugging:
+        limits = self._settings.debugger
+        out = Debugging(
+            self._run_service,
+            self._hub,
+            access.audit,
+            secrets.token_bytes,
+            allowed=limits.allowed,
+            most_secs=limits.wait_secs,
+        )
+        self._counters.measure(debugging=out.sizes)
+        self._run_service.check_debugging = out.check
+        return out
 
     def _device_logins(self, access: Access) -> DeviceLogins:
         front = self._settings.server.public_url or self._front

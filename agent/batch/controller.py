@@ -81,7 +81,9 @@ class BatchController:
             report,
         )
         self._user = user or current_account().name
-        self._run = run or Commands(lambda: environment(login.known or {}, cluster.environment))
+        #: the environment of Slurm's commands
+        self.command_environment = lambda: environment(login.known or {}, cluster.environment)
+        self._run = run or Commands(self.command_environment)
         self._on_cluster_status = on_cluster_status
         self._cluster_status: ClusterStatus | None = None
         self._ledger = BatchLedger(str(folder), log)

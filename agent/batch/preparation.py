@@ -20,6 +20,7 @@ from ...protocol.launch.job_script import export_lines, script
 from ...protocol.wire.messages import Shared, TaskSpec
 from ...runtime.execution.folder import INPUT, JOB, REPORT, SCRIPT, STDERR, STDOUT, write
 from ...runtime.log.logger import Log
+from ..breakpoints.environment import stage
 from ..jobs import job_input
 from ..keeper.linux.oom_detection import describe_fault
 from ..slurm.batch_script import Step, Submission, batch_script, comment, job_name
@@ -137,6 +138,7 @@ class Preparation:
             )
             write(f"{folder}/{REPORT}", b"")
             spec = job_input.with_job_command(spec, Path(folder), job_input.import_roots())
+        spec = stage(spec, folder)
         shared = export_lines(launch.shared.env) if launch.shared is not None else ""
         # without this machine's environment: on the node, its own login, modules and set-up count
         text = script(token, spec, {}, folder, umask=launch.umask, shared=shared)

@@ -19,6 +19,7 @@ from ...protocol.launch.keeper_messages import Order, ReleaseOrder, SetEnvironme
 from ...protocol.wire.messages import Shared, SlotUse, TaskSpec
 from ...runtime.execution.folder import SCRIPT
 from ...runtime.log.logger import Log
+from ..breakpoints.environment import with_debugger
 from ..files.output_reader import Evidence
 from ..host.login_environment import LoginEnvironment
 from ..host.port_probe import ports_in_use
@@ -118,6 +119,7 @@ class Starter:
             input_ = job_input.input_json(spec.app, spec.run_dir, self.apps)
             spec = job_input.with_job_command(spec, evidence, job_input.import_roots())
         below = job_environment(self._login.known or {})
+        spec = with_debugger(spec, below, evidence)
         try:
             parts = script_parts(
                 token,

@@ -19,14 +19,17 @@ from ...protocol.jobs.execution_state import REPORTS, ExecutionState, next_state
 from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.wire.messages import (
     SNAPSHOT_PAGE,
+    AttachDebugger,
     Call,
     Cancel,
     CancelCall,
+    DebuggerIo,
     DigestFile,
     Execution,
     KeepFile,
     Kill,
     ListFiles,
+    ListStops,
     ProbePorts,
     ReadFile,
     ReadLog,
@@ -120,13 +123,30 @@ class Probe(msgspec.Struct, frozen=True):
     op: ProbePorts
 
 
+class Debug(msgspec.Struct, frozen=True):
+    """Answer about the debuggers of jobs, or connect one with its user."""
+
+    op: ListStops | AttachDebugger | DebuggerIo
+
+
 class Quit(msgspec.Struct, frozen=True):
     reason: str
     stop_jobs: bool
 
 
 Output = (
-    Send | Launch | Release | Stop | Forget | Read | StartCall | StopCall | Fetch | Probe | Quit
+    Send
+    | Launch
+    | Release
+    | Stop
+    | Forget
+    | Read
+    | StartCall
+    | StopCall
+    | Fetch
+    | Probe
+    | Debug
+    | Quit
 )
 
 
@@ -201,6 +221,8 @@ class Session:
                 return [StopCall(message.op_id)]
             case ReadFile() | ListFiles() | KeepFile() | DigestFile() | StoreFile():
                 return [Fetch(message)]
+            case ListStops() | AttachDebugger() | DebuggerIo():
+                return [Debug(message)]
             case Kill():
                 return [Quit(message.reason, message.stop_jobs)]
             case _:

@@ -71,6 +71,7 @@ def _lines(jid: str, state: "RunState", answer: dict[str, Any] | None) -> list[s
         *_attempts(answer),
         *_roles(state),
         ("directory", _directory(state)),
+        ("warning", state.raw.get("debugging")),
     ]
     if not state.known:
         rows.insert(1, ("unknown", f"since {moment(state.since)}"))

@@ -109,6 +109,20 @@ def run_options(function: F) -> F:
                 metavar="K=V",
                 help="Set an environment variable; K alone passes on the local value.",
             ),
+            click.option(
+                "--debug",
+                "debug",
+                is_flag=False,
+                flag_value="breakpoint",
+                type=click.Choice(["breakpoint", "on-error"]),
+                help="Let breakpoint() wait for 'jobscribe debug attach'; --debug=on-error: uncaught exceptions, too.",
+            ),
+            click.option(
+                "--debug-ttl",
+                type=SECS,
+                metavar="TIME",
+                help="A stopped process continues by itself after this time (default: 30m).",
+            ),
             click.option("--name", metavar="TEXT", help="Display name."),
             click.option("--queue", metavar="QUEUE", help="Queue of the run (default: yours)."),
             click.option(
@@ -166,6 +180,8 @@ def spec_options(
     core: int | None,
     wrap: str | None,
     env: tuple[str, ...],
+    debug: str | None,
+    debug_ttl: float | None,
     name: str | None,
     queue: str | None,
     priority: int | None,
@@ -200,7 +216,7 @@ def spec_options(
         "grace_secs": grace,
         "core_bytes": core,
         "wrap": words,
-        "env": dict(map(_variable, env)) or None,
+        "env": {**dict(map(_variable, env)), **_debugging(debug, debug_ttl)} or None,
         "sim_name": name,
         "queue": queue,
         "priority": priority,
@@ -208,6 +224,18 @@ def spec_options(
         "task": _task(image, cpu, None if of_node else memory, gpu, shm, volumes),
         "batch": _batch_request(batch) if on_cluster else None,
     }
+
+
+def _debugging(mode: str | None, secs: float | None) -> dict[str, str]:
+    """Return the variables of remote debugging."""
+    if mode is None:
+        if secs is not None:
+            raise click.UsageError("--debug-ttl requires --debug")
+        return {}
+    from ...protocol.jobs import debugging
+
+    more = {} if secs is None else {debugging.SECS_VARIABLE: f"{secs:g}"}
+    return {debugging.VARIABLE: mode, **more}
 
 
 def _task(

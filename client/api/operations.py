@@ -365,6 +365,18 @@ def device_token() -> Steps[Object]:
     return requests.object_of(body)
 
 
+def debug_attach(jid: str, id_: str) -> Steps[Object]:
+    uid: str = yield GetUid()
+    body: bytes = yield Once(requests.debug_attach(uid, jid, id_))
+    return requests.object_of(body)
+
+
+def debug_io(session: str, data: str, limit: int, wait_secs: float, close: bool) -> Steps[Object]:
+    uid: str = yield GetUid()
+    body: bytes = yield Once(requests.debug_io(uid, session, data, limit, wait_secs, close))
+    return requests.object_of(body)
+
+
 def audit(since_secs: float | None, actor: str | None) -> Steps[None]:
     """Emit each audit event."""
     after: int | None = 0

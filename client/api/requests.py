@@ -18,6 +18,9 @@ from ...protocol.api.requests import (
     BeginSession,
     CallRequest,
     ClusterList,
+    DebugAttach,
+    DebugIo,
+    DebugList,
     DeviceStart,
     DiskReport,
     GlobalResources,
@@ -57,6 +60,8 @@ from .errors import ClientError, own
 from .replies import GroupState, JobPage, LoggedEvent, LogPart, RunState
 from .server_sent_events import Message
 
+#: How long an agent may take to reach a debugger.
+ATTACH_SECS = 40.0
 #: Longest time of a long poll.
 LONG_POLL_SECS = 20.0
 LOG_LIMIT = 256 * 1024
@@ -271,6 +276,21 @@ def job_story(uid: str, jid: str) -> Call:
 
 def job_why(uid: str, jid: str) -> Call:
     return _post("job-why", RunStatusRequest(uid=uid, compute_jid=jid))
+
+
+def debug_list(uid: str, jid: str | None) -> Call:
+    return _post("debug-list", DebugList(uid=uid, compute_jid=jid))
+
+
+def debug_attach(uid: str, jid: str, id_: str) -> Call:
+    return _post("debug-attach", DebugAttach(uid=uid, compute_jid=jid, id=id_), ATTACH_SECS)
+
+
+def debug_io(uid: str, session: str, data: str, limit: int, wait_secs: float, close: bool) -> Call:
+    request = DebugIo(
+        uid=uid, session=session, data=data, limit=limit, wait_secs=wait_secs, close=close
+    )
+    return _post("debug-io", request, wait_secs)
 
 
 def trace(id_: str, uid: str | None, logs: bool) -> Call:

@@ -179,6 +179,34 @@ class RunRelease(_Request, frozen=True, kw_only=True):
     index: Index | None = None
 
 
+class DebugList(_Request, frozen=True, kw_only=True):
+    """List the processes that wait for a debugger, of all jobs of the user or of one."""
+
+    uid: Uid
+    compute_jid: ComputeJid | None = None
+
+
+class DebugAttach(_Request, frozen=True, kw_only=True):
+    """Begin a debugging session with the stop of this id."""
+
+    uid: Uid
+    compute_jid: ComputeJid
+    id: Annotated[str, msgspec.Meta(max_length=64)]
+
+
+class DebugIo(_Request, frozen=True, kw_only=True):
+    """Send text to a debugger; then read at most `limit` characters, for which to wait up to
+    `wait_secs`. close: end the session.
+    """
+
+    uid: Uid
+    session: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{32}\Z")]
+    data: Annotated[str, msgspec.Meta(max_length=32 * 1024)] = ""
+    limit: Annotated[int, msgspec.Meta(ge=0, le=64 * 1024)] = 0
+    wait_secs: Annotated[float, msgspec.Meta(ge=0, le=30)] = 0.0
+    close: bool = False
+
+
 class JobList(_Request, frozen=True, kw_only=True):
     """List the jobs of one user, or of all users if `uid` is absent, latest change first. `before`
     is the position where the next page starts.

@@ -22,6 +22,7 @@ from ..ids import (
     short_op,
 )
 from ..jobs import progress_report
+from ..jobs.debugging import Stop
 from ..jobs.execution_state import ExecutionState
 from ..jobs.exit_info import ExitInfo, Instant, Span
 from ..jobs.roles import PortNumber
@@ -52,6 +53,9 @@ REPLY_LIMIT = 8 * 1024 * 1024
 #: Maximum nesting of the data of a simulation or call, so that a frame with it stays within the
 #: codec's limit.
 DATA_DEPTH = 10
+#: The largest piece of a debugger's input or output in one message, in bytes.
+DEBUGGER_BYTES = 64 * 1024
+DebuggerSession = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{32}\Z")]
 #: The largest progress report of an execution, in bytes of JSON.
 REPORT_LIMIT = progress_report.LIMIT
 
@@ -351,6 +355,37 @@ class StoreFile(_Message, frozen=True, kw_only=True, tag="store_file"):
     replace: bool = False
 
 
+class ListStops(_Message, frozen=True, kw_only=True, tag="list_stops"):
+    """List the processes of these executions that wait for a debugger. Answered by `stops`. Agents
+    with protocol 1 do not know it.
+    """
+
+    op_id: OpId
+    tokens: Annotated[tuple[Token, ...], msgspec.Meta(max_length=10_000)]
+
+
+class AttachDebugger(_Message, frozen=True, kw_only=True, tag="attach_debugger"):
+    """Connect a session to the stop with this name. Answered by `debugger_output` or `error`."""
+
+    op_id: OpId
+    token: Token
+    name: Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,10}-[0-9]{1,10}\Z")]
+    session: DebuggerSession
+
+
+class DebuggerIo(_Message, frozen=True, kw_only=True, tag="debugger_io"):
+    """Send `data` to a debugger; then, if `limit` is not 0, read its output, for which to wait up to
+    `wait_secs`. Answered by `debugger_output` or `error`. close: end the session.
+    """
+
+    op_id: OpId
+    session: DebuggerSession
+    data: Annotated[bytes, msgspec.Meta(max_length=DEBUGGER_BYTES)] = b""
+    limit: Annotated[int, msgspec.Meta(ge=0, le=DEBUGGER_BYTES)] = 0
+    wait_secs: Annotated[float, msgspec.Meta(ge=0, le=60)] = 0.0
+    close: bool = False
+
+
 class Kill(_Message, frozen=True, kw_only=True, tag="kill"):
     """End the agent. Its jobs continue under the keeper, unless `stop_jobs`."""
 
@@ -373,6 +408,9 @@ ToAgent = (
     | KeepFile
     | DigestFile
     | StoreFile
+    | ListStops
+    | AttachDebugger
+    | DebuggerIo
     | Kill
 )
 
@@ -454,6 +492,23 @@ class FileDigest(_Message, frozen=True, kw_only=True, tag="file_digest"):
     length: Offset
     size: Offset
     mtime_ns: int
+
+
+class Stops(_Message, frozen=True, kw_only=True, tag="stops"):
+    """Answer to `list_stops`: the stops of each execution. more: there are more than fit."""
+
+    op_id: OpId
+    found: tuple[tuple[Token, Stop], ...]
+    more: bool = False
+
+
+class DebuggerOutput(_Message, frozen=True, kw_only=True, tag="debugger_output"):
+    """Answer to `attach_debugger` and `debugger_io`. end: the session is over, for this reason."""
+
+    op_id: OpId
+    data: Annotated[bytes, msgspec.Meta(max_length=DEBUGGER_BYTES)] = b""
+    end: bool = False
+    reason: Text = ""
 
 
 class ListedFile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -561,6 +616,8 @@ ToSupervisor = (
     | FileDigest
     | RunReport
     | PortsProbed
+    | Stops
+    | DebuggerOutput
     | Samples
     | ClusterReport
     | KeeperReport

@@ -35,7 +35,13 @@ UNSTATED = Protocols(1, 1)
 LATER_FIELDS: Mapping[tuple[str, ...], int] = {}
 
 #: Op of a request -> the first protocol version that has it. An older agent never answers it.
-LATER_REQUESTS: Mapping[str, int] = {"digest_file": 2, "store_file": 2}
+LATER_REQUESTS: Mapping[str, int] = {
+    "digest_file": 2,
+    "store_file": 2,
+    "list_stops": 2,
+    "attach_debugger": 2,
+    "debugger_io": 2,
+}
 
 
 def common(own: Protocols, other: Protocols) -> int | None:

@@ -45,6 +45,9 @@ JOB_NAMES = frozenset(
         "JOBSCRIBE_TERMINATION_MESSAGE",
         "JOBSCRIBE_REPORT",
         "JOBSCRIBE_CRASHPOINT",
+        "JOBSCRIBE_DEBUG",
+        "JOBSCRIBE_DEBUG_SECS",
+        "JOBSCRIBE_DEBUG_DIR",
     }
 )
 #: Variables in the environment of a notification command, which may start jobscribe too.

@@ -471,6 +471,18 @@ class AuthSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DebuggerSettings:
+    allowed: bool = _is(
+        True, boolean, "runs may ask for remote debugging of their Python processes"
+    )
+    wait_secs: float = _is(
+        86400.0,
+        positive_seconds,
+        "a stopped process continues by itself after this time at the latest",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     root: str = _is(
         lambda: os.path.expanduser("~/.jobscribe"),
@@ -498,6 +510,7 @@ class Settings:
     drivers: DriverSettings = field(default_factory=DriverSettings)
     docker: DockerSettings = field(default_factory=DockerSettings)
     sbatch: SbatchSettings = field(default_factory=SbatchSettings)
+    debugger: DebuggerSettings = field(default_factory=DebuggerSettings)
     notify: NotifySettings = field(default_factory=NotifySettings)
     auth: AuthSettings = field(default_factory=AuthSettings)
     #: origins of values, by name; settings without an entry have their default
@@ -596,6 +609,7 @@ GROUPS: dict[str, type[Any]] = {
     "drivers": DriverSettings,
     "docker": DockerSettings,
     "sbatch": SbatchSettings,
+    "debugger": DebuggerSettings,
     "notify": NotifySettings,
     "auth": AuthSettings,
 }

@@ -32,6 +32,7 @@ from ...protocol.wire.messages import (
     Alive,
     CallReply,
     ClusterReport,
+    DebuggerOutput,
     Execution,
     FileChunk,
     FileDigest,
@@ -43,6 +44,7 @@ from ...protocol.wire.messages import (
     RunStatusUpdate,
     Samples,
     Snapshot,
+    Stops,
     message_log_ids,
     op_name,
 )
@@ -78,6 +80,8 @@ _QUIET = frozenset(
         "store_file",
         "analysis",
         "cancel_call",
+        "list_stops",
+        "debugger_io",
     }
 )
 
@@ -87,8 +91,8 @@ CLOSE_SECS = 1.0
 #: Time limit for a dismissed agent to disconnect, and the polling interval.
 DISMISS_SECS, _POLL_SECS = 10.0, 0.02
 
-Answer = LogChunk | CallReply | FileChunk | FileDigest | FileList
-A = TypeVar("A", LogChunk, CallReply, FileChunk, FileDigest, FileList)
+Answer = LogChunk | CallReply | FileChunk | FileDigest | FileList | Stops | DebuggerOutput
+A = TypeVar("A", LogChunk, CallReply, FileChunk, FileDigest, FileList, Stops, DebuggerOutput)
 
 DRIVER_NAMES = {"local": "LocalDriver", "docker": "DockerDriver", "sbatch": "SbatchDriver"}
 

@@ -65,6 +65,8 @@ def why(
     _add_execution(answer, run)
     if evidence_folder:
         answer["logs"] = [f"{evidence_folder}/{name}" for name in _files(run)]
+    if status.get("debugging"):
+        answer["evidence"].append(status["debugging"])
     batch = batch_jobs.latest_state(run, status)
     unwritten = store_fails_since is not None and run.busy
     if unwritten:

@@ -13,6 +13,7 @@ from ...db.events.state import Job
 from ...db.store.contract import EventStore, IndexRow
 from ...protocol.api.requests import RunSpec
 from ...protocol.errors import Refusal
+from ...protocol.jobs import debugging
 
 #: Number of summaries in the cache, and of characters of each command.
 KEPT, CHARS = 20_000, 200
@@ -69,6 +70,8 @@ def summary(spec: RunSpec) -> Summary:
     # quote only the beginning: a command may have megabytes
     words = [word[: 2 * CHARS] for word in command[:CHARS]]
     text = " ".join(shlex.join(words).split())
+    if debugging.of_envs((spec.env, *(r.env for r in spec.roles))) is not None:
+        text = f"[debug] {text}"
     more = len(spec.roles) > 1 or len(text) > CHARS
     return Summary(
         text[: CHARS - 4] + " ..." if len(text) > CHARS else text + (" ..." if more else ""),

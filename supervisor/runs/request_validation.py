@@ -12,6 +12,7 @@ import msgspec
 
 from ...protocol.api.requests import MAX_BULK, BulkReqId, RunMany, RunSpec
 from ...protocol.errors import Refusal
+from ...protocol.jobs import debugging
 from ...protocol.launch.task_environment import APP_VERSION
 from ...schema import messages
 from .role_validation import MAX_VARIABLES, check_env, check_roles
@@ -153,7 +154,7 @@ def check_spec(
         {
             name: value
             for name, value in spec.env.items()
-            if spec.data is None or name != APP_VERSION
+            if name not in debugging.OPTIONS and (spec.data is None or name != APP_VERSION)
         }
     )
     if spec.roles:

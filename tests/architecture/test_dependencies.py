@@ -19,6 +19,8 @@ MODULES = {
     "prometheus-client": "prometheus_client",
     "pyyaml": "yaml",
 }
+#: Modules that jobs import from a folder of their own (agent/breakpoints/staged).
+STAGED = {"jobscribe_debugger", "jobscribe_pdb"}
 #: Declared for another package, which uses them if they are installed.
 INDIRECT = {"bcrypt"}
 #: Imported for the interface of a declared package, which requires them.
@@ -47,7 +49,9 @@ def imported(folders: Iterable[str]) -> dict[str, str]:
                     names = [node.module or ""]
                 for name in names:
                     found[name.partition(".")[0]] = str(path.relative_to(ROOT))
-    return {m: f for m, f in found.items() if m not in sys.stdlib_module_names | {"jobscribe"}}
+    return {
+        m: f for m, f in found.items() if m not in sys.stdlib_module_names | STAGED | {"jobscribe"}
+    }
 
 
 def test_the_agent_imports_exactly_the_packages_that_it_declares() -> None:

@@ -9,8 +9,19 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from debugging_user import Debugger, waiting_stop
 from docker_hosts import UNIX_USERS, Host, Hosts, Sites
-from supervisor_process import PYTHON_PATH, SupervisorProcess, shell, until
+from supervisor_process import (
+    PYTHON_PATH,
+    UID,
+    SupervisorProcess,
+    jid_of,
+    shell,
+    spec,
+    until,
+)
+
+from jobscribe.client import Client
 
 
 def cli(site: SupervisorProcess, *args: str, code: int = 0) -> str:
@@ -107,3 +118,19 @@ def test_a_plain_run_is_in_a_container_and_nothing_is_left(
     assert pool.hosts["a"].containers("jobscribe.part=agent", running=True) == [
         f"srj-s-{run['uid']}"
     ]
+
+
+def test_a_breakpoint_in_a_container_without_a_network_is_reached(
+    docker_site: SupervisorProcess,
+) -> None:
+    """The image's Python runs the job; the agent in the same container reaches its socket."""
+    text = "y = 6\nbreakpoint()\nprint('result', y)"
+    run = spec(["python3", "-c", text], env={"JOBSCRIBE_DEBUG": "breakpoint"})
+    docker_site.submit(run)
+    with Client.from_root(docker_site.root, uid=UID) as client:
+        debugger = Debugger(client, waiting_stop(client, jid_of(run)))
+        debugger.until("prompt")
+        debugger.type("y = 7")
+        debugger.type("c", "end")
+    assert docker_site.wait(run)["exit"]["code"] == 0
+    assert docker_site.output(run).body == b"result 7\n"

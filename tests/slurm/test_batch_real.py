@@ -3,8 +3,10 @@ jobs is queried directly.
 """
 
 import asyncio
+import json
 import os
 import pwd
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -16,13 +18,22 @@ from engine_scripts import CALL_SECS
 from slurm_cluster import Slurm
 
 from jobscribe.agent.batch.controller import BatchController
+from jobscribe.agent.breakpoints.sessions import Sessions
 from jobscribe.agent.files.output_reader import Evidence
 from jobscribe.agent.host.login_environment import LoginEnvironment
 from jobscribe.protocol.clusters.batch import BatchRequest, BatchState
 from jobscribe.protocol.clusters.cluster import Cluster
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.redaction import Redactor
-from jobscribe.protocol.wire.messages import Execution, Shared, TaskSpec
+from jobscribe.protocol.wire.messages import (
+    AttachDebugger,
+    DebuggerIo,
+    Execution,
+    ListStops,
+    Shared,
+    Stops,
+    TaskSpec,
+)
 from jobscribe.runtime.log.logger import Direct, Log
 
 WISHES = BatchRequest(partition="batch", memory_mb=50)
@@ -260,3 +271,46 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:
         return b""
+
+
+async def test_a_breakpoint_on_a_node_is_reached_by_a_step_of_its_job(batch_site: Ground) -> None:
+    """The socket is on the node; the agent, on the login node, is not."""
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    program = "y = 6\nbreakpoint()\nprint('result', y, flush=True)"
+    batch.launch(
+        token,
+        batch_site.spec(
+            f'exec {sys.executable} -c "{program}"', env={"JOBSCRIBE_DEBUG": "breakpoint"}
+        ),
+    )
+    log = Log("agent", Redactor(), Direct())
+    sessions = Sessions(batch_site.folder / "run", log, batch.command_environment)
+    asked = ListStops(op_id="o" * 32, tokens=(token,))
+
+    async def look() -> tuple[Stops, ...]:
+        found = await sessions.answer(asked)
+        assert isinstance(found, Stops)
+        return (found,) if found.found else ()
+
+    deadline = time.monotonic() + CALL_SECS
+    while not (stops := await look()):
+        assert time.monotonic() < deadline, batch_site.said[-4:]
+        await asyncio.sleep(0.05)
+    _, stop = stops[0].found[0]
+    assert (stop.kind, stop.line) == ("breakpoint", 2)
+    await sessions.answer(
+        AttachDebugger(op_id="o" * 32, token=token, name=stop.name, session="s" * 32)
+    )
+    for line in ("y = 7", "c"):
+        await sessions.answer(
+            DebuggerIo(
+                op_id="o" * 32,
+                session="s" * 32,
+                data=json.dumps({"line": line}).encode() + b"\n",
+            )
+        )
+    end = await batch_site.ended(token)
+    sessions.close("the test ends")
+    assert end.exit is not None and end.exit.code == 0
+    assert batch_site.evidence(token, "stdout.log").read_text() == "result 7\n"

@@ -1,8 +1,17 @@
-"""Agents: their states and logs, and requests to stop one."""
+"""Agents: their states and logs, requests to stop one, and debuggers of jobs behind them."""
 
 from typing import Any
 
-from ....protocol.api.requests import AgentList, AgentLogs, AgentStop
+from ....protocol.api.requests import (
+    AgentList,
+    AgentLogs,
+    AgentStop,
+    DebugAttach,
+    DebugIo,
+    DebugList,
+)
+from ....protocol.errors import Refusal
+from ...agents.debugging import Debugging
 from ...agents.logs import AgentLogReader
 from ..transport.request_handler import Handler
 
@@ -39,3 +48,23 @@ async def agent_logs(h: Handler) -> Any:
 
 def _books(h: Handler) -> AgentLogReader:
     return AgentLogReader(h.runs, h.runs.outputs.hub)
+
+
+async def debug_list(h: Handler) -> Any:
+    return await _debugging(h).stops(h.parsed(DebugList))
+
+
+async def debug_attach(h: Handler) -> Any:
+    request: DebugAttach = h.parsed(DebugAttach)
+    h.log_call("debugAttach", request.compute_jid, request.uid, jid=request.compute_jid)
+    return await _debugging(h).attach(request, h.principal, h.request.remote_ip or "")
+
+
+async def debug_io(h: Handler) -> Any:
+    return await _debugging(h).io(h.parsed(DebugIo))
+
+
+def _debugging(h: Handler) -> Debugging:
+    if h.services.debugging is None:
+        raise Refusal("forbidden", "remote debugging is turned off at this site")
+    return h.services.debugging

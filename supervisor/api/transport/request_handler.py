@@ -28,6 +28,7 @@ from ...access.authentication import Access
 from ...access.device_logins import DeviceLogins
 from ...access.principal import Principal, RouteScope
 from ...agents.calls import Calls
+from ...agents.debugging import Debugging
 from ...clusters.inventory import ClusterInventory
 from ...clusters.sign_in import SignIns
 from ...files.disk_usage import DiskUsage
@@ -81,6 +82,7 @@ class ApiContext(NamedTuple):
     log_compaction: LogCompaction | None = None
     disk: DiskUsage | None = None
     device_logins: DeviceLogins | None = None
+    debugging: Debugging | None = None
 
 
 class Sink(Protocol):

@@ -24,6 +24,7 @@ from ....protocol.wire.messages import (
     Alive,
     CallReply,
     ClusterReport,
+    DebuggerOutput,
     Execution,
     FileChunk,
     FileDigest,
@@ -36,6 +37,7 @@ from ....protocol.wire.messages import (
     RunStatusUpdate,
     Samples,
     Snapshot,
+    Stops,
 )
 from ..agents import lifecycle
 from ..interface import timers
@@ -96,6 +98,8 @@ def message_received(tx: Transaction, input_: AgentMessage) -> None:
             | FileChunk()
             | FileDigest()
             | FileList()
+            | Stops()
+            | DebuggerOutput()
             | RunReport()
             | Samples()
             | ClusterReport()

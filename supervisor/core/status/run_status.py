@@ -11,6 +11,7 @@ from ....db.records.job_record import roles, usage
 from ....diagnosis.causes import QueueState
 from ....protocol.clusters.batch import BatchState
 from ....protocol.ids import AgentKey, AgentKind
+from ....protocol.jobs import debugging
 from ....protocol.jobs.status import ACTIVE, PENDING, PURGED, RUNNING
 from ..interface.inputs import Now
 from ..resources import concurrency_limits, gang_allocator, host_selection, unschedulable
@@ -136,6 +137,11 @@ def _current(
             "note": run.late_stop.note,
             "reason": run.late_stop.reason,
         }
+    option = (
+        debugging.of_envs((run.spec.env, *(r.env for r in run.spec.roles))) if run.busy else None
+    )
+    if option is not None:
+        reply["debugging"] = debugging.warning(option)
     report = batch_status.last_report(world, run)
     if report is not None:
         reply["batch"] = msgspec.to_builtins(report)

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, settings
 
 from jobscribe.protocol.clusters.batch import BatchRequest, BatchState, ClusterStatus, Partition
 from jobscribe.protocol.ids import AgentKey, Token
+from jobscribe.protocol.jobs.debugging import Stop
 from jobscribe.protocol.jobs.exit_info import ExitFacts, ExitInfo
 from jobscribe.protocol.wire import messages as m
 
@@ -198,6 +199,11 @@ def samples() -> dict[str, tuple[m.Direction, Any]]:
             finish=True,
             replace=True,
         ),
+        m.ListStops(op_id=OP_ID, tokens=(TOKEN,)),
+        m.AttachDebugger(op_id=OP_ID, token=TOKEN, name="4711-1", session=OP_ID),
+        m.DebuggerIo(
+            op_id=OP_ID, session=OP_ID, data=b"{}\n", limit=65536, wait_secs=10.0, close=True
+        ),
         m.Kill(reason="idle", stop_jobs=True),
     ]
     to_supervisor = [
@@ -230,6 +236,30 @@ def samples() -> dict[str, tuple[m.Direction, Any]]:
             mtime_ns=1_700_000_000_000_000_001,
         ),
         m.FileChunk(op_id=OP_ID, data=b"\x00\xff", size=2**41, mtime_ns=1_700_000_000_000_000_001),
+        m.Stops(
+            op_id=OP_ID,
+            found=(
+                (
+                    TOKEN,
+                    Stop(
+                        id="0a0b0c0d",
+                        name="4711-1",
+                        kind="error",
+                        file="/r/train.py",
+                        line=12,
+                        function="step",
+                        error="ValueError: x",
+                        host="n1",
+                        pid=4711,
+                        since=1_700_000_000.5,
+                        until=1_700_001_800.5,
+                        attached=True,
+                    ),
+                ),
+            ),
+            more=True,
+        ),
+        m.DebuggerOutput(op_id=OP_ID, data=b"{}\n", end=True, reason="detached"),
         m.RunReport(
             token=TOKEN, report={"frameCount": 7, "percentComplete": 12.5}, at=1_700_000_001.5
         ),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from jobscribe.protocol.clusters.batch import BatchRequest, BatchState, ClusterStatus, Partition
 from jobscribe.protocol.ids import AgentKey, Token
+from jobscribe.protocol.jobs.debugging import Stop
 from jobscribe.protocol.jobs.exit_info import ExitFacts, ExitInfo
 from jobscribe.protocol.wire import messages as m
 from jobscribe.protocol.wire.codec import (
@@ -42,6 +43,21 @@ names = st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,20}", fullmatch=True)
 jids = st.builds(lambda u, s, c: f"{u}-{s}-{c}", uids, uids, names)
 tokens = st.builds(
     Token, jids, st.integers(1, 2**53), st.integers(1, 1_000_000), names, st.integers(0, 1_000_000)
+)
+stops = st.builds(
+    Stop,
+    id=text,
+    name=text,
+    kind=st.sampled_from(["breakpoint", "error"]),
+    file=text,
+    line=st.integers(0, 2**31),
+    function=text,
+    error=text,
+    host=text,
+    pid=st.integers(0, 2**31),
+    since=st.floats(0, 1e11),
+    until=st.floats(0, 1e11),
+    attached=st.booleans(),
 )
 keys = st.builds(
     AgentKey, st.just("local"), st.sampled_from(["sequential", "parallel"]), uids, st.just("host")
@@ -296,6 +312,34 @@ ARBITRARY: dict[type, st.SearchStrategy[Any]] = {
         data=st.none() | st.binary(max_size=200),
         finish=st.booleans(),
         replace=st.booleans(),
+    ),
+    m.ListStops: st.builds(
+        m.ListStops, op_id=op_ids, tokens=st.lists(tokens, max_size=3).map(tuple)
+    ),
+    m.AttachDebugger: st.builds(
+        m.AttachDebugger, op_id=op_ids, token=tokens, name=st.just("12-1"), session=op_ids
+    ),
+    m.DebuggerIo: st.builds(
+        m.DebuggerIo,
+        op_id=op_ids,
+        session=op_ids,
+        data=st.binary(max_size=200),
+        limit=st.integers(0, m.DEBUGGER_BYTES),
+        wait_secs=st.floats(0, 60),
+        close=st.booleans(),
+    ),
+    m.Stops: st.builds(
+        m.Stops,
+        op_id=op_ids,
+        found=st.lists(st.tuples(tokens, stops), max_size=2).map(tuple),
+        more=st.booleans(),
+    ),
+    m.DebuggerOutput: st.builds(
+        m.DebuggerOutput,
+        op_id=op_ids,
+        data=st.binary(max_size=200),
+        end=st.booleans(),
+        reason=text,
     ),
     m.KeepFile: st.builds(
         m.KeepFile,

@@ -1,0 +1,1 @@
+"""Remote breakpoints: the hook in jobs, and the relay between it and the supervisor."""

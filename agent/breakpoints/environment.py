@@ -1,0 +1,78 @@
+"""The environment of a job with remote debugging, and the modules that it needs. Pure, except
+`stage`.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from ...protocol.jobs import debugging
+from ...protocol.wire.messages import TaskSpec
+from ...runtime.execution.folder import write
+
+#: The folder of the hook, in this package; and its name in the evidence of a task.
+STAGED = Path(__file__).parent / "staged"
+_COPY, _SOCKETS = "debugger", "debug"
+_MODULES = ("jobscribe_debugger.py", "jobscribe_pdb.py", "on_error/sitecustomize.py")
+_PATH = "PYTHONPATH"
+#: Puts folders in front of the PYTHONPATH that the node has, then becomes the command.
+_IN_FRONT = 'PYTHONPATH="$0${PYTHONPATH:+:$PYTHONPATH}"; export PYTHONPATH; exec "$@"'
+
+
+def with_debugger(spec: TaskSpec, below: Mapping[str, str], evidence: object) -> TaskSpec:
+    """Return the task with the hook, if its run has remote debugging.
+
+    below: the environment below that of the task. evidence: its folder, for sockets.
+    """
+    folders = _folders(spec, STAGED)
+    if folders is None:
+        return spec
+    path = ":".join([folders, *filter(None, [spec.env.get(_PATH) or below.get(_PATH)])])
+    return _with_variables(spec, evidence, {_PATH: path})
+
+
+def stage(spec: TaskSpec, evidence: str) -> TaskSpec:
+    """Return the task with the hook for another machine, which shares the evidence only: copy the
+    modules to the evidence. Raises OSError.
+    """
+    folders = _folders(spec, Path(evidence) / _COPY)
+    if folders is None:
+        return spec
+    for name in _MODULES:
+        target = Path(evidence) / _COPY / name
+        target.parent.mkdir(0o700, parents=True, exist_ok=True)
+        write(str(target), (STAGED / name).read_bytes())
+    if own := spec.env.get(_PATH):
+        return _with_variables(spec, evidence, {_PATH: f"{folders}:{own}"})
+    spec = _with_variables(spec, evidence, {})
+    return msgspec.structs.replace(spec, wrap=("/bin/sh", "-c", _IN_FRONT, folders, *spec.wrap))
+
+
+def sockets(evidence: str | os.PathLike[str]) -> str:
+    """Return the folder of the sockets of a task."""
+    return os.path.join(evidence, _SOCKETS)
+
+
+def relay_script(evidence: str | os.PathLike[str]) -> str:
+    """Return the copied module that relays bytes on a node."""
+    return os.path.join(evidence, _COPY, _MODULES[0])
+
+
+def _folders(spec: TaskSpec, hook: Path) -> str | None:
+    option = debugging.option(spec.env)
+    if option is None:
+        return None
+    return f"{hook / 'on_error'}:{hook}" if option.mode == "on-error" else str(hook)
+
+
+def _with_variables(spec: TaskSpec, evidence: object, more: Mapping[str, str]) -> TaskSpec:
+    variables = {
+        debugging.HOOK: "jobscribe_debugger.set_trace",
+        debugging.FOLDER: sockets(str(evidence)),
+        debugging.SECS_VARIABLE: spec.env.get(
+            debugging.SECS_VARIABLE, f"{debugging.DEFAULT_SECS:g}"
+        ),
+    }
+    return msgspec.structs.replace(spec, env={**spec.env, **variables, **more})

@@ -1,0 +1,273 @@
+"""Sessions between users and stopped jobs: bytes from the supervisor's messages to a debugger's unix
+socket and back. Nothing listens on the network.
+
+A session has no state that matters: if it is lost with its agent or supervisor, the job waits for
+the next one until its time is over. Output that the user does not read stays in the job's socket,
+so a flood needs no memory here.
+"""
+
+import asyncio
+import contextlib
+import os
+import re
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from signal import Signals
+
+from ...protocol.errors import Refusal
+from ...protocol.ids import Token, execution_log_ids
+from ...protocol.jobs.debugging import Stop
+from ...protocol.wire.messages import (
+    DEBUGGER_BYTES,
+    AttachDebugger,
+    DebuggerIo,
+    DebuggerOutput,
+    ListStops,
+    Stops,
+)
+from ...runtime.child_processes import close_pipes, signal_group
+from ...runtime.log.logger import Log
+from . import records
+from .environment import relay_script, sockets
+from .records import Record
+
+#: Sessions of one agent, and stops in one answer.
+MOST_SESSIONS, MOST_STOPS = 32, 500
+#: A session ends when its user asks for nothing for this time; a debugger has this long to answer
+#: the connection, and to take input (seconds).
+LEASE_SECS, HELLO_SECS, INPUT_SECS = 30.0, 20.0, 10.0
+_GONE_SECS = 1.0
+_JOB, _NODE = re.compile(r"[0-9_+]{1,32}\Z"), re.compile(r"[A-Za-z0-9._-]{1,255}\Z")
+#: Runs the relay with the job's Python, or else with one on the node's PATH.
+_ON_NODE = (
+    'for p in "$1" python3; do command -v "$p" >/dev/null 2>&1 && exec "$p" -I "$2" "$3" "$4"; done; '
+    "echo 'there is no Python on the node' >&2; exit 127"
+)
+_NOT_WAITING = "it does not wait for a debugger any more; 'jobscribe debug list' shows what does"
+
+
+class Session:
+    """One user and one debugger."""
+
+    def __init__(
+        self,
+        token: Token,
+        name: str,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        process: Process | None,
+    ) -> None:
+        self.token, self.name = token, name
+        self._reader, self._writer, self._process = reader, writer, process
+        self._first, self._reading = b"", False
+        self.lease: asyncio.TimerHandle | None = None
+
+    async def greeted(self) -> bool:
+        """Return whether the debugger has accepted the connection, which it says by output."""
+        with contextlib.suppress(TimeoutError, OSError):
+            async with asyncio.timeout(HELLO_SECS):
+                self._first = await self._reader.read(DEBUGGER_BYTES)
+        return bool(self._first)
+
+    async def trouble(self) -> str:
+        """Return what the relay on the node said before it ended."""
+        if self._process is None or self._process.stderr is None:
+            return ""
+        with contextlib.suppress(TimeoutError, OSError):
+            async with asyncio.timeout(_GONE_SECS):
+                return (await self._process.stderr.read(2000)).decode("utf-8", "replace").strip()
+        return ""
+
+    async def write(self, data: bytes) -> None:
+        """Raises OSError, TimeoutError."""
+        self._writer.write(data)
+        async with asyncio.timeout(INPUT_SECS):
+            await self._writer.drain()
+
+    async def read(self, limit: int, secs: float) -> bytes | None:
+        """Return output; nothing if there is none in time, None at the end."""
+        if self._reading:
+            raise Refusal("conflict", "this session is being read already")
+        if self._first:
+            data, self._first = self._first[:limit], self._first[limit:]
+            return data
+        self._reading = True
+        try:
+            async with asyncio.timeout(secs):
+                return await self._reader.read(limit) or None
+        except TimeoutError:
+            return b""
+        except OSError:
+            return None
+        finally:
+            self._reading = False
+
+    def close(self) -> None:
+        """Close the connection. The job waits for another one."""
+        if self.lease is not None:
+            self.lease.cancel()
+        self._writer.close()
+        if self._process is not None:
+            signal_group(self._process, Signals.SIGKILL)
+            close_pipes(self._process)
+
+
+class Sessions:
+    """All sessions of one agent.
+
+    folder: parent of the evidence folders. environment: for commands of the batch scheduler, which
+    starts the jobs; None if the keeper does.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        log: Log,
+        environment: Callable[[], Mapping[str, str]] | None = None,
+    ) -> None:
+        self._folder, self._log, self._environment = folder, log, environment
+        self._sessions: dict[str, Session] = {}
+        self._attaching: set[tuple[Token, str]] = set()
+
+    async def answer(self, op: ListStops | AttachDebugger | DebuggerIo) -> Stops | DebuggerOutput:
+        """Raises Refusal."""
+        match op:
+            case ListStops():
+                return await asyncio.to_thread(self._list, op)
+            case AttachDebugger():
+                return await self._attach(op)
+            case DebuggerIo():
+                return await self._relay(op)
+
+    def close(self, why: str) -> None:
+        """End all sessions: their users cannot be reached."""
+        for id_ in list(self._sessions):
+            self._end(id_, why)
+
+    # ---- inside
+
+    def _list(self, op: ListStops) -> Stops:
+        found: list[tuple[Token, Stop]] = []
+        for token in op.tokens:
+            for stop in records.stops(sockets(self._folder / token.name), token):
+                if len(found) == MOST_STOPS:
+                    return Stops(op_id=op.op_id, found=tuple(found), more=True)
+                found.append((token, stop))
+        return Stops(op_id=op.op_id, found=tuple(found))
+
+    async def _attach(self, op: AttachDebugger) -> DebuggerOutput:
+        place = (op.token, op.name)
+        taken = place in self._attaching or any(
+            (s.token, s.name) == place for s in self._sessions.values()
+        )
+        if taken:
+            raise Refusal(
+                "debuggerTaken", "another session is attached to it; one at a time is possible"
+            )
+        if len(self._sessions) + len(self._attaching) >= MOST_SESSIONS:
+            raise Refusal(
+                "tooManyRequests", f"the agent has {MOST_SESSIONS} debugging sessions already"
+            )
+        self._attaching.add(place)
+        try:
+            session = await self._connected(op)
+        finally:
+            self._attaching.discard(place)
+        self._sessions[op.session] = session
+        self._extend(op.session)
+        self._log.bound(**execution_log_ids(op.token))("debugger session {} begins", op.name)
+        return DebuggerOutput(op_id=op.op_id)
+
+    async def _connected(self, op: AttachDebugger) -> Session:
+        evidence = self._folder / op.token.name
+        folder = sockets(evidence)
+        record = await asyncio.to_thread(records.find, folder, op.name)
+        if record is None:
+            raise Refusal("notFound", _NOT_WAITING)
+        try:
+            if self._environment is None:
+                session = await _direct(op, record)
+            else:
+                session = await self._on_node(op, record, relay_script(evidence))
+        except (OSError, ValueError) as e:
+            reason = getattr(e, "strerror", None) or str(e)
+            raise Refusal("notFound", f"{_NOT_WAITING} ({reason})") from None
+        if not await session.greeted():
+            said = await session.trouble()
+            session.close()
+            raise Refusal("notFound", f"{_NOT_WAITING}{f' ({said[:500]})' if said else ''}")
+        return session
+
+    async def _on_node(self, op: AttachDebugger, record: Record, script: str) -> Session:
+        """Reach the socket by a step of the batch job on the node of the process."""
+        assert self._environment is not None
+        if not _JOB.match(record.slurm_job) or not _NODE.match(record.node):
+            raise Refusal("notHere", "its record names no job of Slurm and no node to reach it by")
+        process = await asyncio.create_subprocess_exec(
+            "srun",
+            f"--jobid={record.slurm_job}",
+            "--overlap",
+            "--ntasks=1",
+            "--nodes=1",
+            f"--nodelist={record.node}",
+            "--unbuffered",
+            *("/bin/sh", "-c", _ON_NODE, "sh", record.python, script, record.folder, op.name),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            cwd="/",
+            env=dict(self._environment()),
+            start_new_session=True,
+            limit=DEBUGGER_BYTES,
+        )
+        assert process.stdin is not None and process.stdout is not None
+        return Session(op.token, op.name, process.stdout, process.stdin, process)
+
+    async def _relay(self, op: DebuggerIo) -> DebuggerOutput:
+        session = self._sessions.get(op.session)
+        if session is None:
+            return DebuggerOutput(op_id=op.op_id, end=True, reason="the session is over")
+        if op.close:
+            self._end(op.session, "its user left")
+            return DebuggerOutput(op_id=op.op_id, end=True, reason="detached")
+        self._extend(op.session)
+        try:
+            if op.data:
+                await session.write(op.data)
+            data = await session.read(op.limit, op.wait_secs) if op.limit else b""
+        except (OSError, TimeoutError):
+            data = None
+        if op.session in self._sessions:
+            self._extend(op.session)
+        if data is None:
+            self._end(op.session, "the debugger has ended")
+            return DebuggerOutput(op_id=op.op_id, end=True, reason="the debugger has ended")
+        return DebuggerOutput(op_id=op.op_id, data=data)
+
+    def _extend(self, id_: str) -> None:
+        session = self._sessions[id_]
+        if session.lease is not None:
+            session.lease.cancel()
+        session.lease = asyncio.get_running_loop().call_later(
+            LEASE_SECS, self._end, id_, "its user is gone"
+        )
+
+    def _end(self, id_: str, why: str) -> None:
+        session = self._sessions.pop(id_, None)
+        if session is not None:
+            session.close()
+            self._log.bound(**execution_log_ids(session.token))(
+                "debugger session {} ends: {}", session.name, why
+            )
+
+
+async def _direct(op: AttachDebugger, record: Record) -> Session:
+    """Connect on this machine. The path is short, whatever that of the folder is. Raises OSError."""
+    folder = os.open(record.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        path = f"/proc/self/fd/{folder}/{op.name}.sock"
+        reader, writer = await asyncio.open_unix_connection(path, limit=DEBUGGER_BYTES)
+    finally:
+        os.close(folder)
+    return Session(op.token, op.name, reader, writer, None)

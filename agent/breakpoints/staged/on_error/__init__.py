@@ -1,0 +1,1 @@
+"""The first folder in the PYTHONPATH of jobs with post-mortem debugging."""

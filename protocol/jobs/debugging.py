@@ -1,0 +1,103 @@
+"""The variables of a run that turn remote debugging on, and the stops that its jobs report. Pure.
+
+A run has no field for this: as variables, the option reaches jobs of all kinds, is part of the hash
+of a run, and is ignored by agents of earlier versions.
+"""
+
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from typing import Literal
+
+import msgspec
+
+from ..errors import Refusal
+from ..ids import Token
+
+#: Variables of a run's `env`.
+VARIABLE, SECS_VARIABLE = "JOBSCRIBE_DEBUG", "JOBSCRIBE_DEBUG_SECS"
+OPTIONS = frozenset((VARIABLE, SECS_VARIABLE))
+#: Variables of a job for `agent/debugging/staged`.
+HOOK, FOLDER = "PYTHONBREAKPOINT", "JOBSCRIBE_DEBUG_DIR"
+Mode = Literal["breakpoint", "on-error"]
+MODES: tuple[Mode, ...] = ("breakpoint", "on-error")
+#: How long a stopped job waits by default.
+DEFAULT_SECS = 1800.0
+
+
+class DebugOption(msgspec.Struct, frozen=True):
+    """mode: `on-error` stops at uncaught exceptions, too. secs: how long a stopped job waits."""
+
+    mode: Mode
+    secs: float
+
+
+class Stop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """A process of a job that waits for a debugger, as it describes itself.
+
+    id: what users type. name: of its socket. kind: `breakpoint` or `error`. since, until: unix
+    seconds. attached: a user is there.
+    """
+
+    id: str
+    name: str
+    kind: Literal["breakpoint", "error"]
+    file: str
+    line: int
+    function: str
+    error: str = ""
+    host: str
+    pid: int
+    since: float
+    until: float
+    attached: bool
+
+
+def option(env: Mapping[str, str]) -> DebugOption | None:
+    """Return the debugging option of a run; None without one, or with an invalid one."""
+    mode = next((m for m in MODES if m == env.get(VARIABLE)), None)
+    try:
+        secs = float(env.get(SECS_VARIABLE, DEFAULT_SECS))
+    except ValueError:
+        return None
+    return None if mode is None or not 0 < secs < 10**9 else DebugOption(mode, secs)
+
+
+def of_envs(envs: Iterable[Mapping[str, str]]) -> DebugOption | None:
+    """Return the option of a run. envs: of the run and of its roles."""
+    return next(filter(None, map(option, envs)), None)
+
+
+def warning(found: DebugOption) -> str:
+    """Return what everybody who looks at the run is told."""
+    where = "breakpoints" if found.mode == "breakpoint" else "breakpoints and uncaught exceptions"
+    return (
+        f"remote debugging is on: processes stop at {where}, up to {found.secs:g} s each, while its"
+        " time limit goes on ('jobscribe debug list')"
+    )
+
+
+def check(env: Mapping[str, str], *, allowed: bool, most_secs: float) -> None:
+    """Check the debugging option of a run. Raises Refusal (badRequest, forbidden)."""
+    if VARIABLE not in env:
+        return
+    found = option(env)
+    if found is None:
+        raise Refusal(
+            "badRequest",
+            f"{VARIABLE} is one of: {', '.join(MODES)}; {SECS_VARIABLE} is a number of seconds",
+        )
+    if not allowed:
+        raise Refusal(
+            "forbidden",
+            "remote debugging is turned off at this site (debugger.allowed); submit the run without --debug",
+        )
+    if found.secs > most_secs:
+        raise Refusal(
+            "badRequest",
+            f"a stopped job may wait for {most_secs:g} s at most at this site, not {found.secs:g} s; give a shorter --debug-ttl",
+        )
+
+
+def stop_id(token: Token, name: str) -> str:
+    """Return the id of a stop. The process computes the same one."""
+    return sha256(f"{token} {name}".encode()).hexdigest()[:8]

@@ -1,0 +1,125 @@
+"""A job stops at a breakpoint; its user debugs it from elsewhere, through supervisor and agent."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from debugging_user import Debugger, waiting_stop
+from supervisor_process import UID, SupervisorProcess, jid_of, shell, spec
+
+from jobscribe.client import Client, ClientError
+
+pytestmark = pytest.mark.process
+
+OTHER = "SystemU2"
+PROGRAM = """
+def f(x):
+    y = 2 * x
+    breakpoint()
+    return y + 1
+print(f(3), flush=True)
+raise ValueError("unlucky")
+"""
+
+
+def _listeners(*pids: int) -> set[str]:
+    """Return the inodes of the TCP sockets at which these processes listen."""
+    lines = Path("/proc/net/tcp").read_text() + Path("/proc/net/tcp6").read_text()
+    rows = [line.split() for line in lines.splitlines()]
+    listening = {row[9] for row in rows if row[3] == "0A"}
+    held = {os.readlink(fd) for pid in pids for fd in Path(f"/proc/{pid}/fd").iterdir()}
+    return {inode for inode in listening if f"socket:[{inode}]" in held}
+
+
+def _submit(site: SupervisorProcess, text: str = PROGRAM, **env: str) -> dict[str, Any]:
+    run = spec([sys.executable, "-c", text], env={"JOBSCRIBE_DEBUG": "breakpoint", **env})
+    site.submit(run)
+    return run
+
+
+@pytest.fixture
+def client(site: SupervisorProcess) -> Iterator[Client]:
+    """A user of the site. It reads the address again after a restart."""
+    with Client.from_root(site.root, uid=UID) as out:
+        yield out
+
+
+def test_a_job_is_debugged_while_supervisor_and_agent_are_killed(
+    site: SupervisorProcess, client: Client
+) -> None:
+    """Values are shown and changed; the exit stays that of the exception; nothing else listens."""
+    run = _submit(site, JOBSCRIBE_DEBUG="on-error")
+    jid = jid_of(run)
+    stop = waiting_stop(client, jid)
+    assert (stop["kind"], stop["line"], stop["function"]) == ("breakpoint", 4, "f")
+    assert "remote debugging is on" in site.status(run)["debugging"]
+    assert any("remote debugging is on" in line for line in client.why(jid)["evidence"])
+
+    first = Debugger(client, stop)
+    first.until("prompt")
+    assert first.type("p y") == "6\n"
+    assert _listeners(stop["pid"], site.agent_pid()) == set()
+    assert _listeners(site.pid) != set()  # it is seen if there is one
+    with pytest.raises(ClientError, match="another session is attached"):
+        client.debug_attach(jid, stop["id"])
+    with pytest.raises(ClientError) as hidden, Client.from_root(site.root, uid=OTHER) as other:
+        other.debug_io(first.session, limit=1)
+    assert hidden.value.code == "notFound"
+
+    folder = next(site.root.glob("agent/*/run/*/debug"))
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert [p.stat().st_mode & 0o777 for p in folder.iterdir() if p.suffix == ".json"] == [0o600]
+
+    site.kill(site.agent_pid())
+    stop = waiting_stop(client, jid)
+    site.stop(signal.SIGKILL)
+    site.start()
+    second = Debugger(client, waiting_stop(client, jid))
+    second.until("prompt")
+    second.type("y = 100")
+    assert "ValueError" in second.type("c")  # it stops again at the exception
+    second.type("c", "end")
+    second.close()
+    ended = site.wait(run)
+    assert ended["exit"]["code"] == 1
+    assert site.output(run).body == b"101\n"
+    assert "ValueError: unlucky" in next(folder.glob("traceback-*.txt")).read_text()
+    assert not [p for p in folder.iterdir() if p.suffix in (".json", ".sock")]
+    actions = [event["event"]["action"] for event in site.post("audit")["events"]]
+    assert actions.count("debug-attach") == 3 and actions.count("debug-detach") >= 2, actions
+
+
+def test_a_job_that_nobody_debugs_continues_and_output_is_bounded(
+    site: SupervisorProcess, client: Client
+) -> None:
+    run = _submit(site, JOBSCRIBE_DEBUG_SECS="0.2")
+    ended = site.wait(run)
+    assert ended["exit"]["code"] == 1 and site.output(run).body == b"7\n"
+    assert b"nobody attached within 0.2 s" in site.output(run, "stderr").body
+
+    flood = _submit(site, "x = 'y' * 10_000_000\nbreakpoint()\nprint('over')")
+    debugger = Debugger(client, waiting_stop(client, jid_of(flood)))
+    debugger.until("prompt")
+    assert len(debugger.type("p x")) < 2_000_000
+    client.debug_io(debugger.session, close=True)
+    again = Debugger(client, waiting_stop(client, jid_of(flood)))
+    again.until("prompt")
+    again.type("c", "end")
+    assert site.wait(flood)["exit"]["code"] == 0
+    assert client.debug_list() == {"stops": [], "notes": []}
+
+
+def test_an_operator_turns_remote_debugging_off(
+    make_site: Callable[..., SupervisorProcess],
+) -> None:
+    site = make_site("debugger.allowed=no")
+    site.start()
+    run = shell("true", env={"JOBSCRIBE_DEBUG": "breakpoint"})
+    body = json.dumps({"reqId": "a" * 12, "run": run}).encode()
+    answer = site.ask("POST", "/api/run-simulation", body)
+    assert answer.code == 403 and "turned off" in answer.json()["error"], answer
