@@ -245,6 +245,26 @@ class AsyncClient:
             operations.state(for_user(requests.run_release, jid, serial, role, index))
         )
 
+    async def debug_list(self, jid: str | None = None) -> dict[str, Any]:
+        """Return the processes that wait for a debugger, of all jobs or of one."""
+        return await self._do(for_user(requests.debug_list, jid))
+
+    async def debug_attach(self, jid: str, id_: str) -> dict[str, Any]:
+        """Begin a session with the stop of this id. Returns {"session", "stop"}."""
+        return await self._do(operations.debug_attach(jid, id_))
+
+    async def debug_io(
+        self,
+        session: str,
+        data: str = "",
+        *,
+        limit: int = 0,
+        wait_secs: float = 0.0,
+        close: bool = False,
+    ) -> dict[str, Any]:
+        """Send text to a debugger and read its output. Returns {"data", "end", "reason"}."""
+        return await self._do(operations.debug_io(session, data, limit, wait_secs, close))
+
     # ---- groups
 
     async def submit_array(
