@@ -96,6 +96,7 @@ from .runs.output_reader import OutputReader
 from .runs.port_leases import Leases
 from .runs.request_validation import MAX_BODY
 from .runs.service import RunService
+from .runs.why_facts import UserNames
 from .streams.live_updates import LiveUpdates
 from .tracing.id_lookup import Known
 from .usage.samples import UsageSamples
@@ -257,6 +258,8 @@ class _Supervisor:
             evidence_root=str(root / "agent"),
             container=self._driver_set.container,
             batch=self._clusters.asked,
+            names=UserNames(settings.server.uid_file, self._card.uid),
+            cluster_news=self._clusters.news,
         )
         self._live = LiveUpdates(self._run_service)
         self._progress.heard = self._live.progressed

@@ -10,6 +10,8 @@ from ..session.job_names import resolve_job
 from ..session.session import command, session
 
 _WIDTH = 9
+#: Number of the newest lines of output.
+_LAST = 10
 #: Causes with an actor: for these, the confidence "unknown" means that the actor is unknown.
 _WITH_ACTOR = ("killed", "terminated")
 #: Causes without information beyond the exit: only the exit table explains the exit.
@@ -44,7 +46,10 @@ def lines(jid: str, answer: dict[str, Any]) -> Iterator[str]:
         if failed
         else []
     )
-    for label, values in (*meaning, *_sections(answer)):
+    tries = [str(line) for line in answer.get("try") or []]
+    if tries:
+        yield f"  {'do':<{_WIDTH}}{tries[0]}"
+    for label, values in (*meaning, *_sections(answer, tries[1:])):
         for i, value in enumerate(values):
             yield f"  {label if i == 0 else '':<{_WIDTH}}{value}"
 
@@ -118,14 +123,38 @@ def _python(answer: dict[str, Any]) -> list[str]:
     return [str(line) if n == 0 else f"  {line}" for n, line in enumerate(fault or [])]
 
 
-def _sections(answer: dict[str, Any]) -> list[tuple[str, list[str]]]:
-    """Return (label, lines) in display order. Empty sections have no lines."""
+def _sections(answer: dict[str, Any], more: list[str]) -> list[tuple[str, list[str]]]:
+    """Return (label, lines) in display order. Empty sections have no lines. more: further advice."""
     return [
         ("evidence", list(answer.get("evidence") or [])),
-        ("not", list(answer.get("not") or [])),
+        ("not", [line] if (line := "; ".join(answer.get("not") or [])) else []),
         ("said", str(answer.get("terminationMessage") or "").splitlines()),
         ("python", _python(answer)),
-        ("last", str(answer.get("lastLines") or "").splitlines()),
-        ("logs", list(answer.get("logs") or [])),
-        ("try", list(answer.get("try") or [])),
+        ("last", _last_lines(answer)),
+        ("logs", paths(list(answer.get("logs") or []))),
+        ("also", more),
+    ]
+
+
+def _last_lines(answer: dict[str, Any]) -> list[str]:
+    """Return the newest lines of output, without a traceback that is shown in short."""
+    lines = str(answer.get("lastLines") or "").splitlines()
+    if answer.get("traceback"):
+        at = next((n for n, line in enumerate(lines) if line.startswith("Traceback (")), None)
+        lines = lines if at is None else lines[:at]
+    return lines[-_LAST:]
+
+
+def paths(files: list[str]) -> list[str]:
+    """Return one text for the files of each folder, which names the folder once.
+
+    Bash expands it: `FOLDER/{stderr.log,exit.json}`.
+    """
+    folders: dict[str, list[str]] = {}
+    for path in files:
+        folder, _, name = path.rpartition("/")
+        folders.setdefault(folder, []).append(name)
+    return [
+        f"{folder}/{names[0]}" if len(names) == 1 else f"{folder}/{{{','.join(names)}}}"
+        for folder, names in folders.items()
     ]

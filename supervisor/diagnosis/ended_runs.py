@@ -7,7 +7,7 @@ from ...db.events.state import Run
 from ...diagnosis import output_patterns
 from ...diagnosis.causes import CAUSES
 from ...diagnosis.classification import classify_run
-from ...diagnosis.exit_table import agrees
+from ...diagnosis.exit_table import Diagnosis, agrees
 from ...diagnosis.kill_attribution import NEAR, Classification, facts_of, killed_by, mib
 from ...protocol.clusters.batch import BatchState
 from ...protocol.jobs.exit_info import (
@@ -27,16 +27,21 @@ from .phrases import (
     add_diagnosis,
     dependency,
     exit_evidence,
+    several_tasks,
     utc,
     with_ids,
+    without_repeats,
 )
+from .sayings import saying, task_prefix
+from .surroundings import Surroundings
+from .usage_facts import reaction, used_and_limits
 
 #: Causes that are another time limit, such as the limit of CPU time (diagnosis.causes), exclude
 #: this cause.
 _TIME_LIMIT_OF_RUN = "the time limit of the run"
 
 
-def explain(answer: Answer, run: Run) -> None:
+def explain(answer: Answer, run: Run, about: Surroundings) -> None:
     """Fill the answer for an ended run."""
     exit_, jid = run.exit, answer["computeJid"]
     answer["reason"] = run.reason
@@ -58,19 +63,22 @@ def explain(answer: Answer, run: Run) -> None:
             if _exited_itself(exit_)
             else "and jobscribe recorded that before it stopped any process"
         )
-        answer["evidence"].append(f"{run.stop.by} requested its end at {utc(run.stop.at)}, {order}")
+        answer["evidence"].append(f"{about.named(run.stop.by)} requested its end at {utc(run.stop.at)}, {order}")
     if (late := run.late_stop) is not None:
-        request = f"{late.by} requested its end ({late.reason}{f': {late.note}' if late.note else ''}) at {utc(late.at)}"
+        request = f"{about.named(late.by)} requested its end ({late.reason}{f': {late.note}' if late.note else ''}) at {utc(late.at)}"
         answer["evidence"].append(
             f"{request}, after its command had ended; the result did not change"
         )
     if exit_ is not None:
+        python = answer["traceback"]
+        answer["evidence"] += reaction(run, exit_)
+        answer["evidence"] += used_and_limits(run, exit_, found, python["last"] if python else "")
         _add_measurements(answer, exit_)
-    add_attempts(answer, run)
+    add_attempts(answer, run, about.named)
     if run.started_at is None and run.status != COMPLETED:
         answer["evidence"].append("it never ran, so it has no output")
     answer["not"] += list(found.excluded)
-    _add_sentence(answer, run, exit_, found)
+    _add_sentence(answer, run, exit_, found, about)
     answer["try"] += containers.commands(run, run.telling, exit_)
     usual = _advice(answer, run, exit_, found)
     add_diagnosis(answer, run, usual, doubted=_table_doubted(run, exit_, found))
@@ -81,14 +89,12 @@ def explain(answer: Answer, run: Run) -> None:
         and (table.code in _SHELL_ROWS or not agrees(found, table))
     ):
         # the row covers several causes, or it was chosen before this cause was known
-        answer["try"] = list(
-            dict.fromkeys(
-                (*usual, *(line for line in answer["try"] if line not in table.solutions))
-            )
+        answer["try"] = without_repeats(
+            (*usual, *(line for line in answer["try"] if line not in table.solutions))
         )
     if table is not None and not agrees(found, table):
         answer["diagnosis"] = None
-    if run.spec.roles:
+    if several_tasks(run):
         answer["try"].append(f"jobscribe job tasks {jid}")
     if (
         exit_ is not None
@@ -107,12 +113,10 @@ def _advise_without_output(answer: Answer, run: Run) -> None:
     """Replace the advice to read the output of a failed run that wrote none."""
     if run.status != ERROR:
         return
-    local = run.telling is not None and run.telling.agent_key.driver == "local"
-    scripts = [path for path in answer["logs"] if local and path.endswith("/script.sh")]
     answer["try"] = [line for line in answer["try"] if not line.startswith("Read the last lines")]
     answer["try"] += [
         "Make the program report its progress: it wrote no output.",
-        *(f"sh {path}   # repeats the run manually" for path in scripts),
+        f"jobscribe job repro {answer['computeJid']}   # makes a folder to repeat it by hand",
     ]
 
 
@@ -170,7 +174,13 @@ def _advice(
     return lines
 
 
-def _add_sentence(answer: Answer, run: Run, exit_: ExitInfo | None, found: Classification) -> None:
+def _add_sentence(
+    answer: Answer,
+    run: Run,
+    exit_: ExitInfo | None,
+    found: Classification,
+    about: Surroundings,
+) -> None:
     """Add the sentence for the reason of the end, and the causes that this reason excludes."""
     excluded: tuple[str, ...] = CAUSES[found.cause].excludes
     match run.reason if run.status != PURGED else PURGED:
@@ -183,7 +193,7 @@ def _add_sentence(answer: Answer, run: Run, exit_: ExitInfo | None, found: Class
         case "cancel":
             stop = run.stop
             answer["sentence"] = (
-                f"canceled by {stop.by}" + (f": {stop.note}" if stop.note else "")
+                f"canceled by {about.named(stop.by)}" + (f": {stop.note}" if stop.note else "")
                 if stop
                 else "canceled"
             )
@@ -251,11 +261,9 @@ def _error(run: Run) -> str | None:
     The policy that decided the attempt is part of the evidence instead.
     """
     task = run.telling if run.spec.roles else None
-    return (
-        run.error
-        if task is None or task.exit is None
-        else f"task {task.token.role}/{task.token.index}: {task.exit.sentence()}"
-    )
+    if task is None or task.exit is None:
+        return run.error
+    return task_prefix(run) + task.exit.sentence()
 
 
 def _add_dependency(answer: Answer, run: Run) -> None:
@@ -283,8 +291,7 @@ def _add_exit(
         )
         answer["sentence"] = f"completed{result}" + (f", but {OUT_OF_MEMORY}" if memory else "")
         return ()
-    task = run.telling if run.spec.roles else None
-    subject = "" if task is None else f"task {task.token.role}/{task.token.index}: "
+    subject = task_prefix(run)
     if exit_ is None:
         answer["sentence"] = run.error or "failed"
     elif exit_.signal is not None:
@@ -296,7 +303,7 @@ def _add_exit(
         answer["sentence"] = f"{subject}failed with exit code {exit_.code}"
     python = answer["traceback"]
     answer["sentence"] += (
-        f": {OUT_OF_MEMORY}" if memory else _meaning(exit_, found, python and python["last"])
+        f": {OUT_OF_MEMORY}" if memory else _meaning(exit_, found, python and python["last"], run.diagnosis)
     )
     if run.stop is not None or run.late_stop is not None:
         return tuple(
@@ -309,19 +316,25 @@ def _add_exit(
     )
 
 
-def _meaning(exit_: ExitInfo | None, found: Classification, exception: str | None) -> str:
+def _meaning(
+    exit_: ExitInfo | None,
+    found: Classification,
+    exception: str | None,
+    diagnosis: Diagnosis | None,
+) -> str:
     """Return the meaning of the exit with its confidence, or "" if the exit says it already."""
     if exit_ is None or (exit_.signal is not None and found.cause in _PLAIN_SIGNALS):
         return ""
+    line = saying(exit_, found, diagnosis)
     if found.cause == "exit":
         number = signal_number(exit_.code, None)
         if number is None or found.confidence != "possible":
-            return ""
+            return line
         return f" (a shell returns {exit_.code} if {signal_name(number)} killed its command; a program can also return it itself)"
     if found.cause == "notExecutable" and exit_.code == 126:
-        return " (the command was found but cannot be executed)"
+        return f" (the command was found but cannot be executed){line}"
     if found.cause == "notFound" and exit_.code == 127:
-        return " (the command was not found)"
+        return f" (the command was not found){line}"
     unsure = found.confidence in ("likely", "possible")
     if exit_.signal is None and found.cause in _PLAIN_SIGNALS and exit_.code is not None:
         name, prefix = signal_name(exit_.code - 128), f"{found.confidence}; " if unsure else ""
@@ -332,7 +345,7 @@ def _meaning(exit_: ExitInfo | None, found: Classification, exception: str | Non
     if found.cause == "traceback" and exception is not None:
         meaning = f"{meaning} ({exception})"
     start = meaning[0] if meaning.startswith("SIG") else meaning[0].lower()
-    return f": {start}{meaning[1:]}" + (f" ({found.confidence})" if unsure else "")
+    return f": {start}{meaning[1:]}{line}" + (f" ({found.confidence})" if unsure else "")
 
 
 #: Causes that add nothing to the name of the signal.

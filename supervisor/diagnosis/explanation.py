@@ -11,7 +11,10 @@ from ...diagnosis.classification import classify_exit, classify_run
 from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.jobs.status import COMPLETED, ERROR, MISSING, PENDING, PURGED, RUNNING
 from . import batch_jobs, containers, ended_runs, pending_runs, running_runs
+from .next_step import add_next_step, store_next
 from .phrases import Answer, resume_keeper_command, utc
+from .surroundings import Surroundings
+from .usage_facts import batch_times
 
 #: Fields that a status reply copies from the answer.
 _BRIEF = ("cause", "confidence", "sentence")
@@ -20,18 +23,21 @@ _BRIEF_ADVICE = 3
 _FILES = ("stdout.log", "stderr.log", "exit.json", "script.sh")
 
 
+_NOTHING_KNOWN = Surroundings()
+
+
 def why(
     status: dict[str, Any],
     job: Job,
-    evidence_folder: str | None,
-    store_fails_since: float | None = None,
+    about: Surroundings = _NOTHING_KNOWN,
 ) -> Answer:
     """Return the answer for the run that `status`, its status reply, describes.
 
-    evidence_folder: folder of the attempt's files, if there are any. store_fails_since: time
-    (unix seconds) since which the event store cannot be written, so the known state may be old.
+    about: facts that are not in the log of the job. While the event store cannot be written, the
+    known state may be old.
     """
     run = job.run
+    evidence_folder, store_fails_since = about.folder, about.store_fails_since
     answer: Answer = {
         "computeJid": job.jid,
         "state": status["state"],
@@ -47,6 +53,7 @@ def why(
         "faulthandler": None,
         "logs": [],
         "try": [],
+        "next": None,
         "diagnosis": None,
         "attempt": None,
         "role": None,
@@ -56,15 +63,17 @@ def why(
         answer["reason"] = answer["cause"] = "missing"
         answer["sentence"], answer["try"] = (
             f"no such run ({status.get('reason')})",
-            list(CAUSES["missing"].todo),
+            ["jobscribe job list   # shows the jobs of the user"],
         )
+        store_next(answer)
         return answer
     if status.get("superseded"):
         _earlier_run(answer, status)
+        store_next(answer)
         return answer
     _add_execution(answer, run)
     if evidence_folder:
-        answer["logs"] = [f"{evidence_folder}/{name}" for name in _files(run)]
+        answer["logs"] = [f"{evidence_folder}/{name}" for name in _files(run, about.files)]
     if status.get("debugging"):
         answer["evidence"].append(status["debugging"])
     batch = batch_jobs.latest_state(run, status)
@@ -83,14 +92,19 @@ def why(
         answer["evidence"].append(
             f"no contact with {silent} since {utc(status['since'])}; this answer shows the last known state"
         )
-    if evidence_folder and batch is not None and batch.job_id is not None:
+    known = about.files is None or batch_jobs.SCRIPT in about.files
+    if evidence_folder and batch is not None and batch.job_id is not None and known:
         answer["logs"].append(f"{evidence_folder}/{batch_jobs.SCRIPT}")
+    if run.status == ERROR and about.name(run.spec.uid) is not None:
+        answer["evidence"].append(f"its user: {about.named(run.spec.uid)}")
     answer["evidence"] += batch_jobs.evidence(run, batch)
+    if batch is not None and run.status != COMPLETED and status["state"] != RUNNING:
+        answer["evidence"] += batch_times(run, about.partition)
     if run.active:
         _explain_active(answer, run, status)
         answer["evidence"] += containers.evidence(run, run.live_tasks)
     else:
-        ended_runs.explain(answer, run)
+        ended_runs.explain(answer, run, about)
         if run.live_tasks:
             answer["evidence"].append(
                 "its processes are still being stopped; the run keeps its resources until all have ended"
@@ -100,6 +114,7 @@ def why(
         answer["evidence"] += containers.evidence(
             run, [run.telling] if run.telling is not None else []
         )
+    add_next_step(answer, run)
     if status.get("keeper"):
         answer["try"].insert(
             0, resume_keeper_command(status["keeper"]["pid"], status["keeper"]["host"])
@@ -108,11 +123,14 @@ def why(
         answer["try"].insert(
             0, "jobscribe health   # shows why the store cannot be written, and what to do"
         )
+    store_next(answer)
     return answer
 
 
-def _files(run: Run) -> tuple[str, ...]:
+def _files(run: Run, there: frozenset[str] | None) -> tuple[str, ...]:
     """Return the names of the evidence files that exist and are not empty.
+
+    there: the existing files; None if this machine cannot see them.
 
     A run that never started has at most `exit.json`.
     """
@@ -120,12 +138,14 @@ def _files(run: Run) -> tuple[str, ...]:
     if any(task.waits_for_slot for task in run.live_tasks):
         return ()
     if run.started_at is None and not run.active:
-        return () if exit_ is None else ("exit.json",)
+        known = exit_ is not None and (there is None or "exit.json" in there)
+        return ("exit.json",) if known else ()
     empty = {
         "stdout.log": exit_ is not None and exit_.stdout_bytes == 0,
         "stderr.log": exit_ is not None and exit_.stderr_bytes == 0,
     }
-    return tuple(name for name in _FILES if not empty.get(name))
+    names = tuple(name for name in _FILES if not empty.get(name))
+    return names if there is None else tuple(name for name in names if name in there)
 
 
 def brief(status: dict[str, Any], job: Job) -> dict[str, Any] | None:
@@ -135,7 +155,7 @@ def brief(status: dict[str, Any], job: Job) -> dict[str, Any] | None:
     """
     if status["state"] in (RUNNING, COMPLETED, MISSING) or job.run is None:
         return None
-    answer = why(status, job, None)
+    answer = why(status, job)
     return {**{name: answer[name] for name in _BRIEF}, "try": answer["try"][:_BRIEF_ADVICE]}
 
 

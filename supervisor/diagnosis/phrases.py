@@ -1,6 +1,7 @@
 """Parts that several explanations share: times, dependencies, attempts, exit table entries. Pure."""
 
 import datetime
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ...db.events.state import Run
@@ -10,6 +11,7 @@ from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.jobs.roles import After
 from ...protocol.jobs.status import COMPLETED
 from . import batch_jobs, containers
+from .usage_facts import policy_sentence
 
 Answer = dict[str, Any]
 #: Number of attempts (the latest), tasks or dependencies (the first) that an answer lists.
@@ -34,17 +36,26 @@ def dependency(other: After) -> str:
     return f"{other.compute_jid}, {condition}"
 
 
+def several_tasks(run: Run) -> bool:
+    """Return whether the run has more than one task, so that answers name the task."""
+    return sum(role.tasks for role in run.spec.roles) > 1
+
+
 def exit_evidence(run: Run, exit_: ExitInfo) -> str:
     """Return the exit and its source as one line of evidence."""
-    return f"exit: {exit_.sentence()} (reported by the {containers.source(run.telling, exit_)})"
+    line = f"exit: {exit_.sentence()} (reported by the {containers.source(run.telling, exit_)})"
+    known = exit_.code is not None or exit_.signal is not None
+    return f"{line}; {exit_.detail}" if known and exit_.detail and exit_.source == "keeper" else line
 
 
-def add_attempts(answer: Answer, run: Run) -> None:
+def add_attempts(
+    answer: Answer, run: Run, named: Callable[[str], str] = lambda uid: uid
+) -> None:
     """Add what decided the latest attempt, and why attempts were or were not retried."""
     for a in run.attempts[-NAMED:]:
-        if a.decided is not None and a is run.attempts[-1]:
+        if a.decided is not None and a is run.attempts[-1] and several_tasks(run):
             by = "" if a.decided.role is None else f" by {a.decided.role}/{a.decided.index}"
-            answer["evidence"].append(f"attempt {a.number} was decided{by}: {a.decided.reason}")
+            answer["evidence"].append(f"attempt {a.number} was decided{by}: {policy_sentence(a.decided.reason)}")
         if a.retry is not None:
             answer["evidence"].append(
                 f"attempt {a.number} ended ({a.reason}) and is retried: {a.retry.reason}"
@@ -52,7 +63,7 @@ def add_attempts(answer: Answer, run: Run) -> None:
         if a.not_retried is not None and run.spec.retry is not None:
             answer["evidence"].append(f"attempt {a.number} is not retried: {a.not_retried}")
     if run.stop is not None and not run.active and run.stop.reason != run.reason:
-        request = f"{run.stop.by} requested its end ({run.stop.reason})"
+        request = f"{named(run.stop.by)} requested its end ({run.stop.reason})"
         answer["evidence"].append(
             f"{request} while it was held for debugging; its exit status did not change"
         )
@@ -82,7 +93,7 @@ def add_diagnosis(
         "hint": found.hint,
         "matched": found.matched,
         "excerpt": found.excerpt,
-        "task": f"{task.token.role}/{task.token.index}" if run.spec.roles else None,
+        "task": f"{task.token.role}/{task.token.index}" if several_tasks(run) else None,
     }
     if found.solutions:
         answer["try"] = [
@@ -105,7 +116,16 @@ def resume_keeper_command(pid: int, host: str) -> str:
 
 def prepend_advice(answer: Answer, lines: tuple[str, ...]) -> None:
     """Put `lines` before the other advice, without duplicates."""
-    answer["try"] = list(dict.fromkeys((*lines, *answer["try"])))
+    answer["try"] = without_repeats((*lines, *answer["try"]))
+
+
+def without_repeats(lines: Iterable[str]) -> list[str]:
+    """Return the lines without those that begin as an earlier one, except for commands."""
+    kept: dict[str, str] = {}
+    for line in lines:
+        command = containers.is_command(line) or batch_jobs.is_command(line)
+        kept.setdefault(line if command else line[:40].casefold(), line)
+    return list(kept.values())
 
 
 def with_ids(jid: str, lines: tuple[str, ...]) -> tuple[str, ...]:

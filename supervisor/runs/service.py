@@ -26,6 +26,7 @@ from ...protocol.api.requests import (
     RunSpec,
     RunStatusRequest,
 )
+from ...protocol.clusters.batch import ClusterStatus
 from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKey, Token, agent_log_ids, split_jid
 from ...protocol.jobs.status import PURGED
@@ -46,6 +47,7 @@ from ..core.scheduling.dispatch import task_dir
 from ..core.state.agent_phase import AgentPhase
 from ..core.status.run_status import is_cacheable, missing, status
 from ..diagnosis.explanation import brief, why
+from ..diagnosis.surroundings import Surroundings
 from ..engine.decision_loop import DurableJob, Engine
 from ..engine.event_feed import EventFeed
 from ..process.counters import Counters
@@ -54,6 +56,7 @@ from .command_summaries import CommandSummaries
 from .outcome_cache import OutcomeCache
 from .output_reader import OutputReader, asked_for
 from .request_validation import check_spec
+from .why_facts import files_of, partition_of
 
 #: Number of attempts in a reply: the latest ones.
 ATTEMPTS_SHOWN = 100
@@ -88,11 +91,14 @@ class RunService:
         evidence_root: str,
         container: Callable[[AgentKey, Token], str | None] = lambda key, token: None,
         batch: Callable[[RunSpec], RunSpec] = lambda spec: spec,
+        names: Callable[[str], str | None] = lambda uid: None,
+        cluster_news: Callable[[str], dict[str, ClusterStatus]] = lambda uid: {},
     ) -> None:
         """container: returns the name of a task's container, if it has one.
 
         batch: returns a run with its complete batch request, as it is stored; raises Refusal. For
-        drivers without clusters it returns the run unchanged.
+        drivers without clusters it returns the run unchanged. names: returns the name of a uid.
+        cluster_news: returns the reports about clusters for a uid.
         """
         self.engine, self.feed, self.outputs, self.counters, self.log, self.now = (
             engine,
@@ -110,6 +116,7 @@ class RunService:
             evidence_root,
         )
         self._container, self._batch = container, batch
+        self._names, self._cluster_news = names, cluster_news
         self.draining = False
         #: starts of agents that no run needs yet
         self._early: dict[AgentKey, asyncio.Task[None]] = {}
@@ -516,7 +523,14 @@ class RunService:
         tasks = run.attempts[-1].tasks if run and run.attempts else ()
         task = (run.telling if run is not None else None) or (tasks[0] if tasks else None)
         folder = None if task is None else self.evidence_folder(task)
-        return {**why(reply, entry.job, folder, self._fails_since()), "status": reply}
+        about = Surroundings(
+            folder=folder,
+            files=None if task is None or folder is None else files_of(task, folder),
+            name=self._names,
+            partition=None if run is None else partition_of(run, self._cluster_news),
+            store_fails_since=self._fails_since(),
+        )
+        return {**why(reply, entry.job, about), "status": reply}
 
     def _fails_since(self) -> float | None:
         """Return the time (unix seconds) of the first failed write of the event store, or None

@@ -39,6 +39,9 @@ KILLED_UNSEEN = (
     "it ended while neither a keeper nor a reaper was its parent; its exit status is lost"
 )
 NOTHING_LEFT = "the keeper was killed while it started the execution, and no process of it is left"
+TAKEN_OVER = (
+    "its keeper was killed while it ran; another keeper took over, and the reaper recorded the exit"
+)
 NEVER_SPAWNED = "the keeper was killed before it started the execution"
 
 
@@ -93,6 +96,7 @@ def from_evidence(e: Execution, otherwise: str) -> dict[str, Any]:
             "source": "keeper",
             "startedAt": e.life.started_at,
             "endedAt": _recorded_end(e, seen),
+            "detail": TAKEN_OVER,
             **seen.exit_fields(),
             **seen.cpu,
         }
