@@ -120,6 +120,7 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
             "Show the resource usage of a job's tasks: CPU, memory, disks, GPUs.",
         ),
         "why": ("job.why", "why", "Explain why a job waits, runs, or ended as it did."),
+        "retry": ("job.retry", "retry", "Start a job again with the same request."),
         "group": ("job.group", "group", "Show the status of the runs of an array or simulation."),
         "wait": ("job.wait", "wait", "Wait for jobs; exit with the job's code."),
         "exits": ("job.exits", "exits", "List the meanings of exit codes and signals."),

@@ -46,12 +46,22 @@ def lines(jid: str, answer: dict[str, Any]) -> Iterator[str]:
         if failed
         else []
     )
+    todo = step(answer.get("next"))
+    if todo:
+        yield f"  {'do':<{_WIDTH}}{todo}"
     tries = [str(line) for line in answer.get("try") or []]
-    if tries:
-        yield f"  {'do':<{_WIDTH}}{tries[0]}"
-    for label, values in (*meaning, *_sections(answer, tries[1:])):
+    more = [line for line in tries if not todo.startswith(line)]
+    for label, values in (*meaning, *_sections(answer, more)):
         for i, value in enumerate(values):
             yield f"  {label if i == 0 else '':<{_WIDTH}}{value}"
+
+
+def step(found: dict[str, Any] | None) -> str:
+    """Return the next action as one line, which a shell accepts if it is a command."""
+    if not found:
+        return ""
+    command, advice = found.get("command"), found.get("advice")
+    return "   # ".join(str(part) for part in (command, advice) if part)
 
 
 def _which(answer: dict[str, Any]) -> str:
@@ -132,7 +142,7 @@ def _sections(answer: dict[str, Any], more: list[str]) -> list[tuple[str, list[s
         ("python", _python(answer)),
         ("last", _last_lines(answer)),
         ("logs", paths(list(answer.get("logs") or []))),
-        ("also", more),
+        ("try", more),
     ]
 
 

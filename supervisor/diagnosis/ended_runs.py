@@ -116,7 +116,6 @@ def _advise_without_output(answer: Answer, run: Run) -> None:
     answer["try"] = [line for line in answer["try"] if not line.startswith("Read the last lines")]
     answer["try"] += [
         "Make the program report its progress: it wrote no output.",
-        f"jobscribe job repro {answer['computeJid']}   # makes a folder to repeat it by hand",
     ]
 
 

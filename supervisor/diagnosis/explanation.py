@@ -11,7 +11,7 @@ from ...diagnosis.classification import classify_exit, classify_run
 from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.jobs.status import COMPLETED, ERROR, MISSING, PENDING, PURGED, RUNNING
 from . import batch_jobs, containers, ended_runs, pending_runs, running_runs
-from .next_step import add_next_step, store_next
+from .next_step import next_step
 from .phrases import Answer, resume_keeper_command, utc
 from .surroundings import Surroundings
 from .usage_facts import batch_times
@@ -54,6 +54,7 @@ def why(
         "logs": [],
         "try": [],
         "next": None,
+        "urgent": False,
         "diagnosis": None,
         "attempt": None,
         "role": None,
@@ -63,14 +64,12 @@ def why(
         answer["reason"] = answer["cause"] = "missing"
         answer["sentence"], answer["try"] = (
             f"no such run ({status.get('reason')})",
-            ["jobscribe job list   # shows the jobs of the user"],
+            list(CAUSES["missing"].todo),
         )
-        store_next(answer)
-        return answer
+        return _finished(answer, None)
     if status.get("superseded"):
         _earlier_run(answer, status)
-        store_next(answer)
-        return answer
+        return _finished(answer, None)
     _add_execution(answer, run)
     if evidence_folder:
         answer["logs"] = [f"{evidence_folder}/{name}" for name in _files(run, about.files)]
@@ -114,7 +113,7 @@ def why(
         answer["evidence"] += containers.evidence(
             run, [run.telling] if run.telling is not None else []
         )
-    add_next_step(answer, run)
+    answer["urgent"] = bool(status.get("keeper") or unwritten)
     if status.get("keeper"):
         answer["try"].insert(
             0, resume_keeper_command(status["keeper"]["pid"], status["keeper"]["host"])
@@ -123,7 +122,13 @@ def why(
         answer["try"].insert(
             0, "jobscribe health   # shows why the store cannot be written, and what to do"
         )
-    store_next(answer)
+    return _finished(answer, run)
+
+
+def _finished(answer: Answer, run: Run | None) -> Answer:
+    """Add the next action to a complete answer."""
+    answer["next"] = next_step(answer, run)
+    del answer["urgent"]
     return answer
 
 

@@ -1,6 +1,6 @@
 """The next action for a run: one command, with its purpose. Pure.
 
-It is the first line of advice (`try`) and the second line of the text of `job why`.
+It is `next` of the answer, and the second line of the text of `job why`.
 """
 
 from ...db.events.state import Run
@@ -28,63 +28,50 @@ _RETRY = {
 }
 #: Purposes of `job clone --edit`, by cause: the request must change.
 _CHANGE = {
-    "queueLimit": "starts a copy with a longer queue limit, or with a smaller request",
-    "deadline": "starts a copy with a later deadline, or with a shorter time limit",
-    "cpuLimit": "starts a copy with a higher 'ulimit -t'",
-    "fileSizeLimit": "starts a copy with a higher 'ulimit -f'",
-    "memoryRefused": "starts a copy with more memory, or without its 'ulimit -v'",
-    "commandTimeout": "starts a copy with more time for 'timeout'",
-    "notFound": "starts a copy with a corrected command, PATH or module",
-    "notExecutable": "starts a copy with a corrected command, after 'chmod +x' of its file",
-    "wrongArchitecture": "starts a copy with a program for that machine",
-    "libraryMissing": "starts a copy with the module, or LD_LIBRARY_PATH, of the library",
-    "usage": "starts a copy with corrected arguments",
-    "setupFailed": "starts a copy with corrected modules or set-up lines",
+    "queueLimit": "a longer queue limit, or with a smaller request",
+    "deadline": "a later deadline, or with a shorter time limit",
+    "cpuLimit": "a higher 'ulimit -t'",
+    "fileSizeLimit": "a higher 'ulimit -f'",
+    "memoryRefused": "more memory, or without its 'ulimit -v'",
+    "commandTimeout": "more time for 'timeout'",
+    "notFound": "a corrected command, PATH or module",
+    "notExecutable": "a corrected command, after 'chmod +x' of its file",
+    "wrongArchitecture": "a program for that machine",
+    "libraryMissing": "the module, or LD_LIBRARY_PATH, of the library",
+    "usage": "corrected arguments",
+    "setupFailed": "corrected modules or set-up lines",
 }
+#: Purpose of a command that shows why the request must change.
+_AGAIN = "shows its end; then submit it again with"
 _DISKS = {
     "diskFull": ("df -h", "shows the full disk; remove files there, then start it again"),
     "quota": ("quota -s", "shows the user's quota; remove files, then start it again"),
 }
 
 
-def add_next_step(answer: Answer, run: Run) -> None:
-    """Put the next action first in `try`, and store it as `next`."""
-    found = _ended(answer, run) if not run.active else None
-    if found is not None:
-        line = f"{found[0]}   # {found[1]}"
-        answer["try"] = [line, *(other for other in answer["try"] if not _same(other, found[0]))]
-    else:
-        command = next((line for line in answer["try"] if line.startswith(_COMMANDS)), None)
-        if command is not None:
-            answer["try"] = [command, *(line for line in answer["try"] if line != command)]
-    store_next(answer)
-
-
-def store_next(answer: Answer) -> None:
-    """Store the first line of `try` as `next`: its command and its advice."""
-    first = next(iter(answer["try"]), None)
-    if first is None:
-        answer["next"] = None
-        return
-    command, mark, advice = first.partition("   # ")
-    has = mark or command.startswith(_COMMANDS)
-    answer["next"] = {
-        "command": command if has else None,
-        "advice": advice if has else first,
+def next_step(answer: Answer, run: Run | None) -> dict[str, str | None] | None:
+    """Return the next action: its command (None: there is none) and its purpose."""
+    found = _ended(answer, run) if run is not None and not run.active else None
+    if found is not None and not answer["urgent"]:
+        return {"command": found[0], "advice": found[1]}
+    lines = answer["try"]
+    line = next((line for line in lines if line.startswith(_COMMANDS)), next(iter(lines), None))
+    if line is None:
+        return None
+    command, _, advice = line.partition("   # ")
+    return {"command": command, "advice": advice} if line.startswith(_COMMANDS) else {
+        "command": None,
+        "advice": line,
     }
-
-
-def _same(line: str, command: str) -> bool:
-    return line.partition("   # ")[0].strip() == command
 
 
 def _ended(answer: Answer, run: Run) -> tuple[str, str] | None:
     """Return the command and its purpose for an ended run."""
     cause, jid, exit_ = answer["cause"], answer["computeJid"], run.exit
-    clone = None if run.spec.data is not None else f"jobscribe job clone --edit {jid}"
+    change = _change(answer, run, exit_)
     if run.status == COMPLETED:
-        if exit_ is not None and exit_.out_of_memory and clone is not None:
-            return clone, f"starts a copy with more memory{_than(exit_)}"
+        if exit_ is not None and exit_.out_of_memory:
+            return change, f"{_AGAIN} more memory{_than(exit_)}"
         return None if _silent(exit_) else (f"jobscribe job logs {jid}", "shows its output")
     if cause in _RETRY:
         return f"jobscribe job retry {jid}", _RETRY[cause]
@@ -92,33 +79,34 @@ def _ended(answer: Answer, run: Run) -> tuple[str, str] | None:
         host = "its machine" if run.telling is None else run.telling.host or "its machine"
         return _DISKS[cause][0], f"on {host}: {_DISKS[cause][1]}"
     if cause == "startFailed":
-        return _not_started(answer, exit_, clone)
+        return _not_started(answer, exit_, change)
     if cause == "agentStartFailed":
         return f"jobscribe trace {jid}", "shows the attempts to start its agent, and their errors"
     if cause == "decided":
         return f"jobscribe job tasks {jid}", "shows which task decided the attempt"
-    if cause == "timeLimit" and clone is not None:
+    if cause == "timeLimit":
         limit = run.spec.time_limit_secs
-        return clone, f"starts a copy with a longer time limit{f' than {span(limit)}' if limit else ''}"
-    if cause == "outOfMemory" and clone is not None:
-        return clone, f"starts a copy with more memory{_than(exit_)}"
-    if cause in _CHANGE and clone is not None:
-        return clone, _CHANGE[cause]
+        longer = f"a longer time limit{f' than {span(limit)}' if limit else ''}"
+        return change, f"{_AGAIN} {longer}"
+    if cause == "outOfMemory":
+        return change, f"{_AGAIN} more memory{_than(exit_)}"
+    if cause in _CHANGE:
+        return change, f"{_AGAIN} {_CHANGE[cause]}"
     if cause in ("slurmCanceled", "slurmCanceledByOther", "dependency"):
         return None
     if _silent(exit_):
-        return f"jobscribe job repro {jid}", "makes a folder to repeat it by hand: it wrote no output"
+        return change, "shows its command; it wrote no output, so run that command by hand"
     return _logs(answer, run, exit_), _PURPOSE.get(cause, "shows its output, with the error of its program")
 
 
 _PURPOSE = {
     "traceback": "shows the exception and the lines of the program to correct",
-    "crash": "shows its last output; 'jobscribe job repro' makes a folder to debug it by hand",
+    "crash": "shows its last output; then run it by hand in a debugger",
 }
 
 
 def _not_started(
-    answer: Answer, exit_: ExitInfo | None, clone: str | None
+    answer: Answer, exit_: ExitInfo | None, change: str
 ) -> tuple[str, str] | None:
     if any(line.startswith(("docker ", "jobscribe pool ")) for line in answer["try"]):
         return None
@@ -126,11 +114,18 @@ def _not_started(
     advice = FAULTS.get(fault or "")
     if fault == "schedulerUnreachable":
         return "jobscribe driver check sbatch", "shows whether Slurm answers"
-    if fault in ("batchRefused", "neverPossible", "volumeRefused", "portTaken") and clone:
-        return clone, f"starts a copy: {advice}"
+    if fault in ("batchRefused", "neverPossible", "volumeRefused", "portTaken"):
+        return change, f"shows its request; {advice}"
     return f"jobscribe job retry {answer['computeJid']}", (
         f"starts it again; before that, {advice}" if advice else "starts it again after a repair"
     )
+
+
+def _change(answer: Answer, run: Run, exit_: ExitInfo | None) -> str:
+    """Return the command that shows what to change in the request: the output, else the status."""
+    if run.started_at is None or _silent(exit_):
+        return f"jobscribe job status {answer['computeJid']}"
+    return _logs(answer, run, exit_)
 
 
 def _silent(exit_: ExitInfo | None) -> bool:

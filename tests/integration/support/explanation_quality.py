@@ -50,8 +50,9 @@ def check(answer: dict[str, Any], text: str) -> None:
     for log in answer["logs"]:
         folder, _, name = log.rpartition("/")
         assert text.count(folder) == 1 and name in text.partition(folder)[2], (log, text)
-    if answer["try"]:
-        assert text.splitlines()[1] == f"  do       {answer['try'][0]}", text
+    if (step := answer["next"]) is not None:
+        told = "   # ".join(part for part in (step["command"], step["advice"]) if part)
+        assert text.splitlines()[1] == f"  do       {told}", text
     assert not {"a time limit", "the time limit of the run"} <= set(answer["not"]), answer["not"]
     own = "\n".join([answer["sentence"], *answer["evidence"], *answer["not"], *answer["try"]])
     assert not _INTERNAL.search(own) and "TaskCount" not in own, own

@@ -15,6 +15,7 @@ from jobscribe.protocol.jobs.exit_info import ExitFacts
 from jobscribe.supervisor.core.interface.inputs import DriverFound, SignInNeeded
 from jobscribe.supervisor.core.resources.host_selection import HostCapacity
 from jobscribe.supervisor.core.status.run_status import status
+from jobscribe.supervisor.diagnosis.surroundings import Surroundings
 from jobscribe.supervisor.diagnosis.explanation import why
 from jobscribe.supervisor.tracing.report import trace
 
@@ -47,7 +48,7 @@ def said(state="PENDING", **fields):
 
 def ask(stage, n=1):
     job = stage.job(n)
-    return why(status(stage.world, job, 1, stage.now()), job, FOLDER)
+    return why(status(stage.world, job, 1, stage.now()), job, Surroundings(folder=FOLDER))
 
 
 def waits(stage, kit, **fields):

@@ -23,7 +23,7 @@ def in_agents(kit, exit_=None):
     job = kit.replace(
         job, run=kit.replace(job.run, attempts=(kit.replace(job.run.attempts[-1], tasks=(task,)),))
     )
-    return why(status(stage.world, job, 1, stage.now()), job, None)
+    return why(status(stage.world, job, 1, stage.now()), job)
 
 
 SHARED = "container: 3e6d438cd021 on h1, shared with its agent and the other runs of its user"

@@ -13,13 +13,14 @@ from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.interface.inputs import DriverFailed
 from jobscribe.supervisor.core.status.run_status import status
 from jobscribe.supervisor.diagnosis.containers import is_command
+from jobscribe.supervisor.diagnosis.surroundings import Surroundings
 from jobscribe.supervisor.diagnosis.explanation import why
 from jobscribe.supervisor.diagnosis.phrases import resume_keeper_command
 
 
 def ask(stage, folder=None, since=None, n=1, **kwargs):
     job = stage.job(n)
-    return why(status(stage.world, job, 1, stage.now(), **kwargs), job, folder, since)
+    return why(status(stage.world, job, 1, stage.now(), **kwargs), job, Surroundings(folder=folder, store_fails_since=since))
 
 
 def ended(kit, exit_=None, **fields):
@@ -35,7 +36,7 @@ def ended(kit, exit_=None, **fields):
 
 def test_there_is_none(stage, kit):
     job = Job(jid=kit.jid_of())
-    answer = why(status(stage.world, job, 0, stage.now()), job, None)
+    answer = why(status(stage.world, job, 0, stage.now()), job)
     assert (answer["cause"], answer["sentence"]) == ("missing", "no such run (noRun)")
     stage.submit()
     assert ask(stage, hash_="0" * 32)["sentence"] == "no such run (computeJobHash-mismatch)"
@@ -213,11 +214,11 @@ def test_canceled_with_and_without_a_note(kit):
     stop = kit.replace(stage.job().run.stop, note="wrong input")
     job = kit.replace(stage.job(), run=kit.replace(stage.job().run, stop=stop))
     assert (
-        why(status(stage.world, job, 1, stage.now()), job, None)["sentence"]
+        why(status(stage.world, job, 1, stage.now()), job)["sentence"]
         == "canceled by user0001: wrong input"
     )
     job = kit.replace(job, run=kit.replace(job.run, stop=None))
-    assert why(status(stage.world, job, 1, stage.now()), job, None)["sentence"] == "canceled"
+    assert why(status(stage.world, job, 1, stage.now()), job)["sentence"] == "canceled"
 
 
 def test_limits(stage, kit):
@@ -260,7 +261,7 @@ def test_a_run_that_says_nothing_of_itself(stage, kit, reason, sentence):
     job = kit.replace(
         stage.job(), run=kit.replace(stage.job().run, status="error", reason=reason, ended_at=1.0)
     )
-    assert why(status(stage.world, job, 1, stage.now()), job, None)["sentence"] == sentence
+    assert why(status(stage.world, job, 1, stage.now()), job)["sentence"] == sentence
 
 
 def test_a_run_of_before_is_not_explained_by_the_run_of_now(stage, kit):
@@ -347,7 +348,7 @@ def contained(kit, exit_, image="python:3.11"):
     job = kit.replace(
         stage.job(), run=kit.replace(run, attempts=(kit.replace(run.attempts[-1], tasks=tasks),))
     )
-    return why(status(stage.world, job, 1, stage.now()), job, None)
+    return why(status(stage.world, job, 1, stage.now()), job)
 
 
 def test_it_runs_in_its_agents_container(kit):
@@ -360,7 +361,7 @@ def test_it_runs_in_its_agents_container(kit):
     job = kit.replace(
         job, run=kit.replace(job.run, attempts=(kit.replace(job.run.attempts[-1], tasks=(task,)),))
     )
-    assert why(status(stage.world, job, 1, stage.now()), job, None)["sentence"].endswith(
+    assert why(status(stage.world, job, 1, stage.now()), job)["sentence"].endswith(
         " as pid 100 in container 3e6d438cd021 on h1"
     )
 
@@ -530,7 +531,7 @@ def diagnosed(stage, kit, **changes):
     job = kit.replace(
         stage.job(), run=kit.replace(run, attempts=(kit.replace(run.attempts[-1], tasks=tasks),))
     )
-    return why(status(stage.world, job, 1, stage.now()), job, None)
+    return why(status(stage.world, job, 1, stage.now()), job)
 
 
 def test_the_diagnosis_of_the_task_that_stands_for_the_run_is_told_in_words(kit):
@@ -738,7 +739,7 @@ def test_of_a_job_that_never_ran_there_is_its_exit_at_most(stage, kit):
     stage.submit(2)
     stage.cancel(2)
     job = stage.job(2)
-    assert why(status(stage.world, job, 1, stage.now()), job, "/e")["logs"] == []
+    assert why(status(stage.world, job, 1, stage.now()), job, Surroundings(folder="/e"))["logs"] == []
 
 
 def test_the_first_line_of_a_lost_task_says_what_was_lost(kit):
@@ -784,7 +785,7 @@ def test_a_class_of_an_older_version_that_contradicts_the_cause_is_not_told(kit)
     job = kit.replace(
         job, run=kit.replace(job.run, attempts=(kit.replace(job.run.attempts[-1], tasks=tasks),))
     )
-    answer = why(status(stage.world, job, 1, stage.now()), job, None)
+    answer = why(status(stage.world, job, 1, stage.now()), job)
     assert (
         answer["diagnosis"] is None
         and "Submit it again." not in answer["try"]

@@ -12,6 +12,7 @@ from jobscribe.diagnosis.exit_table import Diagnosis
 from jobscribe.protocol.jobs.exit_info import ExitFacts, ExitInfo
 from jobscribe.supervisor.core.interface.inputs import DriverFailed
 from jobscribe.supervisor.core.status.run_status import status
+from jobscribe.supervisor.diagnosis.surroundings import Surroundings
 from jobscribe.supervisor.diagnosis.explanation import brief, why
 
 KEYS = {
@@ -39,7 +40,7 @@ OOM = "Memory cgroup out of memory: Killed process 100 (solve)"
 
 def ask(stage, folder=None, **changes):
     job = stage.job()
-    return why(status(stage.world, job, 1, stage.now()) | changes, job, folder)
+    return why(status(stage.world, job, 1, stage.now()) | changes, job, Surroundings(folder=folder))
 
 
 def ended(kit, exit_, **fields):
@@ -282,7 +283,7 @@ def test_a_run_whose_files_were_removed_says_so(kit):
     stage = ended(kit, ExitInfo(code=0, dropped_bytes=9))
     job = stage.job()
     job = kit.replace(job, run=kit.replace(job.run, status="job_run_purged"))
-    answer = why(status(stage.world, job, 1, stage.now()), job, "/agent/run/x")
+    answer = why(status(stage.world, job, 1, stage.now()), job, Surroundings(folder="/agent/run/x"))
     assert (answer["state"], answer["cause"]) == ("job_run_purged", "purged") and answer[
         "logs"
     ] == []
@@ -305,7 +306,7 @@ def test_of_an_earlier_run_its_exit_tells_what_it_can(kit, exit_, cause, confide
     serial = stage.job().run.serial
     stage.submit(force=True)
     job = stage.job()
-    answer = why(status(stage.world, job, 1, stage.now(), serial=serial), job, None)
+    answer = why(status(stage.world, job, 1, stage.now(), serial=serial), job)
     assert (answer["cause"], answer["confidence"]) == (cause, confidence) and answer["try"] == [
         f"jobscribe trace {kit.jid_of()}"
     ]
@@ -329,7 +330,7 @@ def told_by_the_table(stage, kit, **found):
     job = kit.replace(
         stage.job(), run=kit.replace(run, attempts=(kit.replace(run.attempts[-1], tasks=tasks),))
     )
-    return why(status(stage.world, job, 1, stage.now()), job, None)
+    return why(status(stage.world, job, 1, stage.now()), job)
 
 
 def test_a_shells_killed_does_not_have_people_ask_for_memory_first_where_the_kernel_took_none(kit):

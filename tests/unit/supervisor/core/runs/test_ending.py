@@ -27,7 +27,7 @@ def told(stage, n=1):
 
 def asked_why(stage):
     job = stage.job()
-    return why(told(stage), job, None)
+    return why(told(stage), job)
 
 
 def runs(kit, **fields):
