@@ -39,7 +39,7 @@ _AMBIGUOUS = {
 )
 def explain_exit(code: str, table: str | None) -> None:
     """Explain an exit code (137), a signal (SIGSEGV, -11), Slurm's numbers or state (0:9, TIMEOUT),
-    a cause (outOfMemory), or a row (2001).
+    a row (2001), or a word that `job why` prints (outOfMemory, imageMissing, likely).
 
     For the actual cause of a run's end use `job why`: it uses more data than the code.
     """
@@ -50,6 +50,7 @@ def explain(code: str, table: str | None) -> None:
     """Print the explanation. Raises click.UsageError for an unknown code."""
     from ..diagnosis.causes import CAUSES
     from ..service.site.exit_table_file import load
+    from .explain_words import cause_word, row_of, sentence
 
     rows = load(table).rows
     if code.isdecimal() and code.isascii() and len(code) > 3:
@@ -58,11 +59,28 @@ def explain(code: str, table: str | None) -> None:
             raise click.UsageError(f"there is no row {code}; 'jobscribe job exits' lists them")
         _print(f"row {code}: {row.phrase}", row=row)
         return
-    cause = next((c for word, c in CAUSES.items() if word.lower() == code.lower()), None)
-    if cause is not None:
-        _print(f"{cause.word}: {cause.sentence}", cause=cause)
+    word = cause_word(code)
+    if word is not None:
+        _print(f"{word}: {CAUSES[word].sentence}", cause=CAUSES[word])
+        return
+    row = row_of(code, rows)
+    if row is not None:
+        _print(f"row {row.code}: {row.phrase}", row=row)
+        return
+    meaning = sentence(code)
+    if meaning is not None:
+        _print_word(code, meaning)
         return
     _print_exit(exit_of(code), rows)
+
+
+def _print_word(word: str, meaning: str) -> None:
+    s = session()
+    if s.screen.json:
+        value = {"row": None, "cause": None, "word": word, "meaning": meaning}
+        s.screen.value("jobscribe.job.exits/1", value)
+    else:
+        s.screen.line(f"{word}: {meaning}")
 
 
 def exit_of(code: str) -> "ExitInfo":

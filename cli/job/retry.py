@@ -42,8 +42,8 @@ def retry(name: str) -> None:
 
 def spec_of(story: dict[str, Any]) -> RunSpec:
     """Return the newest request of a job. story: the answer to `job-story`. Raises Refusal."""
-    bodies = [e for e in story["events"] if e.get("type", e.get("event")) == _REQUESTED]
-    if not bodies:
-        raise Refusal("notFound", "the request of this job is no longer stored; submit it again")
-    spec = bodies[-1].get("spec") or bodies[-1]["data"]["spec"]
-    return msgspec.convert(spec, RunSpec)
+    events = [stored["event"] for stored in story["events"]]
+    requests = [event for event in events if event["type"] == _REQUESTED]
+    if not requests:
+        raise Refusal("notFound", "the request of this job is not stored any more; submit it anew")
+    return msgspec.convert(requests[-1]["spec"], RunSpec)

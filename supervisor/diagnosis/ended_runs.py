@@ -94,7 +94,7 @@ def explain(answer: Answer, run: Run, about: Surroundings) -> None:
         )
     if table is not None and not agrees(found, table):
         answer["diagnosis"] = None
-    if several_tasks(run):
+    if several_tasks(run) or (run.spec.roles and len(run.attempts) > 1):
         answer["try"].append(f"jobscribe job tasks {jid}")
     if (
         exit_ is not None

@@ -29,6 +29,8 @@ def used_and_limits(run: Run, exit_: ExitInfo, found: Classification, last: str)
         return []
     facts = facts_of(exit_)
     peak = facts.memory_peak_bytes or exit_.max_rss_bytes
+    if peak is None and exit_.user_secs is None:
+        return []
     cpu = (
         "CPU time not measured"
         if exit_.user_secs is None or exit_.system_secs is None
@@ -81,7 +83,7 @@ def batch_times(run: Run, partition: Partition | None) -> list[str]:
     secs = run.spec.time_limit_secs
     requested = "none requested" if secs is None else f"{span(secs)} requested"
     if partition is None:
-        return [f"time limit: {requested}; the partition's limit is not known now"]
+        return [] if run.active else [f"time limit: {requested}; the partition's limit is not known now"]
     most = partition.time_limit_secs
     allowed = "has no limit" if most is None else f"allows {span(most)}"
     usual = (

@@ -56,7 +56,7 @@ def test_a_container_that_was_asked_to_end(kit):
     answer = contained(kit, ExitInfo(signal=15, source="script"))
     assert (
         answer["sentence"]
-        == "task main/0: killed by SIGTERM (not sent by jobscribe; 'docker stop' sends it)"
+        == "killed by SIGTERM (not sent by jobscribe; 'docker stop' sends it)"
     )
     assert any(
         t.startswith(

@@ -31,6 +31,7 @@ KEYS = {
     "logs",
     "try",
     "diagnosis",
+    "next",
     "attempt",
     "role",
     "index",
@@ -131,6 +132,7 @@ def test_what_was_measured_decides_and_stands_in_the_evidence(kit):
         "memory ran out, so the kernel killed one of its processes (the kernel's own count in its cgroup rose by 1 while it ran)",
         "its memory peaked at 1.00 GiB of the 1.00 GiB that it may have",
         f"the kernel's log names it: {OOM}",
+        "used: CPU time not measured, memory peak 1.00 GiB; limits: memory 1.00 GiB, time none",
     ]
     assert (
         answer["try"][0]
