@@ -8,12 +8,11 @@ from ...diagnosis import output_patterns
 from ...diagnosis.causes import CAUSES
 from ...diagnosis.classification import classify_run
 from ...diagnosis.exit_table import Diagnosis, agrees
-from ...diagnosis.kill_attribution import NEAR, Classification, facts_of, killed_by, mib
+from ...diagnosis.kill_attribution import Classification, facts_of, killed_by, mib
 from ...protocol.clusters.batch import BatchState
 from ...protocol.jobs.exit_info import (
     FAULTS,
     OUT_OF_MEMORY,
-    ExitFacts,
     ExitInfo,
     signal_name,
     signal_number,
@@ -34,7 +33,7 @@ from .phrases import (
 )
 from .sayings import saying, task_prefix
 from .surroundings import Surroundings
-from .usage_facts import reaction, used_and_limits
+from .usage_facts import memory_peak, reaction, used_and_limits
 
 #: Causes that are another time limit, such as the limit of CPU time (diagnosis.causes), exclude
 #: this cause.
@@ -63,7 +62,9 @@ def explain(answer: Answer, run: Run, about: Surroundings) -> None:
             if _exited_itself(exit_)
             else "and jobscribe recorded that before it stopped any process"
         )
-        answer["evidence"].append(f"{about.named(run.stop.by)} requested its end at {utc(run.stop.at)}, {order}")
+        answer["evidence"].append(
+            f"{about.named(run.stop.by)} requested its end at {utc(run.stop.at)}, {order}"
+        )
     if (late := run.late_stop) is not None:
         request = f"{about.named(late.by)} requested its end ({late.reason}{f': {late.note}' if late.note else ''}) at {utc(late.at)}"
         answer["evidence"].append(
@@ -302,7 +303,9 @@ def _add_exit(
         answer["sentence"] = f"{subject}failed with exit code {exit_.code}"
     python = answer["traceback"]
     answer["sentence"] += (
-        f": {OUT_OF_MEMORY}" if memory else _meaning(exit_, found, python and python["last"], run.diagnosis)
+        f": {OUT_OF_MEMORY}"
+        if memory
+        else _meaning(exit_, found, python and python["last"], run.diagnosis)
     )
     if run.stop is not None or run.late_stop is not None:
         return tuple(
@@ -373,7 +376,7 @@ def _add_measurements(answer: Answer, exit_: ExitInfo) -> None:
     if exit_.max_rss_bytes and not facts.memory_peak_bytes:
         lines.append(f"largest memory of one process: {exit_.max_rss_bytes / 2**20:.0f} MiB")
     if facts.memory_peak_bytes and (facts.memory_limit_bytes or killed):
-        lines.append(_memory_peak(facts, exit_.out_of_memory is True))
+        lines.append(memory_peak(facts, exit_.out_of_memory is True))
     elif facts.memory_limit_bytes and exit_.out_of_memory:
         cluster, limit = isinstance(exit_.batch, BatchState), mib(facts.memory_limit_bytes)
         lines.append(
@@ -392,14 +395,3 @@ def _add_measurements(answer: Answer, exit_: ExitInfo) -> None:
     if exit_.dropped_bytes:
         lines.append(f"{exit_.dropped_bytes} bytes of output were dropped")
     answer["evidence"] += [line for line in lines if line not in answer["evidence"]]
-
-
-def _memory_peak(facts: ExitFacts, ran_out: bool) -> str:
-    """Return the sentence about the memory peak. ran_out: memory ran out, so a low peak was
-    measured before that.
-    """
-    most, limit = facts.memory_peak_bytes or 0, facts.memory_limit_bytes
-    of = f" of the {mib(limit)} that it may have" if limit else ""
-    if ran_out and limit and most < NEAR * limit:
-        return f"the last measured memory peak is {mib(most)}{of}; its memory use then grew faster than the measurements"
-    return f"its memory peaked at {mib(most)}{of}"

@@ -59,10 +59,14 @@ def next_step(answer: Answer, run: Run | None) -> dict[str, str | None] | None:
     if line is None:
         return None
     command, _, advice = line.partition("   # ")
-    return {"command": command, "advice": advice} if line.startswith(_COMMANDS) else {
-        "command": None,
-        "advice": line,
-    }
+    return (
+        {"command": command, "advice": advice}
+        if line.startswith(_COMMANDS)
+        else {
+            "command": None,
+            "advice": line,
+        }
+    )
 
 
 def _ended(answer: Answer, run: Run) -> tuple[str, str] | None:
@@ -96,7 +100,9 @@ def _ended(answer: Answer, run: Run) -> tuple[str, str] | None:
         return None
     if _silent(exit_):
         return change, "shows its command; it wrote no output, so run that command by hand"
-    return _logs(answer, run, exit_), _PURPOSE.get(cause, "shows its output, with the error of its program")
+    return _logs(answer, run, exit_), _PURPOSE.get(
+        cause, "shows its output, with the error of its program"
+    )
 
 
 _PURPOSE = {
@@ -105,9 +111,7 @@ _PURPOSE = {
 }
 
 
-def _not_started(
-    answer: Answer, exit_: ExitInfo | None, change: str
-) -> tuple[str, str] | None:
+def _not_started(answer: Answer, exit_: ExitInfo | None, change: str) -> tuple[str, str] | None:
     if any(line.startswith(("docker ", "jobscribe pool ")) for line in answer["try"]):
         return None
     fault = None if exit_ is None else exit_.fault

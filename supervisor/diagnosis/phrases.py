@@ -45,17 +45,19 @@ def exit_evidence(run: Run, exit_: ExitInfo) -> str:
     """Return the exit and its source as one line of evidence."""
     line = f"exit: {exit_.sentence()} (reported by the {containers.source(run.telling, exit_)})"
     known = exit_.code is not None or exit_.signal is not None
-    return f"{line}; {exit_.detail}" if known and exit_.detail and exit_.source == "keeper" else line
+    return (
+        f"{line}; {exit_.detail}" if known and exit_.detail and exit_.source == "keeper" else line
+    )
 
 
-def add_attempts(
-    answer: Answer, run: Run, named: Callable[[str], str] = lambda uid: uid
-) -> None:
+def add_attempts(answer: Answer, run: Run, named: Callable[[str], str] = lambda uid: uid) -> None:
     """Add what decided the latest attempt, and why attempts were or were not retried."""
     for a in run.attempts[-NAMED:]:
         if a.decided is not None and a is run.attempts[-1] and several_tasks(run):
             by = "" if a.decided.role is None else f" by {a.decided.role}/{a.decided.index}"
-            answer["evidence"].append(f"attempt {a.number} was decided{by}: {policy_sentence(a.decided.reason)}")
+            answer["evidence"].append(
+                f"attempt {a.number} was decided{by}: {policy_sentence(a.decided.reason)}"
+            )
         if a.retry is not None:
             answer["evidence"].append(
                 f"attempt {a.number} ended ({a.reason}) and is retried: {a.retry.reason}"

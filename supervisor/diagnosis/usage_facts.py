@@ -4,9 +4,9 @@ import re
 import signal
 
 from ...db.events.state import Run
-from ...diagnosis.kill_attribution import Classification, facts_of, killed_by, mib, ulimits
+from ...diagnosis.kill_attribution import NEAR, Classification, facts_of, killed_by, mib, ulimits
 from ...protocol.clusters.batch import BatchState, Partition
-from ...protocol.jobs.exit_info import ExitInfo
+from ...protocol.jobs.exit_info import ExitFacts, ExitInfo
 
 #: Causes for which used resources and limits are evidence.
 _OF_USE = frozenset({"killed", "outOfMemory", "memoryRefused", "cpuLimit"})
@@ -20,9 +20,8 @@ def used_and_limits(run: Run, exit_: ExitInfo, found: Classification, last: str)
 
     last: the last exception of its output, or "".
     """
-    if (
-        exit_.source in ("start", "lost")
-        or found.cause not in _OF_USE
+    if exit_.source in ("start", "lost") or (
+        found.cause not in _OF_USE
         and killed_by(exit_) != signal.SIGKILL
         and not last.startswith("MemoryError")
     ):
@@ -58,6 +57,17 @@ def _memory_limit(run: Run, exit_: ExitInfo) -> str:
     return "none known" if requested is None else f"{mib(requested * 2**20)} on each node"
 
 
+def memory_peak(facts: ExitFacts, ran_out: bool) -> str:
+    """Return the sentence about the memory peak. ran_out: memory ran out, so a low peak was
+    measured before that.
+    """
+    most, limit = facts.memory_peak_bytes or 0, facts.memory_limit_bytes
+    of = f" of the {mib(limit)} that it may have" if limit else ""
+    if ran_out and limit and most < NEAR * limit:
+        return f"the last measured memory peak is {mib(most)}{of}; its memory use then grew faster than the measurements"
+    return f"its memory peaked at {mib(most)}{of}"
+
+
 def reaction(run: Run, exit_: ExitInfo) -> list[str]:
     """Return how the execution reacted to the signals of a stop by jobscribe.
 
@@ -83,7 +93,11 @@ def batch_times(run: Run, partition: Partition | None) -> list[str]:
     secs = run.spec.time_limit_secs
     requested = "none requested" if secs is None else f"{span(secs)} requested"
     if partition is None:
-        return [] if run.active else [f"time limit: {requested}; the partition's limit is not known now"]
+        return (
+            []
+            if run.active
+            else [f"time limit: {requested}; the partition's limit is not known now"]
+        )
     most = partition.time_limit_secs
     allowed = "has no limit" if most is None else f"allows {span(most)}"
     usual = (

@@ -58,9 +58,7 @@ def _printable(name: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in name)[:64]
 
 
-def partition_of(
-    run: Run, news: Callable[[str], dict[str, ClusterStatus]]
-) -> Partition | None:
+def partition_of(run: Run, news: Callable[[str], dict[str, ClusterStatus]]) -> Partition | None:
     """Return the partition of a Slurm run, as its cluster reported it last; None if unknown."""
     asked, task = run.spec.batch, run.telling
     said = None if task is None else task.batch_said

@@ -536,6 +536,26 @@ def test_an_agent_that_cannot_start_is_named_with_its_reason(tmp_path: Path) -> 
         made.end()
 
 
+def test_a_retry_is_the_same_request_and_refused_while_the_job_runs(
+    site: SupervisorProcess, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    run = shell(
+        f"echo $LETTER; until [ -e {gate} ]; do sleep 0.1; done; exit 4", env={"LETTER": "q"}
+    )
+    site.submit(run)
+    first = site.running(run)["computeJobSerial"]
+    refused = typed(site, "job", "retry", jid_of(run))
+    assert refused.returncode != 0 and "is running" in refused.stderr, refused
+    gate.touch()
+    site.wait(run, SECS)
+    again = typed(site, "job", "retry", jid_of(run))
+    assert (again.returncode, again.stdout.strip()) == (0, jid_of(run)), again
+    over = site.wait(run, SECS)
+    assert over["computeJobSerial"] != first and over["exit"]["code"] == 4
+    assert site.output(run).body == b"q\n"
+
+
 def test_of_nothing_there_is_no_empty_answer(site: SupervisorProcess) -> None:
     run = shell("exit 3")
     site.finished(run)

@@ -15,8 +15,8 @@ from jobscribe.protocol.jobs.exit_info import ExitFacts
 from jobscribe.supervisor.core.interface.inputs import DriverFound, SignInNeeded
 from jobscribe.supervisor.core.resources.host_selection import HostCapacity
 from jobscribe.supervisor.core.status.run_status import status
-from jobscribe.supervisor.diagnosis.surroundings import Surroundings
 from jobscribe.supervisor.diagnosis.explanation import why
+from jobscribe.supervisor.diagnosis.surroundings import Surroundings
 from jobscribe.supervisor.tracing.report import trace
 
 KEY = AgentKey("sbatch", "parallel", "user0001", "hpc")

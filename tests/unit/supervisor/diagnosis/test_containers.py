@@ -54,10 +54,7 @@ def test_an_engine_is_asked_what_was_done_to_an_agents_container(kit, exit_, ask
 
 def test_a_container_that_was_asked_to_end(kit):
     answer = contained(kit, ExitInfo(signal=15, source="script"))
-    assert (
-        answer["sentence"]
-        == "killed by SIGTERM (not sent by jobscribe; 'docker stop' sends it)"
-    )
+    assert answer["sentence"] == "killed by SIGTERM (not sent by jobscribe; 'docker stop' sends it)"
     assert any(
         t.startswith(
             f"docker events --since 24h --filter label=jobscribe.jid={kit.jid_of()}   # on h1"

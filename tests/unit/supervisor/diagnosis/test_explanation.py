@@ -13,14 +13,18 @@ from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.interface.inputs import DriverFailed
 from jobscribe.supervisor.core.status.run_status import status
 from jobscribe.supervisor.diagnosis.containers import is_command
-from jobscribe.supervisor.diagnosis.surroundings import Surroundings
 from jobscribe.supervisor.diagnosis.explanation import why
 from jobscribe.supervisor.diagnosis.phrases import resume_keeper_command
+from jobscribe.supervisor.diagnosis.surroundings import Surroundings
 
 
 def ask(stage, folder=None, since=None, n=1, **kwargs):
     job = stage.job(n)
-    return why(status(stage.world, job, 1, stage.now(), **kwargs), job, Surroundings(folder=folder, store_fails_since=since))
+    return why(
+        status(stage.world, job, 1, stage.now(), **kwargs),
+        job,
+        Surroundings(folder=folder, store_fails_since=since),
+    )
 
 
 def ended(kit, exit_=None, **fields):
@@ -739,7 +743,9 @@ def test_of_a_job_that_never_ran_there_is_its_exit_at_most(stage, kit):
     stage.submit(2)
     stage.cancel(2)
     job = stage.job(2)
-    assert why(status(stage.world, job, 1, stage.now()), job, Surroundings(folder="/e"))["logs"] == []
+    assert (
+        why(status(stage.world, job, 1, stage.now()), job, Surroundings(folder="/e"))["logs"] == []
+    )
 
 
 def test_the_first_line_of_a_lost_task_says_what_was_lost(kit):
@@ -751,10 +757,7 @@ def test_the_first_line_of_a_lost_task_says_what_was_lost(kit):
         kit.ended(token, None, source="lost", detail="its container was removed from outside"),
     )
     answer = ask(stage)
-    assert (
-        answer["sentence"]
-        == "exit status unknown: its container was removed from outside"
-    )
+    assert answer["sentence"] == "exit status unknown: its container was removed from outside"
     assert not any("TaskCount" in line for line in answer["evidence"])
 
 

@@ -12,8 +12,8 @@ from jobscribe.diagnosis.exit_table import Diagnosis
 from jobscribe.protocol.jobs.exit_info import ExitFacts, ExitInfo
 from jobscribe.supervisor.core.interface.inputs import DriverFailed
 from jobscribe.supervisor.core.status.run_status import status
-from jobscribe.supervisor.diagnosis.surroundings import Surroundings
 from jobscribe.supervisor.diagnosis.explanation import brief, why
+from jobscribe.supervisor.diagnosis.surroundings import Surroundings
 
 KEYS = {
     "computeJid",
