@@ -50,7 +50,7 @@ def explain(code: str, table: str | None) -> None:
     """Print the explanation. Raises click.UsageError for an unknown code."""
     from ..diagnosis.causes import CAUSES
     from ..service.site.exit_table_file import load
-    from .explain_words import cause_word, row_of, sentence
+    from ..diagnosis.why_words import cause_word, row_of, sentence
 
     rows = load(table).rows
     if code.isdecimal() and code.isascii() and len(code) > 3:

@@ -1,7 +1,7 @@
 """Words of `job why` beside causes: reasons, faults, states, confidences and phrases of rows."""
 
-from ..diagnosis.causes import BY_REASON, BY_STOP, CAUSES
-from ..diagnosis.exit_table import Row
+from .causes import BY_REASON, BY_STOP, CAUSES
+from .exit_table import Row
 from ..protocol.jobs.exit_info import FAULTS
 
 _OTHERS = {
