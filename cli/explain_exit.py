@@ -49,8 +49,8 @@ def explain_exit(code: str, table: str | None) -> None:
 def explain(code: str, table: str | None) -> None:
     """Print the explanation. Raises click.UsageError for an unknown code."""
     from ..diagnosis.causes import CAUSES
-    from ..service.site.exit_table_file import load
     from ..diagnosis.why_words import cause_word, row_of, sentence
+    from ..service.site.exit_table_file import load
 
     rows = load(table).rows
     if code.isdecimal() and code.isascii() and len(code) > 3:

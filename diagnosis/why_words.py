@@ -1,8 +1,8 @@
 """Words of `job why` beside causes: reasons, faults, states, confidences and phrases of rows."""
 
+from ..protocol.jobs.exit_info import FAULTS
 from .causes import BY_REASON, BY_STOP, CAUSES
 from .exit_table import Row
-from ..protocol.jobs.exit_info import FAULTS
 
 _OTHERS = {
     "scheduler": "reason: Slurm ended the run; the cause (nodeFail, preempted...) says why",
