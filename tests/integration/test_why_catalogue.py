@@ -546,7 +546,7 @@ def test_a_retry_is_the_same_request_and_refused_while_the_job_runs(
     site.submit(run)
     first = site.running(run)["computeJobSerial"]
     refused = typed(site, "job", "retry", jid_of(run))
-    assert refused.returncode != 0 and "is running" in refused.stderr, refused
+    assert refused.returncode != 0 and "jobscribe job wait" in refused.stderr, refused
     gate.touch()
     site.wait(run, SECS)
     again = typed(site, "job", "retry", jid_of(run))
