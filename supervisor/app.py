@@ -94,6 +94,7 @@ from .process.root_identity import RootIdentity
 from .process.watchdog import Watchdog
 from .runs.output_reader import OutputReader
 from .runs.port_leases import Leases
+from .runs.registry_logins import RegistryLogins
 from .runs.request_validation import MAX_BODY
 from .runs.service import RunService
 from .runs.why_facts import UserNames
@@ -204,6 +205,7 @@ class _Supervisor:
             serial_floor(system),
         )
         self._driver_reports = DriverReports(self.log, self._counters, self._agent_id)
+        logins = RegistryLogins(self._redactor)
         self._driver_set = DriverSet(
             settings,
             root,
@@ -213,6 +215,7 @@ class _Supervisor:
             self._agents_key,
             descriptors=process_limits.raise_descriptor_limit(),
             signed_in=lambda key: self._engine.tell(SignedIn(key)),
+            logins=logins,
         )
         self._drivers, clusters = self._driver_set.drivers, self._driver_set.clusters
         self._clusters = ClusterInventory(clusters, usual_secs=settings.limits.time_limit_secs)
@@ -260,7 +263,9 @@ class _Supervisor:
             batch=self._clusters.asked,
             names=UserNames(settings.server.uid_file, self._card.uid),
             cluster_news=self._clusters.news,
+            logins=logins,
         )
+        self._store.listen(logins.events)
         self._live = LiveUpdates(self._run_service)
         self._progress.heard = self._live.progressed
         changes = self._live.changes

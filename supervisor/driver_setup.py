@@ -21,6 +21,7 @@ from ..service.site.startup_checks import warnings
 from . import configuration
 from .connections.driver_reports import DriverReports
 from .process.root_directory import RootDirectory
+from .runs.registry_logins import RegistryLogins
 
 
 class DriverSet:
@@ -39,6 +40,7 @@ class DriverSet:
         *,
         descriptors: int,
         signed_in: Callable[[AgentKey], None],
+        logins: RegistryLogins,
     ) -> None:
         """key: secret of the data directory. descriptors: open files that agents of this machine
         and their jobs may have.
@@ -47,7 +49,7 @@ class DriverSet:
         self.pool: Pool | None = None
         self.clusters: Clusters | None = None
         self.sbatch: SbatchDriver | None = None
-        self._signed_in = signed_in
+        self._signed_in, self._logins = signed_in, logins
         self._watchers: list[Callable[[], None]] = []
         self._closed_first: list[Callable[[], Awaitable[None]]] = []
         #: unix uid and gid of a user's files, if they differ from this process's own
@@ -112,6 +114,7 @@ class DriverSet:
             reporter=driver_reports,
             agent_settings=configuration.agent_settings(settings),
             keeper_settings=configuration.keeper_settings(settings),
+            logins=self._logins.find,
         )
         output = settings.output
         tasks = self._containers = ContainerTaskController(

@@ -25,6 +25,7 @@ from ..ids import (
     SimulationType,
     Uid,
 )
+from ..jobs.registry_login import LoginRef, RegistryLogin
 from ..jobs.roles import MAX_ROLES, After, Retry, TaskRole
 from ..jobs.status import Kind, Status
 from ..wire.messages import DIGEST_BYTES, JobCmd, Offset, Stream
@@ -65,6 +66,8 @@ BulkReqId = Annotated[
 MAX_BULK = 10_000
 #: Characters of a configuration that is kept with its run.
 MAX_CONFIG = 64 * 1024
+#: Credentials for registries of one request.
+MAX_LOGINS = 100
 
 
 class _Request(
@@ -117,6 +120,8 @@ class RunSpec(_Request, frozen=True, kw_only=True):
     batch: BatchRequest | msgspec.UnsetType = msgspec.UNSET
     #: the text of the configuration from which the run was made, without the values of secrets
     config: Annotated[str, msgspec.Meta(max_length=MAX_CONFIG)] | msgspec.UnsetType = msgspec.UNSET
+    #: the user's own credentials for image registries, which the supervisor has in memory
+    registry_login: LoginRef | msgspec.UnsetType = msgspec.UNSET
 
 
 class RunSimulation(_Request, frozen=True, kw_only=True):
@@ -458,11 +463,17 @@ class RunDescription(_Request, frozen=True, kw_only=True):
     none if the description has an error.
 
     The same request may be repeated; it returns the runs of the first time.
+
+    credentials: for the entries of `registryAuth` in the description, by their names there. They are
+    never stored.
     """
 
     req_id: BulkReqId
     uid: Uid
     description: Any
+    credentials: (
+        Annotated[dict[str, RegistryLogin], msgspec.Meta(max_length=MAX_LOGINS)] | msgspec.UnsetType
+    ) = msgspec.UNSET
 
 
 class JobMetrics(_Request, frozen=True, kw_only=True):

@@ -24,6 +24,7 @@ from ..ids import (
 from ..jobs import progress_report
 from ..jobs.debugging import Stop
 from ..jobs.execution_state import ExecutionState
+from ..jobs.registry_login import LoginRef
 from ..jobs.exit_info import ExitInfo, Instant, Span
 from ..jobs.roles import PortNumber
 
@@ -91,7 +92,8 @@ class ContainerSpec(
 
     address, subnet: the task's place in the bridge network of its gang (`10.208.0.2`,
     `10.208.0.0/22`). volumes: names of the pool's volumes, or paths in the user's own directory,
-    which is always mounted. keep: keep the container if the task fails.
+    which is always mounted. keep: keep the container if the task fails. login: names the user's
+    credentials for registries.
     """
 
     image: str | None = None
@@ -103,6 +105,7 @@ class ContainerSpec(
     subnet: str | None = None
     volumes: tuple[str, ...] = ()
     keep: bool = False
+    login: LoginRef | msgspec.UnsetType = msgspec.UNSET
 
 
 class TaskSpec(

@@ -41,7 +41,8 @@ SBATCH = "sbatch"
 class JobDescription(msgspec.Struct, frozen=True, kw_only=True):
     """One job. path: its place in the document. spec: its run, without user, simulation and
     dependencies. unique: no other job of the user may have its name. indices: the job is an array
-    with one run for each.
+    with one run for each. logins: names of the credentials for image registries, which the request
+    has.
     """
 
     name: str
@@ -50,6 +51,7 @@ class JobDescription(msgspec.Struct, frozen=True, kw_only=True):
     unique: bool = False
     after: tuple[Dependency, ...] = ()
     indices: Indices | None = None
+    logins: tuple[str, ...] = ()
 
 
 class Description(msgspec.Struct, frozen=True):
@@ -171,6 +173,7 @@ def _job(place: Place) -> JobDescription:
         unique=keys.unique,
         after=_waits(keys),
         indices=keys.array,
+        logins=keys.registry_auth,
     )
 
 
@@ -188,6 +191,12 @@ def _check_conflicts(keys: JobKeys, place: Place) -> None:
             "image",
             "a job without roles runs in the image of its pool",
             "`roles`, whose tasks have their own containers",
+        )
+    if place.given("registryAuth") and not has_roles:
+        place.error(
+            "registryAuth",
+            "a job without roles runs in the image of its pool",
+            "`roles`, whose tasks have their own images",
         )
     if place.given("batch") and keys.driver not in (None, SBATCH):
         place.error("driver", f"it is {shown(keys.driver)}", f"{SBATCH}, the driver for `batch`")

@@ -11,7 +11,7 @@ import msgspec
 
 from ...protocol import durations
 from ...protocol.api.job_arrays import Indices, parse_indices
-from ...protocol.api.requests import DebugSecs, GraceSecs, Limit
+from ...protocol.api.requests import MAX_LOGINS, DebugSecs, GraceSecs, Limit
 from ...protocol.clusters.batch import BatchRequest
 from ...protocol.errors import Refusal
 from ...protocol.fields import MEGABYTES, Form, InvalidForm, seconds
@@ -80,6 +80,15 @@ def _array(value: Any) -> Indices:
 
 def _invalid() -> Any:
     raise InvalidForm
+
+
+def _files(value: Any) -> tuple[str, ...]:
+    """Return the names of files with credentials. Other values do not appear in a message."""
+    items = value if isinstance(value, list) else [value]
+    names = [v.get("file") if isinstance(v, dict) and len(v) == 1 else None for v in items]
+    if not 0 < len(names) <= MAX_LOGINS or not all(isinstance(n, str) and n and n.isprintable() for n in names):
+        raise InvalidForm("it is no reference to a file; credentials in it would be stored")
+    return tuple(dict.fromkeys(map(str, names)))
 
 
 def _without(problem: Callable[[str], str | None]) -> Callable[[Any], str]:
@@ -268,6 +277,10 @@ class JobKeys(_Keys, frozen=True, kw_only=True):
     output_dir: ArgWord | None = None
     code_dir: ArgWord | None = None
     virtual_cluster: Annotated[ArgWord, Form(aliases=("partition",))] | None = None
+    registry_auth: Annotated[
+        tuple[str, ...],
+        Form(f"{{file: PATH}}, or a list of 1 to {MAX_LOGINS} of these", _files, ("authFile", "auth", "imagePullSecrets")),
+    ] = ()
     batch: (
         Annotated[
             BatchKeys,

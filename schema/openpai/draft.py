@@ -35,12 +35,29 @@ class LocalPath(NamedTuple):
     value: str
 
 
+class LoginSource(NamedTuple):
+    """Credentials for a registry. path: of their value in the configuration. name: in `registryAuth`.
+    file: with the credentials (no username here), or with the password; "": password has it.
+    """
+
+    path: str
+    name: str
+    file: str
+    registry: str = ""
+    username: str = ""
+    password: str = ""
+
+    def __repr__(self) -> str:
+        return f"LoginSource({self.path})"
+
+
 class Draft:
     """words: the configuration's names for keys of a job description."""
 
     def __init__(self, words: Mapping[str, str]) -> None:
         self.data: dict[str, Any] = {}
         self.paths: list[LocalPath] = []
+        self.logins: list[LoginSource] = []
         self._words = words
         self._origins: dict[str, str] = {}
 
@@ -54,6 +71,23 @@ class Draft:
             table = table.setdefault(key, {})
         table[keys[-1]] = value
         self._origins[member(path, keys[-1])] = origin
+
+    def put_common(self, name: str, options: "Options", retries: tuple[int, str], queue: str, at: str) -> None:
+        """Set the keys that both versions have. retries: number and key. at: path of the queue."""
+        self.put(["name"], name, self._words.get("name", "name"))
+        self.put(["unique"], True, self._words.get("name", "name"))
+        if options.driver:
+            self.put(["driver"], options.driver, "")
+        self.put(["retry", "count"], *retries)
+        self.put(["virtualCluster"], queue or "default", at)
+        if queue not in ("", "default"):
+            self.put(["queue"], queue, at)
+
+    def put_logins(self) -> None:
+        """Set the references to the credentials for registries."""
+        if self.logins:
+            files = [{"file": login.name} for login in self.logins]
+            self.put(["registryAuth"], files, self.logins[0].path)
 
     def begin(self, keys: Sequence[str], origin: str) -> None:
         """Set the origin of an object whose keys follow."""

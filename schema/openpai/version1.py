@@ -11,7 +11,7 @@ from ..fields import Findings, member, quoted, shown
 from ..jobs.keys import program_word
 from ..structs import Place, convert
 from . import task_script
-from .draft import Draft, Options
+from .draft import Draft, LoginSource, Options
 from .task_script import Folders
 from .values import ROLE_NAME, check_folder, job_name, scalar, storages
 
@@ -120,24 +120,14 @@ def draft_of(data: object, findings: Findings, options: Options) -> Draft:
     """Return the job description of a configuration. Records its problems."""
     place = Place(data, "", findings)
     keys, draft = convert(JobKeys, data, findings), Draft(WORDS)
-    draft.put(["name"], keys.job_name, "jobName")
-    draft.put(["unique"], True, "jobName")
-    if options.driver:
-        draft.put(["driver"], options.driver, "")
-    draft.put(["retry", "count"], keys.retry_count, "retryCount")
-    _queue(keys, draft)
+    retries = (keys.retry_count, "retryCount")
+    draft.put_common(keys.job_name, options, retries, keys.virtual_cluster, "virtualCluster")
     _variables(keys, draft, place)
     folders = _folders(keys, draft, place, options)
+    _login(keys, draft, place, options)
     _note_ignored(keys, place)
     _roles(keys, draft, place, folders, options)
     return draft
-
-
-def _queue(keys: JobKeys, draft: Draft) -> None:
-    name = keys.virtual_cluster or "default"
-    draft.put(["virtualCluster"], name, "virtualCluster")
-    if name != "default":
-        draft.put(["queue"], name, "virtualCluster")
 
 
 def _variables(keys: JobKeys, draft: Draft, place: Place) -> None:
@@ -158,13 +148,34 @@ def _variables(keys: JobKeys, draft: Draft, place: Place) -> None:
         envs.findings.warning("jobEnvs.paiAzRDMA", "jobscribe does not set up RDMA", "leave it out")
 
 
-def _folders(keys: JobKeys, draft: Draft, place: Place, options: Options) -> Folders:
-    known = {
+def _login(keys: JobKeys, draft: Draft, place: Place, options: Options) -> None:
+    """Convert `authFile`, which whoever submits the job reads."""
+    if not keys.auth_file or not options.containers:
+        return
+    file = task_script.local_path(keys.auth_file, _known(keys, options))
+    if not task_script.is_local(file) or not file.isprintable():
+        place.error(
+            "authFile",
+            f"{quoted(file)} is no file that jobscribe reads",
+            "the absolute path of a file of yours on the machine where you submit",
+        )
+        return
+    draft.logins.append(LoginSource("authFile", file, file))
+    draft.put_logins()
+
+
+def _known(keys: JobKeys, options: Options) -> dict[str, str]:
+    """Return the variables that OpenPAI replaces in paths."""
+    return {
         "PAI_DEFAULT_FS_URI": "file://",
         "PAI_JOB_NAME": keys.job_name,
         "PAI_USER_NAME": options.user,
         "PAI_USERNAME": options.user,
     }
+
+
+def _folders(keys: JobKeys, draft: Draft, place: Place, options: Options) -> Folders:
+    known = _known(keys, options)
     found = {
         key: check_folder(draft, place, key, key, task_script.local_path(value, known))
         if value
@@ -183,12 +194,6 @@ def _folders(keys: JobKeys, draft: Draft, place: Place, options: Options) -> Fol
 
 def _note_ignored(keys: JobKeys, place: Place) -> None:
     warning = place.findings.warning
-    if keys.auth_file:
-        warning(
-            "authFile",
-            "jobscribe does not read it: the hosts log in to registries",
-            "ask the operator to add this registry to the pool (docs/docker.md)",
-        )
     if keys.gpu_type:
         warning(
             "gpuType",

@@ -2,6 +2,7 @@
 its keys.
 """
 
+import re
 from collections.abc import Mapping
 
 from ...protocol.fields import InvalidForm
@@ -9,11 +10,11 @@ from ...protocol.redaction import is_secret
 from ..fields import Findings, element, member, quoted
 from ..structs import Place, convert
 from . import task_script
-from .draft import Draft, LocalPath, Options
+from .draft import Draft, LocalPath, LoginSource, Options
 from .task_script import Folders
 from .templates import Templates
 from .values import check_folder, storages
-from .version2_keys import AuthKeys, DeploymentRoleKeys, JobKeys, PrerequisiteKeys, RoleKeys
+from .version2_keys import SECRET_FORM, AuthKeys, DeploymentRoleKeys, JobKeys, PrerequisiteKeys, RoleKeys
 
 #: Keys of a job description, with their names here.
 WORDS = {
@@ -28,6 +29,8 @@ WORDS = {
     "minFailed": "minFailedInstances",
     "minSucceeded": "minSucceededInstances",
 }
+#: The password of an image's credentials.
+PASSWORD = re.compile(r"<%\s*\$secrets\.([A-Za-z_][A-Za-z0-9_]*)\s*%>")
 #: The documented default of `shmMB`.
 _SHM = 512
 
@@ -37,19 +40,12 @@ def draft_of(data: object, findings: Findings, options: Options) -> Draft:
     data = _without_text(data)
     place = Place(data, "", findings)
     keys, draft = convert(JobKeys, data, findings), Draft(WORDS)
-    draft.put(["name"], keys.name, "name")
-    draft.put(["unique"], True, "name")
-    if options.driver:
-        draft.put(["driver"], options.driver, "")
-    draft.put(["retry", "count"], keys.job_retry_count, "jobRetryCount")
+    retries, at = (keys.job_retry_count, "jobRetryCount"), "defaults.virtualCluster"
+    draft.put_common(keys.name, options, retries, keys.defaults.virtual_cluster, at)
     draft.put(["env", "PAI_DEFAULT_FS_URI"], "file://", "")
-    cluster = keys.defaults.virtual_cluster or "default"
-    draft.put(["virtualCluster"], cluster, "defaults.virtualCluster")
-    if cluster != "default":
-        draft.put(["queue"], cluster, "defaults.virtualCluster")
-    for name, path in keys.secrets.items():
-        if path:
-            draft.paths.append(LocalPath(member("secrets", name), "secret", path))
+    for name, secret in keys.secrets.items():
+        if secret.file:
+            draft.paths.append(LocalPath(member("secrets", name), "secret", secret.file))
     for name in filter(is_secret, keys.parameters):
         findings.warning(
             member("parameters", name),
@@ -57,6 +53,7 @@ def draft_of(data: object, findings: Findings, options: Options) -> Draft:
             "`secrets`, if it is one",
         )
     _Roles(keys, draft, place, options).convert()
+    draft.put_logins()
     return draft
 
 
@@ -73,6 +70,9 @@ class _Roles:
     def __init__(self, keys: JobKeys, draft: Draft, place: Place, options: Options) -> None:
         self._keys, self._draft, self._place, self._options = keys, draft, place, options
         self._findings = place.findings
+        #: names of secrets that are passwords of images, and that commands contain
+        self._in_auth: set[str] = set()
+        self._in_commands: set[str] = set()
         self._volumes = storages(place.within("extras"), options)
         self._known = self._prerequisites()
         #: the path of the default deployment
@@ -96,6 +96,7 @@ class _Roles:
                     "here the job goes on until all roles have ended",
                     "`minSucceededInstances` in `completion`, -1 for never",
                 )
+        self._check_secrets()
 
     def _prerequisites(self) -> dict[tuple[str, str], tuple[PrerequisiteKeys, str]]:
         """Return the prerequisites by type and name, each with its path."""
@@ -108,7 +109,7 @@ class _Roles:
                     member(path, "name"), f"{first} has the same name", "a unique name"
                 )
             if each.auth is not None:
-                self._check_auth(each.auth, member(path, "auth"))
+                self._login(each.auth, member(path, "auth"))
             for key, value in (("plugin", each.plugin), ("require", each.require)):
                 if value:
                     self._findings.error(
@@ -120,19 +121,44 @@ class _Roles:
                 )
         return out
 
-    def _check_auth(self, auth: AuthKeys, path: str) -> None:
-        if auth.password is not None and "$secrets." not in str(auth.password):
+    def _login(self, auth: AuthKeys, path: str) -> None:
+        """Convert the credentials of an image. Their password is a secret of the configuration."""
+        found = PASSWORD.fullmatch(str(auth.password or "").strip())
+        if found is None or auth.username is None:
             self._findings.error(
-                member(path, "password"),
-                "a password in this file would be readable by others",
-                "no `auth`; the operator adds the registry to the pool (docs/docker.md)",
+                member(path, "password" if found is None else "username"),
+                "a password here would be readable by others" if found is None else "it is missing",
+                "`<% $secrets.NAME %>`" if found is None else "the user name at the registry",
             )
             return
-        self._findings.warning(
-            path,
-            "jobscribe does not use it: the hosts log in to registries",
-            "ask the operator to add this registry to the pool (docs/docker.md)",
-        )
+        secret = self._keys.secrets.get(found[1])
+        if secret is None or not (secret.file or secret.value):
+            if not self._findings.has_error("secrets"):
+                self._once(
+                    member(path, "password"),
+                    InvalidForm(f"there is no secret {quoted(found[1])}", "a key of `secrets`"),
+                )
+            return
+        self._in_auth.add(found[1])
+        try:
+            texts = [
+                Templates(self._keys.parameters, {}).rendered(str(value or ""), shell=False)
+                for value in (auth.registryuri, auth.username)
+            ]
+        except InvalidForm as e:
+            self._once(path, e)
+            return
+        self._draft.logins.append(LoginSource(path, path, secret.file, *texts, secret.value))
+
+    def _check_secrets(self) -> None:
+        """Refuse values of secrets for other uses than credentials of images."""
+        for name, secret in self._keys.secrets.items():
+            if secret.value and (name not in self._in_auth or name in self._in_commands):
+                self._findings.error(
+                    member("secrets", name),
+                    "a secret in this file would be stored with the job",
+                    SECRET_FORM,
+                )
 
     def _chosen_deployment(self) -> Mapping[str, DeploymentRoleKeys]:
         names = [d.name for d in self._keys.deployments]
@@ -261,8 +287,12 @@ class _Roles:
             self._folder("output", uris, parts),
             self._folder("script", uris, parts),
         )
-        files = self._keys.secrets
-        secrets = {self._secrets[name]: files.get(name, "") for name in sorted(templates.used)}
+        self._in_commands |= templates.used
+        known_secrets = self._keys.secrets
+        secrets = {
+            self._secrets[name]: known_secrets[name].file
+            for name in sorted(templates.used & known_secrets.keys())
+        }
         before = task_script.lines(folders, secrets)
         return f"{before}set -o errexit\n" + "\n".join(lines) if any(lines) else ""
 

@@ -1,6 +1,6 @@
 """The keys of OpenPAI's protocol version 2, each with its form and limits."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -17,7 +17,7 @@ _NAME = Annotated[
 ]
 _INSTANCES = Annotated[int, msgspec.Meta(ge=-1), Form("1 to the instances, or -1 for never")]
 _ROLE = Annotated[Role, Form(f"the name of a role: {ROLE_NAME}")]
-_SECRET_FORM = "{file: PATH}, where PATH is a file that only you can read"
+SECRET_FORM = "{file: PATH}, where PATH is a file that only you can read"
 
 
 def _version(value: Any) -> int:
@@ -26,12 +26,24 @@ def _version(value: Any) -> int:
     return 2
 
 
-def _secret(value: Any) -> str:
-    """Return the path of the file with a secret. The value never appears in a message."""
+class Secret(NamedTuple):
+    """A secret: the file that has it, or its value. Its text does not show the value."""
+
+    file: str = ""
+    value: str = ""
+
+    def __repr__(self) -> str:
+        return f"Secret({self.file})"
+
+
+def _secret(value: Any) -> Secret:
+    """Return a secret. The value never appears in a message."""
+    if isinstance(value, str | int) and not isinstance(value, bool) and str(value).isprintable():
+        return Secret(value=str(value))
     path = value.get("file") if isinstance(value, dict) and len(value) == 1 else None
     if not isinstance(path, str) or not path.startswith("/") or not path.isprintable():
-        raise InvalidForm("a secret in this file would be stored with the job", _SECRET_FORM)
-    return path
+        raise InvalidForm("a secret in this file would be stored with the job", SECRET_FORM)
+    return Secret(path)
 
 
 class _Keys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -39,7 +51,7 @@ class _Keys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class AuthKeys(_Keys, frozen=True, kw_only=True):
-    """Credentials for a registry; jobscribe uses none of them."""
+    """Credentials for a registry. registryuri: Docker's own, if absent."""
 
     username: Any = None
     password: Any = None
@@ -127,7 +139,7 @@ class JobKeys(_Keys, frozen=True, kw_only=True):
             msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}\Z"),
             Form("the name of a secret: letters, digits and _, not a digit first"),
         ],
-        Annotated[str, Form(_SECRET_FORM, _secret)],
+        Annotated[Secret, Form(SECRET_FORM, _secret)],
     ] = {}
     job_retry_count: Annotated[int, msgspec.Meta(ge=-1, le=1_000)] = 0
     task_roles: Annotated[

@@ -30,6 +30,7 @@ from ...protocol.clusters.batch import ClusterStatus
 from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKey, Token, agent_log_ids, split_jid
 from ...protocol.jobs.status import PURGED
+from ...protocol.redaction import Redactor
 from ...protocol.wire.messages import LogChunk
 from ...runtime.log.logger import Log
 from ..connections.progress import Progress
@@ -55,6 +56,7 @@ from ..tracing.id_lookup import no_job
 from .command_summaries import CommandSummaries
 from .outcome_cache import OutcomeCache
 from .output_reader import OutputReader, asked_for
+from .registry_logins import RegistryLogins
 from .request_validation import check_spec
 from .why_facts import files_of, partition_of
 
@@ -93,6 +95,7 @@ class RunService:
         batch: Callable[[RunSpec], RunSpec] = lambda spec: spec,
         names: Callable[[str], str | None] = lambda uid: None,
         cluster_news: Callable[[str], dict[str, ClusterStatus]] = lambda uid: {},
+        logins: RegistryLogins | None = None,
     ) -> None:
         """container: returns the name of a task's container, if it has one.
 
@@ -117,6 +120,7 @@ class RunService:
         )
         self._container, self._batch = container, batch
         self._names, self._cluster_news = names, cluster_news
+        self.logins = RegistryLogins(Redactor()) if logins is None else logins
         self.draining = False
         #: starts of agents that no run needs yet
         self._early: dict[AgentKey, asyncio.Task[None]] = {}
@@ -146,6 +150,7 @@ class RunService:
             "reported": self.progress.size,
             "ends": len(self.outcomes),
             "summaries": len(self.summaries),
+            "logins": len(self.logins),
         }
 
     # ---- effects

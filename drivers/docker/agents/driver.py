@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from ....protocol.clusters.container_pool import Pool
 from ....protocol.errors import Refusal
 from ....protocol.ids import AgentKey, AgentKind, parse_agent_key
+from ....protocol.jobs.registry_login import LoginRef, RegistryLogin
 from ....protocol.redaction import Redactor
 from ....runtime.log.logger import Log
 from ... import untrusted_files
@@ -93,10 +94,12 @@ class DockerDriver:
         reporter: PlaceReporter,
         agent_settings: dict[str, Any] | None = None,
         keeper_settings: dict[str, Any] | None = None,
+        logins: Callable[[str, LoginRef], Mapping[str, RegistryLogin] | None] = lambda *_: None,
     ) -> None:
         """address: returns the content of the supervisor's agents.json. Raises
-        Refusal("badConfig").
+        Refusal("badConfig"). logins: returns a user's credentials by registry, None if they are lost.
         """
+        self.logins = logins
         self.pool, self.root, self.user_root, self.deployment, self.log = (
             pool,
             root,

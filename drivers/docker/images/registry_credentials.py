@@ -12,8 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-#: the registry of image names without a registry
-PUBLIC = "docker.io"
+from ....protocol.jobs.registry_login import PUBLIC, RegistryLogin
 
 
 class BadCredentials(Exception):
@@ -35,6 +34,11 @@ class ImageName:
     registry: str
     repository: str
     wanted: str
+
+    @property
+    def full(self) -> str:
+        """Return the name with its tag or digest."""
+        return f"{self.repository}{'@' if ':' in self.wanted else ':'}{self.wanted}"
 
 
 def parse_image(image: str) -> ImageName | None:
@@ -73,14 +77,19 @@ def auth_header(file: str | None, registry: str, secret: Callable[[str], object]
     if known is None:
         return None
     secret(known["password"])
-    login = {
-        "username": known["username"],
-        "password": known["password"],
-        "serveraddress": registry,
-    }
-    header = base64.urlsafe_b64encode(json.dumps(login).encode()).decode()
+    header = login_header(RegistryLogin(registry=registry, **known))
     secret(header)
     return header
+
+
+def login_header(login: RegistryLogin) -> str:
+    """Return the value of X-Registry-Auth, which contains the password."""
+    content = {
+        "username": login.username,
+        "password": login.password,
+        "serveraddress": login.registry,
+    }
+    return base64.urlsafe_b64encode(json.dumps(content).encode()).decode()
 
 
 def _read(file: str | None) -> dict[str, dict[str, str]]:

@@ -16,6 +16,7 @@ from ....protocol.errors import Refusal
 from ....protocol.execution.table import STARTED_BEFORE, STOPPED_BEFORE
 from ....protocol.ids import op_id
 from ....protocol.jobs.exit_info import ExitInfo
+from ....protocol.jobs.registry_login import LoginRef
 from ....protocol.launch.job_script import export_lines, script
 from ....protocol.wire.messages import Shared
 from ....runtime.execution.folder import JOB, SCRIPT
@@ -23,7 +24,7 @@ from ..agents.driver import DockerDriver
 from ..containers import exit_status, names, specifications
 from ..host.container_calls import inspect, remove
 from ..host.engine import EngineError, HostEngine
-from ..images.image_store import ImageFault
+from ..images.image_store import ImageFault, OwnLogins
 from .init_script import STOP_MARK, WRAPPER, init_script
 from .ledger import TaskRequest, make_folders_below, replace_file
 from .networks import GangNetworks, SubnetTaken
@@ -71,17 +72,17 @@ class TaskStarter:
         """Start all tasks of one attempt. All images are present before the first container is
         created.
         """
-        wanted = {self._image(t) for t in tasks}
+        wanted = {self._wanted(t) for t in tasks}
         found = dict(
             zip(
                 wanted,
-                await asyncio.gather(*(self._ensure_image(place, i) for i in wanted)),
+                await asyncio.gather(*(self._ensure_image(place, *w) for w in wanted)),
                 strict=True,
             )
         )
         ready: list[tuple[TaskState, str]] = []
         for task in tasks:
-            match found[self._image(task)]:
+            match found[self._wanted(task)]:
                 case ImageFault() as fault:
                     await self.fail_start(task, Refused(fault.sentence, fault.fault))
                 case EngineError():
@@ -156,14 +157,22 @@ class TaskStarter:
 
     # ---- before the token is used
 
-    def _image(self, task: TaskState) -> str:
-        return task.box.image or self._driver.pool.image
+    def _wanted(self, task: TaskState) -> tuple[str, LoginRef | None]:
+        """Return the image of a task and the reference to its user's credentials."""
+        login = task.box.login
+        image = task.box.image
+        if image is None or not isinstance(login, LoginRef):
+            return image or self._driver.pool.image, None
+        return image, login
 
     async def _ensure_image(
-        self, place: ContainerPlace, image: str
+        self, place: ContainerPlace, image: str, login: LoginRef | None
     ) -> str | ImageFault | EngineError:
+        own = OwnLogins()
+        if login is not None:
+            own = OwnLogins(login.registries, self._driver.logins(place.key.uid, login))
         try:
-            return await self._driver.images[place.key.host].ensure(image)
+            return await self._driver.images[place.key.host].ensure(image, own)
         except (ImageFault, EngineError) as e:
             return e
 

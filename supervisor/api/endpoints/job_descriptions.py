@@ -1,9 +1,10 @@
 """Job descriptions: check the whole description, then submit all of its runs or none."""
 
 import asyncio
+import contextlib
 import hashlib
 import itertools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ import msgspec
 from ....protocol.api.requests import RunDescription, RunSimulation, RunSpec
 from ....protocol.errors import CODES, Refusal
 from ....protocol.ids import derived_id
+from ....protocol.jobs.registry_login import LoginRef
 from ....protocol.jobs.status import CANCELED, COMPLETED, ERROR
 from ....schema.fields import InvalidDocument, Problem, element, member
 from ....schema.jobs.description import (
@@ -21,6 +23,7 @@ from ....schema.jobs.description import (
 )
 from ....schema.jobs.keys import Dependency
 from ...core.resources import gang_allocator
+from ...runs.registry_logins import login_id
 from ...runs.service import RunService
 from ..transport.request_handler import Handler
 
@@ -54,7 +57,8 @@ async def submit(
         raise Refusal(
             "badRequest", e.sentence, {"problems": e.problems, "warnings": e.warnings}
         ) from None
-    replies = await service.submit_each(_requests(request.req_id, jobs, config))
+    with _held(service, request, jobs) as refs:
+        replies = await service.submit_each(_requests(request.req_id, jobs, config, refs))
     _check_replies(replies)
     left = iter(replies)
     return {
@@ -64,13 +68,47 @@ async def submit(
     }
 
 
+@contextlib.contextmanager
+def _held(
+    service: RunService, request: RunDescription, jobs: Sequence[JobRuns]
+) -> Iterator[dict[str, LoginRef]]:
+    """Hold the credentials of the request while its runs are submitted, and then for those that have
+    not ended. Yield the references by the name of the job.
+    """
+    sent = request.credentials or {}
+    refs: dict[str, LoginRef] = {}
+    jids: dict[str, list[str]] = {}
+    for n, job in enumerate(jobs):
+        if job.job.logins:
+            id_ = login_id(request.uid, f"{request.req_id}.{n}")
+            jids[id_] = list(job.jids())
+            logins = [sent[name] for name in job.job.logins]
+            refs[job.job.name] = service.logins.hold(request.uid, id_, logins, jids[id_])
+    try:
+        yield refs
+    finally:
+        for id_, all_ in jids.items():
+            ended = [jid for jid in all_ if not _is_busy(service, jid)]
+            service.logins.submitted(request.uid, id_, ended)
+
+
+def _is_busy(service: RunService, jid: str) -> bool:
+    entry = service.engine.durable(jid)
+    return entry is not None and entry.job.run is not None and entry.job.run.busy
+
+
 def _requests(
-    req_id: str, jobs: Sequence[JobRuns], config: str | msgspec.UnsetType
+    req_id: str,
+    jobs: Sequence[JobRuns],
+    config: str | msgspec.UnsetType,
+    refs: Mapping[str, LoginRef],
 ) -> Iterator[RunSimulation]:
-    runs = ((job.job.unique, spec) for job in jobs for spec in job.specs)
-    for n, (unique, spec) in enumerate(runs):
-        spec = msgspec.structs.replace(spec, config=config)
-        yield RunSimulation(req_id=f"{req_id}.{n}", run=spec, only_new=unique or msgspec.UNSET)
+    runs = ((job.job, spec) for job in jobs for spec in job.specs)
+    for n, (job, spec) in enumerate(runs):
+        login = refs.get(job.name, msgspec.UNSET)
+        spec = msgspec.structs.replace(spec, config=config, registry_login=login)
+        only_new = job.unique or msgspec.UNSET
+        yield RunSimulation(req_id=f"{req_id}.{n}", run=spec, only_new=only_new)
 
 
 def _job_runs(
@@ -94,6 +132,7 @@ def _job_runs(
                 )
             )
             continue
+        problems += _missing_logins(job.job, request.credentials or {})
         for spec in job.specs:
             try:
                 check(spec)
@@ -104,6 +143,19 @@ def _job_runs(
     if problems:
         raise InvalidDocument(problems, description.warnings)
     return jobs, description.warnings
+
+
+def _missing_logins(job: JobDescription, sent: Collection[str]) -> list[Problem]:
+    """Return a problem for each reference to credentials that the request does not have."""
+    return [
+        Problem(
+            path=member(job.path, "registryAuth"),
+            problem=f"the credentials in {name} were not sent with the job",
+            right="'jobscribe job submit -f', which reads this file, or a client that sends them",
+        )
+        for name in job.logins
+        if name not in sent
+    ]
 
 
 def _ids(request: RunDescription) -> Callable[[], str]:

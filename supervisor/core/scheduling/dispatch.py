@@ -205,6 +205,7 @@ def _container(tx: Transaction, run: Run, role: TaskRole, place: TaskPlace) -> C
         subnet=subnet,
         volumes=role.volumes,
         keep=run.spec.debug_secs is not None,
+        login=run.spec.registry_login,
     )
 
 
