@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, assert_never, overload
 
 from ..protocol.api.requests import RunFile, RunSpec, UsageGroup
+from ..protocol.jobs.registry_login import RegistryLogin
 from ..protocol.wire.handshake import ACTOR
 from ..protocol.wire.messages import JobCmd, Stream
 from .api import operations, requests
@@ -209,10 +210,14 @@ class AsyncClient:
         return list(map(self._submitted, await self._do(operations.run_many(specs))))
 
     async def submit_description(
-        self, description: object, *, req_id: str | None = None
+        self,
+        description: object,
+        *,
+        req_id: str | None = None,
+        credentials: Mapping[str, RegistryLogin] = {},
     ) -> dict[str, list["AsyncJob | ClientError"]]:
         """Submit all jobs of a description (docs/jobs.md, as plain data), or none."""
-        jobs = await self._do(operations.submit_description(description, req_id))
+        jobs = await self._do(operations.submit_description(description, req_id, credentials))
         return {name: list(map(self._submitted, runs)) for name, runs in jobs.items()}
 
     async def plan(self, spec: RunSpec) -> dict[str, Any]:

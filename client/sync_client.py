@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, assert_never, overload
 
 from ..protocol.api.requests import RunFile, RunSpec, UsageGroup
+from ..protocol.jobs.registry_login import RegistryLogin
 from ..protocol.wire.handshake import ACTOR
 from ..protocol.wire.messages import JobCmd, Stream
 from .api import operations, requests
@@ -216,14 +217,19 @@ class Client:
         return list(map(self._submitted, self._do(operations.run_many(specs))))
 
     def submit_description(
-        self, description: object, *, req_id: str | None = None
+        self,
+        description: object,
+        *,
+        req_id: str | None = None,
+        credentials: Mapping[str, RegistryLogin] = {},
     ) -> dict[str, list["Job | ClientError"]]:
-        """Submit all jobs of a description (docs/jobs.md, as plain data), or none.
+        """Submit all jobs of a description (docs/jobs.md, as plain data), or none. credentials: for
+        the files in `registryAuth`, by their names there; no file is read here.
 
         Returns the runs of each job by its name. A run is a ClientError if its dependency ended
         meanwhile. Raises ClientError with the problems in `more["problems"]`.
         """
-        jobs = self._do(operations.submit_description(description, req_id))
+        jobs = self._do(operations.submit_description(description, req_id, credentials))
         return {name: list(map(self._submitted, runs)) for name, runs in jobs.items()}
 
     def plan(self, spec: RunSpec) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from ...protocol.jobs.registry_login import RegistryLogin
 from ...schema.fields import InvalidDocument, Problem
 from ...schema.jobs.description import Description, parse_description
 from ...schema.openpai.conversion import Converted, convert_configuration, version_of
@@ -13,6 +14,7 @@ from ...schema.openpai.draft import LocalPath, Options
 from ...schema.openpai.task_script import MAX_CODE
 from ...schema.text import reader
 from ...schema.text.document import Tree
+from .registry_files import openpai_logins, own_logins
 
 #: Files of a code folder that are counted; a folder with more is too large, whatever their sizes.
 _MAX_FILES = 200_000
@@ -34,12 +36,15 @@ class FileOptions(NamedTuple):
 
 
 class JobDocument(NamedTuple):
-    """A job file without problems. data: its job description, for the supervisor."""
+    """A job file without problems. data: its job description, for the supervisor.
+    credentials: for its `registryAuth`.
+    """
 
     tree: Tree
     data: object
     description: Description
     openpai: Converted | None = None
+    credentials: dict[str, RegistryLogin] = {}
 
     @property
     def name(self) -> str:
@@ -61,12 +66,18 @@ def read_document(
         tree = reader.read(path, lenient=True)
         if not version_of(tree.data):
             description = parse_description(tree.data)
-            document = JobDocument(tree, tree.data, description)
-            return document, tree.problems, tree.located(description.warnings)
+            logins = own_logins(description)
+            document = JobDocument(tree, tree.data, description, None, logins.known)
+            problems = [*tree.problems, *tree.located(logins.problems)]
+            return document, problems, tree.located(description.warnings)
         chosen = Options(options.user(), options.containers, options.driver)
         converted = convert_configuration(tree.data, chosen)
-        document = JobDocument(tree, converted.data, converted.description, converted)
+        logins = openpai_logins(converted.draft.logins, "" if path == "-" else path)
+        document = JobDocument(
+            tree, converted.data, converted.description, converted, logins.known
+        )
         problems, warnings = _check_paths(converted.paths)
+        problems += logins.problems
         return (
             document,
             [*tree.problems, *tree.located(problems)],

@@ -26,7 +26,7 @@ def submit_file(s: Session, path: str, quiet: bool, options: FileOptions) -> Non
     """Submit all jobs of the file and print the computeJids, each job after those it waits for."""
     document, warnings = _checked(s, path, quiet, options)
     try:
-        jobs = s.client().submit_description(document.data)
+        jobs = s.client().submit_description(document.data, credentials=document.credentials)
     except ClientError as e:
         raise _located(s, document, e) from None
     refused = [

@@ -4,12 +4,13 @@ An operation yields a step and gets its result. A step that fails raises ClientE
 operation. `Client` and `AsyncClient` perform the steps.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
 from ...protocol.api.requests import BeginSession, CallRequest, GlobalResources, RunFiles, RunSpec
+from ...protocol.jobs.registry_login import RegistryLogin
 from ...protocol.wire.messages import JobCmd, Stream
 from . import random_ids, requests
 from .cursors import LogCursor, PollBackoff
@@ -145,9 +146,10 @@ def run_many(specs: Sequence[RunSpec]) -> Steps[list[RunState | ClientError]]:
 
 
 def submit_description(
-    description: object, req_id: str | None
+    description: object, req_id: str | None, credentials: Mapping[str, RegistryLogin]
 ) -> Steps[dict[str, list[RunState | ClientError]]]:
-    body = yield from for_user(requests.run_description, description, req_id or random_ids.req_id())
+    req_id = req_id or random_ids.req_id()
+    body = yield from for_user(requests.run_description, description, req_id, credentials)
     return {name: list(map(_submitted, runs)) for name, runs in requests.runs_by_job(body).items()}
 
 

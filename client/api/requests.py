@@ -56,6 +56,7 @@ from ...protocol.api.requests import (
     UsageReport,
 )
 from ...protocol.errors import CODES
+from ...protocol.jobs.registry_login import RegistryLogin
 from .errors import ClientError, own
 from .replies import GroupState, JobPage, LoggedEvent, LogPart, RunState
 from .server_sent_events import Message
@@ -121,12 +122,19 @@ def run_many(specs: Sequence[RunSpec], req_id: str) -> Call:
     return _post("run-many", RunMany(req_id=req_id, runs=tuple(specs)))
 
 
-def run_description(uid: str, description: object, req_id: str) -> Call:
+def run_description(
+    uid: str, description: object, req_id: str, credentials: Mapping[str, RegistryLogin]
+) -> Call:
     """Raises ClientError("badRequest") for values that JSON cannot express."""
     try:
         return _post(
             "run-description",
-            RunDescription(req_id=req_id, uid=uid, description=description),
+            RunDescription(
+                req_id=req_id,
+                uid=uid,
+                description=description,
+                credentials=dict(credentials) or msgspec.UNSET,
+            ),
             BULK_SECS,
         )
     except (TypeError, ValueError, OverflowError, RecursionError) as e:

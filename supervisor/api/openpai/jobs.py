@@ -22,9 +22,11 @@ from ....protocol.api.requests import (
 )
 from ....protocol.errors import Refusal
 from ....protocol.ids import parse, split_jid
+from ....protocol.jobs.registry_login import RegistryLogin
 from ....protocol.jobs.status import PURGED
 from ....protocol.redaction import is_secret
 from ....schema.fields import InvalidDocument
+from ....schema.jobs.auth_file import login
 from ....schema.jobs.description import named_simulation
 from ....schema.openpai.conversion import Converted, convert_configuration, version_of
 from ....schema.openpai.draft import Options
@@ -101,7 +103,10 @@ async def submitted(h: Handler, uid: str, name: str | None = None) -> str:
         raise Refusal("badRequest", f"the address names {name!a}, the configuration {job.name!a}")
     _check_queue(h, job.spec.queue or "")
     request = RunDescription(
-        req_id=f"rest-{secrets.token_hex(12)}", uid=uid, description=converted.data
+        req_id=f"rest-{secrets.token_hex(12)}",
+        uid=uid,
+        description=converted.data,
+        credentials=_credentials(converted) or msgspec.UNSET,
     )
     h.log("class=ServerReq api=openpaiSubmit uid={} name={}", uid, job.name)
     await submit(h.runs, request, _kept(raw))
@@ -123,13 +128,27 @@ def _converted(raw: bytes, uid: str, options: Options) -> Converted:
         converted = convert_configuration(tree.data, options)
     except InvalidDocument as e:
         raise InvalidDocument(tuple(tree.located(e.problems)), e.warnings) from None
-    if any(path.use == "secret" for path in converted.paths):
+    files = [login for login in converted.draft.logins if login.file]
+    if files or any(path.use == "secret" for path in converted.paths):
         raise Refusal(
             "badRequest",
             "a file with credentials is read where a job is submitted, not from here",
             {"advice": "submit this configuration with 'jobscribe job submit -f'"},
         )
     return converted
+
+
+def _credentials(converted: Converted) -> dict[str, RegistryLogin]:
+    """Return the credentials for registries in a configuration, by their names in its description."""
+    out: dict[str, RegistryLogin] = {}
+    for source in converted.draft.logins:
+        found = login(source.registry, source.username, source.password)
+        if found is None:
+            raise Refusal(
+                "badRequest", f"{source.path}: registry, user name or password has a wrong form"
+            )
+        out[source.name] = found
+    return out
 
 
 def _kept(raw: bytes) -> str | msgspec.UnsetType:

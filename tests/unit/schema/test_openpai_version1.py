@@ -252,7 +252,6 @@ def test_all_problems_are_reported_at_once_with_their_lines() -> None:
 @pytest.mark.parametrize(
     ("change", "path", "problem"),
     [
-        ({"authFile": "hdfs://a"}, "authFile", "does not read it"),
         ({"gpuType": "K80"}, "gpuType", 'may not get "K80"'),
         ({"killAllOnCompletedTaskNumber": 1}, "killAllOnCompletedTaskNumber", "obsolete"),
         ({"dataDir": "hdfs://h/x"}, "dataDir", "neither reads nor mounts"),

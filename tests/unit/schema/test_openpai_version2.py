@@ -303,10 +303,6 @@ def test_the_value_of_a_secret_is_no_part_of_the_run() -> None:
         ({**JOB, "taskRoles": {"main": ROLE, "b": {**ROLE, "completion": {"minSucceededInstances": -1}}}}, "taskRoles.main"),
         ({**JOB, "parameters": {"password": "x", "tokenizer": "y"}}, "parameters.password"),
         ({**JOB, "extras": {"hivedScheduler": {"jobPriorityClass": "prod"}}}, "extras.hivedScheduler"),
-        (
-            {**JOB, "prerequisites": [{**IMAGE, "auth": {"username": "a", "password": "<% $secrets.p %>"}}]},
-            "prerequisites[0].auth",
-        ),
         ({**JOB, "prerequisites": [{**IMAGE, "failurePolicy": "ignore"}]}, "prerequisites[0].failurePolicy"),
     ],
 )  # fmt: skip
@@ -348,3 +344,34 @@ def test_a_configuration_of_any_values_is_a_list_of_problems() -> None:
                 converted(job)
             except InvalidDocument as e:
                 json.dumps([p.sentence() for p in e.problems])
+
+
+def auth(**fields: str) -> dict[str, Any]:
+    given = {"username": "ann", "password": "<% $secrets.pw %>", "registryuri": "reg.example.org"}
+    return {**JOB, "prerequisites": [{**IMAGE, "auth": given | fields}]}
+
+
+@pytest.mark.parametrize("secret", ["hunter2", {"file": "/s"}])
+def test_the_password_of_an_image_is_beside_the_description(secret: object) -> None:
+    made = converted({**auth(), "secrets": {"pw": secret}})
+    (source,) = made.draft.logins
+    assert (source.registry, source.username) == ("reg.example.org", "ann")
+    assert (source.file, source.password) in (("", "hunter2"), ("/s", ""))
+    assert made.description.jobs[0].logins == (source.name,)
+    assert "hunter2" not in json.dumps(made.data) + repr(made)
+
+
+@pytest.mark.parametrize(
+    ("job", "path"),
+    [
+        ({**auth(password="hunter2")}, "prerequisites[0].auth.password"),
+        ({**auth(password="<% $secrets.no %>")}, "prerequisites[0].auth.password"),
+        ({**JOB, "secrets": {"pw": "hunter2"}}, "secrets.pw"),
+        ({**auth(), **with_role(commands=["x <% $secrets.pw %>"]), "prerequisites": auth()["prerequisites"],
+          "secrets": {"pw": "hunter2"}}, "secrets.pw"),
+    ],
+)  # fmt: skip
+def test_other_values_of_secrets_are_refused(job: object, path: str) -> None:
+    found = problems(job)
+    assert [p.path for p in found] == [path]
+    assert "hunter2" not in found[0].sentence()
