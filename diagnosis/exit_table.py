@@ -343,6 +343,7 @@ _SHORT = ("noProcesses", "noDescriptors", "noMemory", "diskFull")
 #: Container faults: gone on another host; gone later; permanent.
 _ELSEWHERE, _LATER = ("subnetTaken", "engineRefused"), ("registryUnreachable", "pullTimeout")
 _NOT_TO_BE_HAD = ("imageMissing", "pullDenied", "noShell", "volumeRefused")
+_LOST_LOGIN = ("credentialsLost",)
 #: Cluster faults: the request must change; ends caused by the cluster.
 _NOT_THERE, _TAKEN = ("batchRefused", "neverPossible"), ("PREEMPTED", "REVOKED")
 _NODES = ("NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL")
@@ -487,6 +488,15 @@ BUILT_IN = (
         "Its image or volumes are not available.",
         source=("start",),
         fault=_NOT_TO_BE_HAD,
+    ),
+    _row(
+        2046,
+        "credentials lost",
+        "platform",
+        "permanent",
+        "The supervisor restarted, and has the job's own credentials no more.",
+        source=("start",),
+        fault=_LOST_LOGIN,
     ),
     _row(
         2021,

@@ -73,9 +73,7 @@ def read_document(
         chosen = Options(options.user(), options.containers, options.driver)
         converted = convert_configuration(tree.data, chosen)
         logins = openpai_logins(converted.draft.logins, "" if path == "-" else path)
-        document = JobDocument(
-            tree, converted.data, converted.description, converted, logins.known
-        )
+        document = JobDocument(tree, converted.data, converted.description, converted, logins.known)
         problems, warnings = _check_paths(converted.paths)
         problems += logins.problems
         return (

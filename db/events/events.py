@@ -433,8 +433,8 @@ VERSIONS: dict[str, int] = {"JobFolded": 5, "LogCompacted": 2, "RunRequested": 2
 #: Types whose newest version only adds optional fields -> whether an event has one of them. An event
 #: without them is written in the version before, which the previous release reads.
 _HAS_ADDED: dict[str, Callable[[Any], bool]] = {
-    "RunRequested": lambda e: e.spec.config is not msgspec.UNSET,
-    "JobFolded": lambda e: e.job.run is not None and e.job.run.spec.config is not msgspec.UNSET,
+    "RunRequested": lambda e: _has_later_fields(e.spec),
+    "JobFolded": lambda e: e.job.run is not None and _has_later_fields(e.job.run.spec),
 }
 
 
@@ -456,8 +456,14 @@ def _without_late_stop(event: dict[str, Any]) -> dict[str, Any]:
     return event
 
 
+def _has_later_fields(spec: RunSpec) -> bool:
+    return (spec.config, spec.registry_login) != (msgspec.UNSET, msgspec.UNSET)
+
+
 def _without_config(event: dict[str, Any]) -> dict[str, Any]:
-    """The newest version added `spec.config`, which is unset by default."""
+    """The newest version added `spec.config` and `spec.registry_login`, which are unset by
+    default.
+    """
     return event
 
 

@@ -24,8 +24,8 @@ from ..ids import (
 from ..jobs import progress_report
 from ..jobs.debugging import Stop
 from ..jobs.execution_state import ExecutionState
-from ..jobs.registry_login import LoginRef
 from ..jobs.exit_info import ExitInfo, Instant, Span
+from ..jobs.registry_login import LoginRef
 from ..jobs.roles import PortNumber
 
 Text = Annotated[str, msgspec.Meta(max_length=8192)]

@@ -86,7 +86,9 @@ def _files(value: Any) -> tuple[str, ...]:
     """Return the names of files with credentials. Other values do not appear in a message."""
     items = value if isinstance(value, list) else [value]
     names = [v.get("file") if isinstance(v, dict) and len(v) == 1 else None for v in items]
-    if not 0 < len(names) <= MAX_LOGINS or not all(isinstance(n, str) and n and n.isprintable() for n in names):
+    if not 0 < len(names) <= MAX_LOGINS or not all(
+        isinstance(n, str) and n and n.isprintable() for n in names
+    ):
         raise InvalidForm("it is no reference to a file; credentials in it would be stored")
     return tuple(dict.fromkeys(map(str, names)))
 
@@ -279,7 +281,11 @@ class JobKeys(_Keys, frozen=True, kw_only=True):
     virtual_cluster: Annotated[ArgWord, Form(aliases=("partition",))] | None = None
     registry_auth: Annotated[
         tuple[str, ...],
-        Form(f"{{file: PATH}}, or a list of 1 to {MAX_LOGINS} of these", _files, ("authFile", "auth", "imagePullSecrets")),
+        Form(
+            f"{{file: PATH}}, or a list of 1 to {MAX_LOGINS} of these",
+            _files,
+            ("authFile", "auth", "imagePullSecrets"),
+        ),
     ] = ()
     batch: (
         Annotated[

@@ -72,7 +72,9 @@ class Draft:
         table[keys[-1]] = value
         self._origins[member(path, keys[-1])] = origin
 
-    def put_common(self, name: str, options: "Options", retries: tuple[int, str], queue: str, at: str) -> None:
+    def put_common(
+        self, name: str, options: "Options", retries: tuple[int, str], queue: str, at: str
+    ) -> None:
         """Set the keys that both versions have. retries: number and key. at: path of the queue."""
         self.put(["name"], name, self._words.get("name", "name"))
         self.put(["unique"], True, self._words.get("name", "name"))

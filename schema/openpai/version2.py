@@ -14,7 +14,14 @@ from .draft import Draft, LocalPath, LoginSource, Options
 from .task_script import Folders
 from .templates import Templates
 from .values import check_folder, storages
-from .version2_keys import SECRET_FORM, AuthKeys, DeploymentRoleKeys, JobKeys, PrerequisiteKeys, RoleKeys
+from .version2_keys import (
+    SECRET_FORM,
+    AuthKeys,
+    DeploymentRoleKeys,
+    JobKeys,
+    PrerequisiteKeys,
+    RoleKeys,
+)
 
 #: Keys of a job description, with their names here.
 WORDS = {
@@ -141,14 +148,15 @@ class _Roles:
             return
         self._in_auth.add(found[1])
         try:
-            texts = [
-                Templates(self._keys.parameters, {}).rendered(str(value or ""), shell=False)
-                for value in (auth.registryuri, auth.username)
-            ]
+            templates = Templates(self._keys.parameters, {})
+            registry = templates.rendered(str(auth.registryuri or ""), shell=False)
+            username = templates.rendered(str(auth.username), shell=False)
         except InvalidForm as e:
             self._once(path, e)
             return
-        self._draft.logins.append(LoginSource(path, path, secret.file, *texts, secret.value))
+        self._draft.logins.append(
+            LoginSource(path, path, secret.file, registry, username, secret.value)
+        )
 
     def _check_secrets(self) -> None:
         """Refuse values of secrets for other uses than credentials of images."""

@@ -11,7 +11,14 @@ from ...protocol.jobs.exit_info import ExitInfo
 
 #: Start failures caused by the image.
 _IMAGE_FAULTS = frozenset(
-    {"imageMissing", "pullDenied", "registryUnreachable", "pullTimeout", "noShell", "credentialsLost"}
+    {
+        "imageMissing",
+        "pullDenied",
+        "registryUnreachable",
+        "pullTimeout",
+        "noShell",
+        "credentialsLost",
+    }
 )
 _NO_SHELL = "noShell"
 #: Start failures caused by the host, which `jobscribe pool check` may explain.

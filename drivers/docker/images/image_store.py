@@ -81,6 +81,9 @@ class OwnLogins(NamedTuple):
     known: Mapping[str, RegistryLogin] | None = None
 
 
+NO_LOGINS = OwnLogins()
+
+
 class ImageStore:
     """The images of one host.
 
@@ -98,7 +101,7 @@ class ImageStore:
         #: image id -> the volume paths that the image declares
         self.volumes: dict[str, tuple[str, ...]] = {}
 
-    async def ensure(self, image: str, own: OwnLogins = OwnLogins()) -> str:
+    async def ensure(self, image: str, own: OwnLogins = NO_LOGINS) -> str:
         """Return the image id to create containers from. Raises ImageFault, and EngineError if the
         host fails.
 

@@ -24,7 +24,7 @@ from ..agents.driver import DockerDriver
 from ..containers import exit_status, names, specifications
 from ..host.container_calls import inspect, remove
 from ..host.engine import EngineError, HostEngine
-from ..images.image_store import ImageFault, OwnLogins
+from ..images.image_store import NO_LOGINS, ImageFault, OwnLogins
 from .init_script import STOP_MARK, WRAPPER, init_script
 from .ledger import TaskRequest, make_folders_below, replace_file
 from .networks import GangNetworks, SubnetTaken
@@ -168,7 +168,7 @@ class TaskStarter:
     async def _ensure_image(
         self, place: ContainerPlace, image: str, login: LoginRef | None
     ) -> str | ImageFault | EngineError:
-        own = OwnLogins()
+        own = NO_LOGINS
         if login is not None:
             own = OwnLogins(login.registries, self._driver.logins(place.key.uid, login))
         try:

@@ -15,8 +15,9 @@ from fake_docker import FakeDocker
 
 from jobscribe.drivers.docker.host.engine import EngineError, HostEngine
 from jobscribe.drivers.docker.images import registry_credentials
-from jobscribe.drivers.docker.images.image_store import ImageFault, ImageStore
+from jobscribe.drivers.docker.images.image_store import PRIVATE, ImageFault, ImageStore, OwnLogins
 from jobscribe.protocol.clusters.container_pool import Pool, PoolHost
+from jobscribe.protocol.jobs.registry_login import RegistryLogin
 from jobscribe.protocol.redaction import REDACTED, Redactor
 from jobscribe.runtime.log.logger import Direct, Log
 
@@ -368,3 +369,45 @@ def test_a_file_of_somebody_else_is_refused(tmp_path: Path) -> None:
     file = credentials(tmp_path)
     os.chown(file, 65534, 65534)
     assert "belongs to another user" in registry_credentials.problems(file)[0]
+
+
+REG = "reg.example.org"
+OWN = OwnLogins((REG,), {REG: RegistryLogin(registry=REG, username="ann", password=PASSWORD)})
+
+
+async def test_an_image_pulled_with_own_credentials_is_hidden_from_other_runs(
+    fake: FakeDocker,
+) -> None:
+    image, output = f"{REG}/sim:2", Output()
+    fake.pullable = {image: OTHER}
+    async with images(fake, output) as i:
+        # two runs, each with a pull of its own
+        assert await asyncio.gather(i.ensure(image, OWN), i.ensure(image, OWN)) == [OTHER, OTHER]
+        headers = [json.loads(base64.urlsafe_b64decode(header or "")) for _, header in fake.pulls]
+        assert [(h["username"], h["password"]) for h in headers] == [("ann", PASSWORD)] * 2
+        assert fake.images == {"lab:1": ID, f"{PRIVATE}:{OTHER[7:]}": OTHER}
+        fake.pullable = {image: Exception("unauthorized")}
+        for name in (image, OTHER, f"{PRIVATE}:{OTHER[7:]}"):
+            with pytest.raises(ImageFault):
+                await i.ensure(name)
+        with pytest.raises(ImageFault, match="sent with the job"):
+            await i.ensure(image, OWN)
+    assert PASSWORD not in output.text
+
+
+async def test_an_image_of_the_operator_keeps_its_name(fake: FakeDocker) -> None:
+    image = f"{REG}/sim:2"
+    fake.images[image], fake.pullable = ID, {image: OTHER}
+    async with images(fake) as i:
+        assert await i.ensure(image, OWN) == ID
+        assert not fake.pulls
+    async with images(fake, pull="always") as i:
+        assert await i.ensure(image, OWN) == OTHER
+    assert fake.images[image] == ID
+
+
+async def test_lost_credentials_end_the_run_without_a_pull(fake: FakeDocker) -> None:
+    async with images(fake) as i:
+        with pytest.raises(ImageFault, match="has restarted since") as e:
+            await i.ensure(f"{REG}/sim:2", OwnLogins((REG,), None))
+    assert (e.value.fault, fake.pulls) == ("credentialsLost", [])

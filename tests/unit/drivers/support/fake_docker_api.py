@@ -264,9 +264,22 @@ def _fits(filters: dict[str, Any], event: dict[str, Any]) -> bool:
 def _image(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
     with fake.lock:
         ident = fake.images.get(m[0]) or (m[0] if m[0] in fake.images.values() else None)
+        names = [name for name, id_ in fake.images.items() if id_ == ident]
     if ident is None:
         raise ApiError(404, f"No such image: {m[0]}")
-    return 200, {"Id": ident, "RepoTags": [m[0]], "Config": {"Env": ["PATH=/usr/bin:/bin"]}}
+    return 200, {"Id": ident, "RepoTags": names, "Config": {"Env": ["PATH=/usr/bin:/bin"]}}
+
+
+def _tag(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
+    with fake.lock:
+        fake.images[f"{q['repo']}:{q['tag']}"] = fake.images.get(m[0], m[0])
+    return 201, None
+
+
+def _untag(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
+    with fake.lock:
+        del fake.images[m[0]]
+    return 200, [{"Untagged": m[0]}]
 
 
 def _pull(fake: Any, h: Any, m: Any, q: Any, b: Any) -> Said:
@@ -433,6 +446,8 @@ ROUTES: list[tuple[str, str, Callable[..., Said]]] = [
     ("GET", "/containers/([^/]+)/stats", _stats),
     ("GET", "/images/(.+)/json", _image),
     ("POST", "/images/create", _pull),
+    ("POST", "/images/(.+)/tag", _tag),
+    ("DELETE", "/images/(.+)", _untag),
     ("POST", "/networks/create", _network_create),
     ("GET", "/networks", _network_list),
     ("GET", "/networks/([^/]+)", _network_inspect),

@@ -1,5 +1,7 @@
 """Words and texts of OpenPAI's REST interface."""
 
+import json
+
 import pytest
 from event_strategies import JID, life
 from hypothesis import given, settings
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 
 from jobscribe.db.events.job_fold import fold
 from jobscribe.protocol.errors import CODES, Refusal
+from jobscribe.schema.openpai.draft import Options
 from jobscribe.supervisor.api.openpai import documents, jobs, words
 
 
@@ -48,3 +51,29 @@ def test_a_job_that_ended_has_state_and_exit() -> None:
     (tasks,) = detail["taskRoles"].values()
     assert tasks["taskStatuses"][0]["containerLog"] == "main/0/0"
     assert documents.detail2(job, job.run, 1, "") is None
+
+
+def test_the_password_of_an_image_goes_beside_the_description() -> None:
+    text = b"""
+protocolVersion: 2
+name: x
+secrets: {pw: c4nary-1}
+prerequisites:
+  - name: i
+    type: dockerimage
+    uri: reg:5000/x
+    auth: {username: ann, password: "<% $secrets.pw %>", registryuri: "https://reg:5000/v2/"}
+taskRoles:
+  m: {dockerImage: i, resourcePerInstance: {cpu: 1, memoryMB: 100}, commands: [x]}
+"""
+    made = jobs._converted(text, "PaiUser1", Options("PaiUser1", driver="docker"))
+    (login,) = jobs._credentials(made).values()
+    assert (login.registry, login.username, login.password) == ("reg:5000", "ann", "c4nary-1")
+    assert "c4nary" not in repr(made.data) + str(jobs._kept(text)) + repr(login)
+
+
+def test_a_file_with_credentials_is_refused_here() -> None:
+    role = {"name": "m", "command": "x"}
+    text = json.dumps({"jobName": "x", "image": "i", "authFile": "/a", "taskRoles": [role]})
+    with pytest.raises(Refusal, match="read where a job is submitted"):
+        jobs._converted(text.encode(), "PaiUser1", Options("PaiUser1", driver="docker"))
