@@ -32,7 +32,10 @@ UNSTATED = Protocols(1, 1)
 
 #: Path of a field, its message's op first, in names of the wire -> the first protocol version that
 #: has it. Such a field has the default `msgspec.UNSET`. A path leads through lists without an index.
-LATER_FIELDS: Mapping[tuple[str, ...], int] = {}
+LATER_FIELDS: Mapping[tuple[str, ...], int] = {
+    ("run", "spec", "box", "login"): 2,
+    ("run_tasks", "tasks", "spec", "box", "login"): 2,
+}
 
 #: Op of a request -> the first protocol version that has it. An older agent never answers it.
 LATER_REQUESTS: Mapping[str, int] = {
