@@ -82,11 +82,14 @@ def test_mutated_frames_are_refused_or_read_and_leave_nothing_behind(
         for _ in range(FRAMES // 2):
             one()
         gc.collect()
-        left, peak = tracemalloc.get_traced_memory()
-        holders = tracemalloc.take_snapshot().statistics("filename")[:5]
+        peak = tracemalloc.get_traced_memory()[1]
+        snapshot = tracemalloc.take_snapshot()
     finally:
         tracemalloc.stop()
     # If one of these outcomes is rare, the mutations are too weak.
     assert min(outcomes[k] for k in ("read", "malformed", "unknownOp")) > 20, outcomes
-    assert left < 200_000, holders
+    # Without the largest block: msgpack interns keys, and Python's table of interned strings, which
+    # all tests of this process fill, is copied into a larger one now and then.
+    *left, _ = sorted(trace.size for trace in snapshot.traces)
+    assert sum(left) < 200_000, snapshot.statistics("lineno")[:5]
     assert peak < 8_000_000
