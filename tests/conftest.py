@@ -88,8 +88,6 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exempt what now exists, the tests among it, from all later garbage collections."""
-    gc.freeze()
     gc.enable()
 
 
