@@ -38,7 +38,8 @@ def lines(jid: str, answer: dict[str, Any]) -> Iterator[str]:
     """Yield the lines of the text output."""
     sentence = str(answer.get("sentence"))
     cause = _cause(answer, sure=not sentence.endswith(f"({answer.get('confidence')})"))
-    yield f"job {jid} {_which(answer)}{answer.get('state')}{cause}: {sentence}"
+    says = f": {answer['says']}" if answer.get("says") else ""
+    yield f"job {jid} {_which(answer)}{answer.get('state')}{cause}: {sentence}{says}"
     failed = answer.get("state") == ERROR or answer.get("cause") in ("debug_hold", "retry_wait")
     known = answer.get("state") == ERROR and answer.get("cause") not in _EXIT_ONLY
     meaning = (

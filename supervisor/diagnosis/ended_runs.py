@@ -302,6 +302,8 @@ def _add_exit(
     else:
         answer["sentence"] = f"{subject}failed with exit code {exit_.code}"
     python = answer["traceback"]
+    if exit_ is not None and not memory:
+        answer["says"] = saying(exit_, found, run.diagnosis)[1]
     answer["sentence"] += (
         f": {OUT_OF_MEMORY}"
         if memory
@@ -327,7 +329,7 @@ def _meaning(
     """Return the meaning of the exit with its confidence, or "" if the exit says it already."""
     if exit_ is None or (exit_.signal is not None and found.cause in _PLAIN_SIGNALS):
         return ""
-    line = saying(exit_, found, diagnosis)
+    line = saying(exit_, found, diagnosis)[0]
     if found.cause == "exit":
         number = signal_number(exit_.code, None)
         if number is None or found.confidence != "possible":

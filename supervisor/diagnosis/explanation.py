@@ -45,6 +45,7 @@ def why(
         "cause": None,
         "confidence": "certain",
         "sentence": "",
+        "says": None,
         "evidence": [],
         "not": [],
         "lastLines": None,

@@ -1,4 +1,4 @@
-"""Short quotes for the sentence of an ended run: its error line, and the task that it is about. Pure."""
+"""Additions to the sentence of an ended run: its error line, and the task that it is about. Pure."""
 
 from ...db.events.state import Run
 from ...diagnosis.exit_table import Diagnosis
@@ -23,26 +23,31 @@ def task_prefix(run: Run) -> str:
     return f"task {task.token.role}/{task.token.index}: "
 
 
-def saying(exit_: ExitInfo, found: Classification, diagnosis: Diagnosis | None) -> str:
-    """Return the error in the program's own words, to follow the meaning of the exit, or ""."""
+def saying(
+    exit_: ExitInfo, found: Classification, diagnosis: Diagnosis | None
+) -> tuple[str, str | None]:
+    """Return what follows the meaning of the exit in the sentence, without output of the job, and the
+    line in which the program itself names the error.
+
+    Statuses and notifications have the sentence, so it quotes no output.
+    """
     if found.cause in _BY_LINE:
         line = next((e for e in found.evidence if e.startswith(_QUOTED)), "")
-        return _after(line.removeprefix(_QUOTED))
+        return "", _short(line.removeprefix(_QUOTED))
     if found.cause != "exit" or found.confidence == "possible":
-        return ""
+        return "", None
     said = (exit_.termination_message or "").strip()
     if said:
-        return _after(said.splitlines()[-1])
+        return "", _short(said.splitlines()[-1])
     if diagnosis is not None and diagnosis.hint is not None and diagnosis.matched:
-        return f"; perhaps {diagnosis.hint}{_after(diagnosis.matched)}"
+        return f"; perhaps {diagnosis.hint}", _short(diagnosis.matched)
     lines = [line for line in (exit_.last_lines or "").splitlines() if line.strip()]
     if lines:
-        return f"; its last line{_after(lines[-1])}"
-    return "; it wrote no output" if exit_.stdout_bytes == exit_.stderr_bytes == 0 else ""
+        return "", _short(lines[-1])
+    silent = exit_.stdout_bytes == exit_.stderr_bytes == 0
+    return ("; it wrote no output" if silent else ""), None
 
 
-def _after(text: str) -> str:
+def _short(text: str) -> str | None:
     text = "".join(c if c.isprintable() else " " for c in text).strip()
-    if not text:
-        return ""
-    return f": {text}" if len(text) <= _CHARS else f": {text[: _CHARS - 1]}…"
+    return (text if len(text) <= _CHARS else f"{text[: _CHARS - 1]}…") or None

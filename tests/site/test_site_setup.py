@@ -145,7 +145,7 @@ def test_the_commands_make_a_site(walk: Walk) -> None:
     me, *_, hello, ended, counted, why = user.splitlines()
     assert me.startswith(f"annUser1 at https://{walk.machines.site}:{walk.port}, role user"), user
     assert [hello, ended, counted] == ["hello from the site", "exit 3", "counting"]
-    assert why.endswith("failed with exit code 3")
+    assert "failed with exit code 3" in why
     audit, *tokens = operator.splitlines()
     assert "acted for annUser1: token-create" in audit and "laptop" in tokens[-1]
     etc = walk.place / "etc"

@@ -44,15 +44,17 @@ def check(answer: dict[str, Any], text: str) -> None:
     assert (
         answer["computeJid"] in head and answer["state"] in head and answer["sentence"] in head
     ), head
+    assert (answer["says"] or "") in head, head
     assert cause in text or answer["reason"] in text, text
     for told in (*answer["evidence"], *answer["not"], *answer["try"]):
         assert told.strip() and told in text, (told, text)
+    logs = text.partition("\n  logs ")[2]
     for log in answer["logs"]:
         assert "/" in log or log in text, (log, text)
         if "/" not in log:
             continue
         folder, _, name = log.rpartition("/")
-        assert text.count(folder) == 1 and name in text.partition(folder)[2], (log, text)
+        assert logs.count(folder) == 1 and name in logs.partition(folder)[2], (log, text)
     if (step := answer["next"]) is not None:
         told = "   # ".join(part for part in (step["command"], step["advice"]) if part)
         assert text.splitlines()[1] == f"  do       {told}", text

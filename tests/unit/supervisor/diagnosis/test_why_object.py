@@ -22,6 +22,7 @@ KEYS = {
     "cause",
     "confidence",
     "sentence",
+    "says",
     "evidence",
     "not",
     "lastLines",
