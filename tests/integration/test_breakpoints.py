@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from debugging_user import Debugger, waiting_stop
-from supervisor_process import UID, SupervisorProcess, jid_of, shell, spec
+from supervisor_process import UID, SupervisorProcess, jid_of, open_files, shell, spec
 
 from jobscribe.client import Client, ClientError
 
@@ -32,7 +32,7 @@ def _listeners(*pids: int) -> set[str]:
     lines = Path("/proc/net/tcp").read_text() + Path("/proc/net/tcp6").read_text()
     rows = [line.split() for line in lines.splitlines()]
     listening = {row[9] for row in rows if row[3] == "0A"}
-    held = {os.readlink(fd) for pid in pids for fd in Path(f"/proc/{pid}/fd").iterdir()}
+    held = {file for pid in pids for file in open_files(pid)}
     return {inode for inode in listening if f"socket:[{inode}]" in held}
 
 

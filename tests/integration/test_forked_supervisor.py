@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from supervisor_fork_server import ForkedProcess, can_fork
-from supervisor_process import PYTHON_PATH, SupervisorProcess, ended, shell, until
+from supervisor_process import PYTHON_PATH, SupervisorProcess, ended, open_files, shell, until
 
 APP = """
 from jobscribe.apps.app import App, Model, Prepared
@@ -40,7 +40,7 @@ def facts(site: SupervisorProcess) -> dict[str, object]:
     status = dict(
         line.split(":", 1) for line in (proc / "status").read_text().splitlines() if ":" in line
     )
-    targets = [os.readlink(proc / "fd" / name) for name in os.listdir(proc / "fd")]
+    targets = open_files(site.pid)
     return {
         **{name: status[name].split() for name in FIELDS},
         "title": (proc / "cmdline").read_bytes().rstrip(b"\0").replace(bytes(site.place), b"P"),

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from http_browser import Browser
-from supervisor_process import PYTHON_PATH, Answer, SupervisorProcess, naps, until
+from supervisor_process import PYTHON_PATH, Answer, SupervisorProcess, naps, open_files, until
 from timed_waits import (
     ANSWER_SECS,
     CANCEL_SECS,
@@ -298,11 +298,7 @@ def test_run_6_a_killed_supervisor_costs_no_run_and_says_nothing_false(
 
 def descriptors(pid: int) -> list[str]:
     """Return the targets of the open descriptors of a process, without their numbers."""
-    out = []
-    for fd in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            out.append(re.sub(r"\[\d+\]", "", str(fd.readlink())))
-    return sorted(out)
+    return sorted(re.sub(r"\[\d+\]", "", file) for file in open_files(pid))
 
 
 def test_run_11_a_worker_that_is_killed_four_times_leaves_nothing_open_in_its_agent(

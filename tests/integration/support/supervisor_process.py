@@ -473,6 +473,15 @@ def _cmdline(pid: int) -> bytes:
     return processes._read(f"/proc/{pid}/cmdline")
 
 
+def open_files(pid: int) -> list[str]:
+    """Return what the descriptors of a process are. It may close some of them meanwhile."""
+    out: list[str] = []
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            out.append(os.readlink(descriptor))
+    return out
+
+
 def rss(pid: int) -> int:
     """Return the resident memory of a process in bytes."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
