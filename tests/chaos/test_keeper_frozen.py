@@ -19,7 +19,7 @@ from jobscribe.runtime import processes
 #: The agent notices a silent keeper within three of these intervals (seconds).
 PING_SECS = 1.0
 #: The agent kills the keeper after this additional time (seconds).
-KILL_SECS = 2.0
+KILL_SECS = 6.0
 JOB_SECS, ROOM_SECS = 1.0, 1.0
 PTRACE_SEIZE, PTRACE_INTERRUPT = 0x4206, 0x4207
 
