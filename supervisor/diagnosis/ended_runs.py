@@ -19,6 +19,7 @@ from ...protocol.jobs.exit_info import (
 )
 from ...protocol.jobs.status import COMPLETED, ERROR, PURGED
 from . import containers
+from .error_lines import hint_and_line, task_prefix
 from .phrases import (
     NAMED,
     Answer,
@@ -31,7 +32,6 @@ from .phrases import (
     with_ids,
     without_repeats,
 )
-from .sayings import saying, task_prefix
 from .surroundings import Surroundings
 from .usage_facts import memory_peak, reaction, used_and_limits
 
@@ -303,7 +303,7 @@ def _add_exit(
         answer["sentence"] = f"{subject}failed with exit code {exit_.code}"
     python = answer["traceback"]
     if exit_ is not None and not memory:
-        answer["says"] = saying(exit_, found, run.diagnosis)[1]
+        answer["says"] = hint_and_line(exit_, found, run.diagnosis)[1]
     answer["sentence"] += (
         f": {OUT_OF_MEMORY}"
         if memory
@@ -329,7 +329,7 @@ def _meaning(
     """Return the meaning of the exit with its confidence, or "" if the exit says it already."""
     if exit_ is None or (exit_.signal is not None and found.cause in _PLAIN_SIGNALS):
         return ""
-    line = saying(exit_, found, diagnosis)[0]
+    line = hint_and_line(exit_, found, diagnosis)[0]
     if found.cause == "exit":
         number = signal_number(exit_.code, None)
         if number is None or found.confidence != "possible":

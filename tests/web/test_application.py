@@ -377,7 +377,7 @@ def test_what_is_on_its_way_when_a_site_closes_is_answered_and_its_connection_no
 
 
 def test_a_front_end_follows_the_file_of_its_secret(tmp_path: Path) -> None:
-    """It needs no restart, and keeps the secret in use if the file cannot be used."""
+    """The front end needs no restart, and keeps the secret in use if the file cannot be used."""
     file, lines = tmp_path / "secret", Lines()
     file.write_text("0123456789abcdefghijklm")
     file.chmod(0o600)

@@ -23,7 +23,7 @@ def task_prefix(run: Run) -> str:
     return f"task {task.token.role}/{task.token.index}: "
 
 
-def saying(
+def hint_and_line(
     exit_: ExitInfo, found: Classification, diagnosis: Diagnosis | None
 ) -> tuple[str, str | None]:
     """Return what follows the meaning of the exit in the sentence, without output of the job, and the
