@@ -25,6 +25,7 @@ import process_guard
 import pytest
 import rerun_count
 import scheduling_noise
+import socket_origins
 from pytest_rerunfailures import StatusDB
 
 #: Folders whose tests all use real processes or engines. Elsewhere, tests and files say it
@@ -52,9 +53,11 @@ _repeated: list[str] = []
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Use the idle process of the whole run. Let tests send SIGINT and SIGHUP to their children: a
-    shell's background jobs ignore the first, `nohup` ignores the second, and children inherit that.
+    """Use the idle process of the whole run. Name the origin of sockets that nobody closes. Let
+    tests send SIGINT and SIGHUP to their children: a shell's background jobs ignore the first,
+    `nohup` ignores the second, and children inherit that.
     """
+    socket_origins.install()
     if IDLE in (given := getattr(config, "workerinput", {})):
         scheduling_noise.share(*given[IDLE])
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

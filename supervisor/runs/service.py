@@ -249,10 +249,17 @@ class RunService:
                 self.engine.tell(*inputs)
             await asyncio.sleep(0)
         until = asyncio.get_running_loop().time() + ANSWER_SECS
-        return [
-            p.body() if isinstance(p, Refusal) else await _or_refusal(self._answer(*p, until=until))
-            for p in pending
-        ]
+        replies: list[dict[str, Any]] = []
+        for p in pending:
+            replies.append(
+                p.body()
+                if isinstance(p, Refusal)
+                else await _or_refusal(self._answer(*p, until=until))
+            )
+            if len(replies) % SLICE == 0:
+                # A future that is done does not suspend this coroutine.
+                await asyncio.sleep(0)
+        return replies
 
     async def cancel(self, request: RunCancel) -> dict[str, Any]:
         future, input_ = self._cancellation(request)
