@@ -35,6 +35,7 @@ from .transport.retry_time import budget
 if TYPE_CHECKING:
     from .functions.executor import Executor
     from .functions.future import FunctionFuture
+    from .functions.warm_executor import WarmExecutor
 
 _T = TypeVar("_T")
 
@@ -174,7 +175,10 @@ class AsyncClient:
         if isinstance(spec, RunSpec):
             return self._job(await self._do(operations.submit_run(spec, *args, **options)))
         if self._functions is None:
-            self._functions = self.executor()
+            from .functions.executor import Executor
+
+            with self._plain() as client:
+                self._functions = Executor(client)
         resources = options.pop("resources", None)
         return await asyncio.to_thread(self._functions.call, spec, args, options, resources)
 
@@ -182,16 +186,17 @@ class AsyncClient:
         self,
         *,
         max_workers: int | None = None,
+        workers: int | None = None,
         resources: Mapping[str, Any] | None = None,
-        **limits: int,
-    ) -> "Executor":
+        **limits: Any,
+    ) -> "Executor | WarmExecutor":
         """Return a `concurrent.futures.Executor` that calls functions in jobs. Its own methods
-        block; its futures may be awaited.
+        block; its futures may be awaited. Options: see `Client.executor`.
         """
-        from .functions.executor import Executor
-
         with self._plain() as client:
-            return Executor(client, max_workers=max_workers, resources=resources, **limits)
+            return client.executor(
+                max_workers=max_workers, workers=workers, resources=resources, **limits
+            )
 
     def _plain(self) -> Client:
         """Return a synchronous client with the same address and user."""

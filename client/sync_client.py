@@ -4,6 +4,7 @@ Use a client in one thread only; `copy()` creates one for another thread. All fa
 `ClientError`.
 """
 
+import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ from .transport.retry_time import budget
 if TYPE_CHECKING:
     from .functions.executor import Executor
     from .functions.future import FunctionFuture
+    from .functions.warm_executor import WarmExecutor
 
 #: An event stream without any data, even a keepalive, for this time counts as disconnected.
 IDLE_SECS = 60.0
@@ -191,23 +193,26 @@ class Client:
         if isinstance(spec, RunSpec):
             return self._job(self._do(operations.submit_run(spec, *args, **options)))
         if self._functions is None:
-            self._functions = self.executor()
+            from .functions.executor import Executor
+
+            self._functions = Executor(self)
         return self._functions.call(spec, args, options, options.pop("resources", None))
 
     def executor(
         self,
         *,
         max_workers: int | None = None,
+        workers: int | None = None,
         resources: Mapping[str, Any] | None = None,
-        **limits: int,
-    ) -> "Executor":
+        **limits: Any,
+    ) -> "Executor | WarmExecutor":
         """Return a `concurrent.futures.Executor` that calls functions in jobs: docs/functions.md.
 
-        limits: inline_bytes, max_bytes. The executor has its own connection.
+        workers: let calls share this number of warm workers, which are faster for short calls;
+        without it, each call is a run of its own. limits: inline_bytes, max_bytes; with workers:
+        retries, idle_secs, max_bytes. The executor has its own connection.
         """
-        from .functions.executor import Executor
-
-        return Executor(self, max_workers=max_workers, resources=resources, **limits)
+        return _executor(self, max_workers, workers, resources, limits)
 
     def run_many(self, specs: Sequence[RunSpec]) -> list["Job | ClientError"]:
         """Submit up to protocol.api.requests.MAX_BULK runs in one request.
@@ -496,6 +501,18 @@ class Client:
         remote = Remote(self._connection, self.uid, jid, serial, replace=replace, active=active)
         return put_files(remote, files, replace, on_progress, on_done)
 
+    def put_data(
+        self, jid: str, name: str, data: bytes, *, serial: int = 0, active: bool = False
+    ) -> None:
+        """Store bytes as a new file of the run directory, completely or not at all.
+
+        active: also while the run is active. Not retried. Raises ClientError: conflict if the file
+        exists.
+        """
+        remote = Remote(self._connection, self.uid, jid, serial, active=active)
+        digest = hashlib.sha256(data).hexdigest()
+        remote.put(name, digest, len(data), 0, [data])
+
     def lib_files(self, simulation_type: str) -> list[dict[str, Any]]:
         """Return [{"name", "size", "sha256", "mtime"}] of the user's library for this app."""
         return self._do(operations.lib_files(simulation_type))
@@ -759,6 +776,23 @@ class Client:
 
     def _job(self, state: RunState) -> "Job":
         return Job(self, state.compute_jid, state.compute_job_serial or 0, state)
+
+
+def _executor(
+    client: Client,
+    max_workers: int | None,
+    workers: int | None,
+    resources: Mapping[str, Any] | None,
+    limits: dict[str, Any],
+) -> "Executor | WarmExecutor":
+    from .functions.executor import Executor
+    from .functions.warm_executor import WarmExecutor
+
+    if workers is None:
+        return Executor(client, max_workers=max_workers, resources=resources, **limits)
+    if max_workers is not None:
+        raise ClientError("badRequest", "give `workers` or `max_workers`, not both")
+    return WarmExecutor(client, workers=workers, resources=resources, **limits)
 
 
 class Job:

@@ -6,6 +6,7 @@ import base64
 import functools
 import inspect
 import sys
+import types
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ import msgspec
 
 from ...protocol.redaction import is_secret
 from ..api.errors import ClientError, own
-from . import runner
+from . import call_files, call_process, runner, worker_journal, worker_loop, worker_process
 from .inspection import inspect_call
 from .pickling import TooLarge, load_cloudpickle, pickled
 
@@ -34,6 +35,16 @@ for python in $pythons; do command -v "$python" >/dev/null 2>&1 && exec "$python
 echo "jobscribe: no Python for the call on $(uname -n), tried:" $pythons >&2
 exit 127"""
 
+#: Modules that ship with a warm worker, each after those that it imports.
+_WORKER_MODULES = (
+    runner,
+    call_files,
+    call_process,
+    worker_journal,
+    worker_process,
+    worker_loop,
+)
+
 _Calls = Sequence[tuple[Sequence[Any], Mapping[str, Any]]]
 
 
@@ -51,14 +62,10 @@ def payload(
 
     Raises ClientError: notSerializable, tooLarge.
     """
-    cloudpickle = load_cloudpickle()
+    python, cloudpickle = _versions()
     check_function(function)
-    body = _pickled((function, calls), function, max_bytes)
-    header = {
-        "python": "{}.{}".format(*sys.version_info),
-        "cloudpickle": cloudpickle.__version__,
-        "many": many,
-    }
+    body = pickled_call((function, calls), function, max_bytes)
+    header = {"python": python, "cloudpickle": cloudpickle, "many": many}
     # command lines are stored in the event log, so arguments that sound secret go into a file
     named_secret = any(is_secret(name) for _, options in calls for name in options)
     return Payload(runner.pack(header, body), len(body) <= inline_bytes and not named_secret)
@@ -111,7 +118,8 @@ def check_function(function: object) -> None:
         )
 
 
-def _pickled(value: object, function: Callable[..., Any], limit: int) -> bytes:
+def pickled_call(value: object, function: Callable[..., Any], limit: int) -> bytes:
+    """Pickle a part of a call. Raises ClientError: notSerializable, tooLarge."""
     try:
         return pickled(value, limit)
     except TooLarge:
@@ -136,10 +144,37 @@ def not_serializable(function: object, value: object, error: Exception) -> Clien
     return raised
 
 
+def worker_command(pythons: Sequence[str], idle_secs: float) -> list[str]:
+    """Return the command of a warm worker. It has no arguments of calls."""
+    words = [*_versions(), f"{idle_secs:g}"]
+    script = [_START, "function-worker", _worker_boot(), "\n".join(pythons)]
+    return ["/bin/sh", "-c", *script, "worker_loop", *words]
+
+
+def _versions() -> tuple[str, str]:
+    return "{}.{}".format(*sys.version_info), load_cloudpickle().__version__
+
+
+@functools.cache
+def _worker_boot() -> str:
+    """Return Python text that runs the module of a worker that its first argument names."""
+    texts = [(m.__name__.rpartition(".")[2], _packed_text(m)) for m in _WORKER_MODULES]
+    return f"""import base64,sys,types,zlib
+p=types.ModuleType('jobscribe_call');p.__path__=[];sys.modules[p.__name__]=p
+for n,t in {texts!r}:
+ m=types.ModuleType(p.__name__+'.'+n);m.__package__=p.__name__;sys.modules[m.__name__]=m;setattr(p,n,m)
+ exec(compile(zlib.decompress(base64.b85decode(t)),'<jobscribe function '+n+'>','exec'),m.__dict__)
+sys.exit(getattr(p,sys.argv[1]).main(sys.argv[2:]))"""
+
+
+def _packed_text(module: types.ModuleType) -> str:
+    return base64.b85encode(zlib.compress(inspect.getsource(module).encode(), 9)).decode()
+
+
 @functools.cache
 def _boot() -> str:
     """Return Python text that runs `runner`, whose text it contains."""
-    text = base64.b85encode(zlib.compress(inspect.getsource(runner).encode(), 9)).decode()
+    text = _packed_text(runner)
     return (
         f"import base64,zlib;exec(compile(zlib.decompress(base64.b85decode('{text}')),"
         "'<jobscribe function runner>','exec'))"

@@ -41,7 +41,10 @@ class Caller(Protocol):
     def group_runs(self, sid: str) -> Iterator[GroupRun]: ...
     def status(self, jid: str, *, serial: int = 0) -> RunState: ...
     def cancel(self, jid: str, *, serial: int = 0, reason: str = "") -> RunState: ...
-    def open_file(self, jid: str, name: str, *, serial: int = 0) -> Any: ...
+    def open_file(self, jid: str, name: str, *, serial: int = 0, offset: int = 0) -> Any: ...
+    def put_data(
+        self, jid: str, name: str, data: bytes, *, serial: int = 0, active: bool = False
+    ) -> None: ...
     def why(self, jid: str) -> dict[str, Any]: ...
     def upload(
         self, simulation_type: str, name: str, pieces: Iterable[bytes], size: int
@@ -298,7 +301,7 @@ class Executor(concurrent.futures.Executor):
         return settled > 0
 
     def _settle(self, run: GroupRun, future: FunctionFuture[Any]) -> None:
-        ended = _ended(self._client, run, future.serial)
+        ended = run_end(self._client, run, future.serial)
         many, outcomes, error = False, list[Outcome](), None
         if ended.user_canceled:
             future.run_canceled()
@@ -345,7 +348,7 @@ class Executor(concurrent.futures.Executor):
         self._client.close()
 
 
-def _ended(client: Caller, run: GroupRun, serial: int) -> Ended:
+def run_end(client: Caller, run: GroupRun, serial: int) -> Ended:
     """Return how a run ended. The attempt matters only if a later attempt may have no result."""
     attempt, sentence = None, ""
     if run.state not in (COMPLETED, CANCELED):

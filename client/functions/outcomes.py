@@ -1,6 +1,7 @@
 """Reads the result of a run: the value, the exception with its traceback, or why there is none."""
 
 import concurrent.futures
+import contextlib
 import pickle
 from collections.abc import Iterator
 from typing import Any, Protocol
@@ -10,7 +11,7 @@ import msgspec
 from ...protocol.ids import split_jid
 from ..api.errors import ClientError, own
 from ..api.replies import RunState
-from . import runner
+from . import call_files, runner
 from .pickling import load_cloudpickle
 
 #: Bytes of a result file that are read into memory.
@@ -74,7 +75,7 @@ def of_run(client: Reader, ended: Ended) -> tuple[bool, list[Outcome]]:
     """
     data = _result_file(client, ended)
     if data is None:
-        raise _failed(client, ended)
+        raise failed(client, ended)
     try:
         header, body = runner.unpack(data)
     except ValueError as e:
@@ -82,7 +83,7 @@ def of_run(client: Reader, ended: Ended) -> tuple[bool, list[Outcome]]:
     if header.get("serial") != ended.serial or (
         ended.attempt is not None and header.get("attempt") != ended.attempt
     ):
-        raise _failed(client, ended)  # it belongs to an earlier run or attempt
+        raise failed(client, ended)  # it belongs to an earlier run or attempt
     if "refused" in header:
         raise own("callRefused", header["refused"])
     return bool(header["many"]), list(_outcomes(header["outcomes"], body))
@@ -110,6 +111,14 @@ def _too_large(jid: str, size: int) -> ClientError:
     )
 
 
+def _is_warm(client: Reader, ended: Ended) -> bool:
+    for folder in ("", f"{TASK_DIR}/"):
+        with contextlib.suppress(ClientError):
+            client.open_file(ended.jid, folder + call_files.OUTCOMES, serial=ended.serial).close()
+            return True
+    return False
+
+
 def of_job(client: Reader, uid: str, state: RunState) -> Any:
     """Return the result of an ended run (of a chunk: the list), or raise its exception.
 
@@ -125,12 +134,23 @@ def of_job(client: Reader, uid: str, state: RunState) -> Any:
     ended = Ended(jid, serial, state.state, state.reason, state.attempt, state.sentence())
     if ended.user_canceled:
         raise concurrent.futures.CancelledError(jid)
-    many, outcomes = of_run(client, ended)
+    try:
+        many, outcomes = of_run(client, ended)
+    except ClientError as e:
+        if e.code == "callFailed" and _is_warm(client, ended):
+            raise ClientError(
+                "badRequest",
+                f"{jid} is a warm worker, which has no result of its own; the outcomes of its calls"
+                " are read by the futures of their executor alone",
+                "keep the executor open, or let the function write its result into a file",
+            ) from None
+        raise
     values = [outcome.get() for outcome in outcomes]
     return values if many else values[0]
 
 
-def _failed(client: Reader, ended: Ended) -> ClientError:
+def failed(client: Reader, ended: Ended) -> ClientError:
+    """Return the error of a run without a result, with the reason of its end."""
     try:
         why = client.why(ended.jid)
     except ClientError:
@@ -149,15 +169,18 @@ def _outcomes(rows: list[dict[str, Any]], body: bytes) -> Iterator[Outcome]:
     for row in rows:
         data = body[at : at + row["size"]]
         at += row["size"]
-        yield _outcome(row, data)
+        yield outcome_of(row, data)
 
 
-def _outcome(row: dict[str, Any], data: bytes) -> Outcome:
+def outcome_of(row: dict[str, Any], data: bytes) -> Outcome:
+    """Return the outcome of a call from its row, as the runner wrote it."""
     match row["kind"]:
         case "value":
             return _read(data)
         case "raised":
             return Outcome(error=_exception(row, data))
+        case "refused":
+            return Outcome(error=own("callRefused", row["text"]))
         case _:
             return Outcome(error=own("callFailed", row["text"]))
 

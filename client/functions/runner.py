@@ -64,16 +64,16 @@ def main(words: list[str]) -> int:
     try:
         source = None if words[0] == "inline" else _library_file(place, words[1])
         header, body = unpack(_read(source, words[1:]))
-        _check(header)
-        function, calls = _loaded(body)
+        check(header)
+        function, calls = loaded(body)
     except (ValueError, OSError, ImportError) as e:
         sentence = f"{e}"
-        _say(f"jobscribe: {sentence}")
+        say(f"jobscribe: {sentence}")
         _write(place, {"refused": sentence}, b"")
         return REFUSED
     outcomes, results = [], []
     for args, options in calls:
-        outcome, result = _call(function, args, options)
+        outcome, result = perform(function, args, options)
         outcomes.append({**outcome, "size": len(result)})
         results.append(result)
     _write(place, {"outcomes": outcomes, "many": header.get("many", False)}, b"".join(results))
@@ -105,7 +105,7 @@ def _read(source: str | None, words: list[str]) -> bytes:
         return file.read()
 
 
-def _check(header: dict[str, Any]) -> None:
+def check(header: dict[str, Any]) -> None:
     """Raise ValueError if this Python or its cloudpickle cannot read the call."""
     python = "{}.{}".format(*sys.version_info)
     here = f"{sys.executable} on {os.uname().nodename}"
@@ -128,7 +128,7 @@ def _check(header: dict[str, Any]) -> None:
         )
 
 
-def _loaded(body: bytes) -> Any:
+def loaded(body: bytes) -> Any:
     """Return function and calls. Raises ValueError with a sentence."""
     try:
         return pickle.loads(body)
@@ -143,7 +143,7 @@ def _loaded(body: bytes) -> Any:
         ) from None
 
 
-def _call(function: Callable[..., Any], args: Any, options: Any) -> tuple[dict[str, Any], bytes]:
+def perform(function: Callable[..., Any], args: Any, options: Any) -> tuple[dict[str, Any], bytes]:
     """Return the outcome of one call for the header, and the pickled result or exception."""
     process = os.getpid()
     try:
@@ -176,7 +176,7 @@ def _returned(value: object) -> tuple[dict[str, Any], bytes]:
                 "return plain data, or write files into the run directory and return their names"
             )
         text = f"the result of type {kind} cannot be pickled ({type(e).__name__}: {e}); {advice}"
-        _say(f"jobscribe: {text[:MAX_TEXT]}")
+        say(f"jobscribe: {text[:MAX_TEXT]}")
         return {"kind": "unpicklable", "code": FAILED, "text": text[:MAX_TEXT]}, b""
 
 
@@ -185,7 +185,7 @@ def _exited(error: SystemExit) -> dict[str, Any]:
     text = (
         f"the function called sys.exit({error.code!r:.100}); return a value or raise an exception"
     )
-    _say(f"jobscribe: {text}")
+    say(f"jobscribe: {text}")
     # the exit code of a process has eight bits
     return {"kind": "exit", "code": code & 255 or FAILED, "text": text}
 
@@ -195,7 +195,7 @@ def _raised(error: BaseException) -> tuple[dict[str, Any], bytes]:
 
     frames = error.__traceback__.tb_next if error.__traceback__ else None
     trace = "".join(traceback.format_exception(type(error), error, frames))
-    _say(trace[-MAX_TRACEBACK:].rstrip())
+    say(trace[-MAX_TRACEBACK:].rstrip())
     outcome = {
         "kind": "raised",
         "code": FAILED,
@@ -211,7 +211,7 @@ def _raised(error: BaseException) -> tuple[dict[str, Any], bytes]:
     return outcome, data
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     """Write to the output of the job; the result does not depend on it."""
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(text + "\n")

@@ -158,6 +158,7 @@ def test_bad_functions_end_with_a_sentence(site: SupervisorProcess) -> None:
         names["client"].close()
         assert names["future"].result() == 12
         assert names["areas"] == [n * n for n in range(20)]
+        assert names["doubles"] == [2 * n for n in range(100)]
 
     async def awaited() -> Any:
         async with AsyncClient.from_root(site.root) as client:

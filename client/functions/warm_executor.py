@@ -1,0 +1,186 @@
+"""An executor whose calls share warm workers."""
+
+import concurrent.futures
+import contextlib
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from ..api import random_ids
+from ..api.errors import ClientError, own
+from . import calls
+from .executor import Caller
+from .future import FunctionFuture
+from .warm_passing import WarmPassing
+from .warm_queue import CallQueue
+from .warm_worker import WarmCall
+
+T = TypeVar("T")
+
+
+class WarmExecutor(concurrent.futures.Executor):
+    """Calls Python functions in at most `workers` runs, each of which performs one call at a time.
+
+    resources: options of the runs. retries: repetitions of a call that may have run when its worker
+    ended; only for functions that may run twice. idle_secs: a worker ends after this time without
+    calls. A call is durable when its worker has accepted it: see `store`.
+    """
+
+    def __init__(
+        self,
+        client: Caller,
+        *,
+        workers: int,
+        resources: Mapping[str, Any] | None = None,
+        retries: int = 0,
+        idle_secs: float = 60.0,
+        max_bytes: int = calls.MAX_BYTES,
+    ) -> None:
+        if workers < 1 or retries < 0 or not idle_secs > 0:
+            raise ClientError(
+                "badRequest", "workers is at least 1, retries at least 0, and idle_secs positive"
+            )
+        options, pythons = calls.split_resources(resources)
+        # a worker that its machine lost is started again even if this process has ended
+        options.setdefault("retry", {"count": 0, "platform": 3})
+        self._client = client.copy()
+        self._retries, self._max_bytes = retries, max_bytes
+        self.sid = random_ids.simulation_id()
+        self._calls = CallQueue()
+        self._passing = WarmPassing(
+            self._client,
+            self._calls,
+            self.sid,
+            most=workers,
+            options=options,
+            pythons=pythons,
+            idle_secs=idle_secs,
+        )
+        self._thread: threading.Thread | None = None
+
+    # ---- calls
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> FunctionFuture[T]:
+        """Queue a call and return at once. Raises ClientError (notSerializable, tooLarge)."""
+        return self._add(*self._function(fn), fn, args, kwargs, None)
+
+    def submit_pinned(
+        self, pin: str, fn: Callable[..., T], /, *args: Any, **kwargs: Any
+    ) -> FunctionFuture[T]:
+        """Queue a call for the worker of this pin. Its calls run in their order, in one process
+        while that lives, so that they find what earlier calls left in memory.
+        """
+        return self._add(*self._function(fn), fn, args, kwargs, pin)
+
+    def map(
+        self,
+        fn: Callable[..., T],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+    ) -> Iterator[T]:
+        """Yield the results in order; raise the exception of the first call that failed.
+
+        timeout: seconds from now. chunksize has no effect, because calls travel in batches. When
+        the iterator is closed, waiting calls are canceled.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        function = self._function(fn)
+        futures = [
+            self._add(*function, fn, args, {}, None) for args in zip(*iterables, strict=False)
+        ]
+        return _results(futures, end)
+
+    def store(self, timeout: float | None = None) -> bool:
+        """Send all calls to workers, and wait until they are durable there. They run even if this
+        process ends. Return False if that takes longer than `timeout` seconds.
+        """
+        with self._calls.changed:
+            self._calls.storing = True
+            self._calls.changed.notify_all()
+            return self._calls.changed.wait_for(self._calls.all_stored, timeout)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Accept no more calls. wait: until all have ended. cancel_futures: cancel those that have
+        not begun.
+        """
+        with self._calls.changed:
+            self._calls.closed = True
+            live = list(self._calls.live)
+            self._calls.changed.notify_all()
+        if cancel_futures:
+            self._calls.cancel_all(live)
+        if wait:
+            concurrent.futures.wait(live)
+            self._join()
+
+    def abandon(self) -> None:
+        """Stop watching. Unfinished futures fail; workers perform the calls that they accepted."""
+        with self._calls.changed:
+            self._calls.closed = self._calls.abandoned = True
+            left, self._calls.live = self._calls.live, {}
+            self._calls.waiting.clear()
+            self._calls.changed.notify_all()
+        for future in left:
+            text = f"the run {future.jid} has it" if future.jid else "no worker has it"
+            future.settle(
+                None, own("callFailed", f"the client was closed before the call ended; {text}")
+            )
+        self._join()
+
+    # ---- submission
+
+    def _function(self, fn: Callable[..., Any]) -> tuple[bytes, str]:
+        calls.check_function(fn)
+        data = calls.pickled_call(fn, fn, self._max_bytes)
+        return data, hashlib.sha256(data).hexdigest()
+
+    def _add(
+        self,
+        data: bytes,
+        digest: str,
+        fn: Callable[..., Any],
+        args: Any,
+        options: Any,
+        pin: str | None,
+    ) -> FunctionFuture[Any]:
+        arguments = calls.pickled_call((args, options), fn, self._max_bytes)
+        future = FunctionFuture[Any](self._calls.cancel)
+        call = WarmCall(data, digest, arguments, future, self._retries, pin)
+        with self._calls.changed:
+            if self._calls.closed:
+                raise RuntimeError("cannot schedule new futures after shutdown")
+            self._calls.live[future] = call
+            self._calls.waiting.append(call)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._passing.run, name=f"jobscribe-{self.sid}", daemon=True
+                )
+                self._thread.start()
+            self._calls.changed.notify_all()
+        return future
+
+    def _join(self) -> None:
+        with self._calls.changed:
+            thread = self._thread
+            self._calls.changed.notify_all()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        self._client.close()
+
+
+def _results(futures: list[FunctionFuture[Any]], end: float | None) -> Iterator[Any]:
+    """Yield results in order. Cancels the rest if the caller stops, or a call fails."""
+    waiting = futures[::-1]
+    try:
+        while waiting:
+            left = None if end is None else end - time.monotonic()
+            value = waiting[-1].result(left)
+            waiting.pop()
+            yield value
+    finally:
+        for future in waiting:
+            with contextlib.suppress(ClientError):
+                future.cancel()
