@@ -6,6 +6,7 @@ All failures are `ClientError`.
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -436,6 +437,15 @@ class AsyncClient:
             remote = Remote(connection, uid, jid, serial, replace=replace, active=active)
             return await in_thread(put_files, remote, files, replace, on_progress, on_done)
 
+    async def put_data(
+        self, jid: str, name: str, data: bytes, *, serial: int = 0, active: bool = False
+    ) -> None:
+        """Store bytes as a new file of the run directory, completely or not at all."""
+        with contextlib.closing(Connection(self._connection.endpoint)) as connection:
+            remote = Remote(connection, await self.uid(), jid, serial, active=active)
+            digest = hashlib.sha256(data).hexdigest()
+            await asyncio.to_thread(remote.put, name, digest, len(data), 0, [data])
+
     async def lib_files(self, simulation_type: str) -> list[dict[str, Any]]:
         """Return [{"name", "size", "sha256", "mtime"}] of the user's library for this app."""
         return await self._do(operations.lib_files(simulation_type))
@@ -701,12 +711,12 @@ class AsyncJob:
     async def wait(self, timeout: float | None = None) -> RunState:
         return await self.client.wait(self.jid, serial=self.serial, timeout=timeout)
 
-    async def result(self, timeout: float | None = None) -> Any:
+    async def result(self, timeout: float | None = None, *, call: int | None = None) -> Any:
         """Return the result of a function, or raise its exception, also after restarts."""
 
         def read() -> Any:
             with self.client._plain() as client:
-                return client.job(self.jid, self.serial).result(timeout)
+                return client.job(self.jid, self.serial).result(timeout, call=call)
 
         return await asyncio.to_thread(read)
 

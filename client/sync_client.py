@@ -810,13 +810,17 @@ class Job:
     def wait(self, timeout: float | None = None) -> RunState:
         return self.client.wait(self.jid, serial=self.serial, timeout=timeout)
 
-    def result(self, timeout: float | None = None) -> Any:
+    def result(self, timeout: float | None = None, *, call: int | None = None) -> Any:
         """Return the result of a function, or raise its exception, also after restarts.
 
-        Raises TimeoutError after `timeout` seconds, CancelledError, ClientError.
+        call: of a warm worker, which may go on: `FunctionFuture.call`. Raises TimeoutError after
+        `timeout` seconds, CancelledError, ClientError.
         """
         from .functions.outcomes import of_job
+        from .functions.warm_results import of_call
 
+        if call is not None:
+            return of_call(self.client, self.client.uid, self.jid, self.serial, call, timeout)
         state = self.wait(timeout)
         if not state.finished:
             raise TimeoutError(f"{self.jid} has not ended after {timeout} s: {state.sentence()}")

@@ -13,7 +13,8 @@ class FunctionFuture(concurrent.futures.Future[T]):
     """The future of one call, for `concurrent.futures.wait` and `as_completed`, and for `await`.
 
     jid, serial: of the run. `client.job(jid, serial).result()` returns the same result later, from
-    any process of the user. `cancel` cancels the run; it is final.
+    any process of the user. call: None, or the number of the call in its warm worker; then
+    `result(call=call)` does so. `cancel` cancels the run; it is final.
     """
 
     def __init__(self, cancel: Callable[["FunctionFuture[Any]"], bool]) -> None:
@@ -21,9 +22,11 @@ class FunctionFuture(concurrent.futures.Future[T]):
         self._cancel = cancel
         self._noting = threading.Lock()
         self.jid, self.serial = "", 0
+        self.call: int | None = None
 
     def __repr__(self) -> str:
-        return f"FunctionFuture({self.jid} serial={self.serial})"
+        call = "" if self.call is None else f" call={self.call}"
+        return f"FunctionFuture({self.jid} serial={self.serial}{call})"
 
     def cancel(self) -> bool:
         """Cancel the run. Return False if its command has already ended. Raises ClientError."""

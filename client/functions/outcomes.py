@@ -119,6 +119,15 @@ def _is_warm(client: Reader, ended: Ended) -> bool:
     return False
 
 
+def check_owner(uid: str, jid: str) -> None:
+    """Raise ClientError for a run of another user. uid: the user of the client."""
+    if split_jid(jid)[0] != uid:
+        raise ClientError(
+            "forbidden",
+            f"{jid} is a run of another user; results can run code, so only its user reads them",
+        )
+
+
 def of_job(client: Reader, uid: str, state: RunState) -> Any:
     """Return the result of an ended run (of a chunk: the list), or raise its exception.
 
@@ -126,11 +135,7 @@ def of_job(client: Reader, uid: str, state: RunState) -> Any:
     can run any code. Raises CancelledError for a canceled run.
     """
     jid, serial = state.compute_jid, state.compute_job_serial or 0
-    if split_jid(jid)[0] != uid:
-        raise ClientError(
-            "forbidden",
-            f"{jid} is a run of another user; results can run code, so only its user reads them",
-        )
+    check_owner(uid, jid)
     ended = Ended(jid, serial, state.state, state.reason, state.attempt, state.sentence())
     if ended.user_canceled:
         raise concurrent.futures.CancelledError(jid)
@@ -140,9 +145,8 @@ def of_job(client: Reader, uid: str, state: RunState) -> Any:
         if e.code == "callFailed" and _is_warm(client, ended):
             raise ClientError(
                 "badRequest",
-                f"{jid} is a warm worker, which has no result of its own; the outcomes of its calls"
-                " are read by the futures of their executor alone",
-                "keep the executor open, or let the function write its result into a file",
+                f"{jid} is a warm worker, which has no result of its own; name one of its calls",
+                "call `result(call=N)`, where N is `future.call`",
             ) from None
         raise
     values = [outcome.get() for outcome in outcomes]

@@ -168,7 +168,7 @@ class WarmPassing:
         with self._calls.changed:
             for call in left:
                 call.stored = False
-        begun = [c for c in left if worker.may_have_begun(c, exit_known=known)]
+        begun = [c for c in left if worker.may_have_begun(c.number, exit_known=known)]
         self._workers.remove(worker)
         self._pins = {pin: w for pin, w in self._pins.items() if w is not worker}
         if ended.user_canceled:
@@ -239,7 +239,6 @@ class WarmPassing:
                     continue
                 batch.append(call)
                 size += len(call.arguments)
-                call.future.jid, call.future.serial = worker.jid, worker.serial
             self._calls.waiting.extendleft(reversed(others))
         return batch
 

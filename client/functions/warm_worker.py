@@ -71,6 +71,8 @@ class WarmWorker:
         for call in calls:
             self._number += 1
             call.number, call.sent_at, call.batch = self._number, now, self._batch
+            future = call.future
+            future.jid, future.serial, future.call = self.jid, self.serial, self._number
             if call.digest not in self._known:
                 functions[call.digest] = call.function
                 self._known.add(call.digest)
@@ -140,15 +142,15 @@ class WarmWorker:
                 break
             call.stored = True
 
-    def may_have_begun(self, call: WarmCall, *, exit_known: bool) -> bool:
+    def may_have_begun(self, call: int, *, exit_known: bool) -> bool:
         """Return whether a call without an outcome may have run. The run must be over.
 
         exit_known: its machine went on, so that all files have their newest content.
         """
         if not exit_known:
-            return call.number <= self.granted
+            return call <= self.granted
         number, _ = call_files.read_begun(self._read(call_files.BEGUN, 0))
-        return call.number == number
+        return call == number
 
     def adapt(self, settled: int, now: float) -> None:
         """Choose how many calls the worker has at a time, by the outcomes of one look."""

@@ -4,13 +4,18 @@ not start with an invalid pool.
 
 import json
 import os
+import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import cloudpickle
+import pytest
 from debugging_user import Debugger, waiting_stop
-from docker_hosts import UNIX_USERS, Host, Hosts, Sites
+from docker_hosts import BASE, UNIX_USERS, Host, Hosts, Sites
 from supervisor_process import (
     PYTHON_PATH,
     UID,
@@ -21,7 +26,7 @@ from supervisor_process import (
     until,
 )
 
-from jobscribe.client import Client
+from jobscribe.client import Client, ClientError
 
 
 def cli(site: SupervisorProcess, *args: str, code: int = 0) -> str:
@@ -134,3 +139,28 @@ def test_a_breakpoint_in_a_container_without_a_network_is_reached(
         debugger.type("c", "end")
     assert docker_site.wait(run)["exit"]["code"] == 0
     assert docker_site.output(run).body == b"result 7\n"
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the image has Python 3.11")
+def test_warm_workers_run_in_containers(docker_site: SupervisorProcess) -> None:
+    """One beside the user's agent, one in a container of its own. The agent stores its calls, and
+    reads its outcomes for any client of the user.
+    """
+    packages = docker_site.root / "user" / UID / "packages"
+    shutil.copytree(Path(cloudpickle.__file__).parent, packages / "cloudpickle")
+    options = {"env": {"PYTHONPATH": str(packages)}}
+    with Client.from_root(docker_site.root, uid=UID) as client:
+        for task in ({}, {"task": {"image": BASE, "memory_mb": 64}}):
+            with client.executor(workers=1, resources={**options, **task}) as executor:
+                calls = [executor.submit(pow, 2, n) for n in range(20)]
+                lost, user = executor.submit(os._exit, 3), executor.submit(os.getuid)
+                assert [call.result(100) for call in calls] == [2**n for n in range(20)]
+                with pytest.raises(ClientError, match="exit code 3"):
+                    lost.result(100)
+                assert UNIX_USERS[0] <= user.result(100) <= UNIX_USERS[1]
+                run_dir = Path(client.status(user.jid).run_dir or "")
+                folders = list(run_dir.glob("**/calls"))
+                assert [stat.S_IMODE(folder.stat().st_mode) for folder in folders] == [0o700]
+                assert folders[0].stat().st_uid == user.result()
+                with Client.from_root(docker_site.root, uid=UID) as other:
+                    assert other.job(calls[7].jid).result(60, call=calls[7].call) == 128

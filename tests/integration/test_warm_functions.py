@@ -100,6 +100,12 @@ def test_calls_share_workers_and_fail_alone(site: SupervisorProcess, tmp_path: P
             site.start()
             worker = running.result(60)
             assert after.result(60) == 5
+            # another client reads outcomes while the worker goes on
+            with Client.from_root(site.root) as other:
+                job = other.job(after.jid)
+                assert job.result(60, call=after.call) == 5
+                with pytest.raises(TimeoutError):
+                    job.result(0.01, call=1000)
 
             # the worker itself dies: the begun call is lost, its neighbour runs once
             lost, kept = executor.submit(hold, gate), executor.submit(note, log, 6)
@@ -110,9 +116,10 @@ def test_calls_share_workers_and_fail_alone(site: SupervisorProcess, tmp_path: P
             assert gate.with_suffix(".begun").read_text().count("\n") == 1
         assert log.read_text().split() == ["1", "2", "3", "5", "6"]
         assert client.wait_group(executor.sid, timeout=60).over
-        assert after.jid is not None
         with pytest.raises(ClientError, match="is a warm worker"):
             client.job(after.jid).result()
+        with pytest.raises(ClientError, match="may have run"):
+            client.job(lost.jid).result(60, call=lost.call)
 
         # another Python is refused before the call
         with client.executor(workers=1, resources={"python": "/bin/echo"}) as other:

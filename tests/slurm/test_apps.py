@@ -18,6 +18,8 @@ from slurm_cluster import Slurm
 from slurm_supervisor import ALICE, SECS, SlurmSupervisor, batch_site
 from supervisor_process import jid_of, until
 
+from jobscribe.client import Client, ClientError
+
 OWN, LAB = {"cluster": "own", "memoryMb": 100}, {"cluster": "lab", "memoryMb": 50}
 #: Age at which runs are purged, and interval of the purge (seconds).
 PURGE = ("purge.after_secs=1", "purge.every_secs=0.5")
@@ -240,3 +242,18 @@ def test_an_app_that_is_not_on_the_cluster_is_told_by_its_name(observed: SlurmSu
     assert "ghost_app" in answer.json()["error"] and "Traceback" not in answer.json()["error"], (
         answer
     )
+
+
+def test_warm_workers_run_on_nodes_without_shared_files(observed: SlurmSupervisor) -> None:
+    """The cluster's agent stores calls, and reads outcomes for any client of the user."""
+    options = {"driver": "sbatch", "batch": OWN}
+    with Client.from_root(observed.site.root, uid=ALICE) as client:
+        with client.executor(workers=1, resources=options) as executor:
+            calls = [executor.submit(pow, 2, n) for n in range(20)]
+            lost, node = executor.submit(os._exit, 3), executor.submit(os.getenv, "SLURMD_NODENAME")
+            assert [call.result(SECS) for call in calls] == [2**n for n in range(20)]
+            with pytest.raises(ClientError, match="exit code 3"):
+                lost.result(SECS)
+            assert node.result(SECS)
+        with Client.from_root(observed.site.root, uid=ALICE) as other:
+            assert other.job(calls[7].jid).result(SECS, call=calls[7].call) == 128

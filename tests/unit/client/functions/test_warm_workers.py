@@ -295,7 +295,7 @@ def test_a_call_may_have_begun_if_it_was_granted_or_is_the_newest_begun() -> Non
     assert (found.stored, found.granted) == (4, 3)
 
     def begun(known: bool) -> list[bool]:
-        return [found.may_have_begun(c, exit_known=known) for c in calls]
+        return [found.may_have_begun(c.number, exit_known=known) for c in calls]
 
     assert begun(False) == [True, True, True, False]
     assert begun(True) == [False] * 4
