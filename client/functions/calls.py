@@ -15,9 +15,10 @@ import msgspec
 
 from ...protocol.redaction import is_secret
 from ..api.errors import ClientError, own
-from . import call_files, call_process, runner, worker_journal, worker_loop, worker_process
+from . import runner
 from .inspection import inspect_call
 from .pickling import TooLarge, load_cloudpickle, pickled
+from .worker import call_files, call_process, journal, loop, process
 
 #: Bytes of a pickle that are sent in the command line, and their highest value: one word of a command
 #: has at most 128 KiB.
@@ -40,9 +41,9 @@ _WORKER_MODULES = (
     runner,
     call_files,
     call_process,
-    worker_journal,
-    worker_process,
-    worker_loop,
+    journal,
+    process,
+    loop,
 )
 
 _Calls = Sequence[tuple[Sequence[Any], Mapping[str, Any]]]
@@ -148,7 +149,7 @@ def worker_command(pythons: Sequence[str], idle_secs: float) -> list[str]:
     """Return the command of a warm worker. It has no arguments of calls."""
     words = [*_versions(), f"{idle_secs:g}"]
     script = [_START, "function-worker", _worker_boot(), "\n".join(pythons)]
-    return ["/bin/sh", "-c", *script, "worker_loop", *words]
+    return ["/bin/sh", "-c", *script, "loop", *words]
 
 
 def _versions() -> tuple[str, str]:
@@ -157,14 +158,21 @@ def _versions() -> tuple[str, str]:
 
 @functools.cache
 def _worker_boot() -> str:
-    """Return Python text that runs the module of a worker that its first argument names."""
-    texts = [(m.__name__.rpartition(".")[2], _packed_text(m)) for m in _WORKER_MODULES]
+    """Return Python text that runs the module of a worker that its first argument names. The
+    packages above the modules are empty.
+    """
+    above = __package__ + "."
+    texts = [("", ""), ("worker", "")]
+    texts += [(m.__name__.removeprefix(above), _packed_text(m)) for m in _WORKER_MODULES]
     return f"""import base64,sys,types,zlib
-p=types.ModuleType('jobscribe_call');p.__path__=[];sys.modules[p.__name__]=p
+s=sys.modules
 for n,t in {texts!r}:
- m=types.ModuleType(p.__name__+'.'+n);m.__package__=p.__name__;sys.modules[m.__name__]=m;setattr(p,n,m)
- exec(compile(zlib.decompress(base64.b85decode(t)),'<jobscribe function '+n+'>','exec'),m.__dict__)
-sys.exit(getattr(p,sys.argv[1]).main(sys.argv[2:]))"""
+ m=types.ModuleType('jobscribe_call'+('.'+n if n else ''));u,_,k=m.__name__.rpartition('.')
+ s[m.__name__]=m;m.__package__=u
+ if u:setattr(s[u],k,m)
+ if t:exec(compile(zlib.decompress(base64.b85decode(t)),'<jobscribe function '+n+'>','exec'),m.__dict__)
+ else:m.__path__=[];m.__package__=m.__name__
+sys.exit(getattr(s['jobscribe_call.worker'],sys.argv[1]).main(sys.argv[2:]))"""
 
 
 def _packed_text(module: types.ModuleType) -> str:

@@ -11,8 +11,9 @@ import msgspec
 from ...protocol.ids import split_jid
 from ..api.errors import ClientError, own
 from ..api.replies import RunState
-from . import call_files, runner
+from . import runner
 from .pickling import load_cloudpickle
+from .worker import call_files
 
 #: Bytes of a result file that are read into memory.
 MAX_RESULT = 1024**3

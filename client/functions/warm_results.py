@@ -33,7 +33,9 @@ def of_call(
     """
     check_owner(uid, jid)
     if number < 1:
-        raise ClientError("badRequest", f"calls of a worker have the numbers 1, 2, ...; not {number}")
+        raise ClientError(
+            "badRequest", f"calls of a worker have the numbers 1, 2, ...; not {number}"
+        )
     worker = WarmWorker(client, jid, serial)
     end = None if timeout is None else time.monotonic() + timeout
     pause = _FIRST_SECS

@@ -7,9 +7,10 @@ import msgspec
 
 from ..api.errors import ClientError
 from ..api.replies import GroupRun
-from . import call_files, runner
+from . import runner
 from .future import FunctionFuture
 from .outcomes import TASK_DIR
+from .worker import call_files
 
 #: Calls that a worker has at a time: at first, and at most.
 FIRST_CALLS, MOST_CALLS = 4, 4096

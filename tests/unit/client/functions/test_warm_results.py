@@ -9,7 +9,8 @@ import pytest
 
 from jobscribe.client.api.errors import ClientError
 from jobscribe.client.api.replies import RunState
-from jobscribe.client.functions import call_files, warm_results
+from jobscribe.client.functions import warm_results
+from jobscribe.client.functions.worker import call_files
 from jobscribe.protocol.jobs.exit_info import ExitInfo
 
 JID = "EPRSqtUW-abcdefgh-worker0001"

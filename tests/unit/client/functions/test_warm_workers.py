@@ -13,10 +13,19 @@ from typing import Any
 import pytest
 
 from jobscribe.client.api.errors import ClientError
-from jobscribe.client.functions import call_files, runner, worker_journal, worker_loop
+from jobscribe.client.functions import runner
 from jobscribe.client.functions.future import FunctionFuture
 from jobscribe.client.functions.warm_queue import CallQueue
 from jobscribe.client.functions.warm_worker import FIRST_CALLS, WarmCall, WarmWorker
+from jobscribe.client.functions.worker import (
+    call_files,
+)
+from jobscribe.client.functions.worker import (
+    journal as worker_journal,
+)
+from jobscribe.client.functions.worker import (
+    loop as worker_loop,
+)
 
 DIGEST = "ab" * 32
 _OPEN: list[worker_loop.Worker] = []

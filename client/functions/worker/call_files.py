@@ -12,7 +12,7 @@ import json
 import struct
 from typing import Any
 
-from . import runner
+from .. import runner
 
 #: In the run directory: the folder of batches, the outcomes, the number of the newest begun call.
 INBOX, OUTCOMES, BEGUN = "calls", "calls.out", "calls.begun"

@@ -13,7 +13,7 @@ import struct
 import sys
 from typing import Any
 
-from . import runner
+from .. import runner
 
 #: Kind and size of a message to this process; sizes of header and body of an answer.
 REQUEST, ANSWER = struct.Struct(">cQ"), struct.Struct(">IQ")

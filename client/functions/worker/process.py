@@ -10,7 +10,7 @@ import sys
 
 from .call_files import Call
 from .call_process import ANSWER, CALL, FUNCTION, REQUEST
-from .worker_journal import write_all
+from .journal import write_all
 
 
 class Process:

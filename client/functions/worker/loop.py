@@ -16,10 +16,11 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from . import call_files, runner
+from .. import runner
+from . import call_files
 from .call_files import Call
-from .worker_journal import Journal, open_private, private_folder, sync_folder, write_all
-from .worker_process import Process, death, memory_kills
+from .journal import Journal, open_private, private_folder, sync_folder, write_all
+from .process import Process, death, memory_kills
 
 #: Seconds between two looks for batches, by the seconds since the last batch or outcome.
 _PAUSES = ((0.2, 0.001), (3.0, 0.005), (30.0, 0.02))
