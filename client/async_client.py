@@ -19,6 +19,7 @@ from ..protocol.wire.messages import JobCmd, Stream
 from .api import operations, requests
 from .api.cursors import EventCursor
 from .api.errors import ClientError
+from .api.notebook import table
 from .api.operations import GetTime, GetUid, Once, Part, Pause, Progress, Step, Steps, for_user
 from .api.replies import GroupRun, GroupState, JobPage, LoggedEvent, LogPart, RunState, Transfer
 from .api.requests import Call
@@ -34,9 +35,9 @@ from .transport.messages import Request
 from .transport.retry_time import budget
 
 if TYPE_CHECKING:
-    from .functions.executor import Executor
+    from .functions.async_executor import AsyncExecutor
+    from .functions.decorator import Executors
     from .functions.future import FunctionFuture
-    from .functions.warm_executor import WarmExecutor
 
 _T = TypeVar("_T")
 
@@ -56,7 +57,7 @@ class AsyncClient:
             Endpoint(source, budget_secs=budget(budget_secs), on_trouble=on_trouble)
         )
         self._uid = uid
-        self._functions: Executor | None = None
+        self._functions: Executors | None = None
 
     @classmethod
     def to(
@@ -175,13 +176,28 @@ class AsyncClient:
         """
         if isinstance(spec, RunSpec):
             return self._job(await self._do(operations.submit_run(spec, *args, **options)))
-        if self._functions is None:
-            from .functions.executor import Executor
-
-            with self._plain() as client:
-                self._functions = Executor(client)
         resources = options.pop("resources", None)
-        return await asyncio.to_thread(self._functions.call, spec, args, options, resources)
+        executor: Any = self._executors().of({})
+        return await asyncio.to_thread(executor.call, spec, args, options, resources)
+
+    def function(self, fn: Callable[..., _T] | None = None, /, **options: Any) -> Any:
+        """Decorate a function, so that `await fn.submit(...)` and `async for ... in fn.map(...)`
+        call it in jobs. A plain call runs it here. Options: see `Client.function`.
+        """
+        from .functions.decorator import AsyncJobFunction, decorated
+
+        return decorated(AsyncJobFunction, fn, lambda: self._executors().of(options))
+
+    def _executors(self) -> "Executors":
+        if self._functions is None:
+            from .functions.decorator import Executors
+
+            def make(**options: Any) -> Any:
+                with self._plain() as client:
+                    return client.executor(**options)
+
+            self._functions = Executors(make)
+        return self._functions
 
     def executor(
         self,
@@ -190,13 +206,17 @@ class AsyncClient:
         workers: int | None = None,
         resources: Mapping[str, Any] | None = None,
         **limits: Any,
-    ) -> "Executor | WarmExecutor":
-        """Return a `concurrent.futures.Executor` that calls functions in jobs. Its own methods
-        block; its futures may be awaited. Options: see `Client.executor`.
+    ) -> "AsyncExecutor":
+        """Return an executor with the methods of `Client.executor`, to be awaited. Its futures may
+        be awaited, too.
         """
+        from .functions.async_executor import AsyncExecutor
+
         with self._plain() as client:
-            return client.executor(
-                max_workers=max_workers, workers=workers, resources=resources, **limits
+            return AsyncExecutor(
+                client.executor(
+                    max_workers=max_workers, workers=workers, resources=resources, **limits
+                )
             )
 
     def _plain(self) -> Client:
@@ -704,6 +724,9 @@ class AsyncJob:
 
     def __repr__(self) -> str:
         return f"AsyncJob({self.jid} serial={self.serial})"
+
+    def _repr_html_(self) -> str:
+        return table("Job", {"run": self.jid, "serial": self.serial or None})
 
     async def status(self) -> RunState:
         return await self.client.status(self.jid, serial=self.serial)

@@ -18,6 +18,7 @@ from ..protocol.wire.messages import JobCmd, Stream
 from .api import operations, requests
 from .api.cursors import EventCursor
 from .api.errors import ClientError
+from .api.notebook import table
 from .api.operations import GetTime, GetUid, Once, Part, Pause, Progress, Step, Steps, for_user
 from .api.replies import GroupRun, GroupState, JobPage, LoggedEvent, LogPart, RunState, Transfer
 from .api.requests import Call
@@ -31,6 +32,7 @@ from .transport.messages import Request
 from .transport.retry_time import budget
 
 if TYPE_CHECKING:
+    from .functions.decorator import Executors
     from .functions.executor import Executor
     from .functions.future import FunctionFuture
     from .functions.warm_executor import WarmExecutor
@@ -63,7 +65,7 @@ class Client:
             Endpoint(fixed(url, token, uid), budget_secs=budget(budget_secs), on_trouble=on_trouble)
         )
         self._uid = uid
-        self._functions: Executor | None = None
+        self._functions: Executors | None = None
 
     @classmethod
     def from_source(
@@ -192,11 +194,27 @@ class Client:
         """
         if isinstance(spec, RunSpec):
             return self._job(self._do(operations.submit_run(spec, *args, **options)))
-        if self._functions is None:
-            from .functions.executor import Executor
+        resources = options.pop("resources", None)
+        executor: Any = self._executors().of({})
+        return executor.call(spec, args, options, resources)
 
-            self._functions = Executor(self)
-        return self._functions.call(spec, args, options, options.pop("resources", None))
+    def function(self, fn: Callable[..., _T] | None = None, /, **options: Any) -> Any:
+        """Decorate a function, so that `fn.submit(...)` and `fn.map(...)` call it in jobs. A plain
+        call runs it here.
+
+        options: of `executor`, as in `@client.function(workers=2)`. Functions with equal options
+        share an executor. It ends with this client.
+        """
+        from .functions.decorator import JobFunction, decorated
+
+        return decorated(JobFunction, fn, lambda: self._executors().of(options))
+
+    def _executors(self) -> "Executors":
+        if self._functions is None:
+            from .functions.decorator import Executors
+
+            self._functions = Executors(self.executor)
+        return self._functions
 
     def executor(
         self,
@@ -803,6 +821,10 @@ class Job:
 
     def __repr__(self) -> str:
         return f"Job({self.jid} serial={self.serial})"
+
+    def _repr_html_(self) -> str:
+        """Return what is known without a request."""
+        return table("Job", {"run": self.jid, "serial": self.serial or None})
 
     def status(self) -> RunState:
         return self.client.status(self.jid, serial=self.serial)

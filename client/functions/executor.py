@@ -13,6 +13,7 @@ from ...protocol.api.requests import RunSpec
 from ...protocol.ids import split_jid
 from ..api import random_ids
 from ..api.errors import ClientError, own
+from ..api.notebook import table
 from ..api.replies import GroupRun, GroupState, RunState
 from . import calls
 from .future import FunctionFuture
@@ -119,14 +120,41 @@ class Executor(concurrent.futures.Executor):
         chunksize: number of calls in one run, which share a process. timeout: seconds from now.
         When the iterator is closed, waiting runs are canceled.
         """
+        end = None if timeout is None else time.monotonic() + timeout
+        return results(self.map_futures(fn, iterables, chunksize), self.outcomes, end)
+
+    def map_futures(
+        self, fn: Callable[..., Any], iterables: Sequence[Iterable[Any]], chunksize: int
+    ) -> list[FunctionFuture[Any]]:
+        """Submit the calls of a map, and return one future for each chunk. Raises ClientError."""
         if chunksize < 1:
             raise ValueError("chunksize must be at least 1")
-        end = None if timeout is None else time.monotonic() + timeout
         inputs = zip(*iterables, strict=False)
         packed = []
         while chunk := list(itertools.islice(inputs, chunksize)):
             packed.append(self._packed(fn, [(args, {}) for args in chunk], many=True))
-        return _results(self._submit(packed, None), end)
+        return self._submit(packed, None)
+
+    @staticmethod
+    def outcomes(future: FunctionFuture[Any]) -> list[Outcome]:
+        """Return the outcomes of a future of `map_futures` that is done. Raises its exception."""
+        found: list[Outcome] = future.result(0)
+        return found
+
+    def submit_pinned(
+        self, pin: str, fn: Callable[..., T], /, *args: Any, **kwargs: Any
+    ) -> FunctionFuture[T]:
+        """Refuse a pinned call: each call here has a process of its own. Raises ClientError."""
+        raise no_workers("pins")
+
+    def store(self, timeout: float | None = None) -> bool:
+        """Return True: each submitted call is durable."""
+        return True
+
+    def _repr_html_(self) -> str:
+        with self._wake:
+            rows = {"group": self.sid, "calls": self._total, "not ended": len(self._live)}
+        return table("Executor", rows)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Accept no more calls. wait: until all calls have ended. cancel_futures: cancel their runs
@@ -386,15 +414,28 @@ def _bulks(specs: Iterable[RunSpec]) -> Iterator[list[RunSpec]]:
         yield bulk
 
 
-def _results(futures: list[FunctionFuture[Any]], end: float | None) -> Iterator[Any]:
-    """Yield the outcomes of chunks. Cancels the rest if the caller stops, or a call fails."""
+def no_workers(what: str) -> ClientError:
+    """Return the error of an option that only warm workers have."""
+    return ClientError("badRequest", f"{what} need warm workers; give the executor `workers=N`")
+
+
+def results(
+    futures: list[FunctionFuture[Any]],
+    outcomes: Callable[[FunctionFuture[Any]], list[Outcome]],
+    end: float | None,
+) -> Iterator[Any]:
+    """Yield the outcomes of futures of a map. Cancels the rest if the caller stops, or a call fails.
+
+    end: monotonic time.
+    """
     waiting = futures[::-1]
     try:
         while waiting:
-            left = None if end is None else end - time.monotonic()
-            outcomes = waiting[-1].result(left)
-            waiting.pop()
-            for outcome in outcomes:
+            left = None if end is None else max(0.0, end - time.monotonic())
+            concurrent.futures.wait([waiting[-1]], left)
+            if not waiting[-1].done():
+                raise TimeoutError
+            for outcome in outcomes(waiting.pop()):
                 yield outcome.get()
     finally:
         for future in waiting:

@@ -2,9 +2,13 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import threading
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
+
+from ..api.errors import ClientError
+from ..api.notebook import table
 
 T = TypeVar("T")
 
@@ -53,4 +57,46 @@ class FunctionFuture(concurrent.futures.Future[T]):
             assert self.cancelled()
 
     def __await__(self) -> Generator[Any, None, T]:
-        return asyncio.wrap_future(self).__await__()
+        return self._awaited().__await__()
+
+    async def _awaited(self) -> T:
+        try:
+            await settled(self, None)
+        except asyncio.CancelledError:
+            # as with other futures; in a thread, because it sends a request
+            asyncio.get_running_loop().run_in_executor(None, self._canceled_later)
+            raise
+        if self.cancelled():
+            raise asyncio.CancelledError(self.jid)
+        return self.result(0)
+
+    def _canceled_later(self) -> None:
+        with contextlib.suppress(ClientError):
+            self.cancel()
+
+    def _repr_html_(self) -> str:
+        rows = {"state": self._state_text(), "run": self.jid or None, "serial": self.serial or None}
+        return table("Function call", {**rows, "call": self.call})
+
+    def _state_text(self) -> str:
+        """Return the state without the value, which may be large."""
+        if not self.done():
+            return "not ended"
+        if self.cancelled():
+            return "canceled"
+        error = self.exception(0)
+        if error is None:
+            return f"returned a value of type {type(self.result(0)).__name__}"
+        return f"{type(error).__name__}: {error}"
+
+
+async def settled(future: concurrent.futures.Future[Any], timeout: float | None) -> None:
+    """Wait until a future is done. A canceled wait does not cancel it. Raises TimeoutError."""
+    loop, done = asyncio.get_running_loop(), asyncio.Event()
+
+    def wake(_: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits
+            loop.call_soon_threadsafe(done.set)
+
+    future.add_done_callback(wake)
+    await asyncio.wait_for(done.wait(), timeout)

@@ -1,18 +1,19 @@
 """An executor whose calls share warm workers."""
 
 import concurrent.futures
-import contextlib
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ..api import random_ids
 from ..api.errors import ClientError, own
+from ..api.notebook import table
 from . import calls
-from .executor import Caller
+from .executor import Caller, results
 from .future import FunctionFuture
+from .outcomes import Outcome
 from .warm_passing import WarmPassing
 from .warm_queue import CallQueue
 from .warm_worker import WarmCall
@@ -87,11 +88,26 @@ class WarmExecutor(concurrent.futures.Executor):
         the iterator is closed, waiting calls are canceled.
         """
         end = None if timeout is None else time.monotonic() + timeout
+        return results(self.map_futures(fn, iterables, chunksize), self.outcomes, end)
+
+    def map_futures(
+        self, fn: Callable[..., Any], iterables: Sequence[Iterable[Any]], chunksize: int
+    ) -> list[FunctionFuture[Any]]:
+        """Queue the calls of a map, and return their futures. Raises ClientError."""
+        if chunksize < 1:
+            raise ValueError("chunksize must be at least 1")
         function = self._function(fn)
-        futures = [
-            self._add(*function, fn, args, {}, None) for args in zip(*iterables, strict=False)
-        ]
-        return _results(futures, end)
+        return [self._add(*function, fn, args, {}, None) for args in zip(*iterables, strict=False)]
+
+    @staticmethod
+    def outcomes(future: FunctionFuture[Any]) -> list[Outcome]:
+        """Return the outcome of a future of `map_futures` that is done. Raises its exception."""
+        return [Outcome(future.result(0))]
+
+    def _repr_html_(self) -> str:
+        with self._calls.changed:
+            rows = {"group": self.sid, "not ended": len(self._calls.live)}
+        return table("Executor with warm workers", {**rows, "workers": self._passing.workers()})
 
     def store(self, timeout: float | None = None) -> bool:
         """Send all calls to workers, and wait until they are durable there. They run even if this
@@ -169,18 +185,3 @@ class WarmExecutor(concurrent.futures.Executor):
         if thread is not None and thread is not threading.current_thread():
             thread.join()
         self._client.close()
-
-
-def _results(futures: list[FunctionFuture[Any]], end: float | None) -> Iterator[Any]:
-    """Yield results in order. Cancels the rest if the caller stops, or a call fails."""
-    waiting = futures[::-1]
-    try:
-        while waiting:
-            left = None if end is None else end - time.monotonic()
-            value = waiting[-1].result(left)
-            waiting.pop()
-            yield value
-    finally:
-        for future in waiting:
-            with contextlib.suppress(ClientError):
-                future.cancel()

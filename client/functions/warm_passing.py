@@ -51,6 +51,10 @@ class WarmPassing:
         self._observed = 0.0
         self._fruitless = 0
 
+    def workers(self) -> str:
+        """Return the runs of the workers, for a person."""
+        return ", ".join(worker.jid for worker in list(self._workers))
+
     def run(self) -> None:
         """Pass calls and outcomes until the executor is closed and has no calls."""
         pause = _FIRST_SECS

@@ -1,5 +1,6 @@
 """Warm workers of a real supervisor: crashes, restarts, lost workers, cancels, pins, refusals."""
 
+import asyncio
 import concurrent.futures
 import os
 import signal
@@ -12,7 +13,7 @@ import cloudpickle
 import pytest
 from supervisor_process import SupervisorProcess, until
 
-from jobscribe.client import Client, ClientError
+from jobscribe.client import AsyncClient, Client, ClientError
 from jobscribe.client.functions.warm_executor import WarmExecutor
 
 _SEEN: list[int] = []
@@ -120,6 +121,17 @@ def test_calls_share_workers_and_fail_alone(site: SupervisorProcess, tmp_path: P
             client.job(after.jid).result()
         with pytest.raises(ClientError, match="may have run"):
             client.job(lost.jid).result(60, call=lost.call)
+
+        async def awaited() -> list[int]:
+            async with (
+                AsyncClient.from_root(site.root) as asynchronous,
+                asynchronous.executor(workers=1) as executor,
+            ):
+                first = await executor.submit_pinned("a", pow, 2, 0)
+                assert await executor.store(60)
+                return [await first, *[n async for n in executor.map(pow, (2, 2), (1, 2))]]
+
+        assert asyncio.run(awaited()) == [1, 2, 4]
 
         # another Python is refused before the call
         with client.executor(workers=1, resources={"python": "/bin/echo"}) as other:
