@@ -112,6 +112,7 @@ audit: venv
 # What these tests do a little of in every run, as often as the guarantees say; bounds in seconds as they stand. Examples of properties are
 # others in each of its runs, and in none of `make test`.
 soak: venv engines
+	@PYTHON=$(python) etc/engines/python_tests.sh install || true
 	SOAK=1 SEED=$(SEED) $(python) -m pytest --hypothesis-profile=default tests/chaos tests/unit tests/simulation tests/contracts tests/docker tests/slurm tests/integration tests/systemd tests/web $(PYTEST_ARGS)
 	$(python) tests/simulation/support/run_seeds.py --seeds $(SEEDS)
 

@@ -54,8 +54,9 @@ class AsyncExecutor:
         try:
             while waiting:
                 await settled(waiting[-1], None if end is None else end - time.monotonic())
-                for outcome in self.blocking.outcomes(waiting.pop()):
-                    yield outcome.get()
+                found = self.blocking.outcomes(waiting.pop())[::-1]
+                while found:  # without a reference to a value that the caller has
+                    yield found.pop().get()
         finally:
             await asyncio.to_thread(_cancel, waiting)
 

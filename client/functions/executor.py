@@ -435,8 +435,9 @@ def results(
             concurrent.futures.wait([waiting[-1]], left)
             if not waiting[-1].done():
                 raise TimeoutError
-            for outcome in outcomes(waiting.pop()):
-                yield outcome.get()
+            found = outcomes(waiting.pop())[::-1]
+            while found:  # without a reference to a value that the caller has
+                yield found.pop().get()
     finally:
         for future in waiting:
             with contextlib.suppress(ClientError):

@@ -30,6 +30,8 @@ LOST = "its worker was stopped and started again while the call may have run"
 #: Sentence about an accepted call whose batch is not there after a restart.
 MISSING = "its arguments were lost while its worker was stopped and started again"
 EXIT_DISK = 74
+#: How long the process of functions may take to end when the worker does.
+_FINISH_SECS = 2.0
 
 
 class Worker:
@@ -70,6 +72,8 @@ class Worker:
         while not self._idle():
             ready = {key.fd for key, _ in self._selector.select(self._pause())}
             self._step(ready)
+        if self._process is not None:
+            self._process.finish(_FINISH_SECS)
         return 0
 
     def _step(self, ready: set[int]) -> None:

@@ -45,6 +45,12 @@ class Process:
         header, body = self._read(sizes[0]), self._read(sizes[1])
         return None if header is None or body is None else (header, body)
 
+    def finish(self, secs: float) -> None:
+        """Let the process end by itself. If a function keeps it busy, the keeper of the run ends it."""
+        os.close(self._requests)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._popen.wait(secs)
+
     def end(self) -> int:
         """Wait for the end, and return the exit code, or the negative signal."""
         code = self._popen.wait()

@@ -5,6 +5,7 @@ import concurrent.futures
 import contextlib
 import os
 import threading
+import weakref
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,9 @@ import pytest
 from jobscribe.client.api.errors import ClientError, own
 from jobscribe.client.api.replies import GroupRun, GroupState, RunState
 from jobscribe.client.functions import runner
-from jobscribe.client.functions.executor import Executor
+from jobscribe.client.functions.executor import Executor, results
+from jobscribe.client.functions.future import FunctionFuture
+from jobscribe.client.functions.outcomes import Outcome
 
 
 class Supervisor:
@@ -170,3 +173,18 @@ def test_a_closed_client_names_the_runs_that_continue(supervisor: Any) -> None:
         future.result(1)
     with pytest.raises(RuntimeError):
         executor.submit(abs, -1)
+
+
+def test_an_iterator_keeps_no_result() -> None:
+    futures = [FunctionFuture[Any](lambda _: False) for _ in range(3)]
+    for future in futures:
+        future.settle([Outcome(set()), Outcome(set())], None)
+    found = results(futures, Executor.outcomes, None)
+    del futures, future
+    count = 0
+    for value in found:
+        known = weakref.ref(value)
+        del value
+        assert known() is None
+        count += 1
+    assert count == 6
