@@ -420,15 +420,15 @@ def no_workers(what: str) -> ClientError:
 
 
 def results(
-    futures: list[FunctionFuture[Any]],
+    waiting: list[FunctionFuture[Any]],
     outcomes: Callable[[FunctionFuture[Any]], list[Outcome]],
     end: float | None,
 ) -> Iterator[Any]:
     """Yield the outcomes of futures of a map. Cancels the rest if the caller stops, or a call fails.
 
-    end: monotonic time.
+    waiting: this list is emptied. end: monotonic time.
     """
-    waiting = futures[::-1]
+    waiting.reverse()
     try:
         while waiting:
             left = None if end is None else max(0.0, end - time.monotonic())

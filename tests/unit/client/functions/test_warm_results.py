@@ -113,7 +113,7 @@ def test_wrong_calls_damage_and_other_users_are_refused() -> None:
     with pytest.raises(ClientError, match="numbers 1, 2"):
         result(supervisor, 0)
     with pytest.raises(ClientError, match="another user"):
-        warm_results.of_call(supervisor, "another1", JID, 1, 1, None)
+        warm_results.of_call(supervisor, "another1", JID, 1, 1, 0.0)
     supervisor.add(b"no group\n")
     with pytest.raises(ClientError) as e:
         result(supervisor, 1)
