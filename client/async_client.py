@@ -10,7 +10,7 @@ import hashlib
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, assert_never, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, assert_never, overload
 
 from ..protocol.api.requests import RunFile, RunSpec, UsageGroup
 from ..protocol.jobs.registry_login import RegistryLogin
@@ -36,9 +36,10 @@ from .transport.retry_time import budget
 
 if TYPE_CHECKING:
     from .functions.async_executor import AsyncExecutor
-    from .functions.decorator import Executors
+    from .functions.decorator import AsyncJobFunction, Executors
     from .functions.future import FunctionFuture
 
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
@@ -180,7 +181,15 @@ class AsyncClient:
         executor: Any = self._executors().of({})
         return await asyncio.to_thread(executor.call, spec, args, options, resources)
 
-    def function(self, fn: Callable[..., _T] | None = None, /, **options: Any) -> Any:
+    @overload
+    def function(self, fn: Callable[_P, _T], /) -> "AsyncJobFunction[_P, _T]": ...
+
+    @overload
+    def function(
+        self, fn: None = None, /, **options: Any
+    ) -> "Callable[[Callable[_P, _T]], AsyncJobFunction[_P, _T]]": ...
+
+    def function(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Decorate a function, so that `await fn.submit(...)` and `async for ... in fn.map(...)`
         call it in jobs. A plain call runs it here. Options: see `Client.function`.
         """

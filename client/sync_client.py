@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, assert_never, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, assert_never, overload
 
 from ..protocol.api.requests import RunFile, RunSpec, UsageGroup
 from ..protocol.jobs.registry_login import RegistryLogin
@@ -32,7 +32,7 @@ from .transport.messages import Request
 from .transport.retry_time import budget
 
 if TYPE_CHECKING:
-    from .functions.decorator import Executors
+    from .functions.decorator import Executors, JobFunction
     from .functions.executor import Executor
     from .functions.future import FunctionFuture
     from .functions.warm_executor import WarmExecutor
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 #: An event stream without any data, even a keepalive, for this time counts as disconnected.
 IDLE_SECS = 60.0
 
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
@@ -198,7 +199,15 @@ class Client:
         executor: Any = self._executors().of({})
         return executor.call(spec, args, options, resources)
 
-    def function(self, fn: Callable[..., _T] | None = None, /, **options: Any) -> Any:
+    @overload
+    def function(self, fn: Callable[_P, _T], /) -> "JobFunction[_P, _T]": ...
+
+    @overload
+    def function(
+        self, fn: None = None, /, **options: Any
+    ) -> "Callable[[Callable[_P, _T]], JobFunction[_P, _T]]": ...
+
+    def function(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Decorate a function, so that `fn.submit(...)` and `fn.map(...)` call it in jobs. A plain
         call runs it here.
 
