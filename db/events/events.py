@@ -457,12 +457,13 @@ def _without_late_stop(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def _has_later_fields(spec: RunSpec) -> bool:
-    return (spec.config, spec.registry_login) != (msgspec.UNSET, msgspec.UNSET)
+    added = (spec.config, spec.registry_login, spec.cloned_from)
+    return any(value is not msgspec.UNSET for value in added)
 
 
 def _without_config(event: dict[str, Any]) -> dict[str, Any]:
-    """The newest version added `spec.config` and `spec.registry_login`, which are unset by
-    default.
+    """The newest version added `spec.config`, `spec.registry_login` and `spec.cloned_from`, which
+    are unset by default.
     """
     return event
 

@@ -230,6 +230,7 @@ def _of_run(
             return (
                 f"run {event.serial} requested by {spec.uid}: {spec.simulation_type} {spec.compute_model}{named}, {spec.job_run_mode} on"
                 f" {spec.driver} (request {event.req_id})" + _requested_roles(event)
+                + (f", cloned from {spec.cloned_from}" if spec.cloned_from else "")
             )
         case StopRequested():
             note = f": {_clean(event.note)}" if event.note else ""

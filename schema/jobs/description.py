@@ -161,6 +161,7 @@ def _job(place: Place) -> JobDescription:
         "sim_name": keys.name,
         "queue": keys.queue or msgspec.UNSET,
         "priority": keys.priority or msgspec.UNSET,
+        "cloned_from": keys.cloned_from or msgspec.UNSET,
         "batch": msgspec.UNSET
         if keys.batch is None
         else batch_request(keys.batch, place.within("batch")),

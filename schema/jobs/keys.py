@@ -15,7 +15,7 @@ from ...protocol.api.requests import MAX_LOGINS, DebugSecs, GraceSecs, Limit
 from ...protocol.clusters.batch import BatchRequest
 from ...protocol.errors import Refusal
 from ...protocol.fields import MEGABYTES, Form, InvalidForm, seconds
-from ...protocol.ids import Driver, EnvName, Role
+from ...protocol.ids import ComputeJid, Driver, EnvName, Role
 from ...protocol.jobs.roles import (
     MAX_ROLES,
     Cores,
@@ -287,6 +287,7 @@ class JobKeys(_Keys, frozen=True, kw_only=True):
             ("authFile", "auth", "imagePullSecrets"),
         ),
     ] = ()
+    cloned_from: Annotated[ComputeJid, Form("the computeJid of a job of yours")] | None = None
     batch: (
         Annotated[
             BatchKeys,

@@ -12,6 +12,7 @@ import msgspec
 
 from ...protocol.api.requests import MAX_BULK, BulkReqId, RunMany, RunSpec
 from ...protocol.errors import Refusal
+from ...protocol.ids import split_jid
 from ...protocol.jobs import debugging
 from ...protocol.launch.task_environment import APP_VERSION
 from ...schema import messages
@@ -146,6 +147,10 @@ def check_spec(
         raise Refusal(
             "badRequest",
             f"the app {spec.simulation_type!r} takes `data` and no `{field}`: it makes its command itself",
+        )
+    if isinstance(spec.cloned_from, str) and split_jid(spec.cloned_from)[0] != spec.uid:
+        raise Refusal(
+            "badRequest", f"clonedFrom: {spec.cloned_from} is a job of another user; leave it out"
         )
     if spec.data is not None:
         check_data("data", spec.data)

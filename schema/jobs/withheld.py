@@ -1,0 +1,220 @@
+"""Values of a stored run that look like a secret: found, and replaced by references, so that copies
+of its definition have none. Pure.
+
+A value counts if its name says so (`protocol.redaction.is_secret`): a variable, a key, `NAME=value`
+or `--name value` in a command, also within the text of a script. Values that a shell or a program
+reads at run time (`$NAME`, `$(...)`, `f(x)`) are no secrets.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ...protocol.api.requests import RunSpec
+from ...protocol.jobs.roles import TaskRole
+from ...protocol.redaction import REDACTED, is_secret
+
+_REFERENCE = re.compile(r"@WITHHELD:([A-Za-z_][A-Za-z0-9_]*)@")
+_OPTION = re.compile(r"-{0,2}([A-Za-z_][\w-]{1,127})=(.+)", re.DOTALL)
+_FLAG = re.compile(r"--?([A-Za-z][\w-]{0,127})")
+#: In texts: password=..., "api_key": "...", Authorization: Bearer ..., --token ...
+_IN_TEXT = re.compile(
+    r"""(?<!\w)(?P<name>[A-Za-z_][\w-]{1,63}+)(?:["']?[ ]?[=:][ ]?|[ ]+)(?:(?:Bearer|Basic)[ ]+)?"""
+    r"""(?P<value>"[^"\n]*"|'[^'\n]*'|[^\s"',;}&|<>]+)"""
+)
+_ADDRESS = re.compile(r"(?<!\w)\w{1,20}://[^\s/@'\":$]{0,256}:(?P<value>[^\s/@'\"$]{1,512})@")
+_TOKEN = re.compile(r"(?P<value>jst_[A-Za-z0-9]{8}_[A-Za-z0-9_-]{8,})", re.ASCII)
+_SCHEMES = ("Bearer", "Basic")
+_NUMBER = re.compile(r"[\d.,%]*")
+#: A value of this length is withheld wherever it occurs; shorter ones would hide ordinary words.
+_EVERYWHERE = 6
+#: Options with the path of a file that has the secret.
+_FILE = re.compile(r".*(?:file|path|dir|folder)", re.IGNORECASE | re.DOTALL)
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]")
+
+
+class Withheld(NamedTuple):
+    """A value that is not copied. name: of the variable that gives it. where: its place, for a
+    person. path: its place in the definition.
+    """
+
+    name: str
+    where: str
+    path: str
+    value: str
+
+    @property
+    def reference(self) -> str:
+        """The text that stands for the value."""
+        return f"@WITHHELD:{self.name}@"
+
+
+class Withholding:
+    """Replaces the values of one run by references. `found`: each value once."""
+
+    def __init__(self) -> None:
+        self.found: list[Withheld] = []
+
+    def spec(self, spec: RunSpec) -> RunSpec:
+        """Return the run with references in its commands, variables and data."""
+        once = self._spec(spec)
+        # a value may also occur where its name does not
+        return self._spec(once) if any(len(w.value) >= _EVERYWHERE for w in self.found) else once
+
+    def line(self, text: str) -> str:
+        """Return a line of output or of an explanation without these values and others."""
+        for each in self.found:
+            if len(each.value) >= _EVERYWHERE:
+                text = text.replace(each.value, REDACTED)
+        return _REFERENCE.sub(REDACTED, _replaced(text, lambda name, value: REDACTED))
+
+    def _spec(self, spec: RunSpec) -> RunSpec:
+        return msgspec.structs.replace(
+            spec,
+            command=self._words(spec.command, "the command", "command"),
+            wrap=self._words(spec.wrap, "the wrapper", "wrap"),
+            env=self._env(spec.env, "the environment", "env"),
+            data=None if spec.data is None else self._data(spec.data, "data"),
+            roles=tuple(map(self._role, spec.roles)),
+        )
+
+    def _role(self, role: TaskRole) -> TaskRole:
+        whose = f"role {role.name}"
+        return msgspec.structs.replace(
+            role,
+            command=self._words(role.command, f"the command of {whose}", f"roles.{role.name}.command"),
+            env=self._env(role.env, f"the environment of {whose}", f"roles.{role.name}.env"),
+        )
+
+    def _env(self, env: dict[str, str], where: str, path: str) -> dict[str, str]:
+        return {
+            name: self._reference(name, f"{name} in {where}", f"{path}.{name}", value)
+            if _names_secret(name, value)
+            else self._text(value, f"{name} in {where}", f"{path}.{name}")
+            for name, value in env.items()
+        }
+
+    def _words(self, words: Sequence[str], where: str, path: str) -> tuple[str, ...]:
+        if is_function_call(words):
+            return tuple(words)
+        out: list[str] = []
+        for n, word in enumerate(words):
+            flag = _FLAG.fullmatch(words[n - 1]) if n else None
+            option = _OPTION.fullmatch(word)
+            if flag and _names_secret(flag[1], word) and not word.startswith("-"):
+                out.append(self._reference(flag[1], f"--{flag[1]} in {where}", path, word))
+            elif option and _names_secret(option[1], option[2]) and "\n" not in word:
+                about = f"{option[1]} in {where}"
+                kept = word[: len(word) - len(option[2])]
+                out.append(kept + self._reference(option[1], about, path, option[2]))
+            else:
+                out.append(self._text(word, where, path))
+        return tuple(out)
+
+    def _data(self, value: Any, path: str, key: str = "") -> Any:
+        """Return data of an app. key: the nearest key that sounds secret."""
+        if isinstance(value, dict):
+            return {
+                k: self._data(v, f"{path}.{k}", k if _names_secret(k, v) else key)
+                for k, v in value.items()
+            }
+        if isinstance(value, list):
+            return [self._data(v, f"{path}.{n}", key) for n, v in enumerate(value)]
+        if not isinstance(value, str):
+            return value
+        if key and value:
+            return self._reference(key, path, path, value)
+        return self._text(value, path, path)
+
+    def _text(self, text: str, where: str, path: str) -> str:
+        for each in self.found:
+            if len(each.value) >= _EVERYWHERE:
+                text = text.replace(each.value, each.reference)
+        return _replaced(
+            text, lambda name, value: self._reference(name, f"{name} in {where}", path, value)
+        )
+
+    def _reference(self, name: str, where: str, path: str, value: str) -> str:
+        if _REFERENCE.search(value):
+            return value
+        known = next((w for w in self.found if w.value == value), None)
+        if known is not None:
+            return known.reference
+        plain = _NOT_IN_NAMES.sub("_", name).lstrip("0123456789") or "SECRET"
+        taken = {w.name for w in self.found}
+        chosen = next(n for n in (plain, *(f"{plain}_{i}" for i in range(2, 10_000))) if n not in taken)
+        self.found.append(Withheld(chosen, where, path, value))
+        return self.found[-1].reference
+
+
+def references(text: str) -> list[str]:
+    """Return the names of the values that this text refers to."""
+    return _REFERENCE.findall(text)
+
+
+def with_references(text: str, replace: Callable[[str], str]) -> str:
+    """Return the text with each reference replaced. replace: gets the name of the value."""
+    return _REFERENCE.sub(lambda m: replace(m[1]), text)
+
+
+def looks_secret(text: str) -> bool:
+    """Return whether the text contains a value that looks like a secret."""
+    found: list[str] = []
+
+    def note(name: str, value: str) -> str:
+        found.append(name)
+        return value
+
+    _replaced(text, note)
+    return bool(found)
+
+
+def is_function_call(words: Sequence[str]) -> bool:
+    """Return whether the command calls a Python function. Its words are code and pickled data."""
+    return len(words) > 5 and words[1] == "-c" and words[3] == "function-call"
+
+
+def _names_secret(name: str, value: object) -> bool:
+    return is_secret(name, value) and _FILE.fullmatch(name) is None
+
+
+def _replaced(text: str, replace: Callable[[str, str], str]) -> str:
+    """Return the text with replacements of literal secrets. replace(name, value)."""
+    text = _TOKEN.sub(lambda m: replace("API_TOKEN", m["value"]), text)
+    text = _ADDRESS.sub(lambda m: _part(m, replace("PASSWORD", m["value"])), text)
+    out, at = [], 0
+    while (m := _IN_TEXT.search(text, at)) is not None:
+        name, value = m["name"], m["value"]
+        end = m.end()
+        flag = text[max(0, m.start() - 1) : m.start()] == "-"
+        spaced = text[m.end("name") : m.start("value")].strip() == ""
+        inner = value.strip("\"'")
+        literal = bool(inner) and not _is_reference(value) and not _NUMBER.fullmatch(inner)
+        if _names_secret(name, inner) and literal and (flag or not spaced) and inner not in _SCHEMES:
+            begin = m.start("value") + value.find(inner)
+            out += [text[at:begin], replace(name, inner)]
+            at = begin + len(inner)
+            continue
+        # the value may itself be a name
+        end = m.start("value") if m.start("value") > at else end
+        out.append(text[at:end])
+        at = end
+    return "".join(out) + text[at:]
+
+
+def _part(match: re.Match[str], replacement: str) -> str:
+    """Return the match with its group `value` replaced."""
+    begin, end = (n - match.start() for n in match.span("value"))
+    return match[0][:begin] + replacement + match[0][end:]
+
+
+def _is_reference(value: str) -> bool:
+    """Return whether a program finds the value at run time."""
+    if value.startswith("'"):
+        return False
+    inner = value.strip('"')
+    if inner.startswith(("$", "%", "{{", "<", "@WITHHELD:")):
+        return True
+    return not value.startswith('"') and any(c in inner for c in "([")
