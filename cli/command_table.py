@@ -121,6 +121,11 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         ),
         "why": ("job.why", "why", "Explain why a job waits, runs, or ended as it did."),
         "retry": ("job.retry", "retry", "Start a job again with the same request."),
+        "repro": (
+            "job.repro.command",
+            "repro",
+            "Write a folder that runs one task of a job again, by hand or under a debugger.",
+        ),
         "group": ("job.group", "group", "Show the status of the runs of an array or simulation."),
         "wait": ("job.wait", "wait", "Wait for jobs; exit with the job's code."),
         "exits": ("job.exits", "exits", "List the meanings of exit codes and signals."),

@@ -85,14 +85,17 @@ def prepare(
         raise Refusal("badRequest", f"the job has no role {quoted(role)}; its roles are: {known}")
     root = os.path.abspath(folder or tempfile.mkdtemp(prefix="jobscribe-simulate-"))
     if not spec.roles:
-        return _plain_task(spec, root)._replace(notes=_notes(spec))
+        return plain_task(spec, root)._replace(notes=_notes(spec))
     chosen = next(r for r in spec.roles if role in (None, r.name))
     if (index or 0) >= chosen.tasks:
         raise Refusal(
             "badRequest",
             f"role {chosen.name} has no task {index}; give --index 0 to {chosen.tasks - 1}",
         )
-    task = _role_task(spec, chosen, index or 0, root, containers)
+    places = local_places(spec.roles)
+    place = next(p for p in places if (p.role, p.index) == (chosen.name, index or 0))
+    _check_ports(chosen, place)
+    task = role_task(spec, chosen, place, places, root, containers=containers)
     return task._replace(notes=_notes(spec) + _role_notes(chosen, task))
 
 
@@ -151,25 +154,38 @@ def _jid(spec: RunSpec) -> str:
     return compute_jid(spec.uid, spec.simulation_id, spec.compute_model)
 
 
-def _plain_task(spec: RunSpec, root: str) -> Task:
-    token = Token(_jid(spec), 1, 1, _MAIN, 0)
+def plain_task(spec: RunSpec, root: str, serial: int = 1, attempt: int = 1) -> Task:
+    """Return the task of a run without roles."""
+    token = Token(_jid(spec), serial, attempt, _MAIN, 0)
     task = _task_spec(spec, spec.command, root, spec.env)
     return Task(_MAIN, token, task, dict(spec.env), root, root, None, None)
 
 
-def _role_task(spec: RunSpec, role: TaskRole, index: int, root: str, containers: bool) -> Task:
+def _check_ports(role: TaskRole, place: TaskPlace) -> None:
     from ...agent.host.port_probe import ports_in_use
 
-    places = _places(spec.roles)
-    place = next(p for p in places if (p.role, p.index) == (role.name, index))
     fixed = [n for p in role.ports if p.begin for n in place.ports[p.label]]
     if busy := ports_in_use(fixed):
         raise Refusal("portTaken", f"port {busy[0]} is in use on this machine")
-    jid, directory = _jid(spec), f"{root}/{role.name}/{index}"
-    shared = task_environment.shared(spec, jid, 1, 1, places)
+
+
+def role_task(
+    spec: RunSpec,
+    role: TaskRole,
+    place: TaskPlace,
+    places: Sequence[TaskPlace],
+    root: str,
+    serial: int = 1,
+    attempt: int = 1,
+    *,
+    containers: bool,
+) -> Task:
+    """Return the task of a role at this place. places: of all tasks."""
+    jid, index, directory = _jid(spec), place.index, f"{root}/{role.name}/{place.index}"
+    shared = task_environment.shared(spec, jid, serial, attempt, places)
     env = {
         **shared.env,
-        **task_environment.without_shared(spec, jid, 1, 1, place, directory),
+        **task_environment.without_shared(spec, jid, serial, attempt, place, directory),
     }
     image = role.image if containers else None
     box = ContainerSpec(
@@ -181,7 +197,7 @@ def _role_task(spec: RunSpec, role: TaskRole, index: int, root: str, containers:
         volumes=role.volumes,
     )
     task = msgspec.structs.replace(_task_spec(spec, role.command, directory, env), box=box)
-    token = Token(jid, 1, 1, role.name, index)
+    token = Token(jid, serial, attempt, role.name, index)
     return Task(f"{role.name}/{index}", token, task, env, root, directory, image, shared.job)
 
 
@@ -195,10 +211,11 @@ def _task_spec(
         wrap=spec.wrap,
         time_limit_secs=spec.time_limit_secs,
         grace_secs=spec.grace_secs,
+        core_bytes=spec.core_bytes,
     )
 
 
-def _places(roles: Sequence[TaskRole]) -> tuple[TaskPlace, ...]:
+def local_places(roles: Sequence[TaskRole]) -> tuple[TaskPlace, ...]:
     """Return places for all tasks on this machine, with free ports."""
     taken: set[int] = {
         p.begin + n for r in roles for p in r.ports if p.begin for n in range(p.count)

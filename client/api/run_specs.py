@@ -1,4 +1,6 @@
-"""Build the spec of a command from a list of words and options. Pure."""
+"""Build the spec of a command from a list of words and options; find the spec of an earlier run.
+Pure.
+"""
 
 import difflib
 import shlex
@@ -9,6 +11,7 @@ import msgspec
 
 from ...protocol.api.requests import RunSpec
 from ...protocol.jobs.roles import TaskRole
+from .errors import refused
 from .requests import bad_request
 
 #: Options of `command_spec`: for the run, and in `task`.
@@ -16,6 +19,7 @@ OPTIONS = (
     *(f for f in RunSpec.__struct_fields__ if f not in ("uid", "command", "data", "roles")),
     "task",
 )
+_REQUESTED = "RunRequested"
 TASK_OPTIONS = tuple(f for f in TaskRole.__struct_fields__ if f not in ("name", "command"))
 
 
@@ -39,6 +43,19 @@ def command_spec(uid: str, sid: str, command: Sequence[str], options: Mapping[st
         return msgspec.convert(msgspec.to_builtins(spec), RunSpec)
     except (TypeError, msgspec.ValidationError) as e:
         raise bad_request(str(e)) from None
+
+
+def newest_request(story: Mapping[str, Any]) -> RunSpec:
+    """Return the request of the newest run of a job. story: the answer to `job-story`. Raises
+    ClientError (notFound).
+    """
+    events = [stored["event"] for stored in story["events"]]
+    requests = [event for event in events if event["type"] == _REQUESTED]
+    if not requests:
+        raise refused(
+            "notFound", "the request of this job is not stored any more; submit it anew"
+        )
+    return msgspec.convert(requests[-1]["spec"], RunSpec)
 
 
 def _check_command(command: object) -> None:

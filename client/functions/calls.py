@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from ...protocol.redaction import is_secret
+from ...schema.jobs.withheld import is_function_call
 from ..api.errors import ClientError, own
 from . import runner
 from .inspection import inspect_call
@@ -187,3 +188,14 @@ def _boot() -> str:
         f"import base64,zlib;exec(compile(zlib.decompress(base64.b85decode('{text}')),"
         "'<jobscribe function runner>','exec'))"
     )
+
+
+def payload_of(words: Sequence[str]) -> tuple[str, bytes]:
+    """Return how a command sends its call (`inline` or `file`), and an inline payload. Empty if it
+    is not the command of a function.
+    """
+    if not is_function_call(words):
+        return "", b""
+    if words[6] != "inline":
+        return words[6], b""
+    return words[6], zlib.decompress(base64.b64decode("".join(words[7:])))

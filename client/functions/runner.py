@@ -63,9 +63,7 @@ def main(words: list[str]) -> int:
     source = None
     try:
         source = None if words[0] == "inline" else _library_file(place, words[1])
-        header, body = unpack(_read(source, words[1:]))
-        check(header)
-        function, calls = loaded(body)
+        header, function, calls = load_call(_read(source, words[1:]))
     except (ValueError, OSError, ImportError) as e:
         sentence = f"{e}"
         say(f"jobscribe: {sentence}")
@@ -82,6 +80,14 @@ def main(words: list[str]) -> int:
         with contextlib.suppress(OSError):
             os.unlink(source)  # a run that failed may be retried with it
     return code
+
+
+def load_call(data: bytes) -> tuple[dict[str, Any], Any, Any]:
+    """Return header, function and calls of a file. Raises ValueError with a sentence."""
+    header, body = unpack(data)
+    check(header)
+    function, calls = loaded(body)
+    return header, function, calls
 
 
 def _library_file(place: str, name: str) -> str:

@@ -143,6 +143,8 @@ class Withholding:
         if known is not None:
             return known.reference
         plain = _NOT_IN_NAMES.sub("_", name).lstrip("0123456789") or "SECRET"
+        if plain.startswith("JOBSCRIBE_"):  # variables of executions
+            plain = f"WITHHELD_{plain}"
         taken = {w.name for w in self.found}
         chosen = next(n for n in (plain, *(f"{plain}_{i}" for i in range(2, 10_000))) if n not in taken)
         self.found.append(Withheld(chosen, where, path, value))
