@@ -16,7 +16,8 @@ from ..protocol.api.requests import RunFile, RunSpec, UsageGroup
 from ..protocol.jobs.registry_login import RegistryLogin
 from ..protocol.wire.handshake import ACTOR
 from ..protocol.wire.messages import JobCmd, Stream
-from .api import operations, requests
+from ..schema.jobs.job_file import Definition
+from .api import clones, operations, requests
 from .api.cursors import EventCursor
 from .api.errors import ClientError
 from .api.notebook import table
@@ -254,6 +255,23 @@ class AsyncClient:
         """Submit all jobs of a description (docs/jobs.md, as plain data), or none."""
         jobs = await self._do(operations.submit_description(description, req_id, credentials))
         return {name: list(map(self._submitted, runs)) for name, runs in jobs.items()}
+
+    async def definition(self, jid: str) -> Definition:
+        """Return the definition of a job of this user, without secrets: its job file as plain data."""
+        return await self._do(clones.definition(jid))
+
+    async def clone(
+        self, jid: str, *, name: str | None = None, changes: Mapping[str, Any] = {}
+    ) -> "AsyncJob":
+        """Submit a new job from the definition of an earlier one, with changes by their paths."""
+        return self._job(await self._do(clones.clone(jid, name, changes)))
+
+    async def submit_definition(
+        self, data: object, *, app: bool = False, credentials: Mapping[str, RegistryLogin] = {}
+    ) -> list["AsyncJob | ClientError"]:
+        """Submit a definition (see `definition`). app: of an app's run."""
+        runs = await self._do(clones.submit_definition(data, app, credentials))
+        return list(map(self._submitted, runs))
 
     async def plan(self, spec: RunSpec) -> dict[str, Any]:
         """Return the plan of a run: host, command and environment of each task, and the policies."""

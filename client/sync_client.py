@@ -15,7 +15,8 @@ from ..protocol.api.requests import RunFile, RunSpec, UsageGroup
 from ..protocol.jobs.registry_login import RegistryLogin
 from ..protocol.wire.handshake import ACTOR
 from ..protocol.wire.messages import JobCmd, Stream
-from .api import operations, requests
+from ..schema.jobs.job_file import Definition
+from .api import clones, operations, requests
 from .api.cursors import EventCursor
 from .api.errors import ClientError
 from .api.notebook import table
@@ -263,6 +264,30 @@ class Client:
         """
         jobs = self._do(operations.submit_description(description, req_id, credentials))
         return {name: list(map(self._submitted, runs)) for name, runs in jobs.items()}
+
+    def definition(self, jid: str) -> Definition:
+        """Return the definition of a job of this user, without secrets: its job file as plain data."""
+        return self._do(clones.definition(jid))
+
+    def clone(
+        self, jid: str, *, name: str | None = None, changes: Mapping[str, Any] = {}
+    ) -> "Job":
+        """Submit a new job from the definition of an earlier one, and return its run.
+
+        changes: values by their path in the definition, such as {"env.STEPS": 5}; None removes one.
+        Secrets are not copied: without a value in `changes`, `more["problems"]` of the ClientError
+        names each.
+        """
+        return self._job(self._do(clones.clone(jid, name, changes)))
+
+    def submit_definition(
+        self, data: object, *, app: bool = False, credentials: Mapping[str, RegistryLogin] = {}
+    ) -> list["Job | ClientError"]:
+        """Submit a definition (see `definition`). app: of an app's run. credentials: as in
+        `submit_description`.
+        """
+        runs = self._do(clones.submit_definition(data, app, credentials))
+        return list(map(self._submitted, runs))
 
     def plan(self, spec: RunSpec) -> dict[str, Any]:
         """Return the plan of a run: host, command and environment of each task, and the policies.
