@@ -269,9 +269,7 @@ class Client:
         """Return the definition of a job of this user, without secrets: its job file as plain data."""
         return self._do(clones.definition(jid))
 
-    def clone(
-        self, jid: str, *, name: str | None = None, changes: Mapping[str, Any] = {}
-    ) -> "Job":
+    def clone(self, jid: str, *, name: str | None = None, changes: Mapping[str, Any] = {}) -> "Job":
         """Submit a new job from the definition of an earlier one, and return its run.
 
         changes: values by their path in the definition, such as {"env.STEPS": 5}; None removes one.

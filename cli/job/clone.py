@@ -145,7 +145,9 @@ def _problems(error: ClientError | InvalidDocument) -> list[Problem]:
 
 def _comments(jid: str, found: "Definition") -> str:
     """Return the comments at the top of the file."""
-    page = "the fields of the request `run-simulation` (docs/http.md)" if found.app else "docs/jobs.md"
+    page = (
+        "the fields of the request `run-simulation` (docs/http.md)" if found.app else "docs/jobs.md"
+    )
     lines = [
         f"A new job from {jid}. Save the file to submit it; all problems are shown first.",
         "An unchanged or empty file submits nothing.",

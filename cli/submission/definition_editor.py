@@ -35,7 +35,9 @@ def edit(text: str, attempt: Callable[[bytes, str], Sequence[Problem]]) -> None:
             with open(path, "rb") as file:
                 raw = file.read()
             content = _without_notes(raw)
-            if not any(line.strip() and not line.lstrip().startswith(b"#") for line in content.splitlines()):
+            if not any(
+                line.strip() and not line.lstrip().startswith(b"#") for line in content.splitlines()
+            ):
                 raise Stopped("nothing was submitted: the file is empty")
             if raw == shown.encode():
                 raise Stopped("nothing was submitted: the file was not changed")

@@ -12,22 +12,19 @@ def job_text(data: dict[str, Any]) -> str:
     """Return the data as YAML, in the order of its keys; texts of several lines as blocks."""
     import yaml
 
-    class Dumper(yaml.SafeDumper):
-        """Quotes every text that is not plain, and has no aliases."""
-
-        def ignore_aliases(self, data: Any) -> bool:
-            return True
-
-    def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-        style = '"'
-        if "\n" in value:
-            style = "|"
-        elif _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
-            style = ""
-        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style or None)
-
-    Dumper.add_representer(str, text)
-    out: str = yaml.dump(
-        data, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=1_000_000
-    )
+    # without anchors, which the reader refuses
+    members = {"ignore_aliases": lambda self, data: True}
+    dumper: Any = type("JobFileDumper", (yaml.SafeDumper,), members)
+    dumper.add_representer(str, _text)
+    out: str = yaml.dump(data, Dumper=dumper, sort_keys=False, allow_unicode=True, width=1_000_000)
     return out
+
+
+def _text(dumper: Any, value: str) -> Any:
+    """Quote every text that is not plain."""
+    style = '"'
+    if "\n" in value:
+        style = "|"
+    elif _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
+        style = ""
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style or None)

@@ -26,9 +26,7 @@ def definition(jid: str) -> Steps[Definition]:
     uid: str = yield GetUid()
     owner = split_jid(jid)[0] if jid.count("-") >= 2 else ""
     if owner != uid:
-        raise refused(
-            "forbidden", f"{jid} is no job of {uid}; only the user of a job can clone it"
-        )
+        raise refused("forbidden", f"{jid} is no job of {uid}; only the user of a job can clone it")
     return define(newest_request((yield from for_user(requests.job_story, jid))))
 
 

@@ -52,9 +52,7 @@ def newest_request(story: Mapping[str, Any]) -> RunSpec:
     events = [stored["event"] for stored in story["events"]]
     requests = [event for event in events if event["type"] == _REQUESTED]
     if not requests:
-        raise refused(
-            "notFound", "the request of this job is not stored any more; submit it anew"
-        )
+        raise refused("notFound", "the request of this job is not stored any more; submit it anew")
     return msgspec.convert(requests[-1]["spec"], RunSpec)
 
 

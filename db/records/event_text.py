@@ -229,7 +229,8 @@ def _of_run(
             named = f" {_clean(spec.sim_name)!r}" if spec.sim_name else ""
             return (
                 f"run {event.serial} requested by {spec.uid}: {spec.simulation_type} {spec.compute_model}{named}, {spec.job_run_mode} on"
-                f" {spec.driver} (request {event.req_id})" + _requested_roles(event)
+                f" {spec.driver} (request {event.req_id})"
+                + _requested_roles(event)
                 + (f", cloned from {spec.cloned_from}" if spec.cloned_from else "")
             )
         case StopRequested():

@@ -113,8 +113,10 @@ def _app_spec(data: object) -> RunSpec:
     known = {f.encode_name for f in msgspec.structs.fields(RunSpec) if f.name in _APP_FIELDS}
     for key in data:
         if key not in known:
-            near = findings.nearest(str(key), {name: () for name in known})
-            findings.error(member("", str(key)), "unknown key", f"`{near}`" if near else "no such key")
+            near = findings.nearest(str(key), dict.fromkeys(known, ()))
+            findings.error(
+                member("", str(key)), "unknown key", f"`{near}`" if near else "no such key"
+            )
     findings.check()
     given = {"uid": "00000000", "simulationId": "00000000", **data}
     spec = convert(RunSpec, given, findings)
@@ -252,9 +254,13 @@ def _notes(spec: RunSpec) -> Sequence[str]:
     if spec.data is not None:
         return out
     if spec.wrap:
-        out.append(f"the wrapper of the command is not part of the definition: {' '.join(spec.wrap)}")
+        out.append(
+            f"the wrapper of the command is not part of the definition: {' '.join(spec.wrap)}"
+        )
     if spec.core_bytes:
         out.append(f"core files of {spec.core_bytes} bytes are not part of the definition")
     if spec.config is not msgspec.UNSET:
-        out.append("the job came from a configuration of OpenPAI; this is the job file made from it")
+        out.append(
+            "the job came from a configuration of OpenPAI; this is the job file made from it"
+        )
     return out

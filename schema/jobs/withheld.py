@@ -84,7 +84,9 @@ class Withholding:
         whose = f"role {role.name}"
         return msgspec.structs.replace(
             role,
-            command=self._words(role.command, f"the command of {whose}", f"roles.{role.name}.command"),
+            command=self._words(
+                role.command, f"the command of {whose}", f"roles.{role.name}.command"
+            ),
             env=self._env(role.env, f"the environment of {whose}", f"roles.{role.name}.env"),
         )
 
@@ -146,7 +148,9 @@ class Withholding:
         if plain.startswith("JOBSCRIBE_"):  # variables of executions
             plain = f"WITHHELD_{plain}"
         taken = {w.name for w in self.found}
-        chosen = next(n for n in (plain, *(f"{plain}_{i}" for i in range(2, 10_000))) if n not in taken)
+        chosen = next(
+            n for n in (plain, *(f"{plain}_{i}" for i in range(2, 10_000))) if n not in taken
+        )
         self.found.append(Withheld(chosen, where, path, value))
         return self.found[-1].reference
 
@@ -194,7 +198,12 @@ def _replaced(text: str, replace: Callable[[str, str], str]) -> str:
         spaced = text[m.end("name") : m.start("value")].strip() == ""
         inner = value.strip("\"'")
         literal = bool(inner) and not _is_reference(value) and not _NUMBER.fullmatch(inner)
-        if _names_secret(name, inner) and literal and (flag or not spaced) and inner not in _SCHEMES:
+        if (
+            _names_secret(name, inner)
+            and literal
+            and (flag or not spaced)
+            and inner not in _SCHEMES
+        ):
             begin = m.start("value") + value.find(inner)
             out += [text[at:begin], replace(name, inner)]
             at = begin + len(inner)

@@ -59,7 +59,12 @@ def typed(
 def again(folder: Path, **env: str) -> "subprocess.CompletedProcess[str]":
     variables = {"PATH": os.environ["PATH"], **env}
     return subprocess.run(
-        [str(folder / "run.sh")], env=variables, capture_output=True, text=True, check=False, timeout=60
+        [str(folder / "run.sh")],
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
 
 
@@ -67,8 +72,14 @@ def test_jobs_that_ran_are_run_again_from_a_folder(
     shared: SupervisorProcess, typed: Any, tmp_path: Path
 ) -> None:
     command = shell('cat in.txt; echo "$A" >&2; exit 5', env={"A": "it's"})
-    worker = ["/bin/bash", "-c", "echo $PAI_TASK_ROLE_worker_HOST_LIST; exit $((PAI_TASK_INDEX * 4))"]
-    gang = spec([], roles=[{"name": "worker", "tasks": 2, "command": worker}], jobRunMode="parallel")
+    worker = [
+        "/bin/bash",
+        "-c",
+        "echo $PAI_TASK_ROLE_worker_HOST_LIST; exit $((PAI_TASK_INDEX * 4))",
+    ]
+    gang = spec(
+        [], roles=[{"name": "worker", "tasks": 2, "command": worker}], jobRunMode="parallel"
+    )
     del gang["command"]
     app = app_run("Pug")
     runs = (command, gang, app)

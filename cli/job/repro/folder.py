@@ -150,7 +150,7 @@ def _has_secret(path: str) -> bool:
         return False
     with open(path, "rb") as f:
         data = f.read()
-    return b"-----BEGIN " in data and b"PRIVATE KEY-----" in data or looks_secret(_text(data))
+    return (b"-----BEGIN " in data and b"PRIVATE KEY-----" in data) or looks_secret(_text(data))
 
 
 def _text(data: bytes) -> str:

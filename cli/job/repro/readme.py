@@ -28,7 +28,8 @@ def readme(
         _withheld(record),
         _environment(record, task),
         _inputs(record, inputs, options),
-        "## Differences\n\n" + "\n".join(f"- {line}" for line in _differences(record, task, function)),
+        "## Differences\n\n"
+        + "\n".join(f"- {line}" for line in _differences(record, task, function)),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -72,7 +73,7 @@ def _environment(record: Record, task: Task) -> str:
         "core files": f"{spec.core_bytes} bytes" if spec.core_bytes else None,
         "CPUs": record.role and record.role.cpu,
         "memory": record.role and f"{record.role.memory_mb} MB",
-        "GPUs": record.role and record.role.gpu or None,
+        "GPUs": (record.role and record.role.gpu) or None,
         "driver": spec.driver,
         "index of the array": record.array_index,
         "app": f"{spec.simulation_type} {spec.compute_model}" if spec.data is not None else None,
@@ -81,7 +82,9 @@ def _environment(record: Record, task: Task) -> str:
         else None,
         "variables": ", ".join(sorted(task.env)) or "none of its own",
     }
-    rows = [f"| {name} | {_cell(str(value))} |" for name, value in limits.items() if value is not None]
+    rows = [
+        f"| {name} | {_cell(str(value))} |" for name, value in limits.items() if value is not None
+    ]
     return "## Task\n\n| property | value |\n| --- | --- |\n" + "\n".join(rows)
 
 

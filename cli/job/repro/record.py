@@ -2,7 +2,7 @@
 no file is written.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -24,7 +24,7 @@ _LINES = 12
 MAIN = "main"
 
 
-class Record(NamedTuple):
+class Record(msgspec.Struct, frozen=True, kw_only=True):
     """spec: with references in the place of secrets (`withheld`). role: None for a run without
     roles. placed: the places are the recorded ones, else they are on this machine. outcome: the
     first lines of `job why`. started: unix time of the start; None if it has not started.

@@ -30,6 +30,7 @@ _PREPARE_INPUT = '''"""Write the input file of the job command: paths of this fo
 import json, os, re, sys
 
 here, source, target = sys.argv[1:]
+HERE = "/@JOBSCRIBE-REPRO@"
 
 
 def filled(value):
@@ -40,14 +41,14 @@ def filled(value):
     if not isinstance(value, str):
         return value
     value = re.sub("@WITHHELD:([A-Za-z0-9_]+)@", lambda m: os.environ[m[1]], value)
-    return here + value[len("%s"):] if value.startswith("%s") else value
+    return here + value[len(HERE):] if value.startswith(HERE) else value
 
 
 with open(source) as file:
     data = filled(json.load(file))
 with open(target, "w") as file:
     json.dump(data, file)
-''' % (HERE, HERE)
+'''
 
 
 def make_task(record: Record) -> Task:
@@ -56,11 +57,16 @@ def make_task(record: Record) -> Task:
     spec = record.spec
     if record.role is None:
         return plain_task(spec, root, record.serial, record.attempt)
-    place = next(
-        p for p in record.places if (p.role, p.index) == (record.role.name, record.index)
-    )
+    place = next(p for p in record.places if (p.role, p.index) == (record.role.name, record.index))
     return role_task(
-        spec, record.role, place, record.places, root, record.serial, record.attempt, containers=True
+        spec,
+        record.role,
+        place,
+        record.places,
+        root,
+        record.serial,
+        record.attempt,
+        containers=True,
     )
 
 
@@ -99,9 +105,7 @@ def docker_line(record: Record, task: Task) -> str:
 
 
 def _line(words: Sequence[str]) -> str:
-    return " ".join(
-        _in_quotes(_single_quoted(w)) if HERE in w else shlex.quote(w) for w in words
-    )
+    return " ".join(_in_quotes(_single_quoted(w)) if HERE in w else shlex.quote(w) for w in words)
 
 
 _HERE_LINE = 'here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd) || exit 125'
@@ -174,7 +178,7 @@ def _run_script(record: Record, task: Task, python: str) -> str:
         *_input_lines(record, python),
         *_running(record, task),
         "c=$?",
-        f"echo \"run.sh: exit code $c; recorded: \"{_single_quoted(record.said)} >&2",
+        f'echo "run.sh: exit code $c; recorded: "{_single_quoted(record.said)} >&2',
         'exit "$c"',
     ]
     return "\n".join(lines) + "\n"
@@ -187,7 +191,7 @@ def _asking(record: Record) -> list[str]:
     out = ["missing="]
     for each in record.withheld:
         out.append(
-            f"[ -n \"${{{each.name}+x}}\" ] || missing=\"$missing\n  {each.name}\"{_single_quoted(': ' + each.where)}"
+            f'[ -n "${{{each.name}+x}}" ] || missing="$missing\n  {each.name}"{_single_quoted(": " + each.where)}'
         )
     return [
         *out,
@@ -203,7 +207,7 @@ def _input_lines(record: Record, python: str) -> list[str]:
     if record.spec.data is None:
         return []
     return [
-        f'repro_python=${{PYTHON:-{shlex.quote(python)}}}',
+        f"repro_python=${{PYTHON:-{shlex.quote(python)}}}",
         'command -v "$repro_python" >/dev/null 2>&1 || repro_python=python3',
         "repro_input=$(mktemp) || exit 125",
         "trap 'rm -f \"$repro_input\"' EXIT",

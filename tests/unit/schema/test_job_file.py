@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 import jobscribe
+from jobscribe.cli.submission.job_text import job_text
 from jobscribe.protocol.api.requests import RunSpec
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.jobs.registry_login import LoginRef
@@ -119,7 +120,11 @@ def test_parts_that_a_definition_leaves_out_are_named() -> None:
 
 def test_secrets_are_not_copied_and_each_is_a_problem_with_its_place() -> None:
     run = spec(
-        command=["/bin/bash", "-c", "login --password hunter22\nexport API_KEY='k3y'\nrun hunter22"],
+        command=[
+            "/bin/bash",
+            "-c",
+            "login --password hunter22\nexport API_KEY='k3y'\nrun hunter22",
+        ],
         env={"MY_SECRET": "s3cr3t"},
     )
     run = msgspec.structs.replace(run, registry_login=LoginRef(id="x" * 32, registries=("r",)))
@@ -130,7 +135,12 @@ def test_secrets_are_not_copied_and_each_is_a_problem_with_its_place() -> None:
     with pytest.raises(InvalidDocument) as e:
         parse_definition(definition.data, app=False)
     missing = [(p.path, p.problem) for p in e.value.problems if "not copied" in p.problem]
-    assert [path for path, _ in missing] == ["command", "command", "env.MY_SECRET", "registryAuth.file"]
+    assert [path for path, _ in missing] == [
+        "command",
+        "command",
+        "env.MY_SECRET",
+        "registryAuth.file",
+    ]
     given = changed(
         definition.data,
         {"command": "login --password-file /f", "env.MY_SECRET": None, "registryAuth": None},
@@ -140,7 +150,9 @@ def test_secrets_are_not_copied_and_each_is_a_problem_with_its_place() -> None:
 
 
 def test_changes_have_paths() -> None:
-    data = changed(FULL, {"env.A": "2", "retry.count": 0, "roles.b.command": None, "after.0.on": "ok"})
+    data = changed(
+        FULL, {"env.A": "2", "retry.count": 0, "roles.b.command": None, "after.0.on": "ok"}
+    )
     assert (data["env"], data["retry"]["count"]) == ({"A": "2"}, 0)
     assert data["roles"]["b"] == {} and data["after"][0]["on"] == "ok"
     assert FULL["env"] == {"A": "1"}
@@ -170,3 +182,16 @@ def test_an_app_run_is_defined_by_its_data() -> None:
     assert [p.path for p in e.value.problems] == ["comand"]
     with pytest.raises(InvalidDocument):
         parse_definition([], app=True)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "", " ", "1e3", "010", "yes", "~", "null", "1:30", "a: b", "- x", "# c", "x #y", "@a", "'", '"',
+        "a\n", "a\n\n", "\n", " a\nb", "a \nb  ", "\ta\n", "é\u2028x", "\x07", "\x85", "😀", "a\r\nb", "*a", "&b",
+        "!t", "{a}", "[b]", "%c", "a\\b", "x" * 5000, "2026-01-01", "trailing ", "key: |\n  x", "---\n", "...\n",
+    ],
+)  # fmt: skip
+def test_the_text_of_a_job_file_is_read_as_the_same_data(value: str) -> None:
+    data = {"name": "x", "command": value, "list": [value, 1, 1.5, None, True], "env": {"A": value}}
+    assert reader.parse(job_text(data).encode(), "x.yaml").data == data

@@ -96,7 +96,10 @@ def test_secrets_are_named_and_asked_for(run: Run, fake: Fake) -> None:
     jid = stored(run, fake, command=["login", "--password", "hunter22", "x"])
     ended = run("job", "clone", jid)
     assert ended.code == 125 and "hunter22" not in ended.out + ended.err
-    assert "command[2]: a value of the earlier job that looks like a secret was not copied: password" in ended.err
+    assert (
+        "command[2]: a value of the earlier job that looks like a secret was not copied: password"
+        in ended.err
+    )
     assert "--set KEY=VALUE" in ended.err
     assert run("job", "clone", jid, "--set", "command.2=other").code == 0
     assert submitted(fake)["command"] == ["login", "--password", "other", "x"]
@@ -128,7 +131,10 @@ def test_the_file_is_opened_again_until_it_has_no_problem(
     assert (data["command"], data["timeLimit"]) == (SCRIPT[2], 3)
     assert data["env"] == {"A": "yes", "B": "010", "C": "1e3"}
     first, again, third = ((seen / str(n)).read_text().splitlines() for n in (1, 2, 3))
-    assert first[0] == f"# A new job from {jid}. Save the file to submit it; all problems are shown first."
+    assert (
+        first[0]
+        == f"# A new job from {jid}. Save the file to submit it; all problems are shown first."
+    )
     assert again[0].startswith("#! ") and "it is not YAML" in again[1]
     assert third[0].startswith("#! 1 problem; nothing was submitted yet")
     number = int(third[1].split("line ")[1].split(":")[0])
@@ -167,9 +173,7 @@ def test_the_text_is_kept_if_the_supervisor_refuses_it(
 
 def test_an_app_run_is_cloned_with_its_data(run: Run, fake: Fake) -> None:
     data = {"simulationId": "Wd3xLq8B", "models": {"a": {"x": 1}}}
-    jid = stored(
-        run, fake, command=[], simulationType="heat", computeModel="animation", data=data
-    )
+    jid = stored(run, fake, command=[], simulationType="heat", computeModel="animation", data=data)
     ended = run("job", "clone", jid, "--set", "data.models.a.x=2", "--name", "n")
     assert ended.code == 0, ended
     (spec,) = fake.submitted()

@@ -127,7 +127,11 @@ def test_a_role_task_has_its_recorded_places_and_its_image(
     assert "hunter66" not in texts(folder) and str(folder) not in script
     again = started(folder, "--no-image", API_KEY="k")
     assert again.returncode == 4
-    for words in ("PAI_HOST_IP_worker_0=10.0.0.0", "PAI_CONTAINER_HOST_PORT=8001", "PAI_TASK_INDEX=1"):
+    for words in (
+        "PAI_HOST_IP_worker_0=10.0.0.0",
+        "PAI_CONTAINER_HOST_PORT=8001",
+        "PAI_TASK_INDEX=1",
+    ):
         assert words in again.stdout
     assert json.loads((folder / "work/worker/1/job.json").read_text())["attempt"] == 1
     for options, said in (
@@ -150,7 +154,9 @@ def test_docker_gets_the_folder_where_it_is(
     moved = tmp_path / "moved"
     folder.rename(moved)
     docker = tmp_path / "docker"
-    docker.write_text('#!/bin/sh\nprintf "%s\\n" "$@" >"$0.words"\nfor last; do :; done\nexec /bin/sh "$last"\n')
+    docker.write_text(
+        '#!/bin/sh\nprintf "%s\\n" "$@" >"$0.words"\nfor last; do :; done\nexec /bin/sh "$last"\n'
+    )
     docker.chmod(0o700)
     ended = started(moved, PATH=f"{tmp_path}:{os.environ['PATH']}")
     assert ended.returncode == 137, ended
@@ -170,7 +176,10 @@ def test_a_function_is_called_again_under_pdb(run: Run, fake: Fake, folder: Path
     jid = stored(run, fake, command=calls.command(packed, "f", ["python3"]))
     answer = run("job", "repro", jid, "-o", str(folder), "--json").json()
     line = next(c for c in answer["commands"] if "replay" in c)
-    words = [os.environ.get("PYTHON", __import__("sys").executable), *line.split("#")[0].split()[1:]]
+    words = [
+        os.environ.get("PYTHON", __import__("sys").executable),
+        *line.split("#")[0].split()[1:],
+    ]
     ended = subprocess.run(
         words, cwd=folder, input="p a + 41\nc\np b\nq\n", capture_output=True, text=True, timeout=60
     )
@@ -203,14 +212,14 @@ def test_one_run_of_an_array_and_a_job_whose_request_is_gone(
 
 def test_the_input_of_an_app_has_no_secret(run: Run, fake: Fake, folder: Path) -> None:
     data = {"models": {"a": {"password": "hunter77", "x": 'q"\\'}}}
-    jid = stored(
-        run, fake, simulationType="heat", computeModel="animation", data=data, command=[]
-    )
+    jid = stored(run, fake, simulationType="heat", computeModel="animation", data=data, command=[])
     answer = run("job", "repro", jid, "-o", str(folder), "--json").json()
     assert [w["name"] for w in answer["withheld"]] == ["password"]
     assert "hunter77" not in texts(folder)
     python = folder.parent / "python"
-    python.write_text('#!/bin/sh\ncase $1 in */prepare_input.py) exec python3 "$@";; esac\nfor last; do :; done\ncat "$last"\n')
+    python.write_text(
+        '#!/bin/sh\ncase $1 in */prepare_input.py) exec python3 "$@";; esac\nfor last; do :; done\ncat "$last"\n'
+    )
     python.chmod(0o700)
     ended = started(folder, PYTHON=str(python), password='new"p')
     assert ended.returncode == 0, ended
