@@ -122,7 +122,7 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "why": ("job.why", "why", "Explain why a job waits, runs, or ended as it did."),
         "retry": ("job.retry", "retry", "Start a job again with the same request."),
         "clone": (
-            "job.clone",
+            "job.clone.command",
             "clone",
             "Submit a new job from the definition of an earlier one, with changes.",
         ),

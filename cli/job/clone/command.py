@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from ...client.api.errors import ClientError
-from ...protocol.errors import Refusal
-from ...schema.fields import InvalidDocument, Problem
-from ..session.job_names import resolve_job
-from ..session.session import Session, command, session
+from ....client.api.errors import ClientError
+from ....protocol.errors import Refusal
+from ....schema.fields import InvalidDocument, Problem
+from ...session.job_names import resolve_job
+from ...session.session import Session, command, session
 
 if TYPE_CHECKING:
-    from ...client.sync_client import Job
-    from ...protocol.jobs.registry_login import RegistryLogin
-    from ...schema.jobs.job_file import Definition
-    from ...schema.text.document import Tree
+    from ....client.sync_client import Job
+    from ....protocol.jobs.registry_login import RegistryLogin
+    from ....schema.jobs.job_file import Definition
+    from ....schema.text.document import Tree
 
 
 @command()
@@ -37,7 +37,7 @@ def clone(name: str, edit: bool, sets: tuple[str, ...], new_name: str | None) ->
     Values that look like a secret are not copied: the command names each, and --set or --edit gives
     it. With --edit, an unchanged or empty file submits nothing.
     """
-    from ...schema.jobs.job_file import changed
+    from ....schema.jobs.job_file import changed
 
     s = session()
     jid = resolve_job(s, name)
@@ -89,9 +89,9 @@ def _submitted(s: Session, found: "Definition", data: Any) -> list["Job | Client
 
 def _edited(s: Session, jid: str, found: "Definition", data: Any) -> list["Job | ClientError"]:
     """Let the user edit the job file, and submit it."""
-    from ...schema.text.reader import parse
-    from ..submission.definition_editor import Stopped, edit
-    from ..submission.job_text import job_text
+    from ....schema.text.reader import parse
+    from ...submission.job_text import job_text
+    from .editor import Stopped, edit
 
     runs: list[Job | ClientError] = []
 
@@ -122,9 +122,9 @@ def _credentials(data: Any, app: bool, tree: "Tree | None") -> "dict[str, Regist
     """Read the files in `registryAuth`. Raises InvalidDocument."""
     if app or not isinstance(data, dict) or not data.get("registryAuth"):
         return {}
-    from ...schema.jobs.description import Description
-    from ...schema.jobs.job_file import parse_definition
-    from ..submission.registry_files import own_logins
+    from ....schema.jobs.description import Description
+    from ....schema.jobs.job_file import parse_definition
+    from ...submission.registry_files import own_logins
 
     description = parse_definition(data, app)
     assert isinstance(description, Description)

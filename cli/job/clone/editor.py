@@ -6,9 +6,9 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 
-from ...client.api.errors import ClientError
-from ...protocol.errors import Refusal
-from ...schema.fields import Problem
+from ....client.api.errors import ClientError
+from ....protocol.errors import Refusal
+from ....schema.fields import Problem
 
 #: Begins the lines with the problems of the text before.
 _NOTE = "#! "
