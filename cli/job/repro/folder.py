@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ....client.api.errors import ClientError
 from ....client.sync_client import Client
 from ....protocol.errors import Refusal
 from ....schema.jobs.withheld import looks_secret
@@ -81,11 +82,18 @@ def copy_inputs(
         text = f"{files} of {len(chosen)} input files, {count} of {size} bytes copied"
         s.screen.progress(text, time.monotonic() - begun)
 
-    for done in client.get_files(jid, chosen, target, on_progress=progress) if chosen else ():
+    try:
+        copies = client.get_files(jid, chosen, target, on_progress=progress) if chosen else []
+    except ClientError as e:
+        out.missing.append({"name": "*", "why": e.sentence})
+        shutil.rmtree(target)
+        os.mkdir(target, 0o700)
+        return out
+    for done in copies:
         if done.code:
             out.missing.append({"name": done.name, "why": done.error or done.code})
-            continue
-        _settle(os.path.join(target, done.name), done.name, out)
+        else:
+            _settle(os.path.join(target, done.name), done.name, out)
     for directory, _, _ in os.walk(target):
         os.chmod(directory, 0o700)
     return out

@@ -8,6 +8,7 @@ import msgspec
 
 from ....protocol.clusters.batch import BatchRequest
 from ...submission.simulation import Task
+from ...terminal.screen import clean
 from .folder import Inputs
 from .record import Record
 
@@ -143,4 +144,4 @@ def _differences(record: Record, task: Task, function: str) -> Iterator[str]:
 
 
 def _cell(text: Any) -> str:
-    return " ".join(str(text).replace("|", "\\|").split())
+    return " ".join(clean(text).replace("|", "\\|").split())

@@ -17,6 +17,7 @@ from ....protocol.jobs.roles import TaskPlace, TaskRole
 from ....schema.jobs.job_file import Definition, define
 from ....schema.jobs.withheld import Withheld, Withholding
 from ...submission.simulation import local_places
+from ...terminal.screen import clean
 from ..why import lines
 
 #: First lines of the explanation.
@@ -63,7 +64,9 @@ def read_record(client: Client, jid: str, role: str | None, index: int | None) -
     chosen = _role(spec, role, index, why)
     chosen_index = 0 if chosen is None else _index(chosen, role, index, why)
     places = _recorded_places(answer["tasks"]) if spec.roles else ()
-    outcome = [withholding.line(line) for line in lines(jid, why)][:_LINES]
+    complete = len(places) == sum(r.tasks for r in spec.roles) > 0
+    # the output of a job may have control characters
+    outcome = [clean(withholding.line(line)) for line in lines(jid, why)][:_LINES]
     return Record(
         jid=jid,
         serial=int(answer["computeJobSerial"]),
@@ -72,11 +75,11 @@ def read_record(client: Client, jid: str, role: str | None, index: int | None) -
         definition=define(stored, origin=False),
         role=chosen,
         index=chosen_index,
-        places=places or local_places(spec.roles),
-        placed=bool(places),
+        places=places if complete else local_places(spec.roles),
+        placed=complete,
         withheld=tuple(withholding.found),
         outcome=tuple(outcome),
-        said=withholding.line(str(why.get("sentence") or why.get("state"))),
+        said=clean(withholding.line(str(why.get("sentence") or why.get("state")))),
         started=state.compute_job_start,
         array_index=parse_index(jid)[1],
         apps=tuple(client.apps()) if spec.data is not None else (),

@@ -279,3 +279,12 @@ def test_an_old_version_is_brought_up_step_by_step(monkeypatch: pytest.MonkeyPat
         b'{"type":"SupervisorStopped","at":1.0,"session":2,"because":"told"}',
     )
     assert event == events.SupervisorStopped(at=1.0, session=2, reason="told")
+
+
+def test_only_a_cloned_run_needs_a_later_version() -> None:
+    rows = [read(line) for *_, line in LINES if json.loads(line)["type"] == "RunRequested"]
+    plain = next(e for _, e in rows if b'"config":' not in encode(e))
+    assert isinstance(plain, events.RunRequested) and b"clonedFrom" not in encode(plain)
+    spec = msgspec.structs.replace(plain.spec, cloned_from="EPRSuser-simAAA01-command")
+    cloned = msgspec.structs.replace(plain, spec=spec)
+    assert (events.schema_of(plain), events.schema_of(cloned)) == (1, 2)
