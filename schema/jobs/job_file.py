@@ -259,6 +259,8 @@ def _notes(spec: RunSpec) -> Sequence[str]:
         )
     if spec.core_bytes:
         out.append(f"core files of {spec.core_bytes} bytes are not part of the definition")
+    if spec.at_once is not None:
+        out.append("the limit of concurrent runs of its group is not part of the definition")
     if spec.config is not msgspec.UNSET:
         out.append(
             "the job came from a configuration of OpenPAI; this is the job file made from it"

@@ -13,6 +13,12 @@ from .folder import Inputs
 from .record import Record
 
 
+_CHECK = (
+    "Values that look like a secret are not in this folder. A secret without such a name cannot be"
+    " recognised: check the files before you share them."
+)
+
+
 def readme(
     record: Record, task: Task, inputs: Inputs, function: str, options: str, version: str
 ) -> str:
@@ -56,10 +62,10 @@ def commands(record: Record, task: Task, function: str) -> list[str]:
 
 def _withheld(record: Record) -> str:
     if not record.withheld:
-        return "## Values that are not here\n\nNone: the definition of the run has no secrets."
+        return f"## Values that are not here\n\nNone was found. {_CHECK}"
     rows = [f"| `{w.name}` | {_cell(w.where)} |" for w in record.withheld]
     return (
-        "## Values that are not here\n\nThis folder has no secrets. Set these variables before `./run.sh`:"
+        f"## Values that are not here\n\n{_CHECK} Set these variables before `./run.sh`:"
         "\n\n| variable | place of the value |\n| --- | --- |\n" + "\n".join(rows)
     )
 
@@ -100,7 +106,10 @@ def _inputs(record: Record, inputs: Inputs, options: str) -> str:
             " `lib`; they are not copied."
         )
     else:
-        text = "Files of the run directory that are older than the start of the run."
+        text = (
+            "Files of the run directory that are older than the start of the run. A file that the run"
+            " changed or removed is not here."
+        )
     if inputs.copied:
         rows = [f"| {_cell(f['name'])} | {f['bytes']} | {f['sha256']} |" for f in inputs.copied]
         text += "\n\n| file | bytes | SHA-256 |\n| --- | --- | --- |\n" + "\n".join(rows)

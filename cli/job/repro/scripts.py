@@ -25,7 +25,7 @@ HERE = "/@JOBSCRIBE-REPRO@"
 WORK, EVIDENCE = "work", "evidence"
 #: Programs and files that run.sh provides, as references.
 _PYTHON, _INPUT = "repro_python", "repro_input"
-_WRAPPER = 'exec 3>&2\ncd / && exec /bin/sh "$(dirname "$0")/../script.sh"\n'
+_WRAPPER = 'exec 3>&2\ncd / && exec /bin/sh "$(dirname "$0")/../script.sh" "$@"\n'
 _PREPARE_INPUT = '''"""Write the input file of the job command: paths of this folder, and the withheld values."""
 import json, os, re, sys
 
@@ -97,11 +97,12 @@ def docker_line(record: Record, task: Task) -> str:
     for option in ("--host", "--name", "--user"):
         at = words.index(option)
         del words[at : at + 2]
-    words.insert(words.index("run") + 1, "--rm")
+    run = words.index("run") + 1
     image = len(words) - 1 - words[::-1].index(str(task.image))
     variables = [w for each in record.withheld for w in ("--env", each.name)]
-    before = _line([*words[:image], *variables])
-    return f'{before} --user "$(id -u):$(id -g)" {_line(words[image:])}'
+    options = _line([*words[run:image], *variables])
+    begin = f'{_line(words[:run])} --rm ${{shell:+-it}} --user "$(id -u):$(id -g)"'
+    return f"{begin} {options} {_line(words[image:])} $shell"
 
 
 def _line(words: Sequence[str]) -> str:

@@ -119,7 +119,7 @@ def test_a_role_task_has_its_recorded_places_and_its_image(
     script = (folder / "run.sh").read_text()
     line = next(line for line in script.splitlines() if "docker run" in line)
     for words in (
-        "docker run --rm", "--cap-drop=ALL", "--memory 314572800", "--cpus 2", "--network none",
+        "docker run --rm ${shell:+-it} --user", "--cap-drop=ALL", "--memory 314572800", "--cpus 2", "--network none",
         '--user "$(id -u):$(id -g)"', "--env API_KEY ", "python:3.11 ''\"$here\"'/evidence/wrapper.sh'",
         "source='\"$here\"',target='\"$here\"'",
     ):  # fmt: skip
@@ -164,6 +164,16 @@ def test_docker_gets_the_folder_where_it_is(
     assert words[-2:] == ["i", f"{moved}/evidence/wrapper.sh"]
     assert any(f"source={moved},target={moved}" in w for w in words)
     assert (moved / "evidence" / "exit-code").read_text() == "137\n"
+    docker.write_text(
+        docker.read_text()
+        .replace(
+            "for last; do :; done", "last=; for w; do case $w in */wrapper.sh) last=$w;; esac; done"
+        )
+        .replace('"$last"', '"$last" --shell </dev/null')
+    )
+    assert started(moved, "--shell", PATH=f"{tmp_path}:{os.environ['PATH']}").returncode == 0
+    words = (tmp_path / "docker.words").read_text().splitlines()
+    assert words[-1] == "--shell" and "-it" in words
 
 
 def test_a_function_is_called_again_under_pdb(run: Run, fake: Fake, folder: Path) -> None:
