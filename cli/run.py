@@ -30,8 +30,14 @@ _STREAMS = ("stdout", "stderr")
 
 @command(context_settings={"allow_interspersed_args": False})
 @run_options
+@click.option(
+    "--in-process",
+    "in_process",
+    is_flag=True,
+    help="Run the command in this process, without a supervisor, for debuggers and coverage.",
+)
 @click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...")
-def run(words: tuple[str, ...], **options: Any) -> None:
+def run(words: tuple[str, ...], in_process: bool, **options: Any) -> None:
     """Submit a command, follow its output, and exit with its code (128+n for signal n, 125 if
     jobscribe itself failed).
 
@@ -41,6 +47,8 @@ def run(words: tuple[str, ...], **options: Any) -> None:
     """
     s = session()
     fields = spec_options(**options)
+    if in_process:
+        raise SystemExit(_run_in_process(s, words, fields))
     with _signals():
         try:
             with record_refusal(s):
@@ -56,6 +64,22 @@ def run(words: tuple[str, ...], **options: Any) -> None:
         else:
             warn_of_quota(s, job.submitted.raw)
         raise SystemExit(_follow(s, job))
+
+
+def _run_in_process(s: Session, words: tuple[str, ...], fields: dict[str, Any]) -> int:
+    """Run the command in this process, and return its exit code. Its output is that of the process."""
+    from ..client.sync_client import Client
+
+    with Client(in_process=True) as client:
+        job = client.run(words, **fields)
+        state = job.wait()
+        if s.screen.json:
+            s.screen.record({"type": "ended", **state.raw, "exitCode": state.shell_code})
+        elif state.state != COMPLETED or state.shell_code:
+            # further advice names commands for a job of a supervisor
+            why = job.why()
+            s.screen.message(f"{job.jid} {why['state']}: {why['sentence']}")
+        return state.shell_code
 
 
 class _Stopped(KeyboardInterrupt):

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, assert_never, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, assert_never, cast, overload
 
 from ..protocol.api.requests import RunFile, RunSpec, UsageGroup
 from ..protocol.jobs.registry_login import RegistryLogin
@@ -18,7 +18,7 @@ from ..protocol.wire.messages import JobCmd, Stream
 from ..schema.jobs.job_file import Definition
 from .api import clones, operations, requests
 from .api.cursors import EventCursor
-from .api.errors import ClientError
+from .api.errors import ClientError, refused
 from .api.notebook import table
 from .api.operations import GetTime, GetUid, Once, Part, Pause, Progress, Step, Steps, for_user
 from .api.replies import GroupRun, GroupState, JobPage, LoggedEvent, LogPart, RunState, Transfer
@@ -51,23 +51,35 @@ class Client:
     token: the server secret or an API token, or a function that returns it. uid: None for the user
     of the API token. budget_secs: how long a request is retried while the supervisor restarts or is busy; None for
     the environment variable JOBSCRIBE_PATIENCE, else 30 s. on_trouble: called before each retry,
-    see connection.OnTrouble.
+    see connection.OnTrouble. in_process: without a url; supervisor, agent and jobs are in this
+    process and thread, see docs/debugging.md.
     """
+
+    _in_process = False
 
     def __init__(
         self,
-        url: str,
-        token: TokenSource,
+        url: str = "",
+        token: TokenSource = "",
         uid: str | None = None,
         *,
         budget_secs: float | None = None,
         on_trouble: OnTrouble | None = None,
+        in_process: bool = False,
     ) -> None:
+        if bool(url) == in_process:
+            raise TypeError("give the url of a supervisor and a token, or in_process=True")
+        self._uid = uid
+        self._functions: Executors | None = None
+        if in_process:
+            from .in_process.connection import InProcessConnection, open_site
+
+            self._in_process = True
+            self._connection = cast(Connection, InProcessConnection(open_site(uid)))
+            return
         self._connection = Connection(
             Endpoint(fixed(url, token, uid), budget_secs=budget(budget_secs), on_trouble=on_trouble)
         )
-        self._uid = uid
-        self._functions: Executors | None = None
 
     @classmethod
     def from_source(
@@ -113,6 +125,8 @@ class Client:
         acts, for the audit trail, if this client has the server secret.
         """
         e = self._connection.endpoint
+        if self._in_process:
+            raise refused("notHere", "a client in one process has no copies; it has one thread")
         copied = Client.from_source(
             e.source,
             uid=uid or self._uid,
@@ -835,9 +849,14 @@ def _executor(
     resources: Mapping[str, Any] | None,
     limits: dict[str, Any],
 ) -> "Executor | WarmExecutor":
+    from .functions.direct import DirectExecutor
     from .functions.executor import Executor
     from .functions.warm_executor import WarmExecutor
 
+    if client._in_process:
+        # one thread has no use for workers
+        direct = DirectExecutor(client, resources=resources, max_bytes=limits.get("max_bytes"))
+        return cast(Executor, direct)
     if workers is None:
         return Executor(client, max_workers=max_workers, resources=resources, **limits)
     if max_workers is not None:

@@ -12,7 +12,6 @@ from ...terminal.screen import clean
 from .folder import Inputs
 from .record import Record
 
-
 _CHECK = (
     "Values that look like a secret are not in this folder. A secret without such a name cannot be"
     " recognised: check the files before you share them."

@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -251,3 +252,15 @@ def test_logs_that_cannot_be_read_are_no_success(run: Run, fake: Fake) -> None:
     ended = run("run", "--", "x")
     assert ended.code == 125
     assert "the logs are gone" in ended.err
+
+
+def test_a_command_in_this_process_needs_no_supervisor(run: Run, fake: Fake) -> None:
+    fake.requests.clear()
+    text = "import os, sys; sys.stderr.write(str(os.getpid())); sys.exit(3)"
+    ended = run("run", "--in-process", "--", sys.executable, "-c", text)
+    assert ended.code == 3 and str(os.getpid()) in ended.err
+    assert "error: failed with exit code 3" in ended.err and fake.requests == []
+    ended = run("run", "--in-process", "--json", "--", sys.executable, "-c", "pass")
+    assert (ended.code, ended.json()["type"], ended.json()["exitCode"]) == (0, "ended", 0)
+    ended = run("run", "--in-process", "--image", "x", "--", "true")
+    assert ended.code == 125 and "without containers" in ended.err
