@@ -13,6 +13,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
+from types import TracebackType
 
 from ...protocol.ids import Token
 from ...protocol.jobs.exit_info import ExitInfo
@@ -23,6 +24,8 @@ from ..functions import runner
 
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 _UNBUFFERED = "-u"
+#: Exit code of a Python that cannot open its script.
+_NO_SCRIPT = 2
 
 
 def run_job(spec: TaskSpec, token: Token) -> ExitInfo:
@@ -79,17 +82,28 @@ def _run_python(words: list[str]) -> int:
                 sys.argv[:], sys.path[:0] = ["-c", *words[2:]], [os.getcwd()]
                 exec(compile(words[1], "<string>", "exec"), {"__name__": "__main__"})
             case script:
+                if not os.path.exists(script):
+                    sys.stderr.write(f"python: there is no file {script} in {os.getcwd()}\n")
+                    return _NO_SCRIPT
                 sys.argv[:] = words
                 sys.path[:0] = [os.path.dirname(os.path.abspath(script))]
                 runpy.run_path(script, run_name="__main__")
     except SystemExit as e:
         return _exit_code(e.code)
-    except Exception:
-        traceback.print_exc()
+    except Exception as e:
+        traceback.print_exception(e.with_traceback(_own_frames(e.__traceback__)))
         return 1
     finally:
         sys.stdout.flush()
     return 0
+
+
+def _own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Return the frames of the job, without those that started it."""
+    ours = (__file__, runpy.__file__, "<frozen runpy>")
+    while trace is not None and trace.tb_frame.f_code.co_filename in ours:
+        trace = trace.tb_next
+    return trace
 
 
 def _exit_code(code: object) -> int:

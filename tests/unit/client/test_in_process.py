@@ -121,6 +121,20 @@ def test_retries_dependencies_and_names_are_those_of_a_site(client: Client) -> N
     assert len(client.jobs().jobs) == 4
 
 
+def test_errors_of_a_script_have_its_own_frames_only(
+    client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "wrong.py").write_text("def f():\n    raise KeyError(5)\nf()\n")
+    assert client.run(["python3", str(tmp_path / "wrong.py")]).wait().shell_code == 1
+    said = capsys.readouterr().err
+    assert said.count('File "') == 2 and said.endswith("KeyError: 5\n") and "runpy" not in said
+    job = client.run(["python", "no.py"])
+    assert job.wait().shell_code == 2
+    assert capsys.readouterr().err.startswith("python: there is no file no.py in /")
+    assert client.run(["python", "-c", "raise SystemExit('bye')"]).wait().shell_code == 1
+    assert capsys.readouterr().err == "bye\n"
+
+
 def test_nobody_stops_a_job_that_is_debugged_for_longer_than_its_limit(client: Client) -> None:
     text = "import time; time.sleep(0.3)"
     job = client.run([sys.executable, "-c", text], time_limit_secs=0.01, grace_secs=0)
