@@ -205,3 +205,11 @@ def test_other_programs_are_child_processes(
     assert capfd.readouterr().out == "b\n"
     assert client.run(["/bin/sh", "-c", "kill -9 $$"]).wait().shell_code == 137
     assert client.run(["no-such-program"]).wait().shell_code == 127
+
+
+def test_decorated_functions_and_workers_are_called_here(client: Client) -> None:
+    @client.function(workers=2)
+    def double(value: int) -> int:
+        return 2 * value
+
+    assert double.submit(4).result() == 8 and list(double.map([1, 2])) == [2, 4]
