@@ -849,9 +849,9 @@ def _executor(
     resources: Mapping[str, Any] | None,
     limits: dict[str, Any],
 ) -> "Executor | WarmExecutor":
-    from .functions.direct import DirectExecutor
     from .functions.executor import Executor
     from .functions.warm_executor import WarmExecutor
+    from .in_process.executor import DirectExecutor
 
     if client._in_process:
         # one thread has no use for workers

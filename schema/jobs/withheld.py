@@ -26,6 +26,8 @@ _IN_TEXT = re.compile(
 )
 _ADDRESS = re.compile(r"(?<!\w)\w{1,20}://[^\s/@'\":$]{0,256}:(?P<value>[^\s/@'\"$]{1,512})@")
 _TOKEN = re.compile(r"(?P<value>jst_[A-Za-z0-9]{8}_[A-Za-z0-9_-]{8,})", re.ASCII)
+#: Commands of functions: code and pickled data.
+_PACKED = ("function-call", "function-worker")
 _SCHEMES = ("Bearer", "Basic")
 _NUMBER = re.compile(r"[\d.,%]*")
 #: A value of this length is withheld wherever it occurs; shorter ones would hide ordinary words.
@@ -99,7 +101,7 @@ class Withholding:
         }
 
     def _words(self, words: Sequence[str], where: str, path: str) -> tuple[str, ...]:
-        if is_function_call(words):
+        if len(words) > 5 and words[1] == "-c" and words[3] in _PACKED:
             return tuple(words)
         out: list[str] = []
         for n, word in enumerate(words):

@@ -54,7 +54,7 @@ def commands(record: Record, task: Task, function: str) -> list[str]:
         ]
     if function == "inline":
         out.append(
-            "python3 -m jobscribe.client.functions.replay call.bin   # the function under Pdb, in one process"
+            "python3 -m jobscribe.client.in_process.replay call.bin   # the function under Pdb, in one process"
         )
     return out
 

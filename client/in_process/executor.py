@@ -9,9 +9,9 @@ from typing import Any, Protocol, TypeVar
 
 from ...protocol.api.requests import RunSpec
 from ..api import random_ids
-from . import calls
-from .executor import APP
-from .future import FunctionFuture
+from ..functions import calls
+from ..functions.executor import APP
+from ..functions.future import FunctionFuture
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ class Caller(Protocol):
 
 
 class DirectExecutor(concurrent.futures.Executor):
-    """Like `executor.Executor`, for a client in one process."""
+    """Like `functions.executor.Executor`, for a client in one process."""
 
     def __init__(
         self,

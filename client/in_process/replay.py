@@ -1,6 +1,6 @@
 """Calls the function of a job again in this process, under Pdb:
 
-    python -m jobscribe.client.functions.replay call.bin [--run]
+    python -m jobscribe.client.in_process.replay call.bin [--run]
 
 `jobscribe job repro` writes `call.bin`. The debugger stops at the first line of the function, and
 where an exception leaves it. --run: call it without a debugger. Reading a call runs its code.
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import runner
+from ..functions import runner
 
 
 def main(arguments: list[str]) -> int:
