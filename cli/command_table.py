@@ -112,6 +112,7 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
             "shell",
             "Open a shell in the directory and environment of a task.",
         ),
+        "tag": ("job.list", "tag", "Show, add or remove the tags of a job."),
         "release": ("job.release", "release", "End the debug hold of failed tasks."),
         "cancel": ("job.cancel", "cancel", "Cancel jobs."),
         "metrics": (

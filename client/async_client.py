@@ -303,6 +303,12 @@ class AsyncClient:
             operations.state(for_user(requests.run_release, jid, serial, role, index))
         )
 
+    async def tag(
+        self, jid: str, *, add: Sequence[str] = (), remove: Sequence[str] = ()
+    ) -> list[str]:
+        """Add tags to the job and remove tags from it. Return all its tags. A repetition has no effect."""
+        return await self._do(operations.tag(jid, add, remove))
+
     async def debug_list(self, jid: str | None = None) -> dict[str, Any]:
         """Return the processes that wait for a debugger, of all jobs or of one."""
         return await self._do(for_user(requests.debug_list, jid))
@@ -591,9 +597,12 @@ class AsyncClient:
         before: int | None = None,
         limit: int = 100,
         commands: bool = False,
+        tags: Sequence[str] = (),
     ) -> JobPage:
         """Return one page of jobs, newest change first."""
-        return await self._do(operations.jobs(all_users, status, active, before, limit, commands))
+        return await self._do(
+            operations.jobs(all_users, status, active, before, limit, commands, tags)
+        )
 
     def logs(
         self,

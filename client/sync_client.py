@@ -341,6 +341,10 @@ class Client:
         """
         return self._do(operations.state(for_user(requests.run_release, jid, serial, role, index)))
 
+    def tag(self, jid: str, *, add: Sequence[str] = (), remove: Sequence[str] = ()) -> list[str]:
+        """Add tags to the job and remove tags from it. Return all its tags. A repetition has no effect."""
+        return self._do(operations.tag(jid, add, remove))
+
     # ---- debuggers
 
     def debug_list(self, jid: str | None = None) -> dict[str, Any]:
@@ -672,12 +676,14 @@ class Client:
         before: int | None = None,
         limit: int = 100,
         commands: bool = False,
+        tags: Sequence[str] = (),
     ) -> JobPage:
         """Return one page of jobs, newest change first.
 
-        commands: rows also have `command` (shortened) and `name`, which is slower.
+        commands: rows also have `command` (shortened) and `name`, which is slower. tags: only jobs with
+        one of these; rows then have `tags`.
         """
-        return self._do(operations.jobs(all_users, status, active, before, limit, commands))
+        return self._do(operations.jobs(all_users, status, active, before, limit, commands, tags))
 
     def logs(
         self,

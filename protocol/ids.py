@@ -79,6 +79,13 @@ Serial = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 Ordinal = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 Index = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 
+#: A word that a user attaches to a job, by which lists are filtered.
+Tag = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^[A-Za-z0-9._:@/+=-]{1,64}\Z"),
+    Form("1 to 64 letters, digits or . _ : @ / + = -"),
+]
+
 _SHAPES: dict[str, Any] = {
     "uid": Uid,
     "simulationId": Sid,
@@ -89,6 +96,7 @@ _SHAPES: dict[str, Any] = {
     "agentId": AgentId,
     "name": LibName,
     "reqId": ReqId,
+    "tag": Tag,
 }
 #: The queue that every site has.
 DEFAULT_QUEUE = "default"

@@ -1,10 +1,13 @@
-"""`jobscribe job list`: jobs with state and command."""
+"""`jobscribe job list` and `jobscribe job tag`: jobs with state and command, and the tags of a job, by
+which lists are filtered.
+"""
 
 import time
 from typing import Any
 
 import click
 
+from ..session.job_names import resolve_job
 from ..session.session import command, session
 from ..terminal.quantities import duration, moment
 
@@ -21,6 +24,9 @@ _STATES = ["pending", "running", "completed", "canceled", "error"]
 )
 @click.option("--active", is_flag=True, help="Only pending or running jobs.")
 @click.option(
+    "--tag", "tags", multiple=True, metavar="TAG", help="Only jobs with this tag, or one of these."
+)
+@click.option(
     "--limit",
     type=click.IntRange(1, 1000),
     default=50,
@@ -34,7 +40,12 @@ _STATES = ["pending", "running", "completed", "canceled", "error"]
     help="Continue after the previous page (its `next`).",
 )
 def list_jobs(
-    all_users: bool, status: str | None, active: bool, limit: int, before: int | None
+    all_users: bool,
+    status: str | None,
+    active: bool,
+    tags: tuple[str, ...],
+    limit: int,
+    before: int | None,
 ) -> None:
     """List jobs, newest change first."""
     s = session()
@@ -45,6 +56,7 @@ def list_jobs(
         before=before,
         limit=limit,
         commands=True,
+        tags=tags,
     )
     if s.screen.json:
         s.screen.value("jobscribe.job.list/1", {"items": page.jobs, "next": page.next})
@@ -52,6 +64,23 @@ def list_jobs(
     s.screen.table(_HEADS, [_row(r) for r in page.jobs])
     if page.next is not None and len(page.jobs) == limit:
         s.screen.message(f"there may be more jobs: --before {page.next}")
+
+
+@command()
+@click.argument("name", metavar="JOB")
+@click.argument("change", type=click.Choice(["add", "remove"]), required=False)
+@click.argument("tags", nargs=-1, metavar="[TAG]...")
+def tag(name: str, change: str | None, tags: tuple[str, ...]) -> None:
+    """Show the tags of a job, add tags to it, or remove them. `job list --tag` finds jobs by tags."""
+    if change is not None and not tags:
+        raise click.UsageError(f"'{change}' requires at least one TAG")
+    s = session()
+    jid = resolve_job(s, name)
+    have = s.client_for(jid).tag(jid, **({change: tags} if change else {}))
+    if s.screen.json:
+        s.screen.value("jobscribe.job.tag/1", {"computeJid": jid, "tags": have})
+        return
+    s.screen.message(f"{jid}: {'tags: ' + ', '.join(have) if have else 'no tags'}")
 
 
 def _row(row: dict[str, Any]) -> list[str]:

@@ -71,6 +71,7 @@ def _lines(jid: str, state: "RunState", answer: dict[str, Any] | None) -> list[s
         *_attempts(answer),
         *_roles(state),
         ("directory", _directory(state)),
+        ("tags", ", ".join(state.raw.get("tags") or ()) or None),
         ("warning", state.raw.get("debugging")),
     ]
     if not state.known:

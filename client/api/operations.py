@@ -317,11 +317,17 @@ def jobs(
     before: int | None,
     limit: int,
     commands: bool,
+    tags: Sequence[str],
 ) -> Steps[JobPage]:
     uid: str | None = None if all_users else (yield GetUid())
-    request = requests.job_page(uid, status, active, before, limit, commands)
+    request = requests.job_page(uid, status, active, before, limit, commands, tags)
     reply: Answer = yield requests.job_list(request)
     return requests.page_of(reply.body)
+
+
+def tag(jid: str, add: Sequence[str], remove: Sequence[str]) -> Steps[list[str]]:
+    tags: list[str] = (yield from for_user(requests.job_tag, jid, add, remove))["tags"]
+    return tags
 
 
 def logs(jid: str, stream: Stream, notes: bool, options: dict[str, Any]) -> Steps[None]:

@@ -30,6 +30,7 @@ from ...protocol.api.requests import (
     JobLog,
     JobMetrics,
     JobStory,
+    JobTag,
     JobTasks,
     PutRunFile,
     RunArray,
@@ -55,7 +56,8 @@ from ...protocol.api.requests import (
     UsageGroup,
     UsageReport,
 )
-from ...protocol.errors import CODES
+from ...protocol.errors import CODES, Refusal
+from ...protocol.ids import parse
 from ...protocol.jobs.registry_login import RegistryLogin
 from .errors import ClientError, own
 from .replies import GroupState, JobPage, LoggedEvent, LogPart, RunState
@@ -182,6 +184,19 @@ def run_release(
     return _post("run-release", _shaped(fields, RunRelease))
 
 
+def job_tag(uid: str, jid: str, add: Sequence[str], remove: Sequence[str]) -> Call:
+    """Raises ClientError("badRequest") for invalid values."""
+    fields = {"uid": uid, "computeJid": jid, "add": _tags(add), "remove": _tags(remove)}
+    return _post("job-tag", _shaped(fields, JobTag))
+
+
+def _tags(tags: Sequence[str]) -> tuple[str, ...]:
+    try:
+        return tuple(parse("tag", tag) for tag in tags)
+    except Refusal as e:
+        raise bad_request(e.sentence) from None
+
+
 def run_array(spec: RunSpec, indices: str, req_id: str) -> Call:
     return _post("run-array", RunArray(req_id=req_id, run=spec, indices=indices), BULK_SECS)
 
@@ -234,7 +249,9 @@ def job_page(
     before: int | None,
     limit: int,
     commands: bool,
+    tags: Sequence[str] = (),
 ) -> JobList:
+    """Raises ClientError("badRequest") for an invalid tag."""
     return JobList(
         uid=uid,
         status=status,
@@ -242,6 +259,7 @@ def job_page(
         before=before,
         limit=limit,
         commands=True if commands else msgspec.UNSET,
+        tags=_tags(tags) if tags else msgspec.UNSET,
     )
 
 

@@ -211,6 +211,14 @@ class RunPurged(_Event, frozen=True, kw_only=True, tag="RunPurged"):
     serial: int
 
 
+class TagsChanged(_Event, frozen=True, kw_only=True, tag="TagsChanged"):
+    """Tags of the job were added and removed at a user's request (`by`: a uid). No tag is in both."""
+
+    by: str
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+
 class JobFolded(_Event, frozen=True, kw_only=True, tag="JobFolded"):
     """A checkpoint that replaces all events of this job up to its own version. `at` is the time of
     the last replaced event.
@@ -410,6 +418,7 @@ JobEvent = (
     | AttemptEnded
     | RunEnded
     | RunPurged
+    | TagsChanged
     | JobFolded
 )
 AgentEvent = (
@@ -434,7 +443,9 @@ VERSIONS: dict[str, int] = {"JobFolded": 5, "LogCompacted": 2, "RunRequested": 2
 #: without them is written in the version before, which the previous release reads.
 _HAS_ADDED: dict[str, Callable[[Any], bool]] = {
     "RunRequested": lambda e: _has_later_fields(e.spec),
-    "JobFolded": lambda e: e.job.run is not None and _has_later_fields(e.job.run.spec),
+    "JobFolded": lambda e: (
+        e.job.tags != () or (e.job.run is not None and _has_later_fields(e.job.run.spec))
+    ),
 }
 
 
@@ -463,7 +474,7 @@ def _has_later_fields(spec: RunSpec) -> bool:
 
 def _without_config(event: dict[str, Any]) -> dict[str, Any]:
     """The newest version added `spec.config`, `spec.registry_login` and `spec.cloned_from`, which
-    are unset by default.
+    are unset by default, and to jobs `tags`, which are empty by default.
     """
     return event
 

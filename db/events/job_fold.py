@@ -25,6 +25,7 @@ from .events import (
     RunPurged,
     RunRequested,
     StopRequested,
+    TagsChanged,
     TaskEnded,
     TaskExited,
     TaskHeld,
@@ -116,6 +117,9 @@ def evolve(job: Job, event: JobEvent) -> Job:
             return _with_run(job, event.serial, lambda run: _run_ended(run, event))
         case RunPurged():
             return _with_run(job, event.serial, lambda run: run if run.busy else _purged(run))
+        case TagsChanged():
+            tags = (set(job.tags) | set(event.added)) - set(event.removed)
+            return msgspec.structs.replace(job, tags=tuple(sorted(tags)))
         case _:
             assert_never(event)
 
@@ -151,7 +155,11 @@ def _requested(job: Job, e: RunRequested) -> Job:
         queued_boot_id=e.boot_id,
         waits_for=e.waits_for,
     )
-    return msgspec.structs.replace(job, run=run, history=history, history_dropped=dropped)
+    # the name of a purged job is free: its next owner gets no tags of the former one
+    tags = () if job.status == PURGED else job.tags
+    return msgspec.structs.replace(
+        job, run=run, history=history, history_dropped=dropped, tags=tags
+    )
 
 
 def _past(run: Run) -> PastRun:

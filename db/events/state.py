@@ -286,13 +286,17 @@ class PastRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """A compute job, identified by its computeJid. `version` counts its events."""
+    """A compute job, identified by its computeJid. `version` counts its events.
+
+    tags: of the user, sorted. They stay when the job runs again, unless it was purged before.
+    """
 
     jid: str
     version: int = 0
     run: Run | None = None
     history: tuple[PastRun, ...] = ()
     history_dropped: int = 0
+    tags: tuple[str, ...] = ()
 
     @property
     def status(self) -> Status:

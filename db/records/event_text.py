@@ -36,6 +36,7 @@ from ..events.events import (
     SupervisorStarted,
     SupervisorStopped,
     SystemFolded,
+    TagsChanged,
     TaskEnded,
     TaskExited,
     TaskHeld,
@@ -106,6 +107,7 @@ def sentence(event: Event) -> str:
             | RunEnded()
             | RunPurged()
             | DependencyEnded()
+            | TagsChanged()
         ):
             return _of_run(event)
         case AttemptDecided() | AttemptEnded():
@@ -221,7 +223,8 @@ def _of_run(
     | LateStopRequested
     | RunEnded
     | RunPurged
-    | DependencyEnded,
+    | DependencyEnded
+    | TagsChanged,
 ) -> str:
     match event:
         case RunRequested():
@@ -251,6 +254,10 @@ def _of_run(
             )
         case RunPurged():
             return f"run {event.serial} was purged: its run directory was removed"
+        case TagsChanged():
+            changes = [f"added {', '.join(event.added)}"] if event.added else []
+            changes += [f"removed {', '.join(event.removed)}"] if event.removed else []
+            return f"tags changed by {event.by}: {'; '.join(changes)}"
         case _:
             assert_never(event)
 

@@ -35,6 +35,8 @@ def record(job: Job, position: int, at: float) -> dict[str, Any]:
         "history": [_past(p) for p in job.history],
         "historyDropped": job.history_dropped,
     }
+    if job.tags:  # records of jobs without tags stay as they are
+        out["tags"] = list(job.tags)
     if job.run is not None:
         out |= _run(job.run)
     return out

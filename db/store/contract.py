@@ -81,8 +81,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Name(msgspec.Struct, frozen=True, order=True):
-    """A secondary name of a job or an agent. what: kind of the name: `op`, `request`, `slurm` or
-    `container`. stream: stream of the job or agent.
+    """A secondary name of a job or an agent. what: kind of the name: `op`, `request`, `slurm`,
+    `container` or `tag`. stream: stream of the job or agent.
     """
 
     name: str

@@ -1,5 +1,5 @@
-"""The name index: finds a job or an agent by opId, reqId, Slurm job id or container name. Table
-`names`.
+"""The name index: finds a job or an agent by opId, reqId, Slurm job id or container name, and jobs
+by their tags. Table `names`.
 
 A name belongs to a stream. The table has the names of all events in the log, each once, and no
 others. For events that were folded into a checkpoint, it has the names that the checkpoint still
@@ -19,6 +19,7 @@ from ..events.events import (
     LateStopRequested,
     RunRequested,
     StopRequested,
+    TagsChanged,
     TaskEnded,
     TaskHeld,
     TaskPlaced,
@@ -37,10 +38,18 @@ NAMED_EVENTS = (
     "TaskSubmitted",
     "TaskHeld",
     "TaskEnded",
+    "TagsChanged",
     "JobFolded",
     "AgentStarted",
     "AgentFolded",
 )
+
+
+def tag_name(tag: str) -> str:
+    """Return the name of a tag. It begins with no other tag, and no other id equals it. A job may
+    have lost the tag since.
+    """
+    return f"tag:{tag},"
 
 
 def secondary_names(stream: str, event: Event) -> list[Name]:
@@ -58,11 +67,14 @@ def _named(event: Event) -> list[tuple[str, str | None]]:
             return [("slurm", batch.job_id)]
         case TaskHeld() | TaskEnded():
             return [("slurm", _job_id(event.exit))]
+        case TagsChanged(added=added):
+            return [("tag", tag_name(tag)) for tag in added]
         case JobFolded(job=job):
             earlier = [t for past in job.history for t in past.live_tasks]
             return [
                 *(_of_run(job.run) if job.run is not None else ()),
                 *(n for t in earlier for n in _of_task(t)),
+                *(("tag", tag_name(tag)) for tag in job.tags),
             ]
         case AgentStarted(handle=handle):
             return [("container", _container(handle))]

@@ -23,6 +23,7 @@ from ..ids import (
     Role,
     Sid,
     SimulationType,
+    Tag,
     Uid,
 )
 from ..jobs.registry_login import LoginRef, RegistryLogin
@@ -64,6 +65,9 @@ BulkReqId = Annotated[
     str, msgspec.Meta(pattern=r"^[A-Za-z0-9_:-]{8,56}\Z"), Form("8 to 56 letters, digits or _ : -")
 ]
 MAX_BULK = 10_000
+#: Tags of one job.
+MAX_TAGS = 32
+Tags = Annotated[tuple[Tag, ...], msgspec.Meta(max_length=MAX_TAGS)]
 #: Characters of a configuration that is kept with its run.
 MAX_CONFIG = 64 * 1024
 #: Credentials for registries of one request.
@@ -186,6 +190,17 @@ class RunRelease(_Request, frozen=True, kw_only=True):
     index: Index | None = None
 
 
+class JobTag(_Request, frozen=True, kw_only=True):
+    """Add tags to a job and remove tags from it. The answer names all tags of the job. Repeating it
+    is harmless; without tags nothing changes.
+    """
+
+    uid: Uid
+    compute_jid: ComputeJid
+    add: Tags = ()
+    remove: Tags = ()
+
+
 class DebugList(_Request, frozen=True, kw_only=True):
     """List the processes that wait for a debugger, of all jobs of the user or of one."""
 
@@ -219,6 +234,7 @@ class JobList(_Request, frozen=True, kw_only=True):
     is the position where the next page starts.
 
     commands: rows also contain the shortened command of the run (`command`) and its display name.
+    tags: only jobs with one of these tags; rows then contain the `tags` of the job.
     """
 
     uid: Uid | None = None
@@ -228,6 +244,7 @@ class JobList(_Request, frozen=True, kw_only=True):
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
     # unset by default, so that a supervisor of the previous version accepts the request
     commands: bool | msgspec.UnsetType = msgspec.UNSET
+    tags: Tags | msgspec.UnsetType = msgspec.UNSET
 
 
 class JobLog(_Request, frozen=True, kw_only=True):

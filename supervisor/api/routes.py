@@ -115,6 +115,7 @@ ROUTES = (
     ),
     Route("/api/run-cancel", runs.run_cancel, "control", Subject.BODY, takes=rq.RunCancel),
     Route("/api/run-release", runs.run_release, "control", Subject.BODY, takes=rq.RunRelease),
+    Route("/api/job-tag", runs.job_tag, "control", Subject.BODY, takes=rq.JobTag),
     Route("/api/job-tasks", runs.job_tasks, "read", Subject.BODY, takes=rq.JobTasks),
     Route("/api/run-file", app_calls.run_file, "read", Subject.BODY, takes=rq.RunFile, gives=BYTES),
     Route("/api/run-files", app_calls.run_files, "read", Subject.BODY, takes=rq.RunFiles),

@@ -3,7 +3,7 @@ that handles it.
 
 Modules: admission (run requests), retention (run directories to remove), reconciler (reports of
 agents), termination (cancels, limits), dependencies (runs after runs), lifecycle (agents),
-debug_hold (failed tasks that are held), attempts (completion, retries), placement (queue, slots),
+debug_hold (failed tasks that are held), tags, attempts (completion, retries), placement (queue, slots),
 gang_placement (runs with roles), host_availability (hosts down and up), idle_eviction (idle agents,
 memory of hosts), rebalancing (queued runs from host to host). They call each other in this
 direction only: admission, reconciler, host_availability -> termination, lifecycle, debug_hold ->
@@ -29,6 +29,7 @@ from .interface.inputs import (
     AgentMessage,
     AgentStopRequested,
     Cancel,
+    ChangeTags,
     DriverFailed,
     DriverFound,
     DriverStarted,
@@ -49,7 +50,16 @@ from .interface.inputs import (
     TimerFired,
 )
 from .interface.timers import Timer
-from .runs import admission, attempts, debug_hold, dependencies, reconciler, retention, termination
+from .runs import (
+    admission,
+    attempts,
+    debug_hold,
+    dependencies,
+    reconciler,
+    retention,
+    tags,
+    termination,
+)
 from .scheduling import gang_placement, placement, rebalancing
 from .state.transaction import Transaction
 from .state.world import World
@@ -106,7 +116,14 @@ def _follow_up(tx: Transaction) -> None:
 
 def _apply(tx: Transaction, input_: Input) -> None:
     match input_:
-        case Submit() | Cancel() | ReleaseHold() | RequireAgent() | AgentStopRequested():
+        case (
+            Submit()
+            | Cancel()
+            | ReleaseHold()
+            | ChangeTags()
+            | RequireAgent()
+            | AgentStopRequested()
+        ):
             try:
                 match input_:
                     case Submit():
@@ -115,6 +132,8 @@ def _apply(tx: Transaction, input_: Input) -> None:
                         termination.cancel(tx, input_)
                     case ReleaseHold():
                         debug_hold.release(tx, input_)
+                    case ChangeTags():
+                        tags.change(tx, input_)
                     case RequireAgent():
                         lifecycle.require(tx, input_)
                     case AgentStopRequested():

@@ -18,6 +18,7 @@ from ...db.records.job_record import attempt, roles, task
 from ...drivers.contracts import AgentDriver
 from ...protocol.api.requests import (
     JobLog,
+    JobTag,
     JobTasks,
     RunCancel,
     RunMany,
@@ -38,6 +39,7 @@ from ..core.interface.effects import AgentReady, ReplyRefusal, ReplyStatus
 from ..core.interface.inputs import (
     AgentStopRequested,
     Cancel,
+    ChangeTags,
     Input,
     Now,
     ReleaseHold,
@@ -271,8 +273,15 @@ class RunService:
         self.engine.tell(ReleaseHold(handle, request))
         return await self._or_similar(request, self._answer(handle, future))
 
+    async def tag(self, request: JobTag) -> tuple[str, ...]:
+        """Change the tags of a job. Return all its tags. Raises Refusal."""
+        handle, future = self._handle()
+        self.engine.tell(ChangeTags(handle, request))
+        await self._or_similar(request, self._answer(handle, future))
+        return self.job(request.uid, request.compute_jid).job.tags
+
     async def _or_similar(
-        self, request: RunCancel | RunRelease, answer: Awaitable[dict[str, Any]]
+        self, request: RunCancel | RunRelease | JobTag, answer: Awaitable[dict[str, Any]]
     ) -> dict[str, Any]:
         """Return the answer. If this user has no such job, raise a refusal that lists similar jobs."""
         try:
@@ -455,6 +464,8 @@ class RunService:
             store_fails_since=self._fails_since(),
         )
         reply["why"] = brief(reply, entry.job)
+        if entry.job.tags:
+            reply["tags"] = entry.job.tags
         run = entry.job.run
         if run is None or reply.get("computeJobSerial") != run.serial:
             return {**reply, "parallelStatus": None}

@@ -82,7 +82,7 @@ def _matches(store: EventStore, id_: str, uid: str | None, known: Known) -> list
     ]
     if exact or len(id_) < LEAST:
         return exact
-    names = [n for n in store.names(id_, uid, SHOWN * 5) if n.what != "slurm"]
+    names = [n for n in store.names(id_, uid, SHOWN * 5) if n.what not in ("slurm", "tag")]
     begins = [
         *map(_job, rows),
         *map(_named, names),

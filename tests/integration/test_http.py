@@ -123,6 +123,7 @@ def test_an_address_that_is_none_is_said_to_be_none(shared: SupervisorProcess, p
         "job-metrics",
         "job-tasks",
         "run-release",
+        "job-tag",
         "trace",
         "usage",
         "disk-usage",
@@ -203,6 +204,7 @@ def test_what_is_no_compute_model_gets_in_nowhere(shared: SupervisorProcess, val
         "job-metrics",
         "job-tasks",
         "run-release",
+        "job-tag",
     ],
 )
 def test_what_is_no_compute_jid_gets_in_nowhere(
@@ -423,6 +425,7 @@ def test_a_stream_of_events_from_nowhere_is_refused(shared: SupervisorProcess, q
         "job-metrics",
         "job-tasks",
         "run-release",
+        "job-tag",
     ],
 )
 def test_not_yours_and_not_there_answer_alike(shared: SupervisorProcess, path: str) -> None:

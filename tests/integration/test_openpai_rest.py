@@ -191,7 +191,41 @@ def test_version_2_tells_of_failures_and_filters_lists(pai: PaiClient) -> None:
     found = pai.ask("GET", "/api/v2/jobs?state=FAILED,STOPPED&withTotalCount=true&limit=1")[1]
     assert (found["totalCount"], [r["name"] for r in found["data"]]) == (1, ["second"])
     assert pai.ask("GET", "/api/v2/jobs?keyword=nowhere")[1] == []
+    _check_tags(pai, job)
     assert pai.ask("GET", "/api/v2/jobs?order=jobName,ASC&limit=50001")[0] == 400
+
+
+def _check_tags(pai: PaiClient, job: str) -> None:
+    def change(method: str, tag: str) -> tuple[int, Any]:
+        return pai.ask(method, f"{job}/tag", json.dumps({"value": tag}))
+
+    def listed(query: str) -> list[str]:
+        return sorted(row["name"] for row in pai.ask("GET", f"/api/v2/jobs?{query}")[1])
+
+    everything = listed("")
+    for tag in ("best", "lr=0.01", "draft", "draft"):
+        code, said = change("PUT", tag)
+        assert (code, said["status"]) == (200, 200), said
+    assert change("DELETE", "draft")[0] == 200
+    assert pai.ask("GET", job)[1]["jobStatus"]["tags"] == ["best", "lr=0.01"]
+    assert listed("tagsContain=other,best") == ["second"]
+    assert listed("tagsContain=draft") == []
+    assert listed("tagsNotContain=draft") == everything
+    assert listed("tagsNotContain=best,other") == [n for n in everything if n != "second"]
+    code, said = change("DELETE", "draft")
+    assert (code, said["code"]) == (404, "NoTagError") and "best, lr=0.01" in said["message"]
+    for bad in ("a,b", "", "x" * 65, "a b"):
+        code, said = change("PUT", bad)
+        assert (code, said["code"]) == (400, "InvalidParametersError"), said
+    assert pai.ask("PUT", f"/api/v2/jobs/{pai.user}~nothing/tag", '{"value": "a"}')[0] == 404
+    events = pai.ask("GET", f"{job}/events")[1]["data"]
+    assert next(e["message"] for e in events if e["reason"] == "TagsChanged").endswith(
+        f"tags changed by {pai.user}: removed draft"
+    )
+    # the same tags by the interface of jobscribe
+    code, page = pai.ask("POST", "/api/job-list", json.dumps({"tags": ["lr=0.01", "x"]}))
+    assert code == 200 and [row["tags"] for row in page["jobs"]] == [["best", "lr=0.01"]]
+    assert pai.ask("POST", "/api/job-list", json.dumps({"tags": ["draft"]}))[1]["jobs"] == []
 
 
 def _head(site: SupervisorProcess) -> int:

@@ -9,11 +9,12 @@ import msgspec
 from ....db.events.events import RunPurged, TaskEnded, TaskHeld, job_stream
 from ....db.events.job_fold import without_quotes
 from ....db.records.event_text import story
-from ....db.store.contract import Stored
+from ....db.store.contract import IndexRow, Stored
 from ....protocol.api.requests import (
     JobList,
     JobLog,
     JobStory,
+    JobTag,
     JobTasks,
     RunCancel,
     RunRelease,
@@ -24,6 +25,7 @@ from ....protocol.api.requests import (
 from ...access.principal import check_scope
 from ...diagnosis.missing_output import missing_output
 from ...runs.groups import gently
+from ...runs.tagged_jobs import tagged_jobs
 from ...tracing.log_search import lines
 from ...tracing.report import line_items, log_query, trace, with_image_pulls
 from ..transport.request_handler import Handler
@@ -70,25 +72,41 @@ async def run_release(h: Handler) -> Any:
     return await h.runs.release(request)
 
 
+async def job_tag(h: Handler) -> Any:
+    request: JobTag = h.parsed(JobTag)
+    h.log_request("jobTag", request, request.compute_jid)
+    return {"computeJid": request.compute_jid, "tags": await h.runs.tag(request)}
+
+
 async def job_tasks(h: Handler) -> Any:
     return h.runs.tasks(h.parsed(JobTasks))
 
 
 async def job_list(h: Handler) -> Any:
     request: JobList = h.parsed(JobList)
-    rows = h.runs.engine.store.jobs(
+    tags: dict[str, Any] = {}
+    if isinstance(request.tags, tuple):
+        found = await tagged_jobs(h.runs.engine, request, request.tags)
+        rows, tags = [f.row for f in found], {f.row.jid: f.tags for f in found}
+    else:
+        rows = _page(h, request)
+    jobs = []
+    async for row in gently(rows):
+        # `status` of the row is the former name of `state`
+        more = h.runs.summaries.get(row)._asdict() if request.commands is True else {}
+        more |= {"tags": tags[row.jid]} if row.jid in tags else {}
+        jobs.append({**msgspec.to_builtins(row), "state": row.status, **more})
+    return {"jobs": jobs, "next": rows[-1].position if len(rows) == request.limit else None}
+
+
+def _page(h: Handler, request: JobList) -> list[IndexRow]:
+    return h.runs.engine.store.jobs(
         uid=request.uid,
         status=request.status,
         active=request.active,
         before=request.before,
         limit=request.limit,
     )
-    jobs = []
-    async for row in gently(rows):
-        # `status` of the row is the former name of `state`
-        more = h.runs.summaries.get(row)._asdict() if request.commands is True else {}
-        jobs.append({**msgspec.to_builtins(row), "state": row.status, **more})
-    return {"jobs": jobs, "next": rows[-1].position if len(rows) == request.limit else None}
 
 
 async def job_log(h: Handler) -> Any:

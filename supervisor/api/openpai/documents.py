@@ -53,7 +53,7 @@ def row2(job: Job, run: Run) -> dict[str, Any]:
         "totalTaskNumber": sum(r.tasks for r in run.spec.roles) or 1,
         "totalGpuNumber": sum(r.tasks * r.gpu for r in run.spec.roles),
         "jobPriority": "default",
-        "tags": [],
+        "tags": job.tags,
     }
 
 
@@ -116,7 +116,7 @@ def detail2(job: Job, run: Run, number: int | None, log: str) -> dict[str, Any] 
         "appExitTriggerMessage": None if attempt is None else attempt.reason,
         "appExitTriggerTaskRoleName": None if task is None else task.token.role,
         "appExitTriggerTaskIndex": None if task is None else task.token.index,
-        "tags": [],
+        "tags": job.tags,
     }
     made["taskRoles"] = {
         role: {

@@ -15,6 +15,7 @@ from ....db.events.state import Job, Run
 from ....db.store.contract import IndexRow
 from ....protocol.api.requests import (
     MAX_CONFIG,
+    JobTag,
     RunCancel,
     RunDescription,
     RunSimulation,
@@ -207,11 +208,30 @@ async def execution_type(h: Handler, uid: str, name: str) -> None:
         await h.runs.submit(RunSimulation(req_id=req_id, run=run.spec, force_run=True))
 
 
-def _value(h: Handler) -> str:
+async def tagged(h: Handler, uid: str, name: str, *, adds: bool) -> None:
+    """Add the tag in the body to a job, or remove it. Raises Refusal (NoJobError, NoTagError)."""
+    tag = parse("tag", _given(h) or "")
+    job, _ = found(h, uid, name)
+    if not adds and tag not in job.tags:
+        raise Refusal(
+            "notFound",
+            f"job {name!a} has no tag {tag!a}; it has {', '.join(job.tags) or 'no tags'}",
+            {"pai": "NoTagError"},
+        )
+    change = {"add" if adds else "remove": (tag,)}
+    await h.runs.tag(msgspec.convert({"uid": uid, "computeJid": job.jid, **change}, JobTag))
+
+
+def _given(h: Handler) -> str | None:
+    """Return `value` in the body; None if there is none."""
     try:
-        value = msgspec.json.decode(h.raw_body, type=dict[str, str]).get("value", "").upper()
+        return msgspec.json.decode(h.raw_body, type=dict[str, str]).get("value")
     except msgspec.MsgspecError:
-        value = ""
+        return None
+
+
+def _value(h: Handler) -> str:
+    value = (_given(h) or "").upper()
     if value not in ("START", "STOP"):
         raise Refusal("badRequest", 'the body must be {"value": "START"} or {"value": "STOP"}')
     return value

@@ -43,6 +43,8 @@ ROUTES = (
     _Route(f"{_JOB2}/attempts/{{attempt}}", version2.attempt, "read", _OWN, ("GET",)),
     _Route(f"{_JOB2}/config", version2.config, "read", _OWN, ("GET",)),
     _Route(f"{_JOB2}/executionType", version2.execution_type, "control", _OWN, ("PUT",)),
+    _Route(f"{_JOB2}/tag", version2.add_tag, "control", _OWN, ("PUT",)),
+    _Route(f"{_JOB2}/tag", version2.remove_tag, "control", _OWN, ("DELETE",)),
     _Route(f"{_JOB2}/events", version2.events, "read", _OWN, ("GET",)),
     _Route(_TASK, version2.task_attempts, "read", _OWN, ("GET",)),
     _Route(f"{_TASK}/0/logs", version2.logs, "read", _OWN, ("GET",)),

@@ -89,7 +89,9 @@ def _number(h: Handler, name: str, default: int, most: int) -> int:
 
 
 def _filter(h: Handler) -> Callable[[dict[str, Any]], bool]:
-    """Return the condition of `vc`, `state`, `jobPriority` and `keyword`."""
+    """Return the condition of `vc`, `state`, `jobPriority`, `keyword`, and of tags: a job has one of
+    `tagsContain` and none of `tagsNotContain`.
+    """
     wanted = {
         key: frozenset(text.split(","))
         for name, key in (
@@ -100,11 +102,15 @@ def _filter(h: Handler) -> Callable[[dict[str, Any]], bool]:
         if (text := h.argument(name))
     }
     word = h.argument("keyword") or ""
-    tagged = bool(h.argument("tagsContain"))  # no job has a tag
+    tags, others = (
+        frozenset(text.split(",")) if (text := h.argument(name)) else frozenset[str]()
+        for name in ("tagsContain", "tagsNotContain")
+    )
 
     def chosen(row: dict[str, Any]) -> bool:
         return (
-            not tagged
+            (not tags or not tags.isdisjoint(row["tags"]))
+            and others.isdisjoint(row["tags"])
             and all(row[key] in values for key, values in wanted.items())
             and (not word or any(word in row[k] for k in ("name", "username", "virtualCluster")))
         )
@@ -153,6 +159,18 @@ async def execution_type(h: Handler) -> Any:
     await jobs.execution_type(h, h.part("uid"), h.part("job"))
     message = f"Execute job {h.part('job')} for user {h.part('uid')} successfully."
     h.reply(202, {"status": 202, "message": message})
+
+
+async def add_tag(h: Handler) -> Any:
+    await jobs.tagged(h, h.part("uid"), h.part("job"), adds=True)
+    message = f"Add tag for job {h.part('job')} for user {h.part('uid')} successfully."
+    h.reply(200, {"status": 200, "message": message})
+
+
+async def remove_tag(h: Handler) -> Any:
+    await jobs.tagged(h, h.part("uid"), h.part("job"), adds=False)
+    message = f"Delete tag from job {h.part('job')} for user {h.part('uid')} successfully."
+    h.reply(200, {"status": 200, "message": message})
 
 
 async def events(h: Handler) -> Any:

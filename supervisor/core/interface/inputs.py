@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from ....drivers.contracts import FoundState
-from ....protocol.api.requests import RunCancel, RunRelease, RunSimulation
+from ....protocol.api.requests import JobTag, RunCancel, RunRelease, RunSimulation
 from ....protocol.errors import Refusal
 from ....protocol.ids import AgentKey
 from ....protocol.wire.messages import Alive, RunStatusUpdate, Snapshot, ToSupervisor
@@ -54,6 +54,13 @@ class ReleaseHold(msgspec.Struct, frozen=True):
 
     handle: int
     request: RunRelease
+
+
+class ChangeTags(msgspec.Struct, frozen=True):
+    """A user adds tags to a job or removes them."""
+
+    handle: int
+    request: JobTag
 
 
 class RequireAgent(msgspec.Struct, frozen=True):
@@ -193,6 +200,7 @@ Input = (
     Submit
     | Cancel
     | ReleaseHold
+    | ChangeTags
     | RequireAgent
     | AgentStopRequested
     | Purge
@@ -232,6 +240,8 @@ def jids(input_: Input) -> tuple[str, ...]:
             )
         case Cancel(request=request) | ReleaseHold(request=request):
             return (request.compute_jid,)
+        case ChangeTags(request=tagging):
+            return (tagging.compute_jid,)
         case TimerFired(timer=FollowerCheck(jid)):
             return (jid,)
         case Purge(jid=jid):
@@ -249,7 +259,15 @@ def agent_key(input_: Input) -> AgentKey | None:
     match input_:
         case TimerFired(timer=timer):
             return timer.key if isinstance(timer, AgentTimer) else None
-        case Submit() | Cancel() | ReleaseHold() | Purge() | HostChanged() | Restarted():
+        case (
+            Submit()
+            | Cancel()
+            | ReleaseHold()
+            | ChangeTags()
+            | Purge()
+            | HostChanged()
+            | Restarted()
+        ):
             return None
         case _:
             return input_.key
@@ -264,8 +282,15 @@ def cause(input_: Input) -> Cause:
 
 def refusal_handle(input_: Input) -> int | None:
     """Return the handle of the caller that gets the refusal if this input fails."""
-    return (
-        input_.handle
-        if isinstance(input_, Submit | Cancel | ReleaseHold | RequireAgent | AgentStopRequested)
-        else None
-    )
+    match input_:
+        case (
+            Submit()
+            | Cancel()
+            | ReleaseHold()
+            | ChangeTags()
+            | RequireAgent()
+            | AgentStopRequested()
+        ):
+            return input_.handle
+        case _:
+            return None

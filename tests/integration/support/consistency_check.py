@@ -178,7 +178,7 @@ def _runs(root: Path) -> dict[tuple[str, int], list[dict[str, Any]]]:
     """Return events by run, in the order in which the runs were requested."""
     out: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for e in events(root):
-        if e["stream"].startswith("job/") and e["type"] != "JobFolded":
+        if e["stream"].startswith("job/") and e["type"] not in ("JobFolded", "TagsChanged"):
             serial = e["event"].get("serial") or int(e["event"]["token"][1])
             out.setdefault((e["stream"].removeprefix("job/"), serial), []).append(e)
     return out

@@ -96,3 +96,19 @@ def test_a_reader_stays_with_the_attempt_and_the_task_of_its_first_bytes(
             attempt=2,
         )
         assert got + b"".join(p.data for p in parts) == b"of attempt 1"
+
+
+def test_both_clients_tag_jobs_and_filter_by_tags(fake: Fake, jid: str) -> None:
+    async def talk() -> None:
+        async with AsyncClient.from_root(fake.root) as client:
+            assert await client.tag(jid, add=["b"], remove=["a"]) == ["b"]
+            assert [r["jid"] for r in (await client.jobs(tags=["b"])).jobs] == [jid]
+
+    with Client.from_root(fake.root) as client:
+        assert client.tag(jid, add=["a"]) == ["a"]
+        asyncio.run(talk())
+        assert client.tag(jid) == ["b"]
+        assert client.jobs(tags=["a"]).jobs == []
+        with pytest.raises(ClientError) as e:
+            client.tag(jid, add=["a,b"])
+        assert e.value.code == "badRequest" and "letters" in e.value.sentence

@@ -484,3 +484,18 @@ def test_another_unix_user_is_told_who_may(
         assert told.code == 125
         assert f"only unix user {owner} can enter task" in told.err
         assert how in told.err
+
+
+# ---- tags
+
+
+def test_tags_are_shown_added_removed_and_filter_the_list(run: Run, jid: str) -> None:
+    assert run("job", "tag", jid).err.strip() == f"{jid}: no tags"
+    assert run("job", "tag", jid, "add", "best", "lr=0.01").err.endswith("tags: best, lr=0.01\n")
+    assert run("job", "tag", jid, "remove", "best", "--json").out.count("lr=0.01") == 1
+    assert jid in run("job", "list", "--tag", "other", "--tag", "lr=0.01").out
+    assert jid not in run("job", "list", "--tag", "best").out
+    refused = run("job", "tag", jid, "add", "a b")
+    assert refused.code != 0 and "letters, digits" in refused.err
+    lacks = run("job", "tag", jid, "add")
+    assert lacks.code == 2 and "requires at least one TAG" in lacks.err

@@ -589,6 +589,12 @@ class FakeSupervisor:
             raise Refused("notFound", f"there is no job {jid}")
         return jid
 
+    def _job_tag(self, body: dict[str, Any]) -> dict[str, Any]:
+        jid = self._find(body)
+        tags = set(self.jobs[jid].get("tags", ())) | set(body["add"])
+        self.jobs[jid]["tags"] = sorted(tags - set(body["remove"]))
+        return {"computeJid": jid, "tags": self.jobs[jid]["tags"]}
+
     def _run_status(self, body: dict[str, Any]) -> dict[str, Any]:
         return self._status(self._find(body))
 
@@ -630,6 +636,8 @@ class FakeSupervisor:
             for r in rows
             if body["uid"] in (None, r["uid"]) and body["status"] in (None, r["status"])
         ]
+        if tags := set(body.get("tags") or ()):
+            rows = [r for r in rows if tags & set(self.jobs[r["jid"]].get("tags", ()))]
         rows = [r for r in rows if body["before"] is None or r["position"] < body["before"]]
         page = rows[: body["limit"]]
         return {"jobs": page, "next": page[-1]["position"] if len(page) == body["limit"] else None}

@@ -11,6 +11,7 @@ from jobscribe.db.events.events import (
     RunPurged,
     RunRequested,
     StopRequested,
+    TagsChanged,
     TaskEnded,
     TaskHeld,
     TaskPlaced,
@@ -149,6 +150,13 @@ def events_of(
             note=words,
         ),
         st.builds(RunPurged, at=times, serial=serial),
+        st.builds(
+            TagsChanged,
+            at=times,
+            by=st.just("EPRSuser"),
+            added=st.just(("a", "b")),
+            removed=st.sampled_from([(), ("a",)]),
+        ),
         st.builds(TaskHeld, at=times, token=task, exit=exits, secs=st.just(60.0)),
         st.builds(
             AttemptDecided,

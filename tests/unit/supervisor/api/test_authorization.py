@@ -485,6 +485,7 @@ OWN = {
     "run-status": {},
     "run-cancel": {"reqId": "request-1"},
     "run-release": {},
+    "job-tag": {"add": ["a"]},
     "job-tasks": {},
     "job-log": {},
     "job-metrics": {},
