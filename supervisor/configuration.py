@@ -6,7 +6,7 @@ from typing import Any
 
 from ..drivers.contracts import AgentDriver, Capacity
 from ..drivers.local_agents import LocalDriver
-from ..drivers.local_gpus import cards
+from ..drivers.local_gpus import cards, names
 from ..protocol.clusters.cluster import Clusters
 from ..protocol.clusters.container_pool import Pool, PoolHost
 from ..protocol.ids import AgentKind
@@ -146,12 +146,14 @@ def local_node(settings: Settings) -> Node:
     """Return this machine as a node for runs with roles."""
     r = settings.resources
     first, last = r.local_ports
+    gpus = cards() if r.local_gpus == ("auto",) else r.local_gpus
     return Node(
         host="localhost",
         address="127.0.0.1",
         cpu=r.local_cpu,
         memory_mb=r.local_memory_mb,
-        gpus=cards() if r.local_gpus == ("auto",) else r.local_gpus,
+        gpus=gpus,
+        gpu_names=_gpu_names(gpus, None),
         first_port=first,
         last_port=last,
     )
@@ -170,6 +172,14 @@ def _pool_place(pool: Pool, host: PoolHost) -> HostCapacity:
     )
 
 
+def _gpu_names(gpus: tuple[str, ...], host: PoolHost | None) -> tuple[str, ...]:
+    """Return the name of each GPU, "" if it is unknown. host: None for this machine."""
+    if host is not None and (host.gpu_type or not host.address.startswith("unix:")):
+        return (host.gpu_type,) * len(gpus)
+    known = names() if gpus else {}
+    return tuple(known.get(gpu, "") for gpu in gpus)
+
+
 def _pool_node(pool: Pool, host: PoolHost) -> Node:
     return Node(
         host=host.name,
@@ -177,6 +187,7 @@ def _pool_node(pool: Pool, host: PoolHost) -> Node:
         cpu=host.cpu,
         memory_mb=host.memory_mb,
         gpus=host.gpus,
+        gpu_names=_gpu_names(host.gpus, host),
         first_port=host.ports[0],
         last_port=host.ports[1],
         subnets=pool.task_subnets,

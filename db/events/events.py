@@ -24,7 +24,7 @@ from ...protocol.ids import AgentKey, OpId, Token
 from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.jobs.roles import After
 from ...protocol.jobs.status import Status
-from .state import AgentRecord, Job, Retrying
+from .state import AgentRecord, Job, PastRun, Retrying
 from .usage_row import UsageRow
 
 
@@ -444,7 +444,9 @@ VERSIONS: dict[str, int] = {"JobFolded": 5, "LogCompacted": 2, "RunRequested": 2
 _HAS_ADDED: dict[str, Callable[[Any], bool]] = {
     "RunRequested": lambda e: _has_later_fields(e.spec),
     "JobFolded": lambda e: (
-        e.job.tags != () or (e.job.run is not None and _has_later_fields(e.job.run.spec))
+        e.job.tags != ()
+        or (e.job.run is not None and _has_later_fields(e.job.run.spec))
+        or any(map(_typed, e.job.history))
     ),
 }
 
@@ -469,12 +471,17 @@ def _without_late_stop(event: dict[str, Any]) -> dict[str, Any]:
 
 def _has_later_fields(spec: RunSpec) -> bool:
     added = (spec.config, spec.registry_login, spec.cloned_from)
-    return any(value is not msgspec.UNSET for value in added)
+    return any(value is not msgspec.UNSET for value in added) or _typed(spec)
+
+
+def _typed(run: RunSpec | PastRun) -> bool:
+    """Return whether a role requests a type of GPUs."""
+    return any(role.gpu_type is not msgspec.UNSET for role in run.roles)
 
 
 def _without_config(event: dict[str, Any]) -> dict[str, Any]:
-    """The newest version added `spec.config`, `spec.registry_login` and `spec.cloned_from`, which
-    are unset by default, and to jobs `tags`, which are empty by default.
+    """The newest version added `spec.config`, `spec.registry_login`, `spec.cloned_from` and `gpuType`
+    of roles, which are unset by default, and to jobs `tags`, which are empty by default.
     """
     return event
 

@@ -66,7 +66,8 @@ class PoolHost(_Part, frozen=True, kw_only=True):
     """One host of the pool. address: `tcp://ip:port`, or `unix:///path` for the daemon of this
     machine. tls: directory with the files cacert, cert and key (.pem).
 
-    cpu, memory_mb, gpus, ports: capacity for tasks in containers of their own. agents_mb:
+    cpu, memory_mb, gpus, ports: capacity for tasks in containers of their own. gpu_type: name of
+    its GPUs; "": as NVIDIA's library names them, if it is this machine. agents_mb:
     additional memory for agents' containers. sequential, parallel: concurrent runs in agents.
     plans: only users with one of these plans use this host; empty: for users with a plan that no
     host lists.
@@ -81,6 +82,7 @@ class PoolHost(_Part, frozen=True, kw_only=True):
     memory_mb: Mib
     agents_mb: Mib | None = None
     gpus: Annotated[tuple[Gpu, ...], Form("a list of GPUs, each once", unique=True)] = ()
+    gpu_type: Annotated[str, msgspec.Meta(max_length=128), Form("the name of its GPUs")] = ""
     ports: Annotated[tuple[int, int], PORTS] = (30_000, 32_767)
     sequential: Runs = 1
     parallel: Runs = 1

@@ -31,6 +31,12 @@ TaskCount = Annotated[int, msgspec.Meta(ge=1, le=MAX_TASKS)]
 Cores = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 Mib = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
 Gpus = Annotated[int, msgspec.Meta(ge=0, le=1_000)]
+#: Words of the names that NVIDIA's library gives to GPUs; types with commas between them: one of them.
+GpuType = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._,+/-]{0,127}\Z"),
+    Form("a type such as A100, or several: V100,A100"),
+]
 Retries = Annotated[int, msgspec.Meta(ge=-1, le=1_000)]
 PortCount = Annotated[int, msgspec.Meta(ge=1, le=256)]
 #: First of consecutive ports; 0: any free ports.
@@ -58,7 +64,8 @@ class TaskRole(_Part, frozen=True, kw_only=True):
 
     cpu, memory_mb, gpu: reserved for each task on its host. image, volumes: of the task's
     container, with drivers that use containers. min_failed: the attempt fails when this many tasks
-    of the role failed. min_succeeded: the attempt succeeds when this many succeeded.
+    of the role failed. min_succeeded: the attempt succeeds when this many succeeded. gpu_type: the
+    tasks run on hosts whose GPUs have this type.
     """
 
     name: Role
@@ -69,6 +76,7 @@ class TaskRole(_Part, frozen=True, kw_only=True):
     memory_mb: Mib = 100
     shm_mb: Mib = 64
     gpu: Gpus = 0
+    gpu_type: GpuType | msgspec.UnsetType = msgspec.UNSET
     ports: Annotated[tuple[Port, ...], msgspec.Meta(max_length=100)] = ()
     image: Image | None = None
     volumes: Annotated[tuple[Arg, ...], msgspec.Meta(max_length=100)] = ()

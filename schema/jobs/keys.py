@@ -20,6 +20,7 @@ from ...protocol.jobs.roles import (
     MAX_ROLES,
     Cores,
     Gpus,
+    GpuType,
     Mib,
     PortBegin,
     PortCount,
@@ -148,6 +149,7 @@ class RoleKeys(_Keys, frozen=True, kw_only=True):
     )
     shm: Annotated[Mib, MEGABYTES, Form(aliases=("shmMB",))] | None = None
     gpu: Annotated[Gpus, Form(aliases=("gpuNumber", "gpus"))] = 0
+    gpu_type: GpuType | None = None
     ports: Annotated[
         dict[
             Annotated[Role, Form(f"a label: {_NAME}")],

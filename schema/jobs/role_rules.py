@@ -2,6 +2,8 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
+from msgspec import UNSET
+
 from ...protocol.ids import EnvName
 from ...protocol.jobs.roles import (
     FIRST_PORT,
@@ -105,6 +107,8 @@ def task_role(name: str, keys: RoleKeys, place: Place, image_of_all: str | None)
         if first_duplicate((*keys.volumes[:n], volume)) == volume:
             path = element(member(place.path, "volumes"), n)
             place.findings.error(path, f"{shown(volume)} occurs twice", "each once")
+    if keys.gpu_type and not keys.gpu:
+        place.error("gpuType", "the tasks of this role have no GPUs", "with `gpu`")
     least = _threshold(keys.min_succeeded, "minSucceeded", tasks, place)
     if least is not None and least < tasks * _FAR_BELOW:
         many = f"{least} of the {tasks} tasks of this role {'has' if least == 1 else 'have'}"
@@ -118,6 +122,7 @@ def task_role(name: str, keys: RoleKeys, place: Place, image_of_all: str | None)
         "command": words(keys.command, place),
         "shm_mb": shm,
         "ports": _ports(keys, place.within("ports")),
+        "gpu_type": keys.gpu_type or UNSET,
         "image": keys.image or image_of_all,
         "min_failed": _threshold(keys.min_failed, "minFailed", tasks, place),
         "min_succeeded": least,

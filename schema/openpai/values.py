@@ -88,6 +88,8 @@ def storages(place: Place, options: Options) -> list[str]:
             volumes += _names(value, path)
         elif key == _PLUGINS:
             volumes += _plugins(place, value, path)
+        elif key == "gpuType":
+            continue
         elif key == "gangAllocation":
             if scalar_or_none(value) == "false":
                 place.findings.warning(
@@ -103,6 +105,16 @@ def storages(place: Place, options: Options) -> list[str]:
             "the path of the data on the hosts",
         )
     return [name for name, _ in volumes]
+
+
+def put_gpu_type(draft: Draft, place: Place, role: str, value: str, gpus: int) -> None:
+    """Set the type of a role's GPUs: of the configuration, else `gpuType` of `extras`."""
+    extras = place.within("extras")
+    origin = "gpuType" if value else member(extras.path, "gpuType")
+    if not value and isinstance(extras.data, dict):
+        value = extras.data.get("gpuType") or ""
+    if value and gpus:
+        draft.put(["roles", role, "gpuType"], value, origin)
 
 
 def scalar_or_none(value: Any) -> str | None:

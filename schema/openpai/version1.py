@@ -13,7 +13,7 @@ from ..structs import Place, convert
 from . import task_script
 from .draft import Draft, LoginSource, Options
 from .task_script import Folders
-from .values import ROLE_NAME, check_folder, job_name, scalar, storages
+from .values import ROLE_NAME, check_folder, job_name, put_gpu_type, scalar, storages
 
 #: Keys of a job description, with their names here.
 WORDS = {
@@ -194,12 +194,8 @@ def _folders(keys: JobKeys, draft: Draft, place: Place, options: Options) -> Fol
 
 def _note_ignored(keys: JobKeys, place: Place) -> None:
     warning = place.findings.warning
-    if keys.gpu_type:
-        warning(
-            "gpuType",
-            f"jobscribe does not choose GPUs by type; the tasks may not get {quoted(keys.gpu_type)}",
-            "a queue or cluster partition with these GPUs",
-        )
+    if keys.gpu_type and not any(role.gpu_number for role in keys.task_roles):
+        warning("gpuType", "no role has GPUs", "`gpuNumber` of a role")
     if keys.kill_all_on_completed_task_number:
         warning(
             "killAllOnCompletedTaskNumber",
@@ -220,6 +216,7 @@ def _roles(keys: JobKeys, draft: Draft, place: Place, folders: Folders, options:
             here.error("name", f"{first[role.name]} has the same name", "a unique name")
             continue
         _role(role, draft, here, before)
+        put_gpu_type(draft, place, role.name, keys.gpu_type, role.gpu_number)
         if options.containers:
             draft.put(["roles", role.name, "image"], keys.image, "image")
             draft.put(["roles", role.name, "volumes"], volumes, "extras")

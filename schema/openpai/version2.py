@@ -13,7 +13,7 @@ from . import task_script
 from .draft import Draft, LocalPath, LoginSource, Options
 from .task_script import Folders
 from .templates import Templates
-from .values import check_folder, storages
+from .values import check_folder, put_gpu_type, storages
 from .version2_keys import (
     SECRET_FORM,
     AuthKeys,
@@ -223,6 +223,7 @@ class _Roles:
             ),
         ):
             self._draft.put([*top, key], value, path)
+        put_gpu_type(self._draft, self._place, name, "", each.gpu)
         image = self._prerequisite(role.docker_image, "dockerimage", "dockerImage", here)
         if self._options.containers and image is not None:
             self._draft.put([*top, "image"], _first(image[0]), member(image[1], "uri"))

@@ -88,6 +88,12 @@ def check(
     _check_limits(
         request, sum(r.tasks for r in spec.roles) or tasks_of(request), cluster, partition, problems
     )
+    for role in spec.roles:
+        if role.gpu_type:
+            problems.refused(
+                f"role {role.name!r}: `gpuType`: Slurm chooses the hosts of cluster {cluster.name!r}; leave it out, "
+                "and name a partition or `constraint` of `batch` with these GPUs"
+            )
     if spec.debug_secs is not None:
         problems.refused(
             f"`debug`: cluster {cluster.name!r} cannot hold failed tasks, because Slurm frees their resources when they "

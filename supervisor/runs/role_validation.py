@@ -47,6 +47,8 @@ def check_roles(
                 f"it cannot have {' and '.join(fields)}: {driver} runs tasks without containers; "
                 "leave this out, or choose a driver with containers (docker)",
             )
+        if role.gpu_type and not role.gpu:
+            _refuse(role, "it has a `gpuType` but no GPUs; give `gpu`, or leave `gpuType` out")
     _check_totals(spec)
     for variable in spec.env:
         _check_pai(variable, set(task_environment.GIVEN), "a run with roles")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Sequence
 import msgspec
 
 from ....protocol.jobs.roles import TaskRole
-from . import subnets
+from . import gpu_types, subnets
 
 #: Indexes of amounts: cores, MiB, GPUs, ports with any number.
 CPU, MEMORY, GPU, PORT = range(4)
@@ -23,7 +23,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """One host of a driver and its resources for runs. address: other tasks connect to it.
 
     subnets: gangs get a network on one host, with addresses of this range. plans: only runs of
-    users with these plans are placed here; empty: users without a dedicated node.
+    users with these plans are placed here; empty: users without a dedicated node. gpu_names: of
+    each GPU, "" if unknown.
     """
 
     host: str
@@ -31,6 +32,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     cpu: int
     memory_mb: int
     gpus: tuple[str, ...] = ()
+    gpu_names: tuple[str, ...] = ()
     first_port: int = 30_000
     last_port: int = 32_767
     subnets: str | None = None
@@ -46,12 +48,15 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoleDemand(msgspec.Struct, frozen=True):
-    """Demand of each task of a role. fixed: required port numbers, ascending."""
+    """Demand of each task of a role. fixed: required port numbers, ascending. gpu_type: of the
+    host; "": any.
+    """
 
     role: str
     tasks: int
     amounts: tuple[int, int, int, int]
     fixed: tuple[int, ...] = ()
+    gpu_type: str = ""
 
 
 class FreeCapacity(msgspec.Struct):
@@ -72,6 +77,9 @@ class FreeCapacity(msgspec.Struct):
         return FreeCapacity(
             self.node, self.free.copy(), self.held, self.avoided, self.fixed, self.full
         )
+
+    def has_type(self, demand: RoleDemand) -> bool:
+        return gpu_types.has_type(self.node.gpu_names, demand.gpu_type)
 
     def has(self, port: int) -> bool:
         return port not in self.held and port not in self.avoided and port not in self.fixed
@@ -100,7 +108,8 @@ def demands_of(roles: Sequence[TaskRole]) -> tuple[RoleDemand, ...]:
         ports = r.all_ports()
         fixed = sorted(n for p in ports if p.begin for n in range(p.begin, p.begin + p.count))
         dynamic = sum(p.count for p in ports if not p.begin)
-        out.append(RoleDemand(r.name, r.tasks, (r.cpu, r.memory_mb, r.gpu, dynamic), tuple(fixed)))
+        amounts = (r.cpu, r.memory_mb, r.gpu, dynamic)
+        out.append(RoleDemand(r.name, r.tasks, amounts, tuple(fixed), r.gpu_type or ""))
     return tuple(out)
 
 
@@ -115,8 +124,7 @@ def total(demands: Sequence[RoleDemand], resource: int) -> int:
 
 def without_ports(demands: Sequence[RoleDemand]) -> tuple[RoleDemand, ...]:
     return tuple(
-        RoleDemand(n.role, n.tasks, (n.amounts[CPU], n.amounts[MEMORY], n.amounts[GPU], 0))
-        for n in demands
+        msgspec.structs.replace(n, amounts=(*n.amounts[:PORT], 0), fixed=()) for n in demands
     )
 
 
@@ -177,6 +185,8 @@ def first_unplaced(
 
 def tasks_that_fit(demand: RoleDemand, capacity: FreeCapacity) -> int:
     """Return how many tasks of this demand fit on the node."""
+    if demand.gpu_type and not capacity.has_type(demand):
+        return 0
     most = demand.tasks
     for amount, free in zip(demand.amounts, capacity.free, strict=True):
         if amount:
@@ -319,12 +329,12 @@ class _Search(msgspec.Struct):
             return chosen
         # tasks of a role are alike: node indexes only grow within a role
         first = chosen[-1] if n and self.tasks[n - 1] is self.tasks[n] else 0
-        tried: set[tuple[int, ...]] = set()
+        tried: set[tuple[object, ...]] = set()
         for at in range(first, len(capacities)):
             self.steps -= 1
             if self.steps < 0:
                 return None
-            seen = tuple(capacities[at].free)
+            seen = (*capacities[at].free, capacities[at].node.gpu_names)
             if (self.alike and seen in tried) or not tasks_that_fit(self.tasks[n], capacities[at]):
                 continue
             tried.add(seen)

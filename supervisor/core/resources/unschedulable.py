@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from ....protocol.jobs.roles import FIRST_PORT, LAST_PORT, TaskRole
-from . import bin_packing, host_selection, subnets
+from . import bin_packing, gpu_types, host_selection, subnets
 from .bin_packing import CPU, GPU, MEMORY, PORT, FreeCapacity, Node, RoleDemand, UnplacedTask
 
 #: Hosts named in a sentence before the number of further ones.
@@ -39,6 +39,8 @@ def shortage(
     demands: Sequence[RoleDemand], capacities: Sequence[FreeCapacity]
 ) -> UnschedulableReason:
     """Return why the first waiting gang does not fit now."""
+    if (lack := _type_lacks(demands, capacities)) is not None:
+        return UnschedulableReason("insufficient", 0, lack)
     short = [
         resource
         for resource in (CPU, MEMORY, GPU)
@@ -81,6 +83,8 @@ def too_much(
     demands, capacities = bin_packing.demands_of(roles), bin_packing.idle_capacities(nodes)
     if bin_packing.pack_onto(demands, capacities, range(len(nodes))) is not None:
         return None
+    if lack := _type_lacks(demands, capacities):
+        return lack
     for demand in demands:
         if one := _task_too_large(demand, capacities):
             return one
@@ -101,6 +105,26 @@ def too_much(
         if stuck is None
         else f"if nothing else ran, {_fragmented_text(stuck, _tasks(demands))}"
     )
+
+
+def _type_lacks(demands: Sequence[RoleDemand], capacities: Sequence[FreeCapacity]) -> str | None:
+    """Return the sentence if no host has the GPUs of a requested type, or too few are free there."""
+    for demand in demands:
+        if not demand.gpu_type:
+            continue
+        role, there = (
+            f"role {demand.role} asks for GPUs of the type {demand.gpu_type!r}",
+            [s for s in capacities if s.has_type(demand)],
+        )
+        if not there:
+            known = gpu_types.described([(s.node.host, s.node.gpu_names) for s in capacities])
+            return f"{role}, which no host has; {known}"
+        if bin_packing.first_unplaced([demand], there) is not None:
+            n = demand.amounts[GPU]
+            return (
+                f"{role} ({demand.tasks} x {n}): {_free(there, GPU)}; other hosts have other types"
+            )
+    return None
 
 
 def no_host(plan: str | None) -> str:

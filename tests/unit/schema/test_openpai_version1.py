@@ -5,6 +5,7 @@ the documented rules for completion and retries.
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from jobscribe.protocol.api.requests import RunSpec
@@ -252,7 +253,6 @@ def test_all_problems_are_reported_at_once_with_their_lines() -> None:
 @pytest.mark.parametrize(
     ("change", "path", "problem"),
     [
-        ({"gpuType": "K80"}, "gpuType", 'may not get "K80"'),
         ({"killAllOnCompletedTaskNumber": 1}, "killAllOnCompletedTaskNumber", "obsolete"),
         ({"dataDir": "hdfs://h/x"}, "dataDir", "neither reads nor mounts"),
         ({"outputDir": "hdfs://h/x"}, "outputDir", "neither reads nor mounts"),
@@ -266,6 +266,22 @@ def test_what_has_no_effect_is_a_warning(change: object, path: str, problem: str
     assert isinstance(change, dict)
     ((where, what),) = warned({**JOB, **change})
     assert (where, problem in what) == (path, True)
+
+
+def test_a_gpu_type_is_that_of_the_roles_with_gpus() -> None:
+    roles = [{**ROLE, "gpuNumber": 1}, {**ROLE, "name": "cpu", "gpuNumber": 0}]
+    for more in ({"gpuType": "K80"}, {"extras": {"gpuType": "K80"}}):
+        job = {**JOB, "taskRoles": roles, **more}
+        assert [r.gpu_type for r in spec(job).roles] == ["K80", msgspec.UNSET]
+        assert warned(job) == []
+    ((path, problem),) = warned({**with_role(gpuNumber=0), "gpuType": "K80"})
+    assert (path, problem) == ("gpuType", "no role has GPUs")
+    for path, more in (
+        ("gpuType", {"gpuType": "K80; rm"}),
+        ("extras.gpuType", {"extras": {"gpuType": ["K80"]}}),
+    ):
+        (problem_,) = problems({**with_role(gpuNumber=1), **more})
+        assert problem_.path == path
 
 
 def test_warnings_speak_of_the_keys_of_the_configuration() -> None:

@@ -107,6 +107,7 @@ def test_every_key_is_converted() -> None:
         "defaults": {"virtualCluster": "physics", "deployment": "prod"},
         "extras": {
             "gangAllocation": True,
+            "gpuType": "A100",
             "com.microsoft.pai.runtimeplugin": [
                 {"plugin": "teamwise_storage", "parameters": {"storageConfigNames": ["nfs"]}}
             ],
@@ -118,6 +119,7 @@ def test_every_key_is_converted() -> None:
     assert run.retry is not None
     assert run.retry.count == 2
     assert (role.tasks, role.cpu, role.memory_mb, role.shm_mb, role.gpu) == (4, 2, 300, 100, 1)
+    assert role.gpu_type == "A100"
     assert [(p.label, p.count) for p in role.ports] == [("a", 2)]
     assert (role.min_failed, role.min_succeeded, role.volumes) == (None, 4, ("nfs",))
     before, _, after = role.command[2].partition("set -o errexit\n")

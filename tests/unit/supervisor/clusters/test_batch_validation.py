@@ -4,6 +4,7 @@ partition is refused with the names and numbers.
 
 import os
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import settings as how
@@ -407,6 +408,12 @@ def role(name: str, tasks: int, cpu: int = 1, memory_mb: int = 100, gpu: int = 0
     return TaskRole(
         name=name, tasks=tasks, cpu=cpu, memory_mb=memory_mb, gpu=gpu, command=("true",)
     )
+
+
+def test_a_type_of_gpus_is_refused_with_the_way_to_choose_them_on_a_cluster() -> None:
+    typed = msgspec.structs.replace(role("w", 1, gpu=1), gpu_type="A100")
+    code, sentence = refused(BatchRequest(partition="gpu"), roles=(typed,))
+    assert code == "batchRefused" and "`constraint` of `batch`" in sentence
 
 
 def test_tasks_of_all_roles_are_one_allocation_with_their_sum() -> None:
