@@ -5,7 +5,7 @@ from typing import Any
 
 from ...protocol.fields import InvalidForm
 from ...protocol.redaction import Redactor, is_secret
-from ..fields import element, member, quoted, shown
+from ..fields import Findings, element, member, quoted, shown
 from ..structs import Place
 from .draft import Draft, LocalPath, Options
 from .task_script import code_name, folder_problem, is_local
@@ -105,6 +105,15 @@ def storages(place: Place, options: Options) -> list[str]:
             "the path of the data on the hosts",
         )
     return [name for name, _ in volumes]
+
+
+def note_image(findings: Findings, path: str, image: str) -> None:
+    """Warn that the user chose to run the tasks without this image."""
+    findings.warning(
+        path,
+        f"the commands run without {quoted(image)}, with the programs of the hosts",
+        "a driver with containers",
+    )
 
 
 def put_gpu_type(draft: Draft, place: Place, role: str, value: str, gpus: int) -> None:

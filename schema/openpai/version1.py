@@ -13,7 +13,7 @@ from ..structs import Place, convert
 from . import task_script
 from .draft import Draft, LoginSource, Options
 from .task_script import Folders
-from .values import ROLE_NAME, check_folder, job_name, put_gpu_type, scalar, storages
+from .values import ROLE_NAME, check_folder, job_name, note_image, put_gpu_type, scalar, storages
 
 #: Keys of a job description, with their names here.
 WORDS = {
@@ -209,6 +209,8 @@ def _roles(keys: JobKeys, draft: Draft, place: Place, folders: Folders, options:
     volumes = storages(place.within("extras"), options)
     before = task_script.lines(folders)
     first: dict[str, str] = {}
+    if not options.containers and keys.image:
+        note_image(place.findings, "image", keys.image)
     for role, here in zip(keys.task_roles, place.each("taskRoles"), strict=False):
         if not role.name:
             continue

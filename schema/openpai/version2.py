@@ -13,7 +13,7 @@ from . import task_script
 from .draft import Draft, LocalPath, LoginSource, Options
 from .task_script import Folders
 from .templates import Templates
-from .values import check_folder, put_gpu_type, storages
+from .values import check_folder, note_image, put_gpu_type, storages
 from .version2_keys import (
     SECRET_FORM,
     AuthKeys,
@@ -228,6 +228,8 @@ class _Roles:
         if self._options.containers and image is not None:
             self._draft.put([*top, "image"], _first(image[0]), member(image[1], "uri"))
             self._draft.put([*top, "volumes"], self._volumes, "extras")
+        elif image is not None:
+            note_image(self._findings, member(here.path, "dockerImage"), _first(image[0]))
         if options.infiniband:
             self._findings.warning(
                 member(member(here.path, "extraContainerOptions"), "infiniband"),

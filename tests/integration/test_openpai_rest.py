@@ -107,10 +107,21 @@ def pai(site: SupervisorProcess) -> PaiClient:
 def test_a_job_is_submitted_polled_read_stopped_started_and_deleted(
     site: SupervisorProcess, pai: PaiClient
 ) -> None:
-    jobs = f"/api/v1/user/{USER}/jobs"
+    jobs, bare = f"/api/v1/user/{USER}/jobs", "?noImage=true"
     assert pai.ask("GET", jobs) == (200, [])
-    code, said = pai.ask("POST", jobs, JOB)
-    assert (code, said) == (202, {"message": "update job count-to-three successfully"}), said
+    # no part of a configuration is dropped unless the user says so, and the answer names it
+    before = _head(site)
+    for query in ("", "?noImage=false"):
+        code, said = pai.ask("POST", jobs + query, JOB)
+        assert (code, said["code"]) == (400, "InvalidParametersError"), said
+        assert '"python:3.11", and this site runs tasks without containers' in said["message"]
+        assert "?noImage=true" in said["message"]
+    assert pai.ask("POST", f"{jobs}?noImage=yes", JOB)[0] == 400
+    assert _head(site) == before
+    code, said = pai.ask("POST", jobs + bare, JOB)
+    assert (code, said["message"]) == (202, "update job count-to-three successfully"), said
+    (warning,) = said["warnings"]
+    assert warning.startswith('image: the commands run without "python:3.11"')
     until(lambda: pai.state("count-to-three") == "SUCCEEDED", "it succeeds")
 
     ((row,)) = pai.ask("GET", jobs)[1]
@@ -144,10 +155,10 @@ def test_a_job_is_submitted_polled_read_stopped_started_and_deleted(
 
     # the name is taken, also for a PUT
     for method, path in (("POST", jobs), ("PUT", f"{jobs}/count-to-three")):
-        code, said = pai.ask(method, path, JOB)
+        code, said = pai.ask(method, path + bare, JOB)
         assert (code, said["code"]) == (409, "ConflictJobError"), said
 
-    assert pai.ask("PUT", f"{jobs}/endless", LONG)[0] == 202
+    assert pai.ask("PUT", f"{jobs}/endless{bare}", LONG)[0] == 202
     until(lambda: pai.state("endless") == "RUNNING", "it runs")
     switch = f"{jobs}/endless/executionType"
     assert pai.ask("PUT", switch, '{"value": "STOP"}')[0] == 202
@@ -165,12 +176,12 @@ def test_a_job_is_submitted_polled_read_stopped_started_and_deleted(
     assert pai.job("endless")[1]["code"] == "NoJobError"
     assert [r["name"] for r in pai.ask("GET", "/api/v1/jobs")[1]] == ["count-to-three"]
     # the name is free again
-    assert pai.ask("POST", jobs, LONG)[0] == 202
+    assert pai.ask("POST", jobs + bare, LONG)[0] == 202
     assert pai.ask("DELETE", f"{jobs}/endless")[0] == 202
 
 
 def test_version_2_tells_of_failures_and_filters_lists(pai: PaiClient) -> None:
-    code, said = pai.ask("POST", "/api/v2/jobs", V2)
+    code, said = pai.ask("POST", "/api/v2/jobs?noImage=true", V2)
     assert code == 202 and said["message"] == f"Update job second for user {USER} successfully."
     job = f"/api/v2/jobs/{USER}~second"
     until(lambda: pai.ask("GET", job)[1]["jobStatus"]["state"] == "FAILED", "it fails")
@@ -292,7 +303,7 @@ def test_the_job_of_another_user_is_not_found_by_its_id(
     site: SupervisorProcess, pai: PaiClient
 ) -> None:
     other = PaiClient(site, OTHER)
-    code, said = other.ask("POST", f"/api/v1/user/{OTHER}/jobs", LONG)
+    code, said = other.ask("POST", f"/api/v1/user/{OTHER}/jobs?noImage=true", LONG)
     assert code == 202, said
     ((row,),) = (site.post("job-list", uid=OTHER)["jobs"],)
     unknown = pai.job("PaiUser2-00000000-command")

@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import yaml
@@ -24,9 +24,10 @@ from ....protocol.api.requests import (
 from ....protocol.errors import Refusal
 from ....protocol.ids import parse, split_jid
 from ....protocol.jobs.registry_login import RegistryLogin
+from ....protocol.jobs.roles import TaskRole
 from ....protocol.jobs.status import PURGED
 from ....protocol.redaction import is_secret
-from ....schema.fields import InvalidDocument
+from ....schema.fields import InvalidDocument, quoted
 from ....schema.jobs.auth_file import login
 from ....schema.jobs.description import named_simulation
 from ....schema.openpai.conversion import Converted, convert_configuration, version_of
@@ -88,9 +89,20 @@ def _folded(h: Handler, row: IndexRow) -> tuple[Job, Run] | None:
     return None if job.run is None else (job, job.run)
 
 
-async def submitted(h: Handler, uid: str, name: str | None = None) -> str:
-    """Submit the configuration in the body. name: the one in the path, which must be its own.
-    Return its name. Raises Refusal.
+class Submitted(NamedTuple):
+    """A submitted job. warnings: sentences about parts of its configuration without effect."""
+
+    name: str
+    warnings: list[str]
+
+    def body(self, **fields: Any) -> dict[str, Any]:
+        """Return the body of the answer with these fields."""
+        return fields | ({"warnings": self.warnings} if self.warnings else {})
+
+
+async def submitted(h: Handler, uid: str, name: str | None = None) -> Submitted:
+    """Submit the configuration in the body. name: the one in the path, which must be its own. Raises
+    Refusal.
     """
     parse("uid", uid)
     raw = h.raw_body
@@ -103,6 +115,7 @@ async def submitted(h: Handler, uid: str, name: str | None = None) -> str:
     if name is not None and name != job.name:
         raise Refusal("badRequest", f"the address names {name!a}, the configuration {job.name!a}")
     _check_queue(h, job.spec.queue or "")
+    _check_images(h, job.spec.roles)
     request = RunDescription(
         req_id=f"rest-{secrets.token_hex(12)}",
         uid=uid,
@@ -111,14 +124,39 @@ async def submitted(h: Handler, uid: str, name: str | None = None) -> str:
     )
     h.log("class=ServerReq api=openpaiSubmit uid={} name={}", uid, job.name)
     await submit(h.runs, request, _kept(raw))
-    return job.name
+    return Submitted(job.name, [f"{w.path}: {w.problem}" for w in converted.warnings])
 
 
 def _options(h: Handler, uid: str) -> Options:
-    """Run the tasks in containers if the site has a driver for them."""
+    """Run the tasks in containers, unless the user chose to run them without their images."""
+    given = h.argument("noImage")
+    if given not in (None, "true", "false"):
+        raise Refusal("badRequest", f"noImage must be true or false; got {ascii(given)[:40]}")
+    if given == "true":
+        return Options(uid, containers=False)
+    return Options(uid, driver=_with_containers(h))
+
+
+def _with_containers(h: Handler) -> str:
+    """Return the site's first driver with containers; "" if there is none."""
     containers = h.runs.engine.policy.containers
-    driver = next((d for d in h.runs.drivers if d in containers), "")
-    return Options(uid, containers=bool(driver), driver=driver)
+    return next((d for d in h.runs.drivers if d in containers), "")
+
+
+def _check_images(h: Handler, roles: Sequence[TaskRole]) -> None:
+    """Refuse images on a site without containers. The same rule as of `job submit`: commands that
+    were written for an image do not run without it unless the user says so.
+    """
+    image = next((r.image for r in roles if r.image), None)
+    if image is not None and not _with_containers(h):
+        raise Refusal(
+            "badRequest",
+            f"the configuration names the image {quoted(image)}, and this site runs tasks without containers",
+            {
+                "advice": "to run its commands without the image, with the programs of the hosts, "
+                "add ?noImage=true to the address"
+            },
+        )
 
 
 def _converted(raw: bytes, uid: str, options: Options) -> Converted:

@@ -5,13 +5,20 @@ from collections.abc import Callable
 from typing import Any
 
 from ..transport.authorization import Subject
-from ..transport.request_handler import Handler, Route
+from ..transport.request_handler import Handler, QueryField, Route
 from . import version1, version2, words
 
 _Route = functools.partial(Route, errors=words.error)
 _OF_USER, _JOB2 = "/api/v1/user/{uid}/jobs", "/api/v2/jobs/{uid}~{job}"
 _JOB, _OWN = f"{_OF_USER}/{{job}}", Subject.PATH
 _TASK = f"{_JOB2}/attempts/{{attempt}}/taskRoles/{{role}}/taskIndex/{{index}}/attempts"
+_IMAGE = (
+    QueryField(
+        "noImage",
+        "run the commands without their images",
+        {"type": "string", "enum": ["true", "false"]},
+    ),
+)
 _ALL = Subject.USERNAMES_OR_ALL
 
 
@@ -29,16 +36,16 @@ ROUTES = (
     _Route("/api/v1/token", version1.token, "any", Subject.NOBODY),
     _Route("/api/v1/jobs", version1.job_list, "read", _ALL, ("GET",)),
     _Route(_OF_USER, version1.user_job_list, "read", _OWN, ("GET",)),
-    _Route(_OF_USER, version1.create, "control", _OWN),
+    _Route(_OF_USER, version1.create, "control", _OWN, query=_IMAGE),
     _Route(_JOB, version1.one, "read", _OWN, ("GET",)),
-    _Route(_JOB, version1.update, "control", _OWN, ("PUT",)),
+    _Route(_JOB, version1.update, "control", _OWN, ("PUT",), query=_IMAGE),
     _Route(_JOB, version1.delete, "control", _OWN, ("DELETE",)),
     _Route(f"{_JOB}/config", version1.config, "read", _OWN, ("GET",)),
     _Route(f"{_JOB}/ssh", version1.ssh, "read", _OWN, ("GET",)),
     _Route(f"{_JOB}/executionType", version1.execution_type, "control", _OWN, ("PUT",)),
     *_clusters("/api/v1"),
     _Route("/api/v2/jobs", version2.job_list, "read", _ALL, ("GET",)),
-    _Route("/api/v2/jobs", version2.create, "control", Subject.NOBODY),
+    _Route("/api/v2/jobs", version2.create, "control", Subject.NOBODY, query=_IMAGE),
     _Route(_JOB2, version2.one, "read", _OWN, ("GET",)),
     _Route(f"{_JOB2}/attempts/{{attempt}}", version2.attempt, "read", _OWN, ("GET",)),
     _Route(f"{_JOB2}/config", version2.config, "read", _OWN, ("GET",)),

@@ -52,7 +52,7 @@ async def update(h: Handler) -> Any:
 
 async def _update(h: Handler, uid: str, name: str | None) -> None:
     done = await jobs.submitted(h, uid, name)
-    h.reply(202, {"message": f"update job {done} successfully"})
+    h.reply(202, done.body(message=f"update job {done.name} successfully"))
 
 
 async def one(h: Handler) -> Any:

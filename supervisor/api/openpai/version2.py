@@ -40,9 +40,9 @@ async def create(h: Handler) -> Any:
     uid = h.principal.uid
     if uid is None:
         raise Refusal("forbidden", "the server secret names no user; use an API token")
-    name = await jobs.submitted(h, uid)
-    message = f"Update job {name} for user {uid} successfully."
-    h.reply(202, {"status": 202, "message": message})
+    done = await jobs.submitted(h, uid)
+    message = f"Update job {done.name} for user {uid} successfully."
+    h.reply(202, done.body(status=202, message=message))
 
 
 async def job_list(h: Handler) -> Any:

@@ -153,7 +153,7 @@ def test_without_containers_there_is_no_image() -> None:
     found = converted(job, containers=False)
     assert found.description.jobs[0].spec.roles[0].image is None
     assert found.description.jobs[0].spec.roles[0].volumes == ()
-    assert [w.path for w in found.warnings] == ["extras.storages[0]"]
+    assert [w.path for w in found.warnings] == ["extras.storages[0]", "image"]
 
 
 TWO = [ROLE, {**ROLE, "name": "main"}]
