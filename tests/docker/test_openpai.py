@@ -1,5 +1,6 @@
 """Configurations of OpenPAI in containers: the example runs in its image, a secret stays in its file,
-and `job simulate` uses the image.
+images are pulled with a user's own credentials, and `job simulate` uses the image. `job files`, `get`
+and `put` reach the run directory.
 """
 
 import json
@@ -7,33 +8,60 @@ import os
 import shutil
 import subprocess
 import sys
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from docker_hosts import BASE, Host, Sites
+from cli_session import types
+from docker_hosts import BASE, Host, Hosts, sites
+from image_registry import Registry
 from supervisor_process import UID, SupervisorProcess, texts_below, until
 
 from jobscribe.cli.submission.job_document import FileOptions, read_document
 from jobscribe.client.sync_client import Client, Job
+from jobscribe.schema.openpai.conversion import version_of
+
+from .test_gangs import pushed
 
 pytestmark = pytest.mark.timeout(300)
 EXAMPLES = Path(__file__).resolve().parents[2] / "etc" / "examples" / "openpai"
 SECRET = "canaryOfOpenPai"
 
 
-def submitted(site: SupervisorProcess, client: Client, path: Path, text: str) -> Job:
+WRONG = "k9TqCanary7Zx2VbNm4LpRw8YsHd3Gf6"
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    made = Registry(tmp_path_factory.mktemp("registry"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def site(pool: Hosts) -> Iterator[SupervisorProcess]:
+    """Supervisor with host a for all tests of this file."""
+    with sites(pool) as made:
+        yield made.make("slots.op_run=12", pool={"hosts": ["a"], "pull": "missing"}).start()
+
+
+def submitted(client: Client, path: Path, text: str) -> Job:
+    path.touch(0o600)
     path.write_text(text)
-    document, problems, _ = read_document(str(path), FileOptions(lambda: UID))
-    assert document is not None, problems
-    ((job,),) = client.submit_description(document.data).values()
+    driver = "docker" if version_of(json.loads(text) if text[0] == "{" else {}) else ""
+    document, problems, _ = read_document(str(path), FileOptions(lambda: UID, driver=driver))
+    assert document is not None and not problems, problems
+    sent = client.submit_description(document.data, credentials=document.credentials)
+    ((job,),) = sent.values()
     assert isinstance(job, Job)
     return job
 
 
 def test_the_example_runs_in_its_image_and_a_secret_stays_in_its_file(
-    docker_sites: Sites, host_a: Host, tmp_path: Path
+    site: SupervisorProcess, host_a: Host, tmp_path: Path
 ) -> None:
-    site = docker_sites.make(pool={"hosts": ["a"]}).start()
     folder = Path(site.root) / "user" / UID
     with Client.from_root(site.root, uid=UID) as client:
         # the user's directory exists after a first run
@@ -52,7 +80,7 @@ def test_the_example_runs_in_its_image_and_a_secret_stays_in_its_file(
             '[\'echo "<% $secrets.pw %>" | wc -c > size; env | grep -c canary > n || true; mv n began; '
             "until [ -e ../../go ]; do sleep 0.05; done']",
         )
-        job = submitted(site, client, tmp_path / "sums.yaml", text)
+        job = submitted(client, tmp_path / "sums.yaml", text)
         run_dir = folder.joinpath("command", *job.jid.split("-")[1:])
         until(lambda: (run_dir / "worker" / "0" / "began").exists(), "the worker began", 60)
         assert (run_dir / "worker" / "0" / "began").read_text() == "0\n"
@@ -62,10 +90,119 @@ def test_the_example_runs_in_its_image_and_a_secret_stays_in_its_file(
         assert SECRET not in host_a.docker("inspect", *containers)
         (run_dir / "go").touch()
         assert job.wait(timeout=60).state == "completed", site.log()[-3000:]
+        _check_files(site, job.jid, run_dir, tmp_path)
     output = (folder / "sums" / "output" / "sum-1").read_text()
     assert output == "200\n"
     kept = [path for path, text in texts_below(Path(site.root)).items() if SECRET.encode() in text]
     assert kept == [folder / "pw"]
+
+
+def _check_files(site: SupervisorProcess, jid: str, run_dir: Path, tmp_path: Path) -> None:
+    """Check that the files of tasks in containers are listed and copied, and that others get there."""
+    assert "worker/0/began" in types(site, "job", "files", jid, "worker/**")[0]
+    types(site, "job", "get", jid, "worker/0/*", "-o", str(tmp_path / "got"))
+    assert (tmp_path / "got" / "worker" / "0" / "began").read_text() == "0\n"
+    (tmp_path / "notes").write_text("by hand\n")
+    assert "in/notes" in types(site, "job", "put", jid, str(tmp_path / "notes"), "--to", "in")[0]
+    assert (run_dir / "in" / "notes").read_text() == "by hand\n"
+    assert (run_dir / "in" / "notes").stat().st_uid == run_dir.stat().st_uid
+
+
+def test_images_are_pulled_with_the_credentials_of_the_job(
+    site: SupervisorProcess, host_a: Host, registry: Registry, tmp_path: Path
+) -> None:
+    """With a real registry and daemon: other users cannot use the image, and the password is
+    nowhere.
+    """
+    pushed(host_a, registry, BASE, "ours:7")
+    image = f"{registry.host}/ours:7"
+    files = {}
+    for name, password in (("good", registry.password), ("bad", WRONG)):
+        files[name] = tmp_path / name
+        files[name].touch(0o600)
+        files[name].write_text(f"{registry.host}\n{registry.user}\n{password}\n")
+    with Client.from_root(site.root, uid=UID) as client:
+
+        def own(name: str, auth: str | None) -> Job:
+            role = {"command": "echo it runs", "memory": 100, "image": image}
+            job: dict[str, Any] = {"name": name, "driver": "docker", "roles": {"main": role}}
+            more = {} if auth is None else {"registryAuth": {"file": str(files[auth])}}
+            return submitted(client, tmp_path / name, json.dumps(job | more))
+
+        version1 = {
+            "jobName": "one",
+            "image": image,
+            "authFile": str(files["good"]),
+            "taskRoles": [{"name": "main", "command": "echo it runs"}],
+        }
+        right = [own("own", "good"), submitted(client, tmp_path / "v1", json.dumps(version1))]
+        rest = _Rest(site)
+        code, said = rest.ask("POST", "/api/v2/jobs", _private(registry, image, "rest"))
+        assert code == 202 and "warnings" not in said, said
+        for job in right:
+            assert job.wait(timeout=100).state == "completed", site.log()[-3000:]
+        until(lambda: rest.state("rest") in ("SUCCEEDED", "FAILED"), "it ends", 100)
+        assert rest.state("rest") == "SUCCEEDED", site.log()[-3000:]
+        kept = rest.ask("GET", f"/api/v2/jobs/{UID}~rest/config")[1]
+        assert image in kept and "******" in kept and registry.password not in kept
+        (private,) = json.loads(host_a.docker("inspect", BASE))[0:1]
+        id_ = private["Id"].removeprefix("sha256:")
+        for job, said in (
+            (own("wrong", "bad"), "credentials that were sent with the job"),
+            (own("missing", None), "registryAuth"),
+        ):
+            over = job.wait(timeout=100)
+            assert (over.state, over.raw["exit"]["fault"]) == ("error", "pullDenied"), over
+            assert said in types(site, "job", "why", job.jid)[0]
+    containers = host_a.docker("ps", "-aq").split()
+    seen = host_a.docker("inspect", *containers) if containers else ""
+    for canary in (registry.password, WRONG):
+        assert canary not in seen + site.log()
+        assert not [p for p, t in texts_below(Path(site.root)).items() if canary.encode() in t]
+    assert image not in host_a.docker("images", "--format", "{{.Repository}}:{{.Tag}}").split()
+    host_a.docker("rmi", f"jobscribe-private:{id_}", code=None)
+
+
+class _Rest:
+    """A client of OpenPAI, with a token of the user."""
+
+    def __init__(self, site: SupervisorProcess) -> None:
+        made = site.post("token-create", uid=UID, name="pai", scopes=["read", "control"])
+        self._url, self._token = site.url, made["secret"]
+
+    def ask(self, method: str, path: str, body: str = "") -> tuple[int, Any]:
+        request = urllib.request.Request(self._url + path, body.encode() or None, method=method)
+        request.add_header("Authorization", f"Bearer {self._token}")
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            text = answer.read().decode()
+            return answer.status, json.loads(text) if text[:1] == "{" else text
+
+    def state(self, name: str) -> str:
+        return str(self.ask("GET", f"/api/v2/jobs/{UID}~{name}")[1]["jobStatus"]["state"])
+
+
+def _private(registry: Registry, image: str, name: str) -> str:
+    """Return a configuration of version 2 with the password of its image as a secret."""
+    auth = {
+        "username": registry.user,
+        "password": "<% $secrets.pw %>",
+        "registryuri": registry.host,
+    }
+    job = {
+        "protocolVersion": 2,
+        "name": name,
+        "type": "job",
+        "secrets": {"pw": registry.password},
+        "prerequisites": [{"name": "i", "type": "dockerimage", "uri": image, "auth": auth}],
+        "taskRoles": {
+            "main": {
+                "dockerImage": "i",
+                "resourcePerInstance": {"cpu": 1, "memoryMB": 100},
+                "commands": ["echo it runs"],
+            }
+        },
+    }
+    return json.dumps(job)
 
 
 @pytest.mark.parametrize(("command", "code", "said"), [("touch x; exit 4", 4, "exit code 4"), ("x=$(tr '\\0' a < /dev/zero)", 137, "out of memory")])  # fmt: skip
