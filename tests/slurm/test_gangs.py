@@ -248,6 +248,41 @@ def test_the_example_of_the_page_about_roles_and_what_people_type_about_it(
     ), "not known is not 0"
 
 
+def test_a_configuration_of_openpai_runs_and_its_files_come_and_go(
+    observed: SlurmSupervisor, tmp_path: Path
+) -> None:
+    command = "echo $PAI_JOB_NAME $PAI_TASK_INDEX > who"
+    roles = [{"name": "a", "taskNumber": 2, "memoryMB": 100, "command": command}]
+    config = {"jobName": "on-slurm", "image": "python:3.11", "taskRoles": roles}
+    file = tmp_path / "job.json"
+    file.write_text(json.dumps(config))
+    submit = ("job", "submit", "--uid", ALICE, "-f", str(file), "--driver", "sbatch")
+    refused = observed.types(*submit, code=125)
+    assert "--no-image" in "".join(refused)
+    out, err = observed.types(*submit, "--no-image")
+    assert 'run without "python:3.11"' in err, err
+    jid, as_alice = out.split()[-1], ("--uid", ALICE)
+    observed.types("job", "wait", *as_alice, jid)
+    assert "a/1/who" in observed.types("job", "files", *as_alice, jid, "a/*/who")[0]
+    got = tmp_path / "got"
+    observed.types("job", "get", *as_alice, jid, "a/*/who", "-o", str(got))
+    whos = [(got / "a" / str(n) / "who").read_text() for n in range(2)]
+    assert whos == ["on-slurm 0\n", "on-slurm 1\n"]
+    (tmp_path / "notes").write_text("by hand\n")
+    put = ("job", "put", *as_alice, jid, str(tmp_path / "notes"), "--to", "in")
+    assert "in/notes" in observed.types(*put)[0]
+    there = Path(observed.site.post("run-status", uid=ALICE, computeJid=jid)["batch"]["runDir"])
+    assert (there / "in" / "notes").read_text() == "by hand\n"
+    assert (there / "in" / "notes").stat().st_uid == there.stat().st_uid
+    # a type of GPUs is the business of Slurm
+    file.write_text(
+        json.dumps({**config, "jobName": "typed", "gpuType": "A100"}).replace(
+            '"taskNumber"', '"gpuNumber": 1, "taskNumber"'
+        )
+    )
+    assert "`constraint` of `batch`" in observed.types(*submit, "--no-image", code=125)[1]
+
+
 def test_a_shell_where_it_makes_sense_and_a_sentence_where_it_does_not(
     observed: SlurmSupervisor,
 ) -> None:
