@@ -36,3 +36,15 @@ def test_every_key_has_its_effect_explained(heading: str, structs: tuple[type, .
     keys = {key for struct in structs for key in field_names(struct)}
     # the deployment of `defaults` is explained with `deployments`
     assert keys - named <= {"deployment"}
+
+
+def test_each_test_that_the_page_names_exists() -> None:
+    tests = Path(__file__).resolve().parents[2]
+    named = re.findall(r"`([a-z_/]+/test_\w+\.py)::(test_\w+)`", TEXT)
+    assert len(named) > 25
+    missing = [
+        f"{file}::{name}"
+        for file, name in named
+        if f"def {name}(" not in (tests / file).read_text()
+    ]
+    assert missing == []
