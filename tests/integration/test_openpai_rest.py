@@ -292,6 +292,15 @@ def test_errors_have_the_documented_codes(
     assert _head(site) == before  # nothing is stored
 
 
+def test_a_type_of_gpus_that_no_host_has_is_refused(pai: PaiClient) -> None:
+    job = JOB.replace('"gpuNumber": 0', '"gpuNumber": 1').replace(
+        '"image"', '"gpuType": "K80", "image"'
+    )
+    code, said = pai.ask("POST", f"/api/v1/user/{USER}/jobs?noImage=true", job)
+    assert (code, said["code"]) == (400, "InvalidParametersError"), said
+    assert "GPUs of the type 'K80', which no host has; no host has GPUs" in said["message"]
+
+
 def test_a_virtual_cluster_is_a_queue(pai: PaiClient) -> None:
     ((name, cluster),) = pai.ask("GET", "/api/v1/virtual-clusters")[1].items()
     assert name == "default" and cluster["capacity"] == 100.0
