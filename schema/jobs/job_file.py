@@ -210,6 +210,7 @@ def _role(role: TaskRole) -> dict[str, Any]:
         "memory": role.memory_mb,
         "shm": role.shm_mb,
         "gpu": role.gpu or None,
+        "gpuType": role.gpu_type or None,
         "ports": {p.label: _port(p) for p in role.ports} or None,
         "image": role.image,
         "volumes": list(role.volumes) or None,

@@ -11,6 +11,7 @@ from jobscribe.cli.submission.job_text import job_text
 from jobscribe.protocol.api.requests import RunSpec
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.jobs.registry_login import LoginRef
+from jobscribe.protocol.jobs.roles import TaskRole
 from jobscribe.schema.fields import InvalidDocument
 from jobscribe.schema.jobs.description import Description, build_runs, parse_description
 from jobscribe.schema.jobs.job_file import LOGIN, changed, define, parse_definition
@@ -37,7 +38,7 @@ FULL = {
     "roles": {
         "a": {
             "tasks": 3, "command": "echo $A\nexit 3\n", "cpu": 2, "memory": "2GB", "shm": 70,
-            "gpu": 1, "ports": {"x": 2, "y": {"begin": 5000, "count": 2}}, "image": "i:1",
+            "gpu": 1, "gpuType": "A100", "ports": {"x": 2, "y": {"begin": 5000, "count": 2}}, "image": "i:1",
             "volumes": ["v"], "minFailed": None, "minSucceeded": 3, "env": {"B": "2"},
         },
         "b": {"command": ["true", "x y"]},
@@ -88,6 +89,9 @@ def test_every_field_of_a_run_is_defined_or_left_out_on_purpose() -> None:
         "compute_job_hash", "at_once", "active_plan", "config", "registry_login", "cloned_from",
     }  # fmt: skip
     assert set(RunSpec.__struct_fields__) == defined | left_out
+    role, default = runs(FULL)[0].roles[0], TaskRole(name="", command=())
+    of_role = TaskRole.__struct_fields__
+    assert [f for f in of_role if getattr(role, f) == getattr(default, f)] == []
 
 
 def _given(run: RunSpec) -> set[str]:
