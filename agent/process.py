@@ -10,7 +10,7 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -40,20 +40,24 @@ from ..protocol.redaction import Redactor
 from ..protocol.version import VERSION
 from ..protocol.wire.messages import (
     Alive,
-    AttachDebugger,
     Call,
     CancelCall,
     ClusterReport,
     DebuggerIo,
+    DebuggerOutput,
     Execution,
     ListStops,
     LogChunk,
+    OpenShell,
     OpError,
     PortsProbed,
     ProbePorts,
     ReadLog,
     Run,
     RunAck,
+    ShellIo,
+    ShellOutput,
+    Stops,
     message_log_ids,
     op_name,
 )
@@ -61,6 +65,7 @@ from ..runtime import failpoints, processes
 from ..runtime.event_loop_lag import LoopLag
 from ..runtime.log.logger import Log, log_uncaught
 from .breakpoints.sessions import Sessions
+from .debugging.shells import Shells, enter_here
 from .files import file_requests
 from .files.file_requests import FileRequest
 from .files.output_reader import Evidence
@@ -76,6 +81,7 @@ from .session.keeper_reports import Reported, decode_hello, decode_report
 from .session.path_mapping import Paths
 from .session.state_machine import (
     Debug,
+    DebugRequest,
     Fetch,
     Forget,
     Launch,
@@ -110,7 +116,7 @@ READ_AT_ONCE = 4
 BUSY_STARTS, BUSY_SECS, HOLD_SECS = 4, 0.1, 0.005
 #: An end waits this long for other reports if its slot is in use again: nobody waits for the slot.
 HOLD_END_SECS = 0.02
-_QUIET = ReadLog | Call | CancelCall | FileRequest | RunAck | ListStops | DebuggerIo
+_QUIET = ReadLog | Call | CancelCall | FileRequest | RunAck | ListStops | DebuggerIo | ShellIo
 #: Grace period of jobs that are stopped with their agent.
 QUIT_GRACE_SECS = 3.0
 
@@ -153,6 +159,7 @@ class _Agent:
         self._reports: Reports
         self._samples: UsageSampler
         self._debuggers: Sessions
+        self._shells: Shells
         self._paths = Paths(())
         #: None: a keeper of an older version, which does not answer pings
         self._heartbeat: KeeperHeartbeat | None = None
@@ -186,6 +193,7 @@ class _Agent:
         self._starter.close()
         self._workers.close()
         self._debuggers.close("the agent ends")
+        self._shells.close()
         self._reports.close()
         self._samples.close()
         for task in done:
@@ -248,6 +256,7 @@ class _Agent:
             self._log,
             None if self._batch is None else self._batch.command_environment,
         )
+        self._shells = Shells(self._evidence, self._log, self._enter)
         self._log(
             "agent {} starts, keeper pid {}, {} executions known",
             str(self._key),
@@ -525,7 +534,7 @@ class _Agent:
 
     def _serve_reader(
         self,
-        op: ReadLog | FileRequest | Call | ProbePorts | ListStops | AttachDebugger | DebuggerIo,
+        op: ReadLog | FileRequest | Call | ProbePorts | DebugRequest,
         answering: Coroutine[Any, Any, None],
     ) -> None:
         if len(self._readers) >= MAX_READERS:
@@ -594,12 +603,22 @@ class _Agent:
             return
         self._link.send(answer)
 
-    async def _debug(self, op: ListStops | AttachDebugger | DebuggerIo) -> None:
+    async def _debug(self, op: DebugRequest) -> None:
+        answer: Stops | DebuggerOutput | ShellOutput | OpError
         try:
             await self._link.wait_for_capacity()
-            self._link.send(await self._debuggers.answer(op))
+            if isinstance(op, OpenShell | ShellIo):
+                answer = await self._shells.answer(op)
+            else:
+                answer = await self._debuggers.answer(op)
         except Refusal as e:
-            self._link.send(OpError(op_id=op.op_id, code=e.code, error=e.sentence))
+            answer = OpError(op_id=op.op_id, code=e.code, error=e.sentence)
+        self._link.send(answer)
+
+    def _enter(self, token: Token) -> tuple[list[str], Mapping[str, str]]:
+        if self._batch is None:
+            return enter_here(token)
+        return self._batch.enter(token)
 
     async def _result(self, op: Call) -> None:
         """Answer with the stored result of a sequential run; needs no worker process."""

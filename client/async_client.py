@@ -17,7 +17,7 @@ from ..protocol.jobs.registry_login import RegistryLogin
 from ..protocol.wire.handshake import ACTOR
 from ..protocol.wire.messages import JobCmd, Stream
 from ..schema.jobs.job_file import Definition
-from .api import clones, operations, requests
+from .api import clones, operations, random_ids, requests
 from .api.cursors import EventCursor
 from .api.errors import ClientError
 from .api.notebook import table
@@ -632,6 +632,24 @@ class AsyncClient:
         """Return {"attempt", "attempts", "tasks"}: all attempts, and the tasks of one (0: the latest)."""
         return await self._do(for_user(requests.job_tasks, jid, serial, attempt))
 
+    async def open_shell(
+        self, jid: str, shell_id: str | None = None, **options: Any
+    ) -> dict[str, Any]:
+        """Open a shell in a task, or return the one with this id. Return {"shellId", "task",
+        "attempt"}.
+
+        options: other fields of protocol.api.requests.ShellOpen.
+        """
+        id_ = shell_id or random_ids.shell_id()
+        return await self._do(for_user(requests.shell_open, jid, id_, options))
+
+    async def use_shell(self, jid: str, shell_id: str, **options: Any) -> dict[str, Any]:
+        """Type into a shell and read its output, as base64. Return the fields of ShellOutput.
+
+        options: fields of protocol.api.requests.ShellUse.
+        """
+        return await self._do(for_user(requests.shell_use, jid, shell_id, options))
+
     async def story(self, jid: str) -> dict[str, Any]:
         """Return the job history, oldest first: {"computeJid", "events", "lines"}."""
         return await self._do(for_user(requests.job_story, jid))
@@ -796,3 +814,11 @@ class AsyncJob:
 
     async def story(self) -> dict[str, Any]:
         return await self.client.story(self.jid)
+
+
+def asynchronous(client: Client, budget_secs: float) -> AsyncClient:
+    """Return an asynchronous client for the same user and supervisor. budget_secs: its retry time."""
+    e = client._connection.endpoint
+    same = AsyncClient(e.source, uid=client.uid, budget_secs=budget_secs)
+    same._connection.endpoint.headers = dict(e.headers)
+    return same

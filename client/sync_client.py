@@ -16,7 +16,7 @@ from ..protocol.jobs.registry_login import RegistryLogin
 from ..protocol.wire.handshake import ACTOR
 from ..protocol.wire.messages import JobCmd, Stream
 from ..schema.jobs.job_file import Definition
-from .api import clones, operations, requests
+from .api import clones, operations, random_ids, requests
 from .api.cursors import EventCursor
 from .api.errors import ClientError, refused
 from .api.notebook import table
@@ -717,6 +717,22 @@ class Client:
     def tasks(self, jid: str, attempt: int = 0, *, serial: int = 0) -> dict[str, Any]:
         """Return {"attempt", "attempts", "tasks"}: all attempts, and the tasks of one (0: the latest)."""
         return self._do(for_user(requests.job_tasks, jid, serial, attempt))
+
+    def open_shell(self, jid: str, shell_id: str | None = None, **options: Any) -> dict[str, Any]:
+        """Open a shell in a task, or return the one with this id. Return {"shellId", "task",
+        "attempt"}.
+
+        options: other fields of protocol.api.requests.ShellOpen.
+        """
+        id_ = shell_id or random_ids.shell_id()
+        return self._do(for_user(requests.shell_open, jid, id_, options))
+
+    def use_shell(self, jid: str, shell_id: str, **options: Any) -> dict[str, Any]:
+        """Type into a shell and read its output, as base64. Return the fields of ShellOutput.
+
+        options: fields of protocol.api.requests.ShellUse.
+        """
+        return self._do(for_user(requests.shell_use, jid, shell_id, options))
 
     def story(self, jid: str) -> dict[str, Any]:
         """Return the job history, oldest first: {"computeJid", "events", "lines"}."""

@@ -13,7 +13,16 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from ..protocol.ids import AgentKey, OpId, Token
-from ..protocol.wire.messages import Shared, SlotUse, TaskRun, TaskSpec, ToSupervisor
+from ..protocol.wire.messages import (
+    OpenShell,
+    Shared,
+    ShellIo,
+    ShellOutput,
+    SlotUse,
+    TaskRun,
+    TaskSpec,
+    ToSupervisor,
+)
 
 #: Plain JSON data that identifies a started agent. The supervisor stores it durably, and passes it
 #: back to the driver after a restart or an upgrade.
@@ -152,7 +161,7 @@ class TaskDriver(Protocol):
     """Launches and stops tasks. `place` is the agent key that the task was assigned to: its user,
     kind and host.
 
-    All methods except `evidence` return at once and report later, through the receiver that the
+    All methods except `evidence` and `shell` return at once and report later, through the receiver that the
     driver was created with: `RunStatusUpdate` for one changed execution, `Snapshot` for all known
     executions of a place, `PortsProbed` for a probe. Reports may be late, repeated and out of
     order. An end is reported again on every request until it is settled. The exit of the command
@@ -201,4 +210,12 @@ class TaskDriver(Protocol):
         `exit.json`), and the file's size; (b"", 0) if there is no such file.
 
         Raises Refusal("agentUnavailable") if the file cannot be read now.
+        """
+
+    async def shell(self, place: AgentKey, op: OpenShell | ShellIo) -> ShellOutput:
+        """Open a shell in an execution, or type into it and read its output. Repeating a request
+        has no effect. A shell affects no execution, and ends with the process that relays it.
+
+        Raises Refusal: notReady before the start of the execution, notHere if it cannot be entered,
+        notFound for an unknown shell, agentUnavailable.
         """

@@ -17,9 +17,12 @@ from ..protocol.jobs.execution_state import ExecutionState
 from ..protocol.jobs.exit_info import ExitInfo
 from ..protocol.wire.messages import (
     Execution,
+    OpenShell,
     PortsProbed,
     RunStatusUpdate,
     Shared,
+    ShellIo,
+    ShellOutput,
     SlotUse,
     Snapshot,
     TaskRun,
@@ -208,6 +211,9 @@ class FakeTasks:
             raise Refusal("agentUnavailable", "the place does not answer")
         content = self.place.files.get((place, f"{token.name}/{name}"), b"")
         return content[offset : offset + limit], len(content)
+
+    async def shell(self, place: AgentKey, op: OpenShell | ShellIo) -> ShellOutput:
+        raise Refusal("notHere", "a simulated task has no shell")
 
     def _simulate(self, place: AgentKey, token: Token, spec: TaskSpec) -> None:
         output, exit_ = b"", ExitInfo(code=127)

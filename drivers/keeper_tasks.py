@@ -3,7 +3,7 @@
 The agent and its keeper fulfil the contract (agent/session, agent/keeper).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
@@ -11,12 +11,15 @@ from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey, OpId, Token, base62, op_id
 from ..protocol.wire.messages import (
     Cancel,
+    OpenShell,
     ProbePorts,
     Run,
     RunAck,
     RunStatus,
     RunTasks,
     Shared,
+    ShellIo,
+    ShellOutput,
     SlotUse,
     TaskRun,
     TaskSpec,
@@ -25,6 +28,11 @@ from ..protocol.wire.messages import (
 from .contracts import AgentDriver
 
 Send = Callable[[AgentKey, ToAgent], None]
+Ask = Callable[[AgentKey, OpenShell | ShellIo], Awaitable[ShellOutput]]
+
+
+async def _no_answer(place: AgentKey, op: OpenShell | ShellIo) -> ShellOutput:
+    raise Refusal("agentUnavailable", "its agent is not connected now")
 
 
 class KeeperTaskDriver:
@@ -32,13 +40,17 @@ class KeeperTaskDriver:
 
     send: sends a message on the agent's live connection, or drops it without one. The snapshot at
     the start of the next connection then shows the difference. Reports arrive on the same
-    connection.
+    connection. ask: sends a request and returns its answer.
     """
 
     def __init__(
-        self, send: Send, agents: Mapping[str, AgentDriver], entropy: Callable[[int], bytes]
+        self,
+        send: Send,
+        agents: Mapping[str, AgentDriver],
+        entropy: Callable[[int], bytes],
+        ask: Ask = _no_answer,
     ) -> None:
-        self._send, self._agents, self._entropy = send, agents, entropy
+        self._send, self._agents, self._entropy, self._ask = send, agents, entropy, ask
 
     def launch(
         self, place: AgentKey, token: Token, spec: TaskSpec, slot: SlotUse | None = None
@@ -76,3 +88,6 @@ class KeeperTaskDriver:
         if driver is None:
             raise Refusal("agentUnavailable", f"the driver {place.driver} is not configured")
         return await driver.evidence(place, f"{token.name}/{name}", offset, limit)
+
+    async def shell(self, place: AgentKey, op: OpenShell | ShellIo) -> ShellOutput:
+        return await self._ask(place, op)

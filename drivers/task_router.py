@@ -3,7 +3,15 @@
 from collections.abc import Sequence
 
 from ..protocol.ids import AgentKey, AgentKind, OpId, Token
-from ..protocol.wire.messages import Shared, SlotUse, TaskRun, TaskSpec
+from ..protocol.wire.messages import (
+    OpenShell,
+    Shared,
+    ShellIo,
+    ShellOutput,
+    SlotUse,
+    TaskRun,
+    TaskSpec,
+)
 from .contracts import TaskDriver
 
 
@@ -43,3 +51,6 @@ class TaskRouter:
         self, place: AgentKey, token: Token, name: str, offset: int, limit: int
     ) -> tuple[bytes, int]:
         return await self._driver_for(place).evidence(place, token, name, offset, limit)
+
+    async def shell(self, place: AgentKey, op: OpenShell | ShellIo) -> ShellOutput:
+        return await self._driver_for(place).shell(place, op)

@@ -29,7 +29,7 @@ from ..protocol.ids import AgentKey, derived_id
 from ..protocol.redaction import Redactor
 from ..protocol.version import VERSION
 from ..protocol.wire.heartbeat import HeartbeatTiming
-from ..protocol.wire.messages import Alive, Kill, ToAgent
+from ..protocol.wire.messages import Alive, Kill, OpenShell, ShellIo, ShellOutput, ToAgent
 from ..runtime import clock, failpoints, processes
 from ..runtime.connections.http_server import GuardedServer
 from ..runtime.connections.http_server import server as http_server
@@ -92,11 +92,12 @@ from .process.listeners import (
 from .process.root_directory import RootDirectory
 from .process.root_identity import RootIdentity
 from .process.watchdog import Watchdog
-from .runs.output_reader import OutputReader
+from .runs.output_reader import ANSWER_SECS, OutputReader
 from .runs.port_leases import Leases
 from .runs.registry_logins import RegistryLogins
 from .runs.request_validation import MAX_BODY
 from .runs.service import RunService
+from .runs.shells import Shells
 from .runs.why_facts import UserNames
 from .streams.live_updates import LiveUpdates
 from .tracing.id_lookup import Known
@@ -245,7 +246,9 @@ class _Supervisor:
         self._hub.on_cluster_report = self._clusters.heard
         self._driver_reports.bind(self._engine, self._usage, self._hub.next_epoch)
         self._heartbeat = HeartbeatMonitor(self._hub)
-        tasks = self._driver_set.task_drivers(self._send, secrets.token_bytes)
+        tasks = self._driver_set.task_drivers(self._send, secrets.token_bytes, self._ask_shell)
+        self._task_drivers = tasks
+        self._shells: Shells | None = None
         outputs = OutputReader(self._hub, tasks, secrets.token_bytes, self._remote_evidence)
         self._run_service = RunService(
             self._engine,
@@ -529,6 +532,8 @@ class _Supervisor:
         await self._disk.close()
         await self._notifications.close()
         await self._metrics.close()
+        if self._shells is not None:
+            await self._shells.close()
         await self._effect_executor.close()
         self._heartbeat.close()
         self._stop_idle_agents()
@@ -659,6 +664,15 @@ class _Supervisor:
             unsent=unsent.sizes, calls=calls.sizes, run_dir_uploads=run_dir_uploads.sizes
         )
         access = self._access()
+        self._shells = Shells(
+            self._run_service,
+            self._task_drivers,
+            access.audit,
+            self._clock.wall,
+            secrets.token_bytes,
+            enabled=self._settings.auth.shells,
+        )
+        self._counters.measure(shells=self._shells.sizes)
         return ApiContext(
             self._run_service,
             calls,
@@ -681,6 +695,7 @@ class _Supervisor:
             self._disk.usage,
             self._device_logins(access),
             self._debugging(access),
+            self._shells,
         )
 
     def _debugging(self, access: Access) -> Debugging:
@@ -768,6 +783,10 @@ class _Supervisor:
 
     def _user_root(self) -> str:
         return self._settings.user_root or str(self._root / "user")
+
+    async def _ask_shell(self, key: AgentKey, op: OpenShell | ShellIo) -> ShellOutput:
+        wait = op.wait_secs if isinstance(op, ShellIo) else 0.0
+        return await self._hub.ask(key, op, wait + ANSWER_SECS, ShellOutput)
 
     def _send(self, key: AgentKey, message: ToAgent) -> None:
         if not self._hub.send(key, message):

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..drivers.contracts import AgentDriver, TaskDriver
 from ..drivers.deployment_name import deployment
-from ..drivers.keeper_tasks import KeeperTaskDriver, Send
+from ..drivers.keeper_tasks import Ask, KeeperTaskDriver, Send
 from ..drivers.sbatch.driver import SbatchDriver
 from ..drivers.task_router import TaskRouter
 from ..protocol.clusters.cluster import Clusters
@@ -148,9 +148,11 @@ class DriverSet:
             signed_in=self._signed_in,
         )
 
-    def task_drivers(self, send: Send, entropy: Callable[[int], bytes]) -> dict[str, TaskDriver]:
-        """Return the task driver of each driver by name. send: sends a message to an agent."""
-        keeper = KeeperTaskDriver(send, self.drivers, entropy)
+    def task_drivers(
+        self, send: Send, entropy: Callable[[int], bytes], ask: Ask
+    ) -> dict[str, TaskDriver]:
+        """Return the task driver of each driver by name. send, ask: see KeeperTaskDriver."""
+        keeper = KeeperTaskDriver(send, self.drivers, entropy, ask)
         drivers: dict[str, TaskDriver] = dict.fromkeys(self.drivers, keeper)
         if self._containers is not None:
             drivers["docker"] = TaskRouter(containers=self._containers, agents=keeper)

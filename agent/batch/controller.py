@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -23,11 +23,14 @@ from ...protocol.ids import Token
 from ...protocol.jobs.execution_state import ExecutionState
 from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.wire.messages import Execution, Shared, TaskSpec
+from ...runtime.execution.folder import SCRIPT
 from ...runtime.execution.output_limit import DEFAULT_HEAD, DEFAULT_TAIL, OutputCap
 from ...runtime.log.logger import Log
 from ..files.output_reader import Evidence
 from ..host.login_environment import LoginEnvironment, current_account
 from ..keeper.linux.oom_detection import describe_fault
+from ..slurm import command_lines
+from ..slurm.job_states import StatusKind
 from . import cluster_facts
 from .command_runner import Commands, Run, environment
 from .exit_info import never_started
@@ -37,7 +40,7 @@ from .preparation import LaunchRequest, Preparation, Unprepared
 from .reconciliation import Reconciler
 from .scheduler_queries import SchedulerQueries
 from .start import Submitter
-from .state import BatchJob, Task, report
+from .state import BatchJob, Task, report, state_of
 from .stop import BatchStopper
 
 NEVER_SUBMITTED = "the agent ended before it submitted the job"
@@ -182,6 +185,29 @@ class BatchController:
         """Forget executions whose exit is durable elsewhere. Their evidence stays."""
         for token in self._table.settle(tokens):
             self._ledger.remove_entry(token.name)
+
+    def enter(self, token: Token) -> tuple[list[str], Mapping[str, str]]:
+        """Return the command that enters the node of an execution, and the environment for it.
+
+        Raises Refusal: notReady before its start, notHere after the end of its allocation.
+        """
+        task = self._table.known.get(token)
+        job = None if task is None else task.job
+        if task is None or job is None or task.life.ended or job.job_id is None:
+            if task is not None and not task.life.ended:
+                raise Refusal("notReady", f"Slurm on {self._cluster.name} has no job for it yet")
+            raise Refusal(
+                "notHere",
+                f"its allocation on {self._cluster.name} is over; its files are there: log in to"
+                f" {self._cluster.name} and run: /bin/sh {self._evidence.path(token.name, SCRIPT)} --shell",
+            )
+        if job.slurm_status is None or job.slurm_status.kind is not StatusKind.RUNNING:
+            raise Refusal(
+                "notReady",
+                f"it waits for Slurm on {self._cluster.name}; 'jobscribe job why' gives the reason",
+            )
+        node = state_of(job, task).node if job.gang else ""
+        return command_lines.enter(job.job_id, node, terminal=True), self.command_environment()
 
     async def stop_all(self, reason: str, grace: float) -> None:
         """Stop every live execution. Returns when all have ended, or after a time limit."""

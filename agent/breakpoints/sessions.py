@@ -19,7 +19,7 @@ from ...protocol.errors import Refusal
 from ...protocol.ids import Token, execution_log_ids
 from ...protocol.jobs.debugging import Stop
 from ...protocol.wire.messages import (
-    DEBUGGER_BYTES,
+    RELAY_BYTES,
     AttachDebugger,
     DebuggerIo,
     DebuggerOutput,
@@ -28,6 +28,7 @@ from ...protocol.wire.messages import (
 )
 from ...runtime.child_processes import close_pipes, signal_group
 from ...runtime.log.logger import Log
+from ..slurm import command_lines
 from . import records
 from .environment import relay_script, sockets
 from .records import Record
@@ -67,7 +68,7 @@ class Session:
         """Return whether the debugger has accepted the connection, which it says by output."""
         with contextlib.suppress(TimeoutError, OSError):
             async with asyncio.timeout(HELLO_SECS):
-                self._first = await self._reader.read(DEBUGGER_BYTES)
+                self._first = await self._reader.read(RELAY_BYTES)
         return bool(self._first)
 
     async def trouble(self) -> str:
@@ -205,13 +206,7 @@ class Sessions:
         if not _JOB.match(record.slurm_job) or not _NODE.match(record.node):
             raise Refusal("notHere", "its record names no job of Slurm and no node to reach it by")
         process = await asyncio.create_subprocess_exec(
-            "srun",
-            f"--jobid={record.slurm_job}",
-            "--overlap",
-            "--ntasks=1",
-            "--nodes=1",
-            f"--nodelist={record.node}",
-            "--unbuffered",
+            *command_lines.enter(record.slurm_job, record.node, terminal=False),
             *("/bin/sh", "-c", _ON_NODE, "sh", record.python, script, record.folder, op.name),
             stdin=PIPE,
             stdout=PIPE,
@@ -219,7 +214,7 @@ class Sessions:
             cwd="/",
             env=dict(self._environment()),
             start_new_session=True,
-            limit=DEBUGGER_BYTES,
+            limit=RELAY_BYTES,
         )
         assert process.stdin is not None and process.stdout is not None
         return Session(op.token, op.name, process.stdout, process.stdin, process)
@@ -267,7 +262,7 @@ async def _direct(op: AttachDebugger, record: Record) -> Session:
     folder = os.open(record.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         path = f"/proc/self/fd/{folder}/{op.name}.sock"
-        reader, writer = await asyncio.open_unix_connection(path, limit=DEBUGGER_BYTES)
+        reader, writer = await asyncio.open_unix_connection(path, limit=RELAY_BYTES)
     finally:
         os.close(folder)
     return Session(op.token, op.name, reader, writer, None)

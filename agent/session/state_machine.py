@@ -30,6 +30,7 @@ from ...protocol.wire.messages import (
     Kill,
     ListFiles,
     ListStops,
+    OpenShell,
     ProbePorts,
     ReadFile,
     ReadLog,
@@ -39,6 +40,7 @@ from ...protocol.wire.messages import (
     RunStatusUpdate,
     RunTasks,
     Shared,
+    ShellIo,
     SlotUse,
     Snapshot,
     StoreFile,
@@ -123,10 +125,13 @@ class Probe(msgspec.Struct, frozen=True):
     op: ProbePorts
 
 
-class Debug(msgspec.Struct, frozen=True):
-    """Answer about the debuggers of jobs, or connect one with its user."""
+DebugRequest = ListStops | AttachDebugger | DebuggerIo | OpenShell | ShellIo
 
-    op: ListStops | AttachDebugger | DebuggerIo
+
+class Debug(msgspec.Struct, frozen=True):
+    """Answer about debuggers and shells of jobs, or relay between one and its user."""
+
+    op: DebugRequest
 
 
 class Quit(msgspec.Struct, frozen=True):
@@ -221,7 +226,7 @@ class Session:
                 return [StopCall(message.op_id)]
             case ReadFile() | ListFiles() | KeepFile() | DigestFile() | StoreFile():
                 return [Fetch(message)]
-            case ListStops() | AttachDebugger() | DebuggerIo():
+            case ListStops() | AttachDebugger() | DebuggerIo() | OpenShell() | ShellIo():
                 return [Debug(message)]
             case Kill():
                 return [Quit(message.reason, message.stop_jobs)]

@@ -223,6 +223,22 @@ def cancel(
     return _with_plain_output((), "scancel", *more, to)
 
 
+def enter(job_id: str, node: str, *, terminal: bool) -> list[str]:
+    """Return the beginning of a command that runs on a node of a running job, beside its processes.
+
+    node: "" for the first one. terminal: it gets a pseudo terminal there.
+    """
+    return [
+        "srun",
+        f"--jobid={job_id}",
+        "--overlap",
+        "--ntasks=1",
+        "--nodes=1",
+        *([f"--nodelist={node}"] if node else []),
+        "--pty" if terminal else "--unbuffered",
+    ]
+
+
 def show_job(job_id: str) -> list[str]:
     """Show one job. Without accounting, this is the only other source of an exit code, as long as
     slurmctld remembers the job.

@@ -1,8 +1,9 @@
 """`jobscribe job shell`: a shell in the directory and environment of a task.
 
 The keeper keeps the script of each task beside its output (its *evidence*). The script can start a
-shell instead of the command, on the machine with the script, for its unix user. In all other cases
-the command prints the next step.
+shell instead of the command, on the machine with the script, for its unix user. From other machines
+the supervisor and the task's agent relay the shell (`relayed.py`). Where that is not possible, the
+command prints the next step.
 """
 
 import os
@@ -19,6 +20,7 @@ from ...protocol.ids import AgentKind, parse_agent_key
 from ...protocol.jobs.status import TaskStatus
 from ..session.job_names import resolve_job
 from ..session.session import Session, command, session
+from .relayed import relayed
 from .tasks import task_name
 
 _SCRIPT = "script.sh"
@@ -51,7 +53,9 @@ def shell(
     held for debugging, or over.
 
     Without --role, the command selects the held task, or the only failed task, or the only task.
-    The shell runs as the task's unix user, beside the task; leaving it does not affect the task.
+    The shell runs as the task's unix user, beside the task; leaving it does not affect the task. On
+    other machines than the task's, supervisor and agent relay it. Its exit status is that of the
+    command.
     """
     if index is not None and role is None:
         raise click.UsageError("--index requires --role")
@@ -65,8 +69,16 @@ def shell(
     if only_print:
         _print(s, task, words)
         return
-    _check(task, words)
-    s.screen.message(f"[{_about(task, answer)}; 'exit' closes the shell]")
+    about = _about(task, answer)
+    if s.remote and not _has_container(task):
+        relayed(s, jid, task, answer["attempt"], about)
+    try:
+        _check(task, words)
+    except Refusal as e:
+        if s.remote or _has_container(task):
+            raise
+        relayed(s, jid, task, answer["attempt"], about, e)
+    s.screen.message(f"[{about}; 'exit' closes the shell]")
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(words[0], words)
@@ -157,6 +169,12 @@ def _check(task: dict[str, Any], words: list[str]) -> None:
             else "its files were removed or lie on another machine"
         )
         raise Refusal("notHere", f"task {task_name(task)} cannot be entered here: {why} ({path})")
+
+
+def _has_container(task: dict[str, Any]) -> bool:
+    """Return whether the task has a container of its own, which only its Docker daemon can enter."""
+    key = str(task.get("agentKey", ""))
+    return key.startswith("docker.") and parse_agent_key(key).kind == AgentKind.CONTAINER
 
 
 def _is_batch(task: dict[str, Any]) -> bool:

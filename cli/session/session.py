@@ -12,6 +12,7 @@ from ..terminal.screen import Screen
 from .common_options import common_options, given
 
 if TYPE_CHECKING:
+    from ...client.async_client import AsyncClient
     from ...client.sync_client import Client
 
 #: How long (seconds) requests are retried while the supervisor is unavailable, unless --patience or
@@ -121,6 +122,12 @@ class Session:
         if uid not in self._clients:
             self._clients[uid] = own.copy(uid=uid, actor=self._actor or own.uid)
         return self._clients[uid]
+
+    def async_client_for(self, jid: str, budget_secs: float) -> "AsyncClient":
+        """Return the same as an asynchronous client. budget_secs: its retry time."""
+        from ...client.async_client import asynchronous
+
+        return asynchronous(self.client_for(jid), budget_secs)
 
     def close(self) -> None:
         """Close all connections and drop typed secrets."""

@@ -10,6 +10,11 @@ def req_id() -> str:
     return base62(os.urandom(24), 24)
 
 
+def shell_id() -> str:
+    """Return the id of a new shell. Repeated requests with it open no second shell."""
+    return base62(os.urandom(32), 32)
+
+
 def simulation_id() -> str:
     """Return a new simulation id. A new id keeps a command from returning an older result."""
     return base62(os.urandom(8), 8)

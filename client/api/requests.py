@@ -49,6 +49,8 @@ from ...protocol.api.requests import (
     SbatchLogin,
     SbatchLoginStatus,
     SbatchLogout,
+    ShellOpen,
+    ShellUse,
     TokenCreate,
     TokenList,
     TokenRevoke,
@@ -294,6 +296,15 @@ def job_tasks(uid: str, jid: str, serial: int = 0, attempt: int = 0) -> Call:
     return _post(
         "job-tasks", JobTasks(uid=uid, compute_jid=jid, compute_job_serial=serial, attempt=attempt)
     )
+
+
+def shell_open(uid: str, jid: str, shell_id: str, options: Mapping[str, Any]) -> Call:
+    return _post("shell-open", ShellOpen(uid=uid, compute_jid=jid, shell_id=shell_id, **options))
+
+
+def shell_use(uid: str, jid: str, shell_id: str, options: Mapping[str, Any]) -> Call:
+    request = ShellUse(uid=uid, compute_jid=jid, shell_id=shell_id, **options)
+    return _post("shell-use", request, request.wait_secs)
 
 
 def job_story(uid: str, jid: str) -> Call:

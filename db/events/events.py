@@ -402,6 +402,39 @@ class ActedForUser(_Event, frozen=True, kw_only=True, tag="ActedForUser"):
     outcome: str
 
 
+class ShellOpened(_Event, frozen=True, kw_only=True, tag="ShellOpened"):
+    """`actor` opens a shell in a task of the user `subject`. Written before the shell starts.
+
+    actor_role, peer: as in ActedForUser. shell: its id, shortened. task: `role/index`.
+    """
+
+    actor: str
+    actor_role: str
+    subject: str
+    jid: str
+    serial: int
+    attempt: int
+    task: str
+    shell: str
+    peer: str
+
+
+class ShellClosed(_Event, frozen=True, kw_only=True, tag="ShellClosed"):
+    """A shell has ended, or nobody uses it any more. reason: `exit` (code or signal), `refused` (it
+    did not start), `abandoned`, `agentGone`, `supervisorStopped`.
+    """
+
+    subject: str
+    jid: str
+    shell: str
+    reason: str
+    code: int | None = None
+    signal: int | None = None
+    seconds: float = 0.0
+
+
+AuditEvent = ActedForUser | ShellOpened | ShellClosed
+
 JobEvent = (
     RunRequested
     | DependencyEnded
@@ -431,7 +464,7 @@ AgentEvent = (
 )
 SystemEvent = SupervisorStarted | SupervisorStopped | SystemFolded | LogCompacted | LogSetBack
 AccessEvent = TokenCreated | TokenRevoked
-Event = JobEvent | AgentEvent | SystemEvent | AccessEvent | ActedForUser
+Event = JobEvent | AgentEvent | SystemEvent | AccessEvent | AuditEvent
 
 #: Events that replace all earlier events of their stream. A checkpoint is the first event of its
 #: stream, and its version counts the replaced events too.

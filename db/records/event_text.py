@@ -32,6 +32,8 @@ from ..events.events import (
     RunEnded,
     RunPurged,
     RunRequested,
+    ShellClosed,
+    ShellOpened,
     StopRequested,
     SupervisorStarted,
     SupervisorStopped,
@@ -134,6 +136,8 @@ def sentence(event: Event) -> str:
             return _of_checkpoint(event)
         case TokenCreated() | TokenRevoked():
             return _of_access(event)
+        case ShellOpened() | ShellClosed():
+            return _of_shell(event)
         case ActedForUser():
             about = f" on {_clean(event.jid)}" if event.jid else ""
             return (
@@ -363,3 +367,16 @@ def _clean(text: str) -> str:
     """Make a text from users or jobs safe for a terminal, and shorten it."""
     text = printable(text)
     return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
+
+
+def _of_shell(event: ShellOpened | ShellClosed) -> str:
+    of = f"shell {_clean(event.shell)}"
+    if isinstance(event, ShellOpened):
+        return (
+            f"{_clean(event.actor)} ({event.actor_role}) opened {of} in task {_clean(event.task)} of"
+            f" {_clean(event.jid)} from {_clean(event.peer)}"
+        )
+    how = {
+        "exit": f"exit code {event.code}" if event.signal is None else f"signal {event.signal}"
+    }.get(event.reason, _clean(event.reason))
+    return f"{of} in {_clean(event.jid)} closed after {event.seconds:.0f} s: {how}"

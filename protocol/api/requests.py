@@ -29,7 +29,15 @@ from ..ids import (
 from ..jobs.registry_login import LoginRef, RegistryLogin
 from ..jobs.roles import MAX_ROLES, After, Retry, TaskRole
 from ..jobs.status import Kind, Status
-from ..wire.messages import DIGEST_BYTES, JobCmd, Offset, Stream
+from ..wire.messages import (
+    DIGEST_BYTES,
+    RELAY_BYTES,
+    Cells,
+    JobCmd,
+    Offset,
+    RelayId,
+    Stream,
+)
 from .tokens import MAX_SECS, Scope, TokenId, TokenName
 
 Limit = Annotated[float, msgspec.Meta(gt=0, le=366 * 86400)]
@@ -276,6 +284,41 @@ class JobTasks(_Request, frozen=True, kw_only=True):
     compute_jid: ComputeJid
     compute_job_serial: KnownSerial = 0
     attempt: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
+
+
+class ShellOpen(_Request, frozen=True, kw_only=True):
+    """Open a shell in a task (messages.OpenShell). attempt: 0 for the latest.
+
+    shell_id: chosen by the client. A repeated request with the same id returns the same shell.
+    """
+
+    uid: Uid
+    compute_jid: ComputeJid
+    shell_id: RelayId
+    role: Role | None = None
+    index: Index = 0
+    attempt: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
+    term: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._+-]{1,64}\Z")] = "dumb"
+    rows: Cells = 24
+    cols: Cells = 80
+
+
+class ShellUse(_Request, frozen=True, kw_only=True):
+    """Type into a shell and read its output (messages.ShellIo); input and output are base64. The
+    same request may be repeated.
+    """
+
+    uid: Uid
+    compute_jid: ComputeJid
+    shell_id: RelayId
+    input_at: Offset = 0
+    input: Annotated[bytes, msgspec.Meta(max_length=RELAY_BYTES)] = b""
+    offset: Offset = 0
+    limit: Annotated[int, msgspec.Meta(ge=0, le=RELAY_BYTES)] = 0
+    wait_secs: Annotated[float, msgspec.Meta(ge=0, le=30)] = 0.0
+    rows: Cells | None = None
+    cols: Cells | None = None
+    close: bool = False
 
 
 class JobStory(_Request, frozen=True, kw_only=True):

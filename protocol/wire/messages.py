@@ -54,9 +54,12 @@ REPLY_LIMIT = 8 * 1024 * 1024
 #: Maximum nesting of the data of a simulation or call, so that a frame with it stays within the
 #: codec's limit.
 DATA_DEPTH = 10
-#: The largest piece of a debugger's input or output in one message, in bytes.
-DEBUGGER_BYTES = 64 * 1024
-DebuggerSession = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{32}\Z")]
+#: The largest piece of input or output of a debugger or a shell in one message, in bytes.
+RELAY_BYTES = 64 * 1024
+#: Random id of a session of a user with a debugger or a shell.
+RelayId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{32}\Z")]
+#: Rows or columns of a terminal.
+Cells = Annotated[int, msgspec.Meta(ge=1, le=4096)]
 #: The largest progress report of an execution, in bytes of JSON.
 REPORT_LIMIT = progress_report.LIMIT
 
@@ -373,7 +376,7 @@ class AttachDebugger(_Message, frozen=True, kw_only=True, tag="attach_debugger")
     op_id: OpId
     token: Token
     name: Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,10}-[0-9]{1,10}\Z")]
-    session: DebuggerSession
+    session: RelayId
 
 
 class DebuggerIo(_Message, frozen=True, kw_only=True, tag="debugger_io"):
@@ -382,10 +385,47 @@ class DebuggerIo(_Message, frozen=True, kw_only=True, tag="debugger_io"):
     """
 
     op_id: OpId
-    session: DebuggerSession
-    data: Annotated[bytes, msgspec.Meta(max_length=DEBUGGER_BYTES)] = b""
-    limit: Annotated[int, msgspec.Meta(ge=0, le=DEBUGGER_BYTES)] = 0
+    session: RelayId
+    data: Annotated[bytes, msgspec.Meta(max_length=RELAY_BYTES)] = b""
+    limit: Annotated[int, msgspec.Meta(ge=0, le=RELAY_BYTES)] = 0
     wait_secs: Annotated[float, msgspec.Meta(ge=0, le=60)] = 0.0
+    close: bool = False
+
+
+class OpenShell(_Message, frozen=True, kw_only=True, tag="open_shell"):
+    """Open a shell in the directory and environment of an execution, in a terminal of this size.
+    Opening the same shell again has no effect. Answered by `shell_output` without data, or `error`.
+
+    term: type of the user's terminal (TERM). Agents with protocol 1 do not know it.
+    """
+
+    op_id: OpId
+    token: Token
+    shell_id: RelayId
+    term: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._+-]{1,64}\Z")] = "dumb"
+    rows: Cells = 24
+    cols: Cells = 80
+
+
+class ShellIo(_Message, frozen=True, kw_only=True, tag="shell_io"):
+    """Type into a shell, and read its output. Repeating it has no effect. Answered by
+    `shell_output` or `error`.
+
+    input: bytes typed, of which the first is number `input_at` since the start. offset: output
+    before it has arrived and may be dropped. limit: maximum bytes of output; 0: do not wait for
+    any. If there is no output yet, wait up to `wait_secs`. rows, cols: new size of the terminal.
+    close: hang up, which ends the shell.
+    """
+
+    op_id: OpId
+    shell_id: RelayId
+    input_at: Offset = 0
+    input: Annotated[bytes, msgspec.Meta(max_length=RELAY_BYTES)] = b""
+    offset: Offset = 0
+    limit: Annotated[int, msgspec.Meta(ge=0, le=RELAY_BYTES)] = 0
+    wait_secs: Annotated[float, msgspec.Meta(ge=0, le=60)] = 0.0
+    rows: Cells | None = None
+    cols: Cells | None = None
     close: bool = False
 
 
@@ -414,6 +454,8 @@ ToAgent = (
     | ListStops
     | AttachDebugger
     | DebuggerIo
+    | OpenShell
+    | ShellIo
     | Kill
 )
 
@@ -509,9 +551,27 @@ class DebuggerOutput(_Message, frozen=True, kw_only=True, tag="debugger_output")
     """Answer to `attach_debugger` and `debugger_io`. end: the session is over, for this reason."""
 
     op_id: OpId
-    data: Annotated[bytes, msgspec.Meta(max_length=DEBUGGER_BYTES)] = b""
+    data: Annotated[bytes, msgspec.Meta(max_length=RELAY_BYTES)] = b""
     end: bool = False
     reason: Text = ""
+
+
+class ShellOutput(_Message, frozen=True, kw_only=True, tag="shell_output"):
+    """Answer to `open_shell` and `shell_io`. data: output from `offset` on. input_at: number of
+    typed bytes that were accepted.
+
+    end: the shell has ended and no output follows. code, signal: its exit; both None if unknown,
+    for the reason in `detail`.
+    """
+
+    op_id: OpId
+    offset: Offset = 0
+    data: Annotated[bytes, msgspec.Meta(max_length=RELAY_BYTES)] = b""
+    input_at: Offset = 0
+    end: bool = False
+    code: int | None = None
+    signal: int | None = None
+    detail: Text = ""
 
 
 class ListedFile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -621,6 +681,7 @@ ToSupervisor = (
     | PortsProbed
     | Stops
     | DebuggerOutput
+    | ShellOutput
     | Samples
     | ClusterReport
     | KeeperReport

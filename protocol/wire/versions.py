@@ -44,6 +44,8 @@ LATER_REQUESTS: Mapping[str, int] = {
     "list_stops": 2,
     "attach_debugger": 2,
     "debugger_io": 2,
+    "open_shell": 2,
+    "shell_io": 2,
 }
 
 

@@ -468,6 +468,7 @@ class AuthSettings:
         or_none(text),
         "file with the administrators and groups of users (see docs/site.md)",
     )
+    shells: bool = _is(True, boolean, "whether users may open shells in their tasks")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ...db.events.events import AUDIT, ActedForUser
+from ...db.events.events import AUDIT, ActedForUser, AuditEvent, ShellClosed
 from ...db.store.contract import Stored
 from ..engine.decision_loop import Engine
 from .principal import Principal
@@ -67,6 +67,10 @@ class AuditTrail:
             if len(self._reads) > MAX_READS:
                 self._reads.popitem(last=False)
 
+    async def append(self, event: AuditEvent) -> None:
+        """Return when the event is durable. Raises Refusal."""
+        await self._writer.append(event)
+
     def page(
         self, after: int, limit: int, since_secs: float | None, actor: str | None
     ) -> tuple[list[Stored], int | None]:
@@ -82,8 +86,6 @@ class AuditTrail:
 
 def _matches(stored: Stored, since: float | None, actor: str | None) -> bool:
     event = stored.event
-    return (
-        isinstance(event, ActedForUser)
-        and (since is None or event.at >= since)
-        and (actor is None or event.actor == actor)
-    )
+    if not isinstance(event, AuditEvent) or (since is not None and event.at < since):
+        return False
+    return actor is None or (not isinstance(event, ShellClosed) and event.actor == actor)

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from ...db.events.events import AccessEvent, ActedForUser
+from ...db.events.events import AccessEvent, AuditEvent
 from ...db.store.contract import Appended, Write
 from ...protocol.errors import Refusal
 from ..engine.decision_loop import Engine
@@ -16,7 +16,7 @@ class StreamWriter:
         #: version after the last append; None: to be read from the store
         self._version: int | None = None
 
-    async def append(self, *events: AccessEvent | ActedForUser) -> None:
+    async def append(self, *events: AccessEvent | AuditEvent) -> None:
         """Return when the events are durable, in one transaction. Raises Refusal if they are not."""
         if self._version is None:
             self._version = self._engine.store.version(self._stream)

@@ -43,6 +43,7 @@ from ...protocol.wire.messages import (
     RunReport,
     RunStatusUpdate,
     Samples,
+    ShellOutput,
     Snapshot,
     Stops,
     message_log_ids,
@@ -82,6 +83,7 @@ _QUIET = frozenset(
         "cancel_call",
         "list_stops",
         "debugger_io",
+        "shell_io",
     }
 )
 
@@ -91,8 +93,20 @@ CLOSE_SECS = 1.0
 #: Time limit for a dismissed agent to disconnect, and the polling interval.
 DISMISS_SECS, _POLL_SECS = 10.0, 0.02
 
-Answer = LogChunk | CallReply | FileChunk | FileDigest | FileList | Stops | DebuggerOutput
-A = TypeVar("A", LogChunk, CallReply, FileChunk, FileDigest, FileList, Stops, DebuggerOutput)
+Answer = (
+    LogChunk | CallReply | FileChunk | FileDigest | FileList | Stops | DebuggerOutput | ShellOutput
+)
+A = TypeVar(
+    "A",
+    LogChunk,
+    CallReply,
+    FileChunk,
+    FileDigest,
+    FileList,
+    Stops,
+    DebuggerOutput,
+    ShellOutput,
+)
 
 DRIVER_NAMES = {"local": "LocalDriver", "docker": "DockerDriver", "sbatch": "SbatchDriver"}
 

@@ -16,9 +16,12 @@ from ....protocol.errors import Refusal
 from ....protocol.ids import AgentKey, OpId, Token
 from ....protocol.jobs.exit_info import ExitInfo
 from ....protocol.wire.messages import (
+    OpenShell,
     PortsProbed,
     RunStatusUpdate,
     Shared,
+    ShellIo,
+    ShellOutput,
     SlotUse,
     TaskRun,
     TaskSpec,
@@ -134,6 +137,13 @@ class ContainerTaskController:
         folder = self._driver.root / "agent" / str(place)
         return await asyncio.to_thread(
             untrusted_files.read, folder, ("run", token.name, *name.split("/")), offset, limit
+        )
+
+    async def shell(self, place: AgentKey, op: OpenShell | ShellIo) -> ShellOutput:
+        """Refuse: shells in containers of tasks are not relayed yet."""
+        raise Refusal(
+            "notHere",
+            "a task in a container of its own is entered on its host; 'jobscribe job shell JOB' prints the command",
         )
 
     # ---- PlaceProvider of the driver

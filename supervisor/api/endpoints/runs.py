@@ -1,4 +1,4 @@
-"""Runs: submit, describe, cancel, list and explain them; their output, history and trace."""
+"""Runs: submit, describe, cancel, list and explain them; their output, shells, history and trace."""
 
 import asyncio
 import os
@@ -20,11 +20,15 @@ from ....protocol.api.requests import (
     RunRelease,
     RunSimulation,
     RunStatusRequest,
+    ShellOpen,
+    ShellUse,
     Trace,
 )
-from ...access.principal import check_scope
+from ....protocol.errors import Refusal
+from ...access.principal import check_scope, check_subject
 from ...diagnosis.missing_output import missing_output
 from ...runs.groups import gently
+from ...runs.shells import DISABLED, Shells
 from ...runs.tagged_jobs import tagged_jobs
 from ...tracing.log_search import lines
 from ...tracing.report import line_items, log_query, trace, with_image_pulls
@@ -177,3 +181,29 @@ async def trace_id(h: Handler) -> Any:
             "waits": with_image_pulls(found, answer["waits"]),
         }
     return answer
+
+
+async def shell_open(h: Handler) -> Any:
+    request: ShellOpen = h.parsed(ShellOpen)
+    _check_owner(h, request.uid)
+    h.log_call("shellOpen", request.compute_jid, request.uid, jid=request.compute_jid)
+    return await _shells(h).open(h.principal, h.request.remote_ip or "", request)
+
+
+async def shell_use(h: Handler) -> Any:
+    request: ShellUse = h.parsed(ShellUse)
+    h.owner = request.uid
+    _check_owner(h, request.uid)
+    return await _shells(h).use(request)
+
+
+def _check_owner(h: Handler, uid: str) -> None:
+    """Refuse administrators of a group, with the answer of a stranger: a shell acts as its user."""
+    if h.principal.role == "groupAdmin" and uid != h.principal.uid:
+        check_subject(h.principal.__class__(uid=h.principal.uid, role="user"), uid)
+
+
+def _shells(h: Handler) -> Shells:
+    if h.services.shells is None:
+        raise Refusal("forbidden", DISABLED)
+    return h.services.shells

@@ -56,6 +56,8 @@ class Rights(NamedTuple):
     name: str
     scope: RouteScope
     subject: Subject
+    #: it is sent again and again, and recorded as a read is
+    polls: bool = False
 
 
 class _Named(msgspec.Struct, rename="camel"):
@@ -114,7 +116,7 @@ async def check_subjects(
         if uid != principal.uid:
             others.setdefault(uid, jid)
     for uid, jid in others.items():
-        act = Act(uid, rights.name, _valid_jid(jid), peer, rights.scope == "read")
+        act = Act(uid, rights.name, _valid_jid(jid), peer, rights.polls or rights.scope == "read")
         await access.audit.record(principal, act)
     return found.body
 

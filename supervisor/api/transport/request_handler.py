@@ -41,6 +41,7 @@ from ...notifications.notifier import Notifications
 from ...runs.port_leases import Leases
 from ...runs.request_validation import MAX_BODY, MAX_ONE, parse_body, parse_runs
 from ...runs.service import RunService
+from ...runs.shells import Shells
 from ...streams.live_updates import LiveUpdates
 from ...tracing.id_lookup import Known
 from ...usage.samples import UsageSamples
@@ -83,6 +84,7 @@ class ApiContext(NamedTuple):
     disk: DiskUsage | None = None
     device_logins: DeviceLogins | None = None
     debugging: Debugging | None = None
+    shells: Shells | None = None
 
 
 class Sink(Protocol):
@@ -123,6 +125,7 @@ class Route(NamedTuple):
     action uses only `parsed`, `log_call`, `on_gone`, `owner`, `services`, `runs` and `log`.
     errors: returns the body for a refusal. takes: type of the JSON body. query: its query arguments,
     of which an entry may be a struct whose fields are arguments. gives: media type of the answer.
+    polls: see Rights.
     """
 
     path: str
@@ -138,6 +141,7 @@ class Route(NamedTuple):
     takes: type[msgspec.Struct] | None = None
     query: tuple[QueryField | type[msgspec.Struct], ...] = ()
     gives: str = JSON
+    polls: bool = False
 
     @property
     def pattern(self) -> str:
@@ -148,7 +152,7 @@ class Route(NamedTuple):
     def rights(self) -> Rights:
         """Return what it demands of an authenticated sender."""
         name = self.path.removeprefix("/api/").removeprefix("/")
-        return Rights(name, self.scope or "any", self.subject)
+        return Rights(name, self.scope or "any", self.subject, self.polls)
 
 
 class ServerReq:

@@ -36,6 +36,7 @@ from ....protocol.wire.messages import (
     RunReport,
     RunStatusUpdate,
     Samples,
+    ShellOutput,
     Snapshot,
     Stops,
 )
@@ -100,6 +101,7 @@ def message_received(tx: Transaction, input_: AgentMessage) -> None:
             | FileList()
             | Stops()
             | DebuggerOutput()
+            | ShellOutput()
             | RunReport()
             | Samples()
             | ClusterReport()

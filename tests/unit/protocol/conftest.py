@@ -204,6 +204,21 @@ def samples() -> dict[str, tuple[m.Direction, Any]]:
         m.DebuggerIo(
             op_id=OP_ID, session=OP_ID, data=b"{}\n", limit=65536, wait_secs=10.0, close=True
         ),
+        m.OpenShell(
+            op_id=OP_ID, token=TOKEN, shell_id="sH3l" * 8, term="xterm-256color", rows=40, cols=132
+        ),
+        m.ShellIo(
+            op_id=OP_ID,
+            shell_id="sH3l" * 8,
+            input_at=2**40,
+            input=b"\x03ls\n",
+            offset=2**41,
+            limit=4096,
+            wait_secs=20.0,
+            rows=40,
+            cols=132,
+            close=True,
+        ),
         m.Kill(reason="idle", stop_jobs=True),
     ]
     to_supervisor = [
@@ -262,6 +277,16 @@ def samples() -> dict[str, tuple[m.Direction, Any]]:
         m.DebuggerOutput(op_id=OP_ID, data=b"{}\n", end=True, reason="detached"),
         m.RunReport(
             token=TOKEN, report={"frameCount": 7, "percentComplete": 12.5}, at=1_700_000_001.5
+        ),
+        m.ShellOutput(
+            op_id=OP_ID,
+            offset=2**41,
+            data=b"\x00\xff",
+            input_at=2**40,
+            end=True,
+            code=3,
+            signal=9,
+            detail="why",
         ),
         m.PortsProbed(op_id=OP_ID, busy=(23_001,)),
         m.ClusterReport(news=NEWS),

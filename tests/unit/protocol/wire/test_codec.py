@@ -39,6 +39,7 @@ letters = "ABCDEFGHabcdefgh01234567"
 text = st.text(st.characters(blacklist_categories=["Cs"]), max_size=30)
 uids = st.text(letters, min_size=8, max_size=8)
 op_ids = st.text(letters, min_size=32, max_size=32)
+shell_ids = st.from_regex(r"[A-Za-z0-9]{32}", fullmatch=True)
 names = st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,20}", fullmatch=True)
 jids = st.builds(lambda u, s, c: f"{u}-{s}-{c}", uids, uids, names)
 tokens = st.builds(
@@ -285,6 +286,39 @@ ARBITRARY: dict[type, st.SearchStrategy[Any]] = {
         more=st.booleans(),
         skipped=counts,
     ),
+    m.OpenShell: st.builds(
+        m.OpenShell,
+        op_id=op_ids,
+        token=tokens,
+        shell_id=shell_ids,
+        term=st.sampled_from(["dumb", "xterm-256color"]),
+        rows=st.integers(1, 4096),
+        cols=st.integers(1, 4096),
+    ),
+    m.ShellIo: st.builds(
+        m.ShellIo,
+        op_id=op_ids,
+        shell_id=shell_ids,
+        input_at=counts,
+        input=st.binary(max_size=200),
+        offset=counts,
+        limit=st.integers(0, m.RELAY_BYTES),
+        wait_secs=st.floats(0, 60),
+        rows=st.none() | st.integers(1, 4096),
+        cols=st.none() | st.integers(1, 4096),
+        close=st.booleans(),
+    ),
+    m.ShellOutput: st.builds(
+        m.ShellOutput,
+        op_id=op_ids,
+        offset=counts,
+        data=st.binary(max_size=200),
+        input_at=counts,
+        end=st.booleans(),
+        code=st.none() | st.integers(0, 255),
+        signal=st.none() | st.integers(1, 64),
+        detail=text,
+    ),
     m.DigestFile: st.builds(
         m.DigestFile,
         op_id=op_ids,
@@ -324,7 +358,7 @@ ARBITRARY: dict[type, st.SearchStrategy[Any]] = {
         op_id=op_ids,
         session=op_ids,
         data=st.binary(max_size=200),
-        limit=st.integers(0, m.DEBUGGER_BYTES),
+        limit=st.integers(0, m.RELAY_BYTES),
         wait_secs=st.floats(0, 60),
         close=st.booleans(),
     ),

@@ -488,6 +488,8 @@ OWN = {
     "job-tag": {"add": ["a"]},
     "job-tasks": {},
     "job-log": {},
+    "shell-open": {"shellId": "s" * 32},
+    "shell-use": {"shellId": "s" * 32},
     "job-metrics": {},
     "job-story": {},
     "job-why": {},

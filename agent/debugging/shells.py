@@ -1,0 +1,76 @@
+"""Shells in executions on this machine, or through the batch scheduler on their nodes.
+
+The script of an execution starts the shell, in the directory and environment of its command. The
+shell is a child of the agent, beside the execution: it ends with the agent, and no execution ends
+with it.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+
+from ...protocol.errors import Refusal
+from ...protocol.ids import Token, execution_log_ids
+from ...protocol.wire.messages import OpenShell, ShellIo, ShellOutput
+from ...runtime.execution.folder import SCRIPT
+from ...runtime.log.logger import Log
+from ...runtime.shells.session import ShellSession, ShellTable
+from ..files.output_reader import Evidence
+from .pty_process import PtyProcess
+
+#: Variables that the shell gets besides those of the execution.
+_INHERITED = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "USER")
+
+#: Returns the command that enters the node of an execution (nothing on this machine), and the
+#: environment for that command. Raises Refusal if the execution
+#: cannot be entered now.
+Enter = Callable[[Token], tuple[list[str], Mapping[str, str]]]
+
+
+def enter_here(token: Token) -> tuple[list[str], Mapping[str, str]]:
+    """Enter an execution on this machine."""
+    return [], {}
+
+
+class Shells:
+    """The shells of this agent."""
+
+    def __init__(self, evidence: Evidence, log: Log, enter: Enter = enter_here) -> None:
+        self._evidence, self._log, self._enter = evidence, log, enter
+        self._table = ShellTable(self._start)
+
+    async def answer(self, op: OpenShell | ShellIo) -> ShellOutput:
+        """Raises Refusal."""
+        if isinstance(op, OpenShell):
+            return await self._table.open(op)
+        return await self._table.io(op)
+
+    def close(self) -> None:
+        self._table.close()
+
+    async def _start(self, op: OpenShell, session: ShellSession) -> PtyProcess:
+        argv, env = _entered_script(self._evidence, op.token, self._enter)
+        own = {k: os.environ[k] for k in _INHERITED if k in os.environ}
+        try:
+            process = await PtyProcess.spawn(
+                [*argv, "--shell"], {**own, **env, "TERM": op.term}, op.rows, op.cols, session
+            )
+        except OSError as e:
+            raise Refusal("agentUnavailable", f"cannot start a shell: {e.strerror}") from None
+        self._log.bound(**execution_log_ids(op.token))("shell {} starts", op.shell_id[:4])
+        return process
+
+
+def _entered_script(
+    evidence: Evidence, token: Token, enter: Enter
+) -> tuple[list[str], Mapping[str, str]]:
+    """Return the command that runs the script of an execution where the execution is, and the
+    environment for it. Raises Refusal.
+    """
+    prefix, env = enter(token)
+    script = evidence.path(token.name, SCRIPT)
+    if not script.exists():
+        raise Refusal(
+            "notHere",
+            f"the task cannot be entered: it has not started yet, or its files were removed ({script})",
+        )
+    return [*prefix, "/bin/sh", str(script)], env

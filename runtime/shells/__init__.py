@@ -1,0 +1,1 @@
+"""Shells that are relayed: flow control and lifetime, for every driver."""

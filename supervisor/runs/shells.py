@@ -1,0 +1,230 @@
+"""Shells in tasks: who may open one, which are open, and their records in the audit trail.
+
+The shells run with agents and drivers; here are only their ids. A restart of the supervisor forgets
+them: the far end hangs up, because nobody uses it any more.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from ...db.events.events import AuditEvent, ShellClosed, ShellOpened
+from ...db.events.state import Task
+from ...drivers.contracts import TaskDriver
+from ...protocol.api.requests import JobLog, ShellOpen, ShellUse
+from ...protocol.errors import Refusal
+from ...protocol.ids import AgentKey, Token, base62
+from ...protocol.jobs.status import PURGED
+from ...protocol.wire.messages import OpenShell, ShellIo, ShellOutput
+from ...runtime.shells.session import IDLE_SECS
+from ..access.audit import AuditTrail
+from ..access.principal import Principal
+from .output_reader import asked_for
+from .service import RunService
+
+#: Shells of one user, and of all users, at once.
+MAX_OF_USER, MAX_SHELLS = 8, 256
+#: An unused shell is on record as abandoned after this time: the far end has hung up before.
+ABANDONED_SECS = IDLE_SECS + 15.0
+DISABLED = "this site does not permit shells in tasks (setting auth.shells); ask an administrator"
+GONE = (
+    "the shell has ended: supervisor or agent was restarted, or nobody used it for a while; the job"
+    " goes on: open another shell"
+)
+
+
+class _Shell(msgspec.Struct):
+    """An open shell. began, used: seconds of the event loop's clock."""
+
+    uid: str
+    jid: str
+    token: Token
+    driver: TaskDriver
+    place: AgentKey
+    began: float
+    used: float
+    #: set when the first request to open it is answered
+    started: asyncio.Event
+
+
+class Shells:
+    """The shells that are open through this supervisor."""
+
+    def __init__(
+        self,
+        runs: RunService,
+        drivers: Mapping[str, TaskDriver],
+        audit: AuditTrail,
+        wall: Callable[[], float],
+        entropy: Callable[[int], bytes],
+        *,
+        enabled: bool,
+    ) -> None:
+        self._runs, self._drivers, self._audit = runs, drivers, audit
+        self._wall, self._entropy, self._enabled = wall, entropy, enabled
+        self._open: dict[str, _Shell] = {}
+        self._sweeper: asyncio.Task[None] | None = None
+
+    def sizes(self) -> dict[str, int]:
+        return {"shells": len(self._open)}
+
+    async def open(self, actor: Principal, peer: str, request: ShellOpen) -> dict[str, Any]:
+        """Open a shell, which is on record before it starts. Raises Refusal."""
+        task = self._task(request)
+        if not self._enabled:
+            raise Refusal("forbidden", DISABLED)
+        driver = self._drivers.get(task.agent_key.driver)
+        if driver is None:
+            raise Refusal("agentUnavailable", f"driver {task.agent_key.driver} is not configured")
+        id_, name = request.shell_id, f"{task.token.role}/{task.token.index}"
+        opened = {"state": "ok", "shellId": id_, "task": name, "attempt": task.token.attempt}
+        if await self._is_open(request, task):
+            return opened
+        self._check_count(request.uid)
+        now, uid, jid = asyncio.get_running_loop().time(), request.uid, request.compute_jid
+        shell = self._open[id_] = _Shell(
+            uid, jid, task.token, driver, task.agent_key, now, now, asyncio.Event()
+        )
+        try:
+            await self._start(shell, request, _opened(self._wall(), actor, peer, request, task))
+        finally:
+            shell.started.set()
+        if self._sweeper is None:
+            self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
+        return opened
+
+    async def _start(self, shell: _Shell, request: ShellOpen, opened: AuditEvent) -> None:
+        id_ = request.shell_id
+        try:
+            await self._audit.append(opened)
+        except BaseException:
+            del self._open[id_]
+            raise
+        op = OpenShell(
+            op_id=base62(self._entropy(32), 32),
+            token=shell.token,
+            shell_id=id_,
+            term=request.term,
+            rows=request.rows,
+            cols=request.cols,
+        )
+        try:
+            await shell.driver.shell(shell.place, op)
+        except BaseException:
+            await self._closed(id_, "refused")
+            raise
+
+    async def use(self, request: ShellUse) -> dict[str, Any]:
+        """Type into a shell and read its output. Raises Refusal."""
+        shell = self._open.get(request.shell_id)
+        if shell is None or (shell.uid, shell.jid) != (request.uid, request.compute_jid):
+            raise Refusal("notFound", GONE)
+        shell.used = asyncio.get_running_loop().time()
+        op = ShellIo(
+            op_id=base62(self._entropy(32), 32),
+            shell_id=request.shell_id,
+            input_at=request.input_at,
+            input=request.input,
+            offset=request.offset,
+            limit=request.limit,
+            wait_secs=request.wait_secs,
+            rows=request.rows,
+            cols=request.cols,
+            close=request.close,
+        )
+        try:
+            answer = await shell.driver.shell(shell.place, op)
+        except Refusal as e:
+            if e.code not in ("notFound", "agentUnavailable"):
+                raise
+            await self._closed(request.shell_id, "agentGone")
+            raise Refusal("notFound", GONE) from None
+        if answer.end:
+            await self._closed(request.shell_id, "exit", answer)
+        body: dict[str, Any] = msgspec.to_builtins(answer)
+        return {k: v for k, v in body.items() if k not in ("op", "opId")}
+
+    async def close(self) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for id_ in list(self._open):
+            with contextlib.suppress(Refusal):
+                await self._closed(id_, "supervisorStopped")
+
+    # ---- inside
+
+    def _task(self, request: ShellOpen) -> Task:
+        job = self._runs.job(request.uid, request.compute_jid).job
+        chosen = JobLog(
+            uid=request.uid,
+            compute_jid=request.compute_jid,
+            role=request.role,
+            index=request.index,
+            attempt=request.attempt,
+        )
+        task = None if job.run is None or job.run.status == PURGED else asked_for(job, chosen)
+        if task is None:
+            raise Refusal("notReady", f"no task of {request.compute_jid} can be entered now")
+        return task
+
+    async def _is_open(self, request: ShellOpen, task: Task) -> bool:
+        """Return whether this request repeats an earlier one. Raises Refusal for an id in use."""
+        shell = self._open.get(request.shell_id)
+        if shell is None:
+            return False
+        if (shell.uid, shell.jid, shell.token) != (request.uid, request.compute_jid, task.token):
+            raise Refusal("badRequest", "another shell has this shellId; choose a random one")
+        await shell.started.wait()
+        if request.shell_id not in self._open:
+            raise Refusal("notFound", GONE)
+        return True
+
+    def _check_count(self, uid: str) -> None:
+        own = sum(s.uid == uid for s in self._open.values())
+        if own >= MAX_OF_USER or len(self._open) >= MAX_SHELLS:
+            raise Refusal(
+                "tooManyRequests", f"{own} shells of {uid} are open; leave one, then try again"
+            )
+
+    async def _closed(self, id_: str, reason: str, answer: ShellOutput | None = None) -> None:
+        """Record the end of a shell, once."""
+        shell = self._open.pop(id_, None)
+        if shell is not None:
+            await self._audit.append(
+                ShellClosed(
+                    at=self._wall(),
+                    subject=shell.uid,
+                    jid=shell.jid,
+                    shell=id_[:8],
+                    reason=reason,
+                    code=None if answer is None else answer.code,
+                    signal=None if answer is None else answer.signal,
+                    seconds=round(asyncio.get_running_loop().time() - shell.began, 3),
+                )
+            )
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(ABANDONED_SECS / 5)
+            now = asyncio.get_running_loop().time()
+            for id_ in [i for i, s in self._open.items() if now - s.used > ABANDONED_SECS]:
+                with contextlib.suppress(Refusal):
+                    await self._closed(id_, "abandoned")
+
+
+def _opened(at: float, actor: Principal, peer: str, request: ShellOpen, task: Task) -> AuditEvent:
+    return ShellOpened(
+        at=at,
+        actor=actor.name,
+        actor_role=actor.role,
+        subject=request.uid,
+        jid=request.compute_jid,
+        serial=task.token.serial,
+        attempt=task.token.attempt,
+        task=f"{task.token.role}/{task.token.index}",
+        shell=request.shell_id[:8],
+        peer=peer,
+    )

@@ -1,0 +1,92 @@
+"""The far end of a relayed shell: a real shell in a real pseudo terminal."""
+
+import asyncio
+
+import pytest
+
+from jobscribe.agent.debugging.pty_process import PtyProcess
+from jobscribe.protocol.errors import Refusal
+from jobscribe.protocol.ids import Token
+from jobscribe.protocol.wire.messages import OpenShell, ShellIo, ShellOutput
+from jobscribe.runtime.shells.session import ShellSession, ShellTable
+
+pytestmark = pytest.mark.process
+
+TOKEN = Token("ann00001-sim00001-command", 1, 1, "main", 0)
+OTHER = Token("ann00001-sim00001-command", 1, 1, "main", 1)
+ID = "s" * 32
+OP = "o" * 32
+
+
+class User:
+    """Types into a shell and reads its output."""
+
+    def __init__(self) -> None:
+        self.table = ShellTable(self._start)
+        self.sent = self.offset = 0
+        self.said = b""
+
+    async def _start(self, op: OpenShell, session: ShellSession) -> PtyProcess:
+        env = {"PATH": "/usr/bin:/bin", "PS1": "", "TERM": op.term}
+        return await PtyProcess.spawn(["/bin/sh", "-i"], env, op.rows, op.cols, session)
+
+    async def io(self, **fields: object) -> ShellOutput:
+        return await self.table.io(ShellIo(op_id=OP, shell_id=ID, **fields))  # type: ignore[arg-type]
+
+    async def type(self, text: bytes) -> None:
+        self.sent = (await self.io(input_at=self.sent, input=text)).input_at
+
+    async def read(self) -> ShellOutput:
+        answer = await self.io(offset=self.offset, limit=4096, wait_secs=20.0)
+        self.said += answer.data
+        self.offset = answer.offset + len(answer.data)
+        return answer
+
+    async def until(self, text: bytes) -> None:
+        async with asyncio.timeout(30):
+            while text not in self.said:
+                assert not (await self.read()).end, self.said
+
+
+async def test_size_resize_interrupt_repeats_and_exit_code() -> None:
+    user = User()
+    opening = OpenShell(op_id=OP, token=TOKEN, shell_id=ID, term="dumb", rows=30, cols=100)
+    await user.table.open(opening)
+    await user.table.open(opening)
+    assert len(user.table) == 1
+    with pytest.raises(Refusal, match="another shell"):
+        await user.table.open(OpenShell(op_id=OP, token=OTHER, shell_id=ID))
+    await user.type(b"stty size\n")
+    await user.until(b"30 100\r\n")
+    await user.io(rows=41, cols=123)
+    await user.type(b"stty size\n")
+    await user.until(b"41 123\r\n")
+    await user.type(b"echo sl''eeps; sleep 1000\n")
+    await user.until(b"sleeps\r\n")
+    await user.type(b"\x03")
+    at = user.sent
+    await user.type(b"echo on''ce\n")
+    user.sent = at  # a repeated request types nothing again
+    await user.type(b"echo on''ce\n")
+    await user.until(b"once\r\n")
+    await user.type(b"exit 7\n")
+    async with asyncio.timeout(30):
+        while not (last := await user.read()).end:
+            pass
+    assert (last.code, last.signal) == (7, None)
+    assert user.said.count(b"once\r\n") == 1
+    assert (await user.io(offset=user.offset, limit=1)).code == 7, "the end may be asked for again"
+    user.table.close()
+
+
+async def test_a_hangup_ends_the_shell() -> None:
+    user = User()
+    await user.table.open(OpenShell(op_id=OP, token=TOKEN, shell_id=ID))
+    await user.type(b"echo be''gun\n")
+    await user.until(b"begun\r\n")
+    await user.io(input_at=user.sent, close=True)
+    async with asyncio.timeout(30):
+        while not (last := await user.read()).end:
+            pass
+    assert last.signal is not None or last.code is not None
+    user.table.close()
