@@ -10,12 +10,13 @@ import signal
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from supervisor_process import PYTHON_PATH, SupervisorProcess, jid_of, shell, until
+
+from jobscribe.client import Client, ClientError
 
 Make = Callable[..., SupervisorProcess]
 ANN, BOB = "ann00001", "bob00001"
@@ -88,35 +89,38 @@ def terminals() -> Iterator[Callable[..., Terminal]]:
         terminal.close()
 
 
-def new_token(site: SupervisorProcess, uid: str) -> str:
-    scopes = ("--scope", "read", "--scope", "control", "--scope", "debug")
-    return operator(site, "auth", "token", "create", "t", "--for", uid, *scopes).strip()
+def open_shell(client: Client, jid: str) -> str:
+    """Open a shell as soon as the agent is connected. Return its id."""
 
+    def look() -> str | None:
+        try:
+            return str(client.open_shell(jid)["shellId"])
+        except ClientError as e:
+            assert e.code == "agentUnavailable", e
+            return None
 
-def operator(site: SupervisorProcess, *words: str) -> str:
-    """Return the output of a command with access to the root."""
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "jobscribe.cli", "--root", str(site.root), *words],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": PYTHON_PATH},
-    ).stdout
+    return until(look, f"a shell of {jid}")
 
 
 def test_a_shell_from_another_machine(
     make_site: Make, terminals: Callable[..., Terminal], tmp_path: Path
 ) -> None:
+    """Size, resize, Ctrl-C and exit status; strangers; a command that is ended; a killed supervisor.
+    Each shell is on record.
+    """
     site = make_site().start()
     go = tmp_path / "go"
     run = shell(f"echo begun; while [ ! -e {go} ]; do sleep 0.05; done; echo done", ANN)
     site.post("run-simulation", reqId="request-shell", run=run)
     jid = jid_of(run)
+    tokens = {
+        uid: site.post("token-create", uid=uid, name="t", scopes=["read", "control", "debug"])[
+            "token"
+        ]
+        for uid in (ANN, BOB)
+    }
     until(lambda: b"begun" in site.output(run).body, "the job runs")
-    ann, bob = new_token(site, ANN), new_token(site, BOB)
-
-    # output, size, resize, Ctrl-C, exit status
-    t = terminals(site, ANN, ann, jid)
+    t, ended, lost = (terminals(site, ANN, tokens[ANN], jid) for _ in range(3))
     t.until("through its agent")
     t.type("stty size; echo of $JOBSCRIBE_ATTEMPT\n")
     t.until("30 100\r\n")
@@ -125,54 +129,42 @@ def test_a_shell_from_another_machine(
     os.kill(t.process.pid, signal.SIGWINCH)
     t.type("while [ \"$(stty size)\" != '41 123' ]; do sleep 0.05; done; echo re''sized\n")
     t.until("resized\r\n")
-    t.type("echo sl''eeps; sleep 1000\n")
+    # the process in the foreground says so itself, so that the signal is for it
+    t.type("sh -c \"echo sl''eeps; exec sleep 1000\"\n")
     t.until("sleeps\r\n")
     t.type("\x03")
     t.type("echo in''terrupted; exit 7\n")
     t.until("interrupted\r\n")
     assert t.end() == 7, t.said
 
-    # another user
-    said = []
-    for name in (jid, f"{ANN}-abcdefgh-command"):
-        b = terminals(site, BOB, bob, name)
-        assert b.end() != 0
-        said.append(b.said.replace(name, "JID"))
-    assert said[0] == said[1], said
+    refused = []
+    with Client(site.url, tokens[BOB], BOB) as stranger:
+        for name in (jid, f"{ANN}-abcdefgh-command"):
+            with pytest.raises(ClientError) as e:
+                stranger.open_shell(name)
+            refused.append((e.value.code, str(e.value).replace(name, "JID")))
+    assert refused[0] == refused[1], refused
 
-    # the command is ended by a signal
-    t = terminals(site, ANN, ann, jid)
-    t.until("through its agent")
-    t.type("echo re''ady\n")
-    t.until("ready\r\n")
-    t.process.send_signal(signal.SIGTERM)
-    assert t.end() == 128 + signal.SIGTERM
+    for each in (ended, lost):
+        each.until("through its agent")
+        each.type("echo re''ady\n")
+        each.until("ready\r\n")
+    ended.process.send_signal(signal.SIGTERM)
+    assert ended.end() == 128 + signal.SIGTERM
 
-    # the supervisor is killed
-    t = terminals(site, ANN, ann, jid)
-    t.until("through its agent")
-    t.type("echo re''ady\n")
-    t.until("ready\r\n")
     site.stop(signal.SIGKILL)
-    assert t.end() not in (0, 7)
-    assert "The job goes on" in t.said and f"Attach again: jobscribe job shell {jid}" in t.said
     site.start()
     until(lambda: site.status(run)["state"] == "running", "the job goes on")
-    deadline = time.monotonic() + 30
-    while True:  # its agent connects again
-        t = terminals(site, ANN, ann, jid)
-        until(
-            lambda t=t: "through its agent" in t.read() or t.process.poll() is not None,
-            "the command answers",
-        )
-        if "through its agent" in t.said or time.monotonic() > deadline:
-            break
-    t.type("exit 5\n")
-    assert t.end() == 5, t.said
+    with Client(site.url, tokens[ANN], ANN) as ann:
+        again = open_shell(ann, jid)
+        ann.use_shell(jid, again, input=b"exit 5\n")
+        until(lambda: ann.use_shell(jid, again, limit=1, wait_secs=1)["code"] == 5, "it has ended")
+    assert lost.end() not in (0, 7)
+    assert "The job goes on" in lost.said
+    assert f"Attach again: jobscribe job shell {jid}" in lost.said
     go.touch()
     until(lambda: site.status(run)["state"] == "completed", "the job ends")
-
-    kinds = [e for e in operator(site, "audit", "--json").splitlines() if "shell" in e]
-    assert sum('"shellOpened"' in k for k in kinds) >= 4, kinds
-    closed = [k for k in kinds if '"shellClosed"' in k]
-    assert any('"code":7,' in k for k in closed) and any('"code":5,' in k for k in closed), closed
+    events = [event["event"] for event in site.post("audit")["events"]]
+    assert [e["kind"] for e in events if "hell" in e["kind"]].count("ShellOpened") >= 4, events
+    closed = [e for e in events if e["kind"] == "ShellClosed"]
+    assert {5, 7} <= {e["code"] for e in closed}, closed

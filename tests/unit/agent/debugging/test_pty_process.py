@@ -61,7 +61,8 @@ async def test_size_resize_interrupt_repeats_and_exit_code() -> None:
     await user.io(rows=41, cols=123)
     await user.type(b"stty size\n")
     await user.until(b"41 123\r\n")
-    await user.type(b"echo sl''eeps; sleep 1000\n")
+    # the process in the foreground says so itself, so that the signal is for it
+    await user.type(b"sh -c \"echo sl''eeps; exec sleep 1000\"\n")
     await user.until(b"sleeps\r\n")
     await user.type(b"\x03")
     at = user.sent
