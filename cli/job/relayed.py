@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 #: How long (seconds) requests of an open shell are retried while the supervisor is unavailable. A
 #: restarted supervisor does not know the shell.
-_LOST_SECS = 5.0
+_LOST_SECS = 3.0
 #: Codes of a request for a shell for which the command line of the task is the better answer.
 _NOT_RELAYED = frozenset({"notHere", "agentOutdated"})
 _TERM = re.compile(r"[A-Za-z0-9._+-]{1,64}\Z")
